@@ -1,0 +1,54 @@
+"""The command line: a table of commands, each a small module with ``add_arguments`` and ``run``."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+
+from gramloop.errors import GramLoopError
+
+# name: one line of help; the module gramloop.cli.<name> is imported only when it is called
+COMMANDS = {
+    "demo": "see the method at work, with nothing to download",
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; 0 when it succeeded, 1 when part of the work failed, 2 for misuse."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    name = next((word for word in arguments if not word.startswith("-")), None)
+    parser = _parser(name)
+    parsed = parser.parse_args(arguments)
+    try:
+        return int(parsed.run(parsed) or 0)
+    except GramLoopError as error:
+        print(f"gramloop {parsed.command}: {error}", file=sys.stderr)
+        return 2
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("gramloop"):
+            raise
+        print(
+            f"gramloop {parsed.command}: this command needs the package {error.name!r}; "
+            "pip install 'gramloop[all]' brings it",
+            file=sys.stderr,
+        )
+        return 2
+    except KeyboardInterrupt:
+        print(f"gramloop {parsed.command}: stopped", file=sys.stderr)
+        return 130
+
+
+def _parser(wanted: str | None) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="gramloop", description="Gram-gated replay for frozen vision transformers."
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, summary in COMMANDS.items():
+        command = commands.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".")
+        if name == wanted:
+            module = importlib.import_module(f"gramloop.cli.{name}")
+            module.add_arguments(command)
+            command.set_defaults(run=module.run)
+    return parser

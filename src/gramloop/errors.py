@@ -1,0 +1,9 @@
+"""What GramLoop says when it is used in a way that cannot work."""
+
+
+class GramLoopError(ValueError):
+    """A mistake of the caller: one sentence that names the value and what would have been right."""
+
+
+class GramLoopWarning(UserWarning):
+    """Something that works, but probably not as the caller believes."""

@@ -1,0 +1,1 @@
+"""Dense predictors that load released checkpoints."""
