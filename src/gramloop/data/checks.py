@@ -1,0 +1,111 @@
+"""Checks at the opening of a data set: everything that is wrong is told at once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, TypeVar
+
+from PIL import Image
+
+from gramloop.errors import GramLoopError
+
+Check = Literal["headers", "decode"]
+CHECKS = ("headers", "decode")
+SHOWN = 10
+EIGHT_BIT = ("1", "L", "P", "RGB", "RGBA", "LA", "CMYK", "YCbCr")
+EXIF_ORIENTATION = 0x0112
+
+T = TypeVar("T")
+
+
+@dataclass
+class Problems:
+    """Collects what is wrong with a data set, then raises it as one error."""
+
+    where: Path
+    found: list[str] = field(default_factory=list)
+
+    def add(self, problem: str) -> None:
+        """Remember one problem."""
+        self.found.append(problem)
+
+    def raise_if_any(self) -> None:
+        """Raise one error that counts all problems and lists the first of them."""
+        if not self.found:
+            return
+        if len(self.found) == 1:
+            raise GramLoopError(f"cannot use {self.where}: {self.found[0]}")
+        lines = [f"cannot use {self.where}: {len(self.found)} things are wrong"]
+        lines += [f"  - {problem}" for problem in self.found[:SHOWN]]
+        if len(self.found) > SHOWN:
+            lines.append(f"  … and {len(self.found) - SHOWN} more")
+        raise GramLoopError("\n".join(lines))
+
+
+@dataclass(frozen=True)
+class Header:
+    """What the first bytes of an image file say, or why they cannot be used."""
+
+    height: int = 0
+    width: int = 0
+    mode: str = ""
+    problem: str = ""
+
+
+def read_headers(paths: Sequence[Path], check: Check, what: str) -> list[Header]:
+    """Look into every file, in threads; ``decode`` reads all pixels and so finds truncated files."""
+    if check not in CHECKS:
+        raise GramLoopError(f"check must be one of {', '.join(CHECKS)}, not {check!r}")
+    with ThreadPoolExecutor(min(32, os.cpu_count() or 1)) as pool:
+        found = pool.map(lambda path: _look_into(path, check), paths)
+        return list(progress(found, f"checking {what}", len(paths)))
+
+
+def _look_into(path: Path, check: Check) -> Header:
+    try:
+        with Image.open(path) as picture:
+            header = Header(picture.height, picture.width, picture.mode)
+            if check == "decode":
+                picture.load()
+            return header
+    except FileNotFoundError:
+        return Header(problem=f"{path} is missing")
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        reason = "it is not a picture" if isinstance(error, Image.UnidentifiedImageError) else str(error)
+        return Header(problem=f"{path} cannot be read: {reason}")
+
+
+def image_problem(path: Path, header: Header, declared: tuple[int, int] | None = None) -> str:
+    """Why this image cannot be used, or an empty string; ``declared`` is (height, width)."""
+    if header.problem:
+        return header.problem
+    if header.mode not in EIGHT_BIT:
+        return f"{path} has pixels of type {header.mode}; images need 8 bits per channel"
+    if declared is None or declared == (header.height, header.width):
+        return ""
+    sentence = (
+        f"{path} is {header.width} x {header.height}, but its annotation says {declared[1]} x {declared[0]}"
+    )
+    if declared == (header.width, header.height) and _orientation(path) > 4:
+        sentence += " (an EXIF tag turns it: write the turned pixels instead)"
+    return sentence
+
+
+def _orientation(path: Path) -> int:
+    with Image.open(path) as picture:
+        return int(picture.getexif().get(EXIF_ORIENTATION, 1))
+
+
+def progress(items: Iterable[T], description: str, total: int) -> Iterator[T]:
+    """Pass items through, with a bar on a terminal that vanishes at the end."""
+    from rich.console import Console
+    from rich.progress import track
+
+    console = Console(stderr=True)
+    yield from track(
+        items, description, total=total, console=console, transient=True, disable=not console.is_terminal
+    )

@@ -1,0 +1,63 @@
+"""Masks against pycocotools, to the pixel."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pycocotools import mask as oracle
+
+from gramloop.data.masks import annotation_mask, box_mask, mask_polygons, polygon_mask, run_length_mask
+from gramloop.errors import GramLoopError
+
+coordinate = st.floats(-20, 90, allow_nan=False, width=32)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(st.tuples(coordinate, coordinate), min_size=3, max_size=9),
+    st.integers(1, 70),
+    st.integers(1, 70),
+)
+def test_polygons_fill_like_pycocotools(corners, height, width):
+    polygon = [float(value) for corner in corners for value in corner]
+    expected = oracle.decode(oracle.frPyObjects([polygon], height, width))[:, :, 0]
+    assert np.array_equal(polygon_mask(polygon, height, width), expected)
+
+
+@pytest.mark.parametrize("compressed", [True, False])
+def test_run_lengths_decode_like_pycocotools(compressed):
+    rng = np.random.default_rng(5)
+    for _ in range(40):
+        height, width = rng.integers(1, 90, 2)
+        mask = (rng.random((height, width)) < rng.random()).astype(np.uint8)
+        if rng.random() < 0.5:  # long runs need several characters each
+            mask = np.kron(mask, np.ones((13, 17), dtype=np.uint8))
+        runs = oracle.encode(np.asfortranarray(mask))
+        if not compressed:
+            flat = mask.T.reshape(-1)
+            edges = np.flatnonzero(np.diff(flat)) + 1
+            counts = np.diff(np.concatenate([[0], edges, [flat.size]])).tolist()
+            runs = {"size": list(mask.shape), "counts": counts if flat[0] == 0 else [0, *counts]}
+        assert np.array_equal(run_length_mask(runs), mask)
+
+
+def test_run_lengths_that_do_not_fill_the_image_are_refused():
+    with pytest.raises(GramLoopError, match="add up to 7, not to 2 x 4"):
+        run_length_mask({"size": [2, 4], "counts": [3, 4]})
+
+
+def test_two_polygons_are_one_mask_and_no_segmentation_is_the_box():
+    squares = [[1, 1, 4, 1, 4, 4, 1, 4], [6, 6, 9, 6, 9, 9, 6, 9]]
+    mask = annotation_mask({"segmentation": squares, "bbox": [1, 1, 8, 8]}, 10, 10)
+    assert mask.sum() == 18
+    assert annotation_mask({"bbox": [1, 2, 5, 3]}, 10, 10).sum() == 15
+    assert box_mask([-3, 8, 5, 9], 10, 10).sum() == 4
+
+
+def test_contours_give_back_a_convex_mask_and_drop_specks():
+    mask = np.zeros((20, 20), dtype=np.uint8)
+    mask[3:9, 4:15] = 1
+    mask[15, 15] = 1
+    assert [sorted(zip(p[::2], p[1::2], strict=True)) for p in mask_polygons(mask)] == [
+        [(4, 3), (4, 8), (14, 3), (14, 8)]
+    ]
