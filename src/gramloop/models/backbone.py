@@ -1,0 +1,239 @@
+"""DINOv3 backbones: transformers' DINOv3ViT, filled from a released ``.pth`` or from a transformers folder.
+
+The released files are read as they are (:mod:`gramloop.models.released_names`). The rotary periods come from
+the file: the released ones are rounded, and regenerating them would change the features.
+
+Precision: parameters and features are float32. On a GPU the blocks compute under bfloat16 autocast, as in
+the paper; on a CPU everything is float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from gramloop.errors import GramLoopError
+from gramloop.models import released_names as names
+from gramloop.models.checkpoint import Checkpoint, Shapes, Source, load, open_checkpoint, planned_shapes
+from gramloop.models.hf import transformers_module
+from gramloop.models.released_names import SHAPES, BackboneShape, infer_shape
+
+__all__ = ["SHAPES", "Backbone", "BackboneShape", "Tap", "default_taps", "infer_shape", "load_backbone"]
+
+
+@dataclass(frozen=True)
+class Tap:
+    """All tokens of one block after the encoder's final norm, in the order cls, registers, patches."""
+
+    tokens: Tensor  # (B, T, C)
+    grid: tuple[int, int]  # rows and columns of patches
+
+    @property
+    def prefix(self) -> int:
+        """How many tokens precede the patches."""
+        return self.tokens.shape[1] - self.grid[0] * self.grid[1]
+
+    @property
+    def cls(self) -> Tensor:  # (B, C)
+        """The class token."""
+        return self.tokens[:, 0]
+
+    @property
+    def registers(self) -> Tensor:  # (B, R, C)
+        """The register tokens."""
+        return self.tokens[:, 1 : self.prefix]
+
+    @property
+    def patches(self) -> Tensor:  # (B, N, C)
+        """The patches, row by row."""
+        return self.tokens[:, self.prefix :]
+
+    @property
+    def map(self) -> Tensor:  # (B, C, h, w)
+        """The patches as an image."""
+        batch, _, channels = self.patches.shape
+        return self.patches.transpose(1, 2).reshape(batch, channels, *self.grid)
+
+
+class Backbone(nn.Module):
+    """A DINOv3 ViT whose blocks run in order, so that a hook on one of them takes effect in all later taps.
+
+    ``model`` is the transformers model: attach a replay to it, or use it in any other way.
+    """
+
+    def __init__(
+        self,
+        shape: BackboneShape,
+        *,
+        autocast: torch.dtype | None = torch.bfloat16,
+        rope_theta: float = 100.0,
+    ) -> None:
+        super().__init__()
+        self.shape = shape
+        self.autocast = autocast
+        self.model: Any = _transformers().DINOv3ViTModel(_config(shape, rope_theta))
+        self._inv_freq: Tensor | None = None
+        if not self.model.rope_embeddings.inv_freq.is_meta:
+            self.keep_frequencies()
+        self.eval()
+
+    def forward(self, pixels: Tensor, taps: Sequence[int]) -> list[Tap]:  # (B, 3, H, W)
+        """The features of :meth:`features`, so that a backbone can be called."""
+        return self.features(pixels, taps)
+
+    def features(self, pixels: Tensor, taps: Sequence[int]) -> list[Tap]:  # (B, 3, H, W)
+        """The outputs of the blocks ``taps``, each after the final norm, in the order asked for."""
+        wanted, grid = self.check_taps(taps), self.grid(pixels)
+        states: dict[int, Tensor] = {}
+        with torch.autocast(pixels.device.type, self.autocast, enabled=self._uses_autocast(pixels)):
+            weight = self.model.embeddings.patch_embeddings.weight
+            positions = self.model.rope_embeddings(pixels.to(weight.dtype))
+            state = self.model.embeddings(pixels)
+            for index, block in enumerate(self.blocks):
+                state = block(state, position_embeddings=positions)
+                if index in wanted:
+                    states[index] = state
+        return [self.tap(states[index], grid) for index in taps]
+
+    def tap(self, state: Tensor, grid: tuple[int, int]) -> Tap:
+        """A block's output, given as all tokens (B, T, C) before the final norm, as a feature."""
+        return Tap(self.model.norm(state), grid)
+
+    def grid(self, pixels: Tensor) -> tuple[int, int]:
+        """Rows and columns of patches in a batch of images; each side must be a multiple of the patch."""
+        height, width = pixels.shape[-2:]
+        if height % self.shape.patch or width % self.shape.patch or not height or not width:
+            raise GramLoopError(
+                f"an image of {height} x {width} cannot be cut into patches: "
+                f"both sides must be positive multiples of {self.shape.patch}"
+            )
+        return height // self.shape.patch, width // self.shape.patch
+
+    def check_taps(self, taps: Sequence[int]) -> set[int]:
+        """The taps as a set, after making sure that the blocks exist."""
+        if not taps or len(set(taps)) != len(taps) or not all(0 <= tap < self.shape.depth for tap in taps):
+            raise GramLoopError(
+                f"taps must be different blocks between 0 and {self.shape.depth - 1}, not {list(taps)}"
+            )
+        return set(taps)
+
+    @property
+    def blocks(self) -> nn.ModuleList:
+        """The transformer blocks, first to last."""
+        blocks: nn.ModuleList = self.model.model.layer
+        return blocks
+
+    @property
+    def device(self) -> torch.device:
+        """Where the parameters are."""
+        device: torch.device = self.model.norm.weight.device
+        return device
+
+    def released_plan(self) -> dict[str, Source]:
+        """What each tensor of ``model`` is made of, in the names of the released files."""
+        return names.released_plan(self.model, self.shape)
+
+    def released_shapes(self) -> Shapes:
+        """Every name with its shape as a released file of this size has it."""
+        return planned_shapes(self.released_plan()) | names.unread_shapes(self.shape)
+
+    def _uses_autocast(self, pixels: Tensor) -> bool:
+        weight = self.model.norm.weight
+        return self.autocast is not None and pixels.device.type == "cuda" and weight.dtype == torch.float32
+
+    def keep_frequencies(self) -> None:
+        """Remember the rotary frequencies in float32; moving or rounding the model will not round them."""
+        self._inv_freq = self.model.rope_embeddings.inv_freq.detach().float()
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        rope = self.model.rope_embeddings
+        if self._inv_freq is not None:
+            self._inv_freq = self._inv_freq.to(rope.inv_freq.device)
+            rope.inv_freq = self._inv_freq
+        return self
+
+
+def load_backbone(
+    path: str | Path | Checkpoint,
+    *,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str = "cpu",
+    verify: bool = False,
+    autocast: torch.dtype | None = torch.bfloat16,
+) -> Backbone:
+    """A backbone from a released ``.pth``, a ``.safetensors`` file, or a transformers folder.
+
+    The architecture follows from the names and shapes in the file. With ``verify`` the file is compared with
+    the sha256 prefix in its name.
+    """
+    checkpoint = path if isinstance(path, Checkpoint) else open_checkpoint(path, verify=verify)
+    if "embeddings.cls_token" in checkpoint.shapes:
+        shape, theta = names.infer_transformers_shape(checkpoint)
+        backbone = meta_backbone(shape, autocast=autocast, rope_theta=theta)
+        load(
+            backbone.model,
+            checkpoint,
+            names.transformers_plan(backbone.model, checkpoint),
+            dtype=dtype,
+            device=device,
+        )
+        backbone.model.rope_embeddings.inv_freq = _frequencies(shape, theta).to(device)
+    else:
+        shape = infer_shape(checkpoint)
+        backbone = meta_backbone(shape, autocast=autocast)
+        plan = backbone.released_plan()
+        load(backbone.model, checkpoint, plan, also=names.unread_shapes(shape), dtype=dtype, device=device)
+        periods = checkpoint.open()["rope_embed.periods"].float()
+        backbone.model.rope_embeddings.inv_freq = (1 / periods).to(device)
+    backbone.keep_frequencies()
+    return backbone
+
+
+def meta_backbone(
+    shape: BackboneShape, *, autocast: torch.dtype | None = torch.bfloat16, rope_theta: float = 100.0
+) -> Backbone:
+    """A backbone without weights, on the meta device: names and shapes alone."""
+    with torch.device("meta"):
+        return Backbone(shape, autocast=autocast, rope_theta=rope_theta)
+
+
+def default_taps(depth: int) -> tuple[int, ...]:
+    """Four blocks at even intervals, as the released segmentation head reads them."""
+    if depth < 4:
+        raise GramLoopError(f"four taps need at least four blocks, not {depth}")
+    if depth == 24:  # the one size for which the reference departs from its own rule
+        return 4, 11, 17, 23
+    return tuple(index * (depth // 4) - 1 for index in range(1, 5))
+
+
+def _transformers() -> Any:
+    return transformers_module("models.dinov3_vit")
+
+
+def _config(shape: BackboneShape, rope_theta: float) -> Any:
+    return _transformers().DINOv3ViTConfig(
+        patch_size=shape.patch,
+        hidden_size=shape.width,
+        intermediate_size=shape.hidden,
+        num_hidden_layers=shape.depth,
+        num_attention_heads=shape.width // shape.head_dim,
+        hidden_act="silu" if shape.gated else "gelu",
+        use_gated_mlp=shape.gated,
+        query_bias=shape.qkv_bias,
+        key_bias=False,
+        value_bias=shape.qkv_bias,
+        num_register_tokens=shape.registers,
+        layer_norm_eps=1e-5,
+        rope_theta=rope_theta,
+    )
+
+
+def _frequencies(shape: BackboneShape, theta: float) -> Tensor:
+    exponents = torch.arange(0, 1, 4 / shape.head_dim, dtype=torch.float32)
+    return 1 / theta**exponents

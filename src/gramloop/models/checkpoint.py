@@ -1,0 +1,286 @@
+"""Files of weights: read without running their code, checked name by name, moved into a model piece by piece.
+
+A model is built on the meta device, where it weighs nothing. A *plan* says, for each of its tensors, which
+entries of the file it is made of. The plan is first compared with the file, names and shapes, and nothing is
+loaded if they differ; then the tensors are assigned. Where neither precision nor device changes, a tensor
+stays a view of the memory-mapped file, so that loading costs nothing and processes share the memory.
+Otherwise the file is mapped anew for every few tensors, which gives the pages already read back to the
+system: the peak is the model plus one such group.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import pickle
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO
+
+import torch
+from torch import Tensor, nn
+
+from gramloop.errors import GramLoopError
+
+Shape = tuple[int, ...]
+Shapes = dict[str, Shape]
+
+_LARGE = 1 << 30  # bytes; reading this much takes seconds, so it is worth a progress bar
+_GROUPS = 40  # a large file is converted in about this many groups
+_SMALL = 1 << 23  # bytes; not worth a group of its own
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """The names and shapes in a file of weights; the tensors themselves are read on demand."""
+
+    path: Path
+    shapes: Shapes
+    sizes: dict[str, int] = field(repr=False)  # bytes
+    open: Callable[[], Mapping[str, Tensor]] = field(repr=False)  # maps the file anew
+
+    def under(self, prefix: str) -> Checkpoint:
+        """The entries whose names begin with ``prefix``, which is taken off."""
+        inside = [name for name in self.shapes if name.startswith(prefix)]
+        return Checkpoint(
+            self.path,
+            {name[len(prefix) :]: self.shapes[name] for name in inside},
+            {name[len(prefix) :]: self.sizes[name] for name in inside},
+            lambda: {
+                name[len(prefix) :]: value for name, value in self.open().items() if name in set(inside)
+            },
+        )
+
+    def without(self, drop: Callable[[str], bool]) -> Checkpoint:
+        """The entries whose names ``drop`` does not pick."""
+        kept = {name for name in self.shapes if not drop(name)}
+        return Checkpoint(
+            self.path,
+            {name: shape for name, shape in self.shapes.items() if name in kept},
+            {name: size for name, size in self.sizes.items() if name in kept},
+            lambda: {name: value for name, value in self.open().items() if name in kept},
+        )
+
+
+@dataclass(frozen=True)
+class Source:
+    """What one tensor of a model is made of: entries of a file with shapes, and how to combine them."""
+
+    reads: Shapes
+    make: Callable[[Mapping[str, Tensor]], Tensor]
+
+    @classmethod
+    def same(cls, name: str, shape: Iterable[int]) -> Source:
+        """The entry ``name`` as it is."""
+        return cls({name: tuple(shape)}, lambda tensors: tensors[name])
+
+
+Plan = Mapping[str, Source]
+
+
+def identity_plan(module: nn.Module) -> dict[str, Source]:
+    """The plan of a module whose own names are those of the file."""
+    return {name: Source.same(name, value.shape) for name, value in module.state_dict().items()}
+
+
+def planned_shapes(plan: Plan) -> Shapes:
+    """Every entry that a plan reads."""
+    return {name: shape for source in plan.values() for name, shape in source.reads.items()}
+
+
+def open_checkpoint(path: str | Path, *, inside: str | None = None, verify: bool = False) -> Checkpoint:
+    """Open a local ``.pth``, ``.safetensors`` or transformers folder without reading its tensors.
+
+    ``inside`` names the key under which a ``.pth`` keeps its weights, when they are not at the top.
+    ``verify`` compares the file with the sha256 prefix in its name, as in ``…-a955f4ea.pth``.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise GramLoopError(
+            f"{path} does not exist; checkpoints are local files and nothing is downloaded by itself"
+        )
+    if verify:
+        verify_digest(path)
+    if path.is_dir():
+        return _describe(path, lambda: _read_safetensors(_files_of_folder(path)))
+    if path.suffix == ".safetensors":
+        return _describe(path, lambda: _read_safetensors([path]))
+    return _describe(path, lambda: _read_torch(path, inside))
+
+
+def verify_digest(path: Path) -> None:
+    """Raise unless the file's sha256 begins with the eight digits at the end of its name."""
+    named = re.search(r"-([0-9a-f]{8,64})\.[a-z]+$", path.name)
+    if path.is_dir() or named is None:
+        raise GramLoopError(
+            f"{path} cannot be verified: its name does not end in a sha256 prefix, as in model-a955f4ea.pth"
+        )
+    digest = hashlib.sha256()
+    with _open_with_progress(path) as stream:
+        while block := stream.read(1 << 22):
+            digest.update(block)
+    if not digest.hexdigest().startswith(named[1]):
+        raise GramLoopError(
+            f"{path} is damaged or renamed: its sha256 begins with {digest.hexdigest()[:8]}, "
+            f"its name says {named[1]}"
+        )
+
+
+def load(
+    module: nn.Module,
+    checkpoint: Checkpoint,
+    plan: Plan,
+    *,
+    also: Mapping[str, Shape] | None = None,
+    dtype: torch.dtype | None = torch.float32,
+    device: torch.device | str = "cpu",
+) -> None:
+    """Fill a meta-device module from a file that holds exactly what the plan reads.
+
+    ``also`` names entries that the file must have and that no tensor of the module is made of. The parameters
+    are frozen. ``dtype`` None keeps the precision of the file.
+    """
+    check(checkpoint, planned_shapes(plan) | dict(also or {}))
+    device = torch.device(device)
+    for group in _groups(checkpoint, plan):
+        tensors = checkpoint.open()
+        for target in group:
+            _assign(module, target, _convert(plan[target].make(tensors), dtype, device))
+        del tensors
+    left = [name for name, value in module.state_dict().items() if value.is_meta]
+    if left:
+        raise AssertionError(f"the plan forgot {left[:3]}")
+
+
+def check(checkpoint: Checkpoint, expected: Mapping[str, Shape]) -> None:
+    """Raise, naming the first differences, unless a file holds exactly these names with these shapes."""
+    found = checkpoint.shapes
+    missing = [name for name in expected if name not in found]
+    unknown = [name for name in found if name not in expected]
+    differ = [
+        f"{name} is {found[name]} instead of {tuple(expected[name])}"
+        for name in expected
+        if name in found and tuple(found[name]) != tuple(expected[name])
+    ]
+    said = [
+        f"{len(names)} {kind} ({', '.join(names[:3])}{', …' if len(names) > 3 else ''})"
+        for kind, names in (("missing", missing), ("unknown", unknown), ("of another shape", differ))
+        if names
+    ]
+    if said:
+        raise GramLoopError(
+            f"{checkpoint.path} does not fit this model, nothing was loaded: {'; '.join(said)}"
+        )
+
+
+def _convert(value: Tensor, dtype: torch.dtype | None, device: torch.device) -> Tensor:
+    return value.to(device, dtype if value.is_floating_point() else None)
+
+
+def _assign(module: nn.Module, name: str, value: Tensor) -> None:
+    parent, _, leaf = name.rpartition(".")
+    owner = module.get_submodule(parent)
+    is_parameter = leaf in owner._parameters
+    setattr(owner, leaf, nn.Parameter(value, requires_grad=False) if is_parameter else value)
+
+
+def _groups(checkpoint: Checkpoint, plan: Plan) -> Iterator[list[str]]:
+    """The targets of a plan in groups of about a fortieth of the file; a large file gets a progress bar."""
+    total = sum(checkpoint.sizes.values())
+    groups: list[list[str]] = [[]]
+    gathered: set[str] = set()
+    for target, source in plan.items():
+        new = set(source.reads) - gathered
+        size = sum(checkpoint.sizes[name] for name in gathered)
+        if (
+            gathered
+            and new
+            and size + sum(checkpoint.sizes[name] for name in new) > max(total / _GROUPS, _SMALL)
+        ):
+            groups.append([])
+            gathered = set()
+        groups[-1].append(target)
+        gathered |= set(source.reads)
+    if total < _LARGE:
+        return iter(groups)
+    try:
+        from rich.progress import track
+    except ModuleNotFoundError:
+        return iter(groups)
+    return iter(track(groups, f"loading {checkpoint.path.name}", transient=True))
+
+
+def _describe(path: Path, reader: Callable[[], Mapping[str, Tensor]]) -> Checkpoint:
+    tensors = reader()
+    return Checkpoint(
+        path,
+        {name: tuple(value.shape) for name, value in tensors.items()},
+        {name: value.nbytes for name, value in tensors.items()},
+        reader,
+    )
+
+
+def _read_torch(path: Path, inside: str | None) -> Mapping[str, Tensor]:
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except (RuntimeError, pickle.UnpicklingError, EOFError, OSError, ValueError, KeyError) as error:
+        raise GramLoopError(
+            f"{path} cannot be read as a PyTorch checkpoint, it may be truncated ({_first_line(error)})"
+        ) from error
+    if inside is not None and isinstance(content, dict) and isinstance(content.get(inside), dict):
+        content = content[inside]
+    if not isinstance(content, dict) or not content:
+        raise GramLoopError(f"{path} holds {type(content).__name__} instead of named tensors")
+    for name, value in content.items():
+        if not isinstance(value, Tensor):
+            raise GramLoopError(
+                f"{path} holds {type(value).__name__} under {name!r} instead of a tensor; "
+                "a flat file of weights is expected"
+            )
+    return content
+
+
+def _read_safetensors(files: list[Path]) -> Mapping[str, Tensor]:
+    from safetensors import SafetensorError, safe_open
+
+    tensors: dict[str, Tensor] = {}
+    for file in files:
+        try:
+            with safe_open(file, framework="pt", device="cpu") as opened:
+                tensors |= {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+        except (SafetensorError, OSError) as error:
+            raise GramLoopError(
+                f"{file} cannot be read as safetensors, it may be truncated ({_first_line(error)})"
+            ) from error
+    return tensors
+
+
+def _files_of_folder(folder: Path) -> list[Path]:
+    single, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
+    if single.exists():
+        return [single]
+    if not index.exists():
+        raise GramLoopError(f"{folder} has neither model.safetensors nor model.safetensors.index.json")
+    names = sorted(set(json.loads(index.read_text())["weight_map"].values()))
+    missing = [name for name in names if not (folder / name).exists()]
+    if missing:
+        raise GramLoopError(f"{folder} lacks {missing[0]}, which its index names")
+    return [folder / name for name in names]
+
+
+def _open_with_progress(path: Path) -> AbstractContextManager[BinaryIO]:
+    if path.stat().st_size >= _LARGE:
+        try:
+            from rich.progress import open as open_with_bar
+
+            return open_with_bar(path, "rb", description=f"verifying {path.name}", transient=True)
+        except ModuleNotFoundError:
+            pass
+    return path.open("rb")
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][:120]

@@ -1,0 +1,69 @@
+"""The weights behind tests/golden: they follow from their names, so no file of weights is stored."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+FOLDER = Path(__file__).parents[1] / "golden"
+STATE_DICTS = Path(__file__).parents[1] / "state_dicts"
+
+
+@dataclass(frozen=True)
+class Golden:
+    config: dict[str, Any]
+    values: dict[str, Tensor]  # inputs and expected outputs
+    weights: dict[str, Tensor]  # in the released naming
+
+
+@cache
+def load_golden(name: str) -> Golden:
+    config = json.loads((FOLDER / f"{name}.json").read_text())
+    entries = config.pop("state_dict")
+    head_dim = config["embed_dim"] // config["heads"] if "heads" in config else 0
+    weights = {key: make_weight(key, shape, config["seed"], head_dim) for key, (shape, _) in entries.items()}
+    return Golden(config, load_file(FOLDER / f"{name}.safetensors"), weights)
+
+
+def make_weight(name: str, shape: list[int], seed: int, head_dim: int) -> Tensor:
+    leaf = name.rpartition(".")[2]
+    if leaf == "num_batches_tracked":
+        return torch.zeros(shape, dtype=torch.int64)
+    if leaf == "bias_mask":
+        return torch.tensor([1.0, 0.0, 1.0]).repeat_interleave(shape[0] // 3)
+    if leaf == "periods":
+        return torch.from_numpy(100 ** (np.arange(shape[0]) / (head_dim / 4))).float()
+    for alias in ("class_embed", "bbox_embed"):
+        name = name.replace(f"transformer.decoder.{alias}", alias)
+    generator = np.random.Generator(np.random.PCG64(zlib.crc32(f"{seed}:{name}".encode())))
+    return torch.from_numpy(np.asarray(_scaled(leaf, generator.standard_normal(shape)))).float()
+
+
+def _scaled(leaf: str, r: np.ndarray) -> np.ndarray:
+    if leaf == "gamma":
+        return 0.3 + 0.1 * r
+    if leaf == "running_mean":
+        return 0.1 * r
+    if leaf == "running_var":
+        return 1 + 0.2 * np.abs(r)
+    if leaf == "weight" and r.ndim == 1:
+        return 1 + 0.1 * r
+    if r.ndim <= 1:
+        return 0.05 * r
+    return r / np.sqrt(np.prod(r.shape[1:]))
+
+
+def released_shapes(name: str) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of a released file."""
+    return {
+        key: tuple(entry[0]) for key, entry in json.loads((STATE_DICTS / f"{name}.json").read_text()).items()
+    }

@@ -1,0 +1,190 @@
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+import textwrap
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from golden import load_golden
+from gramloop.errors import GramLoopError
+from gramloop.models.backbone import load_backbone
+from gramloop.models.checkpoint import open_checkpoint
+
+
+def save(path, weights):
+    torch.save(weights, path)
+    return path
+
+
+@pytest.fixture
+def weights():
+    return dict(load_golden("backbone_s").weights)
+
+
+def test_a_missing_name_is_named(tmp_path, weights):
+    del weights["blocks.3.norm2.bias"]
+    with pytest.raises(GramLoopError, match=r"nothing was loaded: 1 missing \(blocks\.3\.norm2\.bias\)$"):
+        load_backbone(save(tmp_path / "a.pth", weights))
+
+
+def test_an_unknown_name_is_named(tmp_path, weights):
+    weights["head.weight"] = torch.zeros(3)
+    with pytest.raises(GramLoopError, match=r"1 unknown \(head\.weight\)$"):
+        load_backbone(save(tmp_path / "a.pth", weights))
+
+
+def test_another_shape_is_named(tmp_path, weights):
+    weights["blocks.0.attn.proj.weight"] = torch.zeros(64, 60)
+    with pytest.raises(GramLoopError, match=r"attn\.proj\.weight is \(64, 60\) instead of \(64, 64\)"):
+        load_backbone(save(tmp_path / "a.pth", weights))
+
+
+def test_only_the_first_differences_are_named(tmp_path, weights):
+    for index in range(8):
+        del weights[f"blocks.{index}.ls1.gamma"]
+    with pytest.raises(GramLoopError, match="8 missing") as caught:
+        load_backbone(save(tmp_path / "a.pth", weights))
+    assert "blocks.2.ls1.gamma, …" in str(caught.value)
+    assert "blocks.3.ls1.gamma" not in str(caught.value)
+
+
+@pytest.mark.parametrize("suffix", [".pth", ".safetensors"])
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.99])
+def test_a_truncated_file_is_refused(tmp_path, weights, suffix, share):
+    path = tmp_path / f"a{suffix}"
+    torch.save(weights, path) if suffix == ".pth" else save_file(weights, path)
+    content = path.read_bytes()
+    path.write_bytes(content[: int(share * len(content))])
+    with pytest.raises(GramLoopError, match=r"a\.\w+ cannot be read .* may be truncated"):
+        load_backbone(path)
+
+
+def test_a_file_that_runs_code_is_refused_and_does_not_run(tmp_path):
+    class Harm:
+        def __reduce__(self):
+            return (open, (str(tmp_path / "harm"), "w"))
+
+    with pytest.raises(GramLoopError, match="cannot be read"):
+        load_backbone(save(tmp_path / "a.pth", {"cls_token": Harm()}))
+    assert not (tmp_path / "harm").exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ({"model": {"a": torch.zeros(1)}}, "holds dict under 'model'"),
+        ([torch.zeros(1)], "holds list instead of named tensors"),
+        ({"segmentation_model.0.level_embed": torch.zeros(1)}, "not a DINOv3 backbone: it lacks cls_token"),
+    ],
+)
+def test_a_file_of_something_else_is_refused(tmp_path, content, words):
+    with pytest.raises(GramLoopError, match=words):
+        load_backbone(save(tmp_path / "a.pth", content))
+
+
+def test_no_file_and_no_download(tmp_path):
+    with pytest.raises(GramLoopError, match="does not exist; checkpoints are local"):
+        load_backbone(tmp_path / "facebook" / "dinov3-vits16-pretrain-lvd1689m")
+    with pytest.raises(GramLoopError, match=r"neither model\.safetensors nor"):
+        load_backbone(tmp_path)
+
+
+@pytest.mark.parametrize("value", [1.0, float("nan")])
+def test_an_active_or_unfinished_key_bias_is_refused(tmp_path, weights, value):
+    weights["blocks.5.attn.qkv.bias_mask"] = torch.full((192,), value)
+    with pytest.raises(GramLoopError, match="bias of the keys"):
+        load_backbone(save(tmp_path / "a.pth", weights))
+
+
+def test_safetensors_in_the_released_naming(tmp_path, weights):
+    save_file(weights, tmp_path / "a.safetensors")
+    one, two = load_backbone(tmp_path / "a.safetensors"), load_backbone(save(tmp_path / "a.pth", weights))
+    x = load_golden("backbone_s").values["x"]
+    assert torch.equal(one(x, [7])[0].tokens, two(x, [7])[0].tokens)
+
+
+def test_a_sharded_folder_and_its_lost_shard(tmp_path, weights):
+    backbone = load_backbone(save(tmp_path / "a.pth", weights))
+    folder = tmp_path / "folder"
+    backbone.model.save_pretrained(folder, max_shard_size="500KB")
+    shards = sorted(folder.glob("*-of-*.safetensors"))
+    assert len(shards) > 1
+    x = load_golden("backbone_s").values["x"]
+    assert torch.allclose(load_backbone(folder)(x, [7])[0].tokens, backbone(x, [7])[0].tokens, atol=1e-5)
+    shards[0].unlink()
+    with pytest.raises(GramLoopError, match=rf"lacks {shards[0].name}"):
+        load_backbone(folder)
+
+
+def test_a_folder_with_a_config_of_something_else(tmp_path, weights):
+    load_backbone(save(tmp_path / "a.pth", weights)).model.save_pretrained(tmp_path / "folder")
+    (tmp_path / "folder" / "config.json").write_text(json.dumps({"model_type": "x"}))
+    with pytest.raises(GramLoopError, match="num_attention_heads"):
+        load_backbone(tmp_path / "folder")
+
+
+def test_the_digest_in_the_name_is_verified_on_request(tmp_path, weights):
+    path = save(tmp_path / "a.pth", weights)
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()[:8]
+    right, wrong = tmp_path / f"vits16-{digest}.pth", tmp_path / "vits16-00000000.pth"
+    right.write_bytes(path.read_bytes())
+    wrong.write_bytes(path.read_bytes())
+    load_backbone(right, verify=True)
+    load_backbone(wrong)
+    with pytest.raises(GramLoopError, match=f"begins with {digest}, its name says 00000000"):
+        load_backbone(wrong, verify=True)
+    with pytest.raises(GramLoopError, match="does not end in a sha256 prefix"):
+        load_backbone(path, verify=True)
+
+
+def test_views_of_a_checkpoint(tmp_path):
+    path = save(tmp_path / "a.pth", {"one.a": torch.ones(2), "one.b": torch.zeros(3), "two": torch.ones(1)})
+    inside = open_checkpoint(path).under("one.")
+    assert inside.shapes == {"a": (2,), "b": (3,)}
+    assert set(inside.open()) == {"a", "b"}
+    rest = open_checkpoint(path).without(lambda name: name.startswith("one"))
+    assert (rest.shapes, set(rest.open())) == ({"two": (1,)}, {"two"})
+
+
+MEASURE = """
+import resource, sys, torch
+from gramloop.models.backbone import load_backbone
+from gramloop.models.backbone import BackboneShape, Backbone
+def resident():
+    with open("/proc/self/status") as status:
+        return {line.split(":")[0]: line.split()[1] for line in status if line.startswith("Vm")}
+# the imports and first calls that any use of the library pays for
+Backbone(BackboneShape(1, 16, head_dim=8))(torch.zeros(1, 3, 16, 16), [0])
+with open("/proc/self/clear_refs", "w") as reset:
+    reset.write("5")
+before = int(resident()["VmHWM"])
+backbone = load_backbone(sys.argv[1], dtype=getattr(torch, sys.argv[2]))
+touched = sum(float(value.sum()) for value in backbone.parameters())
+size = sum(value.nbytes for value in backbone.parameters()) / 1024
+print((int(resident()["VmHWM"]) - before) / size)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="peak memory is read from /proc")
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_loading_needs_little_more_memory_than_the_model(tmp_path, dtype):
+    # twelve blocks, as the smallest released models; 340 MB, so that small change does not count
+    from gramloop.models.backbone import BackboneShape, meta_backbone
+
+    shapes = meta_backbone(BackboneShape(12, 768, gated=False)).released_shapes()
+    weights = {name: torch.zeros(shape) for name, shape in shapes.items()}
+    weights["rope_embed.periods"] += 1
+    path = save(tmp_path / "synthetic.pth", weights)
+    del weights
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(MEASURE), path, dtype],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert float(done.stdout) <= 1.15
