@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pycocotools import mask as oracle
 
-from gramloop.data.masks import annotation_mask, box_mask, mask_polygons, polygon_mask, run_length_mask
+from gramloop.data.masks import annotation_mask, box_mask, polygon_mask, run_length_mask
 from gramloop.errors import GramLoopError
 
 coordinate = st.floats(-20, 90, allow_nan=False, width=32)
@@ -52,12 +52,3 @@ def test_two_polygons_are_one_mask_and_no_segmentation_is_the_box():
     assert mask.sum() == 18
     assert annotation_mask({"bbox": [1, 2, 5, 3]}, 10, 10).sum() == 15
     assert box_mask([-3, 8, 5, 9], 10, 10).sum() == 4
-
-
-def test_contours_give_back_a_convex_mask_and_drop_specks():
-    mask = np.zeros((20, 20), dtype=np.uint8)
-    mask[3:9, 4:15] = 1
-    mask[15, 15] = 1
-    assert [sorted(zip(p[::2], p[1::2], strict=True)) for p in mask_polygons(mask)] == [
-        [(4, 3), (4, 8), (14, 3), (14, 8)]
-    ]

@@ -1,1 +1,1 @@
-"""Labelled image sets: readers for the public layouts, suites of shifted conditions, and procedural scenes."""
+"""Labelled image sets: readers for the public layouts, suites of shifted conditions, procedural scenes."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, TypeVar
 
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
 from gramloop.errors import GramLoopError
 
@@ -75,7 +75,7 @@ def _look_into(path: Path, check: Check) -> Header:
     except FileNotFoundError:
         return Header(problem=f"{path} is missing")
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        reason = "it is not a picture" if isinstance(error, Image.UnidentifiedImageError) else str(error)
+        reason = "it is not a picture" if isinstance(error, UnidentifiedImageError) else str(error)
         return Header(problem=f"{path} cannot be read: {reason}")
 
 

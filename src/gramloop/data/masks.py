@@ -1,4 +1,4 @@
-"""Instance masks: COCO's polygons and run lengths to pixels, and pixels back to polygons.
+"""Instance masks: COCO's polygons and run lengths to pixels.
 
 Rasterisation follows COCO's convention to the pixel, so that masks warped here are the masks which
 everybody else scores.
@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import cv2
 import numpy as np
 from numpy.typing import NDArray
 
@@ -110,9 +109,3 @@ def _uncompressed(text: str) -> list[int]:
         runs.append(value + runs[-2] if len(runs) > 2 else value)
         value = shift = 0
     return runs
-
-
-def mask_polygons(mask: Mask) -> list[list[int]]:
-    """The outer contours of a mask as x0, y0, x1, y1, …; contours of fewer than three points are left out."""
-    contours, _ = cv2.findContours(mask, cv2.RETR_EXTERNAL, cv2.CHAIN_APPROX_SIMPLE)
-    return [contour.reshape(-1).tolist() for contour in contours if len(contour) >= 3]

@@ -63,7 +63,8 @@ class ClassList:
                 f"{source} holds the label value {stranger}, which the class list does not name "
                 f"(it names {len(self.values)} values in {min(self.values)}..{max(self.values)})"
             )
-        return mapped.astype(np.uint8 if self.ignored == 255 else np.uint16)
+        indices: LabelMap = mapped.astype(np.uint8 if self.ignored == 255 else np.uint16)
+        return indices
 
     def to_values(self, indices: LabelMap) -> LabelMap:
         """Class indices back to the numbers of a label file."""

@@ -1,0 +1,120 @@
+"""``gramloop corrupt``: write the shifted conditions of a suite to disk."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gramloop.errors import GramLoopError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from gramloop.data.checks import Check
+    from gramloop.data.opening import OpenSuite
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Describe the arguments."""
+    parser.add_argument("source", type=Path, metavar="SRC", help="folder of the clean set")
+    parser.add_argument(
+        "target", type=Path, metavar="DST", help="folder to write to; going on after a stop is fine"
+    )
+    parser.add_argument(
+        "--suite", required=True, help="coco-c, coco-p, ade20k-c, ade20k-p, or my-set-c, my-set-p"
+    )
+    parser.add_argument(
+        "--condition", action="append", metavar="NAME", help="only this condition (repeatable)"
+    )
+    parser.add_argument(
+        "--severity", action="append", type=int, metavar="N", help="only this severity (repeatable)"
+    )
+    parser.add_argument(
+        "--format",
+        choices=("png", "jpg"),
+        default="png",
+        help="png keeps the exact pixels; jpg (quality 95) is how the released -P sets were stored",
+    )
+    parser.add_argument("--workers", type=int, metavar="N", help="processes; all cores by default")
+    parser.add_argument(
+        "--split", default="validation", help="part of a set of label pictures (default: validation)"
+    )
+    parser.add_argument("--classes", type=Path, metavar="FILE", help="class list of a set of label pictures")
+    parser.add_argument(
+        "--task", choices=("semantic", "detection"), help="for a set that has both kinds of labels"
+    )
+    parser.add_argument("--frost-textures", type=Path, metavar="DIR", help="your own frost pictures")
+    parser.add_argument("--partial", action="store_true", help="accept a part of COCO or ADE20K")
+    parser.add_argument(
+        "--decode", action="store_true", help="decode every source image before the work begins"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write the suite; 1 if some images could not be read."""
+    from gramloop.data.opening import ReadOptions, open_suite
+    from gramloop.data.suites import SUITES, find_suite
+
+    if not find_suite(args.suite).generated:
+        made = ", ".join(name for name, suite in SUITES.items() if suite.generated)
+        raise GramLoopError(
+            f"the suite {args.suite!r} is not made from clean images; {made} and my-set-c are"
+        )
+    check: Check = "decode" if args.decode else "headers"
+    opened = open_suite(
+        args.suite,
+        args.source,
+        conditions=args.condition,
+        severities=args.severity,
+        origin="generated",
+        options=ReadOptions(args.split, args.classes, args.task, check, args.partial),
+        encoding=args.format,
+        frost_textures=args.frost_textures,
+    )
+    for note in opened.clean.notes if opened.clean else ():
+        print(f"note: {note}", file=sys.stderr)
+    return _write(opened, args)
+
+
+def _write(opened: OpenSuite, args: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    from gramloop.data.pool import available_cores, write_suite
+
+    assert opened.clean is not None
+    console = Console(stderr=True)
+    start = time.perf_counter()
+    with _bar(console) as bar:
+        task = bar.add_task(opened.suite.name, total=len(opened) * len(opened.clean))
+        outcome = write_suite(
+            opened,
+            args.target,
+            workers=args.workers,
+            on_chunk=lambda condition, images: bar.update(task, advance=images, description=condition.key),
+            on_finished=lambda condition: (
+                None if console.is_terminal else print(condition.key, file=sys.stderr)
+            ),
+        )
+    seconds = time.perf_counter() - start
+    cores = args.workers or available_cores()
+    print(
+        f"{len(outcome.finished)} conditions written to {args.target}, {len(outcome.skipped)} were there: "
+        f"{outcome.made} images made, {outcome.found} found half-way; {seconds:.1f} s, "
+        f"{outcome.made / seconds:.1f} images/s on {cores} processes"
+    )
+    for failure in outcome.failures[:10]:
+        print(f"failed: {failure}", file=sys.stderr)
+    if outcome.failures:
+        print(f"{len(outcome.failures)} images failed; put them right and run this again", file=sys.stderr)
+    return 1 if outcome.failures else 0
+
+
+def _bar(console: Console) -> Progress:
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = TextColumn("{task.description:24}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)

@@ -1,0 +1,163 @@
+"""Records under a shift, made when they are asked for: pixels, label maps, boxes and masks move together."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from gramloop.data.masks import annotation_mask
+from gramloop.data.records import Annotation, DataSet, Image8, LabelMap, Record
+from gramloop.data.suites import Condition, Kind
+from gramloop.errors import GramLoopError
+from gramloop.shifts import geometry
+from gramloop.shifts.corruptions import corrupt
+from gramloop.shifts.perturbations import perturb, signs
+from gramloop.shifts.seeds import generator
+
+Encoding = Literal["png", "jpg"]
+ENCODINGS = ("png", "jpg")
+JPEG_QUALITY = 95  # of the released -P images
+PNG_COMPRESSION = 1  # larger values cost several times the time for a tenth of the bytes
+
+
+@dataclass(frozen=True)
+class Shift:
+    """What happens to every image of a condition.
+
+    ``encoding`` is ``png`` for the exact pixels, or ``jpg`` for pixels that went through a JPEG file of
+    quality 95, as those of the released -P sets did.
+    """
+
+    suite: str
+    kind: Kind
+    condition: Condition
+    encoding: Encoding = "png"
+    frost_textures: Path | None = None
+
+    def __post_init__(self) -> None:
+        if self.encoding not in ENCODINGS:
+            raise GramLoopError(f"the encoding must be one of {', '.join(ENCODINGS)}, not {self.encoding!r}")
+
+    @property
+    def moves(self) -> bool:
+        """Whether annotations move with the pixels."""
+        return self.kind == "p" and self.condition.name in geometry.GEOMETRIC
+
+    def affine(self, record: Record) -> geometry.Matrix:
+        """The map from clean to shifted coordinates; one image keeps its directions over all severities."""
+        name, severity = self.condition.name, self.condition.severity
+        directions = signs(record.image_id, self.suite)
+        return geometry.matrix(name, severity, record.height, record.width, directions)
+
+    def pixels(self, image: Image8, record: Record) -> Image8:
+        """The shifted image, before any encoding."""
+        name, severity = self.condition.name, self.condition.severity
+        if self.moves:
+            return geometry.warp_image(image, self.affine(record))
+        rng = generator(self.suite, name, severity, record.image_id)
+        if self.kind == "p":
+            return perturb(image, name, severity, rng)
+        return corrupt(image, name, severity, rng, frost_textures=self.frost_textures)
+
+    def annotations(self, annotations: tuple[Annotation, ...], record: Record) -> Iterator[Annotation]:
+        """COCO entries after the move: boxes, areas, outlines of the visible pixels; the vanished dropped."""
+        affine = self.affine(record)
+        for annotation in annotations:
+            mask = annotation_mask(annotation, record.height, record.width)
+            warped = geometry.warp_masks(mask[None], affine)[0]
+            box, outlines = geometry.visible_box(warped), geometry.polygons(warped)
+            if box is not None and outlines:
+                moved = {"bbox": list(box), "area": geometry.area(warped), "segmentation": outlines}
+                yield {**annotation, **moved}
+
+
+@dataclass(frozen=True)
+class ShiftedRecord(Record):
+    """A record whose image, and where needed whose truth, is shifted on the way out."""
+
+    shift: Shift | None = None
+
+    def image(self) -> Image8:
+        """The shifted pixels, (H, W, 3) RGB uint8."""
+        shift = self._shift()
+        pixels = shift.pixels(super().image(), self)
+        return pixels if shift.encoding == "png" else _through_jpeg(pixels)
+
+    def encoded(self) -> bytes:
+        """The shifted image as the bytes of a file."""
+        shift = self._shift()
+        return encode(shift.pixels(super().image(), self), shift.encoding)
+
+    def labels(self) -> LabelMap:
+        """The label map, moved with the pixels; ignored where nothing was."""
+        labels, shift = super().labels(), self._shift()
+        if not shift.moves or self.classes is None:
+            return labels
+        moved: LabelMap = geometry.warp_labels(labels, shift.affine(self), self.classes.ignored)
+        return moved
+
+    def shown_annotations(self) -> tuple[Annotation, ...]:
+        """The entries of the COCO file, moved with the pixels."""
+        annotations, shift = super().shown_annotations(), self._shift()
+        return tuple(shift.annotations(annotations, self)) if shift.moves else annotations
+
+    def _shift(self) -> Shift:
+        if self.shift is None:
+            raise GramLoopError(f"the shifted record of image {self.image_id} was made without a shift")
+        return self.shift
+
+
+def shift_record(record: Record, shift: Shift) -> ShiftedRecord:
+    """The same image under a shift."""
+    return ShiftedRecord(
+        record.image_id,
+        record.path,
+        record.name,
+        record.height,
+        record.width,
+        record.label_path,
+        record.classes,
+        record.annotations,
+        shift,
+    )
+
+
+def shift_data_set(data: DataSet, shift: Shift) -> DataSet:
+    """A whole set under a shift; nothing is computed before a record is asked."""
+    return replace(data, records=tuple(shift_record(record, shift) for record in data))
+
+
+def encode(pixels: Image8, encoding: Encoding) -> bytes:
+    """RGB pixels as the bytes of a PNG file, or of a JPEG file of quality 95."""
+    flags = (
+        [cv2.IMWRITE_PNG_COMPRESSION, PNG_COMPRESSION]
+        if encoding == "png"
+        else [cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY]
+    )
+    written, data = cv2.imencode(f".{encoding}", cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR), flags)
+    if not written:
+        raise GramLoopError(
+            f"an image of {pixels.shape[1]} x {pixels.shape[0]} cannot be written as {encoding}"
+        )
+    return bytes(data)
+
+
+def encode_labels(values: NDArray[Any]) -> bytes:
+    """Label values (H, W) of 8 or 16 bits as the bytes of a PNG file."""
+    written, data = cv2.imencode(".png", values)
+    if not written:
+        raise GramLoopError(f"labels of type {values.dtype} cannot be written as a PNG file")
+    return bytes(data)
+
+
+def _through_jpeg(pixels: Image8) -> Image8:
+    with Image.open(io.BytesIO(encode(pixels, "jpg"))) as picture:
+        return np.array(picture.convert("RGB"))

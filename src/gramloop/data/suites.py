@@ -1,0 +1,134 @@
+"""The table of suites: which shifted conditions belong to which name.
+
+A suite is a base set (``coco``, ``ade20k``, or anybody's own) and a kind: clean, ``-c`` (corruptions), ``-p``
+(perturbations) or ``-o`` (domains). Any other name is a suite as well: ``my-set-c`` is the corruptions of
+one's own set, ``my-set`` the set itself.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from gramloop.errors import GramLoopError
+from gramloop.shifts.corruptions import BENCHMARK, EXTRA
+from gramloop.shifts.perturbations import PERTURBATIONS
+
+Kind = Literal["clean", "c", "p", "o"]
+SEVERITIES = (1, 2, 3, 4, 5)
+DOMAINS = ("sketch", "weather", "cartoon", "painting", "tattoo", "handmake")
+
+GROUPS = {
+    "noise": "gaussian_noise shot_noise impulse_noise speckle_noise gaussian shot impulse speckle",
+    "blur": "defocus_blur glass_blur motion_blur zoom_blur gaussian_blur defocus motion zoom",
+    "weather": "snow frost fog brightness spatter darkness",
+    "digital": "contrast elastic_transform pixelate jpeg_compression saturate jpeg",
+    "geometry": "rotate translate shear",
+}
+_GROUP_OF = {name: group for group, names in GROUPS.items() for name in names.split()}
+
+
+@dataclass(frozen=True, order=True)
+class Condition:
+    """One shift at one strength; clean images and domains have severity 0."""
+
+    name: str
+    severity: int = 0
+
+    @property
+    def family(self) -> str:
+        """What is resampled together: all severities of one shift."""
+        return self.name
+
+    @property
+    def group(self) -> str:
+        """The kind of shift: noise, blur, weather, digital, geometry, domain or clean."""
+        return "clean" if self.name == "clean" else _GROUP_OF.get(self.name, "domain")
+
+    @property
+    def key(self) -> str:
+        """The name in tables, and the folder in a set on disk: ``fog/3``, ``sketch``, ``clean``."""
+        return f"{self.name}/{self.severity}" if self.severity else self.name
+
+    def __str__(self) -> str:
+        return self.key
+
+
+@dataclass(frozen=True)
+class Suite:
+    """A named list of conditions over one base set."""
+
+    name: str
+    base: str
+    kind: Kind
+    conditions: tuple[Condition, ...]
+
+    @property
+    def generated(self) -> bool:
+        """Whether the shifted images can be made from the clean set."""
+        return self.kind in ("c", "p")
+
+    def select(
+        self, names: Sequence[str] | None = None, severities: Sequence[int] | None = None
+    ) -> tuple[Condition, ...]:
+        """Some of the conditions, in the suite's order.
+
+        The four extra corruptions and severities beyond 5 belong to no suite, but can be asked for.
+        """
+        extra = EXTRA if self.kind == "c" else ()
+        known = list(dict.fromkeys(condition.name for condition in self.conditions))
+        for name in names or ():
+            if name not in known and name not in extra:
+                offered = ", ".join((*known, *extra))
+                raise GramLoopError(f"the suite {self.name} has no condition {name!r}; it has {offered}")
+        if not self.generated:
+            if severities:
+                raise GramLoopError(f"the suite {self.name} has no severities, so not {list(severities)}")
+            return tuple(condition for condition in self.conditions if not names or condition.name in names)
+        for severity in severities or ():
+            if severity < 1:
+                raise GramLoopError(f"severity {severity} does not exist; severities start at 1")
+        wanted = [name for name in (*known, *extra) if name in names] if names else known
+        return tuple(
+            Condition(name, severity)
+            for name in wanted
+            for severity in (sorted(set(severities)) if severities else SEVERITIES)
+        )
+
+
+def _shifted(base: str, kind: Kind, names: Sequence[str]) -> Suite:
+    conditions = tuple(Condition(name, severity) for name in names for severity in SEVERITIES)
+    return Suite(f"{base}-{kind}", base, kind, conditions)
+
+
+def _suites_over(base: str) -> list[Suite]:
+    return [
+        Suite(base, base, "clean", (Condition("clean"),)),
+        _shifted(base, "c", BENCHMARK),
+        _shifted(base, "p", PERTURBATIONS),
+    ]
+
+
+SUITES = {
+    suite.name: suite
+    for suite in (
+        *_suites_over("ade20k"),
+        *_suites_over("coco"),
+        Suite("coco-o", "coco", "o", tuple(Condition(domain) for domain in DOMAINS)),
+    )
+}
+
+
+def find_suite(name: str) -> Suite:
+    """The suite of a name; a name outside the table is a suite over one's own set."""
+    if name in SUITES:
+        return SUITES[name]
+    if not name or name.strip("-_.") != name or any(character in "/\\ \t\n" for character in name):
+        raise GramLoopError(f"{name!r} is no name for a suite; try my-set-c, or one of {', '.join(SUITES)}")
+    # a slip of the pen must not become a set of its own, with seeds of its own
+    if close := difflib.get_close_matches(name, SUITES, n=1, cutoff=0.8):
+        raise GramLoopError(f"there is no suite {name!r}; did you mean {close[0]!r}?")
+    base = name.removesuffix("-c").removesuffix("-p")
+    return next(suite for suite in _suites_over(base) if suite.name == name)

@@ -1,0 +1,243 @@
+"""Writing a generated suite to disk: over all cores, resumable after a kill, with checksums.
+
+Every condition becomes ``<condition>/<severity>/`` in the layout of the released -P sets (``coco/…`` and
+``ade/ADEChallengeData2016/…`` for the public sets, the plain layouts for one's own). A file is whole or
+absent; a condition is finished when its checksum file is there and the manifest names it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from gramloop.data.checks import Problems
+from gramloop.data.manifest import (
+    CHECKSUMS,
+    MANIFEST,
+    TEMPORARY,
+    Manifest,
+    checksum_lines,
+    fingerprint,
+    frost_fingerprint,
+    package_versions,
+    read_manifest,
+    refuse_difference,
+    sha256,
+    write_atomically,
+)
+from gramloop.data.opening import OpenSuite
+from gramloop.data.records import Annotation, Record
+from gramloop.data.semantic import ADE20K_CLASS_FILE, ADE20K_FOLDER, CLASS_FILE
+from gramloop.data.shifted import ShiftedRecord, encode_labels, shift_record
+from gramloop.data.suites import Condition
+from gramloop.errors import GramLoopError
+from gramloop.shifts.seeds import RECIPE_VERSION
+
+LOCK = ".lock"
+
+
+@dataclass
+class Written:
+    """What became of some images of a condition."""
+
+    checksums: list[tuple[str, str]] = field(
+        default_factory=list
+    )  # path below the condition's folder, sha256
+    annotations: list[Annotation] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+    made: int = 0
+    found: int = 0
+
+    def add(self, other: Written) -> None:
+        """Take over the results of another part."""
+        self.checksums += other.checksums
+        self.annotations += other.annotations
+        self.failures += other.failures
+        self.made += other.made
+        self.found += other.found
+
+
+class SuiteWriter:
+    """Knows where each file of a suite goes and what is in it; sent once to every worker."""
+
+    def __init__(self, opened: OpenSuite, target: Path) -> None:
+        if opened.clean is None:
+            raise GramLoopError(
+                f"{opened.root} holds shifted sets already; a clean set is needed to make them from"
+            )
+        self.opened, self.target, self.clean = opened, target, opened.clean
+        self.suffix = f".{opened.encoding}"
+        self._refuse_clashes()
+
+    def _refuse_clashes(self) -> None:
+        problems = Problems(self.opened.root)
+        taken: dict[str, str] = {}
+        for record in self.clean:
+            name = self.file_name(record)
+            if name in taken:
+                problems.add(f"{taken[name]} and {record.name} would both become {name}")
+            taken[name] = record.name
+        problems.raise_if_any()
+
+    def file_name(self, record: Record) -> str:
+        """The image's name below the folder of images, with the suffix of the chosen format."""
+        return PurePosixPath(record.name).with_suffix(self.suffix).as_posix()
+
+    @property
+    def prefix(self) -> str:
+        """Where a set lies below its condition's folder."""
+        public = {"coco": "coco/", "ade20k": f"ade/{ADE20K_FOLDER}/"}
+        return public.get(self.opened.suite.base, "")
+
+    @property
+    def images_folder(self) -> str:
+        """The folder of images below the condition's folder."""
+        if self.clean.task == "detection":
+            return f"{self.prefix}{self._coco_split()}/"
+        return f"{self.prefix}images/{self._semantic_split()}/"
+
+    def _coco_split(self) -> str:
+        file = self.clean.annotation_file
+        return (
+            file.stem.removeprefix("instances_") if file and file.stem.startswith("instances_") else "images"
+        )
+
+    def _semantic_split(self) -> str:
+        return "validation" if self.opened.suite.base == "ade20k" else self.opened.options.split
+
+    def write_images(self, condition: Condition, start: int, stop: int) -> Written:
+        """Write the images (and label pictures) of one part of a condition; those that exist are kept."""
+        shift, written = self.opened.shift(condition), Written()
+        folder = self.target / condition.key
+        for record in self.clean[start:stop]:
+            shifted = shift_record(record, shift)
+            try:
+                self._write_image(shifted, folder, written)
+            except GramLoopError as error:
+                written.failures.append(str(error))
+            if self.clean.task == "detection" and shift.moves:
+                written.annotations += shifted.shown_annotations()
+        return written
+
+    def _write_image(self, record: ShiftedRecord, folder: Path, written: Written) -> None:
+        image = f"{self.images_folder}{self.file_name(record)}"
+        if record.label_path is not None and record.classes is not None:
+            labels = f"{self.prefix}annotations/{self._semantic_split()}/{record.image_id}"
+            if record.shift is not None and record.shift.moves:
+                data = encode_labels(record.classes.to_values(record.labels()))
+                written.checksums.append(_store(folder, f"{labels}.png", data))
+            else:
+                data = record.label_path.read_bytes()
+                written.checksums.append(_store(folder, labels + record.label_path.suffix, data))
+        existing = folder / image
+        if existing.is_file() and existing.stat().st_size:
+            written.checksums.append((image, sha256(existing.read_bytes())))
+            written.found += 1
+        else:
+            written.checksums.append(_store(folder, image, record.encoded()))
+            written.made += 1
+
+    def finish(self, condition: Condition, written: Written) -> str:
+        """Write what belongs to the whole condition; returns the checksum of its checksums."""
+        folder = self.target / condition.key
+        if self.clean.task == "detection":
+            moves = self.opened.shift(condition).moves
+            path = f"{self.prefix}annotations/instances_{self._coco_split()}.json"
+            data = self._annotation_file(written.annotations if moves else None)
+            written.checksums.append(_store(folder, path, data))
+        else:
+            name, data = self._class_file()
+            written.checksums.append(_store(folder, f"{self.prefix}{name}", data))
+        for leftover in folder.rglob(f"{TEMPORARY}*"):
+            leftover.unlink(missing_ok=True)
+        lines = checksum_lines(written.checksums)
+        write_atomically(folder / CHECKSUMS, lines)
+        return sha256(lines)
+
+    def _annotation_file(self, moved: list[Annotation] | None) -> bytes:
+        assert self.clean.annotation_file is not None
+        content: dict[str, Any] = json.loads(self.clean.annotation_file.read_text(encoding="utf-8"))
+        names = {record.image_id: self.file_name(record) for record in self.clean}
+        content["images"] = [{**entry, "file_name": names[entry["id"]]} for entry in content["images"]]
+        if moved is None:
+            moved = [annotation for record in self.clean for annotation in record.annotations or ()]
+        content["annotations"] = moved
+        return json.dumps(content, separators=(",", ":")).encode()
+
+    def _class_file(self) -> tuple[str, bytes]:
+        published = self.clean.root / ADE20K_CLASS_FILE
+        if self.opened.suite.base == "ade20k" and published.is_file():
+            return ADE20K_CLASS_FILE, published.read_bytes()
+        classes = self.clean[0].classes
+        assert classes is not None
+        pairs = zip(classes.values, classes.names, strict=True)
+        return CLASS_FILE, "".join(f"{value} {name}\n" for value, name in pairs).encode()
+
+
+def _store(folder: Path, relative: str, data: bytes) -> tuple[str, str]:
+    path = folder / relative
+    digest = sha256(data)
+    if not path.is_file() or path.stat().st_size != len(data) or sha256(path.read_bytes()) != digest:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, data)
+    return relative, digest
+
+
+def begin(opened: OpenSuite, target: Path) -> Manifest:
+    """The manifest to go on from: the one of the target if it fits, else a new one, stored."""
+    assert opened.clean is not None
+    source, place = opened.root.resolve(), target.resolve()
+    if place == source or source in place.parents:
+        raise GramLoopError(
+            f"the target {target} lies in the source {opened.root}; choose a folder outside it"
+        )
+    wanted = Manifest(
+        suite=opened.suite.name,
+        recipe_version=RECIPE_VERSION,
+        encoding=opened.encoding,
+        source=fingerprint(opened.clean),
+        images=len(opened.clean),
+        frost=frost_fingerprint(opened.frost_textures),
+        packages=package_versions(),
+    )
+    found = read_manifest(target)
+    if found is not None:
+        refuse_difference(found, wanted, target)
+        return found
+    if target.is_dir() and any(
+        path.name != LOCK and not path.name.startswith(TEMPORARY) for path in target.iterdir()
+    ):
+        raise GramLoopError(f"{target} is not empty and has no {MANIFEST}; choose a new folder")
+    wanted.write(target)
+    return wanted
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Keep a second run out of the folder; the system lets go of the lock even when we are killed."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise GramLoopError(f"cannot write to {folder}: {error.strerror}") from error
+    try:
+        _take(handle, folder)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _take(handle: int, folder: Path) -> None:
+    try:
+        import fcntl
+    except ImportError:  # no such lock on this system: two runs at once are the user's care
+        return
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        raise GramLoopError(f"another gramloop corrupt is writing to {folder}") from error
