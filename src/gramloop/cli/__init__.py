@@ -11,6 +11,7 @@ from gramloop.errors import GramLoopError
 
 # name: one line of help; the module gramloop.cli.<name> is imported only when it is called
 COMMANDS = {
+    "corrupt": "write the shifted conditions of a suite to disk",
     "demo": "see the method at work, with nothing to download",
 }
 
