@@ -53,14 +53,14 @@ def propose(memory: Tensor, padding: Tensor, projections: nn.ModuleList, smalles
 
     A candidate counts when it lies on valid ground and its centre and size are within 1 to 99 % of the image.
     """
-    maps = [projection(memory) for projection in projections]
+    reach = 16 * min(memory.shape[-2:])  # a side shorter than a stride has no cell of it
+    levels = [level for level, stride in enumerate(STRIDES) if stride <= reach]
+    maps = [projections[level](memory) for level in levels]
     ground = [F.interpolate(padding[:, None].float(), size=each.shape[-2:])[:, 0].bool() for each in maps]
-    boxes = torch.cat(
-        [
-            _squares(each, stride, smallest * 2**level)
-            for level, (each, stride) in enumerate(zip(maps, STRIDES, strict=True))
-        ]
-    )  # (n, 4)
+    squares = [
+        _squares(each, STRIDES[level], smallest * 2**level) for level, each in zip(levels, maps, strict=True)
+    ]
+    boxes = torch.cat(squares)  # (n, 4)
     finest = ground[0]
     valid_size = torch.stack(((~finest[:, 0]).sum(1), (~finest[:, :, 0]).sum(1)), dim=1) * STRIDES[0]
     limit = valid_size.repeat(1, 2)[:, None]  # (B, 1, 4)
