@@ -1,1 +1,1 @@
-"""Deterministic image shifts: the corruptions of the -C suites, the perturbations of the -P suites, their seeds."""
+"""Deterministic image shifts: corruptions (-C suites), perturbations (-P suites), and their seeds."""
