@@ -1,0 +1,110 @@
+"""The common probe: batch norm and a 1 x 1 convolution on one or several taps of a frozen backbone."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from gramloop.errors import GramLoopError
+from gramloop.models.backbone import Backbone, Tap
+from gramloop.models.checkpoint import identity_plan, load, open_checkpoint
+
+
+class LinearHead(nn.Module):
+    """Logits at the stride of the patches, from the maps of ``taps`` set side by side.
+
+    Weights are named ``bn.*`` and ``conv.*``.
+    """
+
+    def __init__(self, width: int, classes: int, taps: Sequence[int]) -> None:
+        super().__init__()
+        if not taps or width < 1 or classes < 1:
+            raise GramLoopError(
+                f"a linear head needs a width, classes and taps, not {width}, {classes} and {list(taps)}"
+            )
+        self.width, self.classes, self.taps = width, classes, tuple(taps)
+        self.bn = nn.BatchNorm2d(width * len(self.taps))
+        self.conv = nn.Conv2d(width * len(self.taps), classes, 1)
+
+    def forward(self, maps: Sequence[Tensor]) -> Tensor:  # each (B, C, h, w)
+        """Logits (B, classes, h, w)."""
+        return self.conv(self.bn(torch.cat(list(maps), dim=1)))  # type: ignore[no-any-return]
+
+    def save(self, path: str | Path) -> None:
+        """Write the weights as safetensors; the file remembers the taps. An old file is replaced whole."""
+        from safetensors.torch import save_file
+
+        path = Path(path)
+        partial = path.with_name(f".{path.name}.{os.getpid()}")
+        weights = {name: value.detach().cpu().contiguous() for name, value in self.state_dict().items()}
+        try:
+            save_file(weights, partial, metadata={"taps": json.dumps(self.taps)})
+            partial.replace(path)
+        finally:
+            partial.unlink(missing_ok=True)
+
+
+def load_linear_head(
+    path: str | Path, *, taps: Sequence[int] | None = None, device: torch.device | str = "cpu"
+) -> LinearHead:
+    """A linear head from a ``.safetensors`` or ``.pth`` file; give the ``taps`` if it does not know them."""
+    checkpoint = open_checkpoint(path)
+    taps = taps or _stored_taps(checkpoint.path)
+    if not taps:
+        raise GramLoopError(f"{path} does not say which taps it reads; give them")
+    weight = checkpoint.shapes.get("conv.weight")
+    if weight is None or len(weight) != 4 or weight[1] % len(taps):
+        raise GramLoopError(
+            f"{path} is not a linear head on {len(taps)} taps: its conv.weight is {weight or 'missing'}"
+        )
+    with torch.device("meta"):
+        head = LinearHead(weight[1] // len(taps), weight[0], taps)
+    load(head, checkpoint, identity_plan(head), device=device)
+    return head.eval()
+
+
+class LinearSegmentor(nn.Module):
+    """A backbone with a linear head: logits at the patches' stride, resized."""
+
+    def __init__(self, backbone: Backbone, head: LinearHead) -> None:
+        super().__init__()
+        if head.width != backbone.shape.width:
+            raise GramLoopError(
+                f"the head was made for a backbone of width {head.width}, this one has {backbone.shape.width}"
+            )
+        backbone.check_taps(head.taps)
+        self.backbone = backbone
+        self.head = head
+        self.taps, self.classes = head.taps, head.classes
+        self.granularity = backbone.shape.patch
+        self.eval()
+
+    def forward(self, pixels: Tensor) -> Tensor:  # (B, 3, H, W)
+        """Logits (B, classes, H / patch, W / patch)."""
+        return self.head([tap.map for tap in self.backbone(pixels, self.taps)])  # type: ignore[no-any-return]
+
+    def prior(self, pixels: Tensor) -> list[Tensor]:
+        """A linear head looks at the taps alone."""
+        return []
+
+    def scores(
+        self, prior: list[Tensor], taps: Sequence[Tap], size: tuple[int, int], exact: bool = False
+    ) -> Tensor:
+        """Logits (B, classes, *size)."""
+        logits = self.head([tap.map for tap in taps])
+        return F.interpolate(logits, size, mode="bilinear", align_corners=False)
+
+
+def _stored_taps(path: Path) -> tuple[int, ...]:
+    if path.suffix != ".safetensors":
+        return ()
+    from safetensors import safe_open
+
+    with safe_open(path, framework="pt") as opened:
+        return tuple(json.loads((opened.metadata() or {}).get("taps", "[]")))

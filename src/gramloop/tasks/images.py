@@ -1,0 +1,152 @@
+"""Images as tasks take them: a path, a PIL image or an array, of any common kind, become RGB.
+
+Rotation by EXIF is applied, 16 bits are scaled to 8, and transparency is laid on white.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from gramloop.errors import GramLoopError
+
+RGB = NDArray[np.uint8]  # (H, W, 3)
+ImageLike = str | Path | Image.Image | NDArray[Any]
+
+LARGEST = 1 << 27  # pixels after resizing; a strip a few pixels wide would grow beyond any memory
+
+
+@dataclass(frozen=True)
+class Normalisation:
+    """Mean and standard deviation per channel, on a scale of 0 to 1."""
+
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
+
+
+WEB = Normalisation((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))  # models trained on LVD-1689M
+SATELLITE = Normalisation((0.430, 0.411, 0.296), (0.213, 0.156, 0.143))  # models trained on SAT-493M
+
+
+def read_image(source: ImageLike) -> RGB:
+    """The image as RGB bytes (H, W, 3)."""
+    if isinstance(source, np.ndarray):
+        pixels = _from_array(source)
+    elif isinstance(source, Image.Image):
+        pixels = _from_pil(source, "the image")
+    elif isinstance(source, str | Path):
+        pixels = _from_file(Path(source))
+    else:
+        raise GramLoopError(f"an image is a path, a PIL image or an array, not {type(source).__name__}")
+    height, width = pixels.shape[:2]
+    if min(height, width) < 2:
+        name = source if isinstance(source, str | Path) else "the image"
+        raise GramLoopError(
+            f"{name} has {width} x {height} pixels; at least two in each direction are needed"
+        )
+    return pixels
+
+
+def resize_short_side(pixels: RGB, short: int, *, multiple: int = 1) -> RGB:
+    """PIL's bilinear resize to a short side of ``short``, keeping the shape of the image.
+
+    The long side is rounded to the nearest integer, or to the nearest multiple of ``multiple``.
+    """
+    height, width = pixels.shape[:2]
+    ratio = max(height, width) / min(height, width)
+    long = (
+        int(short * ratio + 0.5)
+        if multiple == 1
+        else max(short, int(short * ratio / multiple + 0.5) * multiple)
+    )
+    if short * long > LARGEST:
+        raise GramLoopError(
+            f"an image of {width} x {height} is too narrow: a short side of {short} would make the other {long}"
+        )
+    return resize(pixels, (short, long) if height <= width else (long, short))
+
+
+def resize(pixels: RGB, size: tuple[int, int]) -> RGB:
+    """PIL's bilinear resize to ``size`` (height, width)."""
+    if pixels.shape[:2] == size:
+        return pixels
+    image = Image.fromarray(pixels).resize((size[1], size[0]), Image.Resampling.BILINEAR)
+    return np.asarray(image)
+
+
+def to_tensor(pixels: RGB, normalisation: Normalisation = WEB) -> torch.Tensor:
+    """Normalised float32 (1, 3, H, W)."""
+    mean = 255 * torch.tensor(normalisation.mean)[:, None, None]
+    std = 255 * torch.tensor(normalisation.std)[:, None, None]
+    channels = torch.from_numpy(np.ascontiguousarray(pixels.transpose(2, 0, 1))).float()
+    return ((channels - mean) / std)[None]
+
+
+def _from_file(path: Path) -> RGB:
+    if not path.is_file():
+        raise GramLoopError(f"{path} is not a file; an image is expected")
+    try:
+        with Image.open(path) as image:
+            image.load()
+            return _from_pil(image, str(path))
+    except GramLoopError:
+        raise
+    except UnidentifiedImageError as error:
+        raise GramLoopError(f"{path} is not an image of a known format") from error
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        raise GramLoopError(f"{path} cannot be read as an image ({error})") from error
+
+
+def _from_pil(image: Image.Image, name: str) -> RGB:
+    if not image.width or not image.height:
+        raise GramLoopError(f"{name} has no pixels")
+    image = ImageOps.exif_transpose(image)
+    if image.mode.startswith("I") or image.mode == "F":
+        return _from_array(np.asarray(image))
+    if image.has_transparency_data:
+        layered = image.convert("RGBA")
+        white = Image.new("RGBA", layered.size, "white")
+        image = Image.alpha_composite(white, layered)
+    return np.asarray(image.convert("RGB"))
+
+
+def _from_array(array: NDArray[Any]) -> RGB:
+    if array.ndim == 2:
+        array = array[:, :, None]
+    if array.ndim != 3 or array.shape[2] not in (1, 3, 4):
+        raise GramLoopError(
+            f"an image array is (H, W), (H, W, 1), (H, W, 3) or (H, W, 4), not {tuple(array.shape)}"
+        )
+    if not array.size:
+        raise GramLoopError("the image has no pixels")
+    scaled = _to_bytes(array)
+    if scaled.shape[2] == 4:
+        return _from_pil(Image.fromarray(scaled, "RGBA"), "the image")
+    return np.ascontiguousarray(np.broadcast_to(scaled, (*scaled.shape[:2], 3)))
+
+
+def _to_bytes(array: NDArray[Any]) -> NDArray[np.uint8]:
+    """Bytes from bytes, truth values, 16-bit or wider integers, or floating point between 0 and 1."""
+    if array.dtype == np.uint8:
+        return array
+    if array.dtype == np.bool_:
+        return array.astype(np.uint8) * np.uint8(255)
+    if not np.issubdtype(array.dtype, np.number) or np.issubdtype(array.dtype, np.complexfloating):
+        raise GramLoopError(f"an image array holds numbers, not {array.dtype}")
+    if np.issubdtype(array.dtype, np.floating):
+        top = 1.0
+    else:  # PIL opens some 16-bit files with 32 bits
+        top = 65535.0 if array.dtype == np.uint16 or array.max() > 255 else 255.0
+    values = array.astype(np.float64)
+    if not np.isfinite(values).all() or values.min() < 0 or values.max() > top:
+        raise GramLoopError(
+            f"an image array of {array.dtype} ranges from 0 to {top:g}, "
+            f"not from {values.min():g} to {values.max():g}"
+        )
+    return np.rint(values * (255 / top)).astype(np.uint8)
