@@ -69,10 +69,9 @@ def _write(
     opened, target = writer.opened, writer.target
     with locked(target):
         outcome = Outcome(begin(opened, target))
-        todo = [
-            condition for condition in opened.conditions if condition.key not in outcome.manifest.conditions
-        ]
-        outcome.skipped = [condition for condition in opened.conditions if condition not in todo]
+        wanted = opened.conditions
+        outcome.skipped = [each for each in wanted if writer.is_finished(each, outcome.manifest)]
+        todo = [each for each in wanted if each not in outcome.skipped]
         for condition in outcome.skipped:
             on_chunk(condition, len(writer.clean))
         parts: dict[Condition, dict[int, Written]] = {condition: {} for condition in todo}

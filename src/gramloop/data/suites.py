@@ -128,7 +128,7 @@ def find_suite(name: str) -> Suite:
     if not name or name.strip("-_.") != name or any(character in "/\\ \t\n" for character in name):
         raise GramLoopError(f"{name!r} is no name for a suite; try my-set-c, or one of {', '.join(SUITES)}")
     # a slip of the pen must not become a set of its own, with seeds of its own
-    if close := difflib.get_close_matches(name, SUITES, n=1, cutoff=0.8):
+    if close := difflib.get_close_matches(name.lower(), SUITES, n=1, cutoff=0.8):
         raise GramLoopError(f"there is no suite {name!r}; did you mean {close[0]!r}?")
     base = name.removesuffix("-c").removesuffix("-p")
     return next(suite for suite in _suites_over(base) if suite.name == name)

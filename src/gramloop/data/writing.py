@@ -72,7 +72,15 @@ class SuiteWriter:
             )
         self.opened, self.target, self.clean = opened, target, opened.clean
         self.suffix = f".{opened.encoding}"
+        self._refuse_target()
         self._refuse_clashes()
+
+    def _refuse_target(self) -> None:
+        source, place = self.opened.root.resolve(), self.target.resolve()
+        if place == source or source in place.parents:
+            raise GramLoopError(
+                f"the target {self.target} lies in the source {self.opened.root}; choose a folder outside it"
+            )
 
     def _refuse_clashes(self) -> None:
         problems = Problems(self.opened.root)
@@ -159,6 +167,11 @@ class SuiteWriter:
         write_atomically(folder / CHECKSUMS, lines)
         return sha256(lines)
 
+    def is_finished(self, condition: Condition, manifest: Manifest) -> bool:
+        """Whether the manifest names the condition and its checksum file is the one that it names."""
+        path = self.target / condition.key / CHECKSUMS
+        return path.is_file() and manifest.conditions.get(condition.key) == sha256(path.read_bytes())
+
     def _annotation_file(self, moved: list[Annotation] | None) -> bytes:
         assert self.clean.annotation_file is not None
         content: dict[str, Any] = json.loads(self.clean.annotation_file.read_text(encoding="utf-8"))
@@ -191,11 +204,6 @@ def _store(folder: Path, relative: str, data: bytes) -> tuple[str, str]:
 def begin(opened: OpenSuite, target: Path) -> Manifest:
     """The manifest to go on from: the one of the target if it fits, else a new one, stored."""
     assert opened.clean is not None
-    source, place = opened.root.resolve(), target.resolve()
-    if place == source or source in place.parents:
-        raise GramLoopError(
-            f"the target {target} lies in the source {opened.root}; choose a folder outside it"
-        )
     wanted = Manifest(
         suite=opened.suite.name,
         recipe_version=RECIPE_VERSION,

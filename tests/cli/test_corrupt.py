@@ -1,0 +1,170 @@
+"""The corrupt command: killed at random, resumed, and used wrongly."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from gramloop.cli import main
+from gramloop.shifts.perturbations import PERTURBATIONS
+
+COMMAND = [sys.executable, "-c", "import sys; from gramloop.cli import main; sys.exit(main())", "corrupt"]
+
+
+def write_set(root: Path, count: int, side: int = 64) -> Path:
+    """Coloured noise with one rectangle each, in COCO's layout."""
+    (root / "val").mkdir(parents=True)
+    (root / "annotations").mkdir()
+    rng = np.random.default_rng(0)
+    images, annotations = [], []
+    for number in range(count):
+        name = f"{number:05d}.png"
+        Image.fromarray(rng.integers(0, 256, (side, side, 3)).astype(np.uint8)).save(root / "val" / name)
+        images.append({"id": number, "file_name": name, "height": side, "width": side})
+        annotations.append({"id": number + 1, "image_id": number, "category_id": 1, "bbox": [20, 20, 20, 20]})
+    content = {"images": images, "annotations": annotations, "categories": [{"id": 1, "name": "box"}]}
+    (root / "annotations/instances_val.json").write_text(json.dumps(content))
+    return root
+
+
+def images_in(folder: Path) -> int:
+    return sum(1 for _ in folder.glob("*/*/val/*.png"))
+
+
+def children(process: int) -> list[int]:
+    text = Path(f"/proc/{process}/task/{process}/children").read_text()
+    return [int(word) for word in text.split()]
+
+
+def kill_after(arguments: list[str], target: Path, images: int) -> bool:
+    """Start the command and kill it without warning once so many images exist; False if it ended before."""
+    process = subprocess.Popen([*COMMAND, *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while process.poll() is None and images_in(target) < images:
+        time.sleep(0.01)
+    workers = children(process.pid) if process.poll() is None else []
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    deadline = time.monotonic() + 30
+    while any(Path(f"/proc/{worker}").exists() for worker in workers):  # orphans end by themselves
+        assert time.monotonic() < deadline, f"workers {workers} outlived their parent"
+        time.sleep(0.02)
+    return process.returncode == -signal.SIGKILL
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()
+    }
+
+
+def check_kills(tmp_path: Path, images: int, side: int, conditions: list[str], kills: int) -> None:
+    source = write_set(tmp_path / "clean", images, side)
+    asked = ["--suite", "mine-p", *(word for name in conditions for word in ("--condition", name))]
+    subprocess.run([*COMMAND, str(source), str(tmp_path / "once"), *asked, "--workers", "1"], check=True)
+    total = images_in(tmp_path / "once")
+    assert total == images * len(conditions) * 5
+    target = tmp_path / "often"
+    draw = random.Random(20261115)
+    killed = 0
+    for kill, goal in enumerate(sorted(draw.sample(range(1, total), kills))):
+        workers = "2" if kill % 3 == 0 else "1"
+        killed += kill_after([str(source), str(target), *asked, "--workers", workers], target, goal)
+        assert images_in(target) >= goal
+    assert killed == kills
+    subprocess.run([*COMMAND, str(source), str(target), *asked, "--workers", "2"], check=True)
+    assert files_of(target) == files_of(tmp_path / "once")
+
+
+needs_proc = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="looks for orphans in /proc")
+
+
+@needs_proc
+def test_ten_kills_and_resumes_give_the_bytes_of_one_run(tmp_path):
+    check_kills(tmp_path, images=24, side=64, conditions=["impulse", "pixelate", "rotate"], kills=10)
+
+
+@needs_proc
+@pytest.mark.slow
+def test_ten_kills_of_a_whole_suite_give_the_bytes_of_one_run(tmp_path):
+    check_kills(tmp_path, images=40, side=160, conditions=list(PERTURBATIONS), kills=10)
+
+
+def test_the_summary_and_a_second_run(tmp_path, capsys):
+    source = write_set(tmp_path / "clean", 3)
+    call = [
+        "corrupt",
+        str(source),
+        str(tmp_path / "out"),
+        "--suite",
+        "mine-c",
+        "--severity",
+        "2",
+        "--workers",
+        "1",
+    ]
+    assert main([*call, "--condition", "contrast", "--condition", "fog"]) == 0
+    assert "2 conditions written" in capsys.readouterr().out
+    assert main([*call, "--condition", "contrast", "--condition", "snow"]) == 0
+    out = capsys.readouterr().out
+    assert "1 conditions written" in out
+    assert "1 were there: 3 images made" in out
+
+
+def test_a_broken_image_gives_exit_code_one_until_it_is_put_right(tmp_path, capsys):
+    source = write_set(tmp_path / "clean", 3)
+    victim = source / "val/00001.png"
+    whole = victim.read_bytes()
+    victim.write_bytes(whole[: len(whole) // 2] + bytes(len(whole) - len(whole) // 2))
+    call = ["corrupt", str(source), str(tmp_path / "out"), "--suite", "mine-c", "--severity", "2"]
+    call += ["--condition", "fog", "--workers", "1"]
+    assert main(call) == 1
+    assert "failed: fog/2: cannot decode the image" in capsys.readouterr().err
+    assert main([*call, "--decode"]) == 2
+    assert "00001.png cannot be read" in capsys.readouterr().err
+    victim.write_bytes(whole)
+    assert main(call) == 0
+    assert "1 images made, 2 found half-way" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["{clean}", "{out}", "--suite", "coco-q"], "there is no suite 'coco-q'; did you mean"),
+        (["{clean}", "{out}", "--suite", "coco-o"], "'coco-o' is not made from clean images"),
+        (["{clean}", "{out}", "--suite", "mine-c", "--condition", "rain"], "has no condition 'rain'"),
+        (["{clean}", "{out}", "--suite", "mine-c", "--severity", "0"], "severity 0 does not exist"),
+        (["{clean}", "{out}", "--suite", "mine-c", "--severity", "9"], "severity 9 of"),
+        (["{clean}", "{out}", "--suite", "mine-c", "--workers", "0"], "at least 1, not 0"),
+        (["{clean}", "{clean}", "--suite", "mine-c"], "lies in the source"),
+        (["{clean}/nowhere", "{out}", "--suite", "mine-c"], "nowhere does not exist"),
+        (["{clean}/val", "{out}", "--suite", "mine-c"], "is no data set"),
+        (["{clean}", "{out}", "--suite", "coco-c"], "it lists 3 images, not 5000"),
+        (["{clean}", "{out}", "--suite", "ade20k-c"], "is no set of images and labels"),
+        (["{clean}", "{out}", "--suite", "mine-c", "--frost-textures", "{clean}/none"], "none"),
+    ],
+)
+def test_misuse_is_one_sentence_and_exit_code_two(tmp_path, capsys, arguments, sentence):
+    source = write_set(tmp_path / "clean", 3)
+    words = [word.format(clean=source, out=tmp_path / "out") for word in arguments]
+    assert main(["corrupt", *words]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("gramloop corrupt: ")
+    assert sentence in error
+    assert "Traceback" not in error
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_folder_without_permission(tmp_path, capsys):
+    source = write_set(tmp_path / "clean", 1)
+    (tmp_path / "shut").mkdir(mode=0o500)
+    assert main(["corrupt", str(source), str(tmp_path / "shut/out"), "--suite", "mine-c"]) == 2
+    assert "cannot write to" in capsys.readouterr().err

@@ -1,0 +1,155 @@
+"""COCO-format sets: what is read, and what is refused."""
+
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+from pycocotools.coco import COCO
+from small_sets import COCO_IDS, coco_content, write_coco
+
+from gramloop.data.coco import COCO_CATEGORY_IDS, COCO_VAL2017, open_coco
+from gramloop.errors import GramLoopError
+
+
+def rewrite(root, content):
+    (root / "annotations/instances_val2017.json").write_text(json.dumps(content))
+
+
+def test_instances_agree_with_pycocotools(tmp_path, capsys):
+    root = write_coco(tmp_path, coco_content(4))
+    data = open_coco(root)
+    oracle = COCO(str(root / "annotations/instances_val2017.json"))
+    capsys.readouterr()
+    assert [record.image_id for record in data] == oracle.getImgIds()
+    assert data.categories == {entry["id"]: entry["name"] for entry in oracle.loadCats(oracle.getCatIds())}
+    for record in data:
+        entries = oracle.loadAnns(oracle.getAnnIds(record.image_id))
+        found = record.instances()
+        assert found.ids.tolist() == [entry["id"] for entry in entries]
+        assert found.boxes.tolist() == [entry["bbox"] for entry in entries]
+        assert found.categories.tolist() == [entry["category_id"] for entry in entries]
+        assert found.areas.tolist() == [entry["area"] for entry in entries]
+        assert not found.iscrowd.any()
+        assert record.image().shape == (96, 128, 3)
+
+
+def test_the_eighty_ids_of_coco():
+    assert len(COCO_CATEGORY_IDS) == 80
+    assert sorted(COCO_CATEGORY_IDS) == COCO_IDS
+
+
+def test_annotation_id_zero_is_renumbered_with_a_note(tmp_path):
+    content = coco_content(2)
+    content["annotations"][2]["id"] = 0
+    data = open_coco(write_coco(tmp_path, content))
+    assert data[1].instances().ids.tolist() == [5, 4]
+    assert len(data.notes) == 1
+    assert "id 0 was renumbered to 5" in data.notes[0]
+
+
+def test_missing_area_and_crowd_flag_are_filled_in(tmp_path):
+    content = coco_content(1)
+    for key in ("area", "iscrowd", "segmentation"):
+        del content["annotations"][0][key]
+    instances = open_coco(write_coco(tmp_path, content))[0].instances()
+    assert instances.areas[0] == 2000
+    assert not instances.iscrowd[0]
+    assert instances.segmentations[0] is None
+
+
+def test_an_image_without_objects_has_no_rows(tmp_path):
+    content = coco_content(1)
+    content["annotations"] = []
+    instances = open_coco(write_coco(tmp_path, content))[0].instances()
+    assert len(instances) == 0
+    assert instances.boxes.shape == (0, 4)
+
+
+def test_everything_wrong_is_told_in_one_error(tmp_path):
+    content = coco_content(6)
+    root = write_coco(tmp_path, content)
+    entries = content["annotations"]
+    entries[0]["bbox"] = [1, 2, float("nan"), 4]
+    entries[1]["bbox"] = [1, 2, -3, 4]
+    entries[2]["category_id"] = 12
+    entries[3]["image_id"] = 999
+    entries[4]["id"] = entries[5]["id"]
+    content["images"][3]["width"] = 130
+    rewrite(root, content)
+    (root / "val2017/000004.jpg").unlink()
+    (root / "val2017/000005.jpg").write_bytes(b"")
+    with pytest.raises(GramLoopError) as caught:
+        open_coco(root)
+    message = str(caught.value)
+    assert "8 things are wrong" in message
+    for part in (
+        "annotation 1 has the box [1, 2, nan, 4]",
+        "annotation 2 has the box [1, 2, -3, 4] of negative size",
+        "annotation 3 has category 12, which is not listed",
+        "annotation 4 belongs to image 999, which is not listed",
+        "annotation 6 occurs more than once",
+        "is 128 x 96, but its annotation says 130 x 96",
+        "000004.jpg is missing",
+        "000005.jpg cannot be read",
+    ):
+        assert part in message
+
+
+def test_public_counts_and_categories_are_insisted_on(tmp_path):
+    content = coco_content(2)
+    content["categories"].append({"id": 12, "name": "street sign"})
+    with pytest.raises(GramLoopError) as caught:
+        open_coco(write_coco(tmp_path, content), expected=COCO_VAL2017)
+    message = str(caught.value)
+    assert "it lists 2 images, not 5000" in message
+    assert "it lists 4 annotations, not 36781" in message
+    assert "not COCO's 80 (lacking [], unknown [12])" in message
+
+
+def test_a_turned_image_is_explained(tmp_path):
+    root = write_coco(tmp_path, coco_content(1))
+    turned = Image.fromarray(np.zeros((128, 96, 3), dtype=np.uint8))
+    exif = turned.getexif()
+    exif[0x0112] = 6
+    turned.save(root / "val2017/000000.jpg", exif=exif)
+    with pytest.raises(
+        GramLoopError, match=r"96 x 128, but its annotation says 128 x 96 .*EXIF tag turns it"
+    ):
+        open_coco(root)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("{", "is not valid JSON"),
+        ("[]", "not in COCO format: it needs images, annotations and categories"),
+        ('{"images": []}', "no list of annotations or categories"),
+        ('{"images": [], "annotations": [], "categories": []}', "it lists no images"),
+    ],
+)
+def test_files_that_are_not_coco(tmp_path, text, sentence):
+    root = write_coco(tmp_path, coco_content(1))
+    (root / "annotations/instances_val2017.json").write_text(text)
+    with pytest.raises(GramLoopError, match=sentence):
+        open_coco(root)
+
+
+def test_names_that_lead_out_of_the_folder_are_refused(tmp_path):
+    content = coco_content(1)
+    root = write_coco(tmp_path, content)
+    content["images"][0]["file_name"] = "../../secret.jpg"
+    rewrite(root, content)
+    with pytest.raises(GramLoopError, match="leads out of the folder"):
+        open_coco(root)
+
+
+def test_other_splits_and_places_are_found(tmp_path):
+    data = open_coco(write_coco(tmp_path / "a" / "coco", coco_content(1), split="test"))
+    assert open_coco(tmp_path / "a")[0].path == data[0].path
+    (tmp_path / "a/coco/test").rename(tmp_path / "elsewhere")
+    with pytest.raises(GramLoopError, match=r"were not found; looked in .*coco/test"):
+        open_coco(tmp_path / "a")
+    assert len(open_coco(tmp_path / "a", images=tmp_path / "elsewhere")) == 1
+    with pytest.raises(GramLoopError, match="is no COCO-format set"):
+        open_coco(tmp_path / "elsewhere")
