@@ -12,6 +12,7 @@ from gramloop.errors import GramLoopError
 # name: one line of help; the module gramloop.cli.<name> is imported only when it is called
 COMMANDS = {
     "corrupt": "write the shifted conditions of a suite to disk",
+    "sheet": "draw one picture under every condition and severity",
     "demo": "see the method at work, with nothing to download",
 }
 

@@ -1,0 +1,68 @@
+"""``gramloop sheet``: one picture under every condition and severity."""
+
+from __future__ import annotations
+
+import argparse
+import io
+from pathlib import Path
+
+from gramloop.errors import GramLoopError
+
+SUFFIXES = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP"}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Describe the arguments."""
+    parser.add_argument("file", type=Path, metavar="FILE", help="picture to write: .png, .jpg or .webp")
+    parser.add_argument(
+        "--suite", action="append", metavar="NAME", help="suite to show (default: a -c and a -p)"
+    )
+    parser.add_argument(
+        "--image", type=Path, metavar="FILE", help="your own picture instead of a drawn scene"
+    )
+    parser.add_argument(
+        "--scene", type=int, default=0, metavar="N", help="number of the drawn scene (default: 0)"
+    )
+    parser.add_argument(
+        "--size", type=int, default=240, metavar="PX", help="side of the drawn scene (default: 240)"
+    )
+    parser.add_argument(
+        "--thumb", type=int, default=120, metavar="PX", help="width of a thumbnail (default: 120)"
+    )
+    parser.add_argument(
+        "--quality", type=int, default=85, metavar="N", help="of .jpg and .webp (default: 85)"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Draw and store the sheet."""
+    from gramloop.data.contact_sheet import SheetStyle, contact_sheet
+    from gramloop.data.manifest import write_atomically
+    from gramloop.data.records import read_image
+    from gramloop.data.suites import find_suite
+
+    kind = SUFFIXES.get(args.file.suffix.lower())
+    if kind is None:
+        raise GramLoopError(f"{args.file} needs a name that ends with {', '.join(SUFFIXES)}")
+    if not 16 <= args.thumb <= 1024:
+        raise GramLoopError(f"thumbnails are 16 to 1024 px wide, not {args.thumb}")
+    suites = [find_suite(name) for name in args.suite or ("sheet-c", "sheet-p")]
+    for suite in suites:
+        if not suite.generated:
+            raise GramLoopError(f"the suite {suite.name!r} is not made from clean images, so it has no sheet")
+    if args.image is not None:
+        image = read_image(args.image)
+    else:
+        from gramloop.data.scenes import scene
+
+        image = scene(args.scene, size=args.size).image
+    sheet = contact_sheet(image, suites, SheetStyle(thumb=args.thumb))
+    buffer = io.BytesIO()
+    sheet.save(buffer, kind, quality=args.quality)
+    try:
+        args.file.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(args.file, buffer.getvalue())
+    except OSError as error:
+        raise GramLoopError(f"cannot write {args.file}: {error.strerror}") from error
+    print(f"{args.file}: {sheet.width} x {sheet.height}, {len(buffer.getvalue()) / 1e3:.0f} kB")
+    return 0
