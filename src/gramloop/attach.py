@@ -1,0 +1,242 @@
+"""Give a frozen ViT Gram-gated replay: one forward hook, undone by removing it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import Any, Unpack
+
+import torch
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from gramloop.call import BlockCall, states_of, with_states
+from gramloop.config import ReplayConfig, ReplaySettings, Route, route
+from gramloop.errors import GramLoopError
+from gramloop.hosts import Host, PatchGrid, find_host
+from gramloop.replay import Masks, Probe, States, replay_final, replay_window
+from gramloop.trace import Trace
+
+
+def attach(
+    model: nn.Module,
+    config: ReplayConfig | None = None,
+    *,
+    trace: bool = False,
+    keep: Sequence[int] = (),
+    blocks: Sequence[nn.Module] | None = None,
+    norm: nn.Module | Callable[[Tensor], Tensor] | None = None,
+    prefix: int | None = None,
+    **settings: Unpack[ReplaySettings],
+) -> Loop:
+    """Let ``model``'s ViT replay a window of its blocks in every forward, until ``loop.detach()``.
+
+    model: a ViT, or any model that contains exactly one; heads, adapters and weights stay as they are.
+    config: the replay; single fields can be given, or overridden, as keywords (``window=(21, 23)``,
+        ``replays=2``, ...; see `ReplayConfig`).
+    trace: keep drift and gate maps of the latest forward in ``loop.trace``.
+    keep: blocks whose output in the ordinary pass is kept in ``loop.ordinary``, for paired predictions.
+    blocks, norm, prefix: for a ViT of an unknown family: its blocks in order, its final norm, and how many
+        class and register tokens stand before the patches.
+    """
+    host = find_host(model, blocks, norm, prefix)
+    loop = Loop(host, replace(config or ReplayConfig(), **settings), trace, tuple(keep))
+    loop._register()
+    return loop
+
+
+@contextmanager
+def attached(
+    model: nn.Module,
+    config: ReplayConfig | None = None,
+    *,
+    trace: bool = False,
+    keep: Sequence[int] = (),
+    blocks: Sequence[nn.Module] | None = None,
+    norm: nn.Module | Callable[[Tensor], Tensor] | None = None,
+    prefix: int | None = None,
+    **settings: Unpack[ReplaySettings],
+) -> Iterator[Loop]:
+    """`attach` for the length of a ``with`` block."""
+    loop = attach(model, config, trace=trace, keep=keep, blocks=blocks, norm=norm, prefix=prefix, **settings)
+    try:
+        yield loop
+    finally:
+        loop.detach()
+
+
+class Loop:
+    """A replay attached to a model. Made by `attach`.
+
+    trace: the latest forward's `Trace`, when asked for; with several resolutions per forward, see ``traces``.
+    ordinary: block index -> output of the kept block in the latest ordinary pass, before the final norm.
+    blocks_executed: blocks that the latest forward ran, the host's own among them.
+    """
+
+    def __init__(self, host: Host, config: ReplayConfig, trace: bool, keep: tuple[int, ...]) -> None:
+        """Check that this host can run this configuration."""
+        self.host = host
+        self.place: Route = route(config, host.depth)
+        self.config = replace(config, window=(self.place.start, self.place.end))
+        self.traces: list[Trace] = []
+        self.ordinary: dict[int, Any] = {}
+        self.blocks_executed = 0
+        self._keep = tuple(keep)
+        self._trace = trace
+        self._valid: Tensor | Sequence[Tensor] | None = None
+        self._grid = PatchGrid()
+        self._handles: list[RemovableHandle] = []
+        self._probe: Probe | None = None
+        self._window_end: States = []
+        self._masks: Masks = []
+        self._call: BlockCall | None = None
+        self._check()
+
+    @property
+    def trace(self) -> Trace | None:
+        """The latest forward's trace, or None."""
+        return self.traces[0] if self.traces else None
+
+    def set_valid(self, mask: Tensor | Sequence[Tensor] | None) -> None:
+        """Say which patches of the next forward are image and not padding: (B, h, w) or (B, N) bool.
+
+        It holds for one forward. Invalid patches take no part in drift, median and mean, and keep the
+        ordinary trajectory. A host that takes several resolutions at once gets a list of masks.
+        """
+        self._valid = mask
+
+    def detach(self) -> None:
+        """Remove every hook; the model is what it was before."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+
+    def _check(self) -> None:
+        if any(block.training for block in self.host.blocks):
+            raise GramLoopError(
+                f"{self.host.name} is in training mode; replay is for frozen models: call model.eval() first"
+            )
+        if any(_is_loop_hook(hook) for block in self.host.blocks for hook in block._forward_hooks.values()):
+            raise GramLoopError(f"{self.host.name} has a replay attached already; detach() that one first")
+        for index in self._keep:
+            if not 0 <= index < self.host.depth:
+                raise GramLoopError(f"keep names block {index}; the blocks are 0 to {self.host.depth - 1}")
+        reach = self.place.last if self.config.update_at == "final" else self.place.end
+        if self._measures:
+            reach = max(reach, self.place.probe)
+        self.host.check_plain_chain(max(reach, *self._keep, 0), self.config)
+
+    @property
+    def _measures(self) -> bool:
+        return self.config.replays > 0 and (self.config.measures_drift or self._trace)
+
+    def _register(self) -> None:
+        place = self.place
+        watched = {*self._keep, place.end}
+        if self.config.update_at == "final":
+            watched |= {place.probe, place.last}
+        elif self._trace:
+            watched.add(place.probe)
+        for index in sorted(watched):
+            # prepend: the host's own capture hooks must see the refined state
+            handle = self.host.blocks[index].register_forward_hook(
+                partial(self._after_block, index), with_kwargs=True, prepend=True
+            )
+            self._handles.append(handle)
+        if self.host.patch_embedding is not None:
+            self._handles.append(self.host.patch_embedding.register_forward_hook(self._grid.after_embedding))
+
+    def _after_block(self, index: int, block: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
+        if block.training:
+            raise GramLoopError(f"{self.host.name} was put into training mode with a replay attached")
+        if index in self._keep and (index < self.place.end or self.config.update_at == "final"):
+            self.ordinary[index] = output
+        refined = None
+        if index == self.place.end:
+            refined = self._at_window_end(BlockCall.of(self.host, args, kwargs), states_of(output))
+        if self.config.update_at == "final":
+            refined = self._on_ordinary_suffix(index, states_of(output))
+        elif index == self.place.probe and self._probe is not None and self._trace:
+            self._record_post_drift(states_of(output) if refined is None else refined)
+        return None if refined is None else with_states(output, refined)
+
+    def _at_window_end(self, call: BlockCall, Z: States) -> States | None:
+        place, config = self.place, self.config
+        grids = self._grid.take(Z, self.host.prefix)
+        self.traces = [Trace(grid) for grid in grids] if self._trace else []
+        self.blocks_executed = self.host.depth
+        self._masks = self._masks_for(Z)
+        self._probe = None
+        if config.update_at == "final":
+            self._call, self._window_end = call, Z
+            return None
+        self._run_ordinary_suffix(call, Z)
+        if not config.replays:
+            return None
+        Z = replay_window(Z, call.chain, place, config, self._probe, self._masks, self.traces)
+        self.blocks_executed += call.executed
+        if not self._trace:
+            self._probe = None
+        return Z
+
+    def _run_ordinary_suffix(self, call: BlockCall, Z: States) -> None:
+        """The ordinary pass behind the window, as far as the probe or a kept block needs it."""
+        place = self.place
+        reach = max([place.probe if self._measures else place.end, *self._keep])
+        states = Z
+        with torch.no_grad():
+            for index in range(place.end, reach + 1):
+                if index > place.end:
+                    states = call.chain.run(index, index, states)
+                if index in self._keep:
+                    self.ordinary[index] = call.as_output(states)
+                if index == place.probe and self._measures:
+                    self._probe = Probe(call.chain, states, self._masks)
+
+    def _on_ordinary_suffix(self, index: int, states: States) -> States | None:
+        """Update at the last block: the host's own suffix is the ordinary pass."""
+        place, call = self.place, self._call
+        assert call is not None
+        if index == place.probe and self._measures:
+            self._probe = Probe(call.chain, states, self._masks)
+        if index != place.last or not self.config.replays:
+            return None
+        Y = replay_final(
+            self._window_end, states, call.chain, place, self.config, self._probe, self._masks, self.traces
+        )
+        self.blocks_executed += call.executed
+        if self._trace and place.probe == place.last:
+            self._record_post_drift(Y)
+        self._window_end, self._call, self._probe = [], None, None
+        return Y
+
+    def _record_post_drift(self, states: States) -> None:
+        assert self._probe is not None
+        for trace, drift in zip(self.traces, self._probe.drift(states), strict=True):
+            trace.post_drift = trace.as_map(drift)
+        self._probe = None
+
+    def _masks_for(self, states: States) -> Masks:
+        given, self._valid = self._valid, None
+        if given is None:
+            return [None] * len(states)
+        masks = [given] if isinstance(given, Tensor) else list(given)
+        if len(masks) != len(states):
+            raise GramLoopError(f"{len(masks)} valid-patch masks were given for {len(states)} inputs")
+        return [self._mask_for(mask, tokens) for mask, tokens in zip(masks, states, strict=True)]
+
+    def _mask_for(self, mask: Tensor, tokens: Tensor) -> Tensor:
+        expected = (tokens.shape[0], tokens.shape[1] - self.host.prefix)
+        flat = mask.flatten(1) if mask.ndim == 3 else mask
+        if mask.dtype != torch.bool or tuple(flat.shape) != expected:
+            raise GramLoopError(
+                f"the valid-patch mask is {mask.dtype} of shape {tuple(mask.shape)}; this forward has "
+                f"{expected[0]} images of {expected[1]} patches, so it is bool of shape {expected} or (B, h, w)"
+            )
+        return flat.to(tokens.device)
+
+
+def _is_loop_hook(hook: object) -> bool:
+    return isinstance(hook, partial) and isinstance(getattr(hook.func, "__self__", None), Loop)

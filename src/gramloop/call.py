@@ -1,0 +1,76 @@
+"""Calling a host's blocks again, the way the host just called one of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from gramloop.errors import GramLoopError
+from gramloop.hosts import Host
+from gramloop.replay import Chain, States
+
+
+def states_of(output: Any) -> States:
+    """The hidden states in a block's output: a tensor, a tuple that begins with one, or a list of tensors."""
+    if isinstance(output, Tensor):
+        return [output]
+    if isinstance(output, tuple) and output and isinstance(output[0], Tensor):
+        return [output[0]]
+    if isinstance(output, list) and output and all(isinstance(entry, Tensor) for entry in output):
+        return list(output)
+    raise GramLoopError(
+        f"a block returned {type(output).__name__}; replay understands a tensor, a tuple that begins with "
+        "one, and a list of tensors"
+    )
+
+
+def with_states(output: Any, states: States) -> Any:
+    """The same kind of output with other hidden states."""
+    if isinstance(output, Tensor):
+        return states[0]
+    if isinstance(output, tuple):
+        return (states[0], *output[1:])
+    return states
+
+
+class BlockCall:
+    """How the host called a block: its hidden states aside, every block is given the same arguments."""
+
+    def __init__(
+        self, host: Host, args: tuple[Any, ...], kwargs: dict[str, Any], keyword: str | None
+    ) -> None:
+        """Remember everything but the hidden states, which stand first or under ``keyword``."""
+        self.executed = 0
+        self._host = host
+        self._args = args if keyword else args[1:]
+        self._kwargs = {name: value for name, value in kwargs.items() if name != keyword}
+        self._keyword = keyword
+        self._listed = isinstance(kwargs[keyword] if keyword else args[0], list)
+        self.chain = Chain(self._run, host.norm, host.prefix)
+
+    @classmethod
+    def of(cls, host: Host, args: tuple[Any, ...], kwargs: dict[str, Any]) -> BlockCall:
+        """Read a call off the arguments that a forward hook receives."""
+        if args:
+            return cls(host, args, kwargs, None)
+        keyword = next((name for name in ("hidden_states", "x", "input") if name in kwargs), None)
+        if keyword is None:
+            raise GramLoopError(f"the blocks of {host.name} take no hidden states first: {sorted(kwargs)}")
+        return cls(host, args, kwargs, keyword)
+
+    def as_output(self, states: States) -> Any:
+        """States as the host hands them around."""
+        return list(states) if self._listed else states[0]
+
+    def _run(self, first: int, last: int, states: States) -> States:
+        # block.forward, not block(): the host's capture hooks must not count replays and probes
+        for block in self._host.blocks[first : last + 1]:
+            hidden = self.as_output(states)
+            if self._keyword:
+                output = block.forward(*self._args, **{self._keyword: hidden}, **self._kwargs)
+            else:
+                output = block.forward(hidden, *self._args, **self._kwargs)
+            states = states_of(output)
+            self.executed += 1
+        return states

@@ -1,0 +1,96 @@
+"""How much a proposal changes each patch's relations, without the Gram matrices.
+
+With Q0 and Q1 the L2-normalised patches of the ordinary pass and of a proposal, D = Q1 - Q0 and
+M = (Q0 + Q1) / 2, the change of the cosine-Gram matrix is exactly
+
+    Q1 Q1ᵀ - Q0 Q0ᵀ = D Mᵀ + M Dᵀ
+
+and the drift of patch p is the mean square of row p. Nothing is subtracted that is almost equal, so
+float32 keeps seven digits where the difference of two Gram matrices keeps four.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from gramloop.precision import full_float32
+
+# Beyond this many patches per channel, C x C products are cheaper and smaller than N x N ones.
+_PAIRWISE_LIMIT = 4
+# Up to this many patches one N x N product beats the bookkeeping of tiles.
+_UNTILED_PATCHES = 512
+_TILES = 8
+_TINY = 1e-12
+
+
+class GramAnchor:
+    """The patches of the ordinary pass, against which proposals are measured."""
+
+    def __init__(self, patches: Tensor, valid: Tensor | None = None) -> None:
+        """Keep the anchor: ``patches`` (B, N, C) after the final norm, ``valid`` (B, N) bool or None."""
+        self._valid = valid
+        self._count = patches.shape[1] if valid is None else valid.sum(1).clamp(min=1)[:, None]
+        with full_float32(patches.device):
+            self._P0 = self._only_valid(patches.float())
+            self._norm0 = torch.linalg.vector_norm(self._P0, dim=-1, keepdim=True).clamp(min=_TINY)
+
+    def drift(self, patches: Tensor) -> Tensor:
+        """Mean squared change of each patch's Gram row, (B, N) float32; 0 on invalid patches."""
+        with full_float32(patches.device):
+            D, M = self._change_and_middle(self._only_valid(patches.float()))
+            # One image at a time: the same bits alone or in a batch, and the memory of one image.
+            rows = [_squared_row_change(d, m) for d, m in zip(D, M, strict=True)]
+            return torch.stack(rows) / self._count
+
+    def _change_and_middle(self, P1: Tensor) -> tuple[Tensor, Tensor]:
+        """D = Q1 - Q0 and M = (Q0 + Q1) / 2 of the L2-normalised patches, each (B, N, C).
+
+        Subtracting rounded unit vectors would cost three digits of D. Written with the step
+        S = P1 - P0 and the change of the norms, every term is as small as D itself.
+        """
+        P0, norm0 = self._P0, self._norm0
+        S = P1 - P0
+        scratch = P0 + P1
+        squares = scratch.mul_(S).sum(-1, keepdim=True)  # |P1|² - |P0|²
+        norm1 = (norm0.square() + squares).clamp(min=_TINY**2).sqrt()
+        change = -squares / (norm0 * norm1 * (norm0 + norm1))  # 1/|P1| - 1/|P0|
+        D = S.div_(norm1).addcmul_(P0, change)
+        M = torch.div(P0, norm0, out=scratch).add_(D, alpha=0.5)
+        return D, M
+
+    def _only_valid(self, patches: Tensor) -> Tensor:
+        return patches if self._valid is None else patches.masked_fill(~self._valid[..., None], 0.0)
+
+
+def _squared_row_change(D: Tensor, M: Tensor) -> Tensor:
+    """Sum over q of the squared entry (p, q) of D Mᵀ + M Dᵀ, for each patch p: (N, C), (N, C) -> (N,)."""
+    patches, channels = D.shape
+    if patches > _PAIRWISE_LIMIT * channels:
+        return _from_channel_products(D, M)
+    if patches <= _UNTILED_PATCHES:
+        A = D @ M.T
+        return (A + A.T).square_().sum(1)
+    return _from_symmetric_tiles(D, M)
+
+
+def _from_symmetric_tiles(D: Tensor, M: Tensor) -> Tensor:
+    """D Mᵀ + M Dᵀ is symmetric: its tiles on and right of the diagonal give all row sums."""
+    patches = D.shape[0]
+    rows = -(-patches // _TILES)
+    total = D.new_zeros(patches)
+    for top in range(0, patches, rows):
+        bottom = min(top + rows, patches)
+        change = D[top:bottom] @ M[top:].T
+        change = change.addmm_(M[top:bottom], D[top:].T).square_()  # (rows, N - top)
+        total[top:bottom] += change.sum(1)
+        total[bottom:] += change[:, bottom - top :].sum(0)
+    return total
+
+
+def _from_channel_products(D: Tensor, M: Tensor) -> Tensor:
+    """The same row sums as quadratic forms of C x C matrices: O(N C²), for many patches."""
+    change = torch.addmm(D @ (M.T @ M), M, D.T @ M, alpha=2.0)
+    total = (change.mul_(D)).sum(1)
+    total += torch.mm(M, D.T @ D, out=change).mul_(M).sum(1)
+    return total

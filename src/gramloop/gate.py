@@ -1,0 +1,55 @@
+"""From drift to gate: how much of a proposal each token accepts."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def gram_gate(drift: Tensor, eps: float, valid: Tensor | None = None) -> Tensor:
+    """exp(-drift / max(median, eps)) per image: (B, N) -> (B, N) in [0, 1].
+
+    The median runs over an image's valid patches with finite drift. A patch whose drift is not finite
+    and an invalid patch get gate 0: they keep the trajectory they are on.
+    """
+    counted = drift.isfinite() if valid is None else drift.isfinite() & valid
+    scale = masked_median(drift, counted).clamp(min=eps)
+    return torch.where(counted, torch.exp(-drift / scale), 0.0)
+
+
+def masked_median(values: Tensor, counted: Tensor) -> Tensor:
+    """Median of the counted entries of each row, (B, N) -> (B, 1); the mean of the middle two when even.
+
+    A row that counts nothing gives 0.
+    """
+    ordered = torch.where(counted, values, torch.inf).sort(dim=1).values
+    count = counted.sum(1, keepdim=True)
+    lower = ordered.gather(1, ((count - 1) // 2).clamp(min=0))
+    upper = ordered.gather(1, (count // 2).clamp(max=values.shape[1] - 1))
+    return torch.where(count > 0, (lower + upper) / 2, 0.0)
+
+
+def mean_gate(gate: Tensor, valid: Tensor | None = None) -> Tensor:
+    """The image-level gate, the mean over an image's valid patches: (B, N) -> (B, 1)."""
+    if valid is None:
+        return gate.mean(1, keepdim=True)
+    return gate.sum(1, keepdim=True) / valid.sum(1, keepdim=True).clamp(min=1)
+
+
+def token_gate(gate: Tensor, prefix: int, valid: Tensor | None = None) -> Tensor:
+    """Patch gates with the mean gate before them for ``prefix`` class and register tokens: (B, P + N)."""
+    if prefix == 0:
+        return gate
+    return torch.cat([mean_gate(gate, valid).expand(-1, prefix), gate], dim=1)
+
+
+def interpolate(state: Tensor, proposal: Tensor, gate: Tensor) -> Tensor:
+    """Move each token its gate's share of the way to the proposal: (B, T, C), (B, T, C), (B, T).
+
+    In float32 whatever the state's dtype, cast back. A gate of 0 keeps the state to the bit, also where
+    the proposal is not finite.
+    """
+    weight = gate.to(state.device)[..., None]
+    start = state.float()
+    step = torch.where(weight > 0, proposal.to(state.device).float() - start, 0.0)
+    return (start + weight * step).to(state.dtype)

@@ -1,0 +1,136 @@
+"""Algorithm 1 over a chain of blocks. Knows no model.
+
+Symbols are the paper's: Z is the state at the window's end, Y the state at the last block, [s, e] the
+window, K the number of replays. States come as lists, because some hosts push several resolutions through
+their blocks at once; each entry (B, T, C) is gated on its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gramloop.config import ReplayConfig, Route
+from gramloop.drift import GramAnchor
+from gramloop.gate import gram_gate, interpolate, mean_gate, token_gate
+from gramloop.trace import Trace
+
+States = list[Tensor]
+Masks = Sequence[Tensor | None]
+
+
+@dataclass(frozen=True)
+class Chain:
+    """The host's blocks as the algorithm sees them.
+
+    run: blocks first to last (inclusive; none when last < first) applied to a state.
+    norm: the encoder's final norm.
+    prefix: how many class and register tokens stand before the patches.
+    """
+
+    run: Callable[[int, int, States], States]
+    norm: Callable[[Tensor], Tensor]
+    prefix: int
+
+    def patches(self, tokens: Tensor) -> Tensor:
+        """Final-normed patches, (B, T, C) -> (B, N, C)."""
+        return self.norm(tokens[:, self.prefix :])
+
+
+class Probe:
+    """Measures states at the probe block against the ordinary pass."""
+
+    def __init__(self, chain: Chain, ordinary: States, valid: Masks) -> None:
+        """Anchor on the ordinary pass's state at the probe block."""
+        self._chain = chain
+        with torch.no_grad():
+            self._anchors = [
+                GramAnchor(chain.patches(tokens), mask) for tokens, mask in zip(ordinary, valid, strict=True)
+            ]
+
+    def drift(self, states: States) -> list[Tensor]:
+        """Gram drift of every patch, one (B, N) per entry."""
+        with torch.no_grad():
+            return [
+                anchor.drift(self._chain.patches(tokens))
+                for anchor, tokens in zip(self._anchors, states, strict=True)
+            ]
+
+
+def replay_window(
+    Z: States,
+    chain: Chain,
+    place: Route,
+    config: ReplayConfig,
+    probe: Probe | None,
+    valid: Masks,
+    traces: Sequence[Trace],
+) -> States:
+    """Replay and gate at the window's end: Z_0 -> Z_K."""
+    for _ in range(config.replays):
+        proposal = chain.run(place.start, place.end, Z)
+        drift = None
+        if probe is not None:
+            with torch.no_grad():
+                drift = probe.drift(chain.run(place.end + 1, place.probe, proposal))
+        Z = _accept(Z, proposal, drift, chain, config, valid, traces)
+    return Z
+
+
+def replay_final(
+    Z: States,
+    Y: States,
+    chain: Chain,
+    place: Route,
+    config: ReplayConfig,
+    probe: Probe | None,
+    valid: Masks,
+    traces: Sequence[Trace],
+) -> States:
+    """Loop on ungated, and gate what it does to the last block's output: Y_0 -> Y_K."""
+    for _ in range(config.replays):
+        Z = chain.run(place.start, place.end, Z)
+        probed = chain.run(place.end + 1, place.probe, Z)
+        drift = None if probe is None else probe.drift(probed)
+        proposal = chain.run(place.probe + 1, place.last, probed)
+        Y = _accept(Y, proposal, drift, chain, config, valid, traces)
+    return Y
+
+
+def _accept(
+    states: States,
+    proposals: States,
+    drifts: list[Tensor] | None,
+    chain: Chain,
+    config: ReplayConfig,
+    valid: Masks,
+    traces: Sequence[Trace],
+) -> States:
+    accepted = []
+    for i, (state, proposal, mask) in enumerate(zip(states, proposals, valid, strict=True)):
+        drift = None if drifts is None else drifts[i]
+        gate = _patch_gate(state[:, chain.prefix :], drift, config, mask)
+        if config.gate == "none" and mask is None:
+            new = proposal
+        else:
+            new = interpolate(state, proposal, token_gate(gate, chain.prefix, mask))
+        if traces and drift is not None:
+            traces[i].record(drift, gate, (new - state)[:, chain.prefix :], mask)
+        accepted.append(new)
+    return accepted
+
+
+def _patch_gate(patches: Tensor, drift: Tensor | None, config: ReplayConfig, valid: Tensor | None) -> Tensor:
+    if drift is not None and config.measures_drift:
+        gate = gram_gate(drift, config.eps, valid)
+        if config.strength == "matched":
+            gate = mean_gate(gate, valid).expand_as(gate)
+        elif config.strength != 1.0:
+            gate = gate * config.strength
+    else:
+        level = 1.0 if config.gate == "none" else float(config.strength)
+        gate = torch.full(patches.shape[:2], level, dtype=torch.float32, device=patches.device)
+    return gate if valid is None else torch.where(valid, gate, 0.0)

@@ -1,0 +1,46 @@
+"""What one forward's replays measured and did, kept when asked for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from gramloop.gate import mean_gate
+
+Grid = tuple[int, int]
+
+
+@dataclass
+class Trace:
+    """Maps over the patch grid, one entry per replay in each list; (B, h, w) unless said otherwise.
+
+    Where the host does not reveal its grid, maps are (B, N).
+    """
+
+    grid: Grid | None = None
+    drift: list[Tensor] = field(default_factory=list)
+    """Gram drift of each proposal."""
+    gate: list[Tensor] = field(default_factory=list)
+    """The patch gate that was applied."""
+    mean_gate: list[Tensor] = field(default_factory=list)
+    """The gate of class and register tokens, (B,)."""
+    displacement: list[Tensor] = field(default_factory=list)
+    """L2 length of the accepted step of each patch."""
+    not_finite: list[Tensor] = field(default_factory=list)
+    """How many patches' drift was not finite, (B,)."""
+    post_drift: Tensor | None = None
+    """Gram drift of the state that was accepted in the end."""
+
+    def record(self, drift: Tensor, gate: Tensor, step: Tensor, valid: Tensor | None) -> None:
+        """Keep one replay: drift and gate (B, N), the accepted step of the patches (B, N, C)."""
+        self.drift.append(self.as_map(drift))
+        self.gate.append(self.as_map(gate))
+        self.mean_gate.append(mean_gate(gate, valid)[:, 0])
+        self.displacement.append(self.as_map(torch.linalg.vector_norm(step.float(), dim=-1)))
+        self.not_finite.append((~drift.isfinite()).sum(1))
+
+    def as_map(self, values: Tensor) -> Tensor:
+        """(B, N) -> (B, h, w) where the grid is known."""
+        return values if self.grid is None else values.reshape(-1, *self.grid)
