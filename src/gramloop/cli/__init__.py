@@ -14,6 +14,7 @@ COMMANDS = {
     "corrupt": "write the shifted conditions of a suite to disk",
     "sheet": "draw one picture under every condition and severity",
     "demo": "see the method at work, with nothing to download",
+    "scenes": "draw procedural scenes with labels, boxes and masks",
 }
 
 

@@ -1,8 +1,8 @@
 """Procedural scenes: an endless labelled data set that needs no download.
 
 A scene is a small landscape or street: textured stuff up to a horizon, textured things standing on it, lit
-from one side, with semantic labels, instance masks and boxes. Scene ``i`` of a split is the same to the byte in
-any order, process and batch.
+from one side, with semantic labels, instance masks and boxes. Scene ``i`` of a split is the same to the byte
+in any order, process and batch.
 """
 
 from __future__ import annotations

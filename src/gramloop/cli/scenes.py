@@ -1,0 +1,39 @@
+"""``gramloop scenes``: write procedural scenes with their labels to disk."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Describe the arguments."""
+    parser.add_argument(
+        "folder", type=Path, metavar="DIR", help="folder to write to; going on after a stop is fine"
+    )
+    parser.add_argument("--count", type=int, required=True, metavar="N", help="how many scenes")
+    parser.add_argument("--start", type=int, default=0, metavar="I", help="index of the first (default: 0)")
+    parser.add_argument("--size", type=int, default=192, metavar="PX", help="width and height (default: 192)")
+    parser.add_argument("--seed", type=int, default=0, metavar="S", help="another endless set (default: 0)")
+    parser.add_argument(
+        "--split", default="val", help="val, or train: what the embedded model was trained on (default: val)"
+    )
+    parser.add_argument("--workers", type=int, metavar="N", help="processes; all cores by default")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write the scenes."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from gramloop.data.scene_files import SceneFiles, write_scenes
+
+    wanted = SceneFiles(args.count, args.start, args.size, args.split, args.seed)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        bar = progress.add_task("drawing scenes", total=args.count)
+        write_scenes(args.folder, wanted, workers=args.workers, on_scenes=lambda n: progress.advance(bar, n))
+    print(
+        f"{args.count} scenes in {args.folder}: label pictures with classes.txt, and annotations/instances_val.json"
+    )
+    return 0
