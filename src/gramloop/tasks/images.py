@@ -67,7 +67,7 @@ def resize_short_side(pixels: RGB, short: int, *, multiple: int = 1) -> RGB:
     )
     if short * long > LARGEST:
         raise GramLoopError(
-            f"an image of {width} x {height} is too narrow: a short side of {short} would make the other {long}"
+            f"an image of {width} x {height} is too narrow: a short side of {short} makes the other {long}"
         )
     return resize(pixels, (short, long) if height <= width else (long, short))
 
