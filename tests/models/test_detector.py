@@ -12,7 +12,7 @@ from gramloop.models.detector import (
     WindowedDetector,
     all_valid,
     detector_taps,
-    load_detector,
+    load_windowed_detector,
     pad_batch,
 )
 from gramloop.models.plain_detr import PlainDetr, best_detections
@@ -39,7 +39,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def detector(folder):
-    return load_detector(folder / "head.pth", folder / "backbone.pth")
+    return load_windowed_detector(folder / "head.pth", folder / "backbone.pth")
 
 
 @torch.inference_mode()
@@ -110,7 +110,7 @@ def test_taps_end_each_quarter(depth, taps):
 @torch.inference_mode()
 def test_a_head_file_with_a_backbone_of_its_own_brings_it(detector, golden, tmp_path):
     torch.save({"model": golden("detector").weights}, tmp_path / "both.pth")
-    both = load_detector(tmp_path / "both.pth")
+    both = load_windowed_detector(tmp_path / "both.pth")
     x = golden("detector").values["x"][None]
     assert torch.equal(both(x)[1], detector(x)[1])
 
@@ -118,7 +118,7 @@ def test_a_head_file_with_a_backbone_of_its_own_brings_it(detector, golden, tmp_
 @torch.inference_mode()
 def test_safetensors_heads_load_too(detector, folder, golden, tmp_path):
     save_file({name: value.clone() for name, value in weights(False).items()}, tmp_path / "head.safetensors")
-    other = load_detector(tmp_path / "head.safetensors", folder / "backbone.pth")
+    other = load_windowed_detector(tmp_path / "head.safetensors", folder / "backbone.pth")
     x = golden("detector").values["x"][None]
     assert torch.equal(other(x)[1], detector(x)[1])
 
@@ -148,19 +148,19 @@ def test_a_head_that_does_not_fit_is_refused_in_one_sentence(folder, tmp_path, d
     damage(entries)
     torch.save({"model": entries}, tmp_path / "odd.pth")
     with pytest.raises(GramLoopError, match=said) as caught:
-        load_detector(tmp_path / "odd.pth", folder / "backbone.pth")
+        load_windowed_detector(tmp_path / "odd.pth", folder / "backbone.pth")
     assert "odd.pth" in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 def test_a_head_without_its_backbone_is_refused(folder):
-    with pytest.raises(GramLoopError, match=r"head\.pth is a head alone"):
-        load_detector(folder / "head.pth")
+    with pytest.raises(GramLoopError, match=r"head\.pth holds the head alone"):
+        load_windowed_detector(folder / "head.pth")
 
 
 def test_a_backbone_of_another_width_is_refused(folder):
     with pytest.raises(GramLoopError, match="made for a backbone of width 64, not for this one of width 384"):
-        load_detector(folder / "head.pth", meta_backbone(SHAPES["vits16"]))
+        load_windowed_detector(folder / "head.pth", meta_backbone(SHAPES["vits16"]))
 
 
 def test_padding_marks_exactly_the_patches_of_each_image():

@@ -2,7 +2,7 @@
 
 The released head file keeps its weights under the key ``model``; the backbone comes from its own file. Names
 and shapes are checked both ways before anything is loaded, including the class and box heads that the file
-names twice. A head file that carries a backbone of its own brings it along, and that one is used.
+names twice. A head file may repeat the backbone, which can then be left out; one that is given is preferred.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from gramloop.errors import GramLoopError
 from gramloop.models.backbone import Backbone, load_backbone
-from gramloop.models.checkpoint import Checkpoint, Shapes, identity_plan, load, open_checkpoint
+from gramloop.models.checkpoint import Checkpoint, Shapes, check, identity_plan, load, open_checkpoint
 from gramloop.models.plain_detr import PlainDetr, PlainDetrConfig, infer_config
 from gramloop.models.windows import Layout
 
@@ -107,7 +107,7 @@ def pad_batch(images: Sequence[Tensor], patch: int = 16) -> tuple[Tensor, Tensor
     return batch, valid
 
 
-def load_detector(
+def load_windowed_detector(
     head: str | Path,
     backbone: Backbone | str | Path | None = None,
     *,
@@ -118,14 +118,16 @@ def load_detector(
     """A detector from a released head file and its backbone (a model, a file, or a transformers folder)."""
     checkpoint = open_checkpoint(head, inside="model", verify=verify)
     config = _config_of(checkpoint)
-    own = checkpoint.under(BACKBONE_PREFIX)
-    if own.shapes:
-        backbone = load_backbone(own, dtype=dtype, device=device)
-    elif backbone is None:
-        raise GramLoopError(f"{head} is a head alone; the file of its backbone is needed too")
+    inner = checkpoint.under(BACKBONE_PREFIX)
+    if backbone is None:
+        if not inner.shapes:
+            raise GramLoopError(f"{checkpoint.path} holds the head alone; its backbone must be given too")
+        backbone = load_backbone(inner, dtype=dtype, device=device)
     elif not isinstance(backbone, Backbone):
         backbone = load_backbone(backbone, dtype=dtype, device=device, verify=verify)
     _check_width(checkpoint, config, backbone)
+    if inner.shapes:
+        check(inner, backbone.released_shapes())
     return WindowedDetector(backbone, _load_head(checkpoint, config, device))
 
 

@@ -23,7 +23,7 @@ _LONGEST_SIDE = 640  # pixels of one pane; the picture is for looking, the numbe
 
 
 @dataclass(frozen=True)
-class ReplayMaps:
+class PatchMaps:
     """What the replay measured, one number per patch."""
 
     drift: np.ndarray  # (h, w)
@@ -48,7 +48,7 @@ def draw_segmentation(
     image: Image.Image,
     ordinary: np.ndarray,
     replayed: np.ndarray | None = None,
-    maps: ReplayMaps | None = None,
+    maps: PatchMaps | None = None,
     names: Mapping[int, str] | None = None,
 ) -> bytes:
     """The picture of a segmentation as PNG; label maps are (H, W) in the image's size."""
@@ -70,7 +70,7 @@ def draw_detections(
     image: Image.Image,
     ordinary: Boxes,
     replayed: Boxes | None = None,
-    maps: ReplayMaps | None = None,
+    maps: PatchMaps | None = None,
     names: Mapping[int, str] | None = None,
     threshold: float = 0.5,
 ) -> bytes:
@@ -92,7 +92,7 @@ def draw_detections(
     return _finish(figure, handles if len(kept) == 2 else [])
 
 
-def _panes(image: Image.Image, versions: int, maps: ReplayMaps | None) -> tuple[Figure, list[Any]]:
+def _panes(image: Image.Image, versions: int, maps: PatchMaps | None) -> tuple[Figure, list[Any]]:
     """A row of panes: input, ``versions`` empty ones, and the two maps when there are any."""
     count = 1 + versions + (2 if maps is not None else 0)
     width = 3.4
