@@ -22,12 +22,12 @@ import numpy as np
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
-from tiny_data import SIZE, Scenes, render
-from tiny_losses import detection_loss, segmentation_loss
-from tiny_optim import Muon, average_gradients
 
 from gramloop.data.scenes import STUFF, THINGS
 from gramloop.models.tiny import TinyModel
+from tiny_data import SIZE, Scenes, render
+from tiny_losses import detection_loss, segmentation_loss
+from tiny_optim import Muon, average_gradients
 
 SETTINGS = {
     "stuff": list(STUFF),

@@ -1,0 +1,179 @@
+"""The embedded model: shipped weights load and see, and the tool that makes them resumes exactly."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+import torch
+
+from gramloop.data.scenes import CLASSES, STUFF, THINGS, scene
+from gramloop.errors import GramLoopError
+from gramloop.models.dense_detect import pairwise_iou
+from gramloop.models.tiny import WEIGHTS, TinyModel, load_tiny, normalise
+
+pytest.importorskip("transformers")
+TOOLS = Path(__file__).parents[2] / "tools"
+UNSEEN = [scene(index, split="unseen") for index in range(12)]
+
+
+@pytest.fixture(scope="module")
+def model() -> TinyModel:
+    return load_tiny()
+
+
+@pytest.fixture(scope="module")
+def pixels() -> torch.Tensor:
+    return normalise(torch.from_numpy(np.stack([one.image for one in UNSEEN])))
+
+
+@pytest.fixture
+def trainer() -> Iterator[ModuleType]:
+    sys.path.insert(0, str(TOOLS))
+    import train_tiny
+
+    threads = torch.get_num_threads()
+    yield train_tiny
+    torch.set_num_threads(threads)
+    sys.path.remove(str(TOOLS))
+
+
+def test_the_files_keep_their_promises(model: TinyModel) -> None:
+    files = [path for path in WEIGHTS.iterdir() if path.is_file()]
+    assert {"config.json", "model.safetensors", "MODEL_CARD.md"} <= {path.name for path in files}
+    assert sum(path.stat().st_size for path in files) <= 16 * 2**20
+    config = model.backbone.config
+    assert 12 <= config.num_hidden_layers <= 16
+    assert config.patch_size in (8, 16)
+    assert config.num_register_tokens > 0
+    assert sum(parameter.numel() for parameter in model.parameters()) <= 8_000_000
+    assert not any(parameter.requires_grad for parameter in model.parameters())
+    assert not model.training
+    assert (*model.classes,) == CLASSES
+
+
+def test_shapes_and_repeatability(model: TinyModel, pixels: torch.Tensor) -> None:
+    with torch.inference_mode():
+        logits, (scores, sides) = model(pixels[:2])
+        again = model(pixels[:2])[0]
+        alone = model(pixels[1:2])[0]
+    assert logits.shape == (2, len(CLASSES), 24, 24)
+    assert scores.shape == (2, len(THINGS), 24, 24)
+    assert sides.shape == (2, 4, 24, 24)
+    assert torch.equal(logits, again)
+    # a batch of another size may sum in another order; float32 over 12 blocks
+    assert torch.allclose(logits[1:], alone, atol=1e-3)
+
+
+def test_other_sizes_run_and_odd_ones_are_refused(model: TinyModel) -> None:
+    labels, _ = model.predict(torch.zeros(1, 3, 96, 128))
+    assert labels.shape == (1, 96, 128)
+    with pytest.raises(GramLoopError, match="multiples of 8"):
+        model.predict(torch.zeros(1, 3, 100, 96))
+
+
+def test_it_segments_unseen_scenes(model: TinyModel, pixels: torch.Tensor) -> None:
+    predicted = model.predict(pixels)[0].numpy()
+    true = np.stack([one.labels for one in UNSEEN]).astype(np.int64) - 1
+    assert (predicted == true).mean() > 0.9
+
+
+def test_it_finds_the_things_of_unseen_scenes(model: TinyModel, pixels: torch.Tensor) -> None:
+    found, total = 0, 0
+    for one, things in zip(UNSEEN, model.predict(pixels)[1], strict=True):
+        sure = things.scores > 0.3
+        boxes, classes = things.boxes[sure].float(), things.classes[sure]
+        corners = torch.from_numpy(np.concatenate([one.boxes[:, :2], one.boxes[:, :2] + one.boxes[:, 2:]], 1))
+        match = pairwise_iou(corners.float(), boxes) > 0.5
+        match &= torch.from_numpy(one.categories)[:, None] == classes[None, :]
+        found, total = found + int(match.any(1).sum()), total + len(corners)
+    assert found > 0.7 * total
+
+
+def test_noise_hurts(model: TinyModel, pixels: torch.Tensor) -> None:
+    true = torch.from_numpy(np.stack([one.labels for one in UNSEEN]).astype(np.int64)) - 1
+    noise = torch.randn(pixels.shape, generator=torch.Generator().manual_seed(0))
+    clean = (model.predict(pixels)[0] == true).float().mean()
+    noisy = (model.predict(pixels + 1.2 * noise)[0] == true).float().mean()
+    assert noisy < clean - 0.08
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(GramLoopError, match=r"config\.json is missing"):
+        load_tiny(tmp_path)
+
+
+def test_wrong_images_are_refused() -> None:
+    with pytest.raises(GramLoopError, match="uint8"):
+        normalise(torch.zeros(1, 8, 8, 3))
+
+
+def training(tmp_path: Path, *extra: str) -> list[str]:
+    common = "--scenes 6 --val-scenes 2 --processes 1 --threads 1 --batch 2 --log-every 1 --save-minutes 0"
+    return ["--run", str(tmp_path / "run"), "--cache", str(tmp_path / "cache"), *common.split(), *extra]
+
+
+def test_training_resumes_to_the_same_weights(tmp_path: Path, trainer: ModuleType) -> None:
+    from tiny_data import Scenes, render
+
+    args = trainer.parse(training(tmp_path, "--steps", "8"))
+    args.run.mkdir()
+    scenes = Scenes(render(args.cache, "train", args.scenes, 1))
+    straight = trainer.Trainer(trainer.BACKBONE, args, 0)
+    losses = [straight.advance(scenes) for _ in range(2)]
+    straight.save()
+    losses += [straight.advance(scenes) for _ in range(2)]
+    resumed = trainer.Trainer(trainer.BACKBONE, args, 0)
+    assert resumed.step == 2
+    assert [resumed.advance(scenes) for _ in range(2)] == losses[2:]
+    for name, value in straight.model.state_dict().items():
+        assert torch.equal(value, resumed.model.state_dict()[name]), name
+
+
+def test_targets_describe_the_scene(trainer: ModuleType) -> None:
+    from tiny_data import cell_targets
+
+    for one in UNSEEN:
+        owner = np.zeros(one.labels.shape, np.uint8)
+        for number, mask in enumerate(one.masks, start=1):
+            owner[mask] = number
+        kinds = np.concatenate([[-1], one.categories])
+        cell_class, cell_box = cell_targets(owner, kinds, 8)
+        for row, column in np.argwhere(cell_class >= 0):
+            y, x = 8 * row + 4, 8 * column + 4
+            left, top, right, bottom = cell_box[row, column]
+            box = [x - left, y - top, left + right, top + bottom]
+            assert box == one.boxes[owner[y, x] - 1].tolist()
+            assert one.labels[y, x] == len(STUFF) + 1 + cell_class[row, column]
+
+
+def last_loss(run: Path, stage: str) -> list[float]:
+    lines = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+    return [line["loss"] for line in lines if line["stage"] == stage and "loss" in line]
+
+
+@pytest.mark.slow
+def test_a_killed_training_goes_on_and_learns(tmp_path: Path) -> None:
+    words = training(tmp_path, "--steps", "60", "--head-steps", "3", "--batch", "4", "--scenes", "60")
+    command = [sys.executable, str(TOOLS / "train_tiny.py"), *words]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    deadline = time.monotonic() + 300
+    log = tmp_path / "run/log.jsonl"
+    while not (log.exists() and len(log.read_text().splitlines()) >= 8):
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=900)
+    losses = last_loss(tmp_path / "run", "backbone")
+    assert np.mean(losses[-5:]) < 0.7 * np.mean(losses[:5])
+    assert load_tiny(tmp_path / "run/weights").classes == list(CLASSES)
