@@ -17,7 +17,10 @@ def gaussian_blur(image: Image, sigma: float) -> Image:
 
 
 def defocus_blur(image: Image, radius: float, alias: float) -> Image:
-    """A disc of `radius` pixels, its edge softened by a Gaussian of `alias` pixels."""
+    """A disc of `radius` pixels, its edge softened by a Gaussian of `alias` pixels.
+
+    As published, discs that fill their grid (radius 8 and above) weigh 1% too much: their edge is reflected.
+    """
     reach = max(8, math.ceil(radius))
     softening = (3, 3) if radius <= 8 else (5, 5)
     y, x = np.mgrid[-reach : reach + 1, -reach : reach + 1]

@@ -65,7 +65,7 @@ def elastic_transform(image: Image, alpha: float, rng: np.random.Generator) -> I
     noise *= 2 * reach
     noise -= reach
     sigma = 0.01 * height, 0.01 * width
-    rows, columns = (
+    columns, rows = (
         gaussian(n, sigma, truncate=3, border=cv2.BORDER_REFLECT) * np.float32(alpha) for n in noise
     )
     rows += np.arange(height, dtype=np.float32)[:, None]

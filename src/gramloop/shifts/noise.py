@@ -4,7 +4,7 @@ from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
-from scipy.stats import poisson
+from scipy.special import pdtr
 
 from gramloop.shifts.pixels import Image, to_bytes
 
@@ -67,13 +67,13 @@ def shot_noise(image: Image, rate: float, rng: np.random.Generator) -> Image:
 def _poisson_tables(
     rate: float,
 ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint16], npt.NDArray[np.bool_]]:
-    """Steps of the 256 distributions over 32-bit draws; of each cell its first count, and if a step splits it.
+    """Steps of the 256 distributions over 32-bit draws; per cell, the first count and if a step splits it.
 
     Counts of at least `rate` all mean white, so the last step closes the distribution there.
     """
     white = int(np.ceil(rate))
     means = np.arange(256)[:, None] * rate / 255
-    cumulative = poisson.cdf(np.arange(white + 1)[None], means)
+    cumulative = pdtr(np.arange(white + 1)[None], means)
     cumulative[:, -1] = 1
     steps = np.round(cumulative * 2.0**32).astype(np.uint64)  # (256, counts)
     starts = np.arange(1 << _GUIDE_BITS, dtype=np.uint64) << np.uint64(32 - _GUIDE_BITS)

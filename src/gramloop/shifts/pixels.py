@@ -45,7 +45,7 @@ def to_bytes(values: Floats) -> Image:
 def gaussian(
     values: Floats, sigma: float | tuple[float, float], truncate: float = 4.0, border: int = -1
 ) -> Floats:
-    """A Gaussian of `sigma` pixels (rows, columns), cut at `truncate` sigmas, border replicated if not said."""
+    """A Gaussian of `sigma` pixels (rows, columns), cut at `truncate` sigmas; border -1 replicates."""
     rows, columns = sigma if isinstance(sigma, tuple) else (sigma, sigma)
     size = tuple(2 * int(truncate * s + 0.5) + 1 for s in (columns, rows))
     border = cv2.BORDER_REPLICATE if border < 0 else border
