@@ -54,9 +54,11 @@ def polygon_mask(polygon: Sequence[float], height: int, width: int) -> Mask:
     y = np.ceil(np.clip(y, 0, height))
     inside = (x == np.floor(x)) & (x >= 0) & (x <= width - 1)
     crossings = (x[inside] * height + y[inside]).astype(np.int64)
-    # down a column, every crossing of the outline turns filling on or off
-    turns = np.bincount(crossings, minlength=height * width)[: height * width]
-    filled = (np.cumsum(turns) & 1).astype(np.uint8)
+    # down the columns, every crossing of the outline turns filling on or off
+    turns = np.sort(np.append(crossings, height * width))
+    filled = np.zeros(height * width, dtype=np.uint8)
+    for start, stop in zip(turns[:-1:2].tolist(), turns[1::2].tolist(), strict=False):
+        filled[start:stop] = 1
     return np.ascontiguousarray(filled.reshape(width, height).T)
 
 
