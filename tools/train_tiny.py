@@ -23,30 +23,24 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-from gramloop.data.scenes import STUFF, THINGS
-from gramloop.models.tiny import TinyModel
-from tiny_data import SIZE, Scenes, render
+from gramloop.data.scenes import CLASSES, STUFF, THINGS
+from gramloop.models.backbone import Backbone, BackboneShape
+from gramloop.models.dense_detect import DenseDetectConfig, DenseDetectHead
+from gramloop.models.hf import transformers_module
+from gramloop.models.linear import LinearHead
+from gramloop.models.tiny import TinyModel, save_tiny
+from tiny_data import SIZE, Scenes, normalise, render
 from tiny_losses import detection_loss, segmentation_loss
 from tiny_optim import Muon, average_gradients
 
-SETTINGS = {
-    "stuff": list(STUFF),
-    "things": list(THINGS),
-    "taps": [3, 6, 9, 12],  # stages of transformers: the outputs of blocks 2, 5, 8 and 11, counted from 0
-    "backbone": {
-        "patch_size": 8,
-        "hidden_size": 128,
-        "intermediate_size": 512,
-        "num_hidden_layers": 12,
-        "num_attention_heads": 4,
-        "num_register_tokens": 4,
-        "layerscale_value": 0.3,
-        "drop_path_rate": 0.05,
-        "rope_theta": 10.0,
-        "pos_embed_rescale": 1.3,
-        "image_size": SIZE,
-    },
-}
+SHAPE = BackboneShape(depth=12, width=128, head_dim=32, registers=4, patch=8)
+TAPS = (2, 5, 8, 11)
+ROPE_THETA = (
+    10.0  # the default 100 spends most frequencies on distances far beyond a scene of 24 x 24 patches
+)
+LAYER_SCALE = 0.3
+DROP_PATH = 0.05
+POSITION_RESCALE = 1.3
 # until this share of the schedule: crop size in pixels, crops per process and step
 CROPS = ((0.40, 96, 16), (0.65, 144, 7), (1.01, 192, 4))
 HEAD_CROPS = ((1.01, 192, 8),)
@@ -74,6 +68,21 @@ class Stage:
         return 0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))
 
 
+def new_model() -> TinyModel:
+    """The model before training, from torch's current seed."""
+    backbone = Backbone(SHAPE, autocast=None, rope_theta=ROPE_THETA)
+    config = backbone.model.config
+    config.layerscale_value, config.pos_embed_rescale = LAYER_SCALE, POSITION_RESCALE
+    config.drop_path_rate, config.image_size = DROP_PATH, SIZE
+    drop_path = transformers_module("models.dinov3_vit.modeling_dinov3_vit").Dinov3ViTDropPath
+    for block in backbone.blocks:
+        for scale in (block.layer_scale1, block.layer_scale2):
+            torch.nn.init.constant_(scale.lambda1, LAYER_SCALE)
+        block.drop_path = drop_path(DROP_PATH)
+    detect = DenseDetectHead(DenseDetectConfig(SHAPE.width, len(THINGS), SHAPE.patch))
+    return TinyModel(backbone, LinearHead(SHAPE.width, len(CLASSES), TAPS), detect, STUFF, THINGS)
+
+
 BACKBONE = Stage("backbone", CROPS, 0.02, 2e-3, 0.02, 0.998)
 HEADS = Stage("heads", HEAD_CROPS, 0.0, 1.5e-3, 0.02, 0.99)
 
@@ -84,14 +93,14 @@ class Trainer:
     def __init__(self, stage: Stage, args: argparse.Namespace, rank: int) -> None:
         self.stage, self.args, self.rank = stage, args, rank
         torch.manual_seed(args.seed)
-        self.model, self.average = TinyModel(SETTINGS), TinyModel(SETTINGS)
+        self.model, self.average = new_model(), new_model()
         self.step, self.elapsed = 0, 0.0
         if stage == HEADS:
             self.model.load_state_dict(
                 torch.load(_checkpoint(args.run, BACKBONE), weights_only=True)["average"]
             )
             self.model.backbone.requires_grad_(False)
-        self.model.backbone.embeddings.mask_token.requires_grad_(False)
+        self.model.backbone.model.embeddings.mask_token.requires_grad_(False)
         self.average.load_state_dict(self.model.state_dict())
         named = [(name, p) for name, p in self.model.named_parameters() if p.requires_grad]
         matrices = [p for name, p in named if ".layer." in name and p.ndim == 2]
@@ -140,7 +149,7 @@ class Trainer:
         size = min(size, self.args.batch or size)
         draw = np.random.default_rng([self.args.seed, self.rank, self.step, self.stage == HEADS])
         torch.manual_seed(int(draw.integers(1 << 62)))
-        batch = scenes.batch(draw, size, crop, SETTINGS["backbone"]["patch_size"])
+        batch = scenes.batch(draw, size, crop, SHAPE.patch)
         self.model.train()
         if self.stage == HEADS:
             self.model.backbone.eval()
@@ -178,8 +187,6 @@ def quick_miou(model: TinyModel, scenes: Scenes, count: int) -> float:
     confusion = np.zeros((classes, classes))
     model.eval()
     for first in range(0, count, 8):
-        from tiny_data import normalise
-
         rows = slice(first, min(count, first + 8))
         predicted, _ = model.predict(normalise(scenes.images[rows]))
         true = scenes.labels[rows].astype(np.int64) - 1
@@ -247,17 +254,11 @@ def run_stage(args: argparse.Namespace, stage: Stage) -> None:
 
 
 def export(args: argparse.Namespace) -> None:
-    """Write the averaged weights of the last stage as float16 safetensors with their configuration."""
-    from safetensors.torch import save_file
-
+    """Write the averaged weights of the last stage that has a checkpoint."""
     source = next(path for s in (HEADS, BACKBONE) if (path := _checkpoint(args.run, s)).exists())
-    state = torch.load(source, weights_only=True)["average"]
-    half = {name: value.half() if value.is_floating_point() else value for name, value in state.items()}
-    args.export.mkdir(parents=True, exist_ok=True)
-    partial = args.export / "model.safetensors.tmp"
-    save_file({name: value.contiguous() for name, value in half.items()}, partial)
-    os.replace(partial, args.export / "model.safetensors")
-    (args.export / "config.json").write_text(json.dumps(SETTINGS, indent=2) + "\n")
+    model = new_model()
+    model.load_state_dict(torch.load(source, weights_only=True)["average"])
+    save_tiny(model, args.export)
     print(f"{source} -> {args.export}")
 
 

@@ -18,7 +18,9 @@ import torch
 from gramloop.data.scenes import CLASSES, STUFF, THINGS, scene
 from gramloop.errors import GramLoopError
 from gramloop.models.dense_detect import pairwise_iou
+from gramloop.models.hf import transformers_module
 from gramloop.models.tiny import WEIGHTS, TinyModel, load_tiny, normalise
+from gramloop.tasks.segment import SegmentConfig, Segmenter
 
 pytest.importorskip("transformers")
 TOOLS = Path(__file__).parents[2] / "tools"
@@ -47,17 +49,17 @@ def trainer() -> Iterator[ModuleType]:
 
 
 def test_the_files_keep_their_promises(model: TinyModel) -> None:
-    files = [path for path in WEIGHTS.iterdir() if path.is_file()]
-    assert {"config.json", "model.safetensors", "MODEL_CARD.md"} <= {path.name for path in files}
+    files = [path for path in WEIGHTS.rglob("*") if path.is_file()]
+    assert (WEIGHTS / "MODEL_CARD.md") in files
     assert sum(path.stat().st_size for path in files) <= 16 * 2**20
-    config = model.backbone.config
+    config = model.backbone.model.config
     assert 12 <= config.num_hidden_layers <= 16
     assert config.patch_size in (8, 16)
     assert config.num_register_tokens > 0
     assert sum(parameter.numel() for parameter in model.parameters()) <= 8_000_000
     assert not any(parameter.requires_grad for parameter in model.parameters())
     assert not model.training
-    assert (*model.classes,) == CLASSES
+    assert model.classes == CLASSES
 
 
 def test_shapes_and_repeatability(model: TinyModel, pixels: torch.Tensor) -> None:
@@ -106,8 +108,25 @@ def test_noise_hurts(model: TinyModel, pixels: torch.Tensor) -> None:
     assert noisy < clean - 0.08
 
 
+def test_transformers_itself_reads_the_backbone(model: TinyModel, pixels: torch.Tensor) -> None:
+    dinov3 = transformers_module("models.dinov3_vit")
+    vit = dinov3.DINOv3ViTModel.from_pretrained(WEIGHTS / "backbone", dtype=torch.float32).eval()
+    with torch.inference_mode():
+        theirs = vit(pixels[:1]).last_hidden_state
+        ours = model.backbone(pixels[:1], [11])[0].tokens
+    assert torch.equal(theirs, ours)
+
+
+def test_the_segmentation_task_takes_it(model: TinyModel) -> None:
+    segmenter = Segmenter(model.segmentor(), SegmentConfig("whole", short_side=192))
+    one = UNSEEN[0]
+    predicted = segmenter.predict(one.image).labels
+    direct = model.predict(normalise(torch.from_numpy(one.image[None])))[0][0].numpy()
+    assert (predicted == direct).mean() > 0.999  # ties at borders may round the other way
+
+
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(GramLoopError, match=r"config\.json is missing"):
+    with pytest.raises(GramLoopError, match=r"tiny\.json is missing"):
         load_tiny(tmp_path)
 
 
@@ -176,4 +195,4 @@ def test_a_killed_training_goes_on_and_learns(tmp_path: Path) -> None:
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=900)
     losses = last_loss(tmp_path / "run", "backbone")
     assert np.mean(losses[-5:]) < 0.7 * np.mean(losses[:5])
-    assert load_tiny(tmp_path / "run/weights").classes == list(CLASSES)
+    assert load_tiny(tmp_path / "run/weights").classes == CLASSES

@@ -1,77 +1,73 @@
 """The embedded model: a small DINOv3 vision transformer, trained on procedural scenes, that needs no download.
 
-``load_tiny()`` gives the frozen backbone of transformers with a segmentation and a detection head.
+``load_tiny()`` gives the frozen backbone with a segmentation and a detection head. The folder of weights holds
+the backbone as transformers stores it, so ``DINOv3ViTModel.from_pretrained(WEIGHTS / "backbone")`` reads it too.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gramloop.errors import GramLoopError
+from gramloop.models.backbone import Backbone, load_backbone
+from gramloop.models.checkpoint import identity_plan, load, open_checkpoint
 from gramloop.models.dense_detect import DenseDetectConfig, DenseDetectHead, Detections
-from gramloop.models.hf import transformers_module
+from gramloop.models.linear import LinearHead, LinearSegmentor, load_linear_head
 
 WEIGHTS = Path(__file__).parent / "weights"
+_FILES = (
+    "tiny.json",
+    "backbone/config.json",
+    "backbone/model.safetensors",
+    "segment.safetensors",
+    "detect.safetensors",
+)
 _MEAN, _DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
-class TapHead(nn.Module):
-    """Linear segmentation on several taps: batch normalisation and a 1 x 1 convolution on their concatenation."""
-
-    def __init__(self, channels: int, classes: int) -> None:
-        super().__init__()
-        self.bn = nn.BatchNorm2d(channels)
-        self.conv = nn.Conv2d(channels, classes, 1)
-        nn.init.normal_(self.conv.weight, std=0.01)
-        nn.init.zeros_(cast(Tensor, self.conv.bias))
-
-    def forward(self, taps: list[Tensor]) -> Tensor:  # each (B, C, h, w)
-        """Class logits on the grid of patches, (B, classes, h, w)."""
-        return cast(Tensor, self.conv(self.bn(torch.cat(taps, dim=1))))
-
-
 class TinyModel(nn.Module):
-    """Backbone and heads; pixels in, class logits and detections out."""
+    """Backbone and heads: pixels in, a class per pixel and detected things out."""
 
-    def __init__(self, settings: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        backbone: Backbone,
+        segment: LinearHead,
+        detect: DenseDetectHead,
+        stuff: Sequence[str],
+        things: Sequence[str],
+    ) -> None:
         super().__init__()
-        dinov3 = transformers_module("models.dinov3_vit")
-        self.settings = settings
-        self.classes: list[str] = settings["stuff"] + settings["things"]
-        self.things: list[str] = settings["things"]
-        config = dinov3.DINOv3ViTConfig(**settings["backbone"], out_indices=settings["taps"])
-        config._attn_implementation = "sdpa"
-        self.backbone = dinov3.DINOv3ViTBackbone(config)
-        width = config.hidden_size
-        self.segment = TapHead(len(settings["taps"]) * width, len(self.classes))
-        self.detect = DenseDetectHead(DenseDetectConfig(width, len(self.things), config.patch_size))
+        self.backbone, self.segment, self.detect = backbone, segment, detect
+        self.things = tuple(things)
+        self.classes = (*stuff, *things)
 
-    def taps(self, pixels: Tensor) -> list[Tensor]:  # (B, 3, H, W) normalised
-        """The final-normed patch features of the tapped blocks, each (B, C, h, w)."""
-        patch = self.backbone.config.patch_size
-        if pixels.shape[-2] % patch or pixels.shape[-1] % patch:
-            raise GramLoopError(
-                f"the image's sides must be multiples of {patch}, not {tuple(pixels.shape[-2:])}"
-            )
-        return list(self.backbone(pixels).feature_maps)
+    def features(self, pixels: Tensor) -> list[Tensor]:  # (B, 3, H, W) normalised
+        """The final-normed patches of the tapped blocks, each (B, C, h, w); the detector reads the last."""
+        return [tap.map for tap in self.backbone(pixels, self.segment.taps)]
 
     def forward(self, pixels: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """Segmentation logits on the patch grid, and the detection head's scores and sides."""
-        taps = self.taps(pixels)
-        return self.segment(taps), self.detect(taps[-1])
+        """Segmentation logits on the grid of patches, and the detector's scores and sides."""
+        features = self.features(pixels)
+        return self.segment(features), self.detect(features[-1])
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def predict(self, pixels: Tensor) -> tuple[Tensor, list[Detections]]:
-        """Class indices (B, H, W) in the order of ``classes``, and the detections of every image."""
-        taps = self.taps(pixels)
-        full = F.interpolate(self.segment(taps), size=pixels.shape[-2:], mode="bilinear", align_corners=False)
-        return full.argmax(1), self.detect.detect(taps[-1])
+        """Indices into ``classes`` (B, H, W), and the detections of every image, indices into ``things``."""
+        features = self.features(pixels)
+        logits = F.interpolate(
+            self.segment(features), size=pixels.shape[-2:], mode="bilinear", align_corners=False
+        )
+        return logits.argmax(1), self.detect.detect(features[-1])
+
+    def segmentor(self) -> LinearSegmentor:
+        """The backbone with its segmentation head, for :class:`gramloop.tasks.segment.Segmenter`."""
+        return LinearSegmentor(self.backbone, self.segment)
 
 
 def normalise(images: Tensor) -> Tensor:
@@ -83,19 +79,38 @@ def normalise(images: Tensor) -> Tensor:
     return (pixels - mean) / deviation
 
 
-def load_tiny(folder: Path | str = WEIGHTS) -> TinyModel:
+def load_tiny(folder: Path | str = WEIGHTS, device: torch.device | str = "cpu") -> TinyModel:
     """The embedded model in float32, frozen and in evaluation mode."""
-    from safetensors.torch import load_file
+    folder = Path(folder)
+    for name in _FILES:
+        if not (folder / name).is_file():
+            raise GramLoopError(f"{folder / name} is missing; the embedded model has {', '.join(_FILES)}")
+    settings = json.loads((folder / "tiny.json").read_text())
+    backbone = load_backbone(folder / "backbone", device=device)
+    segment = load_linear_head(folder / "segment.safetensors", device=device)
+    with torch.device("meta"):
+        detect = DenseDetectHead(DenseDetectConfig(**settings["detect"]))
+    load(detect, open_checkpoint(folder / "detect.safetensors"), identity_plan(detect), device=device)
+    model = TinyModel(backbone, segment, detect, settings["stuff"], settings["things"])
+    return model.eval().requires_grad_(False)
+
+
+def save_tiny(model: TinyModel, folder: Path | str) -> None:
+    """Write the model in float16, the file that ``load_tiny`` looks at first last."""
+    from safetensors.torch import save_file
 
     folder = Path(folder)
-    config, weights = folder / "config.json", folder / "model.safetensors"
-    for path in (config, weights):
-        if not path.is_file():
-            raise GramLoopError(f"{path} is missing; a model folder holds config.json and model.safetensors")
-    model = TinyModel(json.loads(config.read_text()))
-    state = {
-        name: value.float() if value.is_floating_point() else value
-        for name, value in load_file(weights).items()
-    }
-    model.load_state_dict(state)
-    return model.eval().requires_grad_(False)
+    (folder / "backbone").mkdir(parents=True, exist_ok=True)
+    vit = model.backbone.model
+    vit.half().save_pretrained(folder / "backbone")
+    vit.float()
+    LinearHead.save(model.segment.half(), folder / "segment.safetensors")
+    model.segment.float()
+    save_file(
+        {name: value.half().contiguous() for name, value in model.detect.state_dict().items()},
+        folder / "detect.safetensors",
+    )
+    stuff = model.classes[: len(model.classes) - len(model.things)]
+    detect = {name: getattr(model.detect.config, name) for name in ("channels", "classes", "stride", "width")}
+    settings = {"stuff": list(stuff), "things": list(model.things), "detect": detect}
+    (folder / "tiny.json").write_text(json.dumps(settings, indent=2) + "\n")
