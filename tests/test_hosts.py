@@ -75,8 +75,15 @@ def test_taps_before_the_window_stay_ordinary(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "prefix"),
-    [("DINOv3ViTModel", 5), ("Dinov2Model", 1), ("DeiTModel", 2), ("IJepaModel", 0), ("SiglipVisionModel", 0)]
-    + [("timm-vit", 3), ("timm-eva", 1)],
+    [
+        ("DINOv3ViTModel", 5),
+        ("Dinov2Model", 1),
+        ("DeiTModel", 2),
+        ("IJepaModel", 0),
+        ("SiglipVisionModel", 0),
+        ("timm-vit", 3),
+        ("timm-eva", 1),
+    ],
 )
 def test_prefix_tokens(name: str, prefix: int) -> None:
     assert find_host(build(name)[0]).prefix == prefix

@@ -33,7 +33,7 @@ class GramAnchor:
         self._count = patches.shape[1] if valid is None else valid.sum(1).clamp(min=1)[:, None]
         with full_float32(patches.device):
             self._P0 = self._only_valid(patches.float())
-            self._norm0 = torch.linalg.vector_norm(self._P0, dim=-1, keepdim=True).clamp(min=_TINY)
+            self._norm0 = _norm(self._P0)
 
     def drift(self, patches: Tensor) -> Tensor:
         """Mean squared change of each patch's Gram row, (B, N) float32; 0 on invalid patches."""
@@ -47,13 +47,14 @@ class GramAnchor:
         """D = Q1 - Q0 and M = (Q0 + Q1) / 2 of the L2-normalised patches, each (B, N, C).
 
         Subtracting rounded unit vectors would cost three digits of D. Written with the step
-        S = P1 - P0 and the change of the norms, every term is as small as D itself.
+        S = P1 - P0 and the change of the norms, every term is as small as D itself, as long as the
+        step does not change a patch's length by orders of magnitude (behind a norm it cannot).
         """
         P0, norm0 = self._P0, self._norm0
         S = P1 - P0
         scratch = P0 + P1
         squares = scratch.mul_(S).sum(-1, keepdim=True)  # |P1|² - |P0|²
-        norm1 = (norm0.square() + squares).clamp(min=_TINY**2).sqrt()
+        norm1 = _norm(P1)
         change = -squares / (norm0 * norm1 * (norm0 + norm1))  # 1/|P1| - 1/|P0|
         D = S.div_(norm1).addcmul_(P0, change)
         M = torch.div(P0, norm0, out=scratch).add_(D, alpha=0.5)
@@ -61,6 +62,10 @@ class GramAnchor:
 
     def _only_valid(self, patches: Tensor) -> Tensor:
         return patches if self._valid is None else patches.masked_fill(~self._valid[..., None], 0.0)
+
+
+def _norm(patches: Tensor) -> Tensor:
+    return torch.linalg.vector_norm(patches, dim=-1, keepdim=True).clamp_(min=_TINY)
 
 
 def _squared_row_change(D: Tensor, M: Tensor) -> Tensor:
