@@ -97,6 +97,31 @@ def test_ten_kills_of_a_whole_suite_give_the_bytes_of_one_run(tmp_path):
     check_kills(tmp_path, images=40, side=160, conditions=list(PERTURBATIONS), kills=10)
 
 
+def test_control_c_stops_at_once_and_the_next_run_goes_on(tmp_path):
+    source, target = write_set(tmp_path / "clean", 200), tmp_path / "out"
+    call = [
+        *COMMAND,
+        str(source),
+        str(target),
+        "--suite",
+        "mine-c",
+        "--condition",
+        "glass_blur",
+        "--workers",
+        "2",
+    ]
+    process = subprocess.Popen(call, stderr=subprocess.PIPE, text=True)
+    while process.poll() is None and images_in(target) < 5:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=60) == 130
+    assert process.stderr.read().endswith("gramloop corrupt: stopped\n")
+    kept = images_in(target)
+    assert 5 <= kept < 1000
+    again = subprocess.run([*call, "--severity", "1"], check=True, capture_output=True, text=True)
+    assert f"{200 - min(kept, 200)} images made, {min(kept, 200)} found half-way" in again.stdout
+
+
 def test_the_summary_and_a_second_run(tmp_path, capsys):
     source = write_set(tmp_path / "clean", 3)
     call = [

@@ -96,6 +96,14 @@ def test_everything_wrong_is_told_in_one_error(tmp_path):
         assert part in message
 
 
+@pytest.mark.parametrize("segmentation", [[[1, 2, 3]], "polygon", {"counts": 5}, [1, 2, 3, 4]])
+def test_segmentations_of_other_kinds_are_refused(tmp_path, segmentation):
+    content = coco_content(1)
+    content["annotations"][1]["segmentation"] = segmentation
+    with pytest.raises(GramLoopError, match="annotation 2 has a segmentation that is neither"):
+        open_coco(write_coco(tmp_path, content))
+
+
 def test_public_counts_and_categories_are_insisted_on(tmp_path):
     content = coco_content(2)
     content["categories"].append({"id": 12, "name": "street sign"})

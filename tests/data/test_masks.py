@@ -46,6 +46,11 @@ def test_run_lengths_that_do_not_fill_the_image_are_refused():
         run_length_mask({"size": [2, 4], "counts": [3, 4]})
 
 
+def test_run_lengths_of_another_size_than_the_image_are_refused():
+    with pytest.raises(GramLoopError, match="annotation 9 fill 4 x 2 pixels, but its image is 3 x 2"):
+        annotation_mask({"id": 9, "segmentation": {"size": [2, 4], "counts": [3, 5]}}, 2, 3)
+
+
 def test_two_polygons_are_one_mask_and_no_segmentation_is_the_box():
     squares = [[1, 1, 4, 1, 4, 4, 1, 4], [6, 6, 9, 6, 9, 9, 6, 9]]
     mask = annotation_mask({"segmentation": squares, "bbox": [1, 1, 8, 8]}, 10, 10)

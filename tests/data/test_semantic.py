@@ -120,6 +120,8 @@ def test_strange_label_values_and_missing_class_lists_are_named(tmp_path):
         GramLoopError, match=r"scene_000.png holds the label value 3, .*names 2 values in 1..2"
     ):
         record.labels()
+    with pytest.raises(GramLoopError, match=r"cannot use .*scene_000.png holds the label value 3"):
+        open_semantic(tmp_path, check="decode")
     (tmp_path / "classes.txt").unlink()
     with pytest.raises(GramLoopError, match=r"classes.txt is missing: it lists the class names"):
         open_semantic(tmp_path)

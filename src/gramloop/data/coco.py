@@ -189,7 +189,17 @@ def _annotation_problem(
         return f"has the box {box}, not four finite numbers x, y, width, height"
     if box[2] < 0 or box[3] < 0:
         return f"has the box {box} of negative size"
+    if not _is_segmentation(entry.get("segmentation")):
+        return "has a segmentation that is neither polygons x0, y0, x1, y1, … nor run lengths"
     return ""
+
+
+def _is_segmentation(value: Any) -> bool:
+    if not value:
+        return True
+    if isinstance(value, dict):
+        return isinstance(value.get("counts"), list | str) and len(value.get("size", ())) == 2
+    return isinstance(value, list) and all(isinstance(part, list) and len(part) % 2 == 0 for part in value)
 
 
 def _is_finite(value: Any) -> bool:

@@ -25,7 +25,13 @@ def annotation_mask(annotation: Annotation, height: int, width: int) -> Mask:
     if not segmentation:
         return box_mask(annotation["bbox"], height, width)
     if isinstance(segmentation, dict):
-        return run_length_mask(segmentation)
+        mask = run_length_mask(segmentation)
+        if mask.shape != (height, width):
+            raise GramLoopError(
+                f"the run lengths of annotation {annotation.get('id')} fill {mask.shape[1]} x {mask.shape[0]} "
+                f"pixels, but its image is {width} x {height}"
+            )
+        return mask
     mask = np.zeros((height, width), dtype=np.uint8)
     for polygon in segmentation:
         mask |= polygon_mask(polygon, height, width)

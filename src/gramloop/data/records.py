@@ -18,6 +18,7 @@ Task = Literal["semantic", "detection"]
 Annotation = Mapping[str, Any]  # one entry of a COCO file's "annotations"
 Image8 = NDArray[np.uint8]  # (H, W, 3) RGB
 LabelMap = NDArray[np.unsignedinteger[Any]]  # (H, W) class indices
+LABEL_MODES = ("L", "P", "I", "I;16", "I;16B", "I;16L")  # Pillow's names for one channel of numbers
 
 
 @dataclass(frozen=True)
@@ -192,6 +193,3 @@ def read_label_values(path: Path) -> NDArray[Any]:
     if values.min(initial=0) < 0 or values.max(initial=0) > 65535:
         raise GramLoopError(f"{path} holds numbers outside 0..65535")
     return values
-
-
-LABEL_MODES = ("L", "P", "I", "I;16", "I;16B", "I;16L")

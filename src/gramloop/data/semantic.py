@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from gramloop.data.checks import Check, Problems, image_problem, read_headers
+from gramloop.data.checks import Check, Problems, image_problem, progress, read_headers
 from gramloop.data.records import LABEL_MODES, ClassList, DataSet, Record
 from gramloop.errors import GramLoopError
 
@@ -70,6 +70,8 @@ def open_semantic(
     keys = sorted(images.keys() & labels.keys())
     records = _records(keys, images, labels, images_folder, class_list, check, problems)
     problems.raise_if_any()
+    if check == "decode":
+        _check_label_values(records, problems)
     return DataSet(folder, "semantic", tuple(records), dict(enumerate(class_list.names)))
 
 
@@ -126,6 +128,15 @@ def _records(
         name = images[key].relative_to(images_folder).as_posix()
         records.append(Record(key, images[key], name, image.height, image.width, labels[key], classes))
     return records
+
+
+def _check_label_values(records: list[Record], problems: Problems) -> None:
+    for record in progress(records, "checking label values", len(records)):
+        try:
+            record.labels()
+        except GramLoopError as error:
+            problems.add(str(error))
+    problems.raise_if_any()
 
 
 def _class_list(folder: Path, named: Path | str | None) -> ClassList:

@@ -125,11 +125,11 @@ class SuiteWriter:
         for record in self.clean[start:stop]:
             shifted = shift_record(record, shift)
             try:
+                if self.clean.task == "detection" and shift.moves:
+                    written.annotations += shifted.shown_annotations()
                 self._write_image(shifted, folder, written)
             except GramLoopError as error:
                 written.failures.append(str(error))
-            if self.clean.task == "detection" and shift.moves:
-                written.annotations += shifted.shown_annotations()
         return written
 
     def _write_image(self, record: ShiftedRecord, folder: Path, written: Written) -> None:
