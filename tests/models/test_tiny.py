@@ -174,6 +174,25 @@ def test_targets_describe_the_scene(trainer: ModuleType) -> None:
             assert one.labels[y, x] == len(STUFF) + 1 + cell_class[row, column]
 
 
+def test_the_scorer_counts_the_thresholds_that_a_box_passes(trainer: ModuleType) -> None:
+    pytest.importorskip("pycocotools")
+    import score_tiny
+
+    truth = [
+        {"image_id": index + 1, "category_id": int(kind) + 1, "bbox": box, "score": 1.0}
+        for index in range(6)
+        for one in [scene(index, split=score_tiny.SPLIT)]
+        for box, kind in zip(one.boxes.tolist(), one.categories, strict=True)
+    ]
+    assert score_tiny.average_precision(truth, 6) == pytest.approx(100)
+    wide = [
+        {**entry, "bbox": [*entry["bbox"][:2], entry["bbox"][2] * 1.5, entry["bbox"][3]]} for entry in truth
+    ]
+    # IoU 2/3 passes 4 of the 10 thresholds 0.50, 0.55, 0.60, 0.65, …
+    assert score_tiny.average_precision(wide, 6) == pytest.approx(40)
+    assert score_tiny.average_precision([], 6) == 0
+
+
 def last_loss(run: Path, stage: str) -> list[float]:
     lines = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
     return [line["loss"] for line in lines if line["stage"] == stage and "loss" in line]
