@@ -35,7 +35,7 @@ from gramloop.tasks.images import (
 )
 from gramloop.tasks.sliding import Canvas, Crop, crop_grid
 
-_CLASSES_AT_ONCE = 8  # full-size score maps of a photograph are large; labels need only a few at a time
+_SCORES_AT_ONCE = 1 << 26  # numbers; all classes of a photograph in full size would need gigabytes
 
 
 @dataclass(frozen=True)
@@ -273,6 +273,8 @@ def _add_maps(maps: tuple[Canvas, Canvas], crops: Sequence[Crop], loop: Loop) ->
 
 
 def _resize(mean: Tensor, size: tuple[int, int]) -> Tensor:  # (classes, H, W)
+    if mean.shape[1:] == size:
+        return mean
     return F.interpolate(mean[None], size, mode="bilinear", align_corners=False)[0]
 
 
@@ -280,8 +282,9 @@ def _labels(mean: Tensor, size: tuple[int, int]) -> NDArray[np.int32]:
     """The best class of each pixel of the resized scores, a few classes at a time."""
     best = torch.full(size, float("-inf"))
     labels = torch.zeros(size, dtype=torch.int32)
-    for first in range(0, mean.shape[0], _CLASSES_AT_ONCE):
-        high, index = _resize(mean[first : first + _CLASSES_AT_ONCE], size).max(0)
+    step = max(1, _SCORES_AT_ONCE // (size[0] * size[1]))
+    for first in range(0, mean.shape[0], step):
+        high, index = _resize(mean[first : first + step], size).max(0)
         better = high > best
         best = torch.where(better, high, best)
         labels = torch.where(better, (index + first).int(), labels)

@@ -47,11 +47,13 @@ class Canvas:
         self._count = torch.zeros(height, width)
 
     def add(self, crop: Crop, values: Tensor) -> None:
-        """Lay one map on the canvas."""
-        values = values.cpu()
-        if self._sum is None:
-            self._sum = torch.zeros(values.shape[0], *self._size)
-        crop.of(self._sum).add_(values)
+        """Lay one map on the canvas, which may keep it."""
+        if self._sum is None and values.shape[1:] == self._size:
+            self._sum = values.to("cpu", torch.float32)
+        else:
+            if self._sum is None:
+                self._sum = torch.zeros(values.shape[0], *self._size)
+            crop.of(self._sum).add_(values.cpu())
         crop.of(self._count).add_(1)
 
     def mean(self) -> Tensor:
@@ -59,4 +61,4 @@ class Canvas:
         if self._sum is None:
             raise ValueError("nothing was laid on the canvas")
         total, self._sum = self._sum, None
-        return total.div_(self._count)
+        return total if self._count.max() == 1 else total.div_(self._count)
