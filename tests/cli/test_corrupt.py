@@ -1,12 +1,13 @@
 """The corrupt command: killed at random, resumed, and used wrongly."""
 
 import json
+import multiprocessing
 import os
 import random
 import signal
-import subprocess
 import sys
 import time
+from multiprocessing.process import BaseProcess as Process
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +16,6 @@ from PIL import Image
 
 from gramloop.cli import main
 from gramloop.shifts.perturbations import PERTURBATIONS
-
-COMMAND = [sys.executable, "-c", "import sys; from gramloop.cli import main; sys.exit(main())", "corrupt"]
 
 
 def write_set(root: Path, count: int, side: int = 64) -> Path:
@@ -44,19 +43,30 @@ def children(process: int) -> list[int]:
     return [int(word) for word in text.split()]
 
 
-def kill_after(arguments: list[str], target: Path, images: int) -> bool:
-    """Start the command and kill it without warning once so many images exist; False if it ended before."""
-    process = subprocess.Popen([*COMMAND, *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    while process.poll() is None and images_in(target) < images:
+def call(arguments: list[str]) -> None:
+    sys.exit(main(["corrupt", *arguments]))
+
+
+def start(arguments: list[str]) -> Process:
+    """The command in a process of its own, from a server that has imported the package already."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["gramloop.cli", "gramloop.data.pool"])
+    process = context.Process(target=call, args=(arguments,))
+    process.start()
+    return process
+
+
+def signal_after(process: Process, number: signal.Signals, target: Path, images: int) -> None:
+    """Send a signal once so many images exist, and see all processes end."""
+    while process.is_alive() and images_in(target) < images:
         time.sleep(0.01)
-    workers = children(process.pid) if process.poll() is None else []
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    deadline = time.monotonic() + 30
+    workers = children(process.pid) if process.is_alive() else []
+    os.kill(process.pid, number)
+    process.join(60)
+    deadline = time.monotonic() + 60
     while any(Path(f"/proc/{worker}").exists() for worker in workers):  # orphans end by themselves
         assert time.monotonic() < deadline, f"workers {workers} outlived their parent"
         time.sleep(0.02)
-    return process.returncode == -signal.SIGKILL
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
@@ -68,18 +78,20 @@ def files_of(folder: Path) -> dict[str, bytes]:
 def check_kills(tmp_path: Path, images: int, side: int, conditions: list[str], kills: int) -> None:
     source = write_set(tmp_path / "clean", images, side)
     asked = ["--suite", "mine-p", *(word for name in conditions for word in ("--condition", name))]
-    subprocess.run([*COMMAND, str(source), str(tmp_path / "once"), *asked, "--workers", "1"], check=True)
-    total = images_in(tmp_path / "once")
+    once, often = (
+        [str(source), str(tmp_path / "once"), *asked],
+        [str(source), str(tmp_path / "often"), *asked],
+    )
+    assert main(["corrupt", *once, "--workers", "1"]) == 0
+    total, target = images_in(tmp_path / "once"), tmp_path / "often"
     assert total == images * len(conditions) * 5
-    target = tmp_path / "often"
     draw = random.Random(20261115)
-    killed = 0
     for kill, goal in enumerate(sorted(draw.sample(range(1, total), kills))):
-        workers = "2" if kill % 3 == 0 else "1"
-        killed += kill_after([str(source), str(target), *asked, "--workers", workers], target, goal)
+        process = start([*often, "--workers", "2" if kill % 5 == 0 else "1"])
+        signal_after(process, signal.SIGKILL, target, goal)
+        assert process.exitcode == -signal.SIGKILL
         assert images_in(target) >= goal
-    assert killed == kills
-    subprocess.run([*COMMAND, str(source), str(target), *asked, "--workers", "2"], check=True)
+    assert main(["corrupt", *often, "--workers", "1"]) == 0
     assert files_of(target) == files_of(tmp_path / "once")
 
 
@@ -97,29 +109,23 @@ def test_ten_kills_of_a_whole_suite_give_the_bytes_of_one_run(tmp_path):
     check_kills(tmp_path, images=40, side=160, conditions=list(PERTURBATIONS), kills=10)
 
 
-def test_control_c_stops_at_once_and_the_next_run_goes_on(tmp_path):
+@needs_proc
+def test_control_c_stops_and_the_next_run_goes_on(tmp_path, capsys):
     source, target = write_set(tmp_path / "clean", 200), tmp_path / "out"
-    call = [
-        *COMMAND,
-        str(source),
-        str(target),
-        "--suite",
-        "mine-c",
-        "--condition",
-        "glass_blur",
-        "--workers",
-        "2",
-    ]
-    process = subprocess.Popen(call, stderr=subprocess.PIPE, text=True)
-    while process.poll() is None and images_in(target) < 5:
-        time.sleep(0.01)
-    process.send_signal(signal.SIGINT)
-    assert process.wait(timeout=60) == 130
-    assert process.stderr.read().endswith("gramloop corrupt: stopped\n")
+    asked = [str(source), str(target), "--suite", "mine-c", "--condition", "glass_blur"]
+    process = start([*asked, "--workers", "2"])
+    signal_after(process, signal.SIGINT, target, 5)
+    assert process.exitcode == 130
     kept = images_in(target)
     assert 5 <= kept < 1000
-    again = subprocess.run([*call, "--severity", "1"], check=True, capture_output=True, text=True)
-    assert f"{200 - min(kept, 200)} images made, {min(kept, 200)} found half-way" in again.stdout
+    half_way = min(kept, 200)
+    assert main(["corrupt", *asked, "--severity", "1", "--workers", "1"]) == 0
+    done = (
+        "1 were there: 0 images made"
+        if half_way == 200
+        else f"{200 - half_way} images made, {half_way} found"
+    )
+    assert done in capsys.readouterr().out
 
 
 def test_the_summary_and_a_second_run(tmp_path, capsys):
