@@ -1,6 +1,6 @@
 """The head against the reference's numbers, stage by stage and as a whole.
 
-A query's position is the sine of 2 pi times its box in pixels, which turns a rounding error of 1e-5 pixel into
+A query's position is the sine of 2 pi times its box in pixels; that turns a rounding error of 1e-5 pixel into
 one of 1e-4 in every later layer: the float32 reference itself is 3.7e-3 pixel away from the same computation
 in float64. The tight comparisons therefore start again from the reference's numbers at the way points, and
 the run without such help is allowed the reference's own error.

@@ -13,6 +13,7 @@ from gramloop.errors import GramLoopError
 COMMANDS = {
     "corrupt": "write the shifted conditions of a suite to disk",
     "sheet": "draw one picture under every condition and severity",
+    "predict": "segment images or detect objects, ordinary and replayed side by side",
     "demo": "see the method at work, with nothing to download",
     "scenes": "draw procedural scenes with labels, boxes and masks",
 }

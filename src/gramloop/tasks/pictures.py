@@ -19,6 +19,7 @@ from PIL import Image
 _CLASS_COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#882255")
 _OTHER_COLOUR = "#999999"
 _SAME, _CHANGED = "#0072B2", "#E69F00"
+_MOST_BOXES = 60  # in one pane; beyond that the eye sees none of them
 _LONGEST_SIDE = 640  # pixels of one pane; the picture is for looking, the numbers are in the other file
 
 
@@ -40,8 +41,15 @@ class Boxes:
 
     def above(self, threshold: float) -> Boxes:
         """Those that score at least ``threshold``."""
-        keep = self.scores >= threshold
-        return Boxes(self.corners[keep], self.scores[keep], self.labels[keep])
+        return self.take(self.scores >= threshold)
+
+    def best(self, count: int) -> Boxes:
+        """The ``count`` highest scores."""
+        return self.take(np.argsort(-self.scores, kind="stable")[:count])
+
+    def take(self, which: np.ndarray) -> Boxes:
+        """Some of them, by index or mask."""
+        return Boxes(self.corners[which], self.scores[which], self.labels[which])
 
 
 def draw_segmentation(
@@ -74,7 +82,7 @@ def draw_detections(
     names: Mapping[int, str] | None = None,
     threshold: float = 0.5,
 ) -> bytes:
-    """The picture of detections as PNG: boxes that score at least ``threshold``.
+    """The picture of detections as PNG: the best boxes that score at least ``threshold``.
 
     A box is blue when the other prediction has one of the same class with an overlap of at least one half,
     and orange when it has none.
@@ -85,9 +93,10 @@ def draw_detections(
     figure, panes = _panes(small, len(kept), maps)
     for index, (boxes, title) in enumerate(zip(kept, ("ordinary", "replayed"), strict=False)):
         pane = panes[1 + index]
-        _show(pane, np.asarray(small), f"{title}  ({_count(boxes)} ≥ {threshold:g})")
-        shared = _shared(boxes, kept[1 - index]) if len(kept) == 2 else np.ones(len(boxes.scores), bool)
-        _draw_boxes(pane, boxes, scale, shared, names)
+        drawn = boxes.best(_MOST_BOXES)
+        _show(pane, np.asarray(small), f"{title}  ({_count(boxes, drawn)} ≥ {threshold:g})")
+        shared = _shared(drawn, kept[1 - index]) if len(kept) == 2 else np.ones(len(drawn.scores), bool)
+        _draw_boxes(pane, drawn, scale, shared, names)
     handles = [Patch(color=_SAME, label="in both"), Patch(color=_CHANGED, label="in one only")]
     return _finish(figure, handles if len(kept) == 2 else [])
 
@@ -97,7 +106,7 @@ def _panes(image: Image.Image, versions: int, maps: PatchMaps | None) -> tuple[F
     count = 1 + versions + (2 if maps is not None else 0)
     width = 3.4
     height = min(max(width * image.height / image.width, 1.0), 6.0)
-    figure = Figure(figsize=(width * count, height + 0.9), dpi=110, layout="constrained")
+    figure = Figure(figsize=(width * count, height + 0.7), dpi=110, layout="constrained")
     panes = list(figure.subplots(1, count, squeeze=False)[0])
     _show(panes[0], np.asarray(image), "input")
     if maps is not None:
@@ -177,8 +186,11 @@ def _name(label: int, names: Mapping[int, str] | None) -> str:
     return (names or {}).get(label, f"class {label}")
 
 
-def _count(boxes: Boxes) -> str:
-    return "1 box" if len(boxes.scores) == 1 else f"{len(boxes.scores)} boxes"
+def _count(boxes: Boxes, drawn: Boxes) -> str:
+    count = len(boxes.scores)
+    if len(drawn.scores) < count:
+        return f"best {len(drawn.scores)} of {count} boxes"
+    return "1 box" if count == 1 else f"{count} boxes"
 
 
 def _draw_boxes(

@@ -1,0 +1,258 @@
+"""``gramloop predict``: segment images or detect objects in them, ordinary and replayed."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gramloop.config import ReplayConfig, route
+from gramloop.errors import GramLoopError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+
+    from gramloop.tasks.detect import Detector
+    from gramloop.tasks.outputs import Job
+    from gramloop.tasks.segment import Segmenter
+
+# A predictor: pixels (H, W, 3) and its job → nothing; the results are written.
+Predict = Callable[["np.ndarray", "Job"], None]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Describe the arguments."""
+    parser.add_argument("images", nargs="+", metavar="IMAGE", help="files, folders or globs")
+    parser.add_argument("--task", required=True, choices=("segment", "detect"))
+    parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="folder for the results")
+    parser.add_argument("--backbone", metavar="FILE", help="DINOv3 weights, or a transformers folder")
+    parser.add_argument("--head", metavar="FILE", help="the head's weights")
+    parser.add_argument(
+        "--verify", action="store_true", help="compare both files with the sha256 in their names"
+    )
+    parser.add_argument("--device", metavar="NAME", help="cuda where there is one, else cpu")
+    parser.add_argument("--no-picture", action="store_true", help="write the predictions alone")
+    parser.add_argument(
+        "--threshold", type=float, default=0.5, metavar="P", help="least score of a box in the picture (0.5)"
+    )
+    _add_replay_arguments(parser.add_argument_group("replay"))
+    size = parser.add_argument_group("size of the input")
+    size.add_argument("--short-side", type=int, metavar="N", help="896 to segment, 2048 to detect")
+    size.add_argument("--crop", type=int, metavar="N", help="side of a segmentation window (896)")
+    size.add_argument("--stride", type=int, metavar="N", help="distance between windows (596)")
+    size.add_argument("--whole", action="store_true", help="segment the whole image at once, without windows")
+
+
+def _add_replay_arguments(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--replay",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="predict twice, without and with the replay (the default), or only without",
+    )
+    group.add_argument("--window", type=int, nargs=2, metavar=("FIRST", "LAST"), help="blocks to replay")
+    group.add_argument("--replays", type=int, default=2, metavar="K", help="how often (2)")
+    group.add_argument("--gate", choices=("gram", "uniform", "none"), default="gram")
+    group.add_argument("--strength", default="1", metavar="S", help='0 to 1, or "matched" (1)')
+    group.add_argument("--gate-at", default="final", metavar="WHERE", help="final, end, or a block's index")
+    group.add_argument("--update-at", choices=("end", "final"), default="end")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Predict every image; 2 if some could not be done."""
+    from gramloop.tasks.outputs import find_jobs, make_folder
+
+    replay = _replay(args)
+    jobs = find_jobs(args.images, args.out)
+    predict = _predictor(args, replay)
+    make_folder(args.out)
+    start = time.perf_counter()
+    failures = 0
+    with _progress(len(jobs)) as advance:
+        for job in jobs:
+            advance(job.image.name, 0)
+            failures += not _attempt(predict, job)
+            advance(job.image.name, 1)
+    done = len(jobs) - failures
+    print(f"{_count(done)} done in {time.perf_counter() - start:.1f} s, written to {args.out}")
+    if failures:
+        print(f"{_count(failures)} could not be done", file=sys.stderr)
+    return 2 if failures else 0
+
+
+def _attempt(predict: Predict, job: Job) -> bool:
+    """Whether one image could be done; if not, one sentence says why."""
+    from torch import OutOfMemoryError
+
+    from gramloop.tasks.images import read_image
+
+    try:
+        predict(read_image(job.image), job)
+    except GramLoopError as error:
+        print(_about(job, str(error)), file=sys.stderr)
+        return False
+    except (MemoryError, OutOfMemoryError):
+        print(_about(job, "it does not fit into memory; try a smaller --short-side"), file=sys.stderr)
+        return False
+    return True
+
+
+def _about(job: Job, sentence: str) -> str:
+    return sentence if str(job.image) in sentence else f"{job.image}: {sentence}"
+
+
+def _count(images: int) -> str:
+    return "1 image" if images == 1 else f"{images} images"
+
+
+def _replay(args: argparse.Namespace) -> ReplayConfig | None:
+    if not args.replay:
+        return None
+    strength: Any = args.strength
+    if strength != "matched":
+        try:
+            strength = float(strength)
+        except ValueError:
+            raise GramLoopError(
+                f'--strength is a number from 0 to 1 or "matched", not {strength!r}'
+            ) from None
+    return ReplayConfig(
+        window=tuple(args.window) if args.window else None,
+        replays=args.replays,
+        gate=args.gate,
+        strength=strength,
+        gate_at=int(args.gate_at) if args.gate_at.isdecimal() else args.gate_at,
+        update_at=args.update_at,
+    )
+
+
+def _predictor(args: argparse.Namespace, replay: ReplayConfig | None) -> Predict:
+    """The task's predictor, with its checkpoints loaded and the replay checked against their depth."""
+    if args.head is None:
+        raise GramLoopError(
+            f"--head FILE is missing: the weights that {args.task} needs on top of the backbone"
+        )
+    if not 0 <= args.threshold <= 1:
+        raise GramLoopError(f"--threshold is a score from 0 to 1, not {args.threshold:g}")
+    device = _device(args.device)
+    return _segment(args, replay, device) if args.task == "segment" else _detect(args, replay, device)
+
+
+def _device(name: str | None) -> torch.device:
+    import torch
+
+    if name is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        return torch.empty(0, device=name).device
+    except (
+        RuntimeError,
+        AssertionError,
+    ):  # torch says the one for an unknown name, the other for a missing GPU
+        raise GramLoopError(f"--device {name} is not on this machine; cpu always is") from None
+
+
+def _segment(args: argparse.Namespace, replay: ReplayConfig | None, device: torch.device) -> Predict:
+    from gramloop.tasks.segment import SegmentConfig, load_segmenter
+
+    sizes = {name: getattr(args, name) for name in ("short_side", "crop", "stride") if getattr(args, name)}
+    config = SegmentConfig(mode="whole" if args.whole else "slide", **sizes)
+    segmenter = load_segmenter(args.backbone, args.head, config=config, device=device, verify=args.verify)
+    _check_replay(replay, segmenter)
+
+    def predict(pixels: np.ndarray, job: Job) -> None:
+        from gramloop.tasks.class_names import ADE20K
+        from gramloop.tasks.outputs import labels_png, write_whole
+
+        ordinary, replayed = _both(segmenter, pixels, replay)
+        for version, found in (("ordinary", ordinary), ("replayed", replayed)):
+            if found is not None:
+                write_whole(job.result(version, ".png"), labels_png(found.labels))
+        if not args.no_picture:
+            from gramloop.tasks.pictures import draw_segmentation
+
+            names = ADE20K if segmenter.model.classes == len(ADE20K) else None
+            labels = None if replayed is None else replayed.labels
+            picture = draw_segmentation(_image(pixels), ordinary.labels, labels, _maps(replayed), names)
+            write_whole(job.result("picture", ".png"), picture)
+
+    return predict
+
+
+def _detect(args: argparse.Namespace, replay: ReplayConfig | None, device: torch.device) -> Predict:
+    from gramloop.tasks.detect import DetectConfig, load_detector
+
+    for name in ("crop", "stride", "whole"):
+        if getattr(args, name):
+            raise GramLoopError(f"--{name} belongs to --task segment; a detector has windows of its own")
+    config = DetectConfig(short_side=args.short_side) if args.short_side else DetectConfig()
+    detector = load_detector(args.backbone, args.head, config=config, device=device, verify=args.verify)
+    _check_replay(replay, detector)
+
+    def predict(pixels: np.ndarray, job: Job) -> None:
+        from gramloop.tasks.class_names import COCO
+        from gramloop.tasks.outputs import coco_results, write_whole
+
+        versions = _both(detector, pixels, replay)
+        for version, found in zip(("ordinary", "replayed"), versions, strict=True):
+            if found is not None:
+                results = coco_results(job.image, found.boxes, found.scores, found.labels)
+                write_whole(job.result(version, ".json"), results)
+        if not args.no_picture:
+            from gramloop.tasks.pictures import Boxes, draw_detections
+
+            names = COCO if detector.model.head.config.classes == 91 else None
+            ordinary, replayed = (each and Boxes(each.boxes, each.scores, each.labels) for each in versions)
+            picture = draw_detections(
+                _image(pixels), ordinary, replayed, _maps(versions[1]), names, args.threshold
+            )
+            write_whole(job.result("picture", ".png"), picture)
+
+    return predict
+
+
+def _check_replay(replay: ReplayConfig | None, task: Segmenter | Detector) -> None:
+    if replay is not None:
+        route(replay, task.model.backbone.shape.depth)
+
+
+def _both(task: Any, pixels: np.ndarray, replay: ReplayConfig | None) -> tuple[Any, Any]:
+    """The ordinary prediction, and the replayed one or None."""
+    if replay is None:
+        return task.predict(pixels), None
+    pair = task.predict(pixels, replay, paired=True)
+    return pair.ordinary, pair.replayed
+
+
+def _maps(replayed: Any) -> Any:
+    """Drift and gate of the last replay, where they were measured."""
+    from gramloop.tasks.pictures import PatchMaps
+
+    if replayed is None or replayed.trace is None:
+        return None
+    return PatchMaps(replayed.trace.drift[-1], replayed.trace.gate[-1])
+
+
+def _image(pixels: np.ndarray) -> Any:
+    from PIL import Image
+
+    return Image.fromarray(pixels)
+
+
+@contextmanager
+def _progress(total: int) -> Iterator[Callable[[str, int], None]]:
+    """A bar on the terminal when there is more than one image."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    columns = TextColumn("{task.description:30.30}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    hidden = total < 2 or not console.is_terminal
+    with Progress(*columns, console=console, transient=True, disable=hidden) as bar:
+        task = bar.add_task("", total=total)
+        yield lambda name, steps: bar.update(task, advance=steps, description=name)

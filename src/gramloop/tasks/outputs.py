@@ -1,0 +1,141 @@
+"""Files around a prediction: which images were meant, what their results are called, and how those are written."""
+
+from __future__ import annotations
+
+import glob
+import io
+import json
+import os
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from gramloop.errors import GramLoopError
+
+SUFFIXES = frozenset(
+    [".bmp", ".gif", ".jp2", ".jpeg", ".jpg", ".pbm", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"]
+)
+VERSIONS = ("ordinary", "replayed", "picture")
+
+
+@dataclass(frozen=True)
+class Job:
+    """One image and where its results belong: ``target`` has the image's name without an ending."""
+
+    image: Path
+    target: Path
+
+    def result(self, version: str, ending: str) -> Path:
+        """The file of one version, such as ``cat.replayed.png``."""
+        return self.target.with_name(f"{self.target.name}.{version}{ending}")
+
+
+def find_jobs(sources: Iterable[str], out: Path) -> list[Job]:
+    """The images that files, folders and globs name, each once, in order.
+
+    A folder stands for all images below it, and its inner folders appear again below ``out``. Results of an
+    earlier run are passed over. A source that does not exist becomes a job too, so that it fails by itself.
+    """
+    jobs: dict[Path, Job] = {}
+    for source in sources:
+        for image, relative in _expand(source):
+            jobs.setdefault(image.absolute(), Job(image, out / relative.with_suffix("")))
+    _refuse_clashes(jobs.values())
+    return list(jobs.values())
+
+
+def _expand(source: str) -> list[tuple[Path, Path]]:
+    """Images with their place below the output folder."""
+    path = Path(source)
+    if path.is_dir():
+        found = sorted(each for each in path.rglob("*") if _is_image(each))
+        if not found:
+            raise GramLoopError(f"the folder {path} holds no images")
+        return [(each, each.relative_to(path)) for each in found]
+    if not path.exists() and glob.has_magic(source):
+        matches = sorted(Path(each) for each in glob.glob(source, recursive=True))
+        found = [each for each in matches if _is_image(each)]
+        if not found:
+            raise GramLoopError(f"no image matches {source}")
+        return [(each, Path(each.name)) for each in found]
+    return [(path, Path(path.name))]
+
+
+def _is_image(path: Path) -> bool:
+    earlier_result = any(path.name.endswith(f".{version}.png") for version in VERSIONS)
+    hidden = path.name.startswith(".")
+    return path.suffix.lower() in SUFFIXES and not hidden and not earlier_result and path.is_file()
+
+
+def _refuse_clashes(jobs: Iterable[Job]) -> None:
+    owners: dict[str, Job] = {}
+    for job in jobs:
+        other = owners.setdefault(str(job.target).lower(), job)  # some file systems do not tell case apart
+        if other is not job:
+            raise GramLoopError(
+                f"{other.image} and {job.image} would both be written as {job.target}.*; "
+                "give them different output folders"
+            )
+
+
+def make_folder(folder: Path) -> None:
+    """Create a folder with its parents, unless it is there."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise GramLoopError(f"the folder {folder} cannot be made: {error.strerror}") from error
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Write a file so that it is there whole or not at all."""
+    make_folder(path.parent)
+    try:
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".part")
+        try:
+            with os.fdopen(handle, "wb") as stream:
+                stream.write(data)
+            os.chmod(name, 0o666 & ~_umask())
+            os.replace(name, path)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise GramLoopError(f"{path} cannot be written: {error.strerror}") from error
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def labels_png(labels: np.ndarray) -> bytes:
+    """A label map (H, W) as a grey PNG whose values are the classes; 16 bits if there are more than 256."""
+    depth = np.uint8 if labels.max(initial=0) < 256 else np.uint16
+    buffer = io.BytesIO()
+    Image.fromarray(labels.astype(depth)).save(buffer, format="png")
+    return buffer.getvalue()
+
+
+def coco_results(image: Path, boxes: np.ndarray, scores: np.ndarray, labels: np.ndarray) -> bytes:
+    """Detections as COCO results: left, top, width, height in pixels.
+
+    The image's id is its name without the ending: a number where it is one, as in COCO's own files.
+    """
+    identity = int(image.stem) if image.stem.isascii() and image.stem.isdecimal() else image.stem
+    corners = boxes.astype(float)
+    sizes = corners[:, 2:] - corners[:, :2]
+    rows = [
+        {
+            "image_id": identity,
+            "category_id": int(label),
+            "bbox": [round(value, 3) for value in (*corner[:2].tolist(), *size.tolist())],
+            "score": round(float(score), 6),
+        }
+        for corner, size, score, label in zip(corners, sizes, scores, labels, strict=True)
+    ]
+    return ("[\n" + ",\n".join(json.dumps(row) for row in rows) + "\n]\n").encode()

@@ -1,0 +1,136 @@
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from pycocotools.coco import COCO
+
+from gramloop.errors import GramLoopError
+from gramloop.tasks.outputs import coco_results, find_jobs, labels_png, write_whole
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for name in (
+        "b.jpg",
+        "a.png",
+        "inner/c.JPEG",
+        "notes.txt",
+        ".hidden.png",
+        "a.replayed.png",
+        "a.picture.png",
+    ):
+        (tmp_path / "in" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "in" / name).write_bytes(b"")
+    return tmp_path / "in"
+
+
+def names(jobs, root):
+    return [str(job.target.relative_to(root)) for job in jobs]
+
+
+def test_a_folder_stands_for_the_images_below_it(folder):
+    jobs = find_jobs([str(folder)], Path("out"))
+    assert [job.image.name for job in jobs] == ["a.png", "b.jpg", "c.JPEG"]
+    assert names(jobs, "out") == ["a", "b", "inner/c"]
+    assert jobs[2].result("replayed", ".json") == Path("out/inner/c.replayed.json")
+
+
+def test_files_and_globs_and_no_image_twice(folder):
+    jobs = find_jobs([str(folder / "b.jpg"), str(folder / "*.*"), str(folder / "missing.png")], Path("out"))
+    assert names(jobs, "out") == ["b", "a", "missing"]
+    assert names(find_jobs([str(folder / "**" / "c*")], Path("out")), "out") == ["c"]
+
+
+def test_a_file_whose_name_looks_like_a_glob_is_that_file(tmp_path):
+    (tmp_path / "a[1].png").write_bytes(b"")
+    (tmp_path / "a1.png").write_bytes(b"")
+    assert names(find_jobs([str(tmp_path / "a[1].png")], Path("out")), "out") == ["a[1]"]
+
+
+def test_results_that_would_overwrite_each_other_are_refused(folder):
+    (folder / "inner" / "b.png").write_bytes(b"")
+    with pytest.raises(GramLoopError, match=r"b\.jpg and .*b\.png would both be written"):
+        find_jobs([str(folder / "b.jpg"), str(folder / "inner" / "b.png")], Path("out"))
+
+
+def test_nothing_found_is_said(tmp_path):
+    with pytest.raises(GramLoopError, match="holds no images"):
+        find_jobs([str(tmp_path)], Path("out"))
+    with pytest.raises(GramLoopError, match="no image matches"):
+        find_jobs([str(tmp_path / "*.png")], Path("out"))
+
+
+@pytest.mark.parametrize(("top", "mode"), [(255, "L"), (256, "I;16")])
+def test_label_maps_come_back(top, mode):
+    labels = np.random.default_rng(0).integers(0, top + 1, (20, 30))
+    labels[0, 0] = top
+    image = Image.open(io.BytesIO(labels_png(labels)))
+    assert image.mode == mode
+    assert np.array_equal(np.asarray(image), labels)
+
+
+def test_detections_are_results_that_coco_s_own_tools_read(tmp_path):
+    annotations = COCO()
+    annotations.dataset = {
+        "info": {},
+        "images": [{"id": 139, "width": 100, "height": 80}],
+        "categories": [{"id": 3, "name": "car"}, {"id": 90, "name": "toothbrush"}],
+        "annotations": [],
+    }
+    annotations.createIndex()
+    boxes = np.array([[1.5, 2, 11.5, 22], [0, 0, 100, 80]], np.float32)
+    data = coco_results(Path("x/000000000139.jpg"), boxes, np.array([0.9, 0.25]), np.array([3, 90]))
+    (tmp_path / "results.json").write_bytes(data)
+    results = annotations.loadRes(str(tmp_path / "results.json"))
+    found = results.loadAnns(results.getAnnIds(imgIds=[139]))
+    assert [each["bbox"] for each in found] == [[1.5, 2, 10, 20], [0, 0, 100, 80]]
+    assert [(each["category_id"], each["score"]) for each in found] == [(3, 0.9), (90, 0.25)]
+    assert (
+        json.loads(coco_results(Path("cat.jpg"), boxes[:1], np.ones(1), np.ones(1)))[0]["image_id"] == "cat"
+    )
+    assert json.loads(coco_results(Path("cat.jpg"), boxes[:0], np.ones(0), np.ones(0))) == []
+
+
+def test_a_file_that_cannot_be_written_leaves_nothing_behind(tmp_path):
+    (tmp_path / "taken").mkdir()
+    with pytest.raises(GramLoopError, match="taken cannot be written"):
+        write_whole(tmp_path / "taken", b"data")
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(GramLoopError, match="cannot be made"):
+        write_whole(tmp_path / "file" / "below", b"data")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "taken"]
+
+
+def test_new_files_have_the_usual_permissions(tmp_path):
+    (tmp_path / "plain").write_bytes(b"")
+    write_whole(tmp_path / "ours", b"")
+    assert (tmp_path / "ours").stat().st_mode == (tmp_path / "plain").stat().st_mode
+
+
+def test_a_killed_writer_leaves_the_old_or_the_new_file(tmp_path):
+    path = tmp_path / "result"
+    program = (
+        "import sys, pathlib\nfrom gramloop.tasks.outputs import write_whole\n"
+        "while True:\n    for letter in b'ab':\n"
+        "        write_whole(pathlib.Path(sys.argv[1]), bytes([letter]) * 8_000_000)\n"
+    )
+    writer = subprocess.Popen([sys.executable, "-c", program, str(path)], env=os.environ)
+    try:
+        deadline = time.monotonic() + 60
+        while not path.exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        time.sleep(0.05)
+    finally:
+        writer.send_signal(signal.SIGKILL)
+        writer.wait()
+    data = path.read_bytes()
+    assert len(data) == 8_000_000
+    assert data in (b"a" * len(data), b"b" * len(data))
