@@ -156,7 +156,7 @@ class Loop:
         refined = None
         if index == self.place.end:
             refined = self._at_window_end(BlockCall.of(self.host, args, kwargs), states_of(output))
-        if self.config.update_at == "final":
+        if self.config.update_at == "final" and index >= self.place.end:
             refined = self._on_ordinary_suffix(index, states_of(output))
         elif index == self.place.probe and self._probe is not None and self._trace:
             self._record_post_drift(states_of(output) if refined is None else refined)
