@@ -33,6 +33,24 @@ def test_ade20k_is_found_below_its_usual_folder_and_counts_150_classes(tmp_path)
         open_semantic(tmp_path, classes=ade20k_classes(tmp_path), expected_images=2000)
 
 
+def test_sets_without_splits_or_with_folders_of_their_own_are_opened_whole(tmp_path):
+    write_semantic(tmp_path / "cities", 2)
+    for kind in ("images", "annotations"):
+        (tmp_path / "cities" / kind / "validation").rename(tmp_path / "cities" / kind / "zurich")
+    data = open_semantic(tmp_path / "cities")
+    assert [record.image_id for record in data] == ["zurich/scene_000", "zurich/scene_001"]
+    assert data[0].name == "zurich/scene_000.jpg"
+    for kind in ("images", "annotations"):
+        for path in (tmp_path / "cities" / kind / "zurich").iterdir():
+            path.rename(path.parent.parent / path.name)
+        (tmp_path / "cities" / kind / "zurich").rmdir()
+    assert len(open_semantic(tmp_path / "cities")) == 2
+    with pytest.raises(
+        GramLoopError, match="no split 'val' with images and labels; images/ holds no subfolders"
+    ):
+        open_semantic(tmp_path / "cities", split="val")
+
+
 def test_ade20k_names_come_from_its_own_table(tmp_path):
     write_semantic(tmp_path, 1, classes=None)
     rows = "".join(f"{n}\t0.1\t10\t1\tname {n}, other\n" for n in range(1, 151))
@@ -125,7 +143,9 @@ def test_strange_label_values_and_missing_class_lists_are_named(tmp_path):
     (tmp_path / "classes.txt").unlink()
     with pytest.raises(GramLoopError, match=r"classes.txt is missing: it lists the class names"):
         open_semantic(tmp_path)
-    with pytest.raises(GramLoopError, match="has no split 'test'; images/ holds validation"):
+    with pytest.raises(
+        GramLoopError, match="has no split 'test' with images and labels; images/ holds validation"
+    ):
         open_semantic(tmp_path, split="test", classes=ClassList.numbered_from_one(["a"]))
     with pytest.raises(GramLoopError, match="has no instances"):
         record.instances()

@@ -13,7 +13,7 @@ from gramloop.data.checks import Check, Problems
 from gramloop.data.coco import COCO_CATEGORIES_ONLY, COCO_VAL2017, Expected, coco_root, open_coco
 from gramloop.data.manifest import read_manifest
 from gramloop.data.records import DataSet, Record, Task
-from gramloop.data.semantic import ADE20K_IMAGES, ade20k_classes, open_semantic, semantic_root
+from gramloop.data.semantic import ADE20K_IMAGES, DEFAULT_SPLIT, ade20k_classes, open_semantic, semantic_root
 from gramloop.data.shifted import Encoding, Shift, shift_data_set
 from gramloop.data.suites import SEVERITIES, Condition, Suite, find_suite
 from gramloop.errors import GramLoopError
@@ -30,7 +30,7 @@ COCO_O_BOXES = 26624
 class ReadOptions:
     """How a set is read: which part, which class list, how thoroughly, and whether it must be complete."""
 
-    split: str = "validation"
+    split: str = DEFAULT_SPLIT
     classes: Path | None = None
     task: Task | None = None
     check: Check = "headers"

@@ -17,6 +17,8 @@ from gramloop.errors import GramLoopError
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff")
 LABEL_SUFFIXES = (".png", ".tif", ".tiff", ".bmp")
+DEFAULT_SPLIT = "validation"
+KNOWN_SPLITS = ("training", "validation", "train", "val", "test")
 LABEL_FOLDERS = ("annotations", "labels")
 CLASS_FILE = "classes.txt"
 ADE20K_FOLDER = "ADEChallengeData2016"
@@ -36,7 +38,7 @@ def semantic_root(root: Path) -> Path | None:
 def open_semantic(
     root: Path | str,
     *,
-    split: str = "validation",
+    split: str = DEFAULT_SPLIT,
     classes: ClassList | Path | str | None = None,
     check: Check = "headers",
     expected_images: int | None = None,
@@ -81,11 +83,9 @@ def _split_folders(folder: Path, split: str) -> tuple[Path, Path]:
     if (images / split).is_dir() and (labels / split).is_dir():
         return images / split, labels / split
     subfolders = sorted(child.name for child in images.iterdir() if child.is_dir())
-    if subfolders and not any(child.is_file() for child in images.iterdir()):
-        if any((images / known).is_dir() for known in ("training", "validation", "train", "val")):
-            raise GramLoopError(f"{folder} has no split {split!r}; images/ holds {', '.join(subfolders)}")
-    elif split != "validation":
-        raise GramLoopError(f"{folder} has no splits, so no {split!r}; leave the split out")
+    if split != DEFAULT_SPLIT or any(name in KNOWN_SPLITS for name in subfolders):
+        held = ", ".join(subfolders) or "no subfolders"
+        raise GramLoopError(f"{folder} has no split {split!r} with images and labels; images/ holds {held}")
     return images, labels
 
 
