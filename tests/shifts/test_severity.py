@@ -50,7 +50,7 @@ def test_settings_without_a_rule_end_at_five():
         steps.at("glass_blur", 6)
 
 
-@pytest.mark.parametrize("severity", [0, -1, 1.5, True])
+@pytest.mark.parametrize("severity", [0, -1, 1.5, True, "3", None])
 def test_a_severity_is_a_whole_number_from_one(severity):
     with pytest.raises(GramLoopError, match="whole number from 1"):
         Steps((1, 2, 3, 4, 5)).at("fog", severity)

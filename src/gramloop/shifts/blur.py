@@ -88,7 +88,7 @@ def glass_blur(image: Image, sigma: float, reach: int, rounds: int, rng: np.rand
     area = (height - 2 * reach, width - 2 * reach)
     offsets = rng.integers(-reach, reach, size=(rounds, 2, *area), dtype=np.int8)
     came_from = scatter(height, width, reach, offsets)
-    scattered = soft.reshape(height * width, -1)[came_from].reshape(image.shape)
+    scattered = soft.reshape(height * width, -1).take(came_from, axis=0).reshape(image.shape)
     return to_bytes(gaussian(scattered.astype(np.float32), sigma))
 
 

@@ -19,7 +19,8 @@ T = TypeVar("T")
 
 def check_severity(name: str, severity: int) -> int:
     """The severity as a plain int, or an error if it is no whole number from 1."""
-    if isinstance(severity, bool) or int(severity) != severity or severity < 1:
+    whole = hasattr(severity, "__index__") and not isinstance(severity, bool)
+    if not whole or severity < 1:
         raise GramLoopError(f"severity {severity!r} of {name}: a whole number from 1 is expected")
     return int(severity)
 
