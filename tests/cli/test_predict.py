@@ -172,6 +172,7 @@ MISUSES = {
     "replays": (["--replays", "-1"], "replays is -1"),
     "threshold": (["--threshold", "7"], "--threshold is a score from 0 to 1"),
     "device": (["--device", "abacus"], "--device abacus is not on this machine"),
+    "short side": (["--short-side", "0"], "must be positive"),
     "crop": (["--crop", "64"], "--crop belongs to --task segment"),
 }
 

@@ -27,6 +27,11 @@ Predict = Callable[["np.ndarray", "Job"], None]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the arguments."""
+    parser.epilog = (
+        "For each image DIR gets NAME.ordinary and NAME.replayed, as .png (grey levels are classes) or .json "
+        "(COCO results), and NAME.picture.png with input, both predictions, drift and gate. Results of earlier "
+        "runs are replaced. An image that cannot be done costs one sentence and the exit code 2."
+    )
     parser.add_argument("images", nargs="+", metavar="IMAGE", help="files, folders or globs")
     parser.add_argument("--task", required=True, choices=("segment", "detect"))
     parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="folder for the results")
@@ -160,7 +165,8 @@ def _device(name: str | None) -> torch.device:
 def _segment(args: argparse.Namespace, replay: ReplayConfig | None, device: torch.device) -> Predict:
     from gramloop.tasks.segment import SegmentConfig, load_segmenter
 
-    sizes = {name: getattr(args, name) for name in ("short_side", "crop", "stride") if getattr(args, name)}
+    given = ((name, getattr(args, name)) for name in ("short_side", "crop", "stride"))
+    sizes = {name: value for name, value in given if value is not None}
     config = SegmentConfig(mode="whole" if args.whole else "slide", **sizes)
     segmenter = load_segmenter(args.backbone, args.head, config=config, device=device, verify=args.verify)
     _check_replay(replay, segmenter)
@@ -188,9 +194,9 @@ def _detect(args: argparse.Namespace, replay: ReplayConfig | None, device: torch
     from gramloop.tasks.detect import DetectConfig, load_detector
 
     for name in ("crop", "stride", "whole"):
-        if getattr(args, name):
+        if getattr(args, name) not in (None, False):
             raise GramLoopError(f"--{name} belongs to --task segment; a detector has windows of its own")
-    config = DetectConfig(short_side=args.short_side) if args.short_side else DetectConfig()
+    config = DetectConfig() if args.short_side is None else DetectConfig(short_side=args.short_side)
     detector = load_detector(args.backbone, args.head, config=config, device=device, verify=args.verify)
     _check_replay(replay, detector)
 
