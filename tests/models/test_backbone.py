@@ -68,15 +68,17 @@ def test_the_rotary_periods_are_those_of_the_file(golden, golden_file, tmp_path)
     assert difference.abs().max() > 1e-4
 
 
+@pytest.mark.parametrize("inner", [False, True], ids=["backbone", "model inside"])
 @pytest.mark.parametrize("move", [torch.nn.Module.bfloat16, torch.nn.Module.double, torch.nn.Module.float])
-def test_moving_a_backbone_does_not_round_its_periods(move, golden_file, tmp_path):
+def test_moving_a_backbone_does_not_round_its_periods(move, inner, golden_file, tmp_path):
     path = rounded_periods(golden_file("backbone_s"), tmp_path)
     before = load_backbone(path).model.rope_embeddings.inv_freq
-    moved = move(load_backbone(path))
+    moved = load_backbone(path)
+    move(moved.model if inner else moved)
+    features = moved(torch.rand(1, 3, 32, 32), [0])[0].tokens
     after = moved.model.rope_embeddings.inv_freq
     assert after.dtype == torch.float32
     assert torch.equal(after, before)
-    features = moved(torch.rand(1, 3, 32, 32), [0])[0].tokens
     assert features.dtype == moved.model.norm.weight.dtype
     assert features.isfinite().all()
 
@@ -122,6 +124,22 @@ def test_parameters_are_frozen_and_the_model_evaluates(golden_file):
     backbone = load_backbone(golden_file("backbone_s"))
     assert not any(value.requires_grad for value in backbone.parameters())
     assert not any(module.training for module in backbone.modules())
+
+
+def test_blocks_in_bfloat16_give_float32_features(golden, golden_file, monkeypatch):
+    """What a GPU does; a CPU can do it too, but is not asked to."""
+    x = golden("backbone_s").values["x"]
+    backbone = load_backbone(golden_file("backbone_s"))
+    inputs = []
+    backbone.blocks[2].mlp.up_proj.register_forward_hook(
+        lambda module, args, output: inputs.append(output.dtype)
+    )
+    exact = backbone(x, [7])[0].tokens
+    monkeypatch.setattr(backbone, "_uses_autocast", lambda pixels: True)
+    rounded = backbone(x, [7])[0].tokens
+    assert inputs == [torch.float32, torch.bfloat16]
+    assert rounded.dtype == torch.float32
+    assert 1e-4 < (rounded - exact).abs().max() < 0.2  # bfloat16 keeps three digits
 
 
 def test_precision_by_argument(golden_file):

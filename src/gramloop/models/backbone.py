@@ -89,6 +89,7 @@ class Backbone(nn.Module):
     def features(self, pixels: Tensor, taps: Sequence[int]) -> list[Tap]:  # (B, 3, H, W)
         """The outputs of the blocks ``taps``, each after the final norm, in the order asked for."""
         wanted, grid = self.check_taps(taps), self.grid(pixels)
+        self._restore_frequencies()  # somebody may have moved the inner model alone
         states: dict[int, Tensor] = {}
         with torch.autocast(pixels.device.type, self.autocast, enabled=self._uses_autocast(pixels)):
             weight = self.model.embeddings.patch_embeddings.weight
@@ -152,11 +153,14 @@ class Backbone(nn.Module):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        self._restore_frequencies()
+        return self
+
+    def _restore_frequencies(self) -> None:
         rope = self.model.rope_embeddings
-        if self._inv_freq is not None:
+        if self._inv_freq is not None and rope.inv_freq is not self._inv_freq:
             self._inv_freq = self._inv_freq.to(rope.inv_freq.device)
             rope.inv_freq = self._inv_freq
-        return self
 
 
 def load_backbone(

@@ -3,7 +3,8 @@
 A model is built on the meta device, where it weighs nothing. A *plan* says, for each of its tensors, which
 entries of the file it is made of. The plan is first compared with the file, names and shapes, and nothing is
 loaded if they differ; then the tensors are assigned. Where neither precision nor device changes, a tensor
-stays a view of the memory-mapped file, so that loading costs nothing and processes share the memory.
+stays a view of the memory-mapped file, so that loading costs nothing and processes share the memory; such a
+file may be deleted or replaced while the model lives, but not be written into.
 Otherwise the file is mapped anew for every few tensors, which gives the pages already read back to the
 system: the peak is the model plus one such group.
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import pickle
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -39,7 +41,7 @@ class Checkpoint:
 
     path: Path
     shapes: Shapes
-    sizes: dict[str, int] = field(repr=False)  # bytes
+    dtypes: dict[str, torch.dtype] = field(repr=False)
     open: Callable[[], Mapping[str, Tensor]] = field(repr=False)  # maps the file anew
 
     def under(self, prefix: str) -> Checkpoint:
@@ -48,7 +50,7 @@ class Checkpoint:
         return Checkpoint(
             self.path,
             {name[len(prefix) :]: self.shapes[name] for name in inside},
-            {name[len(prefix) :]: self.sizes[name] for name in inside},
+            {name[len(prefix) :]: self.dtypes[name] for name in inside},
             lambda: {
                 name[len(prefix) :]: value for name, value in self.open().items() if name in set(inside)
             },
@@ -60,7 +62,7 @@ class Checkpoint:
         return Checkpoint(
             self.path,
             {name: shape for name, shape in self.shapes.items() if name in kept},
-            {name: size for name, size in self.sizes.items() if name in kept},
+            {name: dtype for name, dtype in self.dtypes.items() if name in kept},
             lambda: {name: value for name, value in self.open().items() if name in kept},
         )
 
@@ -145,7 +147,7 @@ def load(
     """
     check(checkpoint, planned_shapes(plan) | dict(also or {}))
     device = torch.device(device)
-    for group in _groups(checkpoint, plan):
+    for group in [list(plan)] if _fits(checkpoint, dtype, device) else _groups(checkpoint, plan):
         tensors = checkpoint.open()
         for target in group:
             _assign(module, target, _convert(plan[target].make(tensors), dtype, device))
@@ -180,6 +182,12 @@ def _convert(value: Tensor, dtype: torch.dtype | None, device: torch.device) -> 
     return value.to(device, dtype if value.is_floating_point() else None)
 
 
+def _fits(checkpoint: Checkpoint, dtype: torch.dtype | None, device: torch.device) -> bool:
+    """Whether the tensors can be used as the file has them."""
+    kinds = {kind for kind in checkpoint.dtypes.values() if kind.is_floating_point}
+    return device.type == "cpu" and (dtype is None or kinds <= {dtype})
+
+
 def _assign(module: nn.Module, name: str, value: Tensor) -> None:
     parent, _, leaf = name.rpartition(".")
     owner = module.get_submodule(parent)
@@ -189,17 +197,16 @@ def _assign(module: nn.Module, name: str, value: Tensor) -> None:
 
 def _groups(checkpoint: Checkpoint, plan: Plan) -> Iterator[list[str]]:
     """The targets of a plan in groups of about a fortieth of the file; a large file gets a progress bar."""
-    total = sum(checkpoint.sizes.values())
+    sizes = {
+        name: math.prod(checkpoint.shapes[name]) * kind.itemsize for name, kind in checkpoint.dtypes.items()
+    }
+    total = sum(sizes.values())
     groups: list[list[str]] = [[]]
     gathered: set[str] = set()
     for target, source in plan.items():
         new = set(source.reads) - gathered
-        size = sum(checkpoint.sizes[name] for name in gathered)
-        if (
-            gathered
-            and new
-            and size + sum(checkpoint.sizes[name] for name in new) > max(total / _GROUPS, _SMALL)
-        ):
+        size = sum(sizes[name] for name in gathered | new)
+        if gathered and new and size > max(total / _GROUPS, _SMALL):
             groups.append([])
             gathered = set()
         groups[-1].append(target)
@@ -218,7 +225,7 @@ def _describe(path: Path, reader: Callable[[], Mapping[str, Tensor]]) -> Checkpo
     return Checkpoint(
         path,
         {name: tuple(value.shape) for name, value in tensors.items()},
-        {name: value.nbytes for name, value in tensors.items()},
+        {name: value.dtype for name, value in tensors.items()},
         reader,
     )
 
