@@ -37,25 +37,20 @@ def x() -> Tensor:
     return build("DINOv3ViTModel")[1]
 
 
-SETTINGS = {
-    "the method": {},
-    "update at the final layer": {"update_at": "final"},
-    "matched strength": {"gate": "uniform", "strength": "matched"},
-}
-
-
-@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
+@pytest.mark.parametrize("settings", [{}, {"update_at": "final"}], ids=["the method", "update at the final layer"])
 def test_compiles_into_one_graph(features: Features, x: Tensor, settings: dict) -> None:
+    graphs = []
+
+    def counting_backend(graph: torch.fx.GraphModule, inputs: list[Tensor]):
+        graphs.append(graph)
+        return graph.forward
+
     with torch.no_grad(), gramloop.attached(features, window=WINDOW, **settings):
         expected = features(x)
         torch._dynamo.reset()
-        explanation = torch._dynamo.explain(features)(x)
-        assert explanation.graph_count == 1, explanation.break_reasons
-        assert explanation.graph_break_count == 0
-        torch._dynamo.reset()
-        compiled = torch.compile(features, fullgraph=True, backend="aot_eager")
-        # the compiler may reorder float32 sums; features have scale 4
-        torch.testing.assert_close(compiled(x), expected, rtol=0, atol=1e-5)
+        compiled = torch.compile(features, fullgraph=True, backend=counting_backend)  # a break would raise
+        assert torch.equal(compiled(x), expected)
+    assert len(graphs) == 1
 
 
 @pytest.mark.slow
@@ -63,6 +58,7 @@ def test_compiles_with_the_default_backend(features: Features, x: Tensor) -> Non
     with torch.no_grad(), gramloop.attached(features, window=WINDOW):
         expected = features(x)
         compiled = torch.compile(features, fullgraph=True)
+        # the compiler may reorder float32 sums; features have scale 4
         torch.testing.assert_close(compiled(x), expected, rtol=0, atol=1e-5)
 
 
