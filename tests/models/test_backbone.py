@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from golden import released_shapes
+from gramloop import ReplayConfig, attached
 from gramloop.errors import GramLoopError
 from gramloop.models.backbone import (
     SHAPES,
@@ -31,6 +32,30 @@ def test_every_tap_of_a_released_file_is_the_reference(name, golden, golden_file
         assert torch.equal(tap.map[:, :, 1, 2], tap.patches[:, 1 * tap.grid[1] + 2])
         assert (tap.cls - expected.values[f"plain.cls.{index}"]).abs().max() <= FEATURES
         assert (tap.registers - expected.values[f"plain.reg.{index}"]).abs().max() <= FEATURES
+
+
+@pytest.mark.parametrize(
+    ("run", "replay"),
+    [
+        ("gramloop", ReplayConfig(window=(3, 4))),
+        ("gramloop_k4", ReplayConfig(window=(3, 4), replays=4)),
+        ("endpoint", ReplayConfig(window=(3, 4), gate_at="end")),
+        ("final_filter", ReplayConfig(window=(3, 4), update_at="final")),
+    ],
+)
+@pytest.mark.parametrize("name", GOLDEN)
+def test_a_replay_on_a_released_file_is_the_reference(name, run, replay, golden, golden_file):
+    expected = golden(name)
+    backbone = load_backbone(golden_file(name))
+    taps = expected.config["taps"]
+    with torch.no_grad(), attached(backbone.model, replay, keep=[5, 7]) as loop:
+        found = backbone(expected.values["x"], taps)
+    for index, tap in zip(taps, found, strict=True):
+        assert (tap.patches - expected.values[f"{run}.tap.{index}"]).abs().max() <= FEATURES
+        assert (tap.cls - expected.values[f"{run}.cls.{index}"]).abs().max() <= FEATURES
+    for index in (5, 7):
+        ordinary = backbone.tap(loop.ordinary[index], found[0].grid)
+        assert (ordinary.patches - expected.values[f"plain.tap.{index}"]).abs().max() <= FEATURES
 
 
 @pytest.mark.parametrize("name", sorted(set(SHAPES) - {"vitl16_sat"}))
