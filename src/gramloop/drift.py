@@ -21,7 +21,7 @@ _PAIRWISE_LIMIT = 4
 # Up to this many patches one N x N product beats the bookkeeping of tiles.
 _UNTILED_PATCHES = 512
 _TILES = 8
-_TINY = 1e-12
+_TINY = 1e-24  # of a squared length
 
 
 class GramAnchor:
@@ -33,18 +33,18 @@ class GramAnchor:
         self._count = patches.shape[1] if valid is None else valid.sum(1).clamp(min=1)[:, None]
         with full_float32(patches.device):
             self._P0 = self._only_valid(patches.float())
-            self._norm0 = _norm(self._P0)
+            self._norm0 = torch.linalg.vector_norm(self._P0, dim=-1, keepdim=True).clamp_(min=_TINY**0.5)
 
     def drift(self, patches: Tensor) -> Tensor:
         """Mean squared change of each patch's Gram row, (B, N) float32; 0 on invalid patches."""
         with full_float32(patches.device):
-            D, M = self._change_and_middle(self._only_valid(patches.float()))
+            D, M2 = self._change_and_sum(self._only_valid(patches.float()))
             # One image at a time: the same bits alone or in a batch, and the memory of one image.
-            rows = [_squared_row_change(d, m) for d, m in zip(D, M, strict=True)]
-            return torch.stack(rows) / self._count
+            rows = [_squared_row_change(d, m) for d, m in zip(D, M2, strict=True)]
+            return torch.stack(rows) / (4 * self._count)
 
-    def _change_and_middle(self, P1: Tensor) -> tuple[Tensor, Tensor]:
-        """D = Q1 - Q0 and M = (Q0 + Q1) / 2 of the L2-normalised patches, each (B, N, C).
+    def _change_and_sum(self, P1: Tensor) -> tuple[Tensor, Tensor]:
+        """D = Q1 - Q0 and 2 M = Q0 + Q1 of the L2-normalised patches, each (B, N, C).
 
         Subtracting rounded unit vectors would cost three digits of D. Written with the step
         S = P1 - P0 and the change of the norms, every term is as small as D itself, as long as the
@@ -52,31 +52,27 @@ class GramAnchor:
         """
         P0, norm0 = self._P0, self._norm0
         S = P1 - P0
-        scratch = P0 + P1
-        squares = scratch.mul_(S).sum(-1, keepdim=True)  # |P1|² - |P0|²
-        norm1 = _norm(P1)
-        change = -squares / (norm0 * norm1 * (norm0 + norm1))  # 1/|P1| - 1/|P0|
-        D = S.div_(norm1).addcmul_(P0, change)
-        M = torch.div(P0, norm0, out=scratch).add_(D, alpha=0.5)
-        return D, M
+        scratch = S * P0
+        longer = (
+            2 * scratch.sum(-1, keepdim=True) + torch.linalg.vector_norm(S, dim=-1, keepdim=True).square()
+        )
+        norm1 = (norm0.square() + longer).clamp_(min=_TINY).sqrt_()  # longer = |P1|² - |P0|²
+        D = S.div_(norm1).addcmul_(P0, longer / (norm0 * norm1 * (norm0 + norm1)), value=-1.0)
+        return D, torch.addcmul(D, P0, 2 / norm0, out=scratch)
 
     def _only_valid(self, patches: Tensor) -> Tensor:
         return patches if self._valid is None else patches.masked_fill(~self._valid[..., None], 0.0)
 
 
-def _norm(patches: Tensor) -> Tensor:
-    return torch.linalg.vector_norm(patches, dim=-1, keepdim=True).clamp_(min=_TINY)
-
-
-def _squared_row_change(D: Tensor, M: Tensor) -> Tensor:
-    """Sum over q of the squared entry (p, q) of D Mᵀ + M Dᵀ, for each patch p: (N, C), (N, C) -> (N,)."""
+def _squared_row_change(D: Tensor, M2: Tensor) -> Tensor:
+    """4 N times the drift: row sums of squares of D (2M)ᵀ + 2M Dᵀ, (N, C), (N, C) -> (N,)."""
     patches, channels = D.shape
     if patches > _PAIRWISE_LIMIT * channels:
-        return _from_channel_products(D, M)
+        return _from_channel_products(D, M2)
     if patches <= _UNTILED_PATCHES:
-        A = D @ M.T
+        A = D @ M2.T
         return (A + A.T).square_().sum(1)
-    return _from_symmetric_tiles(D, M)
+    return _from_symmetric_tiles(D, M2)
 
 
 def _from_symmetric_tiles(D: Tensor, M: Tensor) -> Tensor:
@@ -96,6 +92,6 @@ def _from_symmetric_tiles(D: Tensor, M: Tensor) -> Tensor:
 def _from_channel_products(D: Tensor, M: Tensor) -> Tensor:
     """The same row sums as quadratic forms of C x C matrices: O(N C²), for many patches."""
     change = torch.addmm(D @ (M.T @ M), M, D.T @ M, alpha=2.0)
-    total = (change.mul_(D)).sum(1)
+    total = change.mul_(D).sum(1)
     total += torch.mm(M, D.T @ D, out=change).mul_(M).sum(1)
     return total

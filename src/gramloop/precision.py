@@ -15,16 +15,20 @@ def full_float32(device: torch.device) -> Iterator[None]:
     A bfloat16 Gram errs by about as much as a typical drift. Inside a compiled or exported graph the
     process-wide product precision cannot be switched: there, leave it at PyTorch's default, "highest".
     """
-    with torch.autocast(device.type, enabled=False):
-        if torch.compiler.is_compiling():
-            yield
-            return
-        before = torch.get_float32_matmul_precision()
-        if before == "highest":
-            yield
-            return
-        torch.set_float32_matmul_precision("highest")
-        try:
-            yield
-        finally:
-            torch.set_float32_matmul_precision(before)
+    if torch.is_autocast_enabled(device.type):
+        with torch.autocast(device.type, enabled=False):
+            yield from _full_products()
+    else:
+        yield from _full_products()
+
+
+def _full_products() -> Iterator[None]:
+    before = "highest" if torch.compiler.is_compiling() else torch.get_float32_matmul_precision()
+    if before == "highest":
+        yield
+        return
+    torch.set_float32_matmul_precision("highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)

@@ -81,8 +81,8 @@ def load_golden_dinov3(golden: Golden):
     """transformers' DINOv3ViTModel with the reference weights."""
     weights = golden.weights
     shapes = {name: tuple(value.shape) for name, value in weights.items()}
-    sizes = {name: value.nbytes for name, value in weights.items()}
-    return load_backbone(Checkpoint(Path("golden"), shapes, sizes, lambda: weights)).model
+    dtypes = {name: value.dtype for name, value in weights.items()}
+    return load_backbone(Checkpoint(Path("golden"), shapes, dtypes, lambda: weights)).model
 
 
 def timm_eva(golden: Golden) -> GoldenHost:
