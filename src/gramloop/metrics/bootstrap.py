@@ -1,0 +1,183 @@
+"""Paired bootstrap intervals: over shift families, and over images.
+
+Both draw with replacement, apply the same draw to both methods, and report the percentile interval of the
+difference. The stream is numpy's PCG64 from the seed given; families are drawn in the order of their sorted
+names, one row of whole numbers per replicate, so that an interval can be reproduced to the last digit.
+
+Percentile intervals are a little narrow where there is little to draw from. For normal family effects the
+95% interval covers the truth in about 92% of suites of 15 or 17 families, 94% of 50, and 95% of 200 or more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gramloop.errors import GramLoopError
+from gramloop.metrics.miou import Stacked, mean_iou
+
+REPLICATES = 10_000
+SEED = 20260724
+LEVEL = 0.95
+ROWS_AT_ONCE = 250  # replicates held in memory together
+
+Weights = NDArray[np.int64]  # (replicates, images): how often each image was drawn
+Delta = Callable[[Weights], NDArray[np.float64]]  # (replicates,): the paired difference of each draw
+Verdict = Literal["helps", "hurts", "cannot be told"]
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A difference and the range its resamples span."""
+
+    estimate: float
+    low: float
+    high: float
+    level: float = LEVEL
+    replicates: int = REPLICATES
+    units: int = 0  # families or images drawn from
+
+    def __str__(self) -> str:
+        return f"{self.estimate:+.3f} [{self.low:+.3f}, {self.high:+.3f}]"
+
+
+def verdict(interval: Interval) -> Verdict:
+    """What an interval says of a gain, in plain words."""
+    if interval.low > 0:
+        return "helps"
+    return "hurts" if interval.high < 0 else "cannot be told"
+
+
+def cluster_bootstrap(
+    deltas: Mapping[str, Sequence[float] | NDArray[Any]],
+    *,
+    replicates: int = REPLICATES,
+    seed: int = SEED,
+    level: float = LEVEL,
+) -> Interval:
+    """The interval of the mean gain over shift families.
+
+    Args:
+        deltas: for each family its gains, one per severity. A family is drawn with all its severities.
+        replicates: how many suites are drawn.
+        seed: of the stream of draws.
+        level: the share of draws inside the interval.
+    """
+    table = _family_table(deltas)  # (families, severities)
+    means = table.mean(axis=1)  # families have equal weight, so a suite's mean is the mean of these
+    draws = _generator(seed).integers(0, len(means), size=(replicates, len(means)))
+    return _interval(float(table.mean()), means[draws].mean(axis=1), level, len(means))
+
+
+def image_bootstrap(
+    delta: Delta,
+    images: int,
+    *,
+    replicates: int = REPLICATES,
+    seed: int = SEED,
+    level: float = LEVEL,
+) -> Interval:
+    """The interval of a paired difference over resampled images.
+
+    ``delta`` gets how often each image was drawn, one row per replicate, and answers with one difference per
+    row; :func:`miou_delta`, :func:`mean_delta` and :func:`picked_delta` make such functions.
+    """
+    if images < 2:
+        raise GramLoopError(f"a bootstrap over images needs at least 2, not {images}")
+    generator, share = _generator(seed), np.full(images, 1 / images)
+    estimate = float(delta(np.ones((1, images), dtype=np.int64))[0])
+    drawn = [
+        delta(generator.multinomial(images, share, size=min(ROWS_AT_ONCE, replicates - start)))
+        for start in range(0, replicates, ROWS_AT_ONCE)
+    ]
+    return _interval(estimate, np.concatenate(drawn), level, images)
+
+
+def miou_delta(baseline: Stacked, method: Stacked) -> Delta:
+    """The gain in mIoU, from counts per image, (images, 3, K) or (conditions, images, 3, K).
+
+    With several conditions it is the gain of their mean, every condition resampled at the same images.
+    """
+    if baseline.shape != method.shape or baseline.ndim not in (3, 4):
+        raise GramLoopError(
+            f"paired counts have one shape, ([conditions,] images, 3, classes), not {baseline.shape} and {method.shape}"
+        )
+    pair = [counts[np.newaxis] if counts.ndim == 3 else counts for counts in (baseline, method)]
+    largest = max(int(counts.max(initial=0)) for counts in pair) * baseline.shape[-3]
+    if largest >= 2**53:
+        raise GramLoopError("the counts are too large to be added exactly")
+
+    def delta(weights: Weights) -> NDArray[np.float64]:
+        scores = [
+            np.mean([mean_iou(_drawn(weights, condition)) for condition in counts], axis=0) for counts in pair
+        ]
+        difference: NDArray[np.float64] = scores[1] - scores[0]
+        return difference
+
+    return delta
+
+
+def mean_delta(baseline: NDArray[Any], method: NDArray[Any]) -> Delta:
+    """The gain in a plain mean of one number per image, (images,) each."""
+    if baseline.shape != method.shape or baseline.ndim != 1:
+        raise GramLoopError(
+            f"paired statistics have one number per image, not shapes {baseline.shape} and {method.shape}"
+        )
+    gains = method.astype(np.float64) - baseline.astype(np.float64)
+    if not np.isfinite(gains).all():
+        raise GramLoopError(f"image {int(np.flatnonzero(~np.isfinite(gains))[0])} has no finite difference")
+    return lambda weights: weights @ gains / weights.sum(axis=1)
+
+
+def picked_delta(difference: Callable[[NDArray[np.int64]], float]) -> Delta:
+    """Any statistic at all, from the images drawn: called once per replicate, so as slow as it is.
+
+    ``difference`` gets the positions of the images drawn, in order and repeated as often as drawn.
+    """
+
+    def delta(weights: Weights) -> NDArray[np.float64]:
+        images = np.arange(weights.shape[1])
+        return np.array([difference(np.repeat(images, row)) for row in weights], dtype=np.float64)
+
+    return delta
+
+
+def _drawn(weights: Weights, counts: Stacked) -> NDArray[np.float64]:
+    """Counts of each replicate, (replicates, 3, K); exact, for every partial sum stays below 2**53."""
+    flat = counts.reshape(len(counts), -1).astype(np.float64)
+    return (weights.astype(np.float64) @ flat).reshape(-1, *counts.shape[1:])
+
+
+def _family_table(deltas: Mapping[str, Sequence[float] | NDArray[Any]]) -> NDArray[np.float64]:
+    if len(deltas) < 2:
+        raise GramLoopError(
+            f"a bootstrap over families needs at least 2, not {len(deltas)}: one family says nothing of others"
+        )
+    rows = {family: np.asarray(deltas[family], dtype=np.float64) for family in sorted(deltas)}
+    lengths = {len(row) for row in rows.values()}
+    if len(lengths) > 1 or 0 in lengths:
+        listed = ", ".join(f"{family} {len(row)}" for family, row in rows.items())
+        raise GramLoopError(f"every family needs a gain at each severity, but they have: {listed}")
+    for family, row in rows.items():
+        if not np.isfinite(row).all():
+            raise GramLoopError(f"the gains of {family} are not all finite: {row.tolist()}")
+    return np.stack(list(rows.values()))
+
+
+def _generator(seed: int) -> np.random.Generator:
+    return np.random.Generator(np.random.PCG64(seed))
+
+
+def _interval(estimate: float, drawn: NDArray[np.float64], level: float, units: int) -> Interval:
+    if not 0 < level < 1:
+        raise GramLoopError(f"the level of an interval lies between 0 and 1, not {level}")
+    if not np.isfinite(drawn).all():
+        raise GramLoopError(
+            "some resamples have no score, because nothing that can be scored was drawn; there are too few images"
+        )
+    low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2])
+    return Interval(estimate, float(low), float(high), level, len(drawn), units)

@@ -1,0 +1,186 @@
+"""COCO's average precision over boxes, by hotcoco, or by pycocotools where hotcoco is not installed.
+
+Both are shown the same numbers and give the same curves; what is made of the curves is done here. Hand over
+every detection: COCO's limit of 100 holds for one image and one category, so a list cut to the 100 best of
+an image scores lower. Annotations are numbered afresh from 1, because pycocotools takes the number 0 for
+"no match".
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gramloop.errors import GramLoopError
+from gramloop.metrics.boxes import Detections, Truth, places
+
+Evaluator = Literal["hotcoco", "pycocotools"]
+DETECTIONS_PER_CATEGORY = 100  # of one image, as COCO's evaluator keeps them
+ALL, SMALL, MEDIUM, LARGE = range(4)  # COCO's ranges of area
+AT_50, AT_75 = 0, 5  # places of these thresholds among 0.50, 0.55, … 0.95
+
+
+@dataclass(frozen=True)
+class ApResult:
+    """Average precision in percent; NaN where the truth holds no object to be found."""
+
+    ap: float
+    ap50: float
+    ap75: float
+    small: float
+    medium: float
+    large: float
+    by_category: Mapping[int, float] = field(repr=False)
+
+
+def average_precision(
+    truth: Truth, detections: Detections, *, evaluator: Evaluator | None = None
+) -> ApResult:
+    """Score detections as COCO does.
+
+    Detections of categories that the truth does not list are passed over, as a detector may know more; at
+    least one must be listed. A detection in an image that is not to be scored is a mistake.
+    """
+    _refuse_foreign_labels(truth, detections)
+    precision = _EVALUATORS[evaluator or installed_evaluator()](*_numbered(truth, detections))
+    return ApResult(
+        ap=_mean(precision[..., ALL]),
+        ap50=_mean(precision[AT_50, ..., ALL]),
+        ap75=_mean(precision[AT_75, ..., ALL]),
+        small=_mean(precision[..., SMALL]),
+        medium=_mean(precision[..., MEDIUM]),
+        large=_mean(precision[..., LARGE]),
+        by_category={
+            category: _mean(precision[:, :, place, ALL])
+            for place, category in enumerate(sorted(truth.categories))
+        },
+    )
+
+
+def installed_evaluator() -> Evaluator:
+    """The evaluator that will be used: hotcoco, else pycocotools."""
+    if find_spec("hotcoco"):
+        return "hotcoco"
+    if find_spec("pycocotools"):
+        return "pycocotools"
+    raise GramLoopError(
+        "average precision needs the package hotcoco (or pycocotools), which is not installed"
+    )
+
+
+def _numbered(truth: Truth, detections: Detections) -> tuple[Truth, Detections]:
+    """The same with images and categories 1, 2, 3, … in their order, which decides between equal scores."""
+    images, categories = np.sort(np.asarray(truth.images)), np.sort(np.asarray(truth.categories))
+    listed = np.isin(detections.labels, categories)
+    return (
+        Truth(
+            range(1, len(images) + 1),
+            range(1, len(categories) + 1),
+            places(truth.image_ids, images) + 1,
+            np.asarray(truth.boxes, dtype=np.float64),
+            np.searchsorted(categories, truth.labels) + 1,
+            np.asarray(truth.areas, dtype=np.float64),
+            np.asarray(truth.crowd, dtype=np.bool_),
+        ),
+        Detections(
+            (places(detections.image_ids, images) + 1)[listed],
+            np.asarray(detections.boxes, dtype=np.float64)[listed],
+            np.asarray(detections.scores, dtype=np.float64)[listed],
+            np.searchsorted(categories, detections.labels[listed]) + 1,
+        ),
+    )
+
+
+def _hotcoco_precision(truth: Truth, detections: Detections) -> NDArray[np.float64]:
+    """Precision (thresholds, recalls, categories, areas) of a numbered pair."""
+    from hotcoco import COCO, COCOeval
+
+    annotated = COCO.from_arrays(
+        [{"id": number} for number in truth.images],
+        [{"id": number, "name": str(number)} for number in truth.categories],
+        truth.image_ids,
+        truth.labels,
+        truth.boxes,
+        area=truth.areas,
+        iscrowd=truth.crowd,
+    )
+    found = annotated.load_res(
+        np.column_stack([detections.image_ids, detections.boxes, detections.scores, detections.labels])
+    )
+    evaluation: Any = COCOeval(annotated, found, "bbox")
+    evaluation.params.max_dets = [DETECTIONS_PER_CATEGORY]
+    evaluation.evaluate()
+    evaluation.accumulate()
+    return np.asarray(evaluation.eval["precision"], dtype=np.float64)[..., 0]
+
+
+def _pycocotools_precision(truth: Truth, detections: Detections) -> NDArray[np.float64]:
+    """Precision (thresholds, recalls, categories, areas) of a numbered pair."""
+    from pycocotools.cocoeval import COCOeval  # type: ignore[import-untyped]
+
+    annotated = _dictionaries(
+        image_id=truth.image_ids,
+        category_id=truth.labels,
+        bbox=truth.boxes,
+        area=truth.areas,
+        iscrowd=truth.crowd.astype(np.int64),
+    )
+    found = _dictionaries(
+        image_id=detections.image_ids,
+        category_id=detections.labels,
+        bbox=detections.boxes,
+        score=detections.scores,
+        area=detections.boxes[:, 2] * detections.boxes[:, 3],
+        iscrowd=np.zeros(len(detections.scores), dtype=np.int64),
+    )
+    with contextlib.redirect_stdout(io.StringIO()):  # it speaks while it works
+        evaluation = COCOeval(*(_pycocotools_set(truth, entries) for entries in (annotated, found)), "bbox")
+        evaluation.params.maxDets = [DETECTIONS_PER_CATEGORY]
+        evaluation.evaluate()
+        evaluation.accumulate()
+    return np.asarray(evaluation.eval["precision"], dtype=np.float64)[..., 0]
+
+
+_EVALUATORS = {"hotcoco": _hotcoco_precision, "pycocotools": _pycocotools_precision}
+
+
+def _dictionaries(**columns: NDArray[Any]) -> list[dict[str, Any]]:
+    names, values = ("id", *columns), [column.tolist() for column in columns.values()]
+    return [
+        dict(zip(names, (number, *row), strict=True))
+        for number, row in enumerate(zip(*values, strict=True), start=1)
+    ]
+
+
+def _pycocotools_set(truth: Truth, annotations: list[dict[str, Any]]) -> Any:
+    from pycocotools.coco import COCO  # type: ignore[import-untyped]
+
+    collection = COCO()
+    collection.dataset = {
+        "images": [{"id": number} for number in truth.images],
+        "categories": [{"id": number} for number in truth.categories],
+        "annotations": annotations,
+    }
+    collection.createIndex()
+    return collection
+
+
+def _mean(precision: NDArray[np.float64]) -> float:
+    present = precision[precision > -1]  # -1 stands for a category without objects
+    return float(100 * present.mean()) if present.size else float("nan")
+
+
+def _refuse_foreign_labels(truth: Truth, detections: Detections) -> None:
+    labels = np.unique(detections.labels)
+    if len(labels) and not np.isin(labels, np.asarray(truth.categories)).any():
+        raise GramLoopError(
+            f"no detection has a category of the truth: detections have {labels[:5].tolist()}…, "
+            f"the truth lists {sorted(truth.categories)[:5]}…"
+        )

@@ -1,0 +1,139 @@
+"""Scores under shift: means over conditions, effective robustness, and the paired difference.
+
+Means refuse to skip: a condition without a result is named, never left out. Nothing here rounds, so a
+difference is that of the full numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gramloop.errors import GramLoopError
+
+COCO_O_DOMAINS = ("cartoon", "handmake", "painting", "sketch", "tattoo", "weather")
+EXPECTED_SHARE = 0.45  # of its COCO AP, which a detector is expected to keep on COCO-O
+
+
+class Cell(Protocol):
+    """One shift at one severity, as :class:`gramloop.data.suites.Condition`."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def severity(self) -> int: ...
+
+    def __hash__(self) -> int: ...
+
+
+C = TypeVar("C", bound=Cell)
+Key = TypeVar("Key", str, int)
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Two methods on the same thing, and the second's gain."""
+
+    baseline: float
+    method: float
+
+    @property
+    def delta(self) -> float:
+        """The gain in points, of the unrounded numbers."""
+        return self.method - self.baseline
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two methods over the shifted conditions of a suite; entry k of every field belongs to one condition."""
+
+    conditions: tuple[Cell, ...]
+    baseline: NDArray[np.float64]  # (conditions,)
+    method: NDArray[np.float64]  # (conditions,)
+
+    @property
+    def overall(self) -> Scores:
+        """The means over all conditions: mPC, or COCO-O's mAP."""
+        return Scores(float(self.baseline.mean()), float(self.method.mean()))
+
+    def by_family(self) -> dict[str, Scores]:
+        """Means over the severities of each shift, in the order of the conditions."""
+        return self._means(lambda cell: cell.name)
+
+    def by_severity(self) -> dict[int, Scores]:
+        """Means over the shifts at each severity, mildest first."""
+        return dict(sorted(self._means(lambda cell: cell.severity).items()))
+
+    def family_deltas(self) -> dict[str, NDArray[np.float64]]:
+        """Gains of each shift, one per severity: what a bootstrap over families resamples."""
+        return {
+            family: (self.method - self.baseline)[rows]
+            for family, rows in self._rows(lambda cell: cell.name).items()
+        }
+
+    def _means(self, key: Callable[[Cell], Key]) -> dict[Key, Scores]:
+        return {
+            value: Scores(float(self.baseline[rows].mean()), float(self.method[rows].mean()))
+            for value, rows in self._rows(key).items()
+        }
+
+    def _rows(self, key: Callable[[Cell], Key]) -> dict[Key, list[int]]:
+        rows: dict[Key, list[int]] = {}
+        for row, cell in enumerate(self.conditions):
+            rows.setdefault(key(cell), []).append(row)
+        return rows
+
+
+def mean_performance(results: Mapping[C, float], expected: Iterable[C]) -> float:
+    """Mean performance under corruption (mPC): the unweighted mean over all shifted conditions expected.
+
+    Clean images count for nothing here, even where they are among the conditions.
+    """
+    cells = _shifted(expected)
+    return float(_values(results, cells, "the results").mean())
+
+
+def compare(baseline: Mapping[C, float], method: Mapping[C, float], expected: Iterable[C]) -> Comparison:
+    """Two methods side by side, over all shifted conditions expected."""
+    cells = _shifted(expected)
+    return Comparison(
+        cells, _values(baseline, cells, "the baseline"), _values(method, cells, "the other method")
+    )
+
+
+def coco_o_map(ap: Mapping[str, float], domains: Iterable[str] = COCO_O_DOMAINS) -> float:
+    """COCO-O's mAP: the unweighted mean of the domains' AP, however many images each has."""
+    names = tuple(domains)
+    _refuse_missing([name for name in names if not np.isfinite(ap.get(name, np.nan))], "the results")
+    return float(np.mean([ap[name] for name in names]))
+
+
+def effective_robustness(ap_o: float, ap_coco: float) -> float:
+    """AP on COCO-O beyond what AP on COCO lets one expect: ``ap_o - 0.45 * ap_coco``, all in percent."""
+    return ap_o - EXPECTED_SHARE * ap_coco
+
+
+def _shifted(expected: Iterable[C]) -> tuple[C, ...]:
+    cells = tuple(dict.fromkeys(cell for cell in expected if cell.name != "clean"))
+    if not cells:
+        raise GramLoopError("a mean over shifts needs at least one condition that is not clean")
+    return cells
+
+
+def _values(results: Mapping[C, float], cells: tuple[C, ...], owner: str) -> NDArray[np.float64]:
+    values = np.array([results.get(cell, np.nan) for cell in cells], dtype=np.float64)
+    _refuse_missing(
+        [str(cell) for cell, value in zip(cells, values, strict=True) if not np.isfinite(value)], owner
+    )
+    return values
+
+
+def _refuse_missing(names: list[str], owner: str) -> None:
+    if names:
+        shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+        raise GramLoopError(f"{owner} lack a finite score for {shown}; a mean over the rest would mislead")
