@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gramloop.data.suites import DOMAINS, Condition, find_suite
+from gramloop.errors import GramLoopError
+from gramloop.metrics.robustness import (
+    COCO_O_DOMAINS,
+    Scores,
+    coco_o_map,
+    compare,
+    effective_robustness,
+    mean_performance,
+)
+
+SUITE = find_suite("ade20k-c").conditions
+
+
+def scores(seed: int) -> dict[Condition, float]:
+    rng = np.random.default_rng(seed)
+    return {condition: float(rng.uniform(20, 70)) for condition in (Condition("clean"), *SUITE)}
+
+
+def test_mean_performance_is_the_plain_mean_over_all_75_shifted_conditions() -> None:
+    results = scores(0)
+    shifted = [results[condition] for condition in SUITE]
+    assert len(shifted) == 75
+    assert mean_performance(results, SUITE) == pytest.approx(sum(shifted) / 75, rel=1e-14)
+    assert mean_performance(results, results) == mean_performance(results, SUITE)  # clean counts for nothing
+
+
+def test_conditions_beyond_those_expected_do_not_enter() -> None:
+    results = scores(0)
+    with_more = {**results, Condition("fog", 8): 0.0}
+    assert mean_performance(with_more, SUITE) == mean_performance(results, SUITE)
+
+
+@pytest.mark.parametrize("value", [None, np.nan, np.inf])
+def test_a_missing_condition_is_named_not_skipped(value: float | None) -> None:
+    results = scores(1)
+    if value is None:
+        del results[Condition("fog", 3)]
+    else:
+        results[Condition("fog", 3)] = value
+    with pytest.raises(GramLoopError, match=r"the results lack a finite score for fog/3; a mean over"):
+        mean_performance(results, SUITE)
+    with pytest.raises(GramLoopError, match=r"the other method lack a finite score for fog/3"):
+        compare(scores(1), results, SUITE)
+    with pytest.raises(GramLoopError, match=r"and 70 more"):
+        mean_performance({}, SUITE)
+
+
+def test_clean_images_alone_have_no_mean_over_shifts() -> None:
+    with pytest.raises(GramLoopError, match="not clean"):
+        mean_performance({Condition("clean"): 60.0}, [Condition("clean")])
+
+
+def test_coco_o_gives_every_domain_the_same_weight() -> None:
+    ap = dict(zip(DOMAINS, (10.0, 20, 30, 40, 50, 90), strict=True))
+    assert coco_o_map(ap) == 40
+    assert sorted(DOMAINS) == list(COCO_O_DOMAINS)
+    del ap["tattoo"]
+    with pytest.raises(GramLoopError, match="tattoo"):
+        coco_o_map(ap)
+
+
+def test_effective_robustness_is_zero_for_a_detector_that_keeps_45_percent() -> None:
+    assert effective_robustness(0.45 * 60, 60) == 0
+    assert effective_robustness(30, 60) == pytest.approx(3)
+
+
+def test_a_difference_is_that_of_the_unrounded_numbers() -> None:
+    """60.0004 and 60.0006 are printed as 60.000 and 60.001, but differ by 0.0002."""
+    pair = Scores(60.0004, 60.0006)
+    assert round(pair.method, 3) - round(pair.baseline, 3) == pytest.approx(0.001)
+    assert pair.delta == pytest.approx(0.0002)
+
+
+def test_a_comparison_is_cut_by_family_and_by_severity() -> None:
+    baseline, method = scores(2), scores(3)
+    comparison = compare(baseline, method, SUITE)
+    assert comparison.overall.baseline == mean_performance(baseline, SUITE)
+    assert comparison.overall.delta == pytest.approx(np.mean([method[c] - baseline[c] for c in SUITE]))
+
+    families = comparison.by_family()
+    assert len(families) == 15
+    fog = [Condition("fog", severity) for severity in range(1, 6)]
+    assert families["fog"].method == pytest.approx(np.mean([method[c] for c in fog]))
+    np.testing.assert_allclose(
+        comparison.family_deltas()["fog"], [method[c] - baseline[c] for c in fog], rtol=1e-15
+    )
+
+    severities = comparison.by_severity()
+    assert list(severities) == [1, 2, 3, 4, 5]
+    strongest = [c for c in SUITE if c.severity == 5]
+    assert severities[5].baseline == pytest.approx(np.mean([baseline[c] for c in strongest]))
+    assert np.mean([pair.delta for pair in severities.values()]) == pytest.approx(comparison.overall.delta)
