@@ -23,7 +23,8 @@ from gramloop.metrics.boxes import Detections, Truth, places
 
 Evaluator = Literal["hotcoco", "pycocotools"]
 DETECTIONS_PER_CATEGORY = 100  # of one image, as COCO's evaluator keeps them
-ALL, SMALL, MEDIUM, LARGE = range(4)  # COCO's ranges of area
+AREAS = {"all": [0, 1e10], "small": [0, 32**2], "medium": [32**2, 96**2], "large": [96**2, 1e10]}
+ALL, SMALL, MEDIUM, LARGE = range(4)  # places of these ranges
 AT_50, AT_75 = 0, 5  # places of these thresholds among 0.50, 0.55, … 0.95
 
 
@@ -48,8 +49,10 @@ def average_precision(
     Detections of categories that the truth does not list are passed over, as a detector may know more; at
     least one must be listed. A detection in an image that is not to be scored is a mistake.
     """
-    _refuse_foreign_labels(truth, detections)
-    precision = _EVALUATORS[evaluator or installed_evaluator()](*_numbered(truth, detections))
+    evaluation = matched(truth, detections, evaluator=evaluator)
+    with contextlib.redirect_stdout(io.StringIO()):
+        evaluation.accumulate()
+    precision = np.asarray(evaluation.eval["precision"])[..., 0]  # (thresholds, recalls, categories, areas)
     return ApResult(
         ap=_mean(precision[..., ALL]),
         ap50=_mean(precision[AT_50, ..., ALL]),
@@ -75,6 +78,27 @@ def installed_evaluator() -> Evaluator:
     )
 
 
+def matched(
+    truth: Truth,
+    detections: Detections,
+    *,
+    areas: tuple[str, ...] = tuple(AREAS),
+    evaluator: Evaluator | None = None,
+) -> Any:
+    """The evaluator's own object, with detections matched to objects, image by image.
+
+    Images and categories are numbered 1, 2, 3, … in their sorted order.
+    """
+    _refuse_foreign_labels(truth, detections)
+    with contextlib.redirect_stdout(io.StringIO()):  # pycocotools speaks while it works
+        evaluation = _EVALUATORS[evaluator or installed_evaluator()](*_numbered(truth, detections))
+        evaluation.params.maxDets = [DETECTIONS_PER_CATEGORY]
+        evaluation.params.areaRng = [AREAS[name] for name in areas]
+        evaluation.params.areaRngLbl = list(areas)
+        evaluation.evaluate()
+    return evaluation
+
+
 def _numbered(truth: Truth, detections: Detections) -> tuple[Truth, Detections]:
     """The same with images and categories 1, 2, 3, … in their order, which decides between equal scores."""
     images, categories = np.sort(np.asarray(truth.images)), np.sort(np.asarray(truth.categories))
@@ -98,8 +122,7 @@ def _numbered(truth: Truth, detections: Detections) -> tuple[Truth, Detections]:
     )
 
 
-def _hotcoco_precision(truth: Truth, detections: Detections) -> NDArray[np.float64]:
-    """Precision (thresholds, recalls, categories, areas) of a numbered pair."""
+def _hotcoco_evaluation(truth: Truth, detections: Detections) -> Any:
     from hotcoco import COCO, COCOeval
 
     annotated = COCO.from_arrays(
@@ -114,15 +137,10 @@ def _hotcoco_precision(truth: Truth, detections: Detections) -> NDArray[np.float
     found = annotated.load_res(
         np.column_stack([detections.image_ids, detections.boxes, detections.scores, detections.labels])
     )
-    evaluation: Any = COCOeval(annotated, found, "bbox")
-    evaluation.params.max_dets = [DETECTIONS_PER_CATEGORY]
-    evaluation.evaluate()
-    evaluation.accumulate()
-    return np.asarray(evaluation.eval["precision"], dtype=np.float64)[..., 0]
+    return COCOeval(annotated, found, "bbox")
 
 
-def _pycocotools_precision(truth: Truth, detections: Detections) -> NDArray[np.float64]:
-    """Precision (thresholds, recalls, categories, areas) of a numbered pair."""
+def _pycocotools_evaluation(truth: Truth, detections: Detections) -> Any:
     from pycocotools.cocoeval import COCOeval  # type: ignore[import-untyped]
 
     annotated = _dictionaries(
@@ -140,15 +158,10 @@ def _pycocotools_precision(truth: Truth, detections: Detections) -> NDArray[np.f
         area=detections.boxes[:, 2] * detections.boxes[:, 3],
         iscrowd=np.zeros(len(detections.scores), dtype=np.int64),
     )
-    with contextlib.redirect_stdout(io.StringIO()):  # it speaks while it works
-        evaluation = COCOeval(*(_pycocotools_set(truth, entries) for entries in (annotated, found)), "bbox")
-        evaluation.params.maxDets = [DETECTIONS_PER_CATEGORY]
-        evaluation.evaluate()
-        evaluation.accumulate()
-    return np.asarray(evaluation.eval["precision"], dtype=np.float64)[..., 0]
+    return COCOeval(*(_pycocotools_set(truth, entries) for entries in (annotated, found)), "bbox")
 
 
-_EVALUATORS = {"hotcoco": _hotcoco_precision, "pycocotools": _pycocotools_precision}
+_EVALUATORS = {"hotcoco": _hotcoco_evaluation, "pycocotools": _pycocotools_evaluation}
 
 
 def _dictionaries(**columns: NDArray[Any]) -> list[dict[str, Any]]:

@@ -1,0 +1,127 @@
+"""Average precision of resampled images, without matching boxes again.
+
+Which detection finds which object is decided within an image, so it does not change when the image is drawn
+twice or not at all; only its weight does. Boxes are matched once, and the curves of many draws are then
+computed together. The result is that of COCO's evaluator on a set with the images repeated, up to the order
+of equal scores.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gramloop.metrics.bootstrap import Delta, Weights
+from gramloop.metrics.boxes import Detections, Truth
+from gramloop.metrics.coco_ap import Evaluator, matched
+
+RECALLS = np.linspace(0, 1, 101)  # where COCO reads the curve of precision
+NUMBERS_AT_ONCE = 4_000_000  # of one array: draws x detections
+
+
+@dataclass(frozen=True)
+class _Category:
+    """Detections of one category, best first, and how they were matched at each of T thresholds."""
+
+    owners: NDArray[np.int64]  # (D,) the image of each, by place
+    found: NDArray[np.bool_]  # (T, D) an object that counts
+    counted: NDArray[np.bool_]  # (T, D) neither a crowd's nor otherwise passed over
+    objects: NDArray[np.int64]  # (images,) objects to be found
+
+    def average_precision(self, weights: Weights) -> NDArray[np.float64]:
+        """Percent, (draws,); NaN where no object was drawn."""
+        rows = max(1, NUMBERS_AT_ONCE // max(len(self.owners), 1))
+        parts = [self._some(weights[start : start + rows]) for start in range(0, len(weights), rows)]
+        return np.concatenate(parts)
+
+    def _some(self, weights: Weights) -> NDArray[np.float64]:
+        objects = (weights @ self.objects).astype(np.float64)  # (draws,)
+        drawn = weights[:, self.owners].astype(np.float64)  # (draws, D)
+        areas = [
+            _area_under_curve(drawn[:, self.found[threshold]], seen[:, self.found[threshold]], objects)
+            for threshold, seen in enumerate(self._seen(drawn))
+        ]
+        return np.where(objects > 0, 100 * np.mean(areas, axis=0), np.nan)
+
+    def _seen(self, drawn: NDArray[np.float64]) -> Iterator[NDArray[np.float64]]:
+        """For each threshold, how many detections that count have been seen down to each, (draws, D)."""
+        before = None
+        for counted in self.counted:
+            if before is None or (counted != before).any():  # thresholds differ only around crowds
+                seen = np.cumsum(drawn * counted, axis=1)
+            before = counted
+            yield seen
+
+
+def ap_delta(
+    truth: Truth, baseline: Detections, method: Detections, *, evaluator: Evaluator | None = None
+) -> Delta:
+    """The gain in AP for :func:`gramloop.metrics.bootstrap.image_bootstrap`, images in ``truth.images``' order."""
+    scores = [_Matched.of(truth, each, evaluator) for each in (baseline, method)]
+    return lambda weights: scores[1].average_precision(weights) - scores[0].average_precision(weights)
+
+
+@dataclass(frozen=True)
+class _Matched:
+    order: NDArray[np.int64]  # (images,) the sorted ids' places in truth.images
+    categories: tuple[_Category, ...]
+
+    @classmethod
+    def of(cls, truth: Truth, detections: Detections, evaluator: Evaluator | None) -> _Matched:
+        entries: dict[int, list[dict[str, Any]]] = defaultdict(list)
+        for entry in matched(truth, detections, areas=("all",), evaluator=evaluator).evalImgs:
+            if entry is not None:
+                entries[entry["category_id"]].append(entry)
+        return cls(
+            np.argsort(np.asarray(truth.images)),
+            tuple(_category(each, len(truth.images)) for each in entries.values()),
+        )
+
+    def average_precision(self, weights: Weights) -> NDArray[np.float64]:
+        """Percent, (draws,): the mean over categories of which an object was drawn."""
+        sorted_weights = weights[:, self.order]
+        scores = np.array([each.average_precision(sorted_weights) for each in self.categories])
+        present = ~np.isnan(scores)
+        total, number = np.where(present, scores, 0).sum(axis=0), present.sum(axis=0)
+        mean: NDArray[np.float64] = np.divide(
+            total, number, out=np.full(len(weights), np.nan), where=number > 0
+        )
+        return mean
+
+
+def _category(entries: list[dict[str, Any]], images: int) -> _Category:
+    entries = sorted(entries, key=lambda entry: int(entry["image_id"]))
+    scores = np.concatenate([np.asarray(entry["dtScores"], dtype=np.float64) for entry in entries])
+    order = np.argsort(-scores, kind="stable")
+    owners = np.repeat(
+        [entry["image_id"] - 1 for entry in entries], [len(entry["dtScores"]) for entry in entries]
+    )
+    hit = np.concatenate([np.asarray(entry["dtMatches"]) > 0 for entry in entries], axis=1)
+    counted = ~np.concatenate([np.asarray(entry["dtIgnore"], dtype=np.bool_) for entry in entries], axis=1)
+    objects = np.zeros(images, dtype=np.int64)
+    for entry in entries:
+        objects[entry["image_id"] - 1] = np.sum(~np.asarray(entry["gtIgnore"], dtype=np.bool_))
+    return _Category(owners[order], (hit & counted)[:, order], counted[:, order], objects)
+
+
+def _area_under_curve(
+    found: NDArray[np.float64], seen: NDArray[np.float64], objects: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Precision at COCO's recalls, averaged, (draws,).
+
+    Only detections that found something, (draws, hits), matter: between them precision falls and recall stands.
+    """
+    if not found.shape[1]:
+        return np.zeros(len(found))
+    true = np.cumsum(found, axis=1)
+    precision = true / (seen + np.spacing(1))
+    precision = np.maximum.accumulate(precision[:, ::-1], axis=1)[:, ::-1]
+    recall = true / np.maximum(objects, 1)[:, np.newaxis]
+    reached = np.searchsorted(RECALLS, recall, side="right")  # how many recalls lie below
+    area: NDArray[np.float64] = (precision * np.diff(reached, axis=1, prepend=0)).sum(axis=1) / len(RECALLS)
+    return area
