@@ -43,9 +43,9 @@ def test_a_missing_condition_is_named_not_skipped(value: float | None) -> None:
         del results[Condition("fog", 3)]
     else:
         results[Condition("fog", 3)] = value
-    with pytest.raises(GramLoopError, match=r"the results lack a finite score for fog/3; a mean over"):
+    with pytest.raises(GramLoopError, match=r"the results have no finite score for fog/3; a mean over"):
         mean_performance(results, SUITE)
-    with pytest.raises(GramLoopError, match=r"the other method lack a finite score for fog/3"):
+    with pytest.raises(GramLoopError, match=r"the other method's results have no finite score for fog/3"):
         compare(scores(1), results, SUITE)
     with pytest.raises(GramLoopError, match=r"and 70 more"):
         mean_performance({}, SUITE)

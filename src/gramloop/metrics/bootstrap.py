@@ -46,7 +46,7 @@ class Interval:
 
 
 def verdict(interval: Interval) -> Verdict:
-    """What an interval says of a gain, in plain words."""
+    """What an interval says of a gain, in plain words; of two or three families it says little."""
     if interval.low > 0:
         return "helps"
     return "hurts" if interval.high < 0 else "cannot be told"
@@ -84,7 +84,8 @@ def image_bootstrap(
     """The interval of a paired difference over resampled images.
 
     ``delta`` gets how often each image was drawn, one row per replicate, and answers with one difference per
-    row; :func:`miou_delta`, :func:`mean_delta` and :func:`picked_delta` make such functions.
+    row. :func:`miou_delta`, :func:`mean_delta`, :func:`picked_delta` and, for average precision,
+    :func:`gramloop.metrics.ap_bootstrap.ap_delta` make such functions.
     """
     if images < 2:
         raise GramLoopError(f"a bootstrap over images needs at least 2, not {images}")

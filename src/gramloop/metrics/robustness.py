@@ -102,7 +102,9 @@ def compare(baseline: Mapping[C, float], method: Mapping[C, float], expected: It
     """Two methods side by side, over all shifted conditions expected."""
     cells = _shifted(expected)
     return Comparison(
-        cells, _values(baseline, cells, "the baseline"), _values(method, cells, "the other method")
+        cells,
+        _values(baseline, cells, "the baseline's results"),
+        _values(method, cells, "the other method's results"),
     )
 
 
@@ -136,4 +138,4 @@ def _values(results: Mapping[C, float], cells: tuple[C, ...], owner: str) -> NDA
 def _refuse_missing(names: list[str], owner: str) -> None:
     if names:
         shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
-        raise GramLoopError(f"{owner} lack a finite score for {shown}; a mean over the rest would mislead")
+        raise GramLoopError(f"{owner} have no finite score for {shown}; a mean over the rest would mislead")
