@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -57,7 +58,9 @@ def seconds(methods: list[Callable[..., object]], arguments: tuple, budget: floa
     return [sorted(times)[len(times) // 2] for times in taken]
 
 
-def worst_error(method: Callable[..., list[Tensor]], anchor: Tensor, proposals: list[Tensor], truth: list[Tensor]) -> float:
+def worst_error(
+    method: Callable[..., list[Tensor]], anchor: Tensor, proposals: list[Tensor], truth: list[Tensor]
+) -> float:
     return max(
         ((got.double() - true).abs() / true).max().item()
         for got, true in zip(method(anchor, proposals), truth, strict=True)
@@ -79,7 +82,7 @@ def main() -> None:
             truth = textbook(anchor.double(), [p.double() for p in proposals])
             errors = [worst_error(method, anchor, proposals, truth) for method in (textbook, ours)]
         with torch.no_grad():
-            memory = [peak_of(lambda m=method: m(anchor, proposals)) / 1e6 for method in (textbook, ours)]
+            memory = [peak_of(partial(method, anchor, proposals)) / 1e6 for method in (textbook, ours)]
         print(
             f"{N:5d} {C:5d} | {old:7.4f} s {new:8.4f} s {old / new:7.2f}x | "
             f"{memory[0]:10.1f} {memory[1]:10.1f} | {errors[0]:12.1e} {errors[1]:12.1e}",

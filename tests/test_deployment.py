@@ -37,7 +37,9 @@ def x() -> Tensor:
     return build("DINOv3ViTModel")[1]
 
 
-@pytest.mark.parametrize("settings", [{}, {"update_at": "final"}], ids=["the method", "update at the final layer"])
+@pytest.mark.parametrize(
+    "settings", [{}, {"update_at": "final"}], ids=["the method", "update at the final layer"]
+)
 def test_compiles_into_one_graph(features: Features, x: Tensor, settings: dict) -> None:
     graphs = []
 

@@ -4,11 +4,16 @@ loop = gramloop.attach(model)   # every forward now replays
 loop.detach()                   # and the model is what it was
 """
 
-from gramloop.attach import Loop, attach, attached
-from gramloop.config import ReplayConfig
-from gramloop.cost import Cost, cost, counting
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from gramloop.errors import GramLoopError, GramLoopWarning
-from gramloop.trace import Trace
+
+if TYPE_CHECKING:
+    from gramloop.config import ReplayConfig
+    from gramloop.costs import Cost, cost, counting
+    from gramloop.loop import Loop, attach, attached
+    from gramloop.trace import Trace
 
 __version__ = "0.1.0"
 
@@ -24,3 +29,23 @@ __all__ = [
     "cost",
     "counting",
 ]
+
+_HOMES = {
+    "Cost": "costs",
+    "Loop": "loop",
+    "ReplayConfig": "config",
+    "Trace": "trace",
+    "attach": "loop",
+    "attached": "loop",
+    "cost": "costs",
+    "counting": "costs",
+}
+
+
+def __getattr__(name: str) -> Any:
+    # On first use: torch takes seconds to import, and commands that only shift images never need it.
+    if name not in _HOMES:
+        raise AttributeError(f"module 'gramloop' has no attribute {name!r}")
+    value = getattr(import_module(f"gramloop.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value

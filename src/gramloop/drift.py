@@ -21,7 +21,7 @@ _PAIRWISE_LIMIT = 4
 # Up to this many patches one N x N product beats the bookkeeping of tiles.
 _UNTILED_PATCHES = 512
 _TILES = 8
-_TINY = 1e-24  # of a squared length
+_TINY = 1e-12
 
 
 class GramAnchor:
@@ -33,7 +33,8 @@ class GramAnchor:
         self._count = patches.shape[1] if valid is None else valid.sum(1).clamp(min=1)[:, None]
         with full_float32(patches.device):
             self._P0 = self._only_valid(patches.float())
-            self._norm0 = torch.linalg.vector_norm(self._P0, dim=-1, keepdim=True).clamp_(min=_TINY**0.5)
+            self._inverse0 = _inverse_length(self._P0)
+            self._scale0 = self._inverse0.float()
 
     def drift(self, patches: Tensor) -> Tensor:
         """Mean squared change of each patch's Gram row, (B, N) float32; 0 on invalid patches."""
@@ -41,27 +42,32 @@ class GramAnchor:
             D, M2 = self._change_and_sum(self._only_valid(patches.float()))
             # One image at a time: the same bits alone or in a batch, and the memory of one image.
             rows = [_squared_row_change(d, m) for d, m in zip(D, M2, strict=True)]
-            return torch.stack(rows) / (4 * self._count)
+            return (rows[0][None] if len(rows) == 1 else torch.stack(rows)) / (4 * self._count)
 
     def _change_and_sum(self, P1: Tensor) -> tuple[Tensor, Tensor]:
         """D = Q1 - Q0 and 2 M = Q0 + Q1 of the L2-normalised patches, each (B, N, C).
 
-        Subtracting rounded unit vectors would cost three digits of D. Written with the step
-        S = P1 - P0 and the change of the norms, every term is as small as D itself, as long as the
-        step does not change a patch's length by orders of magnitude (behind a norm it cannot).
+        Subtracting rounded unit vectors would cost three digits of D. Written with the step P1 - P0
+        and the change of the inverse lengths, every term is as small as D itself, as long as the step
+        does not change a patch's length by orders of magnitude (behind a norm it cannot).
         """
-        P0, norm0 = self._P0, self._norm0
-        S = P1 - P0
-        scratch = S * P0
-        longer = (
-            2 * scratch.sum(-1, keepdim=True) + torch.linalg.vector_norm(S, dim=-1, keepdim=True).square()
-        )
-        norm1 = (norm0.square() + longer).clamp_(min=_TINY).sqrt_()  # longer = |P1|² - |P0|²
-        D = S.div_(norm1).addcmul_(P0, longer / (norm0 * norm1 * (norm0 + norm1)), value=-1.0)
-        return D, torch.addcmul(D, P0, 2 / norm0, out=scratch)
+        inverse1 = _inverse_length(P1)
+        D = (P1 - self._P0).mul_(inverse1.float())
+        D.addcmul_(self._P0, inverse1.sub_(self._inverse0).float())
+        return D, torch.addcmul(D, self._P0, self._scale0, value=2.0)
 
     def _only_valid(self, patches: Tensor) -> Tensor:
         return patches if self._valid is None else patches.masked_fill(~self._valid[..., None], 0.0)
+
+
+def _inverse_length(patches: Tensor) -> Tensor:
+    """1 / |p| of every patch, (B, N, C) -> (B, N, 1), in float64 so that differences of two keep their digits.
+
+    MPS has no float64; there drift has the textbook's accuracy.
+    """
+    wide = torch.float32 if patches.device.type == "mps" else torch.float64
+    length: Tensor = torch.linalg.vector_norm(patches, dim=-1, keepdim=True, dtype=wide)
+    return length.clamp_(min=_TINY).reciprocal_()
 
 
 def _squared_row_change(D: Tensor, M2: Tensor) -> Tensor:
@@ -71,7 +77,8 @@ def _squared_row_change(D: Tensor, M2: Tensor) -> Tensor:
         return _from_channel_products(D, M2)
     if patches <= _UNTILED_PATCHES:
         A = D @ M2.T
-        return (A + A.T).square_().sum(1)
+        length: Tensor = torch.linalg.vector_norm(A + A.T, dim=1)
+        return length.square_()
     return _from_symmetric_tiles(D, M2)
 
 

@@ -8,13 +8,13 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from meta_vit import DinoVisionTransformer
-from timm_import import import_timm
 from torch import Tensor, nn
 
 from golden import Golden
 from gramloop.models.backbone import load_backbone
 from gramloop.models.checkpoint import Checkpoint
+from meta_vit import DinoVisionTransformer
+from timm_import import import_timm
 
 
 @dataclass(frozen=True)

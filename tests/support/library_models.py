@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from timm_import import import_timm
 from torch import Tensor, nn
 
 from gramloop.models.hf import transformers_module
+from timm_import import import_timm
 
 transformers_module(
     "models.dinov3_vit"

@@ -9,7 +9,7 @@ from PIL import Image
 
 from golden import load_golden
 from gramloop.config import ReplayConfig
-from gramloop.cost import cost, counting
+from gramloop.costs import cost, counting
 from gramloop.errors import GramLoopError
 from gramloop.models.backbone import Backbone, BackboneShape, load_backbone
 from gramloop.models.linear import LinearHead, LinearSegmentor

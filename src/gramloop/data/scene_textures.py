@@ -34,7 +34,8 @@ def noise(rng: np.random.Generator, height: int, width: int, cell_y: float, cell
 
 def mix(first: Array, second: Array, weight: Array) -> Array:
     """Blend two colours (3,) by a weight map (H, W) into (H, W, 3)."""
-    return first + weight[..., None] * (second - first)
+    blended: Array = first + weight[..., None] * (second - first)
+    return blended
 
 
 def brick(rng: np.random.Generator, height: int, width: int, unit: float) -> Array:

@@ -88,7 +88,10 @@ def test_an_image_gets_the_same_bits_alone_and_in_a_batch(vit: nn.Module) -> Non
         together = outputs(vit, x)[0]
         alone = torch.cat([outputs(vit, x[i : i + 1])[0] for i in range(3)])
         assert torch.equal(together, outputs(vit, x)[0])
-    plain_together, plain_alone = outputs(vit, x)[0], torch.cat([outputs(vit, x[i : i + 1])[0] for i in range(3)])
+    plain_together, plain_alone = (
+        outputs(vit, x)[0],
+        torch.cat([outputs(vit, x[i : i + 1])[0] for i in range(3)]),
+    )
     assert torch.equal(plain_together, plain_alone), "this host does not promise it"
     assert torch.equal(together, alone)
 
@@ -97,7 +100,9 @@ def test_matched_strength_is_the_mean_of_the_gram_gate(vit: nn.Module, x: Tensor
     with gramloop.attached(vit, window=WINDOW, replays=1, trace=True) as loop:
         outputs(vit, x)
         gram = loop.trace
-    with gramloop.attached(vit, window=WINDOW, replays=1, gate="uniform", strength="matched", trace=True) as loop:
+    with gramloop.attached(
+        vit, window=WINDOW, replays=1, gate="uniform", strength="matched", trace=True
+    ) as loop:
         matched_output = outputs(vit, x)[0]
         matched = loop.trace
     assert gram is not None
@@ -209,12 +214,19 @@ def test_bfloat16_autocast_around_the_blocks_leaves_drift_in_float32() -> None:
         under_autocast = loop.trace
     assert under_autocast is not None
     assert tokens.dtype == torch.float32
-    assert all(drift.dtype == gate.dtype == torch.float32 for drift, gate in zip(under_autocast.drift, under_autocast.gate, strict=True))
+    assert all(
+        drift.dtype == gate.dtype == torch.float32
+        for drift, gate in zip(under_autocast.drift, under_autocast.gate, strict=True)
+    )
     # Blocks round to 8 bits, so drift moves by some percent; a Gram in bfloat16 would err by 1e-6 and more
     # on entries that should be equal, which a second identical pass would show:
-    with torch.no_grad(), gramloop.attached(host.model, window=(3, 4), replays=1, gate="uniform", strength=0.0, trace=True) as loop:
-        with torch.autocast("cpu", torch.bfloat16):
-            host.taps(golden.values["x"], [7])
+    unmoved = {"window": (3, 4), "replays": 1, "gate": "uniform", "strength": 0.0}
+    with (
+        torch.no_grad(),
+        gramloop.attached(host.model, trace=True, **unmoved) as loop,
+        torch.autocast("cpu", torch.bfloat16),
+    ):
+        host.taps(golden.values["x"], [7])
     assert loop.trace is not None
     assert loop.trace.post_drift is not None
     assert loop.trace.post_drift.max() == 0
@@ -269,15 +281,23 @@ class TestMisuse:
 
     def test_training_mode(self, vit: nn.Module) -> None:
         vit.train()
-        with pytest.raises(gramloop.GramLoopError, match=r"DINOv3ViTModel is in training mode.*model.eval\(\)"):
+        with pytest.raises(
+            gramloop.GramLoopError, match=r"DINOv3ViTModel is in training mode.*model.eval\(\)"
+        ):
             gramloop.attach(vit)
 
     def test_training_mode_later(self, vit: nn.Module, x: Tensor) -> None:
-        with gramloop.attached(vit), pytest.raises(gramloop.GramLoopError, match="was put into training mode"):
+        with (
+            gramloop.attached(vit),
+            pytest.raises(gramloop.GramLoopError, match="was put into training mode"),
+        ):
             vit.train()(x)
 
     def test_attaching_twice(self, vit: nn.Module) -> None:
-        with gramloop.attached(vit, window=(1, 1)), pytest.raises(gramloop.GramLoopError, match="attached already"):
+        with (
+            gramloop.attached(vit, window=(1, 1)),
+            pytest.raises(gramloop.GramLoopError, match="attached already"),
+        ):
             gramloop.attach(vit, window=(3, 4))
 
     def test_keep_out_of_range(self, vit: nn.Module) -> None:
@@ -285,12 +305,15 @@ class TestMisuse:
             gramloop.attach(vit, keep=(1, 6))
 
     @pytest.mark.parametrize(
-        "mask", [torch.ones(2, 4, 5, dtype=torch.bool), torch.ones(1, 16, dtype=torch.bool), torch.ones(2, 16)]
+        "mask",
+        [torch.ones(2, 4, 5, dtype=torch.bool), torch.ones(1, 16, dtype=torch.bool), torch.ones(2, 16)],
     )
     def test_mask_of_the_wrong_shape_or_kind(self, vit: nn.Module, x: Tensor, mask: Tensor) -> None:
         with gramloop.attached(vit, window=WINDOW) as loop:
             loop.set_valid(mask)
-            with pytest.raises(gramloop.GramLoopError, match=r"2 images of 16 patches, so it is bool of shape \(2, 16\)"):
+            with pytest.raises(
+                gramloop.GramLoopError, match=r"2 images of 16 patches, so it is bool of shape \(2, 16\)"
+            ):
                 outputs(vit, x)
             outputs(vit, x)  # the mask held for that forward only
 
