@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 import torch
-from golden_hosts import HOSTS
 from torch import Tensor
 
 import gramloop
 from golden import load_golden
+from golden_hosts import HOSTS
 
 RUNS: dict[str, dict[str, Any]] = {
     "gramloop": {},

@@ -5,11 +5,11 @@ import re
 
 import pytest
 import torch
-from library_models import MODELS, build, outputs
 from torch import nn
 
 import gramloop
 from gramloop.hosts import find_host
+from library_models import MODELS, build, outputs
 
 WINDOW = (2, 3)
 
