@@ -12,6 +12,7 @@ from gramloop.errors import GramLoopError
 # name: one line of help; the module gramloop.cli.<name> is imported only when it is called
 COMMANDS = {
     "corrupt": "write the shifted conditions of a suite to disk",
+    "evaluate": "compare methods over a suite, resumable at any moment",
     "sheet": "draw one picture under every condition and severity",
     "predict": "segment images or detect objects, ordinary and replayed side by side",
     "demo": "see the method at work, with nothing to download",

@@ -1,0 +1,271 @@
+"""``gramloop evaluate``: methods side by side over the conditions of a suite, resumable at any moment."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gramloop.errors import GramLoopError
+
+if TYPE_CHECKING:
+    from gramloop.bench.evaluate import Outcome
+    from gramloop.bench.plan import Plan
+
+NAMED = 10  # images that could not be used, told one by one
+TASKS = {"segment": "semantic", "detect": "detection"}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Describe the arguments."""
+    parser.epilog = (
+        "DIR keeps the plan, one file per finished unit and results.csv. Stop it whenever you like: the same "
+        "command, or just --out DIR, goes on. An image that cannot be used counts for no method, is named at "
+        "the end and makes the exit code 1."
+    )
+    parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="folder for plan and results")
+    parser.add_argument("--suite", metavar="NAME", help="scenes-c, coco-c, ade20k-p, coco-o, my-set-c, …")
+    parser.add_argument("--task", choices=tuple(TASKS), default="segment")
+    parser.add_argument(
+        "--method",
+        action="append",
+        metavar="NAME",
+        help="baseline, gramloop (both by default), ungated, uniform, matched, loop-loop, final-final, "
+        "or NAME:window=5-7,replays=3,…; can be repeated",
+    )
+    parser.add_argument("--status", action="store_true", help="tell how far DIR is, and run nothing")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="tell what would be run and what it would cost"
+    )
+    parser.add_argument(
+        "--allow-failures", action="store_true", help="exit with 0 even if images are excluded"
+    )
+    parser.add_argument("--diagnostics", action="store_true", help="also store mean drift and gate per image")
+    _add_data(parser.add_argument_group("images"))
+    _add_model(parser.add_argument_group("model"))
+    work = parser.add_argument_group("work")
+    work.add_argument("--shards", type=int, metavar="N", help="parts of each condition (of 50 images)")
+    work.add_argument("--workers", type=int, metavar="N", help="processes; all cores or GPUs by default")
+    work.add_argument(
+        "--threads", type=int, default=1, metavar="N", help="threads per process (1); numbers depend on it"
+    )
+
+
+def _add_data(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--data", type=Path, metavar="DIR", help="the set; scenes are drawn where it is missing"
+    )
+    group.add_argument(
+        "--condition", action="append", default=[], metavar="NAME", help="some conditions only"
+    )
+    group.add_argument("--severity", action="append", type=int, default=[], metavar="N", help="some only")
+    group.add_argument(
+        "--images", type=int, metavar="N", help="the first N of each condition; for scenes, how many (100)"
+    )
+    group.add_argument("--split", default="validation", help="of a set of label pictures (validation)")
+    group.add_argument("--classes", type=Path, metavar="FILE", help="class list of a set of label pictures")
+    group.add_argument("--origin", choices=("auto", "folders", "generated"), default="auto")
+    group.add_argument("--format", choices=("png", "jpg"), default="png", help="of generated images")
+    group.add_argument("--partial", action="store_true", help="accept a part of COCO or ADE20K")
+
+
+def _add_model(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--model", default="tiny", metavar="NAME", help="tiny (embedded), or a folder like it")
+    group.add_argument("--backbone", metavar="FILE", help="DINOv3 weights, or a transformers folder")
+    group.add_argument("--head", metavar="FILE", help="the head's weights; then --model is not used")
+    group.add_argument("--device", choices=("cpu", "cuda"), help="cuda where there is one, else cpu")
+    group.add_argument("--short-side", type=int, metavar="N", help="size in which images are shown")
+    group.add_argument("--crop", type=int, metavar="N", help="side of a segmentation window (896)")
+    group.add_argument("--stride", type=int, metavar="N", help="distance between windows (596)")
+    group.add_argument("--whole", action="store_true", help="segment the whole image at once")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Evaluate; 1 if images had to be excluded."""
+    if args.status:
+        return _status(args.out)
+    if args.dry_run:
+        with tempfile.TemporaryDirectory() as scratch:
+            return _dry_run(_plan(args, Path(scratch) / "scenes"), args.workers)
+    return _evaluate(_plan(args, args.out / "scenes"), args)
+
+
+def _plan(args: argparse.Namespace, scenes: Path) -> Plan:
+    """The plan that the arguments describe, or the one in the folder where they describe none."""
+    from gramloop.bench.plan import read_plan
+    from gramloop.bench.planning import make_plan
+    from gramloop.bench.store import PLAN
+
+    if args.suite is not None:
+        return make_plan(_request(args, scenes))
+    if not (args.out / PLAN).is_file():
+        raise GramLoopError(f"{args.out} holds no evaluation to go on with; begin one with --suite NAME")
+    if ignored := _given(args):
+        raise GramLoopError(f"{ignored} belongs to a new evaluation; give --suite too, or leave it out")
+    return read_plan(args.out / PLAN)
+
+
+def _given(args: argparse.Namespace) -> str:
+    """The first option that describes an evaluation, although no suite is named."""
+    options = (
+        "data",
+        "condition",
+        "severity",
+        "images",
+        "method",
+        "head",
+        "backbone",
+        "shards",
+        "short_side",
+    )
+    return next((f"--{name.replace('_', '-')}" for name in options if getattr(args, name)), "")
+
+
+def _request(args: argparse.Namespace, scenes: Path) -> Any:
+    from gramloop.bench.plan import DataSource
+    from gramloop.bench.planning import SCENE_COUNT, SCENES, Request, draw_scenes
+    from gramloop.data.suites import find_suite
+
+    files, sizes, device, root = _files(args), _sizes(args), _device(args.device), args.data
+    if root is None:
+        if find_suite(args.suite).base != SCENES:
+            raise GramLoopError(f"--data DIR is missing: the folder of {args.suite}")
+        draw_scenes(scenes, args.images or SCENE_COUNT)
+        root = scenes
+    return Request(
+        suite=args.suite,
+        task=TASKS[args.task],  # type: ignore[arg-type]
+        files=files,
+        data=DataSource(
+            str(root.resolve()),
+            "",
+            args.split,
+            str(args.classes) if args.classes else None,
+            args.origin,
+            args.format,
+            args.partial,
+        ),
+        methods=args.method or ("baseline", "gramloop"),
+        conditions=args.condition,
+        severities=args.severity,
+        images=args.images,
+        shards=args.shards,
+        sizes=sizes,
+        device=device,
+        threads=args.threads,
+        diagnostics=args.diagnostics,
+    )
+
+
+def _files(args: argparse.Namespace) -> dict[str, str]:
+    if args.head is not None:
+        given = {"backbone": args.backbone, "head": args.head}
+        return {name: str(Path(path).resolve()) for name, path in given.items() if path is not None}
+    if args.backbone is not None:
+        raise GramLoopError("--head FILE is missing: a backbone alone predicts nothing")
+    from gramloop.models.tiny import WEIGHTS
+
+    return {"folder": str(WEIGHTS if args.model == "tiny" else Path(args.model).resolve())}
+
+
+def _sizes(args: argparse.Namespace) -> dict[str, Any]:
+    given = {name: getattr(args, name) for name in ("short_side", "crop", "stride")}
+    sizes = {name: value for name, value in given.items() if value is not None}
+    if args.task == "detect" and (args.whole or args.crop or args.stride):
+        raise GramLoopError("--whole, --crop and --stride belong to --task segment")
+    if args.whole:
+        sizes["mode"] = "whole"
+    elif args.crop or args.stride:
+        sizes["mode"] = "slide"
+    return sizes
+
+
+def _device(name: str | None) -> str:
+    import torch
+
+    if name == "cuda" and not torch.cuda.is_available():
+        raise GramLoopError("--device cuda is not on this machine; cpu always is")
+    return name or ("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def _evaluate(plan: Plan, args: argparse.Namespace) -> int:
+    from gramloop.bench.display import Display, print_results
+    from gramloop.bench.evaluate import evaluate
+    from gramloop.bench.store import RESULTS, Store
+
+    store = Store(args.out, plan)
+    print(f"{len(plan.units)} units, {plan.images} images, plan {plan.hash}", file=sys.stderr)
+    try:
+        with Display(store) as display:
+            outcome = evaluate(plan, args.out, workers=args.workers, watcher=display)
+    except KeyboardInterrupt:
+        done = sum(store.path(unit).is_file() for unit in plan.units)
+        print(
+            f"gramloop evaluate: stopped with {done} of {len(plan.units)} units stored; "
+            f"gramloop evaluate --out {args.out} goes on",
+            file=sys.stderr,
+        )
+        return 130
+    print_results(outcome.results)
+    print(f"full precision in {args.out / RESULTS}")
+    return _tell_failures(outcome, args.allow_failures)
+
+
+def _tell_failures(outcome: Outcome, allowed: bool) -> int:
+    if not outcome.failures:
+        return 0
+    many = len(outcome.failures)
+    print(f"{many} predictions were left out for all methods:", file=sys.stderr)
+    for condition, failure in outcome.failures[:NAMED]:
+        print(f"  {condition}, image {failure.image_id}: {failure.reason}", file=sys.stderr)
+    if many > NAMED:
+        print(f"  … and {many - NAMED} more", file=sys.stderr)
+    return 0 if allowed else 1
+
+
+def _status(folder: Path) -> int:
+    from gramloop.bench.display import print_status
+    from gramloop.bench.evaluate import look
+    from gramloop.bench.plan import read_plan
+    from gramloop.bench.results import Results, score_condition
+    from gramloop.bench.store import PLAN, Store
+
+    if not (folder / PLAN).is_file():
+        raise GramLoopError(f"{folder} holds no evaluation; it would have a {PLAN}")
+    store = Store(folder, read_plan(folder / PLAN))
+    progress = look(store)
+    unfinished = {unit.condition for unit in progress.missing}
+    scored = []
+    for key in store.plan.conditions:
+        units = [] if key in unfinished else [store.read(unit) for unit in store.plan.units_of(key)]
+        if whole := [unit for unit in units if unit is not None]:
+            scored.append(score_condition(store.plan, key, whole))
+    print_status(store, progress, Results(store.plan, tuple(scored)))
+    return 0
+
+
+def _dry_run(plan: Plan, workers: int | None) -> int:
+    from gramloop.bench.engines.local import default_workers
+    from gramloop.bench.estimate import estimate
+    from gramloop.bench.methods import blocks_per_view
+
+    found = estimate(plan)
+    many = default_workers(plan) if workers is None else workers
+    blocks, depth = blocks_per_view(plan.methods, plan.model.depth), plan.model.depth
+    names = ", ".join(method.name for method in plan.methods)
+    print(f"plan {plan.hash}: {plan.suite}, {plan.task}, methods {names}")
+    print(f"{len(plan.conditions)} conditions, {len(plan.units)} units, {plan.images} images")
+    print(f"{blocks} blocks per view of an image ({blocks / depth:.2f} ordinary passes of {depth})")
+    print(f"{found.blocks * plan.images:,.0f} blocks in all, by the images tried")
+    hours = found.seconds * plan.images / many / 3600
+    print(f"about {_duration(hours)} with {many} workers, {found.seconds:.2f} s per image (measured here)")
+    print(f"about {found.stored * plan.images / 1e6:,.1f} MB of results")
+    return 0
+
+
+def _duration(hours: float) -> str:
+    if hours >= 1:
+        return f"{hours:,.1f} hours"
+    return f"{hours * 60:.1f} minutes" if hours * 60 >= 1 else f"{hours * 3600:.0f} seconds"

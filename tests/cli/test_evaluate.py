@@ -1,0 +1,172 @@
+"""The evaluate command: nothing downloaded, resumed, asked how far it is, and used wrongly."""
+
+import csv
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from gramloop.cli import main
+
+pytest.importorskip("transformers")
+sys.path.insert(0, str(Path(__file__).parents[1] / "bench"))  # small_runs
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from small_runs import write_model
+
+    return write_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def scenes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from small_runs import write_scene_set
+
+    return write_scene_set(tmp_path_factory.mktemp("scenes") / "set", 5)
+
+
+def asked(model: Path, data: Path, out: Path, *more: str) -> list[str]:
+    small = ["--model", str(model), "--data", str(data), "--short-side", "64", "--workers", "1"]
+    conditions = ["--condition", "fog", "--condition", "pixelate", "--severity", "3", "--shards", "2"]
+    return ["evaluate", "--suite", "scenes-c", "--out", str(out), *small, *conditions, *more]
+
+
+@pytest.fixture(scope="module")
+def evaluated(model: Path, scenes: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("evaluated") / "out"
+    assert main(asked(model, scenes, out)) == 0
+    return out
+
+
+def test_the_embedded_model_sees_scenes_that_nobody_downloaded(tmp_path, capsys):
+    arguments = ["evaluate", "--model", "tiny", "--suite", "scenes-c", "--out", str(tmp_path / "out")]
+    arguments += ["--condition", "brightness", "--severity", "1", "--images", "2", "--workers", "1"]
+    assert main(arguments) == 0
+    rows = list(csv.DictReader((tmp_path / "out" / "results.csv").read_text().splitlines()))
+    assert [(row["condition"], row["method"], row["images"]) for row in rows[:2]] == [
+        ("brightness/1", "baseline", "2"),
+        ("brightness/1", "gramloop", "2"),
+    ]
+    told = capsys.readouterr().out
+    assert "brightness/1" in told
+    assert f"{float(rows[0]['mIoU']):.3f}" in told
+    assert f"({float(rows[1]['mIoU gain']):+.3f})" in told
+
+
+def test_detection_on_a_set_of_ones_own(model, scenes, tmp_path):
+    out = tmp_path / "out"
+    arguments = [
+        "evaluate",
+        "--suite",
+        "mine-p",
+        "--task",
+        "detect",
+        "--model",
+        str(model),
+        "--out",
+        str(out),
+    ]
+    arguments += ["--data", str(scenes), "--condition", "rotate", "--severity", "2", "--workers", "1"]
+    assert main([*arguments, "--method", "baseline", "--method", "m:window=4-5"]) == 0
+    rows = list(csv.DictReader((out / "results.csv").read_text().splitlines()))
+    assert [row["method"] for row in rows] == ["baseline", "m"] * 2
+    assert all(float(row["AP"]) >= 0 for row in rows)
+
+
+def test_going_on_needs_the_folder_alone(evaluated, tmp_path, capsys):
+    out = tmp_path / "out"
+    shutil.copytree(evaluated, out)
+    unit = next(out.glob("units/fog-3/*.parquet"))
+    unit.unlink()
+    (out / "results.csv").unlink()
+    assert main(["evaluate", "--out", str(out), "--status"]) == 0
+    told = capsys.readouterr().out
+    assert "3 of 4 units are stored, 1 are missing" in told
+    assert "1/2" in told
+    assert main(["evaluate", "--out", str(out), "--workers", "1"]) == 0
+    assert (out / "results.csv").read_bytes() == (evaluated / "results.csv").read_bytes()
+    assert unit.is_file()
+
+
+def test_the_status_names_files_that_cannot_be_used(evaluated, tmp_path, capsys):
+    out = tmp_path / "out"
+    shutil.copytree(evaluated, out)
+    unit = next(out.glob("units/fog-3/*.parquet"))
+    unit.write_bytes(unit.read_bytes()[:100])
+    assert main(["evaluate", "--out", str(out), "--status"]) == 0
+    told = capsys.readouterr()
+    assert f"{unit} is torn or damaged" in told.err
+    assert "3 of 4 units are stored" in told.out
+
+
+def test_a_dry_run_writes_nothing(model, scenes, tmp_path, capsys):
+    assert main([*asked(model, scenes, tmp_path / "out"), "--dry-run"]) == 0
+    told = capsys.readouterr().out
+    assert "2 conditions, 4 units, 10 images" in told
+    # 6 blocks, window [3, 3], two replays with two blocks behind it: 6 + 2 (1 + 2) + 2
+    assert "14 blocks per view of an image (2.33 ordinary passes of 6)" in told
+    assert "140 blocks in all" in told
+    assert "MB of results" in told
+    assert not (tmp_path / "out").exists()
+
+
+def test_another_plan_is_refused_and_nothing_is_mixed(model, scenes, evaluated, capsys):
+    before = {path: path.read_bytes() for path in evaluated.rglob("*") if path.is_file()}
+    assert main(asked(model, scenes, evaluated, "--method", "baseline", "--method", "ungated")) == 2
+    assert "methods: gramloop" in capsys.readouterr().err
+    assert before == {path: path.read_bytes() for path in evaluated.rglob("*") if path.is_file()}
+
+
+def test_an_unreadable_image_is_named_and_costs_the_exit_code(model, scenes, evaluated, tmp_path, capsys):
+    data, out = tmp_path / "set", tmp_path / "out"
+    shutil.copytree(scenes, data)
+    torn = data / "images" / "validation" / "00000002.png"
+    torn.write_bytes(torn.read_bytes()[:600])
+    assert main(asked(model, data, out)) == 1
+    told = capsys.readouterr().err
+    assert "2 predictions were left out for all methods" in told
+    assert f"fog/3, image 00000002: cannot decode the image {torn}" in told
+    rows = list(csv.DictReader((out / "results.csv").read_text().splitlines()))
+    assert {(row["images"], row["excluded"]) for row in rows if row["images"]} == {("4", "1")}
+    assert main([*asked(model, data, out), "--allow-failures"]) == 0
+
+
+def test_a_condition_without_one_usable_image_has_no_score(model, scenes, tmp_path):
+    data, out = tmp_path / "set", tmp_path / "out"
+    shutil.copytree(scenes, data)
+    for path in (data / "images" / "validation").iterdir():
+        path.write_bytes(path.read_bytes()[:600])
+    for task in ("segment", "detect"):
+        size = ["--short-side", "64"] if task == "segment" else []
+        arguments = ["evaluate", "--suite", "scenes-c", "--model", str(model), "--data", str(data), *size]
+        arguments += ["--out", str(out / task), "--task", task, "--condition", "fog", "--severity", "1"]
+        assert main([*arguments, "--workers", "1"]) == 1
+        rows = (out / task / "results.csv").read_text().splitlines()
+        assert rows[1].startswith("fog/1,baseline,0,5,nan")
+        assert len(rows) == 3  # and no mean that would mislead
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ([], "holds no evaluation to go on with"),
+        (["--status"], "holds no evaluation"),
+        (["--suite", "coco-c"], "--data DIR is missing"),
+        (["--suite", "coco-x", "--data", "."], "did you mean"),
+        (["--suite", "scenes-c", "--images", "1", "--backbone", "x"], "--head FILE is missing"),
+        (["--suite", "scenes-c", "--images", "1", "--head", "nowhere.pth"], "nowhere.pth does not exist"),
+        (["--suite", "scenes-c", "--images", "1", "--task", "detect", "--crop", "64"], "--task segment"),
+        (["--suite", "scenes-c", "--images", "1", "--model", "nowhere"], "nowhere does not exist"),
+    ],
+    ids=" ".join,
+)
+def test_misuse_is_told_in_a_sentence(tmp_path, capsys, arguments, sentence):
+    assert main(["evaluate", "--out", str(tmp_path / "out"), *arguments]) == 2
+    assert sentence in capsys.readouterr().err
+
+
+def test_settings_without_a_suite_are_not_passed_over(evaluated, capsys):
+    assert main(["evaluate", "--out", str(evaluated), "--method", "ungated"]) == 2
+    assert "--method belongs to a new evaluation" in capsys.readouterr().err
