@@ -1,9 +1,11 @@
 """The head against the reference's numbers, stage by stage and as a whole.
 
-A query's position is the sine of 2 pi times its box in pixels; that turns a rounding error of 1e-5 pixel into
-one of 1e-4 in every later layer: the float32 reference itself is 3.7e-3 pixel away from the same computation
-in float64. The tight comparisons therefore start again from the reference's numbers at the way points, and
-the run without such help is allowed the reference's own error.
+A query's position is the sine of 2 pi times its box in pixels, and a proposed box is known to 1e-5 pixel at
+best: that is the spacing of float32 numbers around 150. One such step per coordinate moves the final boxes by
+1.2e-3 to 4.1e-3 pixel (measured over twelve draws, everything else in float64), while the same step anywhere
+behind the sine moves them by 3e-5 at most. The float32 reference itself is 3.7e-3 pixel away from the same
+computation in float64. The comparison of the whole head therefore takes that one way point, the queries'
+positions, from the reference; how they are computed is compared by itself, from the way point before.
 """
 
 from pathlib import Path
@@ -15,14 +17,17 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 from gramloop.errors import GramLoopError
-from gramloop.models import plain_detr_decoder
+from gramloop.models import plain_detr, plain_detr_decoder
 from gramloop.models.plain_detr import PlainDetr, PlainDetrConfig, best_detections, infer_config
 from gramloop.models.plain_detr_boxes import centre_to_corners, corners_to_centre, map_positions, refine
 from gramloop.models.plain_detr_decoder import BoxCrossAttention
 from gramloop.models.plain_detr_proposals import propose, stride_projections
 
 STEPS = Path(__file__).parents[1] / "golden" / "detector_steps.safetensors"
-QUERY_POSITIONS = {"transformer.enc_output_norm", "transformer.pos_trans_norm"}
+QUERY_POSITIONS = {"transformer.pos_trans_norm"}
+# With the queries' positions given, 1, 2 and 4 threads with seven choices of instruction sets came within 3.1e-4
+# pixel and 1.4e-5 of the reference.
+BOX_TOLERANCE, LOGIT_TOLERANCE = 8e-4, 4e-5
 
 
 @pytest.fixture(scope="module")
@@ -70,15 +75,17 @@ def test_every_stage_continues_the_reference(head, steps):
     _, _, differences = run(head, steps, replaced=set(steps))
     assert len(differences) == 9
     ill_conditioned = differences.pop("transformer.pos_trans_norm")
-    assert ill_conditioned <= 5e-4  # see the module's docstring
+    # Nine of the twelve queries are equal bit for bit on the machine this was written on, and the others once
+    # one of their deltas changes by two units in the last place. Two steps of 1.5e-5 pixel, times 2 pi, are 2e-4.
+    assert ill_conditioned <= 2e-4
     assert all(difference <= 2e-5 for difference in differences.values()), differences
 
 
 def test_logits_and_boxes_are_the_reference_s(head, steps, golden):
     expected = golden("detector").values
     logits, boxes, _ = run(head, steps, replaced=QUERY_POSITIONS)
-    torch.testing.assert_close(logits, expected["pred_logits"], atol=1e-4, rtol=0)
-    torch.testing.assert_close(boxes, expected["pred_boxes"], atol=1e-3, rtol=0)
+    torch.testing.assert_close(logits, expected["pred_logits"], atol=LOGIT_TOLERANCE, rtol=0)
+    torch.testing.assert_close(boxes, expected["pred_boxes"], atol=BOX_TOLERANCE, rtol=0)
 
 
 def test_the_reference_is_float32_rounding_away_from_float64(head, steps, golden):
@@ -88,13 +95,38 @@ def test_the_reference_is_float32_rounding_away_from_float64(head, steps, golden
     torch.testing.assert_close(boxes.float(), expected["pred_boxes"], atol=5e-3, rtol=0)
 
 
+def last_place_noise(values, generator):
+    """``values``, each moved up or down by the spacing of the float32 numbers around it."""
+    rounded = values.float()
+    spacing = torch.nextafter(rounded.abs(), torch.tensor(torch.inf)) - rounded.abs()
+    return values + spacing * (torch.randint(0, 2, values.shape, generator=generator) * 2 - 1)
+
+
+def test_the_last_place_of_a_float32_proposal_decides_thousandths_of_a_pixel(head, steps, monkeypatch):
+    """Why the run without help has a wide tolerance: nothing but the proposals is rounded here."""
+    _, exact, _ = run(head.double(), steps)
+    generator = torch.Generator().manual_seed(0)
+    monkeypatch.setattr(plain_detr, "refine", lambda *given: last_place_noise(refine(*given), generator))
+    _, moved, _ = run(head, steps)
+    assert 1e-3 < (moved - exact).abs().max() < 1e-2
+
+
+def test_the_last_place_of_a_query_position_decides_nothing(head, steps):
+    _, exact, _ = run(head.double(), steps)
+    generator = torch.Generator().manual_seed(0)
+    norm = head.transformer.pos_trans_norm
+    norm.register_forward_hook(lambda module, given, output: last_place_noise(output, generator))
+    _, moved, _ = run(head, steps)
+    assert 0 < (moved - exact).abs().max() < 1e-4
+
+
 def test_detections_are_the_reference_s(head, steps, golden):
     expected = golden("detector").values
     logits, boxes, _ = run(head, steps, replaced=QUERY_POSITIONS)
     corners, scores, labels = best_detections(logits[0], boxes[0], (144, 208), (144, 208), 12)
-    torch.testing.assert_close(scores, expected["post.scores"], atol=1e-4, rtol=0)
+    torch.testing.assert_close(scores, expected["post.scores"], atol=LOGIT_TOLERANCE, rtol=0)
     assert torch.equal(labels, expected["post.labels"])
-    torch.testing.assert_close(corners, expected["post.boxes"], atol=1e-3, rtol=0)
+    torch.testing.assert_close(corners, expected["post.boxes"], atol=BOX_TOLERANCE, rtol=0)
 
 
 def test_detections_are_scaled_to_the_original_image():
