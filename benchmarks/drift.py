@@ -82,7 +82,10 @@ def main() -> None:
             truth = textbook(anchor.double(), [p.double() for p in proposals])
             errors = [worst_error(method, anchor, proposals, truth) for method in (textbook, ours)]
         with torch.no_grad():
-            memory = [peak_of(partial(method, anchor, proposals)) / 1e6 for method in (textbook, ours)]
+            memory = [
+                peak_of(partial(method, anchor, proposals), [anchor, *proposals]) / 1e6
+                for method in (textbook, ours)
+            ]
         print(
             f"{N:5d} {C:5d} | {old:7.4f} s {new:8.4f} s {old / new:7.2f}x | "
             f"{memory[0]:10.1f} {memory[1]:10.1f} | {errors[0]:12.1e} {errors[1]:12.1e}",

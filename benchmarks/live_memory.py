@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -11,10 +11,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 
 class _LiveTensors(TorchDispatchMode):
-    def __init__(self) -> None:
+    def __init__(self, given: Iterable[torch.Tensor]) -> None:
         super().__init__()
         self.now = self.peak = 0
-        self._seen: set[int] = set()
+        self._seen = {tensor.untyped_storage()._cdata for tensor in given}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
@@ -37,8 +37,11 @@ class _LiveTensors(TorchDispatchMode):
         self.now -= size
 
 
-def peak_of(run: Callable[[], object]) -> int:
-    """Bytes of tensors that were made during ``run`` and alive at once, at the most."""
-    with _LiveTensors() as live:
+def peak_of(run: Callable[[], object], given: Iterable[torch.Tensor] = ()) -> int:
+    """Bytes of tensors that were made during ``run`` and alive at once, at the most.
+
+    Views of the ``given`` tensors, such as weights and inputs, are not counted.
+    """
+    with _LiveTensors(given) as live:
         run()
     return live.peak

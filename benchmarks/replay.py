@@ -12,6 +12,7 @@ import resource
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -55,11 +56,9 @@ def _timed(model: nn.Module, x: Tensor) -> float:
 
 def tensor_memory(model: nn.Module, x: Tensor, config: gramloop.ReplayConfig | None) -> float:
     """Megabytes of weights, input and the forward's own tensors at their peak."""
-    fixed = sum(p.nbytes for p in model.parameters()) + x.nbytes
-    if config is None:
-        return (fixed + peak_of(lambda: model(x))) / 1e6
-    with gramloop.attached(model, config):
-        return (fixed + peak_of(lambda: model(x))) / 1e6
+    given = [*model.parameters(), *model.buffers(), x]
+    with nullcontext() if config is None else gramloop.attached(model, config):
+        return (sum(tensor.nbytes for tensor in given) + peak_of(lambda: model(x), given)) / 1e6
 
 
 def process_memory(side: int, attached: bool) -> float:
