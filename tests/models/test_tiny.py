@@ -85,7 +85,7 @@ def test_other_sizes_run_and_odd_ones_are_refused(model: TinyModel) -> None:
 def test_it_segments_unseen_scenes(model: TinyModel, pixels: torch.Tensor) -> None:
     predicted = model.predict(pixels)[0].numpy()
     true = np.stack([one.labels for one in UNSEEN]).astype(np.int64) - 1
-    assert (predicted == true).mean() > 0.9
+    assert (predicted == true).mean() > 0.95
 
 
 def test_it_finds_the_things_of_unseen_scenes(model: TinyModel, pixels: torch.Tensor) -> None:
@@ -97,7 +97,7 @@ def test_it_finds_the_things_of_unseen_scenes(model: TinyModel, pixels: torch.Te
         match = pairwise_iou(corners.float(), boxes) > 0.5
         match &= torch.from_numpy(one.categories)[:, None] == classes[None, :]
         found, total = found + int(match.any(1).sum()), total + len(corners)
-    assert found > 0.7 * total
+    assert found > 0.85 * total
 
 
 def test_noise_hurts(model: TinyModel, pixels: torch.Tensor) -> None:
