@@ -1,0 +1,1 @@
+"""The demonstration: the embedded model on unseen procedural scenes, ordinary against replayed."""

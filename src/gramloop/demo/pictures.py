@@ -1,0 +1,119 @@
+"""The demonstration's picture: input, annotation, both predictions, drift and gate, row by row."""
+
+from __future__ import annotations
+
+from io import BytesIO
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch, Rectangle
+from numpy.typing import NDArray
+
+from gramloop.data.scenes import CLASSES, THINGS
+from gramloop.demo.experiment import Outcome, Seen, true_labels
+from gramloop.tasks.detect import Detection
+
+LEAST_SCORE = 0.4  # as in the paper's pictures; for display only
+COLUMNS = ("input", "annotation", "ordinary", "GramLoop", "drift of the last proposal", "its gate")
+_COLOURS = {
+    "sky": "#a6cee3", "mountain": "#7b6d63", "grass": "#7fb069", "water": "#2f6690", "sand": "#e3cf9c",
+    "brick": "#9c4a3c", "pavement": "#a9a9b2", "ball": "#ff7f0e", "crate": "#c68642", "tree": "#0b5d3b",
+    "house": "#e377c2", "car": "#5b2a86", "boat": "#00bcd4", "mushroom": "#d62728", "cup": "#ffd92f",
+}  # fmt: skip
+
+
+def accuracy_gain(seen: Seen) -> float:
+    """Percentage points of labelled pixels that the replayed prediction gets right in addition."""
+    truth = true_labels(seen.truth)
+    known = truth != 255
+    right = [
+        (version.labels[known] == truth[known]).mean()
+        for version in (seen.segmentation.ordinary, seen.segmentation.replayed)
+    ]
+    return float(100 * (right[1] - right[0]))
+
+
+def exemplars(outcome: Outcome) -> list[tuple[str, Seen]]:
+    """The largest gain, the median and the largest loss among the shifted images, in that order."""
+    shifted = sorted((s for s in outcome.seen.values() if s.condition.severity), key=accuracy_gain)
+    chosen = {"largest gain": shifted[-1], "median": shifted[len(shifted) // 2], "largest loss": shifted[0]}
+    return list(chosen.items())
+
+
+def draw(outcome: Outcome) -> bytes:
+    """The picture as PNG."""
+    rows = exemplars(outcome)
+    figure = Figure(figsize=(12.4, 2.1 * len(rows) + 0.9), layout="constrained", facecolor="white")
+    grid = figure.subplots(len(rows), len(COLUMNS), squeeze=False)
+    highest = max(float(np.quantile(_maps(seen)[0], 0.99)) for _, seen in rows)  # one scale, outliers clipped
+    for panes, (kind, seen) in zip(grid, rows, strict=True):
+        shown = _draw_row(panes, kind, seen, highest)
+    for pane, title in zip(grid[0], COLUMNS, strict=True):
+        pane.set_title(title, fontsize=10)
+    for column, image, extend in ((4, shown[0], "max"), (5, shown[1], "neither")):
+        bar = figure.colorbar(
+            image, ax=grid[:, column].tolist(), location="bottom", shrink=0.9, aspect=25, extend=extend
+        )
+        bar.ax.tick_params(labelsize=7)
+    legend = [Patch(color=_COLOURS[name], label=name) for name in CLASSES]
+    figure.legend(handles=legend, loc="outside lower left", ncols=len(legend), fontsize=7, frameon=False,
+                  handlelength=1.0, columnspacing=0.9)  # fmt: skip
+    buffer = BytesIO()
+    figure.savefig(buffer, format="png", dpi=110)
+    return buffer.getvalue()
+
+
+def _draw_row(panes: Any, kind: str, seen: Seen, highest: float) -> tuple[Any, Any]:
+    true = seen.truth
+    drift, gate = _maps(seen)
+    panes[0].imshow(seen.image)
+    panes[0].set_ylabel(f"{seen.condition}\n{kind}: {accuracy_gain(seen):+.1f} pp", fontsize=9)
+    panes[1].imshow(_painted(seen.image, true.labels.astype(np.int64) - 1))
+    for (left, top, width, height), category in zip(true.boxes, true.categories, strict=True):
+        _box(panes[1], left, top, width, height, THINGS[category])
+    for pane, labels, found in (
+        (panes[2], seen.segmentation.ordinary.labels, seen.detection.ordinary),
+        (panes[3], seen.segmentation.replayed.labels, seen.detection.replayed),
+    ):
+        pane.imshow(_painted(seen.image, labels))
+        _draw_detections(pane, found)
+    for pane in panes:
+        pane.set_xticks([])
+        pane.set_yticks([])
+        for side in pane.spines.values():
+            side.set_visible(False)
+    return (
+        panes[4].imshow(drift, cmap="magma", vmin=0, vmax=highest),
+        panes[5].imshow(gate, cmap="cividis", vmin=0, vmax=1),
+    )
+
+
+def _maps(seen: Seen) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    trace = seen.segmentation.replayed.trace
+    assert trace is not None
+    return trace.drift[-1], trace.gate[-1]
+
+
+def _painted(image: NDArray[np.uint8], labels: NDArray[Any]) -> NDArray[np.uint8]:
+    """The image in grey under the colours of its labels."""
+    palette = np.array(
+        [[int(_COLOURS[n][i : i + 2], 16) for i in (1, 3, 5)] for n in CLASSES], dtype=np.float64
+    )
+    grey = image.mean(-1, keepdims=True).repeat(3, -1)
+    colour = np.where((labels >= 0)[..., None], palette[np.clip(labels, 0, None)], grey)
+    painted: NDArray[np.uint8] = (0.25 * grey + 0.75 * colour).astype(np.uint8)
+    return painted
+
+
+def _draw_detections(pane: Any, found: Detection) -> None:
+    for (left, top, right, bottom), score, label in zip(found.boxes, found.scores, found.labels, strict=True):
+        if score >= LEAST_SCORE:
+            _box(pane, left, top, right - left, bottom - top, f"{THINGS[label - 1]} {score:.2f}")
+
+
+def _box(pane: Any, left: float, top: float, width: float, height: float, text: str) -> None:
+    pane.add_patch(Rectangle((left, top), width, height, fill=False, edgecolor="black", linewidth=1.8))
+    pane.add_patch(Rectangle((left, top), width, height, fill=False, edgecolor="white", linewidth=0.8))
+    pane.text(left + 1, top - 1, text, fontsize=5.5, color="white", va="bottom",
+              bbox={"facecolor": "black", "alpha": 0.6, "pad": 0.6, "linewidth": 0})  # fmt: skip
