@@ -166,6 +166,15 @@ def test_kept_blocks_without_a_probe_cost_the_ordinary_suffix(vit: nn.Module, x:
     assert loop.blocks_executed == gramloop.cost(6, WINDOW, gate="none").blocks + 1
 
 
+def test_kept_blocks_without_a_replay_are_counted(vit: nn.Module, x: Tensor) -> None:
+    with (
+        gramloop.attached(vit, window=WINDOW, replays=0, keep=(5,)) as loop,
+        gramloop.counting(loop.host.blocks) as counter,
+    ):
+        hidden_states(vit, x)
+    assert counter.blocks == loop.blocks_executed == 6 + 2
+
+
 def test_several_resolutions_at_once_are_gated_one_by_one() -> None:
     golden = load_golden("backbone_s")
     vit = meta(golden).model

@@ -16,7 +16,7 @@ from gramloop.call import BlockCall, states_of, with_states
 from gramloop.config import ReplayConfig, ReplaySettings, Route, route
 from gramloop.errors import GramLoopError
 from gramloop.hosts import Host, PatchGrid, find_host
-from gramloop.replay import Masks, Probe, States, replay_final, replay_window
+from gramloop.replay import Masks, Probe, Replay, States
 from gramloop.trace import Trace
 
 
@@ -163,7 +163,7 @@ class Loop:
         return None if refined is None else with_states(output, refined)
 
     def _at_window_end(self, call: BlockCall, Z: States) -> States | None:
-        place, config = self.place, self.config
+        config = self.config
         grids = self._grid.take(Z, self.host.prefix)
         self.traces = [Trace(grid) for grid in grids] if self._trace else []
         self.blocks_executed = self.host.depth
@@ -173,13 +173,11 @@ class Loop:
             self._call, self._window_end = call, Z
             return None
         self._run_ordinary_suffix(call, Z)
-        if not config.replays:
-            return None
-        Z = replay_window(Z, call.chain, place, config, self._probe, self._masks, self.traces)
+        refined = self._replay(call).at_window_end(Z) if config.replays else None
         self.blocks_executed += call.executed
         if not self._trace:
             self._probe = None
-        return Z
+        return refined
 
     def _run_ordinary_suffix(self, call: BlockCall, Z: States) -> None:
         """The ordinary pass behind the window, as far as the probe or a kept block needs it."""
@@ -203,14 +201,15 @@ class Loop:
             self._probe = Probe(call.chain, states, self._masks)
         if index != place.last or not self.config.replays:
             return None
-        Y = replay_final(
-            self._window_end, states, call.chain, place, self.config, self._probe, self._masks, self.traces
-        )
+        Y = self._replay(call).at_last_block(self._window_end, states)
         self.blocks_executed += call.executed
         if self._trace and place.probe == place.last:
             self._record_post_drift(Y)
         self._window_end, self._call, self._probe = [], None, None
         return Y
+
+    def _replay(self, call: BlockCall) -> Replay:
+        return Replay(call.chain, self.place, self.config, self._probe, self._masks, self.traces)
 
     def _record_post_drift(self, states: States) -> None:
         assert self._probe is not None

@@ -60,67 +60,58 @@ class Probe:
             ]
 
 
-def replay_window(
-    Z: States,
-    chain: Chain,
-    place: Route,
-    config: ReplayConfig,
-    probe: Probe | None,
-    valid: Masks,
-    traces: Sequence[Trace],
-) -> States:
-    """Replay and gate at the window's end: Z_0 -> Z_K."""
-    for _ in range(config.replays):
-        proposal = chain.run(place.start, place.end, Z)
-        drift = None
-        if probe is not None:
-            with torch.no_grad():
-                drift = probe.drift(chain.run(place.end + 1, place.probe, proposal))
-        Z = _accept(Z, proposal, drift, chain, config, valid, traces)
-    return Z
+@dataclass(frozen=True)
+class Replay:
+    """Everything that stays the same over the replays of one forward.
 
+    probe: where drift is measured, or None where nothing depends on it.
+    valid: a mask of valid patches, (B, N) bool, per entry of the state, or None.
+    traces: one per entry, or none at all.
+    """
 
-def replay_final(
-    Z: States,
-    Y: States,
-    chain: Chain,
-    place: Route,
-    config: ReplayConfig,
-    probe: Probe | None,
-    valid: Masks,
-    traces: Sequence[Trace],
-) -> States:
-    """Loop on ungated, and gate what it does to the last block's output: Y_0 -> Y_K."""
-    for _ in range(config.replays):
-        Z = chain.run(place.start, place.end, Z)
-        probed = chain.run(place.end + 1, place.probe, Z)
-        drift = None if probe is None else probe.drift(probed)
-        proposal = chain.run(place.probe + 1, place.last, probed)
-        Y = _accept(Y, proposal, drift, chain, config, valid, traces)
-    return Y
+    chain: Chain
+    place: Route
+    config: ReplayConfig
+    probe: Probe | None
+    valid: Masks
+    traces: Sequence[Trace]
 
+    def at_window_end(self, Z: States) -> States:
+        """Replay and gate at the window's end: Z_0 -> Z_K."""
+        run, place = self.chain.run, self.place
+        for _ in range(self.config.replays):
+            proposal = run(place.start, place.end, Z)
+            drift = None
+            if self.probe is not None:
+                with torch.no_grad():
+                    drift = self.probe.drift(run(place.end + 1, place.probe, proposal))
+            Z = self._accept(Z, proposal, drift)
+        return Z
 
-def _accept(
-    states: States,
-    proposals: States,
-    drifts: list[Tensor] | None,
-    chain: Chain,
-    config: ReplayConfig,
-    valid: Masks,
-    traces: Sequence[Trace],
-) -> States:
-    accepted = []
-    for i, (state, proposal, mask) in enumerate(zip(states, proposals, valid, strict=True)):
-        drift = None if drifts is None else drifts[i]
-        gate = _patch_gate(state[:, chain.prefix :], drift, config, mask)
-        if config.gate == "none" and mask is None:
-            new = proposal
-        else:
-            new = interpolate(state, proposal, token_gate(gate, chain.prefix, mask))
-        if traces and drift is not None:
-            traces[i].record(drift, gate, (new - state)[:, chain.prefix :], mask)
-        accepted.append(new)
-    return accepted
+    def at_last_block(self, Z: States, Y: States) -> States:
+        """Loop on ungated, and gate what it does to the last block's output: Y_0 -> Y_K."""
+        run, place = self.chain.run, self.place
+        for _ in range(self.config.replays):
+            Z = run(place.start, place.end, Z)
+            probed = run(place.end + 1, place.probe, Z)
+            drift = None if self.probe is None else self.probe.drift(probed)
+            Y = self._accept(Y, run(place.probe + 1, place.last, probed), drift)
+        return Y
+
+    def _accept(self, states: States, proposals: States, drifts: list[Tensor] | None) -> States:
+        prefix = self.chain.prefix
+        accepted = []
+        for i, (state, proposal, mask) in enumerate(zip(states, proposals, self.valid, strict=True)):
+            drift = None if drifts is None else drifts[i]
+            gate = _patch_gate(state[:, prefix:], drift, self.config, mask)
+            if self.config.gate == "none" and mask is None:
+                new = proposal
+            else:
+                new = interpolate(state, proposal, token_gate(gate, prefix, mask))
+            if self.traces and drift is not None:
+                self.traces[i].record(drift, gate, (new - state)[:, prefix:], mask)
+            accepted.append(new)
+        return accepted
 
 
 def _patch_gate(patches: Tensor, drift: Tensor | None, config: ReplayConfig, valid: Tensor | None) -> Tensor:
