@@ -154,6 +154,7 @@ def test_a_condition_without_one_usable_image_has_no_score(model, scenes, tmp_pa
         ([], "holds no evaluation to go on with"),
         (["--status"], "holds no evaluation"),
         (["--suite", "coco-c"], "--data DIR is missing"),
+        (["--suite", "coco-c", "--engine", "slurm", "--slurm", "gpu"], "--slurm takes NAME=VALUE"),
         (["--suite", "coco-x", "--data", "."], "did you mean"),
         (["--suite", "scenes-c", "--images", "1", "--backbone", "x"], "--head FILE is missing"),
         (["--suite", "scenes-c", "--images", "1", "--head", "nowhere.pth"], "nowhere.pth does not exist"),

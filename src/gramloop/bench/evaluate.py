@@ -81,6 +81,7 @@ def evaluate(
     *,
     workers: int | None = None,
     engine: Engine | None = None,
+    engine_name: str = "local",
     order: Callable[[Iterable[Unit]], Iterable[Unit]] = tuple,
     watcher: Watcher | None = None,
 ) -> Outcome:
@@ -95,7 +96,7 @@ def evaluate(
         for done in progress.stored:
             watcher.found(done)
         if progress.missing:
-            store.note_start(_about_start(plan, workers))
+            store.note_start(_about_start(plan, engine_name, workers))
             job = Job(plan, folder, tuple(order(progress.missing)), watcher.images)
             for done in engine(job) if engine is not None else run_local(job, workers):
                 watcher.finished(done)
@@ -111,12 +112,14 @@ def _put_right(store: Store, unit: Unit, problem: UnusableFile) -> str:
     return f"{problem}; the unit is computed again"
 
 
-def _about_start(plan: Plan, workers: int | None) -> dict[str, object]:
+def _about_start(plan: Plan, engine: str, workers: int | None) -> dict[str, object]:
+    here = default_workers(plan) if workers is None else workers
     return {
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "host": platform.node(),
         "device": plan.model.device,
-        "workers": default_workers(plan) if workers is None else workers,
+        "engine": engine,
+        "workers": here if engine == "local" else None,
     }
 
 

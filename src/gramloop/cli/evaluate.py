@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gramloop.errors import GramLoopError
 
 if TYPE_CHECKING:
-    from gramloop.bench.evaluate import Outcome
+    from gramloop.bench.evaluate import Engine, Outcome
     from gramloop.bench.plan import Plan
 
 NAMED = 10  # images that could not be used, told one by one
@@ -48,6 +49,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     work = parser.add_argument_group("work")
     work.add_argument("--shards", type=int, metavar="N", help="parts of each condition (of 50 images)")
     work.add_argument("--workers", type=int, metavar="N", help="processes; all cores or GPUs by default")
+    work.add_argument(
+        "--engine", choices=("local", "ray", "slurm"), default="local", help="where units run (local)"
+    )
+    work.add_argument(
+        "--address", default="auto", metavar="A", help="of the Ray cluster (auto: this machine's)"
+    )
+    work.add_argument("--jobs", type=int, default=8, metavar="N", help="jobs in the Slurm array (8)")
+    work.add_argument(
+        "--slurm",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="for submitit: slurm_partition=gpu, …",
+    )
     work.add_argument(
         "--threads", type=int, default=1, metavar="N", help="threads per process (1); numbers depend on it"
     )
@@ -89,7 +104,8 @@ def run(args: argparse.Namespace) -> int:
     if args.dry_run:
         with tempfile.TemporaryDirectory() as scratch:
             return _dry_run(_plan(args, Path(scratch) / "scenes"), args.workers)
-    return _evaluate(_plan(args, args.out / "scenes"), args)
+    engine = _engine(args)
+    return _evaluate(_plan(args, args.out / "scenes"), args, engine)
 
 
 def _plan(args: argparse.Namespace, scenes: Path) -> Plan:
@@ -190,7 +206,27 @@ def _device(name: str | None) -> str:
     return name or ("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def _evaluate(plan: Plan, args: argparse.Namespace) -> int:
+def _engine(args: argparse.Namespace) -> Engine | None:
+    """Where the units run; None is this machine."""
+    if args.engine == "ray":
+        from gramloop.bench.engines.ray import run_ray
+
+        return partial(run_ray, address=args.address)
+    if args.engine == "slurm":
+        from gramloop.bench.engines.slurm import run_slurm
+
+        return partial(run_slurm, jobs=args.jobs, settings=dict(_setting(text) for text in args.slurm))
+    return None
+
+
+def _setting(text: str) -> tuple[str, Any]:
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise GramLoopError(f"--slurm takes NAME=VALUE, such as slurm_partition=gpu, not {text!r}")
+    return name, int(value) if value.isdecimal() else value
+
+
+def _evaluate(plan: Plan, args: argparse.Namespace, engine: Engine | None) -> int:
     from gramloop.bench.display import Display, print_results
     from gramloop.bench.evaluate import evaluate
     from gramloop.bench.store import RESULTS, Store
@@ -199,7 +235,14 @@ def _evaluate(plan: Plan, args: argparse.Namespace) -> int:
     print(f"{len(plan.units)} units, {plan.images} images, plan {plan.hash}", file=sys.stderr)
     try:
         with Display(store) as display:
-            outcome = evaluate(plan, args.out, workers=args.workers, watcher=display)
+            outcome = evaluate(
+                plan,
+                args.out,
+                workers=args.workers,
+                engine=engine,
+                engine_name=args.engine,
+                watcher=display,
+            )
     except KeyboardInterrupt:
         done = sum(store.path(unit).is_file() for unit in plan.units)
         print(

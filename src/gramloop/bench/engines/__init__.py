@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +15,7 @@ from gramloop.bench.plan import Plan, Unit
 from gramloop.bench.run import Session
 from gramloop.bench.store import Store, StoredUnit
 from gramloop.bench.tables import counts_of
+from gramloop.errors import GramLoopError
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,16 @@ class Done:
     unit: Unit
     excluded: int
     counts: NDArray[np.int64] | None  # (methods, 3, classes) pixels of a segmentation, summed over images
+
+
+def cluster_package(name: str) -> Any:
+    """A package that only a cluster's engine needs, or a sentence about how to get it."""
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise GramLoopError(
+            f"this engine needs the package {name}, which is not installed: pip install {name}"
+        ) from error
 
 
 def summary(plan: Plan, unit: Unit, stored: StoredUnit) -> Done:

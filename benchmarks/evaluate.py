@@ -1,0 +1,94 @@
+"""What evaluating costs beyond the model: wall time of units over bare model calls, and pairs over single runs.
+
+Two ratios, each measured side by side in one run on the embedded 12-block model and drawn scenes:
+  overhead  a unit (decode, shift, predict both methods, count, store) / the paired calls alone, in memory
+  pairing   the paired calls / a baseline call and a replayed call
+Rounds alternate, and the median of the rounds' ratios is told; the ratio of core time, which other work on the machine disturbs less,
+stands beside that of wall time. Core time also counts what is done in the thread that prepares images ahead.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from gramloop.bench.engines import do_unit
+from gramloop.bench.plan import DataSource
+from gramloop.bench.planning import Request, draw_scenes, make_plan
+from gramloop.bench.run import Session, deterministic
+from gramloop.bench.store import begin
+from gramloop.models.tiny import WEIGHTS
+
+
+def seconds(call: Callable[[], object]) -> tuple[float, float]:
+    """Wall time and core time."""
+    began = time.perf_counter(), time.process_time()
+    call()
+    return time.perf_counter() - began[0], time.process_time() - began[1]
+
+
+def ratio(over: list[tuple[float, float]], under: list[tuple[float, float]]) -> str:
+    pairs = list(zip(over, under, strict=True))
+    wall, core = (statistics.median(one[kind] / other[kind] for one, other in pairs) for kind in (0, 1))
+    return f"{wall:.3f} of wall time, {core:.3f} of core time"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--images", type=int, default=10, help="per round")
+    parser.add_argument("--rounds", type=int, default=5)
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as scratch:
+        for task in ("semantic", "detection"):
+            measure(task, Path(scratch), args.images, args.rounds)
+
+
+def measure(task: str, scratch: Path, images: int, rounds: int) -> None:
+    draw_scenes(scratch / "scenes", images)
+    plan = make_plan(
+        Request(
+            "scenes-c",
+            task,  # type: ignore[arg-type]
+            {"folder": str(WEIGHTS)},
+            DataSource(str(scratch / "scenes"), ""),
+            conditions=["fog"],
+            severities=[3],
+            shards=1,
+        )
+    )
+    session, store, unit = Session(plan), begin(scratch / task, plan), plan.units[0]
+    pixels = [record.image() for record in session.data(unit.condition)]
+    predict, replay = session.loaded.predictor.predict, plan.methods[1].replay
+
+    def paired() -> None:
+        for image in pixels:
+            predict(image, replay, paired=True, trace=False)
+
+    def separate() -> None:
+        for image in pixels:
+            predict(image)
+        for image in pixels:
+            predict(image, replay, trace=False)
+
+    def evaluated() -> None:
+        do_unit(session, store, unit, lambda: None)
+
+    sides: dict[str, list[tuple[float, float]]] = {"paired": [], "separate": [], "evaluated": []}
+    with deterministic(1):
+        for round_number in range(rounds + 1):
+            for name, call in (("paired", paired), ("evaluated", evaluated), ("separate", separate)):
+                took = seconds(call)
+                if round_number:  # the first one warms up
+                    sides[name].append(took)
+    each = statistics.median(pair[1] for pair in sides["paired"]) / images
+    print(f"{task}: {images} images, {rounds} rounds, {each * 1e3:.0f} core-ms per pair")
+    print(f"  overhead  evaluate / bare paired calls   {ratio(sides['evaluated'], sides['paired'])}")
+    print(f"  pairing   paired / baseline + replayed   {ratio(sides['paired'], sides['separate'])}")
+
+
+if __name__ == "__main__":
+    main()
