@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache
 from multiprocessing import get_context
 
 import numpy as np
@@ -170,8 +170,7 @@ def _one_thread() -> None:
 
 def _predict(condition: Condition, split: str, index: int, replay: ReplayConfig) -> Seen:
     segmenter, detector = _models()
-    truth = scene(index, SIZE, split)
-    image = condition.show(truth.image, f"{split}-{index}")
+    truth, image = _shown(condition, split, index)
     return Seen(
         condition,
         index,
@@ -180,6 +179,12 @@ def _predict(condition: Condition, split: str, index: int, replay: ReplayConfig)
         segmenter.predict(image, replay, paired=True),
         detector.predict(image, replay, paired=True),
     )
+
+
+@lru_cache(maxsize=1000)  # a search over settings asks again and again
+def _shown(condition: Condition, split: str, index: int) -> tuple[Scene, NDArray[np.uint8]]:
+    truth = scene(index, SIZE, split)
+    return truth, condition.show(truth.image, f"{split}-{index}")
 
 
 @cache
