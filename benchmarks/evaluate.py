@@ -54,7 +54,7 @@ def measure(task: str, scratch: Path, images: int, rounds: int) -> None:
             "scenes-c",
             task,  # type: ignore[arg-type]
             {"folder": str(WEIGHTS)},
-            DataSource(str(scratch / "scenes"), ""),
+            DataSource(str(scratch / "scenes")),
             conditions=["fog"],
             severities=[3],
             shards=1,

@@ -55,7 +55,7 @@ def small_request(model: Path, folder: Path, task: str = "semantic", **changes: 
         "suite": "scenes-c",
         "task": task,
         "files": {"folder": str(model)},
-        "data": DataSource(str(folder), ""),
+        "data": DataSource(str(folder)),
         "conditions": ["fog", "impulse_noise", "pixelate"],
         "severities": [3],
         "sizes": {"short_side": SIDE} if task == "semantic" else {},

@@ -135,7 +135,7 @@ def test_ray_brings_the_sentence_of_an_error(plan: Plan, tmp_path: Path, cluster
 
     from gramloop.bench.engines.ray import run_ray
 
-    wrong = replace(plan, data=replace(plan.data, fingerprint="0" * 64))
+    wrong = replace(plan, data=replace(plan.data, fingerprints={"clean": "0" * 64}))
     begin(tmp_path / "out", wrong)
     with pytest.raises(GramLoopError, match="changed since the evaluation was planned"):
         list(run_ray(Job(wrong, tmp_path / "out", wrong.units)))

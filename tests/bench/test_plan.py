@@ -20,7 +20,7 @@ PLAN = Plan(
     conditions={"fog/3": 40, "fog/5": 40},
     shards=3,
     categories={0: "sky", 1: "tree"},
-    data=DataSource("/data/scenes", "abc"),
+    data=DataSource("/data/scenes", {"clean": "abc"}),
     model=ModelSource("tiny", {"folder": "/models/tiny"}, {"folder/tiny.json": "123"}, 12),
     versions={"torch": "2"},
 )
@@ -63,7 +63,7 @@ CHANGES = {
     "conditions": replace(PLAN, conditions={"fog/3": 40}),
     "images": replace(PLAN, conditions={"fog/3": 40, "fog/5": 41}),
     "shards": replace(PLAN, shards=4),
-    "data": replace(PLAN, data=replace(PLAN.data, fingerprint="abd")),
+    "data": replace(PLAN, data=replace(PLAN.data, fingerprints={"clean": "abd"})),
     "weights": replace(PLAN, model=replace(PLAN.model, sha256={"folder/tiny.json": "124"})),
     "sizes": replace(PLAN, model=replace(PLAN.model, sizes={"short_side": 64})),
     "device": replace(PLAN, model=replace(PLAN.model, device="cuda")),

@@ -38,7 +38,7 @@ PLAN = Plan(
     conditions={"fog/3": 5},
     shards=2,
     categories={0: "sky", 1: "tree", 2: "car"},
-    data=DataSource("data", "abc"),
+    data=DataSource("data", {"clean": "abc"}),
     model=ModelSource("tiny", {"folder": "model"}, {"folder/tiny.json": "123"}, 12),
 )
 UNIT = PLAN.units[1]  # images 2, 3, 4

@@ -75,6 +75,28 @@ def test_detection_on_a_set_of_ones_own(model, scenes, tmp_path):
     assert all(float(row["AP"]) >= 0 for row in rows)
 
 
+def test_a_set_on_disk_gives_the_scores_of_generated_images(model, scenes, evaluated, tmp_path, capsys):
+    written, out = tmp_path / "written", tmp_path / "out"
+    wanted = ["--condition", "fog", "--condition", "pixelate", "--severity", "3", "--workers", "1"]
+    arguments = ["corrupt", str(scenes), str(written), "--suite", "scenes-c", "--task", "semantic", *wanted]
+    assert main(arguments) == 0
+    assert main(asked(model, written, out)) == 0
+    assert (out / "results.csv").read_bytes() == (evaluated / "results.csv").read_bytes()
+    with next((written / "fog" / "3").rglob("*.png")).open("ab") as stream:
+        stream.write(b"\0")
+    next(out.glob("units/fog-3/*.parquet")).unlink()
+    assert main(["evaluate", "--out", str(out), "--workers", "1"]) == 2
+    assert "changed since the evaluation was planned" in capsys.readouterr().err
+
+
+def test_a_backbone_and_a_head_from_files(model, scenes, evaluated, tmp_path):
+    """The same weights, given as two files and seen through one window, give the same labels."""
+    out = tmp_path / "out"
+    arguments = asked(model, scenes, out, "--backbone", str(model / "backbone"), "--whole")
+    assert main([*arguments, "--head", str(model / "segment.safetensors")]) == 0
+    assert (out / "results.csv").read_bytes() == (evaluated / "results.csv").read_bytes()
+
+
 def test_going_on_needs_the_folder_alone(evaluated, tmp_path, capsys):
     out = tmp_path / "out"
     shutil.copytree(evaluated, out)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
+from gramloop.bench.methods import blocks_per_view
 from gramloop.bench.plan import Plan, Unit
 from gramloop.bench.run import Session
 from gramloop.errors import GramLoopError
@@ -36,3 +37,25 @@ def estimate(plan: Plan) -> Estimate:
     pq.write_table(finished.table, sink, compression="zstd")
     size = sink.getvalue().size
     return Estimate(finished.facts.seconds / tried, finished.facts.blocks / tried, size / tried)
+
+
+def describe(plan: Plan, workers: int) -> str:
+    """A plan and its cost in a few lines."""
+    found = estimate(plan)
+    blocks, depth = blocks_per_view(plan.methods, plan.model.depth), plan.model.depth
+    hours = found.seconds * plan.images / workers / 3600
+    lines = [
+        f"plan {plan.hash}: {plan.suite}, {plan.task}, methods {', '.join(each.name for each in plan.methods)}",
+        f"{len(plan.conditions)} conditions, {len(plan.units)} units, {plan.images} images",
+        f"{blocks} blocks per view of an image ({blocks / depth:.2f} ordinary passes of {depth})",
+        f"{found.blocks * plan.images:,.0f} blocks in all, by the images tried",
+        f"about {_duration(hours)} with {workers} workers, {found.seconds:.2f} s per image (measured here)",
+        f"about {found.stored * plan.images / 1e6:,.1f} MB of results",
+    ]
+    return "\n".join(lines)
+
+
+def _duration(hours: float) -> str:
+    if hours >= 1:
+        return f"{hours:,.1f} hours"
+    return f"{hours * 60:.1f} minutes" if hours * 60 >= 1 else f"{hours * 3600:.0f} seconds"

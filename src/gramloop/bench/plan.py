@@ -25,10 +25,10 @@ SEED = 100  # kept for provenance: no prediction depends on it
 
 @dataclass(frozen=True)
 class DataSource:
-    """The images: how the folder ``root`` is read, and a checksum of what it held."""
+    """The images: how the folder ``root`` is read, and checksums of what it held."""
 
     root: str
-    fingerprint: str
+    fingerprints: Mapping[str, str] = field(default_factory=dict)  # by condition, or of the clean set
     split: str = "validation"
     classes: str | None = None  # the file with the class list, where it is not in the set
     origin: str = "auto"

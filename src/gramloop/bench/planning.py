@@ -11,13 +11,14 @@ from typing import Any
 from gramloop.bench.methods import Method, check_methods, parse_method
 from gramloop.bench.plan import DataSource, ModelSource, Plan
 from gramloop.bench.sources import (
+    CLEAN,
     check_categories,
     checksums,
     load_predictor,
     open_data,
-    suite_fingerprint,
     versions,
 )
+from gramloop.data.manifest import fingerprint
 from gramloop.data.opening import OpenSuite
 from gramloop.data.records import Task
 from gramloop.data.suites import find_suite
@@ -66,8 +67,11 @@ def make_plan(request: Request) -> Plan:
     placed: list[Method] = [method.placed(loaded.depth) for method in methods]
     counts: dict[str, int] = {}
     categories: dict[int, str] = {}
+    fingerprints = {} if opened.clean is None else {CLEAN: fingerprint(opened.clean)}
     for condition in opened.conditions:
         data = opened.open(condition) if opened.clean is None else opened.clean
+        if opened.clean is None:
+            fingerprints[condition.key] = fingerprint(data)
         if data.task != request.task:
             raise GramLoopError(f"{data.root} is annotated for {data.task}, not for {request.task}")
         if not categories:
@@ -81,7 +85,7 @@ def make_plan(request: Request) -> Plan:
         conditions=counts,
         shards=request.shards or max(1, -(-max(counts.values()) // SHARD)),
         categories=categories,
-        data=replace(request.data, fingerprint=suite_fingerprint(opened)),
+        data=replace(request.data, fingerprints=fingerprints),
         model=replace(model, depth=loaded.depth),
         versions=versions(),
         diagnostics=request.diagnostics,

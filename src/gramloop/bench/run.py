@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 
 from gramloop.bench.memory import peak_memory, reset_peak
 from gramloop.bench.methods import Method
-from gramloop.bench.plan import Plan, Unit, condition_of
-from gramloop.bench.sources import Loaded, check_categories, load_predictor, open_planned
+from gramloop.bench.plan import Plan, Unit
+from gramloop.bench.sources import Loaded, check_categories, load_predictor, open_condition, open_planned
 from gramloop.bench.store import Facts
 from gramloop.bench.tables import Failure, Rows, detection_row, segmentation_row
 from gramloop.costs import counting
@@ -69,7 +69,7 @@ class Session:
     def data(self, key: str) -> DataSet:
         """The set of one condition; the latest is kept, since units come condition by condition."""
         if self._data is None or self._data[0] != key:
-            data = self.opened.open(condition_of(key))
+            data = open_condition(self.plan, self.opened, key)
             check_categories(self.loaded, data)
             self._data = (key, data)
         return self._data[1]

@@ -24,10 +24,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 TINY_SHORT_SIDE = 192  # the size of the scenes that the embedded model was trained on
-SIZES: Mapping[Task, tuple[str, ...]] = {
-    "semantic": ("mode", "short_side", "crop", "stride"),
-    "detection": ("short_side",),
-}
+CLEAN = "clean"  # the fingerprint of the set that conditions are made from
 
 
 @dataclass(frozen=True)
@@ -131,24 +128,27 @@ def open_data(
 
 
 def open_planned(plan: Plan) -> OpenSuite:
-    """The data of a plan, after making sure that they are the ones that were planned."""
+    """The data of a plan; a clean set that conditions are made from must be the one that was planned."""
     opened = open_data(plan.suite, plan.data, plan.task, [condition_of(key) for key in plan.conditions])
-    if (found := suite_fingerprint(opened)) != plan.data.fingerprint:
-        raise GramLoopError(
-            f"the images or annotations in {plan.data.root} changed since the evaluation was planned "
-            f"(checksum {found[:12]}, not {plan.data.fingerprint[:12]}); choose another folder for its results"
-        )
+    if opened.clean is not None:
+        _refuse_change(plan, CLEAN, opened.clean)
     return opened
 
 
-def suite_fingerprint(opened: OpenSuite) -> str:
-    """A checksum over the set that conditions are made from, or over the conditions' own sets."""
-    if opened.clean is not None:
-        return fingerprint(opened.clean)
-    digest = hashlib.sha256()
-    for condition, data in opened:
-        digest.update(f"{condition} {fingerprint(data)}\n".encode())
-    return digest.hexdigest()
+def open_condition(plan: Plan, opened: OpenSuite, key: str) -> DataSet:
+    """The set of one condition; one with a folder of its own must be the one that was planned."""
+    data = opened.open(condition_of(key))
+    if opened.clean is None:
+        _refuse_change(plan, key, data)
+    return data
+
+
+def _refuse_change(plan: Plan, key: str, data: DataSet) -> None:
+    if fingerprint(data) != plan.data.fingerprints.get(key):
+        raise GramLoopError(
+            f"the images or annotations in {data.root} changed since the evaluation was planned; "
+            "put them back, or choose another folder for the results"
+        )
 
 
 def checksums(files: Mapping[str, str]) -> dict[str, str]:

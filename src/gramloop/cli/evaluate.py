@@ -156,12 +156,11 @@ def _request(args: argparse.Namespace, scenes: Path) -> Any:
         files=files,
         data=DataSource(
             str(root.resolve()),
-            "",
-            args.split,
-            str(args.classes) if args.classes else None,
-            args.origin,
-            args.format,
-            args.partial,
+            split=args.split,
+            classes=str(args.classes) if args.classes else None,
+            origin=args.origin,
+            encoding=args.format,
+            partial=args.partial,
         ),
         methods=args.method or ("baseline", "gramloop"),
         conditions=args.condition,
@@ -291,24 +290,7 @@ def _status(folder: Path) -> int:
 
 def _dry_run(plan: Plan, workers: int | None) -> int:
     from gramloop.bench.engines.local import default_workers
-    from gramloop.bench.estimate import estimate
-    from gramloop.bench.methods import blocks_per_view
+    from gramloop.bench.estimate import describe
 
-    found = estimate(plan)
-    many = default_workers(plan) if workers is None else workers
-    blocks, depth = blocks_per_view(plan.methods, plan.model.depth), plan.model.depth
-    names = ", ".join(method.name for method in plan.methods)
-    print(f"plan {plan.hash}: {plan.suite}, {plan.task}, methods {names}")
-    print(f"{len(plan.conditions)} conditions, {len(plan.units)} units, {plan.images} images")
-    print(f"{blocks} blocks per view of an image ({blocks / depth:.2f} ordinary passes of {depth})")
-    print(f"{found.blocks * plan.images:,.0f} blocks in all, by the images tried")
-    hours = found.seconds * plan.images / many / 3600
-    print(f"about {_duration(hours)} with {many} workers, {found.seconds:.2f} s per image (measured here)")
-    print(f"about {found.stored * plan.images / 1e6:,.1f} MB of results")
+    print(describe(plan, default_workers(plan) if workers is None else workers))
     return 0
-
-
-def _duration(hours: float) -> str:
-    if hours >= 1:
-        return f"{hours:,.1f} hours"
-    return f"{hours * 60:.1f} minutes" if hours * 60 >= 1 else f"{hours * 3600:.0f} seconds"
