@@ -25,7 +25,7 @@ class Batch:
 
     pixels: torch.Tensor  # (B, 3, H, W) float32, normalised
     labels: torch.Tensor  # (B, H, W) int64, 0 .. classes - 1
-    cell_class: torch.Tensor  # (B, h, w) int64, thing index, -1 = nothing, -2 = no matter
+    cell_class: torch.Tensor  # (B, h, w) int64, thing index, -1 = nothing or a thing's rim
     cell_box: torch.Tensor  # (B, h, w, 4) float32, distances left, top, right, bottom in pixels
 
 
@@ -118,7 +118,8 @@ def normalise(images: np.ndarray) -> torch.Tensor:
 def cell_targets(owner: np.ndarray, kinds: np.ndarray, patch: int) -> tuple[np.ndarray, np.ndarray]:
     """Per cell the thing at its centre and the distances to that thing's box.
 
-    Only the inner part of a box counts as positive: near its border the far side is hard to see.
+    Only the inner part of a box counts as positive: near its border the far side is hard to see, and a cell there
+    that keeps silent leaves no double.
     """
     height, width = owner.shape[0] // patch, owner.shape[1] // patch
     centres = owner[patch // 2 :: patch, patch // 2 :: patch]
@@ -132,7 +133,6 @@ def cell_targets(owner: np.ndarray, kinds: np.ndarray, patch: int) -> tuple[np.n
         left, top, w, h = cv2.boundingRect((owner == number).astype(np.uint8))
         here = centres == number
         inner = here & (abs(x - left - w / 2) < 0.3 * w + 2) & (abs(y - top - h / 2) < 0.3 * h + 2)
-        cell_class[here] = -2
         positive = inner if inner.any() else here
         cell_class[positive] = kinds[number]
         sides = np.broadcast_arrays(x - left, y - top, left + w - x, top + h - y)

@@ -43,6 +43,5 @@ def detection_loss(logits: Tensor, sides: Tensor, cell_class: Tensor, cell_box: 
     chance = logits.sigmoid()
     weight = (target - chance.detach()).abs().square()
     cross_entropy = F.binary_cross_entropy_with_logits(logits, target, reduction="none")
-    counted = (cell_class != -2)[:, None]
-    score_loss = (weight * cross_entropy * counted).sum() / count
+    score_loss = (weight * cross_entropy).sum() / count
     return 2 * score_loss + box_loss
