@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--out", type=Path, default=Path("out/demo"), help="folder for the picture and the table"
     )
     parser.add_argument("--quick", action="store_true", help="fewer scenes and shifts: about 20 seconds")
-    parser.add_argument("--scenes", type=int, help="how many unseen scenes (default 64, quick 10)")
+    parser.add_argument("--scenes", type=int, help="how many unseen scenes (default 40, quick 10)")
     parser.add_argument("--workers", type=int, help="processes (default: one per core)")
 
 
@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
     from gramloop.demo.table import summary
     from gramloop.tasks.outputs import make_folder, write_whole
 
-    count = args.scenes if args.scenes is not None else (10 if args.quick else 64)
+    count = args.scenes if args.scenes is not None else (10 if args.quick else 40)
     if count < 2:
         raise GramLoopError(f"--scenes is {count}; an interval needs at least 2")
     if args.workers is not None and args.workers < 1:
