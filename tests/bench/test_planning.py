@@ -34,6 +34,14 @@ def test_other_weights_give_another_plan(model_folder: Path, scene_folder: Path,
     assert small_plan(model_folder, scene_folder).hash != small_plan(other, scene_folder).hash
 
 
+def test_a_suggested_replay_beside_the_weights_changes_no_plan(model_folder, scene_folder, tmp_path):
+    import shutil
+
+    shutil.copytree(model_folder, tmp_path / "model")
+    (tmp_path / "model" / "replay.json").write_text("{}")
+    assert small_plan(tmp_path / "model", scene_folder).hash == small_plan(model_folder, scene_folder).hash
+
+
 def test_sets_with_other_classes_are_refused(model_folder: Path, tmp_path: Path, scene_folder: Path):
     import shutil
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 TINY_SHORT_SIDE = 192  # the size of the scenes that the embedded model was trained on
+SUGGESTION = "replay.json"  # may lie beside weights, and decides no prediction
 CLEAN = "clean"  # the fingerprint of the set that conditions are made from
 
 
@@ -158,7 +159,11 @@ def checksums(files: Mapping[str, str]) -> dict[str, str]:
         path = Path(place)
         if not path.exists():
             raise GramLoopError(f"the {name} {path} does not exist")
-        inside = sorted(each for each in path.rglob("*") if each.suffix in (".json", ".safetensors", ".pth"))
+        inside = sorted(
+            each
+            for each in path.rglob("*")
+            if each.suffix in (".json", ".safetensors", ".pth") and each.name != SUGGESTION
+        )
         parts = inside if path.is_dir() else [path]
         for part in parts:
             label = name if part == path else f"{name}/{part.relative_to(path).as_posix()}"
