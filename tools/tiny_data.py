@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from multiprocessing import get_context
 from pathlib import Path
 
 import cv2
@@ -54,7 +55,9 @@ def render(folder: Path, split: str, count: int, workers: int) -> list[Path]:
     paths = [folder / f"{split}-{start:06d}-{min(CHUNK, count - start)}.npz" for start in starts]
     missing = [(path, start) for path, start in zip(paths, starts, strict=True) if not path.exists()]
     if missing:
-        with ProcessPoolExecutor(workers) as pool:
+        with ProcessPoolExecutor(
+            workers, get_context("spawn")
+        ) as pool:  # forking a process with threads can hang
             jobs = [
                 pool.submit(_render, path, split, start, min(CHUNK, count - start)) for path, start in missing
             ]

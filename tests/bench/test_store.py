@@ -244,7 +244,7 @@ def _write_on_a_full_disk(folder: Path, answers: multiprocessing.Queue) -> None:
 @pytest.mark.skipif(os.name != "posix", reason="limits a process's files")
 def test_a_full_disk_costs_nothing_that_was_there(store: Store):
     before = store.path(UNIT).read_bytes()
-    context = multiprocessing.get_context("fork")
+    context = multiprocessing.get_context("spawn")
     answers = context.Queue()
     process = context.Process(target=_write_on_a_full_disk, args=(store.folder, answers))
     process.start()

@@ -44,21 +44,26 @@ def exemplars(outcome: Outcome) -> list[tuple[str, Seen]]:
 def draw(outcome: Outcome) -> bytes:
     """The picture as PNG."""
     rows = exemplars(outcome)
-    figure = Figure(figsize=(12.4, 2.1 * len(rows) + 0.9), layout="constrained", facecolor="white")
-    grid = figure.subplots(len(rows), len(COLUMNS), squeeze=False)
+    figure = Figure(figsize=(12.6, 2.1 * len(rows) + 0.8), facecolor="white")
+    heights = [*([2.1] * len(rows)), 0.07]
+    cells = figure.add_gridspec(
+        len(rows) + 1, len(COLUMNS), height_ratios=heights, left=0.045, right=0.995, top=0.955, bottom=0.075,
+        wspace=0.03, hspace=0.05,
+    )  # fmt: skip
+    grid = [
+        [figure.add_subplot(cells[row, column]) for column in range(len(COLUMNS))] for row in range(len(rows))
+    ]
     highest = max(float(np.quantile(_maps(seen)[0], 0.99)) for _, seen in rows)  # one scale, outliers clipped
     for panes, (kind, seen) in zip(grid, rows, strict=True):
         shown = _draw_row(panes, kind, seen, highest)
     for pane, title in zip(grid[0], COLUMNS, strict=True):
         pane.set_title(title, fontsize=10)
     for column, image, extend in ((4, shown[0], "max"), (5, shown[1], "neither")):
-        bar = figure.colorbar(
-            image, ax=grid[:, column].tolist(), location="bottom", shrink=0.9, aspect=25, extend=extend
-        )
-        bar.ax.tick_params(labelsize=7)
+        place = figure.add_subplot(cells[len(rows), column])
+        figure.colorbar(image, cax=place, orientation="horizontal", extend=extend).ax.tick_params(labelsize=7)
     legend = [Patch(color=_COLOURS[name], label=name) for name in CLASSES]
-    figure.legend(handles=legend, loc="outside lower left", ncols=len(legend), fontsize=7, frameon=False,
-                  handlelength=1.0, columnspacing=0.9)  # fmt: skip
+    figure.legend(handles=legend, loc="lower left", bbox_to_anchor=(0.04, 0.0), ncols=8, fontsize=7.5,
+                  frameon=False, handlelength=1.0, columnspacing=1.2)  # fmt: skip
     buffer = BytesIO()
     figure.savefig(buffer, format="png", dpi=110)
     return buffer.getvalue()
