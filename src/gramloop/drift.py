@@ -41,8 +41,10 @@ class GramAnchor:
         with full_float32(patches.device):
             D, M2 = self._change_and_sum(self._only_valid(patches.float()))
             # One image at a time: the same bits alone or in a batch, and the memory of one image.
+            if len(D) == 1:
+                return _squared_row_change(D, M2).div_(4 * self._count)
             rows = [_squared_row_change(D[i : i + 1], M2[i : i + 1]) for i in range(len(D))]
-            return (rows[0] if len(rows) == 1 else torch.cat(rows)).div_(4 * self._count)
+            return torch.cat(rows).div_(4 * self._count)
 
     def _change_and_sum(self, P1: Tensor) -> tuple[Tensor, Tensor]:
         """D = Q1 - Q0 and 2 M = Q0 + Q1 of the L2-normalised patches, each (B, N, C).
