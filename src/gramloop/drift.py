@@ -41,10 +41,8 @@ class GramAnchor:
         with full_float32(patches.device):
             D, M2 = self._change_and_sum(self._only_valid(patches.float()))
             # One image at a time: the same bits alone or in a batch, and the memory of one image.
-            if len(D) == 1:
-                return _squared_row_change(D, M2).div_(4 * self._count)
-            rows = [_squared_row_change(D[i : i + 1], M2[i : i + 1]) for i in range(len(D))]
-            return torch.cat(rows).div_(4 * self._count)
+            rows = [_squared_row_change(D[i], M2[i]) for i in range(len(D))]
+            return (rows[0][None] if len(rows) == 1 else torch.stack(rows)).div_(4 * self._count)
 
     def _change_and_sum(self, P1: Tensor) -> tuple[Tensor, Tensor]:
         """D = Q1 - Q0 and 2 M = Q0 + Q1 of the L2-normalised patches, each (B, N, C).
@@ -73,14 +71,14 @@ def _inverse_length(patches: Tensor) -> Tensor:
 
 
 def _squared_row_change(D: Tensor, M2: Tensor) -> Tensor:
-    """4 N times the drift: row sums of squares of D (2M)ᵀ + 2M Dᵀ, (1, N, C), (1, N, C) -> (1, N)."""
-    _, patches, channels = D.shape
+    """4 N times the drift: row sums of squares of D (2M)ᵀ + 2M Dᵀ, (N, C), (N, C) -> (N,)."""
+    patches, channels = D.shape
     if patches > _PAIRWISE_LIMIT * channels:
-        return _from_channel_products(D[0], M2[0])[None]
+        return _from_channel_products(D, M2)
     if patches > _UNTILED_PATCHES:
-        return _from_symmetric_tiles(D[0], M2[0])[None]
-    A = D @ M2.mT
-    length: Tensor = torch.linalg.vector_norm(A + A.mT, dim=2)
+        return _from_symmetric_tiles(D, M2)
+    A = D @ M2.T
+    length: Tensor = torch.linalg.vector_norm(A + A.T, dim=1)
     return length.square_()
 
 
