@@ -150,6 +150,8 @@ def test_eomt_is_refused_where_queries_join_the_tokens() -> None:
         gramloop.attach(model, window=(1, 2))
     with pytest.raises(gramloop.GramLoopError, match="inserts mask queries"):
         gramloop.attach(model, window=(3, 4), gate_at="end")
+    with pytest.raises(gramloop.GramLoopError, match="inserts mask queries"):
+        gramloop.attach(model, window=(1, 2), replays=0, keep=(5,))  # it would run the suffix by itself
     before = outputs(model, x)
     with gramloop.attached(model, window=(1, 2), gate_at=3, trace=True) as loop:
         during = outputs(model, x)

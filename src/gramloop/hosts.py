@@ -13,7 +13,6 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from gramloop.config import ReplayConfig
 from gramloop.errors import GramLoopError, GramLoopWarning
 
 
@@ -38,9 +37,9 @@ class Host:
         """How many blocks there are."""
         return len(self.blocks)
 
-    def check_plain_chain(self, reach: int, config: ReplayConfig) -> None:
+    def check_plain_chain(self, reach: int) -> None:
         """Refuse a replay whose window or probe reaches into blocks that are no plain chain."""
-        if reach >= self.plain_depth and config.replays:
+        if reach >= self.plain_depth:
             raise GramLoopError(
                 f"{self.name} cannot be replayed as far as block {reach}: {self.why_not_plain}; window and "
                 f'gate_at must lie below block {self.plain_depth} (for example gate_at="end")'

@@ -83,7 +83,7 @@ class Loop:
         self.traces: list[Trace] = []
         self.ordinary: dict[int, Any] = {}
         self.blocks_executed = 0
-        self._keep = tuple(keep)
+        self._keep = keep
         self._trace = trace
         self._valid: Tensor | Sequence[Tensor] | None = None
         self._grid = PatchGrid()
@@ -123,10 +123,18 @@ class Loop:
         for index in self._keep:
             if not 0 <= index < self.host.depth:
                 raise GramLoopError(f"keep names block {index}; the blocks are 0 to {self.host.depth - 1}")
-        reach = self.place.last if self.config.update_at == "final" else self.place.end
+        self._check_chain()
+
+    def _check_chain(self) -> None:
+        """Blocks that replays, probes and the ordinary suffix run by themselves must form a plain chain."""
+        place, final = self.place, self.config.update_at == "final"
+        runs = [] if final else [index for index in self._keep if index > place.end]
+        if self.config.replays:
+            runs.append(place.last if final else place.end)
         if self._measures:
-            reach = max(reach, self.place.probe)
-        self.host.check_plain_chain(max(reach, *self._keep, 0), self.config)
+            runs.append(place.probe)
+        if runs:
+            self.host.check_plain_chain(max(runs))
 
     @property
     def _measures(self) -> bool:

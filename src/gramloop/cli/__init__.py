@@ -21,7 +21,7 @@ COMMANDS = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; 0 when it succeeded, 1 when part of the work failed, 2 for misuse."""
+    """Run one command; 0 when it succeeded, 2 for misuse. A command's help says what a partial failure gives."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     name = next((word for word in arguments if not word.startswith("-")), None)
     parser = _parser(name)
