@@ -1,0 +1,1 @@
+"""Reports: stored results become tables, figures and one page; nothing here runs a model."""

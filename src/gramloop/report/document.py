@@ -1,0 +1,55 @@
+"""What a report says, before it is a page: verdicts, warnings, and sections of tables and pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from gramloop.metrics.bootstrap import Interval
+from gramloop.report.table import Table
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure, drawn already."""
+
+    key: str  # names its files
+    title: str
+    caption: str
+    png: bytes
+    pdf: bytes | None
+    alt: str  # what it shows, for those who do not see it
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the evidence says of one method on one suite, in plain words."""
+
+    suite: str
+    method: str
+    words: str  # helps, hurts, cannot be told
+    interval: Interval | None
+    sentence: str
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of the report under one heading; ``text`` is plain paragraphs, divided by empty lines."""
+
+    key: str
+    title: str
+    text: str
+    tables: tuple[Table, ...] = ()
+    pictures: tuple[Picture, ...] = ()
+
+
+@dataclass(frozen=True)
+class Document:
+    """The whole report."""
+
+    title: str
+    subtitle: str
+    verdicts: tuple[Verdict, ...]
+    warnings: tuple[str, ...]
+    sections: tuple[Section, ...]
+    facts: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # configuration and versions
