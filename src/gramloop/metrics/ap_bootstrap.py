@@ -66,10 +66,26 @@ def ap_delta(
     return lambda weights: scores[1].average_precision(weights) - scores[0].average_precision(weights)
 
 
+def weighted_ap(
+    truth: Truth, detections: Detections, weights: Weights, *, evaluator: Evaluator | None = None
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """AP in percent where image k of ``truth.images`` counts ``weights[row, k]`` times: subsets, with 0 and 1.
+
+    Returns the mean over categories, (rows,), and each category's own in sorted order, (rows, categories); NaN
+    where there is no object to be found.
+    """
+    found = _Matched.of(truth, detections, evaluator)
+    by_category = np.full((len(weights), len(truth.categories)), np.nan)
+    for number, category in zip(found.numbers, found.categories, strict=True):
+        by_category[:, number - 1] = category.average_precision(weights[:, found.order])
+    return _mean_of_present(by_category.T), by_category
+
+
 @dataclass(frozen=True)
 class _Matched:
     order: NDArray[np.int64]  # (images,) the sorted ids' places in truth.images
     categories: tuple[_Category, ...]
+    numbers: tuple[int, ...]  # of the categories, from 1, in their sorted order
 
     @classmethod
     def of(cls, truth: Truth, detections: Detections, evaluator: Evaluator | None) -> _Matched:
@@ -80,18 +96,22 @@ class _Matched:
         return cls(
             np.argsort(np.asarray(truth.images)),
             tuple(_category(each, len(truth.images)) for each in entries.values()),
+            tuple(entries),
         )
 
     def average_precision(self, weights: Weights) -> NDArray[np.float64]:
         """Percent, (draws,): the mean over categories of which an object was drawn."""
         sorted_weights = weights[:, self.order]
-        scores = np.array([each.average_precision(sorted_weights) for each in self.categories])
-        present = ~np.isnan(scores)
-        total, number = np.where(present, scores, 0).sum(axis=0), present.sum(axis=0)
-        mean: NDArray[np.float64] = np.divide(
-            total, number, out=np.full(len(weights), np.nan), where=number > 0
+        return _mean_of_present(
+            np.array([each.average_precision(sorted_weights) for each in self.categories])
         )
-        return mean
+
+
+def _mean_of_present(scores: NDArray[np.float64]) -> NDArray[np.float64]:  # (categories, draws) → (draws,)
+    present = ~np.isnan(scores)
+    total, number = np.where(present, scores, 0).sum(axis=0), present.sum(axis=0)
+    mean: NDArray[np.float64] = np.divide(total, number, out=np.full(number.shape, np.nan), where=number > 0)
+    return mean
 
 
 def _category(entries: list[dict[str, Any]], images: int) -> _Category:
