@@ -1,0 +1,1 @@
+"""Finding a replay for a backbone: what can be seen without labels, and what labels say."""
