@@ -1,0 +1,245 @@
+"""Images with their predictions side by side: input, annotation, baseline and method, one row per image."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from numpy.typing import NDArray
+
+from gramloop.errors import GramLoopError
+from gramloop.report.figures.boxes import DetectionRow, draw_detection, gist_of_boxes, legend_of_boxes
+from gramloop.report.figures.style import (
+    CLASS_COLOURS,
+    FULL,
+    GAINED,
+    LOST,
+    OTHER,
+    Drawn,
+    Sheet,
+    photograph,
+    shrunk,
+    styled,
+)
+
+_GAP, _HEAD, _TITLE, _LEGEND, _EDGE = 0.06, 0.17, 0.17, 0.19, 0.02  # inches
+_TALLEST = 1.35  # of a panel's width
+_COLUMNS = ("input", "annotation")
+
+
+@dataclass(frozen=True)
+class SegmentationRow:
+    """One image and its label maps, all (H, W) of the image's size."""
+
+    title: str
+    image: NDArray[np.uint8]  # (H, W, 3)
+    truth: NDArray[Any]
+    baseline: NDArray[Any]
+    method: NDArray[Any]
+    names: Mapping[int, str] = field(default_factory=dict)
+    ignored: int = 255
+
+    def __post_init__(self) -> None:
+        size = self.image.shape[:2]
+        for name in ("truth", "baseline", "method"):
+            if getattr(self, name).shape != size:
+                raise GramLoopError(
+                    f"the {name} of {self.title!r} is {getattr(self, name).shape}, unlike its image {size}"
+                )
+
+    @property
+    def valid(self) -> NDArray[np.bool_]:
+        """Pixels that are scored."""
+        valid: NDArray[np.bool_] = self.truth != self.ignored
+        return valid
+
+    @property
+    def gained(self) -> NDArray[np.bool_]:
+        """Scored pixels that the method gets right and the baseline does not."""
+        return _both(self.valid, self.method == self.truth, self.baseline != self.truth)
+
+    @property
+    def lost(self) -> NDArray[np.bool_]:
+        """Scored pixels that the baseline gets right and the method does not."""
+        return _both(self.valid, self.baseline == self.truth, self.method != self.truth)
+
+
+Row = SegmentationRow | DetectionRow
+
+
+def _both(*masks: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    every: NDArray[np.bool_] = np.logical_and.reduce(masks)
+    return every
+
+
+def qualitative(
+    rows: Sequence[Row], title: str = "Predictions", methods: Sequence[str] = ("baseline", "gramloop")
+) -> Drawn:
+    """The figure, a row of four panels for each image."""
+    if not rows:
+        raise GramLoopError("a figure of predictions needs at least one image")
+    with styled():
+        return Drawn(_draw(rows, methods), title, *_words(rows, methods))
+
+
+def _draw(rows: Sequence[Row], methods: Sequence[str]) -> Any:
+    width = (FULL - 3 * _GAP - 2 * _EDGE) / 4
+    heights = [width * min(_shape(row)[0] / _shape(row)[1], _TALLEST) for row in rows]
+    detects = any(isinstance(row, DetectionRow) for row in rows)
+    legends = [_LEGEND if isinstance(row, SegmentationRow) else 0.05 for row in rows]
+    sheet = Sheet(FULL, _HEAD + sum(heights) + sum(legends) + _TITLE * len(rows) + _LEGEND * detects)
+    left = [_EDGE + column * (width + _GAP) for column in range(4)]
+    for x, name in zip(left, (*_COLUMNS, *methods), strict=True):
+        sheet.text(x + width / 2, 0.03, name, ha="center", fontweight="bold")
+    colours = iter(class_colours([row for row in rows if isinstance(row, SegmentationRow)]))
+    top = _HEAD
+    for row, tall, legend in zip(rows, heights, legends, strict=True):
+        sheet.text(_EDGE, top + 0.045, row.title, fontsize=6.5)
+        top += _TITLE
+        panels = [sheet.panel(x, top, width, tall) for x in left]
+        if isinstance(row, DetectionRow):
+            draw_detection(panels, row)
+        else:
+            _draw_segmentation(sheet, panels, row, next(colours), top + tall)
+        top += tall + legend
+    if detects:
+        _legend(sheet, legend_of_boxes(methods), sheet.height - 0.01, lower=True)
+    return sheet.figure
+
+
+def _shape(row: Row) -> tuple[float, float]:
+    if isinstance(row, DetectionRow):
+        left, top, right, bottom = row.view
+        return bottom - top, right - left
+    return row.image.shape[0], row.image.shape[1]
+
+
+def _draw_segmentation(
+    sheet: Sheet, panels: Sequence[Any], row: SegmentationRow, colours: Mapping[int, str], below: float
+) -> None:
+    size = row.image.shape[0], row.image.shape[1]
+    small = shrunk(row.image)
+    photograph(panels[0], small, high=size)
+    for panel, labels in zip(panels[1:], (row.truth, row.baseline, row.method), strict=True):
+        photograph(panel, _painted(small, labels, colours, row.ignored), high=size)
+    for mask, colour in ((row.lost, LOST), (row.gained, GAINED)):
+        _contour(panels[3], mask, colour, small.shape[:2])
+    handles: list[Any] = [
+        Patch(color=colour, label=row.names.get(label, f"class {label}")) for label, colour in colours.items()
+    ]
+    if len(_present(row)) > len(colours):
+        handles.append(Patch(color=OTHER, label="others"))
+    share = max(int(row.valid.sum()), 1)
+    for mask, colour, word in ((row.gained, GAINED, "gained"), (row.lost, LOST, "lost")):
+        handles.append(Line2D([], [], color=colour, linewidth=1.4, label=f"{word} {mask.sum() / share:.1%}"))
+    _legend(sheet, handles, below + 0.02)
+
+
+def _contour(panel: Any, mask: NDArray[np.bool_], colour: str, size: tuple[int, ...]) -> None:
+    """The outline of a region, black beneath so that it shows on any class."""
+    small = _nearest(mask.astype(np.uint8), size)
+    if not small.any():
+        return
+    height, width = mask.shape
+    framed = np.pad(small, 1).astype(float)  # so that an outline closes at the rim
+    across = (np.arange(-1, size[1] + 1) + 0.5) * width / size[1]
+    down = (np.arange(-1, size[0] + 1) + 0.5) * height / size[0]
+    for line, thickness in (("black", 1.3), (colour, 0.8)):
+        panel.contour(
+            across.clip(0, width), down.clip(0, height), framed, [0.5], colors=line, linewidths=thickness
+        )
+
+
+def _painted(
+    image: NDArray[np.uint8], labels: NDArray[Any], colours: Mapping[int, str], ignored: int
+) -> NDArray[np.uint8]:
+    labels = _nearest(labels, image.shape[:2])
+    paint = np.empty((*labels.shape, 3))
+    paint[:] = _rgb(OTHER)
+    for label, colour in colours.items():
+        paint[labels == label] = _rgb(colour)
+    grey = image.mean(axis=2, keepdims=True)  # the photo's own hues would mislead
+    blended = 0.3 * grey + 0.7 * paint
+    blended[labels == ignored] = 255
+    painted: NDArray[np.uint8] = blended.astype(np.uint8)
+    return painted
+
+
+def _nearest(values: NDArray[Any], size: tuple[int, ...]) -> NDArray[Any]:
+    rows = (np.arange(size[0]) + 0.5) * values.shape[0] / size[0]
+    columns = (np.arange(size[1]) + 0.5) * values.shape[1] / size[1]
+    picked: NDArray[Any] = values[rows.astype(int)[:, None], columns.astype(int)[None]]
+    return picked
+
+
+def _present(row: SegmentationRow) -> dict[int, int]:
+    """Classes of the row with their pixels over the three label maps, the largest first."""
+    labels, counts = np.unique(np.stack([row.truth, row.baseline, row.method]), return_counts=True)
+    order = np.argsort(-counts, kind="stable")
+    return {int(labels[i]): int(counts[i]) for i in order if labels[i] != row.ignored}
+
+
+def class_colours(rows: Sequence[SegmentationRow]) -> list[dict[int, str]]:
+    """The largest classes of each row with a colour of their own, which a class keeps from row to row if it can."""
+    known: dict[int, str] = {}
+    found = []
+    for row in rows:
+        largest = list(_present(row))[: len(CLASS_COLOURS)]
+        own: dict[int, str] = {}
+        for label in largest:
+            if label in known and known[label] not in own.values():
+                own[label] = known[label]
+        for label in largest:
+            if label not in own:
+                free = [colour for colour in CLASS_COLOURS if colour not in own.values()]
+                own[label] = next((colour for colour in free if colour not in known.values()), free[0])
+                known.setdefault(label, own[label])
+        found.append({label: own[label] for label in largest})
+    return found
+
+
+def _rgb(colour: str) -> tuple[int, int, int]:
+    return int(colour[1:3], 16), int(colour[3:5], 16), int(colour[5:7], 16)
+
+
+def _legend(sheet: Sheet, handles: Sequence[Any], top: float, *, lower: bool = False) -> None:
+    sheet.figure.legend(
+        handles=handles,
+        loc="lower left" if lower else "upper left",
+        bbox_to_anchor=(0, 1 - top / sheet.height),
+        ncols=len(handles),
+        fontsize=6,
+        frameon=False,
+        borderpad=0.1,
+        handlelength=1.0,
+        handletextpad=0.4,
+        columnspacing=1.0,
+        borderaxespad=0.1,
+    )
+
+
+def _words(rows: Sequence[Row], methods: Sequence[str]) -> tuple[str, str]:
+    parts = [f"Columns: input, annotation, {methods[0]}, {methods[1]}; every row says why it was chosen."]
+    if any(isinstance(row, SegmentationRow) for row in rows):
+        parts.append(
+            f"Green outlines: scored pixels that {methods[1]} alone gets right; magenta: those that it alone gets "
+            "wrong. White pixels have no label."
+        )
+    if any(isinstance(row, DetectionRow) for row in rows):
+        parts.append(
+            "Boxes with a score of at least 0.40, matched greedily to annotations of the same category at an "
+            "overlap of at least 0.50; these filters serve the picture and enter no score."
+        )
+    caption = " ".join(parts)
+    return caption, " ".join([caption, *(_gist(row) for row in rows)])
+
+
+def _gist(row: Row) -> str:
+    if isinstance(row, DetectionRow):
+        return gist_of_boxes(row)
+    share = max(int(row.valid.sum()), 1)
+    return f"{row.title}: {row.gained.sum() / share:.1%} of pixels gained, {row.lost.sum() / share:.1%} lost."
