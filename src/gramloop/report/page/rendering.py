@@ -1,0 +1,214 @@
+"""From a document to HTML: what the template needs of each table, figure and verdict, and the page's policy."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import math
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from functools import cache
+from io import BytesIO
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+from PIL import Image
+
+from gramloop.metrics.bootstrap import Interval
+from gramloop.report.document import Document, Picture, Section, Verdict
+from gramloop.report.page.intervals import MINUS, bar, in_words, reach
+from gramloop.report.table import Column, Table
+
+_HERE = Path(__file__).parent
+_LONG = 24  # rows; a longer table scrolls inside its own frame
+_SCREEN = 96  # CSS pixels per inch
+_TONES = {"helps": "gain", "hurts": "loss"}
+
+
+def render(document: Document, files: Collection[str] = ()) -> str:
+    """The page, complete in itself.
+
+    Args:
+        document: what it says.
+        files: paths below the page's folder, such as ``figures/gains.pdf``: those of the document's tables and
+            figures that are named here are offered for download.
+    """
+    style, script = ((_HERE / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
+    numbers = _Numbers()
+    return (
+        _environment()
+        .get_template("page.html")
+        .render(
+            document=document,
+            policy=_policy(style, script),
+            style=Markup(style),
+            script=Markup(script),
+            verdicts=list(_verdicts(document.verdicts)),
+            sections=[_section(section, numbers, files) for section in document.sections],
+        )
+    )
+
+
+@cache
+def _environment() -> Environment:
+    made = Environment(
+        loader=FileSystemLoader(_HERE),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters["unbroken"] = _unbroken
+    return made
+
+
+@dataclass
+class _Numbers:
+    """Tables and figures are numbered through the whole page."""
+
+    table: int = 0
+    figure: int = 0
+
+
+@dataclass(frozen=True)
+class _Cell:
+    text: str
+    value: str | None  # in full precision, for sorting; nothing where there is no number
+    classes: str
+    drawing: Markup
+
+
+@dataclass(frozen=True)
+class _TableView:
+    number: int
+    table: Table
+    kinds: list[str]
+    body: list[list[_Cell]]
+    foot: list[list[_Cell]]
+    long: bool
+    copies: dict[str, str]  # by format
+    links: list[tuple[str, str]]  # what is offered and where it lies
+
+
+@dataclass(frozen=True)
+class _PictureView:
+    number: int
+    picture: Picture
+    source: str
+    width: int
+    height: int
+    links: list[tuple[str, str]]
+
+
+@dataclass(frozen=True)
+class _SectionView:
+    section: Section
+    paragraphs: list[str]
+    tables: list[_TableView]
+    pictures: list[_PictureView]
+
+
+@dataclass(frozen=True)
+class _VerdictView:
+    verdict: Verdict
+    tone: str
+    drawing: Markup
+    numbers: str
+    limit: str
+
+
+def _policy(style: str, script: str) -> str:
+    """Nothing may be fetched, and nothing may run or style the page but what is written here."""
+    hashes = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in (style, script)]
+    return (
+        f"default-src 'none'; img-src data:; style-src 'sha256-{hashes[0]}'; script-src 'sha256-{hashes[1]}'; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def _unbroken(text: str) -> Markup:
+    """Words with a hyphen (names of suites, dates) stay on one line."""
+    whole = Markup('<span class="whole">{}</span>')
+    return Markup(" ").join(whole.format(word) if "-" in word else word for word in text.split())
+
+
+def _verdicts(verdicts: tuple[Verdict, ...]) -> Iterator[_VerdictView]:
+    limit = reach(verdict.interval for verdict in verdicts)
+    for verdict in verdicts:
+        one = verdict.interval
+        drawing = Markup("") if one is None else bar(one, limit, height=24, label=_spoken(one))
+        numbers = "" if one is None else in_words(one)
+        yield _VerdictView(verdict, _TONES.get(verdict.words, "open"), drawing, numbers, f"{limit:g}")
+
+
+def _spoken(interval: Interval) -> str:
+    low, high, estimate = (
+        f"{value:+.2f}".replace("-", MINUS) for value in (interval.low, interval.high, interval.estimate)
+    )
+    return f"gain {estimate}, {interval.level:.0%} interval from {low} to {high}"
+
+
+def _section(section: Section, numbers: _Numbers, files: Collection[str]) -> _SectionView:
+    tables, pictures = [], []
+    for table in section.tables:
+        numbers.table += 1
+        tables.append(_table(table, numbers.table, files))
+    for picture in section.pictures:
+        numbers.figure += 1
+        pictures.append(_picture(picture, numbers.figure, files))
+    paragraphs = [part.strip() for part in section.text.split("\n\n") if part.strip()]
+    return _SectionView(section, paragraphs, tables, pictures)
+
+
+def _table(table: Table, number: int, files: Collection[str]) -> _TableView:
+    limits = [
+        reach(row[place] for row in table.rows if isinstance(row[place], Interval))  # type: ignore[misc]
+        for place in range(len(table.columns))
+    ]
+    cells = [
+        [_cell(table, row, place, limits[place]) for place in range(len(table.columns))]
+        for row in range(len(table.rows))
+    ]
+    last = len(cells) - table.footer
+    kinds = [_kind(column) for column in table.columns]
+    copies: dict[str, str] = {}
+    offers = _links("tables", table.key, ("csv", "md", "tex", "json"), files)
+    return _TableView(number, table, kinds, cells[:last], cells[last:], len(cells) > _LONG, copies, offers)
+
+
+def _kind(column: Column) -> str:
+    return "text" if column.kind == "text" else "number"
+
+
+def _cell(table: Table, row: int, place: int, limit: float) -> _Cell:
+    cell, column = table.rows[row][place], table.columns[place]
+    text, classes, drawing, value = table.text(row, place), [_kind(column)], Markup(""), None
+    if isinstance(cell, Interval):
+        drawing, value = bar(cell, limit, height=14), cell.estimate
+    elif isinstance(cell, int | float):
+        value = cell
+        if column.signed and value and math.isfinite(value):
+            classes.append("gain" if value > 0 else "loss")
+    if (row, place) in table.best:
+        classes.append("best")
+    if not isinstance(cell, str):
+        text = text.replace("-", MINUS)
+    known = value is not None and math.isfinite(value)
+    return _Cell(text, repr(value) if known else None, " ".join(classes), drawing)
+
+
+def _picture(picture: Picture, number: int, files: Collection[str]) -> _PictureView:
+    with Image.open(BytesIO(picture.png)) as image:
+        pixels, density = image.size, image.info.get("dpi", (_SCREEN, _SCREEN))
+    width, height = (
+        max(1, round(side * _SCREEN / float(each))) for side, each in zip(pixels, density, strict=True)
+    )
+    source = "data:image/png;base64," + base64.b64encode(picture.png).decode()
+    offers = _links("figures", picture.key, ("png", "pdf"), files)
+    return _PictureView(number, picture, source, width, height, offers)
+
+
+def _links(folder: str, key: str, endings: tuple[str, ...], files: Collection[str]) -> list[tuple[str, str]]:
+    names = {ending: f"{folder}/{key}.{ending}" for ending in endings}
+    return [(ending.upper(), name) for ending, name in names.items() if name in files]
