@@ -102,9 +102,8 @@ class _Matched:
     def average_precision(self, weights: Weights) -> NDArray[np.float64]:
         """Percent, (draws,): the mean over categories of which an object was drawn."""
         sorted_weights = weights[:, self.order]
-        return _mean_of_present(
-            np.array([each.average_precision(sorted_weights) for each in self.categories])
-        )
+        scores = [each.average_precision(sorted_weights) for each in self.categories]
+        return _mean_of_present(np.array(scores).reshape(len(scores), len(weights)))
 
 
 def _mean_of_present(scores: NDArray[np.float64]) -> NDArray[np.float64]:  # (categories, draws) → (draws,)
