@@ -146,8 +146,8 @@ def test_headings_go_down_one_step_at_a_time(parsed: Parsed):
 def test_figures_have_words_and_their_printed_size(parsed: Parsed):
     images = [attributes for attributes, _ in parsed.all("img") if attributes["alt"]]
     assert [(each["alt"], each["width"], each["height"]) for each in images] == [
-        ("A row of dots", "800", "300"),
-        ("Two bars", "200", "150"),
+        ("A row of dots", "1100", "413"),  # 1600 x 600 pixels, 192 to the inch, shown at 132
+        ("Two bars", "275", "206"),
     ]
 
 

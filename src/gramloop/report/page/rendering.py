@@ -22,7 +22,7 @@ from gramloop.report.table import Column, Table
 
 _HERE = Path(__file__).parent
 _LONG = 24  # rows; a longer table scrolls inside its own frame
-_SCREEN = 96  # CSS pixels per inch
+_ENLARGED = 132  # CSS pixels for an inch of a figure: small print for paper is read at a distance on a screen
 _TONES = {"helps": "gain", "hurts": "loss"}
 
 
@@ -200,9 +200,9 @@ def _cell(table: Table, row: int, place: int, limit: float) -> _Cell:
 
 def _picture(picture: Picture, number: int, files: Collection[str]) -> _PictureView:
     with Image.open(BytesIO(picture.png)) as image:
-        pixels, density = image.size, image.info.get("dpi", (_SCREEN, _SCREEN))
+        pixels, density = image.size, image.info.get("dpi", (_ENLARGED, _ENLARGED))
     width, height = (
-        max(1, round(side * _SCREEN / float(each))) for side, each in zip(pixels, density, strict=True)
+        max(1, round(side * _ENLARGED / float(each))) for side, each in zip(pixels, density, strict=True)
     )
     source = "data:image/png;base64," + base64.b64encode(picture.png).decode()
     offers = _links("figures", picture.key, ("png", "pdf"), files)
