@@ -63,6 +63,8 @@ CHANGES = {
     "conditions": replace(PLAN, conditions={"fog/3": 40}),
     "images": replace(PLAN, conditions={"fog/3": 40, "fog/5": 41}),
     "shards": replace(PLAN, shards=4),
+    "pictures": replace(PLAN, pictures=5),
+    "diagnostics": replace(PLAN, diagnostics=True),
     "data": replace(PLAN, data=replace(PLAN.data, fingerprints={"clean": "abd"})),
     "weights": replace(PLAN, model=replace(PLAN.model, sha256={"folder/tiny.json": "124"})),
     "sizes": replace(PLAN, model=replace(PLAN.model, sizes={"short_side": 64})),
@@ -87,7 +89,14 @@ def test_a_difference_is_told_in_words():
 
 @pytest.mark.parametrize(
     "change",
-    [{"conditions": {}}, {"conditions": {"fog/3": 0}}, {"shards": 0}, {"task": "depth"}, {"methods": ()}],
+    [
+        {"conditions": {}},
+        {"conditions": {"fog/3": 0}},
+        {"shards": 0},
+        {"pictures": -1},
+        {"task": "depth"},
+        {"methods": ()},
+    ],
     ids=str,
 )
 def test_impossible_plans_are_refused(change):

@@ -48,17 +48,19 @@ def test_stored_counts_are_those_of_separate_predictions(session: Session):
 def test_the_baseline_costs_nothing_beside_a_replay(session: Session):
     unit = session.plan.units[0]
     finished = session.run(unit)
-    assert finished.facts.blocks == len(unit) * blocks_per_view(session.plan.methods, 6)
-    assert list(finished.facts.predict_seconds) == ["baseline+gramloop", "ungated", "final-final", "late"]
+    assert finished.facts.blocks == len(unit) * blocks_per_view(session.plan.methods, 6, traced=True)
+    calls = ["baseline+gramloop", "ungated", "final-final", "late", "gramloop-matched"]
+    assert list(finished.facts.predict_seconds) == calls
     assert 0 < sum(finished.facts.predict_seconds.values()) <= finished.facts.seconds
     assert finished.facts.peak_memory > 10**7
     measured = {row["method"]: (len(row["drift"]), len(row["gate"])) for row in finished.table.to_pylist()}
     assert measured == {
         "baseline": (0, 0),
         "gramloop": (2, 2),
-        "ungated": (0, 0),
+        "ungated": (2, 2),
         "final-final": (2, 2),
         "late": (1, 1),
+        "gramloop-matched": (2, 2),
     }
 
 
@@ -80,7 +82,7 @@ def test_stored_boxes_are_those_of_separate_predictions(model_folder: Path, scen
 
 def test_which_methods_share_a_call(session: Session):
     names = [[method.name for method in together] for together in calls(session.plan.methods)]
-    assert names == [["baseline", "gramloop"], ["ungated"], ["final-final"], ["late"]]
+    assert names == [["baseline", "gramloop"], ["ungated"], ["final-final"], ["late"], ["gramloop-matched"]]
     baseline, *replays = session.plan.methods
     assert calls([baseline]) == [(baseline,)]
     assert calls(replays) == [(method,) for method in replays]

@@ -26,10 +26,20 @@ from gramloop.bench.store import (
     locked,
     write_whole,
 )
-from gramloop.bench.tables import Failure, Rows, boxes_of, counts_of, detection_row, segmentation_row
+from gramloop.bench.tables import (
+    Failure,
+    Rows,
+    boxes_of,
+    counts_of,
+    detection_row,
+    maps_of,
+    picture_of,
+    segmentation_row,
+)
 from gramloop.data.manifest import TEMPORARY
 from gramloop.errors import GramLoopError
 from gramloop.metrics.miou import Counts
+from gramloop.tasks.maps import ReplayMaps
 
 PLAN = Plan(
     suite="scenes-c",
@@ -51,12 +61,16 @@ def statistics(seed: int) -> Counts:
 
 
 def rows(lost: set[int]) -> Rows:
-    found = Rows("semantic")
-    trace = SimpleNamespace(drift=np.full((2, 4, 4), 0.5), gate=np.full((2, 4, 4), 0.25))
+    found = Rows("semantic", diagnostics=True, pictures=4)
+    labels = np.arange(12).reshape(3, 4)
+    trace = ReplayMaps(
+        np.full((2, 4, 4), 0.5, np.float32), np.full((2, 4, 4), 0.25, np.float32), np.eye(4, dtype=np.float32)
+    )
     for position in range(UNIT.start, UNIT.stop):
         if position not in lost:
             for number, method in enumerate(PLAN.methods):
-                prediction = SimpleNamespace(blocks=12 + number, trace=trace if number else None)
+                shown = trace if number else None
+                prediction = SimpleNamespace(blocks=12 + number, trace=shown, labels=labels + position)
                 row = segmentation_row(statistics(10 * position + number))
                 found.add(position, f"scene {position}", method.name, prediction, row)
     return found
@@ -79,7 +93,13 @@ def test_what_is_written_comes_back(store: Store):
     assert np.array_equal(counts, np.stack([statistics(21).stacked(), statistics(41).stacked()]))
     assert found.table["drift"].to_pylist() == [[], [0.5, 0.5], [], [0.5, 0.5]]
     assert found.table["gate"].to_pylist()[1] == [0.25, 0.25]
+    assert found.table["post_drift"].to_pylist() == [None, 0.25, None, 0.25]
     assert found.table["blocks"].to_pylist() == [12, 13, 12, 13]
+    kept, later = found.table.to_pylist()[1], found.table.to_pylist()[3]  # images 2 and 4
+    assert np.array_equal(picture_of(kept), np.arange(12).reshape(3, 4) + 2)
+    assert np.array_equal(maps_of(kept).post_drift, np.eye(4))
+    assert picture_of(later) is None
+    assert maps_of(later) is None
     assert store.read(PLAN.units[0]) is None
 
 

@@ -56,6 +56,17 @@ def test_a_pair_is_two_separate_predictions_and_executes_what_the_formula_says(d
     assert pair.replayed.trace.gate.shape == (2, 6, 8)
 
 
+@pytest.mark.parametrize("paired", [False, True])
+def test_an_ungated_replay_ends_where_its_proposal_is(detector, image, paired) -> None:
+    ungated = ReplayConfig(window=(1, 2), replays=1, gate="none")
+    found = detector.predict(image, ungated, paired=paired, trace=True)
+    trace = found.replayed.trace if paired else found.trace
+    # the same state, probed once by the replay and once in the host's own suffix
+    np.testing.assert_allclose(trace.post_drift, trace.drift[0], rtol=1e-4, atol=1e-9)
+    assert np.array_equal(trace.post_drift, trace.overview_post_drift)
+    assert (trace.gate == 1).all()
+
+
 def test_boxes_are_in_pixels_of_the_original(detector, image) -> None:
     found = detector.predict(image[:45, :61])  # shown as 48 x 64
     assert len(found.boxes)

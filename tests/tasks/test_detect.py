@@ -150,6 +150,19 @@ def test_the_trace_is_what_the_replay_measures_in_each_view(detector, picture):
     assert detector.predict(picture, REPLAY, trace=False).trace is None
 
 
+@pytest.mark.parametrize("gate", ["none", "uniform"])
+def test_drift_after_gating_comes_whatever_the_gate(detector, picture, gate):
+    """With one replay that accepts everything, the state in the end is the proposal, in every view."""
+    replay = ReplayConfig(window=(3, 4), replays=1, gate=gate)
+    trace = detector.predict(picture, replay, paired=True, trace=True).replayed.trace
+    # the same state, probed once by the replay and once in the host's own suffix
+    np.testing.assert_allclose(trace.post_drift, trace.drift[0], rtol=1e-4, atol=1e-9)
+    np.testing.assert_allclose(trace.overview_post_drift, trace.overview_drift[0], rtol=1e-4, atol=1e-9)
+    gated = detector.predict(picture, REPLAY).trace
+    assert 0 < gated.post_drift.mean() < trace.post_drift.mean()
+    assert detector.predict(picture, replay).trace is None
+
+
 def test_padding_is_hidden_from_the_replay_in_every_window(detector):
     """Two images of one batch: patches of the smaller one must not feel what the padding's gate would be."""
     generator = np.random.default_rng(1)

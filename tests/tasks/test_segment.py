@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from golden import load_golden
+from gramloop import attached
 from gramloop.config import ReplayConfig
 from gramloop.costs import cost, counting
 from gramloop.errors import GramLoopError
@@ -176,6 +177,46 @@ def test_a_trace_only_where_something_is_measured(linear):
     ungated = ReplayConfig(window=(3, 4), gate="none")
     assert linear.predict(image, ungated).trace is None
     assert (linear.predict(image, ungated, trace=True).trace.gate == 1).all()
+
+
+@pytest.mark.parametrize("replays", [1, 2])
+@pytest.mark.parametrize(("gate", "strength"), [("none", 1.0), ("uniform", 1.0), ("uniform", 0.3)])
+def test_drift_before_and_after_gating_comes_whatever_the_gate(segmenter, gate, strength, replays):
+    """A loop that accepts everything ends where its last proposal is; one that accepts less ends closer."""
+    replay = ReplayConfig(window=(3, 4), gate=gate, strength=strength, replays=replays)
+    for paired in (False, True):
+        found = segmenter.predict(noise(), replay, paired=paired, trace=True)
+        trace = found.replayed.trace if paired else found.trace
+        assert trace.drift.shape == (replays, *trace.post_drift.shape)
+        assert trace.cell == 16
+        if strength == 1.0:
+            # the same state, probed once by the replay and once in the host's own suffix
+            np.testing.assert_allclose(trace.post_drift, trace.drift[-1], rtol=1e-4, atol=1e-9)
+        else:
+            assert 0 < trace.post_drift.mean() < trace.drift[-1].mean()
+
+
+def test_drift_after_gating_is_averaged_where_crops_overlap(linear):
+    replay = ReplayConfig(window=(3, 4))
+    trace = linear.predict(noise(64, 100), replay).trace
+    pixels = linear._prepare(noise(64, 100))
+    total, seen = np.zeros((64, 100)), np.zeros((64, 100))
+    for crop in crop_grid(64, 100, 64, 40):
+        with torch.no_grad(), attached(linear.model.backbone.model, replay, trace=True) as loop:
+            linear.model.backbone(crop.of(pixels), [7])
+        columns = slice(crop.left, crop.left + 64)
+        total[:, columns] += np.kron(loop.trace.post_drift[0].numpy(), np.ones((16, 16)))
+        seen[:, columns] += 1
+    assert seen.max() == 2
+    np.testing.assert_allclose(trace.post_drift, total / seen, rtol=1e-5)
+
+
+def test_drift_after_gating_is_absent_where_it_is_not_measured(linear):
+    """The update at the last block leaves no state at an earlier probe to measure."""
+    early = ReplayConfig(window=(3, 4), gate_at=5, update_at="final")
+    trace = linear.predict(noise(64, 64), early).trace
+    assert trace.drift.shape == (2, 64, 64)
+    assert trace.post_drift is None
 
 
 @given(st.integers(1, 300), st.integers(1, 300), st.integers(20, 200), st.data())

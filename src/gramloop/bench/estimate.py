@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
@@ -10,6 +11,7 @@ import pyarrow.parquet as pq  # type: ignore[import-untyped]
 from gramloop.bench.methods import blocks_per_view
 from gramloop.bench.plan import Plan, Unit
 from gramloop.bench.run import Session
+from gramloop.bench.tables import KEPT
 from gramloop.errors import GramLoopError
 
 TRIED = 3
@@ -17,11 +19,12 @@ TRIED = 3
 
 @dataclass(frozen=True)
 class Estimate:
-    """Per image: seconds of one worker, blocks executed, bytes stored."""
+    """Per image: seconds of one worker, blocks executed, bytes stored; and the bytes of kept pictures."""
 
     seconds: float
     blocks: float
     stored: float
+    picture: float
 
 
 def estimate(plan: Plan) -> Estimate:
@@ -33,16 +36,24 @@ def estimate(plan: Plan) -> Estimate:
     finished = session.run(Unit(key, 0, 1, 0, tried))
     if finished.failures:
         raise GramLoopError(f"an image to be tried cannot be used: {finished.failures[0].reason}")
+    facts, size = finished.facts, _size(finished.table.drop_columns(list(KEPT))) / tried
+    kept = max(0.0, _size(finished.table) / tried - size)  # the tried images are among the first
+    return Estimate(facts.seconds / tried, facts.blocks / tried, size, kept)
+
+
+def _size(table: Any) -> int:
     sink = pa.BufferOutputStream()
-    pq.write_table(finished.table, sink, compression="zstd")
-    size = sink.getvalue().size
-    return Estimate(finished.facts.seconds / tried, finished.facts.blocks / tried, size / tried)
+    pq.write_table(table, sink, compression="zstd")
+    return int(sink.getvalue().size)
 
 
 def describe(plan: Plan, workers: int) -> str:
     """A plan and its cost in a few lines."""
     found = estimate(plan)
-    blocks, depth = blocks_per_view(plan.methods, plan.model.depth), plan.model.depth
+    depth = plan.model.depth
+    blocks = blocks_per_view(plan.methods, depth, plan.diagnostics)
+    pictures = sum(min(plan.pictures, images) for images in plan.conditions.values())
+    stored = (found.stored * plan.images + found.picture * pictures) / 1e6
     hours = found.seconds * plan.images / workers / 3600
     lines = [
         f"plan {plan.hash}: {plan.suite}, {plan.task}, methods {', '.join(each.name for each in plan.methods)}",
@@ -50,7 +61,7 @@ def describe(plan: Plan, workers: int) -> str:
         f"{blocks} blocks per view of an image ({blocks / depth:.2f} ordinary passes of {depth})",
         f"{found.blocks * plan.images:,.0f} blocks in all, by the images tried",
         f"about {_duration(hours)} with {workers} workers, {found.seconds:.2f} s per image (measured here)",
-        f"about {found.stored * plan.images / 1e6:,.1f} MB of results",
+        f"about {stored:,.1f} MB of results",
     ]
     return "\n".join(lines)
 

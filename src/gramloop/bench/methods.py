@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
-from typing import Any
+from dataclasses import dataclass, fields, replace
+from typing import Any, cast
 
-from gramloop.config import ReplayConfig, route
+from gramloop.config import Adaptive, ReplayConfig, route
 from gramloop.costs import extra_blocks
 from gramloop.errors import GramLoopError
+from gramloop.settings import read_replay
 
-BASELINE = "baseline"
+BASELINE, GRAMLOOP = "baseline", "gramloop"
 REPLAYS: Mapping[str, ReplayConfig] = {
-    "gramloop": ReplayConfig(),
+    GRAMLOOP: ReplayConfig(),
     "ungated": ReplayConfig(gate="none"),
     "uniform": ReplayConfig(gate="uniform", strength=0.5),
     "matched": ReplayConfig(gate="uniform", strength="matched"),
@@ -48,26 +49,19 @@ class Method:
 
     def as_json(self) -> dict[str, Any] | None:
         """The replay's settings, or None."""
-        return None if self.replay is None else asdict(self.replay)
+        return None if self.replay is None else self.replay.as_json()
 
     @classmethod
     def from_json(cls, name: str, settings: Mapping[str, Any] | None) -> Method:
         """The method of a plan file."""
-        if settings is None:
-            return cls(name)
-        if unknown := sorted(set(settings) - set(_FIELDS)):
-            raise GramLoopError(f"the method {name} has the unknown setting {unknown[0]!r}")
-        window = settings.get("window")
-        return cls(
-            name, ReplayConfig(**{**settings, "window": tuple(window) if window is not None else None})
-        )
+        return cls(name, None if settings is None else ReplayConfig.from_json(settings))
 
 
 def parse_method(text: str) -> Method:
-    """A method of the table, or ``NAME:setting=value,…`` with the settings of `ReplayConfig`.
+    """A method of the table, ``NAME:setting=value,…`` with the settings of `ReplayConfig`, or ``NAME:FILE.json``.
 
-    ``late:window=30-32,replays=3`` replays blocks 30 to 32 three times. A name of the table before the colon
-    starts from that method's settings, any other from the published ones.
+    ``late:window=30-32,replays=3`` replays blocks 30 to 32 three times; what is not given is as published. The
+    file is one that ``gramloop tune`` writes. The names of the table keep their settings.
     """
     name, _, rest = text.partition(":")
     if not rest:
@@ -83,7 +77,17 @@ def parse_method(text: str) -> Method:
         raise GramLoopError("the baseline has no settings; name the method otherwise")
     if name in REPLAYS:
         raise GramLoopError(f"{name} has its settings already; give a method with others another name")
+    if rest.endswith(".json"):
+        return Method(name, read_replay(rest))
     return Method(name, replace(ReplayConfig(), **dict(_setting(part) for part in rest.split(","))))
+
+
+def with_replay_file(methods: Sequence[Method], path: str) -> list[Method]:
+    """The methods with ``gramloop`` as a settings file has it; it comes last where it was not among them."""
+    tuned = Method(GRAMLOOP, read_replay(path))
+    if all(method.name != GRAMLOOP for method in methods):
+        return [*methods, tuned]
+    return [tuned if method.name == GRAMLOOP else method for method in methods]
 
 
 def _setting(part: str) -> tuple[str, Any]:
@@ -98,12 +102,24 @@ def _setting(part: str) -> tuple[str, Any]:
         return name, (int(ends[0]), int(ends[1]))
     if value.isdecimal() and name in ("replays", "gate_at"):
         return name, int(value)
-    if name in ("strength", "eps"):
+    if name == "adaptive":
+        return name, _adaptive(value)
+    if name in ("strength", "eps", "trust"):
         try:
             return name, float(value)
         except ValueError:
             return name, value
     return name, value
+
+
+def _adaptive(value: str) -> Adaptive:
+    try:
+        signal, off, full = value.split(":")
+        return Adaptive(cast(Any, signal), float(off), float(full))
+    except ValueError:
+        raise GramLoopError(
+            f"adaptive={value} is no rule; write adaptive=SIGNAL:OFF:FULL, such as adaptive=spread:0.2:0.3"
+        ) from None
 
 
 def check_methods(methods: Sequence[Method]) -> None:
@@ -115,9 +131,14 @@ def check_methods(methods: Sequence[Method]) -> None:
         raise GramLoopError(f"the method {twice[0]} is given twice")
 
 
-def blocks_per_view(methods: Sequence[Method], depth: int) -> int:
-    """Blocks executed for all methods on one view of an image; the baseline rides on the first replay."""
+def blocks_per_view(methods: Sequence[Method], depth: int, traced: bool = False) -> int:
+    """Blocks executed for all methods on one view of an image; the baseline rides on the first replay.
+
+    With a trace, a replay that would measure no drift is probed like one with the Gram gate.
+    """
     replays = [method.replay for method in methods if method.replay is not None]
     if not replays:
         return depth
+    if traced:
+        replays = [replace(each, gate="gram", strength=1.0) for each in replays]
     return sum(depth + extra_blocks(replay, depth) for replay in replays)

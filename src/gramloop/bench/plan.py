@@ -19,7 +19,8 @@ from gramloop.data.records import Task
 from gramloop.data.suites import Condition
 from gramloop.errors import GramLoopError
 
-LAYOUT = 1
+LAYOUT = 2
+PICTURES = 4  # images of every condition that keep what a figure needs
 SEED = 100  # kept for provenance: no prediction depends on it
 
 
@@ -85,6 +86,7 @@ class Plan:
     model: ModelSource
     versions: Mapping[str, str] = field(default_factory=dict)
     diagnostics: bool = False
+    pictures: int = PICTURES  # first images of every condition that keep label maps and the replay's maps
     seed: int = SEED
 
     def __post_init__(self) -> None:
@@ -93,6 +95,8 @@ class Plan:
             raise GramLoopError(f"the plan of {self.suite} needs conditions with at least one image each")
         if self.shards < 1:
             raise GramLoopError(f"the number of shards must be at least 1, not {self.shards}")
+        if self.pictures < 0:
+            raise GramLoopError(f"the number of pictures must be at least 0, not {self.pictures}")
         if self.task not in ("semantic", "detection"):
             raise GramLoopError(f"the task must be semantic or detection, not {self.task!r}")
 
@@ -138,6 +142,7 @@ class Plan:
             "conditions": dict(self.conditions),
             "shards": self.shards,
             "diagnostics": self.diagnostics,
+            "pictures": self.pictures,
             "seed": self.seed,
             "data": data,
             "model": model,

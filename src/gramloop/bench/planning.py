@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from gramloop.bench.methods import Method, check_methods, parse_method
-from gramloop.bench.plan import DataSource, ModelSource, Plan
+from gramloop.bench.methods import Method, check_methods, parse_method, with_replay_file
+from gramloop.bench.plan import PICTURES, DataSource, ModelSource, Plan
 from gramloop.bench.sources import (
     CLEAN,
     check_categories,
@@ -18,6 +18,7 @@ from gramloop.bench.sources import (
     open_data,
     versions,
 )
+from gramloop.bench.trajectories import with_companions
 from gramloop.data.manifest import fingerprint
 from gramloop.data.opening import OpenSuite
 from gramloop.data.records import Task
@@ -46,6 +47,8 @@ class Request:
     device: str = "cpu"
     threads: int = 1
     diagnostics: bool = False
+    pictures: int = PICTURES
+    replay: str | None = None  # a settings file for the method gramloop
 
     def __post_init__(self) -> None:
         for name in ("images", "shards", "threads"):
@@ -57,6 +60,8 @@ class Request:
 def make_plan(request: Request) -> Plan:
     """Look at the model and the data, check that they fit each other, and write down what will be run."""
     methods = [parse_method(text) for text in request.methods]
+    if request.replay is not None:
+        methods = with_replay_file(methods, request.replay)
     check_methods(methods)
     kind = "tiny" if "folder" in request.files else "files"
     model = ModelSource(
@@ -65,6 +70,8 @@ def make_plan(request: Request) -> Plan:
     opened = _open(request)
     loaded = load_predictor(request.task, model)
     placed: list[Method] = [method.placed(loaded.depth) for method in methods]
+    if request.diagnostics:
+        placed = with_companions(placed)
     counts: dict[str, int] = {}
     categories: dict[int, str] = {}
     fingerprints = {} if opened.clean is None else {CLEAN: fingerprint(opened.clean)}
@@ -89,6 +96,7 @@ def make_plan(request: Request) -> Plan:
         model=replace(model, depth=loaded.depth),
         versions=versions(),
         diagnostics=request.diagnostics,
+        pictures=request.pictures,
     )
 
 

@@ -84,7 +84,8 @@ class Session:
         began = time.perf_counter()
         reset_peak(self.device)
         records = self.data(unit.condition)[unit.start : unit.stop]
-        rows, failures, spent = Rows(self.plan.task), [], defaultdict[str, float](float)
+        rows = Rows(self.plan.task, self.plan.diagnostics, self.plan.pictures)
+        failures, spent = [], defaultdict[str, float](float)
         with deterministic(self.plan.model.threads), counting(self.loaded.blocks) as counter:
             for position, prepared in _prepared(records, unit.start, self.plan.task):
                 if stopped():
@@ -109,7 +110,8 @@ class Session:
         self, rows: Rows, position: int, record: Record, prepared: _Prepared, spent: dict[str, float]
     ) -> None:
         try:
-            found = predict_all(self.loaded.predictor, prepared.image, self.plan, spent)
+            trace = wanted_trace(self.plan, position)
+            found = predict_all(self.loaded.predictor, prepared.image, self.plan.methods, trace, spent)
         except (MemoryError, torch.OutOfMemoryError) as error:
             raise GramLoopError(
                 f"{record.path} does not fit into memory; try a smaller short side"
@@ -125,13 +127,23 @@ class Session:
         return segmentation_row(count(prediction.labels, prepared.truth, classes, prepared.ignored))
 
 
+def wanted_trace(plan: Plan, position: int) -> bool | None:
+    """Whether replays return what they measure: always, never, or (None) where they measure it anyway."""
+    if plan.diagnostics:
+        return True
+    return None if position < plan.pictures else False
+
+
 def predict_all(
-    predictor: Any, image: NDArray[np.uint8], plan: Plan, spent: dict[str, float] | None = None
+    predictor: Any,
+    image: NDArray[np.uint8],
+    methods: Sequence[Method],
+    trace: bool | None = False,
+    spent: dict[str, float] | None = None,
 ) -> dict[str, Any]:
     """The predictions of all methods for one image, by name; the baseline comes with the first replay."""
-    trace = None if plan.diagnostics else False
     found: dict[str, Any] = {}
-    for together in calls(plan.methods):
+    for together in calls(methods):
         began = time.perf_counter()
         last = together[-1]
         if len(together) == 2:

@@ -1,12 +1,14 @@
 """One unit's statistics as an Arrow table: a row for each image and method, from which every score follows.
 
 Segmentation rows hold pixels per class (intersection, prediction, label), detection rows all boxes, scores
-and labels together with the truth. Rows are complete in themselves: no score needs the images again.
+and labels together with the truth. Rows are complete in themselves: no score needs the images again. Those of a
+condition's first images also keep what a figure shows, so that no figure needs the model again.
 """
 
 from __future__ import annotations
 
 import hashlib
+import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,9 +20,22 @@ from numpy.typing import NDArray
 from gramloop.data.records import Task
 from gramloop.metrics.boxes import Detections, Truth
 from gramloop.metrics.miou import Counts
+from gramloop.tasks.outputs import labels_png
 
+LONGEST = 64  # cells along the long side of a kept map
 _COMMON = {"position": pa.int32(), "image_id": pa.string(), "method": pa.string(), "blocks": pa.int32()}
-_DIAGNOSTICS = {"drift": pa.list_(pa.float32()), "gate": pa.list_(pa.float32())}  # means, one per replay
+_DIAGNOSTICS = {
+    "drift": pa.list_(pa.float32()),  # means over all patches, one per replay
+    "gate": pa.list_(pa.float32()),
+    "post_drift": pa.float32(),  # the mean of the state that was accepted in the end
+}
+_KEPT = {
+    "picture": pa.binary(),  # the predicted label map, a PNG
+    "map_size": pa.list_(pa.int32()),  # height and width
+    "map_scales": pa.list_(pa.float32()),  # the largest value of each map of `KeptMaps`; nan for no map
+    "maps": pa.binary(),  # float16 (4, height, width), divided by the scales
+}
+KEPT = tuple(_KEPT)
 _SEMANTIC = {name: pa.list_(pa.int64()) for name in ("intersection", "prediction", "label")}
 _DETECTION = {
     "boxes": pa.list_(pa.float32()),  # left, top, right, bottom of one box after the other
@@ -32,8 +47,8 @@ _DETECTION = {
     "truth_crowd": pa.list_(pa.bool_()),
 }
 SCHEMAS: Mapping[Task, Any] = {
-    "semantic": pa.schema({**_COMMON, **_SEMANTIC, **_DIAGNOSTICS}),
-    "detection": pa.schema({**_COMMON, **_DETECTION, **_DIAGNOSTICS}),
+    "semantic": pa.schema({**_COMMON, **_SEMANTIC, **_DIAGNOSTICS, **_KEPT}),
+    "detection": pa.schema({**_COMMON, **_DETECTION, **_DIAGNOSTICS, **_KEPT}),
 }
 
 
@@ -46,11 +61,26 @@ class Failure:
     reason: str
 
 
+@dataclass(frozen=True)
+class KeptMaps:
+    """A replay's maps of one image, a value per patch, or per cell of an image of more than 64 patches a side."""
+
+    first_drift: NDArray[np.float32]  # (h, w), of the first proposal
+    last_drift: NDArray[np.float32]  # (h, w), of the last one
+    last_gate: NDArray[np.float32]  # (h, w), of the last replay
+    post_drift: NDArray[np.float32] | None  # (h, w), of what was accepted in the end, where measured
+
+
 @dataclass
 class Rows:
-    """Statistics as they come in, and the table they become."""
+    """Statistics as they come in, and the table they become.
+
+    diagnostics: store the means of what replays measured. pictures: so many first images keep their pictures.
+    """
 
     task: Task
+    diagnostics: bool = False
+    pictures: int = 0
     rows: list[dict[str, Any]] = field(default_factory=list)
 
     def add(
@@ -64,17 +94,91 @@ class Rows:
             "blocks": found.blocks,
             "drift": [],
             "gate": [],
+            "map_size": [],
+            "map_scales": [],
             **statistics,
         }
-        if found.trace is not None:
-            for name in _DIAGNOSTICS:
-                maps = getattr(found.trace, name)  # (K, h, w)
-                row[name] = maps.mean(axis=(1, 2), dtype=np.float64).astype(np.float32)
+        if self.diagnostics and found.trace is not None:
+            row.update(_means(found.trace))
+        if position < self.pictures:
+            if self.task == "semantic":
+                row["picture"] = labels_png(found.labels)
+            if found.trace is not None:
+                row.update(_kept(found.trace))
         self.rows.append(row)
 
     def table(self) -> Any:
         """The Arrow table, rows in order of image and method as they came."""
         return pa.Table.from_pylist(self.rows, schema=SCHEMAS[self.task])
+
+
+def _means(trace: Any) -> dict[str, Any]:
+    def mean(maps: NDArray[np.float32]) -> Any:  # (..., h, w)
+        return maps.mean(axis=(-2, -1), dtype=np.float64).astype(np.float32)
+
+    after = trace.post_drift
+    return {
+        "drift": mean(trace.drift),
+        "gate": mean(trace.gate),
+        "post_drift": None if after is None else mean(after),
+    }
+
+
+def _kept(trace: Any) -> dict[str, Any]:
+    after = np.full_like(trace.gate[-1], np.nan) if trace.post_drift is None else trace.post_drift
+    maps = _shrunk(np.stack([trace.drift[0], trace.drift[-1], trace.gate[-1], after]), trace.cell)
+    scales = np.array([_scale(each) for each in maps], dtype=np.float32)
+    return {
+        "map_size": maps.shape[1:],
+        "map_scales": scales,
+        "maps": (maps / scales[:, None, None]).astype(np.float16).tobytes(),
+    }
+
+
+def _scale(values: NDArray[np.float32]) -> float:
+    """What float16 is to see as 1; nan where there is no map."""
+    finite = values[np.isfinite(values)]
+    return float(finite.max() or 1.0) if finite.size else np.nan
+
+
+def _shrunk(maps: NDArray[np.float32], cell: int) -> NDArray[np.float32]:  # (n, H, W)
+    """Means over patches of ``cell`` entries a side, or over larger cells where there are too many."""
+    from torch import from_numpy
+    from torch.nn.functional import adaptive_avg_pool2d
+
+    patches = [max(1, round(side / cell)) for side in maps.shape[1:]]
+    share = min(1.0, LONGEST / max(patches))
+    rows, columns = (max(1, round(count * share)) for count in patches)
+    small: NDArray[np.float32] = (
+        adaptive_avg_pool2d(from_numpy(maps).double(), (rows, columns)).float().numpy()
+    )
+    return small
+
+
+def first_rows(tables: Sequence[Any], method: str, count: int) -> list[dict[str, Any]]:
+    """The rows of a condition's first ``count`` images under a method, as `picture_of` and `maps_of` take them."""
+    table = _rows_of(tables, method)
+    chosen: list[dict[str, Any]] = table.filter(_compute().less(table["position"], count)).to_pylist()
+    return chosen
+
+
+def picture_of(row: Mapping[str, Any]) -> NDArray[np.int32] | None:
+    """The predicted label map (H, W) that a row keeps, in the size of the image, or None."""
+    if row["picture"] is None:
+        return None
+    from PIL import Image
+
+    return np.asarray(Image.open(io.BytesIO(row["picture"]))).astype(np.int32)
+
+
+def maps_of(row: Mapping[str, Any]) -> KeptMaps | None:
+    """The replay's maps that a row keeps, or None."""
+    if row["maps"] is None:
+        return None
+    scales = np.asarray(row["map_scales"], dtype=np.float32)
+    stored = np.frombuffer(row["maps"], dtype=np.float16).reshape(len(scales), *row["map_size"])
+    maps = stored.astype(np.float32) * scales[:, None, None]
+    return KeptMaps(maps[0], maps[1], maps[2], None if np.isnan(scales[3]) else maps[3])
 
 
 def segmentation_row(counts: Counts) -> dict[str, Any]:
@@ -132,17 +236,24 @@ def content_digest(table: Any) -> str:
         if pa.types.is_list(column.type):
             digest.update(column.combine_chunks().value_lengths().to_numpy(zero_copy_only=False).tobytes())
             digest.update(_flat(column).tobytes())
+        elif pa.types.is_binary(column.type):
+            for value in column.to_pylist():
+                digest.update(b"-" if value is None else b"%d:%b" % (len(value), value))
         else:
             digest.update("\n".join(map(str, column.to_pylist())).encode())
     return digest.hexdigest()
 
 
 def _rows_of(tables: Sequence[Any], method: str) -> Any:
-    import pyarrow.compute as pc  # type: ignore[import-untyped]
-
     table = pa.concat_tables(tables)
-    chosen = table.filter(pc.equal(table["method"], method)).sort_by("position")
+    chosen = table.filter(_compute().equal(table["method"], method)).sort_by("position")
     return chosen.combine_chunks()
+
+
+def _compute() -> Any:
+    import pyarrow.compute  # type: ignore[import-untyped]
+
+    return pyarrow.compute
 
 
 def _flat(column: Any) -> NDArray[Any]:

@@ -34,7 +34,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         metavar="NAME",
         help="baseline, gramloop (both by default), ungated, uniform, matched, loop-loop, final-final, "
-        "or NAME:window=5-7,replays=3,…; can be repeated",
+        "NAME:window=5-7,replays=3,… or NAME:FILE.json; can be repeated",
+    )
+    parser.add_argument(
+        "--replay", metavar="FILE", help="settings of the method gramloop, as gramloop tune writes them"
     )
     parser.add_argument("--status", action="store_true", help="tell how far DIR is, and run nothing")
     parser.add_argument(
@@ -43,7 +46,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--allow-failures", action="store_true", help="exit with 0 even if images are excluded"
     )
-    parser.add_argument("--diagnostics", action="store_true", help="also store mean drift and gate per image")
+    parser.add_argument(
+        "--diagnostics",
+        action="store_true",
+        help="store mean drift, gate and drift after gating of every image, and run the first Gram-gated "
+        "method also ungated and with its mean strength for every patch",
+    )
+    parser.add_argument(
+        "--pictures",
+        type=int,
+        default=4,
+        metavar="N",
+        help="keep label maps and the replay's maps of the first N images of every condition (4)",
+    )
     _add_data(parser.add_argument_group("images"))
     _add_model(parser.add_argument_group("model"))
     work = parser.add_argument_group("work")
@@ -131,6 +146,8 @@ def _given(args: argparse.Namespace) -> str:
         "severity",
         "images",
         "method",
+        "replay",
+        "diagnostics",
         "head",
         "backbone",
         "shards",
@@ -171,6 +188,8 @@ def _request(args: argparse.Namespace, scenes: Path) -> Any:
         device=device,
         threads=args.threads,
         diagnostics=args.diagnostics,
+        pictures=args.pictures,
+        replay=args.replay,
     )
 
 

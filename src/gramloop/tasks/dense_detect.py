@@ -21,8 +21,9 @@ from gramloop.errors import GramLoopError
 from gramloop.loop import Loop, attached
 from gramloop.models.backbone import Backbone
 from gramloop.models.dense_detect import DenseDetectHead, Detections
-from gramloop.tasks.detect import Detection, PairedDetection, WindowMaps
+from gramloop.tasks.detect import Detection, PairedDetection
 from gramloop.tasks.images import WEB, ImageLike, Normalisation, read_image, resize, to_tensor
+from gramloop.tasks.maps import WindowMaps, trace_kinds, window_maps
 
 
 class DenseDetector:
@@ -121,5 +122,5 @@ def _maps(loop: Loop | None) -> WindowMaps | None:
     """The one view is the overview and the only window at once."""
     if loop is None or loop.trace is None or not loop.trace.drift:
         return None
-    drift, gate = (torch.cat(each).cpu().numpy() for each in (loop.trace.drift, loop.trace.gate))
-    return WindowMaps(drift, gate, drift, gate)
+    view = {kind: maps[0].numpy() for kind, maps in trace_kinds(loop.trace).items()}
+    return window_maps(view, view)

@@ -30,6 +30,7 @@ from gramloop.models.backbone import Backbone
 from gramloop.models.detector import WindowedDetector, load_windowed_detector, pad_batch
 from gramloop.models.plain_detr import best_detections
 from gramloop.tasks.images import SATELLITE, WEB, ImageLike, Normalisation, read_image, resize, to_tensor
+from gramloop.tasks.maps import WindowMaps, trace_kinds, window_maps
 
 
 @dataclass(frozen=True)
@@ -43,19 +44,6 @@ class DetectConfig:
     def __post_init__(self) -> None:
         if min(self.short_side, self.longest_side, self.keep) < 1:
             raise GramLoopError(f"sides and the number to keep must be positive, not {self}")
-
-
-@dataclass(frozen=True)
-class WindowMaps:
-    """What each replay measured, per patch of the resized image, window beside window; and in the overview.
-
-    Every window is gated on its own, so values of different windows share a scale but not a median.
-    """
-
-    drift: NDArray[np.float32]  # (K, h, w)
-    gate: NDArray[np.float32]  # (K, h, w)
-    overview_drift: NDArray[np.float32]  # (K, h', w')
-    overview_gate: NDArray[np.float32]  # (K, h', w')
 
 
 @dataclass(frozen=True)
@@ -127,7 +115,8 @@ class Detector:
     ) -> Detection | PairedDetection:
         """Detect in an image given as a path, a PIL image or an array.
 
-        ``trace`` returns drift and gate; by default it does whenever the replay measures them anyway.
+        ``trace`` returns drift and gate, and is answered whatever the gate; by default they come whenever
+        the replay measures them anyway.
         """
         return self.predict_batch([image], replay, paired, trace=trace)[0]
 
@@ -208,7 +197,7 @@ class _Viewer:
 
     def __init__(self, model: WindowedDetector, loop: Loop | None, paired: bool) -> None:
         self._model, self._loop, self._paired = model, loop, paired
-        self._views: list[tuple[Tensor, Tensor]] = []  # drift and gate, (B, K, h, w), overview first
+        self._views: list[dict[str, Tensor]] = []  # maps (B, K, h, w) by kind, overview first
         self.blocks = model.backbone.shape.depth
 
     def __call__(self, images: Tensor, valid: Tensor) -> list[Tensor]:
@@ -224,10 +213,7 @@ class _Viewer:
             versions = [torch.cat(ordinary, dim=1), *versions]
         self.blocks = loop.blocks_executed
         if loop.trace is not None and loop.trace.drift:
-            drift, gate = (
-                torch.stack(each, dim=1).float().cpu() for each in (loop.trace.drift, loop.trace.gate)
-            )
-            self._views.append((drift, gate))
+            self._views.append(trace_kinds(loop.trace))
         return versions
 
     def maps(
@@ -238,14 +224,14 @@ class _Viewer:
             return [None] * len(sizes)
         patch = model.backbone.shape.patch
         overview, windows = self._views[0], self._views[1:]
-        drift, gate = (model.layout(batch).join([view[kind] for view in windows]) for kind in (0, 1))
+        layout = model.layout(batch)
+        joined = {kind: layout.join([view[kind] for view in windows]) for kind in overview}
         found = []
         for index, (height, width) in enumerate(sizes):
             rows, columns = height // patch, width // patch
-            whole = [each[index, :, :rows, :columns].numpy() for each in (drift, gate)]
-            found.append(
-                WindowMaps(whole[0], whole[1], overview[0][index].numpy(), overview[1][index].numpy())
-            )
+            whole = {kind: maps[index, :, :rows, :columns].numpy() for kind, maps in joined.items()}
+            small = {kind: maps[index].numpy() for kind, maps in overview.items()}
+            found.append(window_maps(whole, small))
         return found
 
 

@@ -33,6 +33,7 @@ from gramloop.tasks.images import (
     resize_short_side,
     to_tensor,
 )
+from gramloop.tasks.maps import CropMaps, ReplayMaps
 from gramloop.tasks.sliding import Canvas, Crop, crop_grid
 
 _SCORES_AT_ONCE = 1 << 26  # numbers; all classes of a photograph in full size would need gigabytes
@@ -61,14 +62,6 @@ class SegmentConfig:
             raise GramLoopError(
                 f"sliding needs stride <= crop <= short_side, not {self.stride}, {self.crop}, {self.short_side}"
             )
-
-
-@dataclass(frozen=True)
-class ReplayMaps:
-    """What each replay measured, in pixels of the resized image, averaged where crops overlap: (K, H, W)."""
-
-    drift: NDArray[np.float32]
-    gate: NDArray[np.float32]
 
 
 @dataclass(frozen=True)
@@ -148,8 +141,8 @@ class Segmenter:
     ) -> Segmentation | PairedSegmentation:
         """Segment an image given as a path, a PIL image or an array.
 
-        ``scores`` also returns the softmax over classes. ``trace`` returns drift and gate; by default it
-        does whenever the replay measures them anyway.
+        ``scores`` also returns the softmax over classes. ``trace`` returns drift and gate, and is answered
+        whatever the gate; by default they come whenever the replay measures them anyway.
         """
         if paired and replay is None:
             raise GramLoopError("a paired prediction needs a replay, such as ReplayConfig()")
@@ -191,7 +184,7 @@ class Segmenter:
         """Mean scores (classes, H, W) per version, the replay's maps, and the blocks that one crop took."""
         height, width = pixels.shape[-2:]
         canvases = [Canvas(height, width) for _ in range(1 + paired)]
-        maps = (Canvas(height, width), Canvas(height, width))
+        maps = CropMaps(height, width)
         blocks = self.model.backbone.shape.depth
         for crops in self._batches(height, width):
             batch = torch.cat([crop.of(pixels) for crop in crops]).to(self.model.backbone.device)
@@ -200,9 +193,8 @@ class Segmenter:
                     canvas.add(crop, each)
             if loop is not None:
                 blocks = loop.blocks_executed
-                _add_maps(maps, crops, loop)
-        traced = loop is not None and bool(loop.traces) and bool(loop.traces[0].drift)
-        trace = ReplayMaps(maps[0].mean().numpy(), maps[1].mean().numpy()) if traced else None
+                maps.add(crops, loop.trace)
+        trace = maps.finish(self.model.backbone.shape.patch)
         return [canvas.mean() for canvas in canvases], trace, blocks
 
     def _batches(self, height: int, width: int) -> list[list[Crop]]:
@@ -260,16 +252,6 @@ def _ordinary_taps(model: SegmentationModel, loop: Loop, taps: Sequence[Tap]) ->
         model.backbone.tap(loop.ordinary[index], tap.grid) if index in loop.ordinary else tap
         for index, tap in zip(model.taps, taps, strict=True)
     ]
-
-
-def _add_maps(maps: tuple[Canvas, Canvas], crops: Sequence[Crop], loop: Loop) -> None:
-    trace = loop.trace
-    if trace is None or not trace.drift:
-        return
-    for canvas, per_replay in zip(maps, (trace.drift, trace.gate), strict=True):
-        values = torch.stack(per_replay, dim=1).float()  # (B, K, h, w)
-        for index, crop in enumerate(crops):
-            canvas.add(crop, F.interpolate(values[index : index + 1], (crop.height, crop.width))[0])
 
 
 def _resize(mean: Tensor, size: tuple[int, int]) -> Tensor:  # (classes, H, W)

@@ -1,0 +1,87 @@
+"""What a replay measured in an image: the maps that a prediction carries."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gramloop.tasks.sliding import Canvas, Crop
+from gramloop.trace import Trace
+
+
+@dataclass(frozen=True)
+class ReplayMaps:
+    """What each replay measured, in pixels of the resized image, averaged where crops overlap."""
+
+    drift: NDArray[np.float32]  # (K, H, W), of each proposal
+    gate: NDArray[np.float32]  # (K, H, W)
+    post_drift: NDArray[np.float32] | None = None  # (H, W), of what was accepted in the end, where measured
+    cell: int = 1  # entries along the side of a patch
+
+
+@dataclass(frozen=True)
+class WindowMaps:
+    """What each replay measured, per patch of the resized image, window beside window; and in the overview.
+
+    Every window is gated on its own, so values of different windows share a scale but not a median.
+    """
+
+    drift: NDArray[np.float32]  # (K, h, w), of each proposal
+    gate: NDArray[np.float32]  # (K, h, w)
+    overview_drift: NDArray[np.float32]  # (K, h', w')
+    overview_gate: NDArray[np.float32]  # (K, h', w')
+    post_drift: NDArray[np.float32] | None = None  # (h, w), of what was accepted in the end, where measured
+    overview_post_drift: NDArray[np.float32] | None = None  # (h', w')
+    cell: int = 1  # entries along the side of a patch
+
+
+class CropMaps:
+    """The traces of all crops, laid over the image."""
+
+    def __init__(self, height: int, width: int) -> None:
+        self._size = (height, width)
+        self._canvases: dict[str, Canvas] = {}
+
+    def add(self, crops: Sequence[Crop], trace: Trace | None) -> None:
+        """Lay the trace of some crops on the image; nothing if nothing was measured."""
+        if trace is None or not trace.drift:
+            return
+        for kind, values in trace_kinds(trace).items():
+            canvas = self._canvases.setdefault(kind, Canvas(*self._size))
+            for index, crop in enumerate(crops):
+                canvas.add(crop, F.interpolate(values[index : index + 1], (crop.height, crop.width))[0])
+
+    def finish(self, patch: int) -> ReplayMaps | None:
+        """The maps of the image, seen by a model with patches of this side."""
+        if not self._canvases:
+            return None
+        means = {kind: canvas.mean().numpy() for kind, canvas in self._canvases.items()}
+        return ReplayMaps(means["drift"], means["gate"], _only(means), patch)
+
+
+def trace_kinds(trace: Trace) -> dict[str, Tensor]:
+    """The maps (B, K, h, w) of one view by kind; post_drift, where it was measured, has K = 1."""
+    kinds = {"drift": trace.drift, "gate": trace.gate}
+    if trace.post_drift is not None:
+        kinds["post_drift"] = [trace.post_drift]
+    return {kind: torch.stack(maps, dim=1).float().cpu() for kind, maps in kinds.items()}
+
+
+def window_maps(
+    whole: Mapping[str, NDArray[np.float32]], overview: Mapping[str, NDArray[np.float32]]
+) -> WindowMaps:
+    """From maps (K, h, w) by kind: drift, gate and, where it was measured, post_drift (1, h, w)."""
+    return WindowMaps(
+        whole["drift"], whole["gate"], overview["drift"], overview["gate"], _only(whole), _only(overview)
+    )
+
+
+def _only(maps: Mapping[str, NDArray[np.float32]]) -> NDArray[np.float32] | None:
+    """The one post_drift (h, w) of maps by kind."""
+    return maps["post_drift"][0] if "post_drift" in maps else None
