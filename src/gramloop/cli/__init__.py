@@ -13,8 +13,10 @@ from gramloop.errors import GramLoopError
 COMMANDS = {
     "corrupt": "write the shifted conditions of a suite to disk",
     "evaluate": "compare methods over a suite, resumable at any moment",
+    "tune": "find where, how often and how strongly to replay, and whether at all, on data with labels",
     "sheet": "draw one picture under every condition and severity",
     "predict": "segment images or detect objects, ordinary and replayed side by side",
+    "diagnose": "show what a replay does in an image: drift, gate, and what is left",
     "demo": "see the method at work, with nothing to download",
     "scenes": "draw procedural scenes with labels, boxes and masks",
 }

@@ -1,0 +1,197 @@
+"""``gramloop diagnose``: what a replay does in an image, as a figure and as numbers."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gramloop.cli.replay_options import add_replay_options, replay_of
+from gramloop.errors import GramLoopError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from gramloop.config import ReplayConfig
+    from gramloop.data.shifted import Shift
+    from gramloop.report.diagnose import Diagnosis
+    from gramloop.tasks.outputs import Job
+
+VERSION = "diagnosis"  # in the names of the files that are written
+
+
+@dataclass(frozen=True)
+class Looked:
+    """A model ready for images: pixels (H, W, 3) → the image as the model saw it, and its diagnosis."""
+
+    name: str
+    diagnose: Callable[[np.ndarray], tuple[np.ndarray, Diagnosis]]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Describe the arguments."""
+    parser.epilog = (
+        "For each image DIR gets NAME.diagnosis.png and .pdf (input, drift of the last proposal, gate, drift of "
+        "the accepted state, all drift on one scale) and .json with the numbers behind it. An image that cannot "
+        "be done costs one sentence and the exit code 2."
+    )
+    parser.add_argument("images", nargs="+", metavar="IMAGE", help="files, folders or globs")
+    parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="folder for the results")
+    model = parser.add_argument_group("model")
+    model.add_argument("--model", metavar="NAME", help="tiny (embedded, the default), or a folder like it")
+    model.add_argument(
+        "--backbone", metavar="FILE", help="DINOv3 or DINOv2 weights, or any transformers folder with a ViT"
+    )
+    model.add_argument("--head", metavar="FILE", help="look as this head's task does, with its windows")
+    model.add_argument("--task", choices=("segment", "detect"), help="of the head")
+    model.add_argument("--device", metavar="NAME", help="cuda where there is one, else cpu")
+    model.add_argument(
+        "--short-side",
+        type=int,
+        metavar="N",
+        help="of the image (192 for tiny, else 512; the task's with a head)",
+    )
+    shift = parser.add_argument_group("shift")
+    shift.add_argument(
+        "--shift", metavar="NAME", help="corruption or perturbation, such as impulse_noise or contrast-p"
+    )
+    shift.add_argument("--severity", type=int, nargs="+", metavar="N", help="one or more (1 3 5)")
+    add_replay_options(parser.add_argument_group("replay"))
+
+
+def run(args: argparse.Namespace) -> int:
+    """Diagnose every image; 2 if some could not be done."""
+    from gramloop.tasks.outputs import find_jobs, make_folder
+
+    shifts = _shifts(args.shift, args.severity)
+    jobs = [job for job in find_jobs(args.images, args.out) if not job.image.name.endswith(f".{VERSION}.png")]
+    looked = _load(args)
+    make_folder(args.out)
+    failures = sum(not _attempt(looked, job, shifts) for job in _with_bar(jobs))
+    if failures:
+        print(f"{failures} of {len(jobs)} images could not be done", file=sys.stderr)
+    return 2 if failures else 0
+
+
+def _attempt(looked: Looked, job: Job, shifts: Sequence[Shift]) -> bool:
+    """Whether one image could be done; if not, one sentence says why."""
+    from torch import OutOfMemoryError
+
+    try:
+        _write(looked, job, shifts)
+    except GramLoopError as error:
+        said = str(error) if str(job.image) in str(error) else f"{job.image}: {error}"
+        print(said, file=sys.stderr)
+        return False
+    except (MemoryError, OutOfMemoryError):
+        print(f"{job.image}: it does not fit into memory; try a smaller --short-side", file=sys.stderr)
+        return False
+    return True
+
+
+def _write(looked: Looked, job: Job, shifts: Sequence[Shift]) -> None:
+    from gramloop.report.figures.diagnostic import diagnostic
+    from gramloop.tasks.images import read_image
+    from gramloop.tasks.outputs import write_whole
+
+    pixels = read_image(job.image)
+    rows, entries, config = [], [], None
+    for shift, shown in _versions(pixels, job, shifts):
+        seen, found = looked.diagnose(shown)
+        severity = 0 if shift is None else shift.condition.severity
+        label = "clean" if shift is None else f"{shift.condition.name.replace('_', ' ')} {severity}"
+        rows.append(found.row(label if shifts else job.image.name, seen))
+        entries.append({"shift": shift and shift.condition.name, "severity": severity, **found.as_json()})
+        config = found.replay
+        print(_line(job.image.name if not shifts else f"{job.image.name}, {label}", found))
+    assert config is not None
+    drawn = diagnostic(rows, f"Diagnostic of {job.image.name}")
+    content = {
+        "image": job.image.name,
+        "model": looked.name,
+        "replay": config.as_json(),
+        "caption": drawn.caption,
+        "conditions": entries,
+    }
+    write_whole(job.result(VERSION, ".json"), (json.dumps(content, indent=1) + "\n").encode())
+    write_whole(job.result(VERSION, ".pdf"), drawn.pdf())
+    write_whole(job.result(VERSION, ".png"), drawn.png())
+
+
+def _line(name: str, found: Diagnosis) -> str:
+    last = found.as_json()
+    step = last["replays"][-1]
+    left = last["share_of_drift_left"]
+    after = "" if left is None else f" → {last['post_drift']['mean']:.2e} after the gate ({left:.0%})"
+    return (
+        f"{name}: drift {step['drift']['mean']:.2e}{after}, mean gate {step['mean_gate']:.2f}, "
+        f"{last['blocks']} blocks, {last['multiplier']:.2f} × ordinary"
+    )
+
+
+def _versions(
+    pixels: np.ndarray, job: Job, shifts: Sequence[Shift]
+) -> Iterator[tuple[Shift | None, np.ndarray]]:
+    from gramloop.data.records import Record
+
+    yield None, pixels
+    record = Record(job.image.stem, job.image, job.image.name, pixels.shape[0], pixels.shape[1])
+    for shift in shifts:
+        yield shift, shift.pixels(pixels, record)
+
+
+def _shifts(name: str | None, severities: Sequence[int] | None) -> list[Shift]:
+    """The shift at each severity; a name that both kinds have is the corruption, unless it ends with -p."""
+    if name is None:
+        if severities:
+            raise GramLoopError("--severity belongs to --shift NAME, which is missing")
+        return []
+    from gramloop.data.shifted import Shift
+    from gramloop.data.suites import find_suite
+    from gramloop.shifts.corruptions import BENCHMARK, EXTRA
+    from gramloop.shifts.perturbations import PERTURBATIONS
+
+    known = {
+        **{each: ("p", each) for each in PERTURBATIONS},
+        **{each: ("c", each) for each in (*BENCHMARK, *EXTRA)},
+        **{f"{each}-p": ("p", each) for each in PERTURBATIONS},
+        **{f"{each}-c": ("c", each) for each in (*BENCHMARK, *EXTRA)},
+    }
+    if name not in known:
+        listed = ", ".join(each for each in known if each[-2:] not in ("-c", "-p"))
+        raise GramLoopError(f"there is no shift {name!r}; there are {listed}")
+    kind, condition = known[name]
+    suite = find_suite(f"image-{kind}")
+    chosen = suite.select([condition], severities or (1, 3, 5))
+    return [Shift(suite.name, suite.kind, each) for each in chosen]
+
+
+def _load(args: argparse.Namespace) -> Looked:
+    from gramloop.cli.diagnose_models import load_backbone_view, load_task_view, load_tiny_view
+
+    if args.model is not None and (args.backbone or args.head):
+        raise GramLoopError("--model is the embedded model; leave it out with --backbone or --head")
+    if args.task is not None and args.head is None:
+        raise GramLoopError(f"--task {args.task} needs the weights of its head: --head FILE is missing")
+
+    def settings(base: ReplayConfig | None = None) -> ReplayConfig:
+        return replay_of(args, base)
+
+    if args.head is not None:
+        return Looked(*load_task_view(args, settings))
+    if args.backbone is not None:
+        return Looked(*load_backbone_view(args, settings))
+    return Looked(*load_tiny_view(args, settings))
+
+
+def _with_bar(jobs: list[Job]) -> Iterator[Job]:
+    from rich.console import Console
+    from rich.progress import track
+
+    console = Console(stderr=True)
+    quiet = len(jobs) < 2 or not console.is_terminal
+    yield from track(jobs, "diagnosing", console=console, transient=True, disable=quiet)
