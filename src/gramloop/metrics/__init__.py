@@ -1,1 +1,1 @@
-"""From stored per-image statistics to scores, means over shifts, and intervals; numpy alone."""
+"""From stored per-image statistics to scores, means over shifts, and intervals; numpy, and scipy for Student's t."""

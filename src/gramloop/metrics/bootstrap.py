@@ -5,13 +5,15 @@ difference. The stream is numpy's PCG64 from the seed given; families are drawn 
 names, one row of whole numbers per replicate, so that an interval can be reproduced to the last digit.
 
 Percentile intervals are a little narrow where there is little to draw from. For normal family effects the
-95% interval covers the truth in about 92% of suites of 15 or 17 families, 94% of 50, and 95% of 200 or more.
+95% interval covers the truth in about 92% of suites of 15 or 17 families, 94% of 50, and 95% of 200 or more;
+:func:`coverage` says how often for any number, and :func:`widened` makes up for it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from statistics import NormalDist
 from typing import Any, Literal
 
 import numpy as np
@@ -73,6 +75,43 @@ def cluster_bootstrap(
     return _interval(float(table.mean()), means[draws].mean(axis=1), level, len(means))
 
 
+def coverage(units: int, level: float = LEVEL) -> float:
+    """How often a percentile interval over so few units holds the truth, if their effects are normal.
+
+    A bootstrap of a mean has the normal's quantiles and divides by n, where Student's t with n - 1 degrees of
+    freedom and a division by n - 1 would be right.
+    """
+    from scipy.special import stdtr
+
+    if units < 2:
+        raise GramLoopError(f"an interval needs at least 2 units, not {units}")
+    reach = _normal_quantile(level) * np.sqrt((units - 1) / units)
+    return float(1 - 2 * stdtr(units - 1, -reach))
+
+
+def widened(interval: Interval) -> Interval:
+    """The interval with both arms stretched by Student's t over the normal, times sqrt(n / (n - 1)).
+
+    In simulation with normal effects it covers 94% to 96% from 3 units on, where the percentile interval covers
+    75% of 3, 87% of 6 and 92% of 15. Of strongly skewed effects it still covers too few: 92% of 15.
+    """
+    from scipy.special import stdtrit
+
+    units = interval.units
+    if units < 2:
+        raise GramLoopError(f"an interval needs at least 2 units, not {units}")
+    student = float(stdtrit(units - 1, (1 + interval.level) / 2))
+    factor = student / _normal_quantile(interval.level) * np.sqrt(units / (units - 1))
+    low, high = (
+        float(interval.estimate + factor * (end - interval.estimate)) for end in (interval.low, interval.high)
+    )
+    return replace(interval, low=low, high=high)
+
+
+def _normal_quantile(level: float) -> float:
+    return NormalDist().inv_cdf((1 + level) / 2)
+
+
 def image_bootstrap(
     delta: Delta,
     images: int,
@@ -87,15 +126,27 @@ def image_bootstrap(
     row. :func:`miou_delta`, :func:`mean_delta`, :func:`picked_delta` and, for average precision,
     :func:`gramloop.metrics.ap_bootstrap.ap_delta` make such functions.
     """
+    return mean_interval([image_draws(delta, images, replicates=replicates, seed=seed)], images, level)
+
+
+def image_draws(
+    delta: Delta, images: int, *, replicates: int = REPLICATES, seed: int = SEED
+) -> NDArray[np.float64]:  # → (1 + replicates,)
+    """The difference on all images, then on each draw; calls with one seed and number draw the same images."""
     if images < 2:
         raise GramLoopError(f"a bootstrap over images needs at least 2, not {images}")
     generator, share = _generator(seed), np.full(images, 1 / images)
-    estimate = float(delta(np.ones((1, images), dtype=np.int64))[0])
     drawn = [
         delta(generator.multinomial(images, share, size=min(ROWS_AT_ONCE, replicates - start)))
         for start in range(0, replicates, ROWS_AT_ONCE)
     ]
-    return _interval(estimate, np.concatenate(drawn), level, images)
+    return np.concatenate([delta(np.ones((1, images), dtype=np.int64)), *drawn])
+
+
+def mean_interval(draws: Sequence[NDArray[np.float64]], images: int, level: float = LEVEL) -> Interval:
+    """The interval of the mean over conditions, from the :func:`image_draws` of each."""
+    mean = np.mean(draws, axis=0)
+    return _interval(float(mean[0]), mean[1:], level, images)
 
 
 def miou_delta(baseline: Stacked, method: Stacked) -> Delta:

@@ -66,7 +66,7 @@ def measure(plan: Plan, key: str, units: Sequence[StoredUnit]) -> Measured:
     whole = Measured(condition_of(key), scored.images, scored.scores, scored.failures, spent=_spent(units))
     if not scored.images:
         return whole
-    members = memberships(image_ids(units), _used(units))  # (1 + 2 * PARTS, images)
+    members = memberships(image_ids(units), used_ids(units))  # (1 + 2 * PARTS, images)
     look = _look_at_pixels if plan.task == "semantic" else _look_at_boxes
     looked = {name: look(plan, tables, name, members) for name in names}
     return Measured(
@@ -110,10 +110,11 @@ def memberships(ids: Sequence[str], used: Sequence[str]) -> NDArray[np.int64]:
 
 def image_ids(units: Sequence[StoredUnit]) -> list[str]:
     """The ids of all images of a condition, also of those that could not be used."""
-    return _used(units) + [failure.image_id for unit in units for failure in unit.failures]
+    return used_ids(units) + [failure.image_id for unit in units for failure in unit.failures]
 
 
-def _used(units: Sequence[StoredUnit]) -> list[str]:
+def used_ids(units: Sequence[StoredUnit]) -> list[str]:
+    """The ids of the images that were scored, in order of position."""
     found: dict[int, str] = {}
     for unit in units:
         found.update(zip(unit.table["position"].to_pylist(), unit.table["image_id"].to_pylist(), strict=True))

@@ -1,0 +1,128 @@
+"""A table as Markdown, CSV and LaTeX: the first and last as it is shown, CSV in full precision."""
+
+from __future__ import annotations
+
+import csv as csv_module
+import io
+import re
+
+from gramloop.metrics.bootstrap import Interval
+from gramloop.report.table import ABSENT, Cell, Column, Table
+
+_LATEX = {
+    "\\": r"\textbackslash{}",
+    "&": r"\&",
+    "%": r"\%",
+    "$": r"\$",
+    "#": r"\#",
+    "_": r"\_",
+    "{": r"\{",
+    "}": r"\}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "–": "--",
+    "—": "---",
+    "−": "$-$",
+    "×": r"$\times$",
+    "÷": r"$\div$",
+    "Δ": r"$\Delta$",
+    "·": r"$\cdot$",
+    "…": r"\ldots{}",
+    "“": "``",
+    "”": "''",
+}
+_SPECIAL = re.compile("|".join(map(re.escape, _LATEX)))
+_MARKDOWN = re.compile(r"([\\`*_\[\]<>|#])")
+
+
+def markdown(table: Table, level: int = 3) -> str:
+    """A heading, the caption, a pipe table with the best cells in bold, and the notes."""
+    lines = [f"{'#' * level} {_plain(table.title)}", ""]
+    if table.caption:
+        lines += [_plain(table.caption), ""]
+    lines.append(_piped([_plain(column.title) for column in table.columns]))
+    lines.append(_piped([":--" if column.kind == "text" else "--:" for column in table.columns]))
+    for row in range(len(table.rows)):
+        cells = [_plain(table.text(row, column)) for column in range(len(table.columns))]
+        shown = [f"**{text}**" if (row, place) in table.best else text for place, text in enumerate(cells)]
+        lines.append(_piped(shown))
+    for note in table.notes:
+        lines += ["", _plain(note)]
+    return "\n".join(lines) + "\n"
+
+
+def csv(table: Table) -> str:
+    """One line per row in full precision; an interval takes three columns, a missing number is empty."""
+    stream = io.StringIO()
+    writer = csv_module.writer(stream, lineterminator="\n")
+    writer.writerow([name for column in table.columns for name in _csv_names(column)])
+    for row in table.rows:
+        writer.writerow(
+            [
+                text
+                for cell, column in zip(row, table.columns, strict=True)
+                for text in _csv_cells(cell, column)
+            ]
+        )
+    return stream.getvalue()
+
+
+def latex(table: Table) -> str:
+    r"""A table environment for the package booktabs, with \textbf around the best cells."""
+    places = "".join("l" if column.kind == "text" else "r" for column in table.columns)
+    lines = [r"\begin{table}[t]", r"  \centering", r"  \small", rf"  \begin{{tabular}}{{@{{}}{places}@{{}}}}"]
+    lines += [r"    \toprule", _latex_row([rf"\textbf{{{_escaped(c.title)}}}" for c in table.columns])]
+    lines.append(r"    \midrule")
+    for row in range(len(table.rows)):
+        if table.footer and row == len(table.rows) - table.footer and row:
+            lines.append(r"    \midrule")
+        lines.append(_latex_row([_latex_cell(table, row, place) for place in range(len(table.columns))]))
+    notes = " ".join([table.caption or table.title, *table.notes])
+    lines += [r"    \bottomrule", r"  \end{tabular}", rf"  \caption{{{_escaped(notes)}}}"]
+    lines += [rf"  \label{{tab:{table.key}}}", r"\end{table}"]
+    return "\n".join(lines) + "\n"
+
+
+def _plain(text: str) -> str:
+    """Text in which Markdown sees no marks, on one line."""
+    return _MARKDOWN.sub(r"\\\1", " ".join(text.split()))
+
+
+def _piped(cells: list[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _csv_names(column: Column) -> list[str]:
+    if column.kind == "interval":
+        return [f"{column.key} estimate", f"{column.key} low", f"{column.key} high"]
+    return [column.key]
+
+
+def _csv_cells(cell: Cell, column: Column) -> list[str]:
+    if column.kind == "interval":
+        ends = (cell.estimate, cell.low, cell.high) if isinstance(cell, Interval) else (None,) * 3
+        return ["" if end is None else repr(float(end)) for end in ends]
+    if cell is None:
+        return [""]
+    if isinstance(cell, float):
+        return ["" if cell != cell else repr(float(cell))]  # not a number is no number
+    return [str(cell)]
+
+
+def _latex_row(cells: list[str]) -> str:
+    return f"    {' & '.join(cells)} \\\\"
+
+
+def _latex_cell(table: Table, row: int, place: int) -> str:
+    text = table.text(row, place)
+    is_number = not isinstance(table.rows[row][place], str) and text != ABSENT
+    shown = _escaped(text).replace("-", "$-$") if is_number else _escaped(text)  # a minus, not a hyphen
+    if shown.startswith(("[", "*")):  # which \\ would take for its own argument
+        shown = "{" + shown[0] + "}" + shown[1:]
+    return rf"\textbf{{{shown}}}" if (row, place) in table.best else shown
+
+
+def _escaped(text: str) -> str:
+    return _SPECIAL.sub(lambda found: _LATEX[found.group()], " ".join(text.split()))
