@@ -16,9 +16,9 @@ sys.path.insert(0, str(Path(__file__).parent))  # small_document
 from small_document import ROWS, small_document
 
 from gramloop.metrics.bootstrap import Interval
-from gramloop.report.document import Document, Section
+from gramloop.report.document import Document, Section, Verdict
 from gramloop.report.page import render
-from gramloop.report.page.intervals import bar, reach
+from gramloop.report.page.intervals import bar, reach, tone_of
 from gramloop.report.table import Column, Table
 
 
@@ -151,6 +151,14 @@ def test_figures_have_words_and_their_printed_size(parsed: Parsed):
     ]
 
 
+def test_an_interval_wears_the_colour_of_its_verdict(page: str):
+    """An interval of few units may leave out zero and still decide nothing."""
+    unsure = Verdict("s", "m", "cannot be told", Interval(0.2, 0.1, 0.3), "Too few families.")
+    drawn = render(Document("t", "", (unsure,), (), ()))
+    assert re.findall(r'class="interval (\w+)"', drawn) == ["open"]
+    assert re.findall(r'class="interval (\w+)"', page)[:2] == ["gain", "loss"]
+
+
 def test_an_empty_document_is_a_page_too():
     parsed = Parsed(render(Document("Nothing yet", "", (), (), ())))
     assert [text for _, text in parsed.all("h1")] == ["Nothing yet"]
@@ -176,7 +184,7 @@ def test_an_axis_reaches_the_farthest_end(ends: tuple[float, float], limit: floa
 def test_a_bar_stands_where_its_numbers_do(estimate: float, below: float, above: float):
     interval = Interval(estimate, estimate - below, estimate + above)
     limit = reach([interval])
-    drawn = bar(interval, limit)
+    drawn = bar(interval, limit, tone_of(interval))
     low, high = (float(x) for x in re.search(r'"range" x1="([\d.]+)%" x2="([\d.]+)%"', drawn).groups())
     at = float(re.search(r'cx="([\d.]+)%"', drawn).group(1))
     assert 0 <= low <= at <= high <= 100

@@ -14,6 +14,7 @@ sys.path.insert(0, str(Path(__file__).parent))  # small_document
 from browser import started_browser
 from small_document import ORDERS, small_document
 
+from gramloop.report.formats import csv, latex, markdown
 from gramloop.report.page import render
 
 FILES = ("figures/gains.png", "figures/gains.pdf", "tables/scores.csv")
@@ -184,6 +185,16 @@ def test_nothing_can_be_fetched_even_by_a_script(browser, address):
     opened.close()
     assert refused == "connect-src"
     assert not [url for url in asked if url.startswith("http")]
+
+
+def test_tables_are_copied_whole_after_sorting_too(page):
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    [table] = small_document().sections[0].tables
+    page.locator("#table-scores thead button").first.click()
+    for name, write in {"CSV": csv, "Markdown": markdown, "LaTeX": latex}.items():
+        page.locator(f'#table-scores [data-copy="{name}"]').click()
+        page.wait_for_function("document.querySelector('#table-scores .told').textContent === 'Copied'")
+        assert page.evaluate("navigator.clipboard.readText()") == write(table)
 
 
 def test_the_contents_follow_the_reader(page):

@@ -17,7 +17,8 @@ from PIL import Image
 
 from gramloop.metrics.bootstrap import Interval
 from gramloop.report.document import Document, Picture, Section, Verdict
-from gramloop.report.page.intervals import MINUS, bar, in_words, reach
+from gramloop.report.formats import csv, latex, markdown
+from gramloop.report.page.intervals import MINUS, bar, in_words, reach, tone_of
 from gramloop.report.table import Column, Table
 
 _HERE = Path(__file__).parent
@@ -136,15 +137,15 @@ def _unbroken(text: str) -> Markup:
 def _verdicts(verdicts: tuple[Verdict, ...]) -> Iterator[_VerdictView]:
     limit = reach(verdict.interval for verdict in verdicts)
     for verdict in verdicts:
-        one = verdict.interval
-        drawing = Markup("") if one is None else bar(one, limit, height=24, label=_spoken(one))
+        one, tone = verdict.interval, _TONES.get(verdict.words, "open")
+        drawing = Markup("") if one is None else bar(one, limit, tone, height=24, label=_spoken(one))
         numbers = "" if one is None else in_words(one)
-        yield _VerdictView(verdict, _TONES.get(verdict.words, "open"), drawing, numbers, f"{limit:g}")
+        yield _VerdictView(verdict, tone, drawing, numbers, f"{limit:g}")
 
 
 def _spoken(interval: Interval) -> str:
     low, high, estimate = (
-        f"{value:+.2f}".replace("-", MINUS) for value in (interval.low, interval.high, interval.estimate)
+        f"{value:+.3f}".replace("-", MINUS) for value in (interval.low, interval.high, interval.estimate)
     )
     return f"gain {estimate}, {interval.level:.0%} interval from {low} to {high}"
 
@@ -172,7 +173,7 @@ def _table(table: Table, number: int, files: Collection[str]) -> _TableView:
     ]
     last = len(cells) - table.footer
     kinds = [_kind(column) for column in table.columns]
-    copies: dict[str, str] = {}
+    copies = {"CSV": csv(table), "Markdown": markdown(table), "LaTeX": latex(table)}
     offers = _links("tables", table.key, ("csv", "md", "tex", "json"), files)
     return _TableView(number, table, kinds, cells[:last], cells[last:], len(cells) > _LONG, copies, offers)
 
@@ -185,7 +186,7 @@ def _cell(table: Table, row: int, place: int, limit: float) -> _Cell:
     cell, column = table.rows[row][place], table.columns[place]
     text, classes, drawing, value = table.text(row, place), [_kind(column)], Markup(""), None
     if isinstance(cell, Interval):
-        drawing, value = bar(cell, limit, height=14), cell.estimate
+        drawing, value = bar(cell, limit, tone_of(cell), height=14), cell.estimate
     elif isinstance(cell, int | float):
         value = cell
         if column.signed and value and math.isfinite(value):
