@@ -79,16 +79,38 @@ def mark_best(
     ``group`` limits the comparison to these rows. A column in which all cells tie has no best.
     """
     chosen = range(len(rows)) if group is None else group
-    marked = set()
-    for index, column in enumerate(columns):
-        if column.key not in keys:
-            continue
-        values = {
-            row: round(float(cell), column.digits)
-            for row in chosen
-            if isinstance(cell := rows[row][index], int | float) and math.isfinite(cell)
-        }
-        if len(set(values.values())) > 1:
-            top = (min if lowest else max)(values.values())
-            marked |= {(row, index) for row, value in values.items() if value == top}
-    return frozenset(marked)
+    places = [index for index, column in enumerate(columns) if column.key in keys]
+    return frozenset().union(
+        *(_best(columns, rows, [(row, index) for row in chosen], lowest) for index in places)
+    )
+
+
+def mark_best_of_rows(
+    columns: tuple[Column, ...],
+    rows: tuple[tuple[Cell, ...], ...],
+    keys: tuple[str, ...],
+    *,
+    lowest: bool = False,
+) -> frozenset[tuple[int, int]]:
+    """The same within each row, over the columns of these keys."""
+    places = [index for index, column in enumerate(columns) if column.key in keys]
+    return frozenset().union(
+        *(_best(columns, rows, [(row, index) for index in places], lowest) for row in range(len(rows)))
+    )
+
+
+def _best(
+    columns: tuple[Column, ...],
+    rows: tuple[tuple[Cell, ...], ...],
+    places: list[tuple[int, int]],
+    lowest: bool,
+) -> set[tuple[int, int]]:
+    values = {
+        (row, index): round(float(cell), columns[index].digits)
+        for row, index in places
+        if isinstance(cell := rows[row][index], int | float) and math.isfinite(cell)
+    }
+    if len(set(values.values())) < 2:
+        return set()
+    top = (min if lowest else max)(values.values())
+    return {place for place, value in values.items() if value == top}
