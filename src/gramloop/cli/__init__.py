@@ -17,6 +17,7 @@ COMMANDS = {
     "sheet": "draw one picture under every condition and severity",
     "predict": "segment images or detect objects, ordinary and replayed side by side",
     "diagnose": "show what a replay does in an image: drift, gate, and what is left",
+    "scan": "find where replay acts gently on a backbone, without labels",
     "demo": "see the method at work, with nothing to download",
     "scenes": "draw procedural scenes with labels, boxes and masks",
 }

@@ -1,0 +1,200 @@
+"""``gramloop tune``: where, how often and how strongly to replay on a model and data with labels, and whether at all."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gramloop.cli import evaluate as shared
+from gramloop.errors import GramLoopError
+
+if TYPE_CHECKING:
+    from gramloop.tune.search import Search
+    from gramloop.tune.tuning import Tuning
+
+NAMED = 10  # images that could not be used, told one by one
+SEVERITY = 3  # where nothing else is said
+SCENES = 100
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Describe the arguments."""
+    parser.epilog = (
+        "DIR keeps the plan, every trial and, at the end, replay.json: the setting with its evidence, which attach, "
+        "evaluate and predict take. Stop it whenever you like: the same command goes on. A prediction is one "
+        "image under one condition with one candidate; no more than the budget are made, the verdict's included."
+    )
+    parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="folder for plan and results")
+    parser.add_argument(
+        "--suite", required=True, metavar="NAME", help="scenes-c, coco-c, ade20k-p, my-set-c, …"
+    )
+    parser.add_argument("--task", choices=tuple(shared.TASKS), default="segment")
+    parser.add_argument(
+        "--budget", type=int, default=2000, metavar="N", help="predictions, everything included (2000)"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="tell how the budget would be spent")
+    _add_space(parser.add_argument_group("candidates"))
+    _add_choice(parser.add_argument_group("choice"))
+    shared._add_data(parser.add_argument_group("images"))
+    shared._add_model(parser.add_argument_group("model"))
+    work = parser.add_argument_group("work")
+    work.add_argument(
+        "--workers", type=int, metavar="N", help="processes; all cores by default, one for a GPU"
+    )
+    work.add_argument("--threads", type=int, default=1, metavar="N", help="threads per process (1)")
+
+
+def _add_space(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--try",
+        dest="values",
+        action="append",
+        default=[],
+        metavar="SETTING=V,V,…",
+        help="values of any setting: window=3-3,2-4 strength=0.2,1 replays=1,2 gate=gram,uniform trust=none,0.001 "
+        "gate_at=end,final adaptive=none,step:0.2:0.4; can be repeated (all windows up to --longest, one replay, "
+        "strengths 0.15, 0.5 and 1)",
+    )
+    group.add_argument("--longest", type=int, default=2, metavar="N", help="blocks of the longest window (2)")
+    group.add_argument("--max-cost", type=float, metavar="X", help="at most X ordinary forwards, such as 1.5")
+
+
+def _add_choice(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--objective", choices=("gain", "gain-per-cost"), default="gain")
+    group.add_argument(
+        "--clean-tolerance",
+        type=float,
+        default=0.1,
+        metavar="P",
+        help="points that clean images may lose (0.1)",
+    )
+    group.add_argument(
+        "--confidence", type=float, default=0.95, metavar="P", help="that the choice beats no replay (0.95)"
+    )
+    group.add_argument("--finalists", type=int, default=3, metavar="N", help="in the decision (3)")
+    group.add_argument("--eta", type=int, default=3, metavar="N", help="a rung keeps one in N (3)")
+    group.add_argument(
+        "--block",
+        type=int,
+        default=1,
+        metavar="N",
+        help="N consecutive images belong together, as video frames do (1)",
+    )
+    group.add_argument(
+        "--keep-unseen",
+        action="append",
+        metavar="FAMILY",
+        help="a shift that only the verdict sees; can be repeated (a third of them)",
+    )
+    group.add_argument("--seed", type=int, default=0, metavar="N", help="another split of the same data (0)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Tune; 1 if images had to be left out."""
+    if args.dry_run:
+        from gramloop.tune.display import describe_plan
+
+        with tempfile.TemporaryDirectory() as scratch:
+            print(describe_plan(_search(args, Path(scratch) / "scenes")))
+        return 0
+    tuning = _tune(_search(args, args.out / "scenes"), args)
+    if tuning is None:
+        return 130
+    return _tell(tuning, args.out)
+
+
+def _search(args: argparse.Namespace, scenes: Path) -> Search:
+    from gramloop.tune.search import Options, plan_search
+    from gramloop.tune.space import Space, read_values
+    from gramloop.tune.suites import suite_subject
+
+    options = Options(
+        clean_tolerance=args.clean_tolerance,
+        confidence=args.confidence,
+        objective=args.objective,
+        max_cost=args.max_cost,
+        eta=args.eta,
+        finalists=args.finalists,
+        block=args.block,
+        unseen=None if args.keep_unseen is None else tuple(args.keep_unseen),
+        seed=args.seed,
+    )
+    values = read_values(args.values)
+    subject = suite_subject(_request(args, scenes))
+    longest = min(args.longest, subject.depth)
+    return plan_search(subject, Space.default(subject.depth, longest, **values), args.budget, options)
+
+
+def _request(args: argparse.Namespace, scenes: Path) -> Any:
+    from gramloop.bench.plan import DataSource
+    from gramloop.bench.planning import SCENE_SIZE, Request
+    from gramloop.data.suites import find_suite
+    from gramloop.tune.suites import draw_tuning_scenes
+
+    suite, root = find_suite(args.suite), args.data
+    files, sizes, device = shared._files(args), shared._sizes(args), shared._device(args.device)
+    if root is None:
+        if suite.base != "scenes":
+            raise GramLoopError(f"--data DIR is missing: the folder of {args.suite}")
+        draw_tuning_scenes(scenes, args.images or SCENES, SCENE_SIZE)
+        root = scenes
+    return Request(
+        suite=args.suite,
+        task=shared.TASKS[args.task],  # type: ignore[arg-type]
+        files=files,
+        data=DataSource(
+            str(root.resolve()),
+            split=args.split,
+            classes=str(args.classes) if args.classes else None,
+            origin=args.origin,
+            encoding=args.format,
+            partial=args.partial,
+        ),
+        conditions=args.condition,
+        severities=args.severity or ([SEVERITY] if suite.generated else []),
+        images=args.images,
+        sizes=sizes,
+        device=device,
+        threads=args.threads,
+    )
+
+
+def _tune(search: Search, args: argparse.Namespace) -> Tuning | None:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from gramloop.tune.display import describe_plan
+    from gramloop.tune.tuning import run as run_tuning
+
+    print(describe_plan(search), file=sys.stderr)
+    columns = (TextColumn("Predictions"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    workers = 1 if args.workers is None and shared._device(args.device) == "cuda" else args.workers
+    try:
+        with Progress(*columns, console=Console(stderr=True)) as progress:
+            task = progress.add_task("", total=search.schedule.predictions)
+            return run_tuning(
+                search, args.out, workers=workers, advance=lambda many: progress.advance(task, many)
+            )
+    except KeyboardInterrupt:
+        print(
+            f"gramloop tune: stopped; finished trials are in {args.out}, and the same command goes on",
+            file=sys.stderr,
+        )
+        return None
+
+
+def _tell(tuning: Tuning, folder: Path) -> int:
+    from gramloop.tune.display import print_tuning
+    from gramloop.tune.tuning import RESULT
+
+    print_tuning(tuning)
+    print(f"{tuning.outcome.predictions} predictions; the setting is in {folder / RESULT}")
+    failures = tuning.outcome.failures
+    if failures:
+        print(f"{len(failures)} images under a condition were left out:", file=sys.stderr)
+        for line in failures[:NAMED]:
+            print(f"  {line}", file=sys.stderr)
+    return 1 if failures else 0
