@@ -14,6 +14,7 @@ COMMANDS = {
     "corrupt": "write the shifted conditions of a suite to disk",
     "evaluate": "compare methods over a suite, resumable at any moment",
     "tune": "find where, how often and how strongly to replay, and whether at all, on data with labels",
+    "report": "turn stored results into one page, tables and figures",
     "sheet": "draw one picture under every condition and severity",
     "predict": "segment images or detect objects, ordinary and replayed side by side",
     "diagnose": "show what a replay does in an image: drift, gate, and what is left",

@@ -1,0 +1,102 @@
+"""``gramloop report``: stored results as one page, with tables and figures as files."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+    from gramloop.report.document import Document
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Describe the arguments."""
+    parser.epilog = (
+        "Nothing is predicted again: all numbers and figures come from what gramloop evaluate stored. DIR gets "
+        "index.html, which needs no other file and no network, report.md, tables/ (Markdown, CSV in full "
+        "precision, LaTeX) and figures/ (PNG, PDF)."
+    )
+    parser.add_argument(
+        "results",
+        nargs="+",
+        type=Path,
+        metavar="RESULTS",
+        help="folders of gramloop evaluate, or of such folders",
+    )
+    parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="folder for the report")
+    parser.add_argument(
+        "--bootstrap",
+        choices=("families", "images"),
+        default="families",
+        help="what intervals are drawn over (families of shifts)",
+    )
+    parser.add_argument(
+        "--exemplar",
+        action="append",
+        default=[],
+        metavar="CONDITION:IMAGE",
+        help="an image to show, such as fog/3:17; best, worst and typical by default; can be repeated",
+    )
+    parser.add_argument("--no-pdf", action="store_true", help="figures as PNG alone")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write the report and print its verdicts."""
+    from gramloop.report.writing import check_folder
+
+    check_folder(args.out)
+    with _progress() as progress:
+        document = _document(args, progress)
+        page = _write(document, args.out, progress)
+    for verdict in document.verdicts:
+        print(f"{verdict.suite}, {verdict.method}: {verdict.words}. {verdict.sentence}")
+    if document.warnings:
+        many = len(document.warnings)
+        print(f"{many} warning{'s' * (many > 1)}, in the report; the first: {document.warnings[0]}")
+    print(page)
+    return 0
+
+
+def _document(args: argparse.Namespace, progress: Progress) -> Document:
+    from gramloop.report.assemble import make_document
+    from gramloop.report.figures import draw_all
+    from gramloop.report.gather import count_conditions, gather
+    from gramloop.report.statistics import count_resamplings, gains_of
+
+    step = _step(progress, "reading", count_conditions(args.results))
+    gathered = gather(args.results, step)
+    total = count_resamplings(gathered.runs) if args.bootstrap == "images" else None
+    gains = gains_of(gathered.runs, args.bootstrap, told=_step(progress, "resampling", total))
+    drawn = draw_all(
+        gathered, args.exemplar, not args.no_pdf, gains=gains, told=_step(progress, "drawing figures", None)
+    )
+    return make_document(gathered, gains, drawn.pictures, drawn.remarks)
+
+
+def _write(document: Document, folder: Path, progress: Progress) -> Path:
+    from gramloop.report.writing import report_files, write_report
+
+    return write_report(document, folder, _step(progress, "writing", len(report_files(document))))
+
+
+def _progress() -> Progress:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[now]}"),
+        console=Console(stderr=True),
+        transient=True,
+    )
+
+
+def _step(progress: Progress, words: str, total: int | None) -> Any:
+    """A function that moves a bar on by one and says at what the work is."""
+    task = progress.add_task(words, total=total, now="")
+    return lambda now: progress.update(task, advance=1, now=now)

@@ -1,0 +1,230 @@
+"""From gathered results to a document: which tables and figures there are, under which heading, in what order."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from gramloop import __version__
+from gramloop.bench.plan import Plan
+from gramloop.bench.store import MANIFEST
+from gramloop.bench.trajectories import trajectories
+from gramloop.report.document import Document, Picture, Section
+from gramloop.report.gather import TASK_WORDS, Gathered, Run
+from gramloop.report.statistics import Gain, verdict_of
+from gramloop.report.table import Table
+from gramloop.report.tables_ablation import partition_table, placement_table
+from gramloop.report.tables_classes import class_tables
+from gramloop.report.tables_conditions import every_condition, every_metric, family_means, group_means
+from gramloop.report.tables_cost import cost_table, path_costs
+from gramloop.report.tables_gram import consistency, consistency_table
+from gramloop.report.tables_main import gains_table, main_results
+
+Tables = Callable[[Gathered, Sequence[Gain]], Iterator[Table]]
+
+
+@dataclass(frozen=True)
+class _Part:
+    key: str
+    title: str
+    text: str
+    tables: Tables
+
+
+def make_document(
+    gathered: Gathered,
+    gains: Sequence[Gain],
+    pictures: Sequence[tuple[str, Picture]] = (),
+    remarks: Sequence[str] = (),
+) -> Document:
+    """The report; pictures come with the key of their section, and remarks join the warnings."""
+    sections = []
+    for part in _PARTS:
+        tables = tuple(part.tables(gathered, gains))
+        own = tuple(picture for key, picture in pictures if key == part.key)
+        if tables or own:
+            sections.append(Section(part.key, part.title, part.text, tables, own))
+    known = {part.key for part in _PARTS}
+    if others := tuple(picture for key, picture in pictures if key not in known):
+        sections.append(Section("figures", "Further figures", "", (), others))
+    return Document(
+        title=f"Gram-gated replay on {_listed(dict.fromkeys(run.plan.suite for run in gathered.runs))}",
+        subtitle=_subtitle(gathered),
+        verdicts=tuple(verdict_of(gain) for gain in gains),
+        warnings=tuple(dict.fromkeys((*gathered.warnings, *remarks))),
+        sections=tuple(sections),
+        facts=_facts(gathered),
+    )
+
+
+def _main(gathered: Gathered, gains: Sequence[Gain]) -> Iterator[Table]:
+    for number, group in enumerate(gathered.groups, start=1):
+        yield main_results(group, "main" if len(gathered.groups) == 1 else f"main-{number}")
+    if gains:
+        yield gains_table(gains)
+
+
+def _shifts(gathered: Gathered, gains: Sequence[Gain]) -> Iterator[Table]:
+    for run in gathered.runs:
+        if run.shifted:
+            yield family_means(run)
+            if (kinds := group_means(run)) is not None:
+                yield kinds
+
+
+def _placement(gathered: Gathered, gains: Sequence[Gain]) -> Iterator[Table]:
+    shown = set()
+    for group in gathered.groups:
+        for run in group:
+            table = placement_table(run, group)
+            if table is not None and table.rows not in shown:  # peers would give the same table again
+                shown.add(table.rows)
+                yield table
+
+
+def _partitions(gathered: Gathered, gains: Sequence[Gain]) -> Iterator[Table]:
+    yield from (table for run in gathered.runs if (table := partition_table(run)) is not None)
+
+
+def _classes(gathered: Gathered, gains: Sequence[Gain]) -> Iterator[Table]:
+    for run in gathered.runs:
+        for method in run.replays:
+            yield from class_tables(run, method)
+
+
+def _cost(gathered: Gathered, gains: Sequence[Gain]) -> Iterator[Table]:
+    for group in gathered.groups:
+        for run in group:
+            if costs := path_costs(run, group):
+                yield cost_table(costs, f"{run.key}-cost", run.name, run.plan.model.device.upper())
+
+
+def _gram(gathered: Gathered, gains: Sequence[Gain]) -> Iterator[Table]:
+    for run in gathered.runs:
+        for names in trajectories(run.plan).values():
+            if (found := consistency(run, names)) is not None:
+                yield consistency_table(found)
+
+
+def _conditions(gathered: Gathered, gains: Sequence[Gain]) -> Iterator[Table]:
+    for run in gathered.runs:
+        yield every_condition(run)
+        if (metrics := every_metric(run)) is not None:
+            yield metrics
+
+
+def _none(gathered: Gathered, gains: Sequence[Gain]) -> Iterator[Table]:
+    return iter(())
+
+
+_PARTS = (
+    _Part("main", "Main results", "", _main),
+    _Part("severity", "By shift and severity", "", _shifts),
+    _Part(
+        "placement",
+        "Placement of gate and update",
+        "Drift can be measured, and the accepted step applied, at the end of the loop or at the last layer.",
+        _placement,
+    ),
+    _Part(
+        "partitions",
+        "Partition consistency",
+        "A gain that hangs on a few images is gone in the parts of the set that lack them.",
+        _partitions,
+    ),
+    _Part("classes", "Classes", "", _classes),
+    _Part(
+        "consistency",
+        "Gram consistency at matched strength",
+        "The ungated replay accepts every step whole. The uniform one accepts, for every patch, the mean share that "
+        "the gate would have accepted in this image. What is left between it and the gated one is the choice of "
+        "patches.",
+        _gram,
+    ),
+    _Part("cost", "Cost", "", _cost),
+    _Part("diagnostic", "What the gate does in single images", "", _none),
+    _Part("predictions", "Predictions", "", _none),
+    _Part("conditions", "Every condition", "", _conditions),
+)
+
+
+def _listed(words: Sequence[str] | dict[str, None]) -> str:
+    *rest, last = words
+    return f"{', '.join(rest)} and {last}" if rest else last
+
+
+def _subtitle(gathered: Gathered) -> str:
+    runs = gathered.runs
+    tasks = _listed(dict.fromkeys(TASK_WORDS[run.plan.task] for run in runs))
+    conditions, images = (
+        sum(len(run.cells) for run in runs),
+        sum(cell.images for run in runs for cell in run.cells),
+    )
+    methods = len(dict.fromkeys(name for run in runs for name in run.methods))
+    return (
+        f"{tasks[0].upper()}{tasks[1:]}: {methods} methods, {conditions} conditions, {images:,} images; "
+        f"from stored results, gramloop {__version__}"
+    )
+
+
+def _facts(gathered: Gathered) -> dict[str, dict[str, str]]:
+    facts = {run.name: _about_run(run) for run in gathered.runs}
+    methods: dict[str, str] = {}
+    for run in gathered.runs:
+        for method in run.plan.methods:
+            settings = method.as_json() or {}
+            words = ", ".join(
+                f"{name} {_word(value)}" for name, value in settings.items() if value is not None
+            )
+            name = method.name
+            if methods.get(name, words or "the model as it is") != (words or "the model as it is"):
+                name = f"{method.name} in {run.name}"
+            methods[name] = words or "the model as it is"
+    versions: dict[str, dict[str, None]] = {}
+    for run in gathered.runs:
+        for name, value in run.plan.versions.items():
+            versions.setdefault(name, {})[value] = None
+    return {**facts, "Methods": methods, "Versions": {name: _listed(each) for name, each in versions.items()}}
+
+
+def _word(value: object) -> str:
+    return "–".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
+def _about_run(run: Run) -> dict[str, str]:
+    plan = run.plan
+    found = {
+        "plan": plan.hash,
+        "suite": plan.suite,
+        "task": TASK_WORDS[plan.task],
+        "conditions": f"{len(run.cells)} complete of {len(plan.conditions)}",
+        "images": _span(plan),
+        "classes": str(len(plan.categories)),
+        "backbone": f"{plan.model.depth} blocks",
+        "device": f"{plan.model.device}, {plan.model.threads} thread{'s' * (plan.model.threads != 1)} per worker",
+        "sizes": ", ".join(f"{name} {value}" for name, value in plan.model.sizes.items())
+        or "the model's own",
+        "seed": f"{plan.seed} (no prediction depends on it)",
+    }
+    found.update({f"sha256 of {name}": value for name, value in plan.model.sha256.items()})
+    found.update(_starts(run))
+    return found
+
+
+def _span(plan: Plan) -> str:
+    numbers = sorted(set(plan.conditions.values()))
+    few = f"{numbers[0]:,}" if len(numbers) == 1 else f"{numbers[0]:,} to {numbers[-1]:,}"
+    return f"{few} per condition"
+
+
+def _starts(run: Run) -> dict[str, str]:
+    """When it was run, from the manifest, where there is a whole one."""
+    try:
+        starts = json.loads((run.folder / MANIFEST).read_text(encoding="utf-8"))["starts"]
+        times = [str(start["time"]) for start in starts]
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+    if not times:
+        return {}
+    return {"run": times[0] if len(times) == 1 else f"{times[0]} to {times[-1]}, in {len(times)} starts"}

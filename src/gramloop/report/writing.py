@@ -1,0 +1,93 @@
+"""A report on disk: the page, a Markdown version, tables and figures as files, each whole or absent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from gramloop.bench.store import PLAN, write_whole
+from gramloop.errors import GramLoopError
+from gramloop.report import formats
+from gramloop.report.document import Document
+from gramloop.report.page import render
+
+PAGE, MARKDOWN, TABLES, FIGURES = "index.html", "report.md", "tables", "figures"
+
+
+def report_files(document: Document) -> dict[str, Callable[[], bytes]]:
+    """Every file of a report by its path in the folder, the page last; each is made when it is asked for."""
+    files: dict[str, Callable[[], bytes]] = {}
+    for section in document.sections:
+        for table in section.tables:
+            for ending, make in (("md", formats.markdown), ("csv", formats.csv), ("tex", formats.latex)):
+                files[f"{TABLES}/{table.key}.{ending}"] = lambda make=make, table=table: make(table).encode()  # type: ignore[misc]
+        for picture in section.pictures:
+            files[f"{FIGURES}/{picture.key}.png"] = lambda picture=picture: picture.png  # type: ignore[misc]
+            if picture.pdf is not None:
+                files[f"{FIGURES}/{picture.key}.pdf"] = lambda data=picture.pdf: data  # type: ignore[misc]
+    others = tuple(files)
+    files[MARKDOWN] = lambda: whole_markdown(document).encode()
+    files[PAGE] = lambda: render(document, others).encode()
+    return files
+
+
+def write_report(document: Document, folder: Path, told: Callable[[str], None] = lambda _: None) -> Path:
+    """Write all files and return the page; files of an earlier report that this one lacks are removed."""
+    files = report_files(document)
+    check_folder(folder)
+    for name, make in files.items():
+        write_whole(folder / name, make())
+        told(name)
+    for place in (TABLES, FIGURES):
+        for path in (folder / place).glob("*"):
+            if f"{place}/{path.name}" not in files and path.suffix in (".md", ".csv", ".tex", ".png", ".pdf"):
+                path.unlink(missing_ok=True)
+    return folder / PAGE
+
+
+def check_folder(folder: Path) -> None:
+    """Refuse a folder that is not one for reports, so that nothing of another kind is touched."""
+    if not folder.exists():
+        return
+    if not folder.is_dir():
+        raise GramLoopError(f"{folder} is a file; --out takes a folder for the report")
+    if (folder / PLAN).exists():
+        raise GramLoopError(
+            f"{folder} holds results of gramloop evaluate; choose another folder for the report"
+        )
+    if not (folder / PAGE).exists() and any(not each.name.startswith(".") for each in folder.iterdir()):
+        names = {each.name for each in folder.iterdir()} - {TABLES, FIGURES, MARKDOWN}
+        if names:
+            raise GramLoopError(f"{folder} is not empty and holds no report; choose a new folder for it")
+
+
+def whole_markdown(document: Document) -> str:
+    """The report as one Markdown file, with figures beside it."""
+    lines = [f"# {document.title}", "", document.subtitle, ""]
+    if document.verdicts:
+        lines += ["## Verdict", ""]
+        lines += [
+            f"- **{each.suite}, {each.method}: {each.words}.** {each.sentence}" for each in document.verdicts
+        ]
+        lines.append("")
+    if document.warnings:
+        lines += ["## Warnings", "", *(f"- {sentence}" for sentence in document.warnings), ""]
+    for section in document.sections:
+        lines += [f"## {section.title}", ""]
+        lines += [section.text, ""] if section.text else []
+        for table in section.tables:
+            lines += [formats.markdown(table), ""]
+        for picture in section.pictures:
+            shown = " ".join(picture.alt.split()).replace("[", "(").replace("]", ")")
+            lines += [
+                f"### {picture.title}",
+                "",
+                f"![{shown}]({FIGURES}/{picture.key}.png)",
+                "",
+                picture.caption,
+                "",
+            ]
+    lines += ["## Configuration and versions", ""]
+    for group, entries in document.facts.items():
+        lines += [f"### {group}", "", *(f"- {name}: {value}" for name, value in entries.items()), ""]
+    return "\n".join(lines).rstrip() + "\n"
