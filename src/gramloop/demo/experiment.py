@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -21,6 +20,7 @@ from gramloop.metrics.boxes import Detections, Truth
 from gramloop.metrics.coco_ap import average_precision
 from gramloop.metrics.miou import count, mean_iou
 from gramloop.models.tiny import WEIGHTS, load_tiny
+from gramloop.settings import read_replay
 from gramloop.shifts.corruptions import corrupt
 from gramloop.shifts.seeds import generator
 from gramloop.tasks.dense_detect import DenseDetector
@@ -121,8 +121,7 @@ class Outcome:
 
 def default_replay() -> ReplayConfig:
     """The setting that was found on other scenes, as stored beside the weights."""
-    stored = json.loads((WEIGHTS / "replay.json").read_text())["config"]
-    return ReplayConfig(**stored)
+    return read_replay(WEIGHTS / "replay.json")
 
 
 def run(
