@@ -1,10 +1,21 @@
 """Methods by name and by settings."""
 
+import json
+
 import pytest
 
 from gramloop import ReplayConfig, cost
-from gramloop.bench.methods import REPLAYS, Method, blocks_per_view, check_methods, parse_method
+from gramloop.bench.methods import (
+    REPLAYS,
+    Method,
+    blocks_per_view,
+    check_methods,
+    parse_method,
+    with_replay_file,
+)
+from gramloop.config import Adaptive
 from gramloop.errors import GramLoopError
+from gramloop.settings import write_replay
 
 
 def test_names_of_the_table():
@@ -32,6 +43,8 @@ def test_settings_are_read_in_their_types():
         ("m:replays=two", "replays is 'two'"),
         ("m:strength=2", "strength is 2.0"),
         ("a b:replays=1", "is no name for a method"),
+        ("m:adaptive=spread", "write adaptive=SIGNAL:OFF:FULL"),
+        ("m:nowhere.json", "cannot read the replay settings nowhere.json"),
     ],
 )
 def test_slips_are_named(text, sentence):
@@ -46,12 +59,40 @@ def test_a_method_is_there_once():
         check_methods([])
 
 
+NESTED = ReplayConfig((5, 6), 1, trust=0.25, adaptive=Adaptive("spread", 0.1, 0.3))
+
+
+def test_settings_files_are_read(tmp_path):
+    path = tmp_path / "mine.json"
+    write_replay(path, NESTED, {"found": "here"})
+    assert parse_method(f"mine:{path}") == Method("mine", NESTED)
+    assert parse_method("mine:window=5-6,replays=1,trust=0.25,adaptive=spread:0.1:0.3").replay == NESTED
+    baseline, ungated = parse_method("baseline"), parse_method("ungated")
+    tuned = Method("gramloop", NESTED)
+    assert with_replay_file([baseline, parse_method("gramloop"), ungated], str(path)) == [
+        baseline,
+        tuned,
+        ungated,
+    ]
+    assert with_replay_file([baseline, ungated], str(path)) == [baseline, ungated, tuned]
+    with pytest.raises(GramLoopError, match="gramloop has its settings already"):
+        parse_method(f"gramloop:{path}")
+
+
+def test_nested_settings_survive_the_plan_file():
+    method = Method("mine", NESTED).placed(12)
+    assert Method.from_json("mine", json.loads(json.dumps(method.as_json()))) == method
+    assert method.replay == NESTED
+    with pytest.raises(GramLoopError, match="'windows' is no setting"):
+        Method.from_json("mine", {"windows": [1, 2]})
+
+
 @pytest.mark.parametrize("name", REPLAYS)
 def test_methods_survive_the_plan_file(name):
     method = parse_method(name).placed(40)
     assert method.replay is not None
     assert method.replay.window == (21, 23)
-    assert Method.from_json(name, method.as_json()) == method
+    assert Method.from_json(name, json.loads(json.dumps(method.as_json()))) == method
 
 
 def test_a_pair_costs_what_the_replay_costs():
@@ -59,5 +100,9 @@ def test_a_pair_costs_what_the_replay_costs():
     assert blocks_per_view([baseline], 40) == 40
     assert blocks_per_view([baseline, gramloop], 40) == cost(40).blocks == 94
     # the paper's cost table: 94 for the method, 46 for the endpoint gate, 78 for the final filter
+    # a trace probes what would need no probe: 40 + 2 (3 + 16) + 16 for the ungated loop too
+    ungated = [baseline, parse_method("ungated")]
+    assert blocks_per_view(ungated, 40) == 46
+    assert blocks_per_view(ungated, 40, traced=True) == 94
     ablation = [baseline, gramloop, parse_method("loop-loop"), parse_method("final-final")]
     assert blocks_per_view(ablation, 40) == 94 + 46 + 78

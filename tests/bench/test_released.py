@@ -44,13 +44,14 @@ def domains(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def test_a_released_detector_on_domains(files, domains, tmp_path):
+def test_a_released_detector_on_domains(files, domains, tmp_path, capsys):
     out = tmp_path / "out"
     arguments = ["evaluate", "--suite", "coco-o", "--data", str(domains), "--partial", "--task", "detect"]
     arguments += ["--backbone", str(files[0]), "--head", str(files[1]), "--short-side", "144"]
     arguments += ["--condition", "sketch", "--condition", "tattoo", "--shards", "2", "--workers", "1"]
     methods = ["--method", "baseline", "--method", "mine:window=3-4"]
     assert main([*arguments, *methods, "--out", str(out)]) == 0
+    assert "ER is not known without results on COCO" in capsys.readouterr().out
 
     plan = read_plan(out / "plan.json")
     assert plan.conditions == IMAGES

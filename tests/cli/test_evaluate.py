@@ -170,6 +170,29 @@ def test_a_condition_without_one_usable_image_has_no_score(model, scenes, tmp_pa
         assert len(rows) == 3  # and no mean that would mislead
 
 
+def test_settings_files_diagnostics_and_pictures_from_the_command_line(model, scenes, tmp_path, capsys):
+    from gramloop import ReplayConfig
+    from gramloop.bench.plan import read_plan
+    from gramloop.settings import write_replay
+
+    tuned, other = tmp_path / "tuned.json", tmp_path / "other.json"
+    write_replay(tuned, ReplayConfig((4, 5), 1))
+    write_replay(other, ReplayConfig((1, 2), 1, trust=0.5))
+    options = ["--diagnostics", "--pictures", "1", "--replay", str(tuned), "--method", "baseline"]
+    out = tmp_path / "out"
+    assert main(asked(model, scenes, out, *options, "--method", f"mine:{other}")) == 0
+    plan = read_plan(out / "plan.json")
+    assert (plan.diagnostics, plan.pictures) == (True, 1)
+    replays = {method.name: method.replay for method in plan.methods if method.replay is not None}
+    assert replays["mine"] == ReplayConfig((1, 2), 1, trust=0.5)
+    assert replays["gramloop"] == ReplayConfig((4, 5), 1)
+    assert set(replays) == {"mine", "gramloop", "mine-raw", "mine-matched"}
+    rows = list(csv.DictReader((out / "results.csv").read_text().splitlines()))
+    assert {row["method"] for row in rows} == {"baseline", *replays}
+    assert main(["evaluate", "--out", str(out), "--replay", str(tuned)]) == 2
+    assert "--replay belongs to a new evaluation" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
@@ -182,6 +205,9 @@ def test_a_condition_without_one_usable_image_has_no_score(model, scenes, tmp_pa
         (["--suite", "scenes-c", "--images", "1", "--head", "nowhere.pth"], "nowhere.pth does not exist"),
         (["--suite", "scenes-c", "--images", "1", "--task", "detect", "--crop", "64"], "--task segment"),
         (["--suite", "scenes-c", "--images", "1", "--model", "nowhere"], "nowhere does not exist"),
+        (["--suite", "scenes-c", "--images", "1", "--replay", "no.json"], "replay settings no.json"),
+        (["--suite", "scenes-c", "--images", "1", "--pictures", "-1"], "number of pictures"),
+        (["--suite", "scenes-c", "--images", "1", "--coco-results", "x"], "belongs to --suite coco-o"),
     ],
     ids=" ".join,
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -16,6 +17,7 @@ from rich.progress import TimeRemainingColumn as TimeLeft
 from rich.table import Table
 from rich.text import Text
 
+from gramloop.bench.effective import SHIFTED, effective
 from gramloop.bench.engines import Done
 from gramloop.bench.evaluate import Progress as Stored
 from gramloop.bench.evaluate import RunningGain, Watcher
@@ -23,6 +25,7 @@ from gramloop.bench.methods import BASELINE
 from gramloop.bench.plan import Plan
 from gramloop.bench.results import MEAN, Results, collect
 from gramloop.bench.store import Store
+from gramloop.metrics.robustness import EXPECTED_SHARE
 
 SHOWN = 8  # conditions in the live table
 
@@ -151,6 +154,16 @@ def _cells(names: Sequence[str], scores: dict[str, float]) -> list[str]:
         gain = f" ({scores[name] - scores[BASELINE]:+.3f})" if BASELINE in scores and name != BASELINE else ""
         cells.append(f"{scores[name]:.3f}{gain}")
     return cells
+
+
+def print_effective(results: Results, clean: Path | None) -> None:
+    """The effective robustness of every method on COCO-O, or a sentence about why it is not known."""
+    if results.plan.suite != SHIFTED or results.plan.task != "detection":
+        return
+    found = effective(results, clean)
+    cells = _cells(list(found.values), dict(found.values))
+    words = [f"{name} {cell}" for name, cell in zip(found.values, cells, strict=True)]
+    print(f"ER = mAP - {EXPECTED_SHARE:g} AP on COCO: {', '.join(words)}" if words else found.reason)
 
 
 def print_status(store: Store, stored: Stored, results: Results, console: Console | None = None) -> None:

@@ -59,6 +59,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="keep label maps and the replay's maps of the first N images of every condition (4)",
     )
+    parser.add_argument(
+        "--coco-results",
+        type=Path,
+        metavar="DIR",
+        help="a finished evaluation of the suite coco, for the effective robustness on coco-o",
+    )
     _add_data(parser.add_argument_group("images"))
     _add_model(parser.add_argument_group("model"))
     work = parser.add_argument_group("work")
@@ -115,7 +121,7 @@ def _add_model(group: argparse._ArgumentGroup) -> None:
 def run(args: argparse.Namespace) -> int:
     """Evaluate; 1 if images had to be excluded."""
     if args.status:
-        return _status(args.out)
+        return _status(args.out, args.coco_results)
     if args.dry_run:
         with tempfile.TemporaryDirectory() as scratch:
             return _dry_run(_plan(args, Path(scratch) / "scenes"), args.workers)
@@ -245,10 +251,12 @@ def _setting(text: str) -> tuple[str, Any]:
 
 
 def _evaluate(plan: Plan, args: argparse.Namespace, engine: Engine | None) -> int:
-    from gramloop.bench.display import Display, print_results
+    from gramloop.bench.display import Display, print_effective, print_results
+    from gramloop.bench.effective import check_use
     from gramloop.bench.evaluate import evaluate
     from gramloop.bench.store import RESULTS, Store
 
+    check_use(plan, args.coco_results)
     store = Store(args.out, plan)
     print(f"{len(plan.units)} units, {plan.images} images, plan {plan.hash}", file=sys.stderr)
     try:
@@ -270,6 +278,7 @@ def _evaluate(plan: Plan, args: argparse.Namespace, engine: Engine | None) -> in
         )
         return 130
     print_results(outcome.results)
+    print_effective(outcome.results, args.coco_results)
     print(f"full precision in {args.out / RESULTS}")
     return _tell_failures(outcome, args.allow_failures)
 
@@ -286,8 +295,9 @@ def _tell_failures(outcome: Outcome, allowed: bool) -> int:
     return 0 if allowed else 1
 
 
-def _status(folder: Path) -> int:
-    from gramloop.bench.display import print_status
+def _status(folder: Path, coco_results: Path | None) -> int:
+    from gramloop.bench.display import print_effective, print_status
+    from gramloop.bench.effective import check_use
     from gramloop.bench.evaluate import look
     from gramloop.bench.plan import read_plan
     from gramloop.bench.results import Results, score_condition
@@ -296,6 +306,7 @@ def _status(folder: Path) -> int:
     if not (folder / PLAN).is_file():
         raise GramLoopError(f"{folder} holds no evaluation; it would have a {PLAN}")
     store = Store(folder, read_plan(folder / PLAN))
+    check_use(store.plan, coco_results)
     progress = look(store)
     unfinished = {unit.condition for unit in progress.missing}
     scored = []
@@ -303,7 +314,9 @@ def _status(folder: Path) -> int:
         units = [] if key in unfinished else [store.read(unit) for unit in store.plan.units_of(key)]
         if whole := [unit for unit in units if unit is not None]:
             scored.append(score_condition(store.plan, key, whole))
-    print_status(store, progress, Results(store.plan, tuple(scored)))
+    results = Results(store.plan, tuple(scored))
+    print_status(store, progress, results)
+    print_effective(results, coco_results)
     return 0
 
 
