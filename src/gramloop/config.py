@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Literal, TypedDict
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal, TypedDict
 
 from gramloop.errors import GramLoopError
 
@@ -13,10 +14,36 @@ Gate = Literal["gram", "uniform", "none"]
 Strength = float | Literal["matched"]
 GateAt = Literal["final", "end"] | int
 UpdateAt = Literal["end", "final"]
+Signal = Literal["spread", "step", "drift"]
 
 # The published setting: blocks 21 to 23 of 40.
 PAPER_DEPTH = 40
 PAPER_WINDOW: Window = (21, 23)
+
+
+@dataclass(frozen=True)
+class Adaptive:
+    """Decide per image, without labels, whether to replay and how strongly.
+
+    A signal of the image is measured. At ``off`` and beyond, away from ``full``, the image is not replayed;
+    at ``full`` and beyond it is replayed with the whole gate; in between the gate is scaled in proportion.
+    Equal values make it a switch: on above the value. ``off`` may lie above ``full``, for a signal that falls
+    under shift.
+
+    signal: "spread" (how different the patches at the window's end are, needs no block), "step" (how far
+        the first proposal moves, needs the window) or "drift" (its median drift, needs the probe).
+    """
+
+    signal: Signal
+    off: float
+    full: float
+
+    def __post_init__(self) -> None:
+        """Refuse what decides nothing."""
+        _check_choice("signal", self.signal, ("spread", "step", "drift"))
+        for name, value in (("off", self.off), ("full", self.full)):
+            if not isinstance(value, int | float) or not math.isfinite(value):
+                raise GramLoopError(f"adaptive {name} is {value!r}; it is a finite number")
 
 
 class ReplaySettings(TypedDict, total=False):
@@ -29,6 +56,8 @@ class ReplaySettings(TypedDict, total=False):
     gate_at: GateAt
     update_at: UpdateAt
     eps: float
+    trust: float | None
+    adaptive: Adaptive | None
 
 
 @dataclass(frozen=True)
@@ -45,6 +74,10 @@ class ReplayConfig:
     update_at: where the accepted step is applied: "end" (the window's last block) or "final" (the last
         block; the loop then runs on ungated and earlier taps stay ordinary).
     eps: the smallest median drift that the gate divides by.
+    trust: a median drift that is trusted in full. A proposal beyond it is shrunk in proportion: its gate is
+        multiplied by trust / median, so that a bad window does little instead of about 35% of its worst.
+        None, the published method, trusts any drift.
+    adaptive: an `Adaptive` rule that decides per image whether to replay; None replays every image.
     """
 
     window: Window | None = None
@@ -54,6 +87,8 @@ class ReplayConfig:
     gate_at: GateAt = "final"
     update_at: UpdateAt = "end"
     eps: float = 1e-6
+    trust: float | None = None
+    adaptive: Adaptive | None = None
 
     def __post_init__(self) -> None:
         """Refuse what no backbone could run."""
@@ -75,11 +110,49 @@ class ReplayConfig:
             raise GramLoopError(f"strength is {self.strength!r}; it is a number from 0 to 1")
         if not (self.eps > 0 and math.isfinite(self.eps)):
             raise GramLoopError(f"eps is {self.eps!r}; it is a small positive number, such as 1e-6")
+        self._check_trust()
+        if self.adaptive is not None and not isinstance(self.adaptive, Adaptive):
+            raise GramLoopError(
+                f"adaptive is {self.adaptive!r}; it is an Adaptive(signal, off, full) or None"
+            )
+        if self.adaptive is not None and self.update_at == "final":
+            raise GramLoopError('adaptive replay decides at the window\'s end; update_at is "end" then')
+
+    def _check_trust(self) -> None:
+        if self.trust is None:
+            return
+        if not (isinstance(self.trust, int | float) and self.trust > 0 and math.isfinite(self.trust)):
+            raise GramLoopError(f"trust is {self.trust!r}; it is a positive drift, such as 0.001, or None")
 
     @property
     def measures_drift(self) -> bool:
         """Whether the gate depends on drift, so that proposals have to be probed."""
-        return self.gate == "gram" or self.strength == "matched"
+        wanted = self.adaptive is not None and self.adaptive.signal == "drift"
+        return self.gate == "gram" or self.strength == "matched" or self.trust is not None or wanted
+
+    def as_json(self) -> dict[str, Any]:
+        """The settings as plain values."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, settings: Mapping[str, Any]) -> ReplayConfig:
+        """The settings of `as_json`; what is not given keeps its default."""
+        known = {field.name for field in fields(cls)}
+        if unknown := sorted(set(settings) - known):
+            raise GramLoopError(
+                f"{unknown[0]!r} is no setting of a replay; settings are {', '.join(sorted(known))}"
+            )
+        given = dict(settings)
+        if given.get("window") is not None:
+            given["window"] = tuple(given["window"])
+        if given.get("adaptive") is not None:
+            try:
+                given["adaptive"] = Adaptive(**given["adaptive"])
+            except TypeError:
+                raise GramLoopError(
+                    f"adaptive is {given['adaptive']!r}; it has signal, off and full"
+                ) from None
+        return cls(**given)
 
 
 @dataclass(frozen=True)

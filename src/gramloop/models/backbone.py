@@ -10,7 +10,6 @@ the paper; on a CPU everything is float32.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -22,45 +21,12 @@ from gramloop.models import released_names as names
 from gramloop.models.checkpoint import Checkpoint, Shapes, Source, load, open_checkpoint, planned_shapes
 from gramloop.models.hf import transformers_module
 from gramloop.models.released_names import SHAPES, BackboneShape, infer_shape
+from gramloop.models.taps import Tap, TappedViT
 
 __all__ = ["SHAPES", "Backbone", "BackboneShape", "Tap", "default_taps", "infer_shape", "load_backbone"]
 
 
-@dataclass(frozen=True)
-class Tap:
-    """All tokens of one block after the encoder's final norm, in the order cls, registers, patches."""
-
-    tokens: Tensor  # (B, T, C)
-    grid: tuple[int, int]  # rows and columns of patches
-
-    @property
-    def prefix(self) -> int:
-        """How many tokens precede the patches."""
-        return self.tokens.shape[1] - self.grid[0] * self.grid[1]
-
-    @property
-    def cls(self) -> Tensor:  # (B, C)
-        """The class token."""
-        return self.tokens[:, 0]
-
-    @property
-    def registers(self) -> Tensor:  # (B, R, C)
-        """The register tokens."""
-        return self.tokens[:, 1 : self.prefix]
-
-    @property
-    def patches(self) -> Tensor:  # (B, N, C)
-        """The patches, row by row."""
-        return self.tokens[:, self.prefix :]
-
-    @property
-    def map(self) -> Tensor:  # (B, C, h, w)
-        """The patches as an image."""
-        batch, _, channels = self.patches.shape
-        return self.patches.transpose(1, 2).reshape(batch, channels, *self.grid)
-
-
-class Backbone(nn.Module):
+class Backbone(TappedViT):
     """A DINOv3 ViT whose blocks run in order, so that a hook on one of them takes effect in all later taps.
 
     ``model`` is the transformers model: attach a replay to it, or use it in any other way.
@@ -73,18 +39,13 @@ class Backbone(nn.Module):
         autocast: torch.dtype | None = torch.bfloat16,
         rope_theta: float = 100.0,
     ) -> None:
-        super().__init__()
-        self.shape = shape
+        super().__init__(shape)
         self.autocast = autocast
         self.model: Any = _transformers().DINOv3ViTModel(_config(shape, rope_theta))
         self._inv_freq: Tensor | None = None
         if not self.model.rope_embeddings.inv_freq.is_meta:
             self.keep_frequencies()
         self.eval()
-
-    def forward(self, pixels: Tensor, taps: Sequence[int]) -> list[Tap]:  # (B, 3, H, W)
-        """The features of :meth:`features`, so that a backbone can be called."""
-        return self.features(pixels, taps)
 
     def features(self, pixels: Tensor, taps: Sequence[int]) -> list[Tap]:  # (B, 3, H, W)
         """The outputs of the blocks ``taps``, each after the final norm, in the order asked for."""
@@ -101,28 +62,6 @@ class Backbone(nn.Module):
                     states[index] = state
         return [self.tap(states[index], grid) for index in taps]
 
-    def tap(self, state: Tensor, grid: tuple[int, int]) -> Tap:
-        """A block's output, given as all tokens (B, T, C) before the final norm, as a feature."""
-        return Tap(self.model.norm(state), grid)
-
-    def grid(self, pixels: Tensor) -> tuple[int, int]:
-        """Rows and columns of patches in a batch of images; each side must be a multiple of the patch."""
-        height, width = pixels.shape[-2:]
-        if height % self.shape.patch or width % self.shape.patch or not height or not width:
-            raise GramLoopError(
-                f"an image of {height} x {width} cannot be cut into patches: "
-                f"both sides must be positive multiples of {self.shape.patch}"
-            )
-        return height // self.shape.patch, width // self.shape.patch
-
-    def check_taps(self, taps: Sequence[int]) -> set[int]:
-        """The taps as a set, after making sure that the blocks exist."""
-        if not taps or len(set(taps)) != len(taps) or not all(0 <= tap < self.shape.depth for tap in taps):
-            raise GramLoopError(
-                f"taps must be different blocks between 0 and {self.shape.depth - 1}, not {list(taps)}"
-            )
-        return set(taps)
-
     @property
     def blocks(self) -> nn.ModuleList:
         """The transformer blocks, first to last."""
@@ -130,10 +69,10 @@ class Backbone(nn.Module):
         return blocks
 
     @property
-    def device(self) -> torch.device:
-        """Where the parameters are."""
-        device: torch.device = self.model.norm.weight.device
-        return device
+    def norm(self) -> nn.Module:
+        """The final norm."""
+        norm: nn.Module = self.model.norm
+        return norm
 
     def released_plan(self) -> dict[str, Source]:
         """What each tensor of ``model`` is made of, in the names of the released files."""

@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gramloop.errors import GramLoopError
-from gramloop.models.backbone import Backbone, Tap
 from gramloop.models.checkpoint import identity_plan, load, open_checkpoint
+from gramloop.models.taps import Tap, TappedViT
 
 
 class LinearHead(nn.Module):
@@ -72,7 +72,7 @@ def load_linear_head(
 class LinearSegmentor(nn.Module):
     """A backbone with a linear head: logits at the patches' stride, resized."""
 
-    def __init__(self, backbone: Backbone, head: LinearHead) -> None:
+    def __init__(self, backbone: TappedViT, head: LinearHead) -> None:
         super().__init__()
         if head.width != backbone.shape.width:
             raise GramLoopError(

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from gramloop.errors import GramLoopError
 from gramloop.models.adapter import STRIDE, Adapter
-from gramloop.models.backbone import Backbone, Tap, default_taps, load_backbone
+from gramloop.models.backbone import Backbone, default_taps, load_backbone
 from gramloop.models.checkpoint import (
     Checkpoint,
     Shapes,
@@ -23,6 +23,7 @@ from gramloop.models.checkpoint import (
     planned_shapes,
 )
 from gramloop.models.mask2former import HeadShape, Mask2Former, class_scores
+from gramloop.models.taps import Tap, TappedViT
 
 PREFIX = "segmentation_model."
 BACKBONE_PREFIX = PREFIX + "0.backbone."
@@ -31,7 +32,10 @@ BACKBONE_PREFIX = PREFIX + "0.backbone."
 class SegmentationModel(Protocol):
     """What a task needs of a segmentation model."""
 
-    backbone: Backbone
+    @property
+    def backbone(self) -> TappedViT:
+        """The frozen ViT."""
+
     taps: tuple[int, ...]  # blocks that the head reads
     classes: int
     granularity: int  # both sides of an input must be multiples of it

@@ -1,0 +1,55 @@
+"""Replay settings as a file: what `gramloop tune` writes, and what attach, evaluate and predict take."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from gramloop.config import ReplayConfig
+from gramloop.errors import GramLoopError
+
+KIND = "gramloop replay"
+
+
+def read_replay(path: str | Path) -> ReplayConfig:
+    """The replay of a settings file."""
+    return read_settings(path)[0]
+
+
+def read_settings(path: str | Path) -> tuple[ReplayConfig, Mapping[str, Any]]:
+    """The replay of a settings file, and what the file tells about how it was found."""
+    try:
+        content = json.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise GramLoopError(f"cannot read the replay settings {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise GramLoopError(f"{path} is not JSON, so it holds no replay settings ({error})") from error
+    if not isinstance(content, dict) or content.get("kind") != KIND:
+        raise GramLoopError(f'{path} holds no replay settings; such a file says "kind": "{KIND}"')
+    try:
+        return ReplayConfig.from_json(content.get("replay", {})), content.get("about", {})
+    except GramLoopError as error:
+        raise GramLoopError(f"{path}: {error}") from error
+
+
+def write_replay(path: str | Path, config: ReplayConfig, about: Mapping[str, Any] | None = None) -> None:
+    """Store a replay with what is known about it (plain JSON values), whole or not at all."""
+    target = Path(path)
+    content = {"kind": KIND, "replay": config.as_json(), "about": dict(about or {})}
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=target.parent, prefix=".", suffix=".part")
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as stream:
+                stream.write(json.dumps(content, indent=1) + "\n")
+            os.chmod(name, 0o644)
+            os.replace(name, target)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise GramLoopError(f"{target} cannot be written: {error.strerror}") from error
