@@ -36,13 +36,17 @@ class Point:
 
 
 def gain_against_cost(
-    points: Sequence[Point], metric: str, level: float = 0.95, width: float = COLUMN
+    points: Sequence[Point],
+    metric: str,
+    level: float = 0.95,
+    width: float = COLUMN,
+    over: str = "shift families",
 ) -> Drawn:
     """A point with its interval for each method; the baseline is the cross at no gain and a cost of one."""
     if not points:
         raise GramLoopError("gain against cost needs at least one method beside the baseline")
     with styled():
-        return Drawn(_draw(points, metric, width), "Gain against cost", *_words(points, metric, level))
+        return Drawn(_draw(points, metric, width), "Gain against cost", *_words(points, metric, level, over))
 
 
 def _draw(points: Sequence[Point], metric: str, width: float) -> Any:
@@ -98,10 +102,10 @@ def _beside(points: Sequence[Point], index: int, step: float) -> float:
     return own + step * (together.index(index) - (len(together) - 1) / 2)
 
 
-def _words(points: Sequence[Point], metric: str, level: float) -> tuple[str, str]:
+def _words(points: Sequence[Point], metric: str, level: float, over: str) -> tuple[str, str]:
     best = points[int(np.argmax([point.gain for point in points]))]
     with_interval = any(point.low is not None for point in points)
-    bars = f" with {level:.0%} intervals of the paired bootstrap over shift families" * with_interval
+    bars = f" with {level:.0%} intervals of the paired bootstrap over {over}" * with_interval
     caption = (
         f"Gain in mean {metric} over all shifted conditions against transformer blocks executed{bars}; the cross "
         f"is the baseline. The largest gain has {best.method}: {signed(best.gain, 3)} at {best.multiplier:.2f} "

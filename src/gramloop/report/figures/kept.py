@@ -1,0 +1,126 @@
+"""What an evaluation kept of its first images, and the images themselves where their set is still there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gramloop.bench.methods import BASELINE
+from gramloop.bench.plan import condition_of
+from gramloop.bench.sources import open_condition, open_planned
+from gramloop.bench.store import Store, UnusableFile
+from gramloop.bench.tables import KeptMaps, first_rows, maps_of, picture_of
+from gramloop.data.records import DataSet, Record
+from gramloop.data.suites import Condition
+from gramloop.errors import GramLoopError
+from gramloop.metrics.miou import mean_iou
+from gramloop.report.figures.boxes import DetectionRow
+from gramloop.report.figures.matching import Annotated, Found, f1
+from gramloop.report.figures.qualitative import Row, SegmentationRow
+from gramloop.report.figures.style import spoken
+from gramloop.report.gather import Run
+
+UNITS = {"semantic": "points of mIoU", "detection": "points of F1"}
+
+
+@dataclass(frozen=True)
+class KeptImage:
+    """One image under one condition, with a stored row for every method."""
+
+    condition: Condition
+    position: int
+    image_id: str
+    rows: Mapping[str, Mapping[str, Any]]  # method: row
+
+    @property
+    def place(self) -> str:
+        """Where it is, in words."""
+        severity = f" {self.condition.severity}" if self.condition.severity else ""
+        return f"{spoken(self.condition.name)}{severity} · image {self.image_id}"
+
+    def maps(self, method: str) -> KeptMaps | None:
+        """The replay's maps."""
+        return maps_of(self.rows[method])
+
+    def score(self, task: str, method: str) -> float:
+        """How good one prediction is by itself, in percent: its mIoU, or F1 of the boxes that pictures show."""
+        row = self.rows[method]
+        if task == "semantic":
+            counts = np.stack([row[name] for name in ("intersection", "prediction", "label")])
+            return float(mean_iou(counts)) if counts[2].any() else float("nan")
+        return 100 * f1(_found(row), _annotated(row))
+
+
+def kept_images(run: Run, method: str) -> list[KeptImage]:
+    """The images that keep a prediction of the baseline and of ``method``, condition after condition."""
+    store, found = Store(run.folder, run.plan), []
+    for key in run.plan.conditions:
+        units = [unit for unit in run.plan.units_of(key) if unit.start < run.plan.pictures]
+        try:
+            tables = [stored.table for unit in units if (stored := store.read(unit)) is not None]
+        except UnusableFile:
+            continue  # the report tells of it elsewhere
+        if not tables:
+            continue
+        rows = {name: first_rows(tables, name, run.plan.pictures) for name in (BASELINE, method)}
+        for pair in zip(rows[BASELINE], rows[method], strict=True):
+            named = dict(zip((BASELINE, method), pair, strict=True))
+            found.append(KeptImage(condition_of(key), pair[0]["position"], pair[0]["image_id"], named))
+    return found
+
+
+class Images:
+    """The pictures behind kept images, opened when first asked for."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._opened: Any = None
+        self._sets: dict[str, DataSet] = {}
+
+    def record(self, kept: KeptImage) -> Record:
+        """The image with its truth; a sentence if the set is gone or is another."""
+        key = kept.condition.key
+        if key not in self._sets:
+            if self._opened is None:
+                self._opened = open_planned(self._run.plan)
+            self._sets[key] = open_condition(self._run.plan, self._opened, key)
+        record = self._sets[key][kept.position]
+        if str(record.image_id) != kept.image_id:
+            raise GramLoopError(
+                f"image {kept.position} of {key} is {record.image_id} now, and was {kept.image_id}"
+            )
+        return record
+
+    def row(self, kept: KeptImage, method: str, why: str) -> Row:
+        """A row of the figure of predictions."""
+        record, plan = self.record(kept), self._run.plan
+        title = f"{why} · {kept.place}"
+        if plan.task == "detection":
+            found = [_found(kept.rows[name]) for name in (BASELINE, method)]
+            truth = _annotated(kept.rows[method])
+            return DetectionRow(title, record.image(), truth, found[0], found[1], plan.categories)
+        maps = [picture_of(kept.rows[name]) for name in (BASELINE, method)]
+        if maps[0] is None or maps[1] is None:
+            raise GramLoopError(f"image {kept.image_id} of {kept.condition} keeps no label map")
+        ignored = 255 if record.classes is None else record.classes.ignored
+        return SegmentationRow(
+            title, record.image(), record.labels(), maps[0], maps[1], plan.categories, ignored
+        )
+
+
+def _found(row: Mapping[str, Any]) -> Found:
+    boxes = np.asarray(row["boxes"], dtype=np.float64).reshape(-1, 4)
+    return Found(
+        boxes, np.asarray(row["scores"], dtype=np.float64), np.asarray(row["labels"], dtype=np.int64)
+    )
+
+
+def _annotated(row: Mapping[str, Any]) -> Annotated:
+    """The objects of an image; crowds are regions, not objects, and are not drawn."""
+    boxes = np.asarray(row["truth_boxes"], dtype=np.float64).reshape(-1, 4).copy()
+    boxes[:, 2:] += boxes[:, :2]
+    single = ~np.asarray(row["truth_crowd"], dtype=np.bool_)
+    return Annotated(boxes[single], np.asarray(row["truth_labels"], dtype=np.int64)[single])
