@@ -1,0 +1,212 @@
+"""``gramloop scan``: where does replay act gently on this backbone? Every window, without labels."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gramloop.errors import GramLoopError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from rich.console import Console
+    from rich.table import Table
+
+    from gramloop.data.suites import Condition
+    from gramloop.tune.scan import Scan
+
+_EMBEDDED = "tiny"
+_PATCHES = 24  # along the short side: 192, 336 and 384 pixels for patches of 8, 14 and 16
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Describe the arguments."""
+    parser.epilog = (
+        "DIR gets scan.json with everything that was measured and scan.png, a map of the windows. "
+        "Without images, tiny looks at drawn scenes."
+    )
+    parser.add_argument(
+        "model", metavar="MODEL", help=f"{_EMBEDDED}, a file of backbone weights, or a transformers folder"
+    )
+    parser.add_argument(
+        "images", nargs="*", metavar="IMAGE", help="files, folders or globs; a few are enough"
+    )
+    parser.add_argument("--out", type=Path, default=Path("out/scan"), metavar="DIR", help="out/scan")
+    parser.add_argument(
+        "--max-length", type=int, default=4, metavar="N", help="blocks in the longest window (4)"
+    )
+    parser.add_argument(
+        "--replays", type=int, default=3, metavar="K", help="ungated replays of each window (3)"
+    )
+    parser.add_argument(
+        "--shift",
+        action="append",
+        metavar="NAME[:SEVERITY]",
+        help="a corruption (severity 3), repeatable; five of them by default; none: clean images alone",
+    )
+    parser.add_argument("--score", metavar="NAME", help="what the ranking goes by; see docs/scan.md")
+    parser.add_argument("--top", type=int, default=10, metavar="N", help="windows in the printed table (10)")
+    parser.add_argument("--limit", type=int, default=8, metavar="N", help="look at the first N images (8)")
+    parser.add_argument("--short-side", type=int, metavar="PX", help=f"of the input ({_PATCHES} patches)")
+    parser.add_argument(
+        "--chunk", type=int, metavar="N", help="windows in memory at once (as many as fit 1 GB)"
+    )
+    parser.add_argument("--device", metavar="NAME", help="cuda where there is one, else cpu")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Scan, print the shortlist, write JSON and map."""
+    from rich.console import Console
+
+    from gramloop.tasks.outputs import make_folder, write_whole
+    from gramloop.tune.scan_files import to_json
+    from gramloop.tune.scan_map import draw_map
+    from gramloop.tune.scan_scores import DEFAULT, find_score
+
+    score = args.score or DEFAULT
+    find_score(score)
+    for name in ("top", "limit"):
+        if getattr(args, name) < 1:
+            raise GramLoopError(f"--{name} is {getattr(args, name)}; it is 1 or more")
+    shifts = _shifts(args.shift)
+    if not shifts and score.startswith(("shifted", "clean")):
+        raise GramLoopError(f"--score {score} compares shifted with clean images; it needs a --shift")
+    images = _images(args)
+    backbone, prepare = _backbone(args)
+    make_folder(args.out)
+    console, begin = Console(), time.perf_counter()
+    found = _scan(args, console, backbone, images, prepare, shifts)
+    seconds = time.perf_counter() - begin
+    write_whole(args.out / "scan.json", to_json(found, score))
+    write_whole(args.out / "scan.png", draw_map(found, score))
+    console.print(shortlist(found, score, args.top))
+    console.print(
+        f"{len(found.windows)} windows, {found.replays} replays: {found.blocks} blocks per image where one attached "
+        f"forward per window takes {found.naive_blocks} ({found.naive_blocks / found.blocks:.2f} times as many); "
+        f"{seconds:.0f} s\n{args.out / 'scan.json'}, {args.out / 'scan.png'}",
+        highlight=False,
+    )
+    return 0
+
+
+def shortlist(scan: Scan, score: str, top: int) -> Table:
+    """The first windows of the ranking and what was measured of them."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    from gramloop.tune.scan_scores import ranked
+
+    table = Table(
+        title=f"{scan.host}: windows by {score.replace('_', ' ')}",
+        title_justify="left",
+        box=SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+    )
+    heads = ["window", "score", "drift", "grows", "step", "drift\n/step", "step\n2/1", "cosine\n1, 2", "cost"]
+    heads += ["shift\n/clean", "tells\nshift"] if scan.paired else []
+    for head in heads:
+        table.add_column(head, justify="right", no_wrap=True)
+    names = ("drift_median", "growth_2", "step", "amplification", "step_ratio", "cosine")
+    columns = [scan.typical(name) for name in names]
+    formats = ["{:.1e}", "{:.1f}x", "{:.3f}", "{:.3f}", "{:.2f}", "{:+.2f}"]
+    costs = scan.costs()
+    pairs = [scan.shifted_to_clean("step"), scan.separation("step")] if scan.paired else []
+    for entry in ranked(scan, score)[:top]:
+        place = scan.windows.index(entry.window)
+        cells = [form.format(values[place]) for form, values in zip(formats, columns, strict=True)]
+        price = f"{costs[place].multiplier:.2f}x"
+        ends = f"[{entry.window[0]}, {entry.window[1]}]".replace("[", r"\[")
+        table.add_row(ends, f"{entry.score:.3f}", *cells, price, *(f"{each[place]:.2f}" for each in pairs))
+    return table
+
+
+def _shifts(given: Sequence[str] | None) -> tuple[Condition, ...]:
+    from gramloop.data.suites import Condition
+    from gramloop.shifts.corruptions import BENCHMARK, EXTRA
+    from gramloop.shifts.severity import check_severity
+    from gramloop.tune.scan import DEFAULT_SHIFTS
+
+    if given is None:
+        return DEFAULT_SHIFTS
+    if list(given) == ["none"]:
+        return ()
+    shifts = []
+    for text in given:
+        name, _, severity = text.partition(":")
+        if name not in BENCHMARK + EXTRA:
+            raise GramLoopError(
+                f"--shift {text}: a corruption is one of {', '.join(BENCHMARK + EXTRA)}, or none"
+            )
+        if severity and not severity.isdecimal():
+            raise GramLoopError(f"--shift {text}: a severity is a whole number, as in {name}:3")
+        shifts.append(Condition(name, check_severity(name, int(severity or 3))))
+    return tuple(shifts)
+
+
+def _images(args: argparse.Namespace) -> list[Any]:
+    from gramloop.tasks.images import read_image
+    from gramloop.tasks.outputs import find_jobs
+
+    if args.images:
+        paths = [job.image for job in find_jobs(args.images, args.out)][: args.limit]
+        for path in paths:
+            read_image(path)  # a bad file shows now, and not after minutes
+        return paths
+    if args.model != _EMBEDDED:
+        raise GramLoopError(f"no image is given; only {_EMBEDDED} has scenes of its own")
+    from gramloop.data.scenes import scene
+
+    return [scene(index, _PATCHES * 8, "scan").image for index in range(min(args.limit, 4))]
+
+
+def _backbone(args: argparse.Namespace) -> tuple[Any, Callable[[np.ndarray], Any]]:
+    """The backbone, and what makes of pixels a forward through it."""
+    from gramloop.cli.predict import _device
+    from gramloop.models.backbone import load_backbone
+    from gramloop.models.tiny import WEIGHTS
+    from gramloop.tasks.images import SATELLITE, WEB, resize_short_side, to_tensor
+
+    embedded = args.model == _EMBEDDED
+    backbone = load_backbone(WEIGHTS / "backbone" if embedded else args.model, device=_device(args.device))
+    patch = backbone.shape.patch
+    short = _PATCHES * patch if args.short_side is None else args.short_side
+    if short < patch or short % patch:
+        raise GramLoopError(f"--short-side is {short}; it is a multiple of the patch, {patch}")
+    normalisation = SATELLITE if "sat493m" in args.model else WEB
+
+    def prepare(pixels: np.ndarray) -> Any:
+        resized = resize_short_side(pixels, short, multiple=patch)
+        tensor = to_tensor(resized, normalisation).to(backbone.device)
+        return lambda: backbone(tensor, [backbone.shape.depth - 1])
+
+    return backbone, prepare
+
+
+def _scan(
+    args: argparse.Namespace,
+    console: Console,
+    backbone: Any,
+    images: list[Any],
+    prepare: Callable[[np.ndarray], Any],
+    shifts: tuple[Condition, ...],
+) -> Scan:
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from gramloop.tune.scan import scan
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("All windows, image by image", total=len(images) * (1 + len(shifts)))
+        return scan(
+            backbone,
+            images,
+            preprocess=prepare,
+            shifts=shifts,
+            max_length=args.max_length,
+            replays=args.replays,
+            chunk=args.chunk,
+            progress=lambda: progress.advance(task),
+        )
