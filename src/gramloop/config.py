@@ -14,7 +14,7 @@ Gate = Literal["gram", "uniform", "none"]
 Strength = float | Literal["matched"]
 GateAt = Literal["final", "end"] | int
 UpdateAt = Literal["end", "final"]
-Signal = Literal["spread", "step", "drift"]
+Signal = Literal["length", "spread", "step", "drift"]
 
 # The published setting: blocks 21 to 23 of 40.
 PAPER_DEPTH = 40
@@ -30,8 +30,10 @@ class Adaptive:
     Equal values make it a switch: on above the value. ``off`` may lie above ``full``, for a signal that falls
     under shift.
 
-    signal: "spread" (how different the patches at the window's end are, needs no block), "step" (how far
-        the first proposal moves, needs the window) or "drift" (its median drift, needs the probe).
+    signal: of the patches at the window's end, before anything is replayed: "length" (mean L2 length) or
+        "spread" (the lengths' standard deviation over their mean); or of the first proposal: "step" (how
+        far it moves relative to the length, which costs the window) or "drift" (which costs the probe too).
+        `gramloop.signals` computes them.
     """
 
     signal: Signal
@@ -40,7 +42,7 @@ class Adaptive:
 
     def __post_init__(self) -> None:
         """Refuse what decides nothing."""
-        _check_choice("signal", self.signal, ("spread", "step", "drift"))
+        _check_choice("signal", self.signal, ("length", "spread", "step", "drift"))
         for name, value in (("off", self.off), ("full", self.full)):
             if not isinstance(value, int | float) or not math.isfinite(value):
                 raise GramLoopError(f"adaptive {name} is {value!r}; it is a finite number")
@@ -126,9 +128,14 @@ class ReplayConfig:
 
     @property
     def measures_drift(self) -> bool:
-        """Whether the gate depends on drift, so that proposals have to be probed."""
+        """Whether anything depends on drift, so that proposals have to be probed."""
         wanted = self.adaptive is not None and self.adaptive.signal == "drift"
-        return self.gate == "gram" or self.strength == "matched" or self.trust is not None or wanted
+        return self.gates_by_drift or self.trust is not None or wanted
+
+    @property
+    def gates_by_drift(self) -> bool:
+        """Whether the drift of patches decides their gate, itself or by its mean."""
+        return self.gate == "gram" or self.strength == "matched"
 
     def as_json(self) -> dict[str, Any]:
         """The settings as plain values."""

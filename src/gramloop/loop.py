@@ -16,7 +16,8 @@ from gramloop.call import BlockCall, states_of, with_states
 from gramloop.config import ReplayConfig, ReplaySettings, Route, route
 from gramloop.errors import GramLoopError
 from gramloop.hosts import Host, PatchGrid, find_host
-from gramloop.replay import Masks, Probe, Replay, States
+from gramloop.replay import Masks, Probe, Replay, States, passed_over
+from gramloop.signals import length, share, spread, step
 from gramloop.trace import Trace
 
 
@@ -92,6 +93,7 @@ class Loop:
         self._window_end: States = []
         self._masks: Masks = []
         self._call: BlockCall | None = None
+        self._idle = False
         self._check()
 
     @property
@@ -159,7 +161,7 @@ class Loop:
     def _after_block(self, index: int, block: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
         if block.training:
             raise GramLoopError(f"{self.host.name} was put into training mode with a replay attached")
-        if index in self._keep and (index < self.place.end or self.config.update_at == "final"):
+        if index in self._keep and self._is_ordinary(index):
             self.ordinary[index] = output
         refined = None
         if index == self.place.end:
@@ -170,6 +172,14 @@ class Loop:
             self._record_post_drift(states_of(output) if refined is None else refined)
         return None if refined is None else with_states(output, refined)
 
+    def _is_ordinary(self, index: int) -> bool:
+        """Whether the host's own forward shows the ordinary output of a block."""
+        return (
+            index < self.place.end
+            or self.config.update_at == "final"
+            or (self._idle and index > self.place.end)
+        )
+
     def _at_window_end(self, call: BlockCall, Z: States) -> States | None:
         config = self.config
         grids = self._grid.take(Z, self.host.prefix)
@@ -177,15 +187,50 @@ class Loop:
         self.blocks_executed = self.host.depth
         self._masks = self._masks_for(Z)
         self._probe = None
+        self._idle = False
         if config.update_at == "final":
             self._call, self._window_end = call, Z
             return None
+        shares, first = self._decide(call, Z)
+        if shares is not None and passed_over(shares):
+            self._pass_over(call, Z)
+            return None
         self._run_ordinary_suffix(call, Z)
-        refined = self._replay(call).at_window_end(Z) if config.replays else None
+        refined = self._replay(call).at_window_end(Z, shares, first) if config.replays else None
         self.blocks_executed += call.executed
         if not self._trace:
             self._probe = None
         return refined
+
+    def _decide(self, call: BlockCall, Z: States) -> tuple[list[Tensor] | None, States | None]:
+        """Each image's share of the gate, (B,) per entry, and the first proposal if that took one.
+
+        None where nothing is decided, or where the drift will decide.
+        """
+        rule, place = self.config.adaptive, self.place
+        if rule is None or not self.config.replays or rule.signal == "drift":
+            return None, None
+        patches = [tokens[:, self.host.prefix :] for tokens in Z]
+        proposal = None
+        if rule.signal == "step":
+            proposal = call.chain.run(place.start, place.end, Z)
+            moved = [tokens[:, self.host.prefix :] for tokens in proposal]
+            signals = [step(*each) for each in zip(patches, moved, self._masks, strict=True)]
+        else:
+            measure = length if rule.signal == "length" else spread
+            signals = [measure(*each) for each in zip(patches, self._masks, strict=True)]
+        for trace, signal in zip(self.traces, signals, strict=False):
+            trace.signal = signal
+        return [share(rule, signal) for signal in signals], proposal
+
+    def _pass_over(self, call: BlockCall, Z: States) -> None:
+        """No image is replayed: the host's own suffix is the ordinary pass, and the only one."""
+        self._idle = True
+        self.blocks_executed += call.executed
+        if self.place.end in self._keep:
+            self.ordinary[self.place.end] = call.as_output(Z)
+        for trace, tokens in zip(self.traces, Z, strict=False):
+            trace.pass_over(tokens.shape[0], tokens.shape[1] - self.host.prefix, self.config.replays)
 
     def _run_ordinary_suffix(self, call: BlockCall, Z: States) -> None:
         """The ordinary pass behind the window, as far as the probe or a kept block needs it."""

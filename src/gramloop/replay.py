@@ -15,7 +15,8 @@ from torch import Tensor
 
 from gramloop.config import ReplayConfig, Route
 from gramloop.drift import GramAnchor
-from gramloop.gate import gram_gate, interpolate, mean_gate, token_gate
+from gramloop.gate import gram_gate, interpolate, masked_median, mean_gate, token_gate
+from gramloop.signals import median, share
 from gramloop.trace import Trace
 
 States = list[Tensor]
@@ -76,17 +77,38 @@ class Replay:
     valid: Masks
     traces: Sequence[Trace]
 
-    def at_window_end(self, Z: States) -> States:
-        """Replay and gate at the window's end: Z_0 -> Z_K."""
+    def at_window_end(
+        self, Z: States, shares: list[Tensor] | None = None, first: States | None = None
+    ) -> States:
+        """Replay and gate at the window's end: Z_0 -> Z_K.
+
+        shares: how much of the gate each image gets, (B,) per entry, where that is decided.
+        first: the first proposal, where it is known.
+        """
         run, place = self.chain.run, self.place
-        for _ in range(self.config.replays):
-            proposal = run(place.start, place.end, Z)
+        for replay in range(self.config.replays):
+            proposal = first if first is not None and replay == 0 else run(place.start, place.end, Z)
             drift = None
             if self.probe is not None:
                 with torch.no_grad():
                     drift = self.probe.drift(run(place.end + 1, place.probe, proposal))
-            Z = self._accept(Z, proposal, drift)
+            if replay == 0 and drift is not None and self._decides_by_drift:
+                shares = self._shares_by_drift(drift)
+                if passed_over(shares):
+                    return Z
+            Z = self._accept(Z, proposal, drift, shares)
         return Z
+
+    @property
+    def _decides_by_drift(self) -> bool:
+        return self.config.adaptive is not None and self.config.adaptive.signal == "drift"
+
+    def _shares_by_drift(self, drifts: list[Tensor]) -> list[Tensor]:
+        assert self.config.adaptive is not None
+        signals = [median(drift, mask) for drift, mask in zip(drifts, self.valid, strict=True)]
+        for trace, signal in zip(self.traces, signals, strict=False):
+            trace.signal = signal
+        return [share(self.config.adaptive, signal) for signal in signals]
 
     def at_last_block(self, Z: States, Y: States) -> States:
         """Loop on ungated, and gate what it does to the last block's output: Y_0 -> Y_K."""
@@ -98,13 +120,21 @@ class Replay:
             Y = self._accept(Y, run(place.probe + 1, place.last, probed), drift)
         return Y
 
-    def _accept(self, states: States, proposals: States, drifts: list[Tensor] | None) -> States:
+    def _accept(
+        self,
+        states: States,
+        proposals: States,
+        drifts: list[Tensor] | None,
+        shares: list[Tensor] | None = None,
+    ) -> States:
         prefix = self.chain.prefix
         accepted = []
         for i, (state, proposal, mask) in enumerate(zip(states, proposals, self.valid, strict=True)):
             drift = None if drifts is None else drifts[i]
             gate = _patch_gate(state[:, prefix:], drift, self.config, mask)
-            if self.config.gate == "none" and mask is None:
+            if shares is not None:
+                gate = gate * shares[i][:, None].to(gate.device)
+            if self._accepts_all and mask is None and shares is None:
                 new = proposal
             else:
                 new = interpolate(state, proposal, token_gate(gate, prefix, mask))
@@ -113,9 +143,18 @@ class Replay:
             accepted.append(new)
         return accepted
 
+    @property
+    def _accepts_all(self) -> bool:
+        return self.config.gate == "none" and self.config.trust is None
+
+
+def passed_over(shares: list[Tensor]) -> bool:
+    """Whether no image of the batch is to be replayed; inside a compiled graph that cannot be asked."""
+    return not torch.compiler.is_compiling() and not any(bool(each.any()) for each in shares)
+
 
 def _patch_gate(patches: Tensor, drift: Tensor | None, config: ReplayConfig, valid: Tensor | None) -> Tensor:
-    if drift is not None and config.measures_drift:
+    if drift is not None and config.gates_by_drift:
         gate = gram_gate(drift, config.eps, valid)
         if config.strength == "matched":
             gate = mean_gate(gate, valid).expand_as(gate)
@@ -124,4 +163,15 @@ def _patch_gate(patches: Tensor, drift: Tensor | None, config: ReplayConfig, val
     else:
         level = 1.0 if config.gate == "none" else float(config.strength)
         gate = torch.full(patches.shape[:2], level, dtype=torch.float32, device=patches.device)
+    if drift is not None and config.trust is not None:
+        gate = gate * _trusted(drift, config.trust, valid)
     return gate if valid is None else torch.where(valid, gate, 0.0)
+
+
+def _trusted(drift: Tensor, trust: float, valid: Tensor | None) -> Tensor:
+    """The share of a proposal that its median drift leaves, (B, N) -> (B, 1); 1 up to ``trust``.
+
+    A patch without a finite drift gets gate 0 by the Gram gate alone, so the others decide.
+    """
+    counted = drift.isfinite() if valid is None else drift.isfinite() & valid
+    return (trust / masked_median(drift, counted).clamp(min=trust)).to(drift.dtype)

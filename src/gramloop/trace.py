@@ -32,6 +32,8 @@ class Trace:
     """How many patches' drift was not finite, (B,)."""
     post_drift: Tensor | None = None
     """Gram drift of the state that was accepted in the end."""
+    signal: Tensor | None = None
+    """What adaptive replay decided by, (B,)."""
 
     def record(self, drift: Tensor, gate: Tensor, step: Tensor, valid: Tensor | None) -> None:
         """Keep one replay: drift and gate (B, N), the accepted step of the patches (B, N, C)."""
@@ -40,6 +42,17 @@ class Trace:
         self.mean_gate.append(mean_gate(gate, valid)[:, 0])
         self.displacement.append(self.as_map(torch.linalg.vector_norm(step.float(), dim=-1)))
         self.not_finite.append((~drift.isfinite()).sum(1))
+
+    def pass_over(self, images: int, patches: int, replays: int) -> None:
+        """Keep that adaptive replay proposed nothing to any image of the forward: zeros throughout."""
+        nothing = torch.zeros(images, patches)
+        for _ in range(replays):
+            self.drift.append(self.as_map(nothing))
+            self.gate.append(self.as_map(nothing))
+            self.mean_gate.append(nothing[:, 0])
+            self.displacement.append(self.as_map(nothing))
+            self.not_finite.append(nothing[:, 0].long())
+        self.post_drift = self.as_map(nothing)
 
     def as_map(self, values: Tensor) -> Tensor:
         """(B, N) -> (B, h, w) where the grid is known."""
