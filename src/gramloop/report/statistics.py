@@ -170,22 +170,14 @@ def verdict_of(gain: Gain) -> Verdict:
 
 def _sentence(gain: Gain) -> str:
     run, metric = gain.run, gain.run.metric
-    scope = (
-        f"{metric} over {len(run.shifted)} shifted conditions" if run.shifted else f"{metric} on clean images"
-    )
     if gain.points is None:
-        return f"Whether {gain.method} helps cannot be told: {gain.reason}, so there is no mean."
-    moved = f"changes by {gain.points:+.3f} points"
+        return f"There is no mean {metric}, for {gain.reason}."
+    scope = f"over {len(run.shifted)} shifted conditions" if run.shifted else "on clean images"
+    moved = f"{metric} {scope} changes by {gain.points:+.3f} points"
     if gain.interval is None:
-        return f"Whether {gain.method} helps cannot be told: {scope} {moved}, but {gain.reason}."
-    drawn = _drawn(gain)
-    evidence = f"{scope} {moved}, {gain.interval.level:.0%} interval {_ends(gain.interval)} over {drawn}"
-    start = (
-        f"Whether {gain.method} helps cannot be told"
-        if gain.words == "cannot be told"
-        else f"{gain.method} {gain.words}"
-    )
-    return f"{start}: {evidence}{_caution(gain)}."
+        return f"{moved}, without an interval: {gain.reason}."
+    evidence = f"{gain.interval.level:.0%} interval {_ends(gain.interval)} over {_drawn(gain)}"
+    return f"{moved}, {evidence}{_caution(gain)}."
 
 
 def _drawn(gain: Gain) -> str:

@@ -1,0 +1,140 @@
+"""The report's tables of the paper's numbers are the paper's tables."""
+
+from __future__ import annotations
+
+import pytest
+from paper_runs import PAPER, PLACES, ade20k_run, class_run, coco_o_runs, family_run, timed_run
+
+from gramloop.bench.methods import BASELINE
+from gramloop.metrics.bootstrap import Interval
+from gramloop.report.statistics import gains_of, verdict_of
+from gramloop.report.table import Table
+from gramloop.report.tables_ablation import partition_table, placement_table
+from gramloop.report.tables_classes import class_gains, class_tables
+from gramloop.report.tables_conditions import family_means, spoken
+from gramloop.report.tables_cost import PathCost, cost_table, path_costs
+from gramloop.report.tables_main import gains_table, main_results
+
+SUITES = ("ade20k-c", "coco-p")
+# The printed rows lie up to half a unit of the third decimal off, so a mean of them may show one unit more or less.
+UNIT = 0.001 + 1e-9
+
+
+def shown(table: Table, row: int) -> list[str]:
+    return [table.text(row, place) for place in range(len(table.columns))]
+
+
+def row_of(table: Table, name: str) -> list[str]:
+    return next(shown(table, row) for row in range(len(table.rows)) if table.text(row, 0) == name)
+
+
+@pytest.mark.parametrize("suite", SUITES)
+def test_five_severity_means_and_macro_mean(suite: str) -> None:
+    table = family_means(family_run(suite))
+    for name, (baseline, _, gain) in PAPER["families"][suite].items():
+        cells = row_of(table, spoken(name))
+        assert (cells[1], cells[3]) == (f"{baseline:.3f}", f"{gain:+.3f}")
+    macro = row_of(table, "Macro mean")
+    assert [float(text) for text in macro[1:]] == pytest.approx(PAPER["main"][suite], abs=UNIT)
+    assert table.footer == 1
+
+
+def test_main_results_with_effective_robustness() -> None:
+    shifted, clean = coco_o_runs()
+    table = main_results((shifted, clean, family_run("coco-p")))
+    rows = {(row[0], row[1]): row for row in (shown(table, place) for place in range(len(table.rows)))}
+    gain = table.column("gramloop gain")
+    ours = table.column("gramloop")
+    assert rows["coco-o", "mAP"][2] == "66.264"
+    assert (rows["coco-o", "mAP"][ours], rows["coco-o", "mAP"][gain]) == ("66.516", "+0.252")
+    assert (rows["coco-o", "ER"][2], rows["coco-o", "ER"][ours]) == ("36.746", "36.996")
+    assert rows["coco-o", "ER"][gain] == "+0.250"
+    assert rows["coco", "AP"][2] == "65.596"
+    assert float(rows["coco-p", "mPC (AP)"][2]) == pytest.approx(59.146, abs=UNIT)
+    assert rows["coco-p", "mPC (AP)"][table.column("loop-loop")] == "–"  # was not run there
+    marked = {(table.rows[row][0], table.rows[row][1], table.columns[place].key) for row, place in table.best}
+    assert {key for suite, metric, key in marked if (suite, metric) == ("coco-o", "ER")} == {"gramloop"}
+
+
+def test_without_clean_coco_there_is_no_effective_robustness() -> None:
+    table = main_results((coco_o_runs()[0],))
+    assert [row[1] for row in table.rows] == ["mAP"]
+
+
+@pytest.mark.parametrize("suite", SUITES)
+def test_intervals_and_verdicts(suite: str) -> None:
+    """The stream of the paper's bootstrap is not known, hence two thousandths."""
+    (gain,) = gains_of((family_run(suite),))
+    estimate, low, high = PAPER["intervals"][suite]
+    assert gain.points == pytest.approx(estimate, abs=UNIT)
+    assert gain.interval is not None
+    assert [gain.interval.low, gain.interval.high] == pytest.approx([low, high], abs=0.002)
+    assert gain.interval.replicates == 10_000
+    assert verdict_of(gain).words == "helps"
+    families = len(PAPER["families"][suite])
+    assert f"over {families} shift families" in verdict_of(gain).sentence
+    assert "covers about 92%" in verdict_of(gain).sentence
+    row = gains_table([gain]).rows[0]
+    assert isinstance(row[4], Interval)
+    assert 0 < row[4].low < gain.interval.low < gain.interval.high < row[4].high  # it still helps, corrected
+
+
+def test_partitions_mark_the_larger_number_where_the_paper_marks_its_own() -> None:
+    """The paper sets GramLoop in bold in all eight columns; in S2 the baseline is better by 0.144."""
+    table = partition_table(ade20k_run())
+    assert table is not None
+    rows = [shown(table, row) for row in range(8)]
+    for kind, start in (("subset", 0), ("complement", 4)):
+        for place, (baseline, method, gain) in enumerate(PAPER["partitions"][kind].values()):
+            assert rows[start + place][1:3] == [f"{baseline:.3f}", f"{method:.3f}"]
+            assert float(rows[start + place][3]) == pytest.approx(gain, abs=UNIT)
+    assert PAPER["partitions"]["marked best"] == "gramloop"
+    baseline_marked = [table.text(row, 0) for row, place in sorted(table.best) if place == table.column(BASELINE)]
+    gramloop_marked = [row for row, place in table.best if place == table.column("gramloop")]
+    assert baseline_marked == ["S2"]
+    assert len(gramloop_marked) == 7
+    assert table.notes[0] == "gramloop improves 3 of 4 subsets and 4 of 4 complements."
+
+
+def test_placement() -> None:
+    shifted, clean = coco_o_runs()
+    table = placement_table(shifted, (shifted, clean))
+    assert table is not None
+    rows = {row[2]: row for row in (shown(table, place) for place in range(len(table.rows)))}
+    for name, place in PLACES.items():
+        assert [rows[name][3], rows[name][5]] == [f"{value:.3f}" for value in PAPER["placement"][place]]
+    assert rows["loop-loop"][:2] == ["Loop end", "Loop end"]
+    assert rows["final-final"][:2] == ["Final layer", "Final layer"]
+    assert rows["gramloop"][:2] == ["Final layer", "Loop end"]
+    best = {(table.rows[row][2], table.columns[place].key) for row, place in table.best}
+    assert best == {("gramloop", "score"), ("gramloop", "robustness")}
+
+
+def test_classes_in_the_order_of_their_gains() -> None:
+    run = class_run()
+    gains, losses = class_tables(run, "gramloop")
+    names = list(PAPER["top classes"])
+    assert [row[1] for row in gains.rows] == names
+    for row, (baseline, _, gain) in zip(range(10), PAPER["top classes"].values(), strict=True):
+        cells = shown(gains, row)
+        assert (cells[0], cells[2], cells[4]) == (str(row + 1), f"{baseline:.3f}", f"{gain:+.3f}")
+    assert [row[1] for row in losses.rows] == ["wall"]
+    found = class_gains(run, "gramloop")
+    assert found is not None
+    assert (found.improved, len(found.names)) == (10, 11)
+    assert "Of 11 classes 10 improve under gramloop and 1 lose." in gains.notes
+    assert "The labels never hold never." in gains.notes
+
+
+def test_compute_cost() -> None:
+    runs = [timed_run(name) for name in PLACES]
+    costs: list[PathCost] = [cost for run in runs for cost in path_costs(run, runs)]
+    table = cost_table(costs)
+    for row, place in enumerate(PLACES.values()):
+        blocks, analytic, seconds, observed, memory = PAPER["cost"][place]
+        cells = shown(table, row)
+        assert cells[1:3] == [str(blocks), f"{analytic:.2f}×"]
+        assert float(cells[3]) == pytest.approx(seconds, abs=1e-9)
+        # both times of a ratio are printed to two decimals
+        assert float(cells[4].rstrip("×")) == pytest.approx(observed, abs=0.01 + 1e-9)
+        assert cells[5] == f"{memory:.2f}"
