@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 
+from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
 from gramloop.tune.search import Search
-from gramloop.tune.tuning import Tuning, describe
+from gramloop.tune.tuning import Tuning, counted, describe
 from gramloop.tune.worth import CLEAN
 
 
@@ -46,12 +47,10 @@ def print_tuning(tuning: Tuning, console: Console | None = None) -> None:
 
 
 def _finalists(tuning: Tuning) -> Table:
-    table = Table(
-        title=f"Decision, {tuning.search.schedule.decide.images} fresh images", title_justify="left"
-    )
+    table = _table(f"Decision, {tuning.search.schedule.decide.images} fresh images")
     table.add_column("setting")
     for name in ("gain", "± s.e.", "clean", "cost"):
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", no_wrap=True)
     table.add_column("")
     for one in tuning.outcome.finalists:
         chosen = tuning.outcome.chosen and one is tuning.outcome.leader
@@ -63,20 +62,24 @@ def _finalists(tuning: Tuning) -> Table:
 
 def _verdict(tuning: Tuning) -> Table:
     what = "the choice" if tuning.outcome.chosen else "the nearest candidate"
-    table = Table(title=f"Verdict on {what}, images not searched", title_justify="left")
+    table = _table(f"Verdict on {what}, images not searched, 95% intervals")
     table.add_column("")
-    for name in ("images", "ordinary", "replayed", "gain", "95% over families", "95% over images"):
-        table.add_column(name, justify="right")
+    for name in ("images", "ordinary", "gain", "over families", "over images"):
+        table.add_column(name, justify="right", no_wrap=True)
     table.add_column("")
     for part in tuning.outcome.parts:
-        name = part.name if part.name == CLEAN else f"{part.families} {part.name}"
+        name = part.name if part.name == CLEAN else counted(part)
         spans = [
             "" if each is None else f"[{each.low:+.2f}, {each.high:+.2f}]".replace("[", r"\[")
             for each in (part.over_families, part.over_images)
         ]
-        scores = [f"{part.ordinary:.2f}", f"{part.replayed:.2f}", _signed(part.gain)]
-        table.add_row(name, str(part.images), *scores, *spans, part.word)
+        scores = [str(part.images), f"{part.ordinary:.2f}", _signed(part.gain)]
+        table.add_row(name, *scores, *spans, part.word)
     return table
+
+
+def _table(title: str) -> Table:
+    return Table(title=title, title_justify="left", box=SIMPLE, pad_edge=False, padding=(0, 1, 0, 0))
 
 
 def _signed(value: float) -> str:

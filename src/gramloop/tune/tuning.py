@@ -67,6 +67,7 @@ class Tuning:
                 "excluded images": len(self.outcome.failures),
             },
             "finalists": [_finalist(one) for one in self.outcome.finalists],
+            "nearest": None if self.outcome.chosen else self.outcome.leader.config.as_json(),
             "split": self.search.split.as_json(),
             "task": self.search.subject.task,
             "subject": dict(self.search.subject.about),
@@ -149,6 +150,12 @@ def describe(config: ReplayConfig) -> str:
     return ", ".join(words)
 
 
+def counted(part: Part) -> str:
+    """A part with its number of families, such as "3 searched families"."""
+    name = part.name.replace("families", "family") if part.families == 1 else part.name
+    return f"{part.families} {name}"
+
+
 def _plainly(value: Any) -> str:
     if isinstance(value, dict):
         return " ".join(f"{name} {each}" for name, each in value.items())
@@ -156,7 +163,7 @@ def _plainly(value: Any) -> str:
 
 
 def _told(part: Part) -> str:
-    where = "clean images" if part.name == CLEAN else f"{part.families} {part.name}"
+    where = "clean images" if part.name == CLEAN else counted(part)
     interval = part.widest
     span = f" [{interval.low:+.2f}, {interval.high:+.2f}]" if interval is not None else ""
     return f"{part.gain:+.2f}{span} points on {where} ({part.word})"

@@ -17,6 +17,8 @@ from gramloop.data.pool import available_cores
 from gramloop.errors import GramLoopError
 from gramloop.tune.subject import Bench, Job, Subject
 
+_WARM = "gramloop.bench.engines.warm"
+
 
 class Workers:
     """Runs jobs; results come as they are finished, in any order."""
@@ -82,7 +84,9 @@ def start_workers(subject: Subject, workers: int | None = None) -> Iterator[Work
 def _context() -> Any:
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
-    return multiprocessing.get_context("forkserver")  # forking a process with threads can hang
+    context = multiprocessing.get_context("forkserver")  # forking a process with threads can hang
+    context.set_forkserver_preload([_WARM])  # imported once, not by every worker
+    return context
 
 
 _packed = b""

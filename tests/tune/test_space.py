@@ -1,0 +1,107 @@
+import itertools
+
+import pytest
+
+from gramloop.config import Adaptive, ReplayConfig, route
+from gramloop.costs import cost
+from gramloop.errors import GramLoopError
+from gramloop.tune.space import Space, multiplier, plain, read_values, windows
+
+
+def test_every_window_up_to_a_length():
+    assert windows(4, 2) == ((0, 0), (1, 1), (2, 2), (3, 3), (0, 1), (1, 2), (2, 3))
+    assert len(windows(12, 12)) == 12 * 13 // 2
+
+
+def test_candidates_are_the_combinations():
+    space = Space({"window": [(1, 1), (2, 3)], "replays": [1, 2], "strength": [0.2, 1.0]})
+    expected = {
+        ReplayConfig(window=window, replays=replays, strength=strength)
+        for window, replays, strength in itertools.product([(1, 1), (2, 3)], [1, 2], [0.2, 1.0])
+    }
+    found = space.candidates(6)
+    assert set(found) == expected
+    assert len(found) == len(expected)
+
+
+def test_settings_of_equal_effect_are_tried_once():
+    space = Space({"window": [(2, 2)], "gate": ["none"], "strength": [0.2, 1.0], "gate_at": ["end", "final"]})
+    assert len(space.candidates(6)) == 1
+    probes = Space({"window": [(5, 5)], "gate_at": ["end", "final", 5]})  # the last block: all the same
+    assert len(probes.candidates(6)) == 1
+    apart = Space({"window": [(2, 2)], "gate_at": ["end", "final", 2, 3, 5]})
+    assert sorted(str(each.gate_at) for each in apart.candidates(6)) == ["3", "end", "final"]
+
+
+@pytest.mark.parametrize("gate_at", ["end", "final", 3, 4])
+def test_the_plain_form_does_the_same(gate_at):
+    config = ReplayConfig(window=(1, 3), gate_at=gate_at)
+    assert route(plain(config, 6), 6) == route(config, 6)
+
+
+def test_what_a_configuration_refuses_is_left_out():
+    space = Space({"gate": ["gram", "uniform"], "strength": ["matched", 0.5], "window": [(1, 1), (4, 9)]})
+    found = space.candidates(6)
+    assert {(each.gate, each.strength) for each in found} == {
+        ("gram", 0.5),
+        ("uniform", "matched"),
+        ("uniform", 0.5),
+    }
+    assert {each.window for each in found} == {(1, 1)}
+    with pytest.raises(GramLoopError, match=r"window \[4, 9\] reaches past the last block"):
+        Space({"window": [(4, 9)]}).candidates(6)
+
+
+def test_a_maximal_cost_leaves_the_cheap_ones():
+    offered = Space.default(12, longest=3, replays=(1, 2))
+    cheap = offered.candidates(12, max_cost=1.5)
+    by_formula = [
+        config
+        for config in offered.candidates(12)
+        if cost(12, config.window, config.replays, strength=config.strength).multiplier <= 1.5
+    ]
+    assert list(cheap) == by_formula
+    assert cheap
+    assert multiplier(ReplayConfig(), 40) == 2.35  # the published one
+    with pytest.raises(GramLoopError, match=r"no candidate costs at most 1\.01"):
+        offered.candidates(12, max_cost=1.01)
+
+
+def test_no_replay_is_no_candidate_of_its_own():
+    assert [each.replays for each in Space({"window": [(1, 1)], "replays": [0, 1]}).candidates(6)] == [1]
+
+
+def test_values_as_written_on_a_command_line():
+    assert read_values(
+        ["window=3-3,2-4", "strength=0.2,1,matched", "gate=gram,none", "trust=none,0.001"]
+    ) == {
+        "window": ((3, 3), (2, 4)),
+        "strength": (0.2, 1, "matched"),
+        "gate": ("gram", "none"),
+        "trust": (None, 0.001),
+    }
+    assert read_values(["gate-at=end,7", "adaptive=none,step:0.2:0.4"]) == {
+        "gate_at": ("end", 7),
+        "adaptive": (None, Adaptive("step", 0.2, 0.4)),
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("colour=red", "no list of values"),
+        ("strength", "no list of values"),
+        ("window=3", "no window"),
+        ("adaptive=step:1", "SIGNAL:OFF:FULL"),
+    ],
+)
+def test_values_that_cannot_be_read(text, told):
+    with pytest.raises(GramLoopError, match=told):
+        read_values([text])
+
+
+def test_a_space_of_nothing():
+    with pytest.raises(GramLoopError, match="no setting 'colour'"):
+        Space({"colour": [1]})
+    with pytest.raises(GramLoopError, match="a list with at least one"):
+        Space({"replays": []})

@@ -1,0 +1,86 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gramloop.errors import GramLoopError
+from gramloop.tune.split import SHARES, split
+
+PARTS = tuple(SHARES)
+
+
+def conditions(images: int, *names: str) -> dict[str, list[str]]:
+    ids = [f"frame-{number:04d}" for number in range(images)]
+    return dict.fromkeys(("clean", *names), ids)
+
+
+@given(
+    images=st.integers(11, 300),
+    families=st.integers(1, 15),
+    block=st.integers(1, 8),
+    seed=st.integers(0, 5),
+)
+def test_no_image_and_no_family_is_on_both_sides(images, families, block, seed):
+    names = [f"shift{number}/{severity}" for number in range(families) for severity in (2, 4)]
+    if -(-images // block) < 11:
+        return
+    found = split(conditions(images, *names), block=block, seed=seed)
+    for key in ("clean", *names):
+        parts = [{one.image_id for one in found.images[part][key]} for part in PARTS]
+        assert sum(map(len, parts)) == images == len(set.union(*parts))
+        blocks = [{one.position // block for one in found.images[part][key]} for part in PARTS]
+        assert sum(map(len, blocks)) == len(set.union(*blocks))  # no block on two sides
+        assert found.images["verdict"][key] == found.images["verdict"]["clean"]  # shared ids, shared split
+    assert not set(found.seen) & set(found.unseen)
+    assert len(found.seen) + len(found.unseen) == families
+    assert len(found.unseen) == families // 3
+
+
+def test_images_of_one_block_have_one_unit_and_the_first_few_are_of_many_blocks():
+    found = split(conditions(120, "fog/3"), block=10).images["search"]["fog/3"]
+    assert len({one.unit for one in found[:5]}) == 5
+    for unit in {one.unit for one in found}:
+        assert len({one.position // 10 for one in found if one.unit == unit}) == 1
+
+
+def test_the_order_of_files_decides_nothing_but_the_seed_does():
+    straight, turned = (
+        conditions(40, "fog/3"),
+        {key: ids[::-1] for key, ids in conditions(40, "fog/3").items()},
+    )
+    sides = [{one.image_id for one in split(each).images["verdict"]["fog/3"]} for each in (straight, turned)]
+    assert sides[0] == sides[1]
+    other = {one.image_id for one in split(straight, seed=1).images["verdict"]["fog/3"]}
+    assert other != sides[0]
+
+
+def test_families_can_be_named():
+    found = split(conditions(20, "fog/3", "fog/5", "snow/3"), unseen=["fog"])
+    assert (found.seen, found.unseen) == (("snow",), ("fog",))
+    with pytest.raises(GramLoopError, match="no family 'rain'"):
+        split(conditions(20, "fog/3"), unseen=["rain"])
+    with pytest.raises(GramLoopError, match="every family is kept"):
+        split(conditions(20, "fog/3"), unseen=["fog"])
+
+
+def test_too_few_images():
+    fewest = next(many for many in range(1, 50) if _splits(many))
+    assert fewest == 11
+    with pytest.raises(GramLoopError, match=f"has 9 images, too few .* at least {fewest}"):
+        split(conditions(9, "fog/3"))
+    with pytest.raises(GramLoopError, match="blocks of 5 images"):
+        split(conditions(30, "fog/3"), block=5)
+
+
+def _splits(images: int) -> bool:
+    try:
+        split(conditions(images, "fog/3"))
+    except GramLoopError:
+        return False
+    return True
+
+
+def test_nothing_to_gain_or_to_tell_apart():
+    with pytest.raises(GramLoopError, match="needs shifted images"):
+        split({"clean": ["a", "b"]})
+    with pytest.raises(GramLoopError, match="two images of fog/3 have one id"):
+        split({"fog/3": ["a"] * 20})
