@@ -150,7 +150,7 @@ def test_suites_of_one_model_stand_together(tmp_path: Path) -> None:
     assert [len(group) for group in found.groups] == [3]
     assert [run.name for run in found.runs] == [
         "scenes-c segmentation",
-        "scenes segmentation",
+        "scenes",
         "scenes-c detection",
     ]
     assert [run.score_title for run in found.runs] == ["mPC (mIoU)", "mIoU", "mPC (AP)"]

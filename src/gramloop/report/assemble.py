@@ -89,8 +89,12 @@ def _partitions(gathered: Gathered, gains: Sequence[Gain]) -> Iterator[Table]:
 
 def _classes(gathered: Gathered, gains: Sequence[Gain]) -> Iterator[Table]:
     for run in gathered.runs:
+        gated = {
+            each.name for each in run.plan.methods if each.replay is not None and each.replay.gate == "gram"
+        }
         for method in run.replays:
-            yield from class_tables(run, method)
+            if method in gated:  # the others are there for comparison
+                yield from class_tables(run, method)
 
 
 def _cost(gathered: Gathered, gains: Sequence[Gain]) -> Iterator[Table]:

@@ -22,6 +22,7 @@ _LATEX = {
     "^": r"\textasciicircum{}",
     "<": r"\textless{}",
     ">": r"\textgreater{}",
+    "--": "-{}-",
     "–": "--",
     "—": "---",
     "−": "$-$",

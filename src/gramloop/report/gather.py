@@ -192,14 +192,21 @@ def _refuse_twice(places: Sequence[Path], plans: Sequence[Plan]) -> None:
 
 def _names(places: Sequence[Path], plans: Sequence[Plan]) -> list[str]:
     """The suite; with its task, then its folder, then its plan, where that is not enough to tell runs apart."""
-    suites = [plan.suite for plan in plans]
-    with_task = [f"{plan.suite} {TASK_WORDS[plan.task]}" for plan in plans]
-    with_folder = [f"{name} ({place.name})" for name, place in zip(with_task, places, strict=True)]
-    with_plan = [f"{name} ({plan.hash[:6]})" for name, plan in zip(with_task, plans, strict=True)]
-    for names in (suites, with_task, with_folder):
-        if len(set(names)) == len(names):
-            return names
-    return with_plan
+    tries = [
+        (
+            plan.suite,
+            task := f"{plan.suite} {TASK_WORDS[plan.task]}",
+            f"{task} ({place.name})",
+            f"{task} ({plan.hash})",
+        )
+        for place, plan in zip(places, plans, strict=True)
+    ]
+    names = []
+    for own in tries:
+        others = [each for each in tries if each is not own]
+        free = (name for rank, name in enumerate(own) if name not in [each[rank] for each in others])
+        names.append(next(free, own[-1]))
+    return names
 
 
 def _read(name: str, folder: Path, plan: Plan, told: Told) -> Run:

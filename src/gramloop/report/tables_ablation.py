@@ -83,7 +83,7 @@ def _place(gate_at: GateAt) -> str:
 
 def partition_table(run: Run) -> Table | None:
     """Scores on four fixed subsets of the images and on their complements; None where it cannot be had."""
-    if not run.complete or not all(cell.parts for cell in run.cells):
+    if not run.replays or not run.complete or not all(cell.parts for cell in run.cells):
         return None
     chosen = [cell for cell in run.cells if cell.condition.name != "clean"] or list(run.cells)
     means = {

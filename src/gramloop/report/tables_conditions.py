@@ -38,9 +38,9 @@ def family_means(run: Run) -> Table:
 
 
 def group_means(run: Run) -> Table | None:
-    """Means over the conditions of each kind of shift; None where there is only one kind."""
+    """Means over the conditions of each kind of shift; None where that says nothing new."""
     groups = tuple(dict.fromkeys(condition.group for condition in run.shifted))
-    if len(groups) < 2:
+    if len(groups) < 2 or len(groups) == len(run.families):
         return None
     rows = _mean_rows(run, groups, lambda condition: condition.group)
     caption = f"Means of {run.metric} over all conditions of a kind, in percent"
@@ -76,10 +76,12 @@ def _means_table(
         notes.append("Where a condition is missing there is no mean over it.")
     elif kind == "groups":
         notes.append("The macro mean is over all conditions, so kinds with more shifts weigh more in it.")
-    for method in run.replays:
-        gains = [scores[method] - scores[BASELINE] for _, scores in found if _both(scores, method)]  # type: ignore[operator]
-        if gains:
-            notes.append(f"{method} gains in {sum(gain > 0 for gain in gains)} of {len(gains)} rows.")
+    if run.replays and found:
+        won = [
+            f"{method} gains in {sum(_gains(scores, method) for _, scores in found)}"
+            for method in run.replays
+        ]
+        notes.append(f"Of {len(found)} rows, {', '.join(won)}.")
     table_rows = tuple(rows)
     return Table(
         f"{run.key}-{kind}",
@@ -93,8 +95,9 @@ def _means_table(
     )
 
 
-def _both(scores: dict[str, float | None], method: str) -> bool:
-    return scores.get(method) is not None and scores.get(BASELINE) is not None
+def _gains(scores: dict[str, float | None], method: str) -> bool:
+    ordinary, replayed = scores.get(BASELINE), scores.get(method)
+    return ordinary is not None and replayed is not None and replayed > ordinary
 
 
 def every_condition(run: Run) -> Table:
