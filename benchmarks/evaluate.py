@@ -4,19 +4,22 @@ Two ratios, each measured side by side in one run on the embedded 12-block model
   overhead  a unit (decode, shift, predict both methods, count, store) / the paired calls alone, in memory
   pairing   the paired calls / a baseline call and a replayed call
 and, per image, what preparing (decode, shift, labels) and storing take on their own.
-Rounds alternate, and the fastest round of each side is compared. Core time, which other work on the machine
-disturbs less, also counts what is done in the thread that prepares images ahead.
+Rounds alternate, and the medians of each side are compared. Core time, which other work on the machine
+disturbs less, also counts what is done in the thread that prepares images ahead. Beside the pairing stands what
+blocks alone would give: a pair runs the replay's blocks, two single runs those and the ordinary pass's.
 """
 
 from __future__ import annotations
 
 import argparse
+import statistics
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 from gramloop.bench.engines import do_unit
+from gramloop.bench.methods import blocks_per_view
 from gramloop.bench.plan import DataSource
 from gramloop.bench.planning import Request, draw_scenes, make_plan
 from gramloop.bench.run import Session, deterministic
@@ -32,7 +35,10 @@ def seconds(call: Callable[[], object]) -> tuple[float, float]:
 
 
 def ratio(over: list[tuple[float, float]], under: list[tuple[float, float]]) -> str:
-    wall, core = (min(one[kind] for one in over) / min(one[kind] for one in under) for kind in (0, 1))
+    wall, core = (
+        statistics.median(one[kind] for one in over) / statistics.median(one[kind] for one in under)
+        for kind in (0, 1)
+    )
     return f"{wall:.3f} of wall time, {core:.3f} of core time"
 
 
@@ -93,13 +99,19 @@ def measure(task: str, scratch: Path, images: int, rounds: int) -> None:
                 took = seconds(call)
                 if round_number:  # the first one warms up
                     sides[name].append(took)
-    each = min(pair[1] for pair in sides["paired"]) / images
+    each = statistics.median(pair[1] for pair in sides["paired"]) / images
     print(f"{task}: {images} images, {rounds} rounds, {each * 1e3:.0f} core-ms per pair")
-    extra = {call.__name__: min(seconds(call)[1] for _ in range(rounds)) for call in (prepared, stored)}
+    extra = {
+        call.__name__: statistics.median(seconds(call)[1] for _ in range(rounds))
+        for call in (prepared, stored)
+    }
     parts = ", ".join(f"{name} {took / images * 1e3:.1f}" for name, took in extra.items())
     print(f"  core-ms per image on their own           {parts}")
     print(f"  overhead  evaluate / bare paired calls   {ratio(sides['evaluated'], sides['paired'])}")
     print(f"  pairing   paired / baseline + replayed   {ratio(sides['paired'], sides['separate'])}")
+    depth = plan.model.depth
+    blocks = blocks_per_view(plan.methods, depth)
+    print(f"            blocks alone: {blocks} / ({depth} + {blocks}) = {blocks / (depth + blocks):.3f}")
 
 
 if __name__ == "__main__":
