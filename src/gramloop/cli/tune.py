@@ -59,6 +59,10 @@ def _add_space(group: argparse._ArgumentGroup) -> None:
         "strengths 0.15, 0.5 and 1)",
     )
     group.add_argument("--longest", type=int, default=2, metavar="N", help="blocks of the longest window (2)")
+    group.add_argument(
+        "--scan", type=Path, metavar="FILE", help="windows from the ranking of a scan.json, in place of all"
+    )
+    group.add_argument("--top", type=int, default=10, metavar="N", help="how many of them (10)")
     group.add_argument("--max-cost", type=float, metavar="X", help="at most X ordinary forwards, such as 1.5")
 
 
@@ -108,7 +112,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _search(args: argparse.Namespace, scenes: Path) -> Search:
     from gramloop.tune.search import Options, plan_search
-    from gramloop.tune.space import Space, read_values
+    from gramloop.tune.space import Space, read_values, scanned_windows
     from gramloop.tune.suites import suite_subject
 
     options = Options(
@@ -124,6 +128,10 @@ def _search(args: argparse.Namespace, scenes: Path) -> Search:
     )
     values = read_values(args.values)
     subject = suite_subject(_request(args, scenes))
+    if args.scan is not None:
+        if "window" in values:
+            raise GramLoopError("--scan and --try window=… both name windows; give one of them")
+        values["window"] = scanned_windows(args.scan, subject.depth, args.top)
     longest = min(args.longest, subject.depth)
     return plan_search(subject, Space.default(subject.depth, longest, **values), args.budget, options)
 

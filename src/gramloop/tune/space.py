@@ -7,8 +7,10 @@ do the same on a given backbone one is kept, so that no budget is spent twice.
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from typing import Any, cast
 
 from gramloop.config import Adaptive, ReplayConfig, Window, route
@@ -70,6 +72,22 @@ def windows(depth: int, longest: int = LONGEST) -> tuple[Window, ...]:
     return tuple(
         (start, start + length - 1) for length in range(1, longest + 1) for start in range(depth - length + 1)
     )
+
+
+def scanned_windows(path: Path, depth: int, top: int) -> tuple[Window, ...]:
+    """The first windows in the ranking of a file that ``gramloop scan`` wrote for a backbone of this depth."""
+    if top < 1:
+        raise GramLoopError(f"at least 1 window of a scan is tried, not {top}")
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+        scanned, ranking = record["depth"], [tuple(row["window"]) for row in record["ranking"]]
+    except OSError as error:
+        raise GramLoopError(f"cannot read the scan {path}: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise GramLoopError(f"{path} is not a scan that gramloop scan wrote") from error
+    if scanned != depth:
+        raise GramLoopError(f"{path} is the scan of a backbone of {scanned} blocks, but this one has {depth}")
+    return tuple(ranking[:top])
 
 
 def plain(config: ReplayConfig, depth: int) -> ReplayConfig:

@@ -1,0 +1,142 @@
+"""The tune command: nothing downloaded, resumed, planned without running, and used wrongly."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from gramloop.cli import main
+from gramloop.settings import read_replay, read_settings
+
+pytest.importorskip("transformers")
+sys.path.insert(0, str(Path(__file__).parents[1] / "bench"))  # small_runs
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from small_runs import write_model
+
+    return write_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def scenes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from small_runs import write_scene_set
+
+    return write_scene_set(tmp_path_factory.mktemp("scenes") / "set", 14)
+
+
+def asked(model: Path, data: Path, out: Path, *more: str) -> list[str]:
+    small = ["--model", str(model), "--data", str(data), "--short-side", "64", "--workers", "1"]
+    conditions = [word for name in ("fog", "pixelate", "impulse_noise") for word in ("--condition", name)]
+    return ["tune", "--suite", "scenes-c", "--out", str(out), "--longest", "1", *small, *conditions, *more]
+
+
+def test_a_search_a_second_look_and_its_file(model, scenes, tmp_path, capsys):
+    out = tmp_path / "out"
+    arguments = asked(model, scenes, out, "--budget", "170")
+    assert main(arguments) == 0
+    told = capsys.readouterr()
+    assert "budget 170 predictions" in told.err
+    config, about = read_settings(out / "replay.json")
+    assert " ".join(about["verdict"].split())[:40] in " ".join(told.out.split())
+    assert about["tried"]["predictions"] <= 170
+    before = (out / "replay.json").read_bytes(), (out / "trials.jsonl").read_bytes()
+    assert main(arguments) == 0
+    assert ((out / "replay.json").read_bytes(), (out / "trials.jsonl").read_bytes()) == before
+    evaluate = ["evaluate", "--suite", "scenes-c", "--model", str(model), "--data", str(scenes)]
+    evaluate += [
+        "--short-side",
+        "64",
+        "--workers",
+        "1",
+        "--condition",
+        "fog",
+        "--severity",
+        "3",
+        "--images",
+        "2",
+    ]
+    method = f"found:{out / 'replay.json'}"
+    assert (
+        main([*evaluate, "--out", str(tmp_path / "check"), "--method", "baseline", "--method", method]) == 0
+    )
+    stored = json.loads((tmp_path / "check" / "plan.json").read_text())["methods"]["found"]
+    assert stored["replays"] == config.replays
+
+
+def test_a_dry_run_predicts_and_writes_nothing(model, scenes, tmp_path, capsys):
+    out = tmp_path / "out"
+    assert main(asked(model, scenes, out, "--budget", "300", "--dry-run", "--try", "strength=0.5")) == 0
+    told = capsys.readouterr().out
+    assert "6 candidates, and no replay" in told
+    assert "families kept for the verdict: " in told
+    assert not out.exists()
+
+
+def test_windows_from_a_scan(model, scenes, tmp_path, capsys):
+    scan = tmp_path / "scan.json"
+    ranking = [{"window": [start, 5]} for start in (3, 1, 5, 2)]
+    scan.write_text(json.dumps({"depth": 6, "ranking": ranking}))
+    arguments = [
+        "--budget",
+        "300",
+        "--try",
+        "strength=0.2,0.4",
+        "--scan",
+        str(scan),
+        "--top",
+        "2",
+        "--dry-run",
+    ]
+    assert main(asked(model, scenes, tmp_path / "out", *arguments)) == 0
+    assert "4 candidates, and no replay" in capsys.readouterr().out
+    scan.write_text(json.dumps({"depth": 12, "ranking": ranking}))
+    assert main(asked(model, scenes, tmp_path / "out", *arguments)) == 2
+    assert "a backbone of 12 blocks, but this one has 6" in capsys.readouterr().err
+    scan.write_text("[]")
+    assert main(asked(model, scenes, tmp_path / "out", *arguments)) == 2
+    assert "not a scan that gramloop scan wrote" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        (["--budget", "20"], "a budget of 20 predictions is too small"),
+        (["--try", "colour=red"], "'colour=red' is no list of values"),
+        (["--try", "window=4-9"], "reaches past the last block"),
+        (["--keep-unseen", "rain"], "no family 'rain'"),
+        (["--max-cost", "1.01"], "no candidate costs at most 1.01"),
+        (["--block", "7"], "blocks of 7 images, too few"),
+        (["--workers", "0", "--budget", "170"], "the number of workers must be at least 1"),
+    ],
+)
+def test_misuse_is_told_in_a_sentence(model, scenes, tmp_path, capsys, more, told):
+    assert main(asked(model, scenes, tmp_path / "out", *more)) == 2
+    error = capsys.readouterr().err
+    assert told in error
+    assert "Traceback" not in error
+
+
+def test_a_set_is_needed_where_nothing_can_be_drawn(tmp_path, capsys):
+    assert main(["tune", "--suite", "mine-c", "--out", str(tmp_path / "out")]) == 2
+    assert "--data DIR is missing" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_the_embedded_model_on_scenes_that_nobody_downloaded(tmp_path):
+    out = tmp_path / "out"
+    arguments = ["tune", "--suite", "scenes-c", "--out", str(out), "--images", "12", "--budget", "120"]
+    arguments += [
+        "--condition",
+        "fog",
+        "--condition",
+        "snow",
+        "--try",
+        "window=10-10,11-11",
+        "--workers",
+        "2",
+    ]
+    assert main(arguments) == 0
+    assert read_replay(out / "replay.json").replays in (0, 1)

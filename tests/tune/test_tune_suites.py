@@ -1,0 +1,94 @@
+"""Searches over files: the model and the suite are opened anew in every process."""
+
+import json
+import pickle
+
+import numpy as np
+import pytest
+from small_runs import small_request
+
+from gramloop.config import ReplayConfig
+from gramloop.data.opening import ReadOptions, open_suite
+from gramloop.data.suites import Condition
+from gramloop.metrics.miou import count, mean_iou
+from gramloop.settings import read_settings
+from gramloop.tune.search import plan_search
+from gramloop.tune.space import Space
+from gramloop.tune.subject import Bench, Job, subject_of
+from gramloop.tune.suites import draw_tuning_scenes, suite_subject
+from gramloop.tune.tuning import RESULT, run, tune
+
+SPACE = Space({"window": [(2, 2), (3, 3), (4, 5), (5, 5)], "replays": [1], "strength": [0.5]})
+
+LABELLED = ReadOptions(task="semantic")
+
+
+@pytest.mark.parametrize("task", ["semantic", "detection"])
+def test_one_and_two_workers_give_the_same_bytes(model_folder, scene_folder, tmp_path, task):
+    subject = suite_subject(small_request(model_folder, scene_folder, task))
+    assert list(subject.images) == ["clean", "impulse_noise/3", "fog/3", "pixelate/3"]
+    search = plan_search(subject, SPACE, 170)
+    found = [run(search, tmp_path / str(workers), workers=workers) for workers in (1, 2)]
+    assert found[0].outcome.predictions == search.schedule.predictions <= 170
+    files = [(tmp_path / str(workers) / RESULT).read_bytes() for workers in (1, 2)]
+    assert files[0] == files[1]
+    about = read_settings(tmp_path / "1" / RESULT)[1]
+    assert set(about["subject"]) == {"suite", "data", "model", "sizes", "device", "versions"}
+    assert about["subject"]["model"]
+
+
+def test_a_job_holds_what_the_predictor_says(model_folder, scene_folder):
+    subject = suite_subject(small_request(model_folder, scene_folder))
+    config = ReplayConfig(window=(3, 4), replays=1)
+    bench = Bench(pickle.loads(pickle.dumps(subject)))  # as a worker gets it
+    result = bench.run(
+        Job("fog/3", 2, subject.images["fog/3"][2], (7, 8), (config, ReplayConfig(window=(5, 5))))
+    )
+    record = open_suite("scenes-c", scene_folder, conditions=["fog"], severities=[3], options=LABELLED).open(
+        Condition("fog", 3)
+    )[2]
+    for version, replay in (("ordinary", None), ("replayed", config)):
+        labels = bench.predictor.predict(record.image(), replay).labels
+        expected = count(labels, record.labels(), len(subject.categories)).stacked()
+        stored = result[version] if version == "ordinary" else result[version][0]
+        assert np.array_equal(stored["counts"], expected)
+
+
+def test_a_data_set_with_ones_own_predictor(model_folder, scene_folder):
+    plain = suite_subject(small_request(model_folder, scene_folder))
+    data = open_suite("scenes-c", scene_folder, options=LABELLED).clean
+    conditions = [Condition(name, 3) for name in ("impulse_noise", "fog", "pixelate")]
+    own = subject_of(plain.make_predictor(), data, conditions=conditions, suite="scenes-c")
+    assert (own.depth, own.task, own.images) == (plain.depth, plain.task, plain.images)
+    found = [tune(subject, space=SPACE, budget=170).outcome for subject in (plain, own)]
+    assert found[0] == found[1]
+
+
+def test_the_verdict_is_that_of_the_images(model_folder, scene_folder, tmp_path):
+    subject = suite_subject(small_request(model_folder, scene_folder))
+    search = plan_search(subject, SPACE, 170)
+    found = run(search, tmp_path)
+    predictor, config = subject.make_predictor(), found.outcome.leader.config
+    judged = search.split.images["verdict"]["clean"][: search.schedule.verdict.images]
+    totals = {"ordinary": 0, "replayed": 0}
+    for placed in judged:
+        record = subject.open_records("clean")[placed.position]
+        pair = predictor.predict(record.image(), config, paired=True)
+        for version in totals:
+            labels = getattr(pair, version).labels
+            totals[version] = (
+                totals[version] + count(labels, record.labels(), len(subject.categories)).stacked()
+            )
+    part = found.outcome.parts[-1]
+    assert part.name == "clean"
+    assert (part.ordinary, part.replayed) == tuple(float(mean_iou(total)) for total in totals.values())
+
+
+def test_scenes_are_drawn_once_and_are_of_their_own_split(tmp_path):
+    draw_tuning_scenes(tmp_path / "scenes", 2, 64)
+    settings = json.loads((tmp_path / "scenes" / "scenes.json").read_text())
+    assert settings["split"] == "tune"
+    picture = next((tmp_path / "scenes").rglob("*.png"))
+    before = picture.stat().st_mtime_ns
+    draw_tuning_scenes(tmp_path / "scenes", 2, 64)
+    assert picture.stat().st_mtime_ns == before
