@@ -64,7 +64,9 @@ def family_run(suite: str) -> Run:
     metric = "AP" if suite.startswith("coco") else "mIoU"
     rows = PAPER["families"][suite]
     cells = tuple(
-        cell(each, {BASELINE: rows[each.name][0], "gramloop": rows[each.name][0] + rows[each.name][2]}, metric)
+        cell(
+            each, {BASELINE: rows[each.name][0], "gramloop": rows[each.name][0] + rows[each.name][2]}, metric
+        )
         for each in find_suite(suite).conditions
     )
     return Run(suite, Path(suite), plan(suite), cells)
@@ -100,7 +102,10 @@ _KINDS = ("subset", "complement")
 def class_run() -> Run:
     """ADE20K-C with the ten classes that are printed, the same in every condition, and one that loses."""
     rows = {**PAPER["top classes"], "wall": [80.0, 79.5, -0.5], "never": [np.nan, np.nan, np.nan]}
-    classes = {BASELINE: [row[0] for row in rows.values()], "gramloop": [row[0] + row[2] for row in rows.values()]}
+    classes = {
+        BASELINE: [row[0] for row in rows.values()],
+        "gramloop": [row[0] + row[2] for row in rows.values()],
+    }
     arrays = {name: np.array(values) for name, values in classes.items()}
     labelled = np.array([name != "never" for name in rows])
     cells = tuple(

@@ -89,7 +89,9 @@ def test_partitions_mark_the_larger_number_where_the_paper_marks_its_own() -> No
             assert rows[start + place][1:3] == [f"{baseline:.3f}", f"{method:.3f}"]
             assert float(rows[start + place][3]) == pytest.approx(gain, abs=UNIT)
     assert PAPER["partitions"]["marked best"] == "gramloop"
-    baseline_marked = [table.text(row, 0) for row, place in sorted(table.best) if place == table.column(BASELINE)]
+    baseline_marked = [
+        table.text(row, 0) for row, place in sorted(table.best) if place == table.column(BASELINE)
+    ]
     gramloop_marked = [row for row, place in table.best if place == table.column("gramloop")]
     assert baseline_marked == ["S2"]
     assert len(gramloop_marked) == 7

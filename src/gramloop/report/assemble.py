@@ -101,7 +101,8 @@ def _cost(gathered: Gathered, gains: Sequence[Gain]) -> Iterator[Table]:
     for group in gathered.groups:
         for run in group:
             if costs := path_costs(run, group):
-                yield cost_table(costs, f"{run.key}-cost", run.name, run.plan.model.device.upper())
+                device, diagnosed = run.plan.model.device.upper(), run.plan.diagnostics
+                yield cost_table(costs, f"{run.key}-cost", run.name, device, diagnosed)
 
 
 def _gram(gathered: Gathered, gains: Sequence[Gain]) -> Iterator[Table]:

@@ -173,7 +173,7 @@ def _sentence(gain: Gain) -> str:
     if gain.points is None:
         return f"There is no mean {metric}, for {gain.reason}."
     scope = f"over {len(run.shifted)} shifted conditions" if run.shifted else "on clean images"
-    moved = f"{metric} {scope} changes by {gain.points:+.3f} points"
+    moved = f"{metric} {scope} changes by {_signed(gain.points)} points"
     if gain.interval is None:
         return f"{moved}, without an interval: {gain.reason}."
     evidence = f"{gain.interval.level:.0%} interval {_ends(gain.interval)} over {_drawn(gain)}"
@@ -200,4 +200,8 @@ def _caution(gain: Gain) -> str:
 
 
 def _ends(interval: Interval) -> str:
-    return f"{interval.low:+.3f} to {interval.high:+.3f}"
+    return f"{_signed(interval.low)} to {_signed(interval.high)}"
+
+
+def _signed(points: float) -> str:
+    return f"{points:+.3f}".replace("-", "−")

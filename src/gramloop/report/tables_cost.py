@@ -70,7 +70,13 @@ def _seconds(run: Run, call: str) -> float:
     return (spent.calls[call] + handling) / spent.images
 
 
-def cost_table(costs: Sequence[PathCost], key: str = "cost", name: str = "", device: str = "device") -> Table:
+def cost_table(
+    costs: Sequence[PathCost],
+    key: str = "cost",
+    name: str = "",
+    device: str = "device",
+    diagnostics: bool = False,
+) -> Table:
     """The compute accounting of one suite's methods."""
     columns = (
         Column("method", "Path", "text"),
@@ -94,8 +100,13 @@ def cost_table(costs: Sequence[PathCost], key: str = "cost", name: str = "", dev
         "ordinary model; time of one device per image, which is wall time times devices divided by images.",
         columns,
         tuple(rows),
-        notes=_notes(costs, device),
+        notes=(*_notes(costs, device), *((_DIAGNOSED,) if diagnostics else ())),
     )
+
+
+_DIAGNOSED = (
+    "Diagnostics were stored, which cost time and memory of their own; without them replays are cheaper."
+)
 
 
 def _notes(costs: Sequence[PathCost], device: str) -> tuple[str, ...]:

@@ -1,0 +1,188 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from paper_runs import cell, plan
+from small_stores import make_plan, write_store
+
+from gramloop.bench.trajectories import trajectories
+from gramloop.data.suites import Condition, find_suite
+from gramloop.errors import GramLoopError
+from gramloop.metrics.bootstrap import Interval
+from gramloop.report.gather import Run, gather
+from gramloop.report.table import Column, Table, mark_best, mark_best_of_rows
+from gramloop.report.tables_ablation import partition_table, placement_table
+from gramloop.report.tables_classes import class_tables
+from gramloop.report.tables_conditions import every_condition, every_metric, family_means, group_means
+from gramloop.report.tables_cost import cost_table, path_costs
+from gramloop.report.tables_gram import consistency, consistency_table
+from gramloop.report.tables_main import main_results
+
+COLUMNS = (Column("a", "A"), Column("b", "B", signed=True), Column("c", "C", "interval", digits=3))
+
+
+def test_cells_as_they_are_shown() -> None:
+    rows = ((1.005, -0.5, Interval(0.1, -0.02, 0.3)), (None, float("nan"), None), (1234, 0.0, None))
+    table = Table("t", "T", "", COLUMNS, rows)
+    shown = [[table.text(row, place) for place in range(3)] for row in range(3)]
+    assert shown == [["1.00", "-0.50", "[-0.020, +0.300]"], ["–", "–", "–"], ["1,234", "+0.00", "–"]]
+
+
+def test_rows_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(GramLoopError, match="2 cells for 3 columns"):
+        Table("t", "T", "", COLUMNS, ((1, 2),))
+    with pytest.raises(GramLoopError, match="1 rows, not 2 means"):
+        Table("t", "T", "", COLUMNS, ((1, 2, None),), footer=2)
+
+
+def test_the_best_is_the_largest_as_shown_and_ties_share_it() -> None:
+    rows = ((1.001, 5.0, None), (1.004, 4.0, None), (0.2, None, None))
+    assert mark_best(COLUMNS, rows, ("a", "b")) == {(0, 0), (1, 0), (0, 1)}
+    assert mark_best(COLUMNS, rows, ("a",), lowest=True) == {(2, 0)}
+    assert mark_best(COLUMNS, rows, ("a",), group=(0, 1)) == frozenset()  # they read alike: none is best
+    assert mark_best_of_rows(COLUMNS, rows, ("a", "b")) == {(0, 1), (1, 1)}
+
+
+def test_gains_are_taken_before_rounding() -> None:
+    scores = {"baseline": 50.0004, "gramloop": 50.0016}  # shown, 50.000 and 50.002
+    cells = tuple(cell(each, scores, "mIoU") for each in find_suite("ade20k-c").conditions)
+    table = family_means(Run("ade20k-c", Path("r"), plan("ade20k-c"), cells))
+    assert [table.text(0, place) for place in (1, 2, 3)] == ["50.000", "50.002", "+0.001"]
+
+
+def test_means_by_family_and_kind() -> None:
+    """Scores that are the place of a condition, so that every mean is known."""
+    conditions = find_suite("ade20k-c").conditions
+    cells = tuple(
+        cell(each, {"baseline": float(place), "gramloop": place + 1.0}, "mIoU")
+        for place, each in enumerate(conditions)
+    )
+    run = Run("ade20k-c", Path("r"), plan("ade20k-c"), cells)
+    families = family_means(run)
+    assert [row[1] for row in families.rows[:-1]] == [5 * place + 2.0 for place in range(15)]
+    assert families.rows[-1][:3] == ("Macro mean", 37.0, 38.0)
+    kinds = group_means(run)
+    assert kinds is not None
+    for row in kinds.rows[:-1]:
+        members = [place for place, each in enumerate(conditions) if each.group == str(row[0]).lower()]
+        assert row[1] == pytest.approx(np.mean(members))
+    assert kinds.rows[-1][1] == 37.0
+
+
+def test_a_missing_condition_empties_its_means_and_no_others(tmp_path: Path) -> None:
+    write_store(tmp_path / "r", make_plan(), skip=["snow/3"])
+    (run,) = gather([tmp_path / "r"]).runs
+    table = family_means(run)
+    empty = {row[0]: row[1] is None for row in table.rows}
+    assert empty == {"Fog": False, "Snow": True, "Pixelate": False, "Macro mean": True}
+    full = every_condition(run)
+    missing = next(row for row in full.rows if row[0] == "snow/3")
+    assert missing[1:] == (None,) * 5
+    assert full.notes == ("snow/3: 0 of 2 units are stored.",)
+    assert main_results([run]).rows[0][2:] == (None, None, None)
+    assert partition_table(run) is None
+    assert class_tables(run, "gramloop") == ()
+
+
+def test_every_metric_of_detections(tmp_path: Path) -> None:
+    write_store(tmp_path / "r", make_plan(task="detection"))
+    (run,) = gather([tmp_path / "r"]).runs
+    table = every_metric(run)
+    assert table is not None
+    assert [column.key for column in table.columns[2:]] == ["AP", "AP50", "AP75", "APs", "APm", "APl"]
+    assert len(table.rows) == 12
+    assert table.text(1, 2) == "100.000"
+    assert table.text(1, 4 + 1) == "–"  # no small object in the truth
+
+
+def test_a_class_in_some_labels_only_is_counted_and_left_out() -> None:
+    run = Run(
+        "x",
+        Path("r"),
+        plan("ade20k", categories={0: "a", 1: "b"}, conditions={"fog/1": 3, "fog/3": 3}),
+        tuple(
+            cell(
+                Condition("fog", severity),
+                {"baseline": 1.0, "gramloop": 2.0},
+                "mIoU",
+                classes={"baseline": np.array([10.0, 20.0]), "gramloop": np.array([11.0, 20.0])},
+                labelled=np.array([True, severity == 3]),
+            )
+            for severity in (1, 3)
+        ),
+    )
+    (table,) = class_tables(run, "gramloop")
+    assert [row[1] for row in table.rows] == ["a"]
+    assert table.notes == (
+        "Of 1 classes 1 improve under gramloop and 0 lose.",
+        "1 classes are in the labels of some conditions only, and not in this table.",
+    )
+
+
+def test_placement_over_two_folders(tmp_path: Path) -> None:
+    write_store(tmp_path / "a", make_plan())
+    write_store(tmp_path / "b", make_plan(methods=["baseline", "loop-loop"]))
+    (group,) = gather([tmp_path]).groups
+    table = placement_table(group[0], group)
+    assert table is not None
+    assert [row[:3] for row in table.rows] == [
+        ("–", "–", "baseline"),
+        ("Final layer", "Loop end", "gramloop"),
+        ("Loop end", "Loop end", "loop-loop"),
+    ]
+    assert placement_table(group[0], group[:1]) is None  # one placement compares with nothing
+
+
+def test_cost_of_a_pair_and_of_a_baseline_timed_elsewhere(tmp_path: Path) -> None:
+    write_store(tmp_path / "pair", make_plan())
+    write_store(tmp_path / "alone", make_plan(methods=["baseline"]))
+    (group,) = gather([tmp_path / "pair", tmp_path / "alone"]).groups
+    alone = cost_table(path_costs(group[0], group[:1]))
+    assert [row[3] for row in alone.rows] == [None, pytest.approx(2.5)]
+    assert any("was not timed alone" in note for note in alone.notes)
+    both = cost_table(path_costs(group[0], group))
+    assert [row[3] for row in both.rows] == pytest.approx([2.5, 2.5])
+    assert both.rows[1][4] == pytest.approx(1.0)
+    assert [row[1] for row in both.rows] == [6, 11]  # as counted
+    assert both.rows[1][2] == pytest.approx(
+        (6 + 2 * 2 + 3 * 1) / 6
+    )  # by the formula: 2 replays of 2, 3 probes of 1
+    assert any("another number of blocks" in note for note in both.notes)
+
+
+def test_gram_consistency(tmp_path: Path) -> None:
+    methods = ["baseline", "gramloop", "gramloop-raw", "gramloop-matched"]
+    write_store(tmp_path / "r", make_plan(methods=methods, diagnostics=True))
+    (run,) = gather([tmp_path / "r"]).runs
+    (names,) = trajectories(run.plan).values()
+    found = consistency(run, names)
+    assert found is not None
+    assert (found.below, found.families_below) == (6, 3)
+    table = consistency_table(found)
+    assert table.rows[0] == ("Fog", 24, 0.5, 0.25, -0.25)
+    assert table.rows[-1] == ("All", 72, 0.5, 0.25, -0.25)
+    assert "6 of 6 conditions and 3 of 3 families" in table.notes[0]
+    gated = table.column("gated")
+    assert {place for _, place in table.best} == {gated}
+
+
+def test_sums_of_drift_are_not_means_of_ratios() -> None:
+    """R divides sums over severities, so that a condition counts by how far its ungated replay drifts."""
+    names = ("gramloop-raw", "gramloop-matched", "gramloop")
+    drifts = {1: (1.0, 0.9, 0.8), 3: (9.0, 1.0, 2.0)}
+    cells = tuple(
+        cell(
+            Condition("fog", severity),
+            {"baseline": 1.0, "gramloop": 1.0},
+            "mIoU",
+            drift={name: np.array([value, value]) for name, value in zip(names, values, strict=True)},
+        )
+        for severity, values in drifts.items()
+    )
+    run = Run("x", Path("r"), plan("ade20k-c", conditions={"fog/1": 2, "fog/3": 2}), cells)
+    found = consistency(run, names)
+    assert found is not None
+    assert consistency_table(found).rows[0][2:4] == pytest.approx((1.9 / 10, 2.8 / 10))
+    assert (found.below, found.families_below) == (1, 0)
