@@ -45,6 +45,7 @@ def main() -> None:
     """Measure or read the gains, scan, compare."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--scenes", type=int, default=16, help="scenes for the true gains")
+    parser.add_argument("--first", type=int, default=0, help="index of the first of them")
     parser.add_argument("--scanned", type=int, default=4, help="scenes that the scan sees")
     parser.add_argument("--severity", type=int, default=3, help="of the shifts under which gains are taken")
     parser.add_argument("--out", type=Path, default=Path("out/score_scan"))
@@ -63,11 +64,11 @@ def main() -> None:
     rows = compare({name: score(found) for name, score in SCORES.items()}, counts)
     console = Console(width=160)
     console.print(
-        f"{len(windows)} windows, {args.scenes} scenes, shifts {', '.join(SHIFTS)} at {args.severity}"
+        f"{len(windows)} windows, scenes {args.first} to {args.first + args.scenes - 1}, shifts {', '.join(SHIFTS)} at {args.severity}"
     )
     console.print("\n".join(markdown(rows)), markup=False)
     _print_best(console, windows, counts)
-    write_whole(args.out / "correlations.json", (json.dumps(rows, indent=1) + "\n").encode())
+    write_whole(args.out / f"correlations-{args.first}.json", (json.dumps(rows, indent=1) + "\n").encode())
 
 
 def _counts(
@@ -75,7 +76,7 @@ def _counts(
 ) -> np.ndarray:
     """Pixel counts (settings, conditions, scenes, 3, classes): ordinary and clean come first."""
     each = []
-    for index in track(range(args.scenes), "True gains, scene by scene"):
+    for index in track(range(args.first, args.first + args.scenes), "True gains, scene by scene"):
         path = folder / f"scene-{index}-severity-{args.severity}.npy"
         if not path.is_file():
             buffer = io.BytesIO()

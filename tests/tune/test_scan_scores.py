@@ -79,7 +79,7 @@ def test_a_rank_correlation_needs_windows_and_passes_over_scores_without_clean_i
     assert "shifted_step" not in all_scores(scan)
     gains = {window: float(place) for place, window in enumerate(scan.windows)}
     found = rank_correlation(scan, gains)
-    assert list(found)[-3:] == ["shifted_step", "shifted_drift", "clean_drift"]
+    assert list(found)[-4:] == ["shifted_step", "steady_step", "shifted_drift", "steady_drift"]
     assert np.isnan(found["shifted_step"].rho)
     assert found["small_drift"].rho == pytest.approx(1)
     with pytest.raises(GramLoopError, match="needs 3"):
@@ -105,7 +105,7 @@ def test_a_scan_comes_back_from_its_file(tmp_path: Path, conditions: tuple[str, 
     ranking = json.loads(path.read_text())["ranking"]
     assert [tuple(row["window"]) for row in ranking] == [entry.window for entry in ranked(scan)]
     assert set(ranking[0]["scores"]) == set(all_scores(scan))
-    assert len(SCORES) - len(ranking[0]["scores"]) == (0 if scan.paired else 3)
+    assert len(SCORES) - len(ranking[0]["scores"]) == (0 if scan.paired else 4)
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 1}', '{"format": 1, "windows": 3}'])
@@ -121,8 +121,9 @@ def test_a_file_that_is_no_scan(tmp_path: Path, text: str) -> None:
         read_scan(path)
 
 
-@pytest.mark.parametrize("depth", [1, 12, 40])
-@pytest.mark.parametrize("conditions", [("clean", "fog/3"), ("given",)], ids=["paired", "given"])
+@pytest.mark.parametrize(
+    ("depth", "conditions"), [(1, ("clean", "fog/3")), (40, ("clean", "fog/3")), (12, ("given",))]
+)
 def test_the_map_is_drawn_at_any_depth(depth: int, conditions: tuple[str, ...]) -> None:
     scan = made(depth, 4, conditions)
     scan.values["drift_median"][..., 0] = 0.0  # nothing moved: no logarithm

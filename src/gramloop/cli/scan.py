@@ -72,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
         if getattr(args, name) < 1:
             raise GramLoopError(f"--{name} is {getattr(args, name)}; it is 1 or more")
     shifts = _shifts(args.shift)
-    if not shifts and score.startswith(("shifted", "clean")):
+    if not shifts and score.startswith(("shifted", "steady")):
         raise GramLoopError(f"--score {score} compares shifted with clean images; it needs a --shift")
     images = _images(args)
     backbone, prepare = _backbone(args)

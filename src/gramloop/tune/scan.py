@@ -30,6 +30,7 @@ from gramloop.tune.scan_sweep import all_windows, measure, naive_blocks
 Input = Tensor | Mapping[str, Any] | Callable[[], Any]
 
 CLEAN = "clean"
+_BLANK = np.zeros((64, 64, 3), np.uint8)
 DEFAULT_SHIFTS = tuple(
     Condition(name, 3) for name in ("gaussian_noise", "defocus_blur", "fog", "contrast", "jpeg_compression")
 )
@@ -199,6 +200,8 @@ def _inputs(
         raise GramLoopError("a scan needs at least one image")
     if len(set(shifts)) != len(shifts):
         raise GramLoopError(f"a shift is given twice: {', '.join(map(str, shifts))}")
+    for shift in shifts:  # one that does not exist shows now, and not after the clean images
+        corrupt(_BLANK, shift.name, shift.severity, np.random.default_rng(0))
     names = tuple(
         Path(one).name if isinstance(one, str | Path) else str(index) for index, one in enumerate(images)
     )

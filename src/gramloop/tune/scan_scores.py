@@ -82,13 +82,18 @@ def shifted_step(scan: Scan) -> NDArray[np.float64]:
     return _log(scan.shifted_to_clean("step"))
 
 
+def steady_step(scan: Scan) -> NDArray[np.float64]:
+    """The opposite: shifted images are moved no further than clean ones."""
+    return -shifted_step(scan)
+
+
 def shifted_drift(scan: Scan) -> NDArray[np.float64]:
     """Shifted images drift more than clean ones."""
     return _log(scan.shifted_to_clean("drift_median"))
 
 
-def clean_drift(scan: Scan) -> NDArray[np.float64]:
-    """The opposite: shifted images drift less than clean ones."""
+def steady_drift(scan: Scan) -> NDArray[np.float64]:
+    """The opposite: shifted images drift no more than clean ones."""
     return -shifted_drift(scan)
 
 
@@ -108,12 +113,13 @@ SCORES: dict[str, Score] = {
         turning_back,
         small_growing_drift,
         shifted_step,
+        steady_step,
         shifted_drift,
-        clean_drift,
+        steady_drift,
         cheap,
     )
 }
-DEFAULT = "small_drift"
+DEFAULT = "turning_back"
 
 
 def find_score(name: str) -> Score:
