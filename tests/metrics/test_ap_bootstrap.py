@@ -8,7 +8,7 @@ from random_boxes import random_set
 
 from gramloop.errors import GramLoopError
 from gramloop.metrics import ap_bootstrap
-from gramloop.metrics.ap_bootstrap import ap_delta
+from gramloop.metrics.ap_bootstrap import ap_delta, weighted_ap
 from gramloop.metrics.bootstrap import image_bootstrap, picked_delta
 from gramloop.metrics.boxes import Detections, Truth, resample
 from gramloop.metrics.coco_ap import average_precision
@@ -80,3 +80,15 @@ def test_a_set_without_objects_has_no_interval() -> None:
     )
     with pytest.raises(GramLoopError, match="nothing that can be scored"):
         image_bootstrap(ap_delta(empty, NOTHING, NOTHING), 2, replicates=10)
+
+
+def test_weights_of_zero_and_one_score_a_subset() -> None:
+    truth, detections = random_set(12, images=20)
+    chosen = np.random.default_rng(13).random((4, 20)) < 0.5
+    scores, by_category = weighted_ap(truth, detections, chosen.astype(np.int64))
+    for row, picks in enumerate(chosen):
+        expected = average_precision(*resample(truth, detections, np.flatnonzero(picks)))
+        assert scores[row] == pytest.approx(expected.ap, abs=1e-9)
+        assert by_category[row] == pytest.approx(
+            [expected.by_category[category] for category in sorted(truth.categories)], abs=1e-9, nan_ok=True
+        )

@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import csv
+import io
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gramloop.metrics.bootstrap import Interval
+from gramloop.report import formats
+from gramloop.report.table import Column, Table
+
+COLUMNS = (
+    Column("name", "Name & co", "text"),
+    Column("score", "mIoU", digits=3),
+    Column("gain", "Δ", digits=3, signed=True),
+    Column("interval", "95% CI", "interval", digits=3),
+)
+ROWS = (
+    ("fog_3 | 50%", 1 / 3, -0.1234567890123, Interval(-0.12, -0.3, 0.05)),
+    ("[snow]", 2.0, None, None),
+    ("Mean", 7, 0.5, None),
+)
+TABLE = Table(
+    "t-1",
+    "A #title",
+    "Caption_1.",
+    COLUMNS,
+    ROWS,
+    frozenset({(1, 1)}),
+    ("A note: --bootstrap “images” is ≥ 2 × 3.",),
+    1,
+)
+
+
+def test_markdown_shows_what_the_table_shows() -> None:
+    lines = formats.markdown(TABLE).splitlines()
+    assert lines[0] == r"### A \#title"
+    assert r"| fog\_3 \| 50% | 0.333 | -0.123 | \[-0.300, +0.050\] |" in lines
+    assert r"| \[snow\] | **2.000** | – | – |" in lines
+    assert "| :-- | --: | --: | --: |" in lines
+    assert lines[-1].startswith("A note")
+
+
+def test_csv_keeps_every_digit() -> None:
+    rows = list(csv.reader(io.StringIO(formats.csv(TABLE))))
+    assert rows[0] == ["name", "score", "gain", "interval estimate", "interval low", "interval high"]
+    assert float(rows[1][1]) == 1 / 3
+    assert float(rows[1][2]) == -0.1234567890123
+    assert [float(text) for text in rows[1][3:]] == [-0.12, -0.3, 0.05]
+    assert rows[2][2:] == ["", "", "", ""]
+    assert rows[3][:2] == ["Mean", "7"]
+
+
+@given(st.lists(st.floats(allow_infinity=False), min_size=1, max_size=20))
+def test_csv_gives_back_what_it_was_given(values: list[float]) -> None:
+    table = Table("t", "T", "", (Column("x", "X"),), tuple((value,) for value in values))
+    lines = formats.csv(table).split("\n")[1:-1]
+    back = [float(text) if text.strip('"') else np.nan for text in lines]
+    np.testing.assert_array_equal(back, values)
+
+
+def test_latex_with_booktabs() -> None:
+    text = formats.latex(TABLE)
+    lines = [line.strip() for line in text.splitlines()]
+    assert r"\begin{tabular}{@{}lrrr@{}}" in lines
+    assert r"fog\_3 | 50\% & 0.333 & $-$0.123 & {[}$-$0.300, +0.050] \\" in lines
+    assert r"{[}snow] & \textbf{2.000} & -- & -- \\" in lines  # \\ before [ would take it for a length
+    assert lines[lines.index(r"Mean & 7 & +0.500 & -- \\") - 1] == r"\midrule"
+    assert [line for line in lines if line in (r"\toprule", r"\bottomrule")] == [r"\toprule", r"\bottomrule"]
+    assert r"\caption{Caption\_1. A note: -{}-bootstrap ``images'' is ≥ 2 $\times$ 3.}" in lines
+    assert r"\label{tab:t-1}" in lines
+
+
+@given(st.text(min_size=1, max_size=40))
+def test_latex_leaves_no_special_character_as_it_is(words: str) -> None:
+    """Whatever a class is called, it can neither end the row nor begin a command."""
+    table = Table("t", "T", "", (Column("x", "X", "text"), Column("y", "Y")), ((words, 1.0),))
+    row = formats.latex(table).split("\\midrule\n")[1].split("\n    \\bottomrule")[0]
+    assert "\n" not in row
+    cell = row.removesuffix(r" & 1.00 \\")
+    for allowed in (r"\textbackslash{}", r"\textasciitilde{}", r"\textasciicircum{}", r"\textless{}"):
+        cell = cell.replace(allowed, "")
+    for allowed in (r"\textgreater{}", r"\ldots{}", r"$\times$", r"$\div$", r"$\Delta$", r"$\cdot$", "$-$"):
+        cell = cell.replace(allowed, "")
+    for allowed in ("-{}-", "{[}", "{*}", *(f"\\{sign}" for sign in "&%$#_{}")):
+        cell = cell.replace(allowed, "")
+    assert not set(cell) & set("\\&%$#_{}~^")
+
+
+@pytest.mark.parametrize("make", [formats.markdown, formats.csv, formats.latex])
+def test_a_table_without_rows(make: object) -> None:
+    assert make(Table("t", "T", "", COLUMNS, ()))  # type: ignore[operator]

@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+import csv
+import json
+import os
+import re
+from pathlib import Path
+
+import pytest
+from small_stores import make_plan, pixels, write_store
+
+from gramloop.bench.results import collect
+from gramloop.cli import main
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Segmentation with a better replay, its clean set, and detection, in one folder."""
+    folder = tmp_path_factory.mktemp("results")
+    write_store(
+        folder / "seg",
+        make_plan(methods=["baseline", "gramloop", "loop-loop"]),
+        lambda condition, method, place: pixels("fog", method, place),  # a gain in every condition
+    )
+    write_store(folder / "clean", make_plan(suite="scenes", conditions=["clean"]))
+    write_store(folder / "det", make_plan(task="detection"))
+    return folder
+
+
+def test_a_report_of_several_suites(
+    results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "report"
+    assert main(["report", str(results), "--out", str(out), "--no-pdf"]) == 0
+    said = capsys.readouterr().out
+    assert "scenes-c segmentation, gramloop: helps." in said
+    assert said.rstrip().endswith(str(out / "index.html"))
+    page = (out / "index.html").read_text(encoding="utf-8")
+    assert not re.search(r'(?:src|href)="https?:', page)
+    assert str(tmp_path) not in page  # nothing of this machine
+    for path in out.rglob("*"):
+        assert path.is_dir() or path.stat().st_size
+    names = {path.relative_to(out).as_posix() for path in out.rglob("*") if path.is_file()}
+    assert {"index.html", "report.md", "tables/main.csv", "tables/main.md", "tables/main.tex"} <= names
+    assert not any(name.endswith(".pdf") for name in names)
+    assert {name for name in names if name.startswith("figures/")}
+    assert all(
+        f"figures/{name}" in names
+        for name in re.findall(r"\(figures/([^)]*)\)", (out / "report.md").read_text())
+    )
+
+
+def test_numbers_in_the_tables_are_those_of_evaluate(results: Path, tmp_path: Path) -> None:
+    out = tmp_path / "report"
+    assert main(["report", str(results / "seg"), "--out", str(out), "--no-pdf"]) == 0
+    from gramloop.bench.plan import read_plan
+    from gramloop.bench.store import Store
+
+    found = collect(Store(results / "seg", read_plan(results / "seg" / "plan.json")))
+    with (out / "tables" / "main.csv").open() as stream:
+        (row,) = csv.DictReader(stream)
+    for method in ("baseline", "gramloop", "loop-loop"):
+        assert float(row[method]) == found.mean(method)
+    assert float(row["gramloop gain"]) == found.mean("gramloop") - found.mean("baseline")  # type: ignore[operator]
+
+
+def test_writing_again_gives_the_same_bytes_and_leaves_nothing_behind(results: Path, tmp_path: Path) -> None:
+    out = tmp_path / "report"
+    main(["report", str(results / "clean"), "--out", str(out), "--no-pdf"])
+    (out / "tables" / "of-an-earlier-report.md").write_text("old")
+    before = {path: path.read_bytes() for path in (out / "tables").iterdir()}
+    main(["report", str(results / "clean"), "--out", str(out), "--no-pdf"])
+    after = {path: path.read_bytes() for path in (out / "tables").iterdir()}
+    before.pop(out / "tables" / "of-an-earlier-report.md")
+    assert after == before
+
+
+def test_over_images(results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["report", str(results / "clean"), "--out", str(tmp_path / "r"), "--bootstrap", "images"]
+    assert main([*arguments, "--no-pdf"]) == 0
+    assert "over 12 images" in capsys.readouterr().out
+
+
+def test_what_cannot_be_compared_is_said_in_the_report(tmp_path: Path) -> None:
+    write_store(tmp_path / "o" / "a", make_plan())
+    write_store(tmp_path / "o" / "b", make_plan(versions={"torch": "3"}))
+    assert main(["report", str(tmp_path / "o"), "--out", str(tmp_path / "r"), "--no-pdf"]) == 0
+    report = (tmp_path / "r" / "report.md").read_text()
+    assert "cannot be compared: they were made with gramloop 1 and none" in report
+    assert {"main-1.csv", "main-2.csv"} <= set(os.listdir(tmp_path / "r" / "tables"))
+
+
+@pytest.mark.parametrize(
+    ("prepare", "words"),
+    [
+        (lambda folder: folder.mkdir(), "holds no results of gramloop evaluate"),
+        (lambda folder: None, "holds no results of gramloop evaluate"),
+        (
+            lambda folder: (folder.mkdir(), (folder / "plan.json").write_text(json.dumps({"layout": 99}))),
+            "another version of gramloop",
+        ),
+    ],
+    ids=["empty", "absent", "other-layout"],
+)
+def test_misuse_of_results(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], prepare: object, words: str
+) -> None:
+    prepare(tmp_path / "o")  # type: ignore[operator]
+    assert main(["report", str(tmp_path / "o"), "--out", str(tmp_path / "r")]) == 2
+    assert words in capsys.readouterr().err
+    assert not (tmp_path / "r").exists()
+
+
+def test_other_peoples_folders_are_left_alone(
+    results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "letters").mkdir()
+    (tmp_path / "letters" / "to-ada.txt").write_text("Dear Ada")
+    assert main(["report", str(results), "--out", str(tmp_path / "letters")]) == 2
+    assert "is not empty and holds no report" in capsys.readouterr().err
+    assert os.listdir(tmp_path / "letters") == ["to-ada.txt"]
+    assert main(["report", str(results), "--out", str(results / "seg")]) == 2
+    assert "holds results of gramloop evaluate" in capsys.readouterr().err
