@@ -192,9 +192,9 @@ def _words(rows: Sequence[Diagnosed], high: float) -> tuple[str, str]:
     said = [caption]
     for row in rows:
         drift, gate, post = _notes(row)
-        kept = (
-            "" if row.post is None else f", {float(np.nanmean(row.post) / np.nanmean(row.drift)):.0%} of it"
-        )
+        before = float(np.nanmean(row.drift))
+        left = row.post is not None and before > 0
+        kept = f", {float(np.nanmean(row.post)) / before:.0%} of it" if left else ""
         said.append(f"{row.label}: proposal drift {drift}, gate {gate}, post-gating drift {post}{kept}.")
     if len(rows) == 1:
         return f"{rows[0].label[:1].upper()}{rows[0].label[1:]}. {caption}", " ".join(said)

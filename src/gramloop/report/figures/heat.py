@@ -205,9 +205,9 @@ def _cell_name(gains: Gains, row: int, column: int) -> str:
 
 
 def signed(value: float, digits: int) -> str:
-    """A difference with its sign, a true minus, and no minus before zero."""
+    """A difference with its sign and a true minus; what rounds to zero has none."""
     text = f"{value:+.{digits}f}"
-    return text.replace("-", "−") if float(text) else text.replace("-", "+")
+    return text.replace("-", "−") if float(text) else text[1:]
 
 
 def _scale(values: NDArray[np.float64]) -> Any:

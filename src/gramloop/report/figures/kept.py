@@ -46,11 +46,16 @@ class KeptImage:
         return maps_of(self.rows[method])
 
     def score(self, task: str, method: str) -> float:
-        """How good one prediction is by itself, in percent: its mIoU, or F1 of the boxes that pictures show."""
+        """How good one prediction is by itself, in percent.
+
+        That is F1 of the boxes that pictures show, or mIoU over the classes that the image is annotated with: a
+        few stray pixels of another class would otherwise decide it.
+        """
         row = self.rows[method]
         if task == "semantic":
             counts = np.stack([row[name] for name in ("intersection", "prediction", "label")])
-            return float(mean_iou(counts)) if counts[2].any() else float("nan")
+            present = counts[2] > 0
+            return float(mean_iou(counts[:, present])) if present.any() else float("nan")
         return 100 * f1(_found(row), _annotated(row))
 
 

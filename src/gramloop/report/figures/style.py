@@ -20,6 +20,7 @@ from PIL import Image
 COLUMN, FULL = 3.3, 6.9  # inches: one column of a paper, and both
 DPI = 220
 LONGEST_SIDE = 640  # pixels of a photograph inside a figure
+_FEW_PIXELS = 400
 
 # Okabe and Ito's colours
 BLUE, ORANGE, GREEN, PINK = "#0072B2", "#E69F00", "#009E73", "#CC79A7"
@@ -125,9 +126,9 @@ def bare(axes: Any) -> Any:
 def photograph(axes: Any, picture: NDArray[Any], *, high: tuple[int, int] | None = None) -> Any:
     """An image (H, W, 3) in a bare panel; coordinates stay those of the pixels ``high`` = (H, W) it stands for."""
     rows, columns = high or picture.shape[:2]
-    bare(axes).imshow(
-        picture, extent=(0, columns, rows, 0), interpolation="antialiased", aspect="auto", rasterized=True
-    )
+    small = max(picture.shape[:2]) < _FEW_PIXELS  # goes into a PDF as it is, instead of many times as large
+    style = "none" if small else "antialiased"
+    bare(axes).imshow(picture, extent=(0, columns, rows, 0), interpolation=style, aspect="auto")
     axes.set_xlim(0, columns)
     axes.set_ylim(rows, 0)
     return axes

@@ -1,0 +1,165 @@
+"""All figures of real, small evaluations: which there are, what they show, and what is said of those left out."""
+
+import shutil
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "bench"))
+from small_runs import small_plan, write_model, write_scene_set
+
+from gramloop.bench.evaluate import evaluate
+from gramloop.bench.methods import BASELINE
+from gramloop.bench.tables import counts_of
+from gramloop.errors import GramLoopError
+from gramloop.metrics.miou import class_iou
+from gramloop.report.figures import SECTIONS, all_pictures, draw_all
+from gramloop.report.figures.drawing import (
+    main_method,
+    multiplier,
+    severities_of_one_image,
+    trajectory_ratios,
+)
+from gramloop.report.figures.kept import Images, kept_images
+from gramloop.report.gather import gather
+
+METHODS = ("baseline", "gramloop", "loop-loop")
+
+
+@pytest.fixture(scope="module")
+def evaluated(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("figures")
+    model, scenes = write_model(folder / "model"), write_scene_set(folder / "scenes", 3)
+    for task in ("semantic", "detection"):
+        plan = small_plan(
+            model,
+            scenes,
+            task,
+            conditions=["fog", "impulse_noise"],
+            severities=[1, 3],
+            methods=METHODS,
+            diagnostics=True,
+            pictures=2,
+            shards=2,
+        )
+        evaluate(plan, folder / "results" / task, workers=1)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def gathered(evaluated):
+    return gather([evaluated / "results"])
+
+
+@pytest.fixture(scope="module")
+def only_boxes(evaluated):
+    return gather([evaluated / "results" / "detection"])
+
+
+@pytest.fixture(scope="module")
+def drawn(gathered):
+    return draw_all(gathered, pdf=False)
+
+
+def test_every_run_gets_its_figures(gathered, drawn):
+    assert not drawn.remarks
+    keys = [picture.key for _, picture in drawn.pictures]
+    assert len(set(keys)) == len(keys)
+    for run in gathered.runs:
+        own = {section for section, picture in drawn.pictures if picture.key.startswith(run.key)}
+        assert own == set(SECTIONS)
+    assert keys[0].startswith("suites-severity")
+    for _, picture in drawn.pictures:
+        assert picture.png.startswith(b"\x89PNG")
+        assert picture.pdf is None
+        assert picture.caption.endswith(".")
+        assert len(picture.alt) > len(picture.caption)
+
+
+def test_the_same_results_give_the_same_bytes(only_boxes, drawn):
+    before = {picture.title: picture.png for _, picture in drawn.pictures}
+    for _, picture in draw_all(only_boxes, pdf=False).pictures:
+        named = picture.title.replace(only_boxes.runs[0].name, "scenes-c detection")
+        assert before[named] == picture.png
+
+
+def test_kept_images_have_their_own_scores(gathered):
+    run = next(each for each in gathered.runs if each.plan.task == "semantic")
+    kept = kept_images(run, "gramloop")
+    assert [(image.condition.key, image.position) for image in kept] == [
+        (key, position) for key in run.plan.conditions for position in (0, 1)
+    ]
+    for image in kept:
+        counts = counts_of(run.tables(image.condition.key), BASELINE)[image.position]
+        expected = class_iou(counts)[counts[2] > 0].mean()
+        assert image.score("semantic", BASELINE) == pytest.approx(expected, rel=1e-12)
+
+
+def test_label_maps_of_a_row_are_those_that_were_counted(gathered):
+    run = next(each for each in gathered.runs if each.plan.task == "semantic")
+    images = Images(run)
+    for image in kept_images(run, "gramloop")[:3]:
+        row = images.row(image, "gramloop", "because")
+        for version, method in ((row.baseline, BASELINE), (row.method, "gramloop")):
+            intersection = counts_of(run.tables(image.condition.key), method)[image.position, 0]
+            right = (version == row.truth) & row.valid
+            assert int(right.sum()) == int(intersection.sum())
+
+
+def test_trajectories_divide_stored_drift(gathered):
+    run = gathered.runs[0]
+    names = ("gramloop-raw", "gramloop-matched", "gramloop")
+    data = trajectory_ratios(run, names)
+    cells = [cell for cell in run.cells if cell.condition.name == "fog"]
+    expected = sum(c.drift["gramloop"].sum() for c in cells) / sum(
+        c.drift["gramloop-raw"].sum() for c in cells
+    )
+    assert data.gated[data.names.index("fog")] == pytest.approx(expected, rel=1e-12)
+    assert data.conditions == 4
+    assert data.images == 12
+
+
+def test_the_diagnostic_shows_the_first_image_under_impulse_noise(gathered):
+    kept = kept_images(gathered.runs[0], "gramloop")
+    rows = severities_of_one_image(kept, "gramloop")
+    assert [(row.condition.key, row.position) for row in rows] == [
+        ("impulse_noise/1", 0),
+        ("impulse_noise/3", 0),
+    ]
+    maps = rows[0].maps("gramloop")
+    assert maps.last_drift.shape == maps.last_gate.shape == maps.post_drift.shape
+    assert np.isfinite(maps.post_drift).all()
+
+
+def test_the_method_shown_and_its_cost(gathered):
+    run = gathered.runs[0]
+    assert main_method(run) == "gramloop"
+    window = next(each.replay.window for each in run.plan.methods if each.name == "gramloop")
+    width, suffix = window[1] - window[0] + 1, 5 - window[1]
+    assert multiplier(run, "gramloop") == (6 + 2 * (width + suffix) + suffix) / 6
+    assert multiplier(run, BASELINE) == 1.0
+
+
+def test_images_that_the_reader_names(only_boxes):
+    found = all_pictures(only_boxes, ["fog/3:1"], pdf=False)
+    pictures = {picture.key: picture for _, picture in found}
+    shown = [picture for key, picture in pictures.items() if "predictions" in key]
+    assert all("chosen by the reader" in picture.alt for picture in shown)
+    assert any(key.endswith("diagnostic-chosen-1") for key in pictures)
+    with pytest.raises(GramLoopError, match=r"image 99 under fog/3; evaluate keeps"):
+        all_pictures(only_boxes, ["fog/3:99"], pdf=False)
+
+
+def test_without_the_images_a_sentence_stands_for_their_figures(evaluated, tmp_path):
+    moved = evaluated / "elsewhere"
+    shutil.move(evaluated / "scenes", moved)
+    try:
+        result = draw_all(gather([evaluated / "results" / "semantic"]), pdf=False)
+    finally:
+        shutil.move(moved, evaluated / "scenes")
+    assert {section for section, _ in result.pictures} == {"severity", "cost", "consistency"}
+    (said,) = result.remarks
+    assert said.startswith("Figures with images of scenes-c are left out: ")
+    assert "does not exist" in said

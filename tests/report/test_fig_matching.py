@@ -1,0 +1,113 @@
+"""Greedy matching against a plain reading of its rule, and against cases made by hand."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gramloop.report.figures.matching import Annotated, Found, f1, match, overlaps, roles, shown
+
+CAT, DOG = 1, 2
+
+
+def found(*rows):
+    """Rows of box, score, label."""
+    boxes = np.array([row[0] for row in rows], dtype=float).reshape(-1, 4)
+    return Found(boxes, np.array([row[1] for row in rows], float), np.array([row[2] for row in rows], int))
+
+
+def annotated(*rows):
+    boxes = np.array([row[0] for row in rows], dtype=float).reshape(-1, 4)
+    return Annotated(boxes, np.array([row[1] for row in rows], dtype=int))
+
+
+def plain_overlap(one, two):
+    width = max(0.0, min(one[2], two[2]) - max(one[0], two[0]))
+    height = max(0.0, min(one[3], two[3]) - max(one[1], two[1]))
+    union = (one[2] - one[0]) * (one[3] - one[1]) + (two[2] - two[0]) * (two[3] - two[1]) - width * height
+    return width * height / union if union else 0.0
+
+
+def plain_match(predictions, truth):
+    """The rule, word by word, with loops."""
+    order = sorted(range(len(predictions)), key=lambda i: (-predictions.scores[i], i))
+    free, partner = set(range(len(truth))), [-1] * len(predictions)
+    for i in order:
+        candidates = [
+            (plain_overlap(predictions.boxes[i], truth.boxes[j]), -j)
+            for j in free
+            if truth.labels[j] == predictions.labels[i]
+        ]
+        if candidates and max(candidates)[0] >= 0.5:
+            partner[i] = -max(candidates)[1]
+            free.discard(partner[i])
+    return partner
+
+
+corner = st.integers(0, 6)
+box = st.tuples(corner, corner, st.integers(1, 6), st.integers(1, 6)).map(
+    lambda b: (b[0], b[1], b[0] + b[2], b[1] + b[3])
+)
+label = st.sampled_from([CAT, DOG])
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(st.tuples(box, st.sampled_from([0.1, 0.4, 0.5, 0.9]), label), max_size=7),
+    st.lists(st.tuples(box, label), max_size=7),
+)
+def test_matching_is_its_rule(rows, objects):
+    predictions, truth = found(*rows), annotated(*objects)
+    assert match(predictions, truth).tolist() == plain_match(predictions, truth)
+
+
+def test_the_surer_box_is_served_first_and_takes_the_best():
+    truth = annotated(((0, 0, 10, 10), CAT), ((0, 0, 10, 12), CAT))
+    predictions = found(((0, 0, 10, 12), 0.6, CAT), ((0, 0, 10, 11), 0.9, CAT), ((0, 0, 10, 10), 0.95, DOG))
+    # the surest cat overlaps the taller object more (11/12 > 10/11); what is left for the other is the first
+    assert match(predictions, truth).tolist() == [0, 1, -1]
+
+
+def test_an_overlap_of_exactly_one_half_matches_and_less_does_not():
+    truth = annotated(((0, 0, 10, 10), CAT))
+    assert match(found(((0, 0, 10, 5), 1.0, CAT)), truth).tolist() == [0]
+    assert match(found(((0, 0, 10, 4.99), 1.0, CAT)), truth).tolist() == [-1]
+
+
+def test_shown_keeps_the_threshold_the_categories_and_centres_in_the_crop():
+    predictions = found(
+        ((0, 0, 2, 2), 0.39, CAT),
+        ((0, 0, 2, 2), 0.40, CAT),
+        ((0, 0, 2, 2), 0.8, DOG),
+        ((3, 3, 9, 9), 0.9, CAT),  # reaches into the crop, but its centre lies outside
+        ((4, 4, 6, 6), 0.7, CAT),  # centre on the rim
+    )
+    kept = shown(predictions, crop=(0, 0, 5, 5), categories=frozenset([CAT]))
+    assert kept.scores.tolist() == [0.7, 0.4]
+
+
+def test_roles_of_a_gain_a_loss_and_false_boxes():
+    a, b, c = (0, 0, 10, 10), (20, 0, 30, 10), (40, 0, 50, 10)
+    truth = annotated((a, CAT), (b, CAT), (c, DOG))
+    baseline = found((a, 0.9, CAT), (b, 0.8, CAT), ((60, 0, 70, 10), 0.7, DOG), ((80, 0, 90, 10), 0.6, CAT))
+    method = found((a, 0.9, CAT), (c, 0.8, DOG), ((60, 0, 70, 10), 0.5, DOG), ((0, 50, 9, 60), 0.5, DOG))
+    given_roles = roles(baseline, method, truth)
+    assert given_roles.gained == {2}
+    assert given_roles.lost == {1}
+    # the false dog that both have stays plain in both
+    assert given_roles.baseline == ["plain", "lost", "plain", "false"]
+    assert given_roles.method == ["plain", "gained", "plain", "false"]
+
+
+def test_nothing_anywhere():
+    nothing, no_truth = found(), annotated()
+    assert roles(nothing, nothing, no_truth).baseline == []
+    assert f1(nothing, no_truth) == 1.0
+    assert f1(nothing, annotated(((0, 0, 1, 1), CAT))) == 0.0
+    assert overlaps(np.zeros((2, 4)), np.zeros((1, 4))).tolist() == [[0.0], [0.0]]
+
+
+def test_f1_of_one_hit_one_miss_one_false():
+    truth = annotated(((0, 0, 10, 10), CAT), ((20, 0, 30, 10), CAT))
+    predictions = found(((0, 0, 10, 10), 0.9, CAT), ((50, 0, 60, 10), 0.9, CAT), ((20, 0, 30, 10), 0.3, CAT))
+    assert f1(predictions, truth) == pytest.approx(2 * 1 / (2 + 2))

@@ -1,0 +1,166 @@
+"""The figures of numbers: heat map, Gram consistency, gain against cost, and which images are chosen."""
+
+import numpy as np
+import pytest
+
+from gramloop.errors import GramLoopError
+from gramloop.report.figures.consistency import consistency_of, gram_consistency
+from gramloop.report.figures.cost import Point, gain_against_cost
+from gramloop.report.figures.exemplars import choose, parse
+from gramloop.report.figures.heat import Gains, severity_heat, signed
+
+RNG = np.random.default_rng(5)
+TABLE = {(name, s): float(RNG.normal()) for name in ("fog", "gaussian_noise", "jpeg") for s in (1, 3, 5)}
+
+
+def words_in(figure):
+    return [text.get_text() for axes in figure.axes for text in axes.texts]
+
+
+def test_heat_map_prints_every_cell_its_means_and_its_scale():
+    drawn = severity_heat(Gains.of(TABLE, "mIoU", "gramloop"))
+    values = np.array(list(TABLE.values())).reshape(3, 3)
+    expected = [*values.ravel(), *values.mean(axis=1), *values.mean(axis=0), values.mean()]
+    printed = [word for word in words_in(drawn.figure) if word != "severity"]
+    assert sorted(printed) == sorted(signed(each, 2) for each in expected)
+    axes, bar = drawn.figure.axes
+    assert [tick.get_text() for tick in axes.get_yticklabels()] == ["fog", "gaussian noise", "JPEG", "mean"]
+    low, high = bar.get_xlim()
+    assert low == -high == -np.abs(values).max()
+    assert f"{signed(values.max(), 3)}" in drawn.alt
+    assert f"{(values > 0).sum()} of 9 conditions gain" in drawn.caption
+
+
+def test_cells_without_a_result_are_hatched_and_leave_no_mean():
+    drawn = severity_heat(Gains.of({**TABLE, ("fog", 3): float("nan")}, "AP", "gramloop"))
+    hatched = [patch for patch in drawn.figure.axes[0].patches if patch.get_hatch()]
+    assert len(hatched) == 4  # the cell, the means of its row and column, and the mean of all
+    assert "1 of 9 cells have no result yet" in drawn.caption
+    assert "mean over all" not in drawn.caption
+
+
+def test_domains_have_one_column():
+    drawn = severity_heat(Gains.of({("sketch", 0): 1.0, ("tattoo", 0): -2.0}, "AP", "gramloop"))
+    assert sorted(words_in(drawn.figure)) == ["+1.00", "−0.50", "−2.00"]
+    assert "severity" not in drawn.caption
+
+
+def test_a_heat_map_before_any_result():
+    drawn = severity_heat(Gains.of({("fog", 1): float("nan")}, "AP", "gramloop"))
+    assert "No condition is complete yet" in drawn.caption
+    with pytest.raises(GramLoopError, match=r"\(2, 1\) values"):
+        Gains(["a", "b"], [1], np.zeros((1, 1)), "AP", "gramloop")
+
+
+@pytest.mark.parametrize(
+    ("value", "said"), [(-0.004, "0.00"), (0.0, "0.00"), (-0.006, "−0.01"), (2, "+2.00")]
+)
+def test_signed(value, said):
+    assert signed(value, 2) == said
+
+
+def test_consistency_is_a_ratio_of_sums():
+    rng = np.random.default_rng(0)
+    drifts = {
+        (name, severity): {kind: rng.uniform(0.1, 1, 7) for kind in ("raw", "uniform", "gated")}
+        for name in ("fog", "snow", "jpeg")
+        for severity in (1, 2)
+    }
+    data = consistency_of(drifts)
+    for place, name in enumerate(data.names):
+        total = {
+            kind: sum(drifts[name, s][kind].sum() for s in (1, 2)) for kind in ("raw", "uniform", "gated")
+        }
+        assert data.gated[place] == pytest.approx(total["gated"] / total["raw"], rel=1e-12)
+        assert data.uniform[place] == pytest.approx(total["uniform"] / total["raw"], rel=1e-12)
+    nearer = sum(each["gated"].sum() < each["uniform"].sum() for each in drifts.values())
+    assert (data.conditions_below, data.conditions, data.images) == (nearer, 6, 42)
+
+    drawn = gram_consistency(data)
+    (axes,) = drawn.figure.axes
+    order = np.argsort(data.gated)
+    assert [tick.get_text() for tick in axes.get_yticklabels()] == [
+        data.names[i].replace("jpeg", "JPEG") for i in order
+    ]
+    marks = {line.get_label(): line.get_xdata() for line in axes.get_lines()}
+    np.testing.assert_array_equal(marks["Gram-gated"], data.gated[order])
+    np.testing.assert_array_equal(marks["uniform, matched"], data.uniform[order])
+    assert list(marks["ungated (= 1)"]) == [1.0, 1.0]
+    said = [text.get_text() for text in drawn.figure.texts]
+    assert f"gated below uniform in {int((data.gated < data.uniform).sum())} of 3" in said
+
+
+def test_consistency_refuses_what_is_not_paired():
+    with pytest.raises(GramLoopError, match="fog/1 were not measured on the same images"):
+        consistency_of({("fog", 1): {"raw": np.ones(3), "uniform": np.ones(2), "gated": np.ones(3)}})
+    with pytest.raises(GramLoopError, match="there is no ratio"):
+        consistency_of({("fog", 1): dict.fromkeys(("raw", "uniform", "gated"), np.zeros(3))})
+
+
+def test_cost_shows_points_with_their_intervals_side_by_side():
+    points = [
+        Point("gramloop", 2.35, 0.06, 0.04, 0.08),
+        Point("matched", 2.35, -0.01),
+        Point("loop", 1.15, 0.0),
+    ]
+    drawn = gain_against_cost(points, "mIoU")
+    (axes,) = drawn.figure.axes
+    bars = axes.containers
+    assert [float(bar.lines[0].get_ydata()[0]) for bar in bars] == [0.06, -0.01, 0.0]
+    places = [float(bar.lines[0].get_xdata()[0]) for bar in bars]
+    assert places[0] < 2.35 < places[1]
+    assert places[2] == 1.15
+    ends = bars[0].lines[2][0].get_segments()[0][:, 1]
+    np.testing.assert_allclose(sorted(ends), [0.04, 0.08])
+    assert not bars[1].has_yerr
+    assert "gramloop, 2.35×: +0.060 [+0.040, +0.080]" in drawn.alt
+    with pytest.raises(GramLoopError, match="at least one method"):
+        gain_against_cost([], "mIoU")
+
+
+def test_exemplars_are_best_worst_and_median_and_say_so():
+    chosen = choose({"a": -3.0, "b": 5.0, "c": 0.4, "d": float("nan"), "e": 0.1, "f": 0.0}, "points")
+    assert list(chosen) == ["b", "a", "e"]
+    assert chosen["b"] == "largest gain of 5 images kept, +5.0 points"
+    assert chosen["a"].startswith("largest loss of 5 images kept, −3.0")
+    assert chosen["e"].startswith("typical (median)")
+
+
+def test_exemplars_do_not_call_a_gain_a_loss():
+    assert [words.split(" of ")[0] for words in choose({1: 1.0, 2: 2.0, 3: 3.0}, "p").values()] == [
+        "largest gain",
+        "smallest gain",
+        "typical (median)",
+    ]
+    assert next(iter(choose({1: -1.0, 2: -2.0}, "p").values())).startswith("smallest loss")
+    assert list(choose({1: 0.5}, "p")) == [1]
+    assert choose({1: float("nan")}, "p") == {}
+
+
+def test_an_exemplar_is_named_by_condition_and_image():
+    assert parse("fog/3:scene:7") == ("fog/3", "scene:7")
+    with pytest.raises(GramLoopError, match="CONDITION:IMAGE"):
+        parse("fog/3")
+
+
+@pytest.mark.parametrize("kind", ["png", "pdf"])
+def test_the_same_figure_has_the_same_bytes(kind):
+    def once():
+        return getattr(severity_heat(Gains.of(TABLE, "mIoU", "gramloop")), kind)()
+
+    first = once()
+    assert first == once()
+    if kind == "pdf":
+        assert b"/FontFile2" in first  # fonts are inside, as outlines
+        assert b"/Type3" not in first
+        assert b"CreationDate" not in first
+
+
+def test_figures_leave_the_callers_matplotlib_alone():
+    import matplotlib
+
+    with matplotlib.rc_context({"font.size": 31.0, "savefig.dpi": 17}):
+        before = dict(matplotlib.rcParams)
+        other = severity_heat(Gains.of(TABLE, "mIoU", "gramloop")).png()
+        assert dict(matplotlib.rcParams) == before
+    assert other == severity_heat(Gains.of(TABLE, "mIoU", "gramloop")).png()
