@@ -1,0 +1,152 @@
+"""``gramloop diagnose`` on the embedded model, on files and on a folder of transformers."""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "models"))
+from golden import load_golden
+from gramloop.cli import main
+from gramloop.config import ReplayConfig
+from gramloop.data.scenes import scene
+from gramloop.demo.experiment import default_replay
+from gramloop.models.hf import transformers_module
+from gramloop.models.tiny import load_tiny
+from gramloop.report.diagnose import diagnose
+from gramloop.settings import write_replay
+from gramloop.tasks.images import to_tensor
+
+
+@pytest.fixture(scope="module")
+def photo(tmp_path_factory):
+    path = tmp_path_factory.mktemp("photos") / "boat.png"
+    Image.fromarray(scene(3, 96).image).save(path)
+    return path
+
+
+def run(*words):
+    return main(["diagnose", *map(str, words)])
+
+
+def test_figure_and_numbers_of_an_image(photo, tmp_path, capsys):
+    assert run(photo, "--out", tmp_path, "--short-side", 96) == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        f"boat.diagnosis.{kind}" for kind in ("json", "pdf", "png")
+    ]
+    said = json.loads((tmp_path / "boat.diagnosis.json").read_text())
+    pixels = to_tensor(scene(3, 96).image)
+    expected = diagnose(load_tiny(), pixels, default_replay())
+    (entry,) = said["conditions"]
+    assert {name: entry[name] for name in expected.as_json()} == expected.as_json()
+    assert said["replay"]["window"] == list(default_replay().window)
+    assert "blocks" in capsys.readouterr().out
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert run(photo, "--out", tmp_path, "--short-side", 96) == 0
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_clean_stands_beside_every_severity(photo, tmp_path):
+    shifted = ["--shift", "impulse_noise", "--severity", 3, 10]
+    options = ["--short-side", 96, "--window", 8, 9, "--replays", 1]
+    assert run(photo, "--out", tmp_path, *shifted, *options) == 0
+    said = json.loads((tmp_path / "boat.diagnosis.json").read_text())
+    assert [(each["shift"], each["severity"]) for each in said["conditions"]] == [
+        (None, 0),
+        ("impulse_noise", 3),
+        ("impulse_noise", 10),
+    ]
+    assert said["replay"]["window"] == [8, 9]
+    drifts = [each["replays"][0]["drift"]["mean"] for each in said["conditions"]]
+    assert len(set(drifts)) == 3
+    assert (
+        Image.open(tmp_path / "boat.diagnosis.png").width > 1400
+    )  # full width: a row of four panels for each
+
+
+def test_names_of_both_kinds_can_be_told_apart(photo, tmp_path):
+    found = {}
+    for name in ("contrast", "contrast-p", "contrast-c"):
+        out = tmp_path / name
+        assert run(photo, "--out", out, "--shift", name, "--severity", 5, "--short-side", 96) == 0
+        found[name] = json.loads((out / "boat.diagnosis.json").read_text())["conditions"][1]["post_drift"]
+    assert found["contrast"] == found["contrast-c"] != found["contrast-p"]
+
+
+def test_results_are_not_taken_for_images(photo, tmp_path):
+    Image.open(photo).save(tmp_path / "boat.png")
+    for _ in range(2):
+        assert run(tmp_path, "--out", tmp_path, "--short-side", 96) == 0
+    assert len(list(tmp_path.iterdir())) == 4
+
+
+def test_a_file_of_weights_and_settings(photo, tmp_path):
+    golden = load_golden("backbone_s").weights
+    torch.save(golden, tmp_path / "backbone.pth")
+    write_replay(tmp_path / "replay.json", ReplayConfig(window=(1, 1), replays=3))
+    options = [
+        "--backbone",
+        tmp_path / "backbone.pth",
+        "--replay",
+        tmp_path / "replay.json",
+        "--short-side",
+        64,
+    ]
+    assert run(photo, "--out", tmp_path / "out", *options, "--replays", 1) == 0
+    said = json.loads((tmp_path / "out" / "boat.diagnosis.json").read_text())
+    assert (said["replay"]["window"], said["replay"]["replays"]) == ([1, 1], 1)
+    assert said["conditions"][0]["grid"] == [4, 4]
+
+
+def test_a_transformers_folder_of_another_family(photo, tmp_path):
+    library = transformers_module("models.vit")
+    torch.manual_seed(0)
+    config = library.ViTConfig(
+        hidden_size=32,
+        num_hidden_layers=4,
+        num_attention_heads=2,
+        intermediate_size=64,
+        image_size=64,
+        patch_size=8,
+    )
+    library.ViTModel(config).save_pretrained(tmp_path / "vit")
+    options = ["--backbone", tmp_path / "vit", "--window", 1, 2, "--short-side", 64]
+    assert run(photo, "--out", tmp_path / "out", *options) == 0
+    said = json.loads((tmp_path / "out" / "boat.diagnosis.json").read_text())
+    assert said["conditions"][0]["grid"] == [8, 8]
+    assert said["conditions"][0]["blocks"] == 4 + 2 * (2 + 1) + 1
+    assert np.isfinite(said["conditions"][0]["post_drift"]["mean"])
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--shift", "rain"], "there is no shift 'rain'"),
+        (["--severity", "3"], "--severity belongs to --shift"),
+        (["--window", "9", "12"], "reaches past the last block"),
+        (["--short-side", "90"], "multiple of the patches' side, 8"),
+        (["--backbone", "none.pth"], "none.pth does not exist"),
+        (["--strength", "half"], "--strength is a number"),
+        (["--replays", "0"], "nothing to diagnose"),
+        (["--model", "tiny", "--head", "x.pth"], "leave it out"),
+        (["--task", "detect"], "--head FILE is missing"),
+        (["--device", "nowhere"], "is not on this machine"),
+        (["--shift", "fog", "--severity", "9"], "severity 9 of fog"),
+    ],
+)
+def test_misuse_is_one_sentence(photo, tmp_path, capsys, options, words):
+    assert run(photo, "--out", tmp_path / "out", *options) == 2
+    said = capsys.readouterr().err
+    assert words in said
+    assert "Traceback" not in said
+
+
+def test_one_bad_image_costs_one_sentence(photo, tmp_path, capsys):
+    (tmp_path / "bad.png").write_bytes(b"no image")
+    assert run(tmp_path / "bad.png", photo, "--out", tmp_path / "out", "--short-side", 96) == 2
+    assert "bad.png" in capsys.readouterr().err
+    assert (tmp_path / "out" / "boat.diagnosis.png").is_file()
