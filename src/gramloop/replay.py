@@ -94,9 +94,9 @@ class Replay:
                     drift = self.probe.drift(run(place.end + 1, place.probe, proposal))
             if replay == 0 and drift is not None and self._decides_by_drift:
                 shares = self._shares_by_drift(drift)
-                if passed_over(shares):
-                    return Z
             Z = self._accept(Z, proposal, drift, shares)
+            if replay == 0 and shares is not None and passed_over(shares):
+                break
         return Z
 
     @property

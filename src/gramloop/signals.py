@@ -7,11 +7,17 @@ are known before anything is replayed. How far a proposal moves, and its drift, 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from gramloop.config import Adaptive
 from gramloop.gate import masked_median
+from gramloop.hosts import Host
 
 _TINY = 1e-12
 
@@ -48,6 +54,62 @@ def share(rule: Adaptive, signal: Tensor) -> Tensor:
     else:
         scale = ((signal.float() - rule.off) / (rule.full - rule.off)).clamp(0.0, 1.0)
     return torch.where(signal.isfinite(), scale, 0.0)
+
+
+@dataclass
+class Observed:
+    """Signals of the ordinary pass at every block: lists by block, one entry per image seen."""
+
+    length: list[list[float]] = field(default_factory=list)
+    spread: list[list[float]] = field(default_factory=list)
+
+    def means(self) -> dict[str, list[float]]:
+        """The mean over images at every block, by signal."""
+        return {
+            name: [sum(each) / len(each) if each else float("nan") for each in getattr(self, name)]
+            for name in ("length", "spread")
+        }
+
+
+@contextmanager
+def observing(host: Host) -> Iterator[Observed]:
+    """Measure the ordinary pass of every forward at every block, whatever replay is attached meanwhile.
+
+    A replay calls ``block.forward`` too. What is ordinary is the first call since the host began a forward;
+    the host alone calls blocks as modules, which is what the hook before its first block sees.
+    """
+    seen = Observed([[] for _ in host.blocks], [[] for _ in host.blocks])
+    waiting: set[int] = set()
+
+    def begin(*_: Any) -> None:
+        waiting.update(range(host.depth))
+
+    def watched(index: int, forward: Any) -> Any:
+        def run(*args: Any, **kwargs: Any) -> Any:
+            output = forward(*args, **kwargs)
+            if index in waiting:
+                waiting.discard(index)
+                states = output if isinstance(output, Tensor) else output[0]
+                patches = states.detach()[:, host.prefix :]
+                seen.length[index] += length(patches).tolist()
+                seen.spread[index] += spread(patches).tolist()
+            return output
+
+        return run
+
+    before: list[tuple[nn.Module, Any]] = [(block, vars(block).get("forward")) for block in host.blocks]
+    handle = host.blocks[0].register_forward_pre_hook(begin)
+    for index, (block, _) in enumerate(before):
+        vars(block)["forward"] = watched(index, block.forward)
+    try:
+        yield seen
+    finally:
+        handle.remove()
+        for block, own in before:
+            if own is None:
+                del vars(block)["forward"]
+            else:
+                vars(block)["forward"] = own
 
 
 def _lengths(patches: Tensor) -> Tensor:

@@ -115,7 +115,7 @@ class Mask2FormerSegmentor(nn.Module):
 
 def load_segmentor(
     head: str | Path,
-    backbone: Backbone | str | Path | None = None,
+    backbone: TappedViT | str | Path | None = None,
     *,
     device: torch.device | str = "cpu",
     verify: bool = False,
@@ -131,8 +131,10 @@ def load_segmentor(
         if not inner.shapes:
             raise GramLoopError(f"{checkpoint.path} holds the head alone; its backbone must be given too")
         backbone = load_backbone(inner, device=device)
-    elif not isinstance(backbone, Backbone):
+    elif isinstance(backbone, str | Path):
         backbone = load_backbone(backbone, device=device, verify=verify)
+    if not isinstance(backbone, Backbone):
+        raise GramLoopError(f"{checkpoint.path} needs a DINOv3 backbone, not a {type(backbone).__name__}")
     if shape.channels != backbone.shape.width:
         raise GramLoopError(
             f"{checkpoint.path} was made for a backbone of width {shape.channels}, "

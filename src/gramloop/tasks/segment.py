@@ -21,9 +21,10 @@ from torch import Tensor
 from gramloop.config import ReplayConfig, route
 from gramloop.errors import GramLoopError
 from gramloop.loop import Loop, attached
-from gramloop.models.backbone import Backbone, Tap, load_backbone
+from gramloop.models.dinov2 import load_any_backbone
 from gramloop.models.linear import LinearSegmentor, load_linear_head
 from gramloop.models.segmentor import SegmentationModel, load_segmentor
+from gramloop.models.taps import Tap, TappedViT
 from gramloop.tasks.images import (
     SATELLITE,
     WEB,
@@ -71,7 +72,7 @@ class Segmentation:
     labels: NDArray[np.int32]  # (H, W)
     scores: NDArray[np.float32] | None  # (classes, H, W), a softmax; only when asked for
     trace: ReplayMaps | None  # only of a replayed prediction
-    blocks: int  # transformer blocks executed per crop
+    blocks: int  # transformer blocks executed per crop; the mean where an adaptive replay passes over some
 
 
 @dataclass(frozen=True)
@@ -181,21 +182,22 @@ class Segmenter:
     def _run(
         self, pixels: Tensor, loop: Loop | None, paired: bool
     ) -> tuple[list[Tensor], ReplayMaps | None, int]:
-        """Mean scores (classes, H, W) per version, the replay's maps, and the blocks that one crop took."""
+        """Mean scores (classes, H, W) per version, the replay's maps, and the blocks of a crop."""
         height, width = pixels.shape[-2:]
         canvases = [Canvas(height, width) for _ in range(1 + paired)]
         maps = CropMaps(height, width)
-        blocks = self.model.backbone.shape.depth
+        blocks = []
         for crops in self._batches(height, width):
             batch = torch.cat([crop.of(pixels) for crop in crops]).to(self.model.backbone.device)
             for canvas, scores in zip(canvases, self._scores(batch, loop, paired), strict=True):
                 for crop, each in zip(crops, scores, strict=True):
                     canvas.add(crop, each)
             if loop is not None:
-                blocks = loop.blocks_executed
+                blocks.append(loop.blocks_executed)
                 maps.add(crops, loop.trace)
         trace = maps.finish(self.model.backbone.shape.patch)
-        return [canvas.mean() for canvas in canvases], trace, blocks
+        mean = round(sum(blocks) / len(blocks)) if blocks else self.model.backbone.shape.depth
+        return [canvas.mean() for canvas in canvases], trace, mean
 
     def _batches(self, height: int, width: int) -> list[list[Crop]]:
         config = self.config
@@ -223,7 +225,7 @@ class Segmenter:
 
 
 def load_segmenter(
-    backbone: str | Path | Backbone | None,
+    backbone: str | Path | TappedViT | None,
     head: str | Path,
     *,
     config: SegmentConfig | None = None,
@@ -237,7 +239,7 @@ def load_segmenter(
     normalisation = WEB
     if isinstance(backbone, str | Path):
         normalisation = SATELLITE if "sat493m" in str(backbone) else WEB
-        backbone = load_backbone(backbone, device=device, verify=verify)
+        backbone = load_any_backbone(backbone, device=device, verify=verify)
     if Path(head).suffix != ".safetensors":
         return Segmenter(load_segmentor(head, backbone, device=device, verify=verify), config, normalisation)
     if backbone is None:

@@ -6,11 +6,12 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
-from gramloop.config import ReplayConfig
+from gramloop.config import Adaptive, ReplayConfig
 from gramloop.errors import GramLoopError
+from gramloop.tune.adapting import best_rule, switched
 from gramloop.tune.journal import Journal
 from gramloop.tune.schedule import ETA, FINALISTS, Schedule, Stage, plan_schedule
 from gramloop.tune.space import Space, multiplier
@@ -34,6 +35,7 @@ class Options:
     caution: standard errors that are taken off a gain when candidates are ranked.
     objective: the gain, or the gain per ordinary forward that the replay adds.
     max_cost: no candidate that costs more than so many ordinary forwards.
+    adaptive: also look for a rule per candidate that replays some images only (`gramloop.tune.adapting`).
     block: consecutive images that belong together, as frames of a video.
     unseen: families kept from the search; a third of them by default.
     """
@@ -43,6 +45,7 @@ class Options:
     caution: float = 1.0
     objective: Literal["gain", "gain-per-cost"] = "gain"
     max_cost: float | None = None
+    adaptive: bool = True
     eta: int = ETA
     finalists: int = FINALISTS
     block: int = 1
@@ -66,7 +69,7 @@ class Options:
 class Standing:
     """A candidate with its worth on some part of the data."""
 
-    number: int  # in the plan
+    number: int  # in the plan; the adaptive twin of a candidate has the numbers behind these
     config: ReplayConfig
     cost: float
     worth: Worth
@@ -158,12 +161,13 @@ def run_search(
     cells = search.search_cells()
     for number, rung in enumerate(search.schedule.rungs):
         run.measure(cells[rung.cells - rung.fresh : rung.cells], alive)
-        standings = run.standings(alive, cells[: rung.cells])
+        standings = run.standings(alive, cells[: rung.cells], ruled=True)
         rungs = search.schedule.rungs
         keep = rungs[number + 1].candidates if number + 1 < len(rungs) else search.schedule.finalists
         alive = sorted(one.number for one in standings[:keep])
     deciding = search.cells("decide", search.schedule.decide.images)
     run.measure(deciding, alive)
+    alive += run.add_twins(alive, cells[: _measured_cells(search)])
     finalists = run.standings(alive, deciding, strict=cells[: _measured_cells(search)])
     winner = next((one for one in finalists if run.passes(one)), None)
     leader = winner or finalists[0]
@@ -185,6 +189,28 @@ class _Run:
         self.predictions = 0
         self.failures: dict[str, None] = {}
         self._table: dict[tuple[str, str], dict[str, Any]] = {}
+        self._configs = list(search.candidates)
+        self._twins: dict[int, int] = {}  # an adaptive candidate: the one that it is made from
+
+    def add_twins(self, candidates: Sequence[int], cells: Sequence[Cell]) -> list[int]:
+        """For every candidate with a rule that gains, the same with this rule; their numbers."""
+        found = []
+        for number in candidates:
+            if (ruled := self._best_rule(number, cells)) is not None:
+                found.append(len(self._configs))
+                self._twins[found[-1]] = number
+                self._configs.append(replace(self._configs[number], adaptive=ruled[0]))
+        return found
+
+    def _best_rule(self, number: int, cells: Sequence[Cell]) -> tuple[Adaptive, Worth] | None:
+        config, options, subject = self._configs[number], self.search.options, self.search.subject
+        if not options.adaptive or config.adaptive is not None or config.update_at == "final":
+            return None
+        measured = self.measured(number, cells)
+        _, end = config.window or (0, 0)
+        return best_rule(
+            subject.task, subject.categories, measured, end, options.clean_tolerance, options.caution
+        )
 
     def measure(self, cells: Sequence[Cell], candidates: Sequence[int]) -> None:
         """See that all candidates are measured on all cells."""
@@ -200,29 +226,55 @@ class _Run:
             self._take(job, self.journal.done[key])
 
     def measured(self, candidate: int, cells: Iterable[Cell]) -> dict[str, list[Measured]]:
-        """One candidate on the cells that could be used, by condition."""
+        """One candidate on the cells that could be used, by condition.
+
+        An adaptive twin that was not run itself is put together from what its candidate did.
+        """
         found: dict[str, list[Measured]] = {}
+        origin = self._twins.get(candidate, candidate)
         for key, placed in cells:
             row = self._table.get((key, placed.image_id))
             if row is not None:
-                statistic, blocks = row["replayed"][candidate]
-                one = Measured(placed, row["ordinary"], statistic, row["truth"], blocks)
+                itself = candidate in row["replayed"]
+                statistic, blocks = row["replayed"][candidate if itself else origin]
+                one = Measured(placed, row["ordinary"], statistic, row["truth"], blocks, row["signals"])
+                if not itself:
+                    one = self._as_ruled(candidate, one)
                 found.setdefault(key, []).append(one)
         return found
 
+    def _as_ruled(self, twin: int, one: Measured) -> Measured:
+        config = self._configs[twin]
+        assert config.adaptive is not None
+        assert config.window is not None
+        [ruled] = switched({"": [one]}, config.adaptive, config.window[1])[""]
+        return one if ruled is one else replace(ruled, blocks=self.search.subject.depth)
+
     def standings(
-        self, candidates: Sequence[int], cells: Sequence[Cell], strict: Sequence[Cell] | None = None
+        self,
+        candidates: Sequence[int],
+        cells: Sequence[Cell],
+        strict: Sequence[Cell] | None = None,
+        ruled: bool = False,
     ) -> list[Standing]:
-        """Candidates, best first; ``strict`` adds cells to those that clean images are judged on."""
+        """Candidates, best first.
+
+        ``strict`` adds cells to those that clean images are judged on. With ``ruled`` a candidate stands as
+        its best rule would have it, if that is better: rungs must not drop what helps some images only.
+        """
         found = []
+        quick = self.search.subject.task == "semantic"  # precision takes too long to try dozens of rules
         for number in candidates:
             value = self._worth(number, cells)
+            if ruled and quick and (rule := self._best_rule(number, cells)) is not None:
+                caution, tolerance = self.search.options.caution, self.search.options.clean_tolerance
+                if not value.harmless(tolerance) or rule[1].cautious(caution) > value.cautious(caution):
+                    value = rule[1]
             if strict is not None:
                 clean = [cell for cell in (*strict, *cells) if cell[0] == CLEAN]
                 over_all = self._worth(number, clean)
                 value = Worth(value.gain, value.error, value.freedom, over_all.clean, over_all.clean_error)
-            config = self.search.candidates[number]
-            found.append(Standing(number, config, multiplier(config, self.search.subject.depth), value))
+            found.append(Standing(number, self._configs[number], self._cost(number, cells), value))
         tolerance = self.search.options.clean_tolerance
 
         def key(one: Standing) -> tuple[bool, float]:
@@ -238,7 +290,7 @@ class _Run:
     def passes(self, one: Standing) -> bool:
         """Whether a finalist beats no replay, each with its share of the allowed error."""
         options = self.search.options
-        each = 1 - (1 - options.confidence) / self.search.schedule.finalists
+        each = 1 - (1 - options.confidence) / (self.search.schedule.finalists + len(self._twins))
         return one.worth.harmless(options.clean_tolerance) and one.worth.beats_nothing(each)
 
     def _value(self, one: Standing) -> float:
@@ -250,13 +302,21 @@ class _Run:
         extra = max(one.cost - 1, 1e-9)
         return cautious / extra if cautious > 0 else cautious * extra
 
+    def _cost(self, number: int, cells: Sequence[Cell]) -> float:
+        """Blocks executed per block of the ordinary forward; a twin's is the mean over the cells."""
+        depth = self.search.subject.depth
+        if number not in self._twins:
+            return multiplier(self._configs[number], depth)
+        blocks = [one.blocks for each in self.measured(number, cells).values() for one in each]
+        return sum(blocks) / len(blocks) / depth if blocks else math.nan
+
     def _worth(self, number: int, cells: Sequence[Cell]) -> Worth:
         subject = self.search.subject
         return worth(subject.task, subject.categories, self.measured(number, cells))
 
     def _job(self, cell: Cell, candidates: Sequence[int]) -> Job:
         key, placed = cell
-        configs = tuple(self.search.candidates[number] for number in candidates)
+        configs = tuple(self._configs[number] for number in candidates)
         return Job(key, placed.position, placed.image_id, tuple(candidates), configs)
 
     def _take(self, job: Job, result: Mapping[str, Any]) -> None:
@@ -264,7 +324,12 @@ class _Run:
             self.failures[f"{job.condition}, image {job.image_id}: {result['failed']}"] = None
             return
         self.predictions += len(job.candidates)
-        empty = {"ordinary": result["ordinary"], "truth": result.get("truth"), "replayed": {}}
+        empty = {
+            "ordinary": result["ordinary"],
+            "truth": result.get("truth"),
+            "signals": result.get("signals"),
+            "replayed": {},
+        }
         row = self._table.setdefault((job.condition, job.image_id), empty)
         each = zip(job.candidates, result["replayed"], result["blocks"], strict=True)
         row["replayed"].update({number: (statistic, blocks) for number, statistic, blocks in each})

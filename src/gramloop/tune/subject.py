@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from typing import Any
@@ -15,7 +16,9 @@ from gramloop.data.records import DataSet, Instances, Record, Task
 from gramloop.data.shifted import Shift, shift_data_set
 from gramloop.data.suites import Condition
 from gramloop.errors import GramLoopError
+from gramloop.hosts import Host, find_host
 from gramloop.metrics.miou import count
+from gramloop.signals import observing
 
 PREPARED = 4  # images kept ready, since jobs on one image follow each other
 Statistic = dict[str, Any]  # plain lists of numbers, from which any score follows
@@ -137,6 +140,7 @@ class Bench:
     def __init__(self, subject: Subject) -> None:
         self.subject = subject
         self.predictor = subject.make_predictor()
+        self._host = _host(self.predictor)
         self._records = lru_cache(2)(subject.open_records)  # conditions come one after the other
         self._shown = lru_cache(PREPARED)(self._show)
 
@@ -147,7 +151,8 @@ class Bench:
             return {"job": job.key, "failed": shown}
         image, truth, ignored = shown
         first, *others = job.configs
-        pair = self.predictor.predict(image, first, paired=True, trace=False)
+        with observing(self._host) if self._host is not None else nullcontext() as observed:
+            pair = self.predictor.predict(image, first, paired=True, trace=False)
         found = [pair.replayed, *(self.predictor.predict(image, each, trace=False) for each in others)]
         result = {
             "job": job.key,
@@ -155,6 +160,8 @@ class Bench:
             "replayed": [self._statistic(each, truth, ignored) for each in found],
             "blocks": [int(each.blocks) for each in found],
         }
+        if observed is not None:
+            result["signals"] = observed.means()
         if self.subject.task == "detection":
             result["truth"] = {
                 "boxes": truth.boxes.tolist(),
@@ -202,6 +209,15 @@ def _itself(predictor: Any) -> Any:
 
 def _kind(suite: str) -> Any:
     return "p" if suite.endswith("-p") else "c"
+
+
+def _host(predictor: Any) -> Host | None:
+    """The ViT inside a predictor, where it can be found."""
+    for place in (predictor, getattr(predictor, "model", None)):
+        vit = getattr(getattr(place, "backbone", None), "model", None)
+        if vit is not None:
+            return find_host(vit)
+    return None
 
 
 def _depth(predictor: Any) -> int:

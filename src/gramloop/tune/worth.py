@@ -33,6 +33,7 @@ class Measured:
     replayed: Mapping[str, Any]
     truth: Mapping[str, Any] | None
     blocks: int
+    signals: Mapping[str, Sequence[float]] | None = None  # of the ordinary pass, by name and block
 
 
 @dataclass(frozen=True)
