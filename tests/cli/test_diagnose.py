@@ -15,6 +15,7 @@ from gramloop.cli import main
 from gramloop.config import ReplayConfig
 from gramloop.data.scenes import scene
 from gramloop.demo.experiment import default_replay
+from gramloop.models.detector import BACKBONE_PREFIX
 from gramloop.models.hf import transformers_module
 from gramloop.models.tiny import load_tiny
 from gramloop.report.diagnose import diagnose
@@ -120,6 +121,27 @@ def test_a_transformers_folder_of_another_family(photo, tmp_path):
     assert said["conditions"][0]["grid"] == [8, 8]
     assert said["conditions"][0]["blocks"] == 4 + 2 * (2 + 1) + 1
     assert np.isfinite(said["conditions"][0]["post_drift"]["mean"])
+
+
+@pytest.mark.parametrize("task", ["segment", "detect"])
+def test_a_head_looks_through_its_own_windows(photo, tmp_path, task):
+    name = {"segment": "segmentor", "detect": "detector"}[task]
+    weights = load_golden(name).weights
+    files = ["--head", tmp_path / "head.pth"]
+    if task == "detect":
+        inner = {key: value for key, value in weights.items() if key.startswith(BACKBONE_PREFIX)}
+        torch.save(
+            {key.removeprefix(BACKBONE_PREFIX): each for key, each in inner.items()}, tmp_path / "b.pth"
+        )
+        weights = {"model": {key: value for key, value in weights.items() if key not in inner}}
+        files += ["--backbone", tmp_path / "b.pth"]
+    torch.save(weights, tmp_path / "head.pth")
+    options = ["--task", task, "--short-side", 96, "--window", 3, 4]
+    assert run(photo, "--out", tmp_path / "out", *files, *options) == 0
+    (entry,) = json.loads((tmp_path / "out" / "boat.diagnosis.json").read_text())["conditions"]
+    assert entry["grid"] == [6, 6]
+    assert entry["replays"][0]["accepted_displacement"] is None
+    assert 0 < entry["replays"][0]["mean_gate"] <= 1
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from gramloop.report.figures.style import (
     Sheet,
     bare,
     photograph,
+    share,
     shrunk,
     styled,
 )
@@ -194,7 +195,7 @@ def _words(rows: Sequence[Diagnosed], high: float) -> tuple[str, str]:
         drift, gate, post = _notes(row)
         before = float(np.nanmean(row.drift))
         left = row.post is not None and before > 0
-        kept = f", {float(np.nanmean(row.post)) / before:.0%} of it" if left else ""
+        kept = f", {share(float(np.nanmean(row.post)), before)} of it" if left else ""
         said.append(f"{row.label}: proposal drift {drift}, gate {gate}, post-gating drift {post}{kept}.")
     if len(rows) == 1:
         return f"{rows[0].label[:1].upper()}{rows[0].label[1:]}. {caption}", " ".join(said)

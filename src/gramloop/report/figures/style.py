@@ -157,3 +157,9 @@ def words_width(words: str, size: float) -> float:
 def spoken(name: str) -> str:
     """A condition's name as one says it: ``gaussian_noise`` is gaussian noise, jpeg JPEG."""
     return name.replace("_", " ").replace("-", " ").replace("jpeg", "JPEG")
+
+
+def share(part: float, whole: float) -> str:
+    """A part in percent, with two digits where it is small: 12%, 0.26%."""
+    percent = 100 * part / whole
+    return f"{percent:.0f}%" if percent >= 10 or not percent else f"{percent:.2g}%"
