@@ -23,9 +23,10 @@ from scipy.stats import spearmanr
 
 from gramloop.config import Window
 from gramloop.data.scenes import CLASSES, scene
-from gramloop.demo.experiment import SIZE, Condition, true_labels
 from gramloop.metrics.miou import count, mean_iou
 from gramloop.models.tiny import TinyModel, load_tiny
+from gramloop.shifts.corruptions import corrupt
+from gramloop.shifts.seeds import generator
 from gramloop.tasks.images import to_tensor
 from gramloop.tasks.outputs import write_whole
 from gramloop.tune.scan import scan
@@ -34,6 +35,7 @@ from gramloop.tune.scan_scores import SCORES
 from gramloop.tune.scan_sweep import all_windows
 from window_gains import predict
 
+SIZE = 192
 SPLIT = "scan-gains"  # nothing else looks at these scenes
 SHIFTS = ("shot_noise", "motion_blur", "frost", "pixelate")  # none of the scan's own
 STRENGTHS = (1.0, 0.2)
@@ -89,13 +91,17 @@ def _counts(
 def _count_scene(tiny: TinyModel, windows: tuple[Window, ...], index: int, severity: int) -> np.ndarray:
     """(settings, conditions, 3, classes) of one scene."""
     truth = scene(index, SIZE, SPLIT)
-    conditions = (Condition("clean", 0), *(Condition(name, severity) for name in SHIFTS))
+    true_labels = np.where(truth.labels == 0, 255, truth.labels - 1).astype(np.uint8)
+    shown = [truth.image]
+    for name in SHIFTS:
+        noise = generator("scenes-c", name, severity, f"{SPLIT}-{index}")
+        shown.append(corrupt(truth.image, name, severity, noise))
     counts = [
         [
-            count(labels, true_labels(truth), len(CLASSES)).stacked()
-            for labels in predict(tiny, condition.show(truth.image, f"{SPLIT}-{index}"), windows, STRENGTHS)
+            count(labels, true_labels, len(CLASSES)).stacked()
+            for labels in predict(tiny, image, windows, STRENGTHS)
         ]
-        for condition in conditions
+        for image in shown
     ]
     return np.array(counts).swapaxes(0, 1)
 

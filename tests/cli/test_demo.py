@@ -1,26 +1,95 @@
+"""The demonstration ends in a table, a picture and a page, and starts again from what is stored."""
+
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 from PIL import Image
 
+from gramloop import cost
+from gramloop.bench.plan import read_plan
 from gramloop.cli import main
+from gramloop.data.scenes import scene
+from gramloop.models.tiny import WEIGHTS
+from gramloop.settings import read_replay
+
+SMALL = ["demo", "--quick", "--scenes", "3", "--workers", "1"]
 
 
-def test_the_demonstration_ends_in_a_table_and_a_picture(tmp_path: Path, capsys) -> None:
-    assert main(["demo", "--quick", "--scenes", "3", "--workers", "1", "--out", str(tmp_path / "made")]) == 0
-    printed = capsys.readouterr().out
-    assert "gramloop.attach(model)" in printed
-    assert re.search(r"Segmentation under shift: .*replay", printed)
-    table = (tmp_path / "made" / "demo.md").read_text()
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("demo") / "made"
+    assert main([*SMALL, "--out", str(out)]) == 0
+    return out
+
+
+def test_it_ends_in_a_table_a_picture_and_a_page(made: Path) -> None:
+    table = (made / "demo.md").read_text()
+    assert re.search(r"Segmentation under shift: .*replay", table)
+    replay = read_replay(WEIGHTS / "replay.json")
+    blocks = cost(12, replay.window, replay.replays, strength=replay.strength).blocks
+    assert f"3 unseen scenes; window {list(replay.window)}, K={replay.replays}" in table
+    assert f"12 blocks become {blocks}, both predictions included" in table
     rows = [line for line in table.splitlines() if line.startswith("| ")]
     assert [row.split("|")[1].strip() for row in rows] == [
         "condition", "clean", "gaussian noise 3", "impulse noise 3", "mean of shifts",
     ]  # fmt: skip
-    with Image.open(tmp_path / "made" / "demo.png") as picture:
+    with Image.open(made / "demo.png") as picture:
         assert picture.width > 1000
+    page = (made / "report" / "index.html").read_text()
+    assert "Gram-gated replay on the embedded model" in page
+    assert page.count("<h2") >= 6
+
+
+def test_table_and_page_say_the_same(made: Path) -> None:
+    markdown = (made / "report" / "report.md").read_text()
+    verdicts = dict(re.findall(r"\*\*scenes-c (\w+), gramloop: ([a-z ]+)\.\*\*", markdown))
+    table = (made / "demo.md").read_text()
+    for task in ("segmentation", "detection"):
+        [(words, estimate)] = re.findall(rf"{task.capitalize()} under shift: (.*) \(([+-][\d.]+)", table)
+        assert ("cannot be told" in words) == (verdicts[task] == "cannot be told")
+        told = re.search(rf"scenes-c {task}, gramloop: .* changes by ([+−][\d.]+) points", markdown)
+        assert told is not None
+        assert told.group(1).replace("−", "-") == estimate
+
+
+def test_numbers_of_the_table_are_those_stored(made: Path) -> None:
+    [place] = (made / "results").glob("scenes-c-semantic-*")
+    lines = (place / "results.csv").read_text().splitlines()
+    mean = next(line.split(",") for line in lines if line.startswith("mean,gramloop,"))
+    row = next(line for line in (made / "demo.md").read_text().splitlines() if "mean of shifts" in line)
+    cells = [cell.strip() for cell in row.strip("|").split("|")]
+    assert cells[2] == f"{float(mean[4]):.2f}"
+    assert cells[3].startswith(f"{float(mean[5]):+.2f} [")
+
+
+def test_the_scenes_are_of_a_split_of_their_own(made: Path) -> None:
+    settings = json.loads((made / "scenes-3" / "scenes.json").read_text())
+    assert (settings["split"], settings["count"]) == ("demo", 3)
+    with Image.open(made / "scenes-3" / "images" / "validation" / "00000002.png") as stored:
+        assert np.array_equal(np.asarray(stored), scene(2, 192, "demo").image)
+        assert not np.array_equal(np.asarray(stored), scene(2, 192, "val").image)
+
+
+def test_the_replay_is_the_one_stored_beside_the_weights(made: Path) -> None:
+    for place in (made / "results").iterdir():
+        methods = {method.name: method.replay for method in read_plan(place / "plan.json").methods}
+        assert methods["gramloop"] == read_replay(WEIGHTS / "replay.json")
+
+
+def test_a_second_start_predicts_nothing_again_and_says_the_same(made: Path, capsys) -> None:
+    stored = {path: path.stat().st_mtime_ns for path in (made / "results").rglob("*.parquet")}
+    table = (made / "demo.md").read_bytes()
+    assert main([*SMALL, "--out", str(made)]) == 0
+    assert {path: path.stat().st_mtime_ns for path in (made / "results").rglob("*.parquet")} == stored
+    assert (made / "demo.md").read_bytes() == table
+    printed = capsys.readouterr().out
+    assert "gramloop.attach(model)" in printed
+    assert str(made / "report" / "index.html") in printed
 
 
 @pytest.mark.parametrize(

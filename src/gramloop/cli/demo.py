@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,65 +13,82 @@ from gramloop.errors import GramLoopError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from gramloop.config import ReplayConfig
-    from gramloop.demo.experiment import Condition, Outcome
-
-_SHIFTS = ("gaussian_noise", "impulse_noise", "defocus_blur", "fog", "jpeg_compression", "contrast")
-_SEVERITY = 3
+    from gramloop.demo.experiment import Experiment
+    from gramloop.report.statistics import Gain
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the demonstration."""
-    parser.add_argument(
-        "--out", type=Path, default=Path("out/demo"), help="folder for the picture and the table"
+    parser.epilog = (
+        "DIR gets report/index.html, the same page that gramloop report makes of any evaluation, demo.png, demo.md, "
+        "and the stored results, which the same command takes up again."
     )
-    parser.add_argument("--quick", action="store_true", help="fewer scenes and shifts: about 20 seconds")
-    parser.add_argument("--scenes", type=int, help="how many unseen scenes (default 40, quick 10)")
+    parser.add_argument("--out", type=Path, default=Path("out/demo"), metavar="DIR", help="(out/demo)")
+    parser.add_argument("--quick", action="store_true", help="fewer scenes and shifts: about 25 seconds")
+    parser.add_argument("--scenes", type=int, help="how many unseen scenes (default 24, quick 8)")
     parser.add_argument("--workers", type=int, help="processes (default: one per core)")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the paired experiment, print the table, write the picture."""
+    """Run the paired evaluations, print the table, write the picture and the page."""
     from rich.console import Console
 
-    from gramloop.demo import experiment, pictures
+    from gramloop.demo.exemplars import exemplars
+    from gramloop.demo.experiment import QUICK, Size, prepare
+    from gramloop.demo.pictures import draw
+    from gramloop.demo.reporting import REPLICATES
     from gramloop.demo.table import summary
     from gramloop.tasks.outputs import make_folder, write_whole
 
-    count = args.scenes if args.scenes is not None else (10 if args.quick else 40)
-    if count < 2:
-        raise GramLoopError(f"--scenes is {count}; an interval needs at least 2")
+    size = QUICK if args.quick else Size()
+    if args.scenes is not None:
+        size = replace(size, scenes=args.scenes)
     if args.workers is not None and args.workers < 1:
         raise GramLoopError(f"--workers is {args.workers}; it is 1 or more")
     make_folder(args.out)
-    names = _SHIFTS[:2] if args.quick else _SHIFTS
-    conditions = [experiment.CLEAN, *(experiment.Condition(name, _SEVERITY) for name in names)]
-    replay = experiment.default_replay()
-    console = Console()
-    begin = time.perf_counter()
-    outcome = _with_progress(console, conditions, count, replay, args.workers)
-    table = summary(outcome)
-    console.print(table.rich())
-    write_whole(args.out / "demo.png", pictures.draw(outcome))
+    console, begin = Console(), time.perf_counter()
+    experiment = prepare(args.out, size)
+    _evaluate(console, experiment, args.workers)
+    page, gains = _report(console, experiment, args.out / "report")
+    table = summary(gains, experiment.segmentation.replay, REPLICATES)
+    write_whole(args.out / "demo.png", draw(exemplars(experiment)))
     write_whole(args.out / "demo.md", table.markdown().encode())
+    console.print(table.rich())
     console.print(
-        f"\nLook at [bold]{args.out / 'demo.png'}[/bold]: input, annotation, both predictions, drift and gate. "
-        f"({time.perf_counter() - begin:.0f} s)\n\nOn your own model it is two lines:\n"
-    )
-    console.print(
-        "    [cyan]import gramloop[/cyan]\n    [cyan]loop = gramloop.attach(model)[/cyan]   # loop.detach() undoes it\n"
+        f"\nThe whole report, tables and figures: [bold]{page}[/bold]\n"
+        f"Three scenes with both predictions, drift and gate: [bold]{args.out / 'demo.png'}[/bold] "
+        f"({time.perf_counter() - begin:.0f} s)\n\nOn your own model it is two lines:\n\n"
+        "    [cyan]import gramloop[/cyan]\n"
+        "    [cyan]loop = gramloop.attach(model)[/cyan]   # loop.detach() undoes it\n",
+        soft_wrap=True,
     )
     return 0
 
 
-def _with_progress(
-    console: Console, conditions: Sequence[Condition], count: int, replay: ReplayConfig, workers: int | None
-) -> Outcome:
+def _evaluate(console: Console, experiment: Experiment, workers: int | None) -> None:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from gramloop.demo import experiment
+    from gramloop.bench.engines import Done
+    from gramloop.bench.evaluate import Watcher
+    from gramloop.demo.experiment import run as run_all
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console) as progress:
-        task = progress.add_task("Unseen scenes, ordinary and replayed", total=len(conditions) * count)
-        return experiment.run(conditions, range(count), replay, lambda: progress.advance(task), workers)
+        total = sum(part.plan.images for part in experiment.parts)
+        task = progress.add_task("Unseen scenes, ordinary and replayed", total=total)
+
+        class Bar(Watcher):
+            def found(self, done: Done) -> None:
+                progress.advance(task, len(done.unit))
+
+            def images(self, number: int) -> None:
+                progress.advance(task, number)
+
+        run_all(experiment, Bar(), workers)
+
+
+def _report(console: Console, experiment: Experiment, folder: Path) -> tuple[Path, list[Gain]]:
+    from gramloop.demo.reporting import make_report
+
+    with console.status("Report") as status:
+        return make_report(experiment, folder, lambda now: status.update(f"Report: {now}"))

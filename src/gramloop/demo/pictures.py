@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from io import BytesIO
 from typing import Any
 
@@ -11,7 +12,7 @@ from matplotlib.patches import Patch, Rectangle
 from numpy.typing import NDArray
 
 from gramloop.data.scenes import CLASSES, THINGS
-from gramloop.demo.experiment import Outcome, Seen, true_labels
+from gramloop.demo.exemplars import Exemplar
 from gramloop.tasks.detect import Detection
 
 LEAST_SCORE = 0.4  # as in the paper's pictures; for display only
@@ -23,27 +24,8 @@ _COLOURS = {
 }  # fmt: skip
 
 
-def accuracy_gain(seen: Seen) -> float:
-    """Percentage points of labelled pixels that the replayed prediction gets right in addition."""
-    truth = true_labels(seen.truth)
-    known = truth != 255
-    right = [
-        (version.labels[known] == truth[known]).mean()
-        for version in (seen.segmentation.ordinary, seen.segmentation.replayed)
-    ]
-    return float(100 * (right[1] - right[0]))
-
-
-def exemplars(outcome: Outcome) -> list[tuple[str, Seen]]:
-    """The largest gain, the median and the largest loss among the shifted images, in that order."""
-    shifted = sorted((s for s in outcome.seen.values() if s.condition.severity), key=accuracy_gain)
-    chosen = {"largest gain": shifted[-1], "median": shifted[len(shifted) // 2], "largest loss": shifted[0]}
-    return list(chosen.items())
-
-
-def draw(outcome: Outcome) -> bytes:
+def draw(rows: Sequence[Exemplar]) -> bytes:
     """The picture as PNG."""
-    rows = exemplars(outcome)
     figure = Figure(figsize=(12.6, 2.1 * len(rows) + 0.8), facecolor="white")
     heights = [*([2.1] * len(rows)), 0.07]
     cells = figure.add_gridspec(
@@ -53,9 +35,9 @@ def draw(outcome: Outcome) -> bytes:
     grid = [
         [figure.add_subplot(cells[row, column]) for column in range(len(COLUMNS))] for row in range(len(rows))
     ]
-    highest = max(float(np.quantile(_maps(seen)[0], 0.99)) for _, seen in rows)  # one scale, outliers clipped
-    for panes, (kind, seen) in zip(grid, rows, strict=True):
-        shown = _draw_row(panes, kind, seen, highest)
+    highest = max(float(np.quantile(_maps(seen)[0], 0.99)) for seen in rows)  # one scale, outliers clipped
+    for panes, seen in zip(grid, rows, strict=True):
+        shown = _draw_row(panes, seen, highest)
     for pane, title in zip(grid[0], COLUMNS, strict=True):
         pane.set_title(title, fontsize=10)
     for column, image, extend in ((4, shown[0], "max"), (5, shown[1], "neither")):
@@ -69,11 +51,11 @@ def draw(outcome: Outcome) -> bytes:
     return buffer.getvalue()
 
 
-def _draw_row(panes: Any, kind: str, seen: Seen, highest: float) -> tuple[Any, Any]:
+def _draw_row(panes: Any, seen: Exemplar, highest: float) -> tuple[Any, Any]:
     true = seen.truth
     drift, gate = _maps(seen)
     panes[0].imshow(seen.image)
-    panes[0].set_ylabel(f"{seen.condition}\n{kind}: {accuracy_gain(seen):+.1f} pp", fontsize=9)
+    panes[0].set_ylabel(f"{seen.condition}\n{seen.kind}: {seen.gain:+.1f} pp", fontsize=9)
     panes[1].imshow(_painted(seen.image, true.labels.astype(np.int64) - 1))
     for (left, top, width, height), category in zip(true.boxes, true.categories, strict=True):
         _box(panes[1], left, top, width, height, THINGS[category])
@@ -94,7 +76,7 @@ def _draw_row(panes: Any, kind: str, seen: Seen, highest: float) -> tuple[Any, A
     )
 
 
-def _maps(seen: Seen) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+def _maps(seen: Exemplar) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     trace = seen.segmentation.replayed.trace
     assert trace is not None
     return trace.drift[-1], trace.gate[-1]

@@ -1,13 +1,19 @@
-"""The demonstration's table, for the terminal and as Markdown."""
+"""The demonstration's table, for the terminal and as Markdown: both tasks, condition by condition."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gramloop.demo.experiment import Condition, Outcome
-from gramloop.metrics.bootstrap import Interval, verdict
+from gramloop.bench.methods import BASELINE, GRAMLOOP
+from gramloop.bench.tables import boxes_of, counts_of
+from gramloop.config import ReplayConfig
+from gramloop.data.suites import Condition
+from gramloop.metrics.ap_bootstrap import ap_delta
+from gramloop.metrics.bootstrap import Interval, image_bootstrap, miou_delta
+from gramloop.report.gather import Run
+from gramloop.report.statistics import Gain
 
 _WORDS = {
     "helps": "replay helps",
@@ -15,6 +21,7 @@ _WORDS = {
     "cannot be told": "whether replay helps cannot be told",
 }
 _COLUMNS = ("condition", "mIoU", "replayed", "Δ [95%]", "AP", "replayed", "Δ [95%]")
+_MEAN = "mean of shifts"
 
 
 @dataclass(frozen=True)
@@ -34,9 +41,7 @@ class Table:
         for index, name in enumerate(_COLUMNS):
             table.add_column(name, justify="left" if index == 0 else "right")
         for row in self.rows:
-            table.add_row(
-                *row, end_section=row[0] == "clean", style="bold" if row[0].startswith("mean") else ""
-            )
+            table.add_row(*row, end_section=row[0] == "clean", style="bold" if row[0] == _MEAN else "")
         return Group(table, *self.words)
 
     def markdown(self) -> str:
@@ -46,34 +51,66 @@ class Table:
         return "\n".join([self.title, "", *lines, "", *self.words, ""])
 
 
-def summary(outcome: Outcome) -> Table:
-    """Scores of every condition and of the shifted ones together, deltas with intervals over images."""
-    shifted = [condition for condition in outcome.conditions if condition.severity]
-    rows = [_row(str(condition), outcome, [condition]) for condition in outcome.conditions]
-    rows.append(_row("mean of shifts", outcome, shifted))
-    ordinary, paired = outcome.blocks()
-    config = outcome.replay
-    title = (
-        f"{len(outcome.scenes)} unseen scenes; window {list(config.window or ())}, K={config.replays}, "
-        f"strength {config.strength}; {ordinary} blocks become {paired}, both predictions included"
-    )
-    words = [
-        f"{task} under shift: {_WORDS[verdict(interval)]} ({interval})."
-        for task, interval in (
-            ("Segmentation", outcome.miou(shifted)[2]),
-            ("Detection", outcome.ap(shifted)[2]),
-        )
+def summary(gains: Sequence[Gain], replay: ReplayConfig, replicates: int) -> Table:
+    """Scores clean, under each shift and over all of them; intervals are over images.
+
+    ``gains`` are the report's: means and verdicts here are the same as there.
+    """
+    own = {(gain.run.plan.task, bool(gain.run.shifted)): gain for gain in gains if gain.method == GRAMLOOP}
+    segmentation, detection = own["semantic", True], own["detection", True]
+    rows: list[tuple[str, ...]] = [
+        ("clean", *_mean_cells(own["semantic", False]), *_mean_cells(own["detection", False]))
     ]
-    return Table(title, rows, words)
+    intervals = [_by_condition(gain.run, replicates) for gain in (segmentation, detection)]
+    for condition in segmentation.run.shifted:
+        cells = (
+            text
+            for gain, found in zip((segmentation, detection), intervals, strict=True)
+            for text in _cells(gain.run.scores(BASELINE)[condition], found[condition])
+        )
+        rows.append((f"{condition.name.replace('_', ' ')} {condition.severity}", *cells))
+    rows.append((_MEAN, *_mean_cells(segmentation), *_mean_cells(detection)))
+    words = [
+        f"{task} under shift: {_WORDS[gain.words]} ({gain.interval})."
+        for task, gain in (("Segmentation", segmentation), ("Detection", detection))
+    ]
+    return Table(_title(segmentation.run, replay), rows, words)
 
 
-def _row(name: str, outcome: Outcome, conditions: Sequence[Condition]) -> tuple[str, ...]:
-    return name, *_cells(*outcome.miou(conditions)), *_cells(*outcome.ap(conditions))
+def _title(run: Run, replay: ReplayConfig) -> str:
+    ordinary, replayed = (run.spent.blocks[method] / run.spent.images for method in (BASELINE, GRAMLOOP))
+    return (
+        f"{run.cells[0].images} unseen scenes; window {list(replay.window or ())}, K={replay.replays}, "
+        f"strength {replay.strength}; {ordinary:g} blocks become {replayed:g}, both predictions included"
+    )
 
 
-def _cells(ordinary: float, replayed: float, interval: Interval) -> tuple[str, str, str]:
+def _by_condition(run: Run, replicates: int) -> Mapping[Condition, Interval]:
+    found = {}
+    for condition in run.shifted:
+        tables = run.tables(condition.key)
+        if run.plan.task == "semantic":
+            counts = [counts_of(tables, method) for method in (BASELINE, GRAMLOOP)]
+            delta, images = miou_delta(*counts), len(counts[0])
+        else:
+            categories = list(run.plan.categories)
+            truth, ordinary = boxes_of(tables, BASELINE, categories)
+            delta = ap_delta(truth, ordinary, boxes_of(tables, GRAMLOOP, categories)[1])
+            images = len(truth.images)
+        found[condition] = image_bootstrap(delta, images, replicates=replicates)
+    return found
+
+
+def _mean_cells(gain: Gain) -> tuple[str, str, str]:
+    ordinary, interval = gain.run.score(BASELINE), gain.interval
+    assert ordinary is not None
+    assert interval is not None
+    return _cells(ordinary, interval)
+
+
+def _cells(ordinary: float, interval: Interval) -> tuple[str, str, str]:
     return (
         f"{ordinary:.2f}",
-        f"{replayed:.2f}",
+        f"{ordinary + interval.estimate:.2f}",
         f"{interval.estimate:+.2f} [{interval.low:+.2f}, {interval.high:+.2f}]",
     )

@@ -1,0 +1,31 @@
+"""The demonstration's page: the same report that any evaluation gets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from gramloop.demo.experiment import Experiment
+from gramloop.report.assemble import make_document
+from gramloop.report.figures import draw_all
+from gramloop.report.gather import gather
+from gramloop.report.statistics import Gain, gains_of
+from gramloop.report.writing import write_report
+
+REPLICATES = 2000
+TITLE = "Gram-gated replay on the embedded model"
+
+
+def make_report(
+    experiment: Experiment, folder: Path, told: Callable[[str], None] = lambda _: None
+) -> tuple[Path, list[Gain]]:
+    """Write the report; the page, and the gains with their intervals over images.
+
+    ``told`` hears what is being done.
+    """
+    gathered = gather([part.folder for part in experiment.parts], told)
+    gains = gains_of(gathered.runs, "images", replicates=REPLICATES, told=told)
+    drawn = draw_all(gathered, (), False, gains, told)
+    document = make_document(gathered, gains, drawn.pictures, drawn.remarks)
+    return write_report(replace(document, title=TITLE), folder, told), gains
