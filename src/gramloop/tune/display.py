@@ -62,18 +62,19 @@ def _finalists(tuning: Tuning) -> Table:
 
 def _verdict(tuning: Tuning) -> Table:
     what = "the choice" if tuning.outcome.chosen else "the nearest candidate"
-    table = _table(f"Verdict on {what}, images not searched, 95% intervals")
-    table.add_column("")
-    for name in ("images", "ordinary", "gain", "over families", "over images"):
+    images = min(part.images for part in tuning.outcome.parts)
+    table = _table(f"Verdict on {what}, {images} images not searched, 95% intervals")
+    table.add_column("families", no_wrap=True)
+    for name in ("ordinary", "gain", "over families", "over images"):
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("")
+    table.add_column("", no_wrap=True)
     for part in tuning.outcome.parts:
-        name = part.name if part.name == CLEAN else counted(part)
+        name = part.name if part.name == CLEAN else counted(part).rsplit(" ", 1)[0]
         spans = [
             "" if each is None else f"[{each.low:+.2f}, {each.high:+.2f}]".replace("[", r"\[")
             for each in (part.over_families, part.over_images)
         ]
-        scores = [str(part.images), f"{part.ordinary:.2f}", _signed(part.gain)]
+        scores = [f"{part.ordinary:.2f}", _signed(part.gain)]
         table.add_row(name, *scores, *spans, part.word)
     return table
 

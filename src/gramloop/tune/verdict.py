@@ -27,6 +27,7 @@ from gramloop.tune.split import Split, family
 from gramloop.tune.worth import CLEAN, Measured, boxes_of, condition_delta, truth_of
 
 REPLICATES = 2000  # of the bootstrap over images
+FEW_IMAGES, FEW_FAMILIES = 8, 4  # below these a percentile interval is too narrow to conclude from
 
 
 @dataclass(frozen=True)
@@ -48,10 +49,13 @@ class Part:
 
     @property
     def word(self) -> Verdict:
-        """Helps or hurts where every interval says so."""
+        """Helps or hurts where every interval says so, and one of them rests on enough to be trusted."""
+        enough = self.over_images is not None and self.over_images.units >= FEW_IMAGES
+        if self.over_images is None:
+            enough = self.over_families is not None and self.over_families.units >= FEW_FAMILIES
         intervals = [each for each in (self.over_families, self.over_images) if each is not None]
         words = {verdict(each) for each in intervals}
-        return words.pop() if len(words) == 1 else "cannot be told"
+        return words.pop() if enough and len(words) == 1 else "cannot be told"
 
     @property
     def widest(self) -> Interval | None:
