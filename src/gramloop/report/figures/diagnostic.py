@@ -194,8 +194,9 @@ def _words(rows: Sequence[Diagnosed], high: float) -> tuple[str, str]:
     for row in rows:
         drift, gate, post = _notes(row)
         before = float(np.nanmean(row.drift))
-        left = row.post is not None and before > 0
-        kept = f", {share(float(np.nanmean(row.post)), before)} of it" if left else ""
+        kept = ""
+        if row.post is not None and before > 0:
+            kept = f", {share(float(np.nanmean(row.post)), before)} of it"
         said.append(f"{row.label}: proposal drift {drift}, gate {gate}, post-gating drift {post}{kept}.")
     if len(rows) == 1:
         return f"{rows[0].label[:1].upper()}{rows[0].label[1:]}. {caption}", " ".join(said)
