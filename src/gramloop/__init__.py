@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from gramloop.errors import GramLoopError, GramLoopWarning
 
 if TYPE_CHECKING:
-    from gramloop.config import ReplayConfig
+    from gramloop.config import Adaptive, ReplayConfig
     from gramloop.costs import Cost, cost, counting
     from gramloop.loop import Loop, attach, attached
     from gramloop.trace import Trace
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "Adaptive",
     "Cost",
     "GramLoopError",
     "GramLoopWarning",
@@ -31,6 +32,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Adaptive": "config",
     "Cost": "costs",
     "Loop": "loop",
     "ReplayConfig": "config",

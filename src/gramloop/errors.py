@@ -7,3 +7,7 @@ class GramLoopError(ValueError):
 
 class GramLoopWarning(UserWarning):
     """Something that works, but probably not as the caller believes."""
+
+
+class UntunedWindowWarning(GramLoopWarning):
+    """The window is a guess: nobody measured where replay helps on this backbone."""

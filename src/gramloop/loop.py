@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any, Unpack
 
 import torch
@@ -13,17 +15,19 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from gramloop.call import BlockCall, states_of, with_states
-from gramloop.config import ReplayConfig, ReplaySettings, Route, route
-from gramloop.errors import GramLoopError
+from gramloop.config import PAPER_DEPTH, ReplayConfig, ReplaySettings, Route, default_window, route
+from gramloop.errors import GramLoopError, UntunedWindowWarning
 from gramloop.hosts import Host, PatchGrid, find_host
+from gramloop.known import known_setting
 from gramloop.replay import Masks, Probe, Replay, States, passed_over
+from gramloop.settings import read_replay
 from gramloop.signals import length, share, spread, step
 from gramloop.trace import Trace
 
 
 def attach(
     model: nn.Module,
-    config: ReplayConfig | None = None,
+    config: ReplayConfig | str | Path | None = None,
     *,
     trace: bool = False,
     keep: Sequence[int] = (),
@@ -35,23 +39,42 @@ def attach(
     """Let ``model``'s ViT replay a window of its blocks in every forward, until ``loop.detach()``.
 
     model: a ViT, or any model that contains exactly one; heads, adapters and weights stay as they are.
-    config: the replay; single fields can be given, or overridden, as keywords (``window=(21, 23)``,
-        ``replays=2``, ...; see `ReplayConfig`).
+    config: the replay, or a settings file as `gramloop tune` writes it; single fields can be given, or
+        overridden, as keywords (``window=(21, 23)``, ``replays=2``, ...; see `ReplayConfig`). With nothing
+        given, a backbone that `gramloop.known` lists gets its measured setting, any other the published one.
     trace: keep drift and gate maps of the latest forward in ``loop.trace``.
     keep: blocks whose output in the ordinary pass is kept in ``loop.ordinary``, for paired predictions.
     blocks, norm, prefix: for a ViT of an unknown family: its blocks in order, its final norm, and how many
         class and register tokens stand before the patches.
     """
     host = find_host(model, blocks, norm, prefix)
-    loop = Loop(host, replace(config or ReplayConfig(), **settings), trace, tuple(keep))
+    loop = Loop(host, _settle(host, config, settings), trace, tuple(keep))
     loop._register()
     return loop
+
+
+def _settle(host: Host, config: ReplayConfig | str | Path | None, settings: ReplaySettings) -> ReplayConfig:
+    """The replay that the arguments of `attach` mean on this host."""
+    if isinstance(config, str | Path):
+        config = read_replay(config)
+    if config is None and not settings and (known := known_setting(host)) is not None:
+        return known.replay
+    settled = replace(config or ReplayConfig(), **settings)
+    if settled.window is None and settled.replays and host.depth != PAPER_DEPTH:
+        start, end = default_window(host.depth)
+        warnings.warn(
+            f"window [{start}, {end}] is the published one scaled to {host.depth} blocks, a guess: nobody measured "
+            "it on this backbone, and it may hurt; gramloop tune finds a window, or none",
+            UntunedWindowWarning,
+            stacklevel=3,
+        )
+    return settled
 
 
 @contextmanager
 def attached(
     model: nn.Module,
-    config: ReplayConfig | None = None,
+    config: ReplayConfig | str | Path | None = None,
     *,
     trace: bool = False,
     keep: Sequence[int] = (),

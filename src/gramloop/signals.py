@@ -52,7 +52,8 @@ def share(rule: Adaptive, signal: Tensor) -> Tensor:
     if rule.off == rule.full:
         scale = (signal > rule.off).float()
     else:
-        scale = ((signal.float() - rule.off) / (rule.full - rule.off)).clamp(0.0, 1.0)
+        wide = torch.float32 if signal.device.type == "mps" else torch.float64  # MPS has no float64
+        scale = ((signal.to(wide) - rule.off) / (rule.full - rule.off)).clamp(0.0, 1.0).float()
     return torch.where(signal.isfinite(), scale, 0.0)
 
 

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gramloop.cli.replay_options import add_replay_options, replay_of
 from gramloop.config import ReplayConfig, route
 from gramloop.errors import GramLoopError
 
@@ -45,7 +46,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--threshold", type=float, default=0.5, metavar="P", help="least score of a box in the picture (0.5)"
     )
-    _add_replay_arguments(parser.add_argument_group("replay"))
+    replay = parser.add_argument_group("replay")
+    replay.add_argument("--no-replay", action="store_true", help="predict the ordinary version alone")
+    add_replay_options(replay)
     size = parser.add_argument_group("size of the input")
     size.add_argument("--short-side", type=int, metavar="N", help="896 to segment, 2048 to detect")
     size.add_argument("--crop", type=int, metavar="N", help="side of a segmentation window (896)")
@@ -53,26 +56,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     size.add_argument("--whole", action="store_true", help="segment the whole image at once, without windows")
 
 
-def _add_replay_arguments(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
-        "--replay",
-        action=argparse.BooleanOptionalAction,
-        default=True,
-        help="predict twice, without and with the replay (the default), or only without",
-    )
-    group.add_argument("--window", type=int, nargs=2, metavar=("FIRST", "LAST"), help="blocks to replay")
-    group.add_argument("--replays", type=int, default=2, metavar="K", help="how often (2)")
-    group.add_argument("--gate", choices=("gram", "uniform", "none"), default="gram")
-    group.add_argument("--strength", default="1", metavar="S", help='0 to 1, or "matched" (1)')
-    group.add_argument("--gate-at", default="final", metavar="WHERE", help="final, end, or a block's index")
-    group.add_argument("--update-at", choices=("end", "final"), default="end")
-
-
 def run(args: argparse.Namespace) -> int:
     """Predict every image; 2 if some could not be done."""
     from gramloop.tasks.outputs import find_jobs, make_folder
 
-    replay = _replay(args)
+    replay = None if args.no_replay else replay_of(args)
     jobs = find_jobs(args.images, args.out)
     predict = _predictor(args, replay)
     make_folder(args.out)
@@ -113,27 +101,6 @@ def _about(job: Job, sentence: str) -> str:
 
 def _count(images: int) -> str:
     return "1 image" if images == 1 else f"{images} images"
-
-
-def _replay(args: argparse.Namespace) -> ReplayConfig | None:
-    if not args.replay:
-        return None
-    strength: Any = args.strength
-    if strength != "matched":
-        try:
-            strength = float(strength)
-        except ValueError:
-            raise GramLoopError(
-                f'--strength is a number from 0 to 1 or "matched", not {strength!r}'
-            ) from None
-    return ReplayConfig(
-        window=tuple(args.window) if args.window else None,
-        replays=args.replays,
-        gate=args.gate,
-        strength=strength,
-        gate_at=int(args.gate_at) if args.gate_at.isdecimal() else args.gate_at,
-        update_at=args.update_at,
-    )
 
 
 def _predictor(args: argparse.Namespace, replay: ReplayConfig | None) -> Predict:

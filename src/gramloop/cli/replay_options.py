@@ -21,6 +21,9 @@ def add_replay_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--strength", metavar="S", help='0 to 1, or "matched" (1)')
     group.add_argument("--gate-at", metavar="WHERE", help="final (the default), end, or a block's index")
     group.add_argument("--update-at", choices=("end", "final"))
+    group.add_argument(
+        "--trust", type=float, metavar="DRIFT", help="shrink proposals with a larger median drift"
+    )
 
 
 def replay_of(args: argparse.Namespace, base: ReplayConfig | None = None) -> ReplayConfig:
@@ -36,6 +39,7 @@ def replay_of(args: argparse.Namespace, base: ReplayConfig | None = None) -> Rep
         "strength": _strength(args.strength),
         "gate_at": _gate_at(args.gate_at),
         "update_at": args.update_at,
+        "trust": args.trust,
     }
     return replace(
         base or ReplayConfig(), **{name: value for name, value in given.items() if value is not None}
