@@ -1,7 +1,7 @@
 import itertools
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gramloop.errors import GramLoopError
@@ -10,6 +10,7 @@ from gramloop.tune.schedule import FEWEST_CELLS, FEWEST_IMAGES, Stage, least_bud
 stages = st.builds(Stage, st.integers(3, 60), st.integers(1, 20))
 
 
+@settings(deadline=None)  # the machine may be busy
 @given(
     budget=st.integers(1, 20_000),
     candidates=st.integers(1, 400),

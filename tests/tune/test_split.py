@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gramloop.errors import GramLoopError
@@ -13,6 +13,7 @@ def conditions(images: int, *names: str) -> dict[str, list[str]]:
     return dict.fromkeys(("clean", *names), ids)
 
 
+@settings(deadline=None)  # the machine may be busy
 @given(
     images=st.integers(11, 300),
     families=st.integers(1, 15),
