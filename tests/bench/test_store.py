@@ -239,7 +239,7 @@ def test_the_manifest_remembers_every_start(store: Store):
 
 
 def test_two_runs_do_not_write_to_one_folder(tmp_path: Path):
-    out, refused = tmp_path / "out", pytest.raises(GramLoopError, match="another gramloop evaluate")
+    out, refused = tmp_path / "out", pytest.raises(GramLoopError, match="another gramloop is writing")
     with locked(out), refused, locked(out):
         pass
     with locked(tmp_path / "out"):

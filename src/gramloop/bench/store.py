@@ -222,7 +222,7 @@ def locked(folder: Path) -> Iterator[None]:
         except ImportError:  # no such lock on this system: two runs at once are the user's care
             pass
         except OSError as error:
-            raise GramLoopError(f"another gramloop evaluate is writing to {folder}") from error
+            raise GramLoopError(f"another gramloop is writing to {folder}") from error
         yield
     finally:
         os.close(handle)

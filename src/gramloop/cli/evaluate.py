@@ -9,6 +9,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gramloop.cli.model_options import (
+    add_data_options,
+    add_model_options,
+    device_type,
+    model_files,
+    model_sizes,
+)
 from gramloop.errors import GramLoopError
 
 if TYPE_CHECKING:
@@ -65,8 +72,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="a finished evaluation of the suite coco, for the effective robustness on coco-o",
     )
-    _add_data(parser.add_argument_group("images"))
-    _add_model(parser.add_argument_group("model"))
+    add_data_options(parser.add_argument_group("images"))
+    add_model_options(parser.add_argument_group("model"))
     work = parser.add_argument_group("work")
     work.add_argument("--shards", type=int, metavar="N", help="parts of each condition (of 50 images)")
     work.add_argument("--workers", type=int, metavar="N", help="processes; all cores or GPUs by default")
@@ -87,35 +94,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     work.add_argument(
         "--threads", type=int, default=1, metavar="N", help="threads per process (1); numbers depend on it"
     )
-
-
-def _add_data(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
-        "--data", type=Path, metavar="DIR", help="the set; scenes are drawn where it is missing"
-    )
-    group.add_argument(
-        "--condition", action="append", default=[], metavar="NAME", help="some conditions only"
-    )
-    group.add_argument("--severity", action="append", type=int, default=[], metavar="N", help="some only")
-    group.add_argument(
-        "--images", type=int, metavar="N", help="the first N of each condition; for scenes, how many (100)"
-    )
-    group.add_argument("--split", default="validation", help="of a set of label pictures (validation)")
-    group.add_argument("--classes", type=Path, metavar="FILE", help="class list of a set of label pictures")
-    group.add_argument("--origin", choices=("auto", "folders", "generated"), default="auto")
-    group.add_argument("--format", choices=("png", "jpg"), default="png", help="of generated images")
-    group.add_argument("--partial", action="store_true", help="accept a part of COCO or ADE20K")
-
-
-def _add_model(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--model", default="tiny", metavar="NAME", help="tiny (embedded), or a folder like it")
-    group.add_argument("--backbone", metavar="FILE", help="DINOv3 weights, or a transformers folder")
-    group.add_argument("--head", metavar="FILE", help="the head's weights; then --model is not used")
-    group.add_argument("--device", choices=("cpu", "cuda"), help="cuda where there is one, else cpu")
-    group.add_argument("--short-side", type=int, metavar="N", help="size in which images are shown")
-    group.add_argument("--crop", type=int, metavar="N", help="side of a segmentation window (896)")
-    group.add_argument("--stride", type=int, metavar="N", help="distance between windows (596)")
-    group.add_argument("--whole", action="store_true", help="segment the whole image at once")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -167,7 +145,7 @@ def _request(args: argparse.Namespace, scenes: Path) -> Any:
     from gramloop.bench.planning import SCENE_COUNT, SCENES, Request, draw_scenes
     from gramloop.data.suites import find_suite
 
-    files, sizes, device, root = _files(args), _sizes(args), _device(args.device), args.data
+    files, sizes, device, root = model_files(args), model_sizes(args), device_type(args.device), args.data
     if root is None:
         if find_suite(args.suite).base != SCENES:
             raise GramLoopError(f"--data DIR is missing: the folder of {args.suite}")
@@ -197,37 +175,6 @@ def _request(args: argparse.Namespace, scenes: Path) -> Any:
         pictures=args.pictures,
         replay=args.replay,
     )
-
-
-def _files(args: argparse.Namespace) -> dict[str, str]:
-    if args.head is not None:
-        given = {"backbone": args.backbone, "head": args.head}
-        return {name: str(Path(path).resolve()) for name, path in given.items() if path is not None}
-    if args.backbone is not None:
-        raise GramLoopError("--head FILE is missing: a backbone alone predicts nothing")
-    from gramloop.models.tiny import WEIGHTS
-
-    return {"folder": str(WEIGHTS if args.model == "tiny" else Path(args.model).resolve())}
-
-
-def _sizes(args: argparse.Namespace) -> dict[str, Any]:
-    given = {name: getattr(args, name) for name in ("short_side", "crop", "stride")}
-    sizes = {name: value for name, value in given.items() if value is not None}
-    if args.task == "detect" and (args.whole or args.crop or args.stride):
-        raise GramLoopError("--whole, --crop and --stride belong to --task segment")
-    if args.whole:
-        sizes["mode"] = "whole"
-    elif args.crop or args.stride:
-        sizes["mode"] = "slide"
-    return sizes
-
-
-def _device(name: str | None) -> str:
-    import torch
-
-    if name == "cuda" and not torch.cuda.is_available():
-        raise GramLoopError("--device cuda is not on this machine; cpu always is")
-    return name or ("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def _engine(args: argparse.Namespace) -> Engine | None:

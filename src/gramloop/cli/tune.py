@@ -9,6 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gramloop.cli import evaluate as shared
+from gramloop.cli.model_options import (
+    add_data_options,
+    add_model_options,
+    device_type,
+    model_files,
+    model_sizes,
+)
 from gramloop.errors import GramLoopError
 
 if TYPE_CHECKING:
@@ -38,8 +45,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dry-run", action="store_true", help="tell how the budget would be spent")
     _add_space(parser.add_argument_group("candidates"))
     _add_choice(parser.add_argument_group("choice"))
-    shared._add_data(parser.add_argument_group("images"))
-    shared._add_model(parser.add_argument_group("model"))
+    add_data_options(parser.add_argument_group("images"))
+    add_model_options(parser.add_argument_group("model"))
     work = parser.add_argument_group("work")
     work.add_argument(
         "--workers", type=int, metavar="N", help="processes; all cores by default, one for a GPU"
@@ -67,6 +74,9 @@ def _add_space(group: argparse._ArgumentGroup) -> None:
 
 
 def _add_choice(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--no-adaptive", action="store_true", help="look for no rule that replays some images only"
+    )
     group.add_argument("--objective", choices=("gain", "gain-per-cost"), default="gain")
     group.add_argument(
         "--clean-tolerance",
@@ -120,6 +130,7 @@ def _search(args: argparse.Namespace, scenes: Path) -> Search:
         confidence=args.confidence,
         objective=args.objective,
         max_cost=args.max_cost,
+        adaptive=not args.no_adaptive,
         eta=args.eta,
         finalists=args.finalists,
         block=args.block,
@@ -143,7 +154,7 @@ def _request(args: argparse.Namespace, scenes: Path) -> Any:
     from gramloop.tune.suites import draw_tuning_scenes
 
     suite, root = find_suite(args.suite), args.data
-    files, sizes, device = shared._files(args), shared._sizes(args), shared._device(args.device)
+    files, sizes, device = model_files(args), model_sizes(args), device_type(args.device)
     if root is None:
         if suite.base != "scenes":
             raise GramLoopError(f"--data DIR is missing: the folder of {args.suite}")
@@ -179,7 +190,7 @@ def _tune(search: Search, args: argparse.Namespace) -> Tuning | None:
 
     print(describe_plan(search), file=sys.stderr)
     columns = (TextColumn("Predictions"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    workers = 1 if args.workers is None and shared._device(args.device) == "cuda" else args.workers
+    workers = 1 if args.workers is None and device_type(args.device) == "cuda" else args.workers
     try:
         with Progress(*columns, console=Console(stderr=True)) as progress:
             task = progress.add_task("", total=search.schedule.predictions)
