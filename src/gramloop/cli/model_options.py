@@ -1,0 +1,74 @@
+"""The options that describe a set of images and a model, in the same words for evaluate and tune."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from gramloop.errors import GramLoopError
+
+
+def add_data_options(group: argparse._ArgumentGroup) -> None:
+    """Which images."""
+    group.add_argument(
+        "--data", type=Path, metavar="DIR", help="the set; scenes are drawn where it is missing"
+    )
+    group.add_argument(
+        "--condition", action="append", default=[], metavar="NAME", help="some conditions only"
+    )
+    group.add_argument("--severity", action="append", type=int, default=[], metavar="N", help="some only")
+    group.add_argument(
+        "--images", type=int, metavar="N", help="the first N of each condition; for scenes, how many (100)"
+    )
+    group.add_argument("--split", default="validation", help="of a set of label pictures (validation)")
+    group.add_argument("--classes", type=Path, metavar="FILE", help="class list of a set of label pictures")
+    group.add_argument("--origin", choices=("auto", "folders", "generated"), default="auto")
+    group.add_argument("--format", choices=("png", "jpg"), default="png", help="of generated images")
+    group.add_argument("--partial", action="store_true", help="accept a part of COCO or ADE20K")
+
+
+def add_model_options(group: argparse._ArgumentGroup) -> None:
+    """Which model, and how images are shown to it."""
+    group.add_argument("--model", default="tiny", metavar="NAME", help="tiny (embedded), or a folder like it")
+    group.add_argument("--backbone", metavar="FILE", help="DINOv3 weights, or a transformers folder")
+    group.add_argument("--head", metavar="FILE", help="the head's weights; then --model is not used")
+    group.add_argument("--device", choices=("cpu", "cuda"), help="cuda where there is one, else cpu")
+    group.add_argument("--short-side", type=int, metavar="N", help="size in which images are shown")
+    group.add_argument("--crop", type=int, metavar="N", help="side of a segmentation window (896)")
+    group.add_argument("--stride", type=int, metavar="N", help="distance between windows (596)")
+    group.add_argument("--whole", action="store_true", help="segment the whole image at once")
+
+
+def model_files(args: argparse.Namespace) -> dict[str, str]:
+    """The files that the options name."""
+    if args.head is not None:
+        given = {"backbone": args.backbone, "head": args.head}
+        return {name: str(Path(path).resolve()) for name, path in given.items() if path is not None}
+    if args.backbone is not None:
+        raise GramLoopError("--head FILE is missing: a backbone alone predicts nothing")
+    from gramloop.models.tiny import WEIGHTS
+
+    return {"folder": str(WEIGHTS if args.model == "tiny" else Path(args.model).resolve())}
+
+
+def model_sizes(args: argparse.Namespace) -> dict[str, Any]:
+    """How images are shown to the model, where an option says so."""
+    given = {name: getattr(args, name) for name in ("short_side", "crop", "stride")}
+    sizes = {name: value for name, value in given.items() if value is not None}
+    if args.task == "detect" and (args.whole or args.crop or args.stride):
+        raise GramLoopError("--whole, --crop and --stride belong to --task segment")
+    if args.whole:
+        sizes["mode"] = "whole"
+    elif args.crop or args.stride:
+        sizes["mode"] = "slide"
+    return sizes
+
+
+def device_type(name: str | None) -> str:
+    """What the model runs on."""
+    import torch
+
+    if name == "cuda" and not torch.cuda.is_available():
+        raise GramLoopError("--device cuda is not on this machine; cpu always is")
+    return name or ("cuda" if torch.cuda.is_available() else "cpu")
