@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: demo test test-all lint types format bench clean
+.PHONY: demo test test-all browser lint types format bench clean
 
 $(READY): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -17,10 +17,16 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY)
 	$(BIN)/gramloop demo
 
-test: $(READY)
+# The report's page is tested in a real browser; without one these tests are skipped.
+browser:
+	@command -v chromium || command -v google-chrome || command -v chromium-browser || \
+	{ test "$$(id -u)" = 0 && apt-get update -qq && apt-get install -qq -y --no-install-recommends chromium; } >/dev/null 2>&1 || \
+	echo "no browser was found or could be installed: tests of the report's page will be skipped"
+
+test: $(READY) browser
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not slow"
 
-test-all: $(READY)
+test-all: $(READY) browser
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
 lint: $(READY)
