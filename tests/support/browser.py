@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome", "microsoft-edge")
+PATIENCE = 180_000  # milliseconds; a busy machine is no reason to fail
 QUIET = ("--disable-gpu", "--disable-background-networking", "--disable-component-update", "--disable-sync")
 
 
@@ -27,6 +28,6 @@ def started_browser() -> Iterator[Any]:
             f"no browser on this machine: none of {', '.join(NAMES)} (Debian: apt-get install chromium)"
         )
     with api.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=found, args=list(QUIET))
+        browser = driver.chromium.launch(executable_path=found, args=list(QUIET), timeout=PATIENCE)
         yield browser
         browser.close()

@@ -28,7 +28,7 @@ _SHARDS = 4  # of every condition, so that a few cores have something to share
 class Size:
     """How much is run."""
 
-    scenes: int = 24
+    scenes: int = 20
     shifts: Sequence[str] = SHIFTS
 
     def __post_init__(self) -> None:
