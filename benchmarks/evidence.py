@@ -24,13 +24,14 @@ from gramloop.bench.plan import DataSource, read_plan
 from gramloop.bench.planning import Request, make_plan
 from gramloop.bench.results import Results, collect
 from gramloop.bench.store import Store
+from gramloop.config import ReplayConfig
 from gramloop.costs import extra_blocks
 from gramloop.data.suites import Condition
 from gramloop.metrics.bootstrap import cluster_bootstrap, verdict
 from gramloop.models.backbone import default_taps
 from gramloop.models.dinov2 import load_any_backbone
 from gramloop.models.linear import LinearHead
-from gramloop.settings import read_settings
+from gramloop.settings import read_settings, write_replay
 from gramloop.tasks.images import read_image, resize_short_side, to_tensor
 from gramloop.tune.scan import Scan, scan
 from gramloop.tune.scan_files import read_scan, to_json
@@ -65,11 +66,11 @@ class Sizes:
     """How many images each stage sees."""
 
     fit: int = 102
-    search: int = 36
-    report: int = 30
-    ablation: int = 12
+    search: int = 60
+    report: int = 24
+    ablation: int = 9
     windows: int = 4
-    budget: int = 3000
+    budget: int = 3600
 
 
 QUICK = Sizes(fit=12, search=24, report=3, ablation=2, windows=1, budget=600)
@@ -238,9 +239,9 @@ def tune_stage(study: Study) -> None:
     )
     space = Space(
         {
-            "window": windows(subject.depth, 2),
+            "window": windows(subject.depth, 1),
             "replays": (1,),
-            "gate": ("uniform", "gram"),
+            "gate": ("uniform",),
             "strength": (0.1, 0.25),
         }
     )
@@ -260,13 +261,25 @@ def tune_stage(study: Study) -> None:
 
 
 def report_stage(study: Study) -> None:
-    """The tuned replay on frames and families that it was not tuned on."""
-    methods = {"methods": ("baseline", "gramloop"), "replay": str(study.replay), "pictures": 2}
-    if read_settings(study.replay)[0].replays == 0:
-        methods = {"methods": ("baseline", _nearest(study)), "pictures": 2}
+    """The finalists, best first, on frames and families that they were not chosen on; the first is the choice."""
+    methods = ["baseline", *finalists(study)]
     for suite in ("camvid", "camvid-c"):
-        _evaluate(study, suite, "report", suite, shards=study.workers, **methods)
+        _evaluate(study, suite, "report", suite, methods=methods, shards=study.workers, pictures=2)
     _tell(study, "camvid-c", "camvid")
+
+
+def finalists(study: Study) -> list[str]:
+    """The best finalist of every window as a method with a settings file."""
+    _, about = read_settings(study.replay)
+    found: dict[str, str] = {}
+    for one in about["finalists"]:
+        config = ReplayConfig.from_json(one["replay"])
+        name = f"block-{config.window[1]}" + ("" if config.adaptive is None else "-adaptive")
+        if name.split("-adaptive")[0] not in {each.split("-adaptive")[0] for each in found}:
+            path = study.out / f"{name}.json"
+            write_replay(path, config)
+            found[name] = f"{name}:{path.resolve()}"
+    return list(found.values())
 
 
 def ablation_stage(study: Study) -> None:
@@ -356,17 +369,6 @@ STAGES: dict[str, Callable[[Study], None]] = {
 def _chosen(study: Study) -> dict[str, object]:
     config, about = read_settings(study.replay)
     return config.as_json() if config.replays else dict(about["nearest"])
-
-
-def _nearest(study: Study) -> str:
-    """Where tune chose no replay, the one that came nearest, as an inline method."""
-    chosen = _chosen(study)
-    start, end = chosen["window"]
-    rule = chosen.get("adaptive")
-    text = f"nearest:window={start}-{end},replays=1,gate={chosen['gate']},strength={chosen['strength']}"
-    if rule is not None:
-        text += f",adaptive={rule['signal']}:{rule['off']}:{rule['full']}"
-    return text
 
 
 def _evaluate(

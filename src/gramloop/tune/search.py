@@ -305,10 +305,13 @@ class _Run:
     def _cost(self, number: int, cells: Sequence[Cell]) -> float:
         """Blocks executed per block of the ordinary forward; a twin's is the mean over the cells."""
         depth = self.search.subject.depth
+        replayed = multiplier(self._configs[number], depth)
         if number not in self._twins:
-            return multiplier(self._configs[number], depth)
-        blocks = [one.blocks for each in self.measured(number, cells).values() for one in each]
-        return sum(blocks) / len(blocks) / depth if blocks else math.nan
+            return replayed
+        measured = [one for each in self.measured(number, cells).values() for one in each]
+        # blocks of a paired prediction hold the ordinary pass too, so they only tell who was passed over
+        each_cost = [replayed if one.blocks > depth else 1.0 for one in measured]
+        return sum(each_cost) / len(each_cost) if each_cost else math.nan
 
     def _worth(self, number: int, cells: Sequence[Cell]) -> Worth:
         subject = self.search.subject
