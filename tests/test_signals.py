@@ -202,3 +202,18 @@ def test_the_scaled_window_says_that_it_is_a_guess() -> None:
     chain = Chain()
     with pytest.warns(UserWarning, match=r"window \[3, 3\] is the published one scaled to 6 blocks, a guess"):
         attach(chain, blocks=list(chain.blocks), norm=chain.norm, prefix=1).detach()
+
+
+def test_a_matched_gate_can_match_a_scaled_one() -> None:
+    chain, x = Chain(), tokens(2, 9, 6)
+    with torch.no_grad():
+        with loop_on(chain, ReplayConfig(window=(2, 3), replays=1, strength=0.2), trace=True) as loop:
+            chain(x)
+        scaled = loop.trace.mean_gate[0]
+        config = ReplayConfig(window=(2, 3), replays=1, gate="uniform", strength="matched", matched_to=0.2)
+        with loop_on(chain, config, trace=True) as loop:
+            chain(x)
+    torch.testing.assert_close(loop.trace.mean_gate[0], scaled)
+    assert (loop.trace.gate[0] == loop.trace.gate[0][:, :1]).all()
+    with pytest.raises(GramLoopError, match="matched_to belongs to strength"):
+        ReplayConfig(matched_to=0.5)

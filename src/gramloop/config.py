@@ -60,6 +60,7 @@ class ReplaySettings(TypedDict, total=False):
     eps: float
     trust: float | None
     adaptive: Adaptive | None
+    matched_to: float
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,7 @@ class ReplayConfig:
         multiplied by trust / median, so that a bad window does little instead of about 35% of its worst.
         None, the published method, trusts any drift.
     adaptive: an `Adaptive` rule that decides per image whether to replay; None replays every image.
+    matched_to: of strength "matched" only: the strength of the Gram gate whose mean is taken.
     """
 
     window: Window | None = None
@@ -91,6 +93,7 @@ class ReplayConfig:
     eps: float = 1e-6
     trust: float | None = None
     adaptive: Adaptive | None = None
+    matched_to: float = 1.0
 
     def __post_init__(self) -> None:
         """Refuse what no backbone could run."""
@@ -113,6 +116,10 @@ class ReplayConfig:
         if not (self.eps > 0 and math.isfinite(self.eps)):
             raise GramLoopError(f"eps is {self.eps!r}; it is a small positive number, such as 1e-6")
         self._check_trust()
+        if not 0.0 <= self.matched_to <= 1.0:
+            raise GramLoopError(f"matched_to is {self.matched_to!r}; it is a number from 0 to 1")
+        if self.matched_to != 1.0 and self.strength != "matched":
+            raise GramLoopError('matched_to belongs to strength "matched"')
         if self.adaptive is not None and not isinstance(self.adaptive, Adaptive):
             raise GramLoopError(
                 f"adaptive is {self.adaptive!r}; it is an Adaptive(signal, off, full) or None"
@@ -138,8 +145,11 @@ class ReplayConfig:
         return self.gate == "gram" or self.strength == "matched"
 
     def as_json(self) -> dict[str, Any]:
-        """The settings as plain values."""
-        return asdict(self)
+        """The settings as plain values; one that came later is left out at its default, so hashes stay."""
+        settings = asdict(self)
+        if self.matched_to == 1.0:
+            del settings["matched_to"]
+        return settings
 
     @classmethod
     def from_json(cls, settings: Mapping[str, Any]) -> ReplayConfig:

@@ -157,7 +157,7 @@ def _patch_gate(patches: Tensor, drift: Tensor | None, config: ReplayConfig, val
     if drift is not None and config.gates_by_drift:
         gate = gram_gate(drift, config.eps, valid)
         if config.strength == "matched":
-            gate = mean_gate(gate, valid).expand_as(gate)
+            gate = (mean_gate(gate, valid) * config.matched_to).expand_as(gate)
         elif config.strength != 1.0:
             gate = gate * config.strength
     else:

@@ -50,4 +50,4 @@ def _raw(replay: ReplayConfig) -> ReplayConfig:
 
 def _matched(replay: ReplayConfig) -> ReplayConfig:
     """The gate's mean step for every patch, per image and replay."""
-    return replace(replay, gate="uniform", strength="matched")
+    return replace(replay, gate="uniform", strength="matched", matched_to=float(replay.strength))
