@@ -33,6 +33,7 @@ from gramloop.models.dinov2 import load_any_backbone
 from gramloop.models.linear import LinearHead
 from gramloop.settings import read_settings, write_replay
 from gramloop.tasks.images import read_image, resize_short_side, to_tensor
+from gramloop.tune.journal import TRIALS
 from gramloop.tune.scan import Scan, scan
 from gramloop.tune.scan_files import read_scan, to_json
 from gramloop.tune.scan_scores import rank_correlation, ranked
@@ -260,6 +261,31 @@ def tune_stage(study: Study) -> None:
     print(tuning.sentence)
 
 
+def signals_stage(study: Study) -> None:
+    """How well the signals of the ordinary pass tell shifted from clean images of the search."""
+    seen: dict[tuple[str, str], dict[str, list[float]]] = {}
+    for line in (study.out / "tune" / TRIALS).read_text().splitlines():
+        result = json.loads(line.split(" ", 2)[2])
+        condition, image, _ = result["job"].split("\t")
+        seen[condition, image] = result["signals"]
+    depth = len(next(iter(seen.values()))["length"])
+    for signal in ("length", "spread"):
+        shares = []
+        for block in range(depth):
+            clean = [each[signal][block] for (key, _), each in seen.items() if key == "clean"]
+            shifted = [each[signal][block] for (key, _), each in seen.items() if key != "clean"]
+            shares.append(float((np.array(clean)[:, None] > np.array(shifted)).mean()))
+        print(f"  {signal}: clean above shifted, by block: " + " ".join(f"{one:.2f}" for one in shares))
+    print(f"  {sum(key == 'clean' for key, _ in seen)} clean and {len(seen)} images in all")
+    conditions = dict.fromkeys(key for key, _ in seen)
+    for signal, block in (("length", 2), ("spread", 1), ("spread", 3), ("length", 5)):
+        values = {
+            key: [each[signal][block] for (one, _), each in seen.items() if one == key] for key in conditions
+        }
+        text = ", ".join(f"{key} {np.mean(each):.3f} ± {np.std(each):.3f}" for key, each in values.items())
+        print(f"  {signal} at block {block}: {text}")
+
+
 def report_stage(study: Study) -> None:
     """The finalists, best first, on frames and families that they were not chosen on; the first is the choice."""
     methods = ["baseline", *finalists(study)]
@@ -360,6 +386,7 @@ STAGES: dict[str, Callable[[Study], None]] = {
     "fit": fit,
     "scan": scan_stage,
     "tune": tune_stage,
+    "signals": signals_stage,
     "report": report_stage,
     "windows": windows_stage,
     "ablation": ablation_stage,
