@@ -24,10 +24,11 @@ from gramloop.bench.plan import DataSource, read_plan
 from gramloop.bench.planning import Request, make_plan
 from gramloop.bench.results import Results, collect
 from gramloop.bench.store import Store
+from gramloop.bench.tables import counts_of
 from gramloop.config import ReplayConfig
 from gramloop.costs import extra_blocks
 from gramloop.data.suites import Condition
-from gramloop.metrics.bootstrap import cluster_bootstrap, verdict
+from gramloop.metrics.bootstrap import cluster_bootstrap, image_bootstrap, miou_delta, verdict
 from gramloop.models.backbone import default_taps
 from gramloop.models.dinov2 import load_any_backbone
 from gramloop.models.linear import LinearHead
@@ -437,15 +438,29 @@ def _tell(study: Study, shifted_name: str, clean_name: str) -> None:
             families.setdefault(one.condition.split("/")[0], []).append(gain)
         fresh = {name: gains for name, gains in families.items() if name not in SEARCHED}
         everything, unseen = cluster_bootstrap(families), cluster_bootstrap(fresh)
+        over_images = [
+            image_bootstrap(miou_delta(*_counts(study, name, method.name)), shifted.conditions[0].images)
+            for name in (shifted_name, clean_name)
+        ]
         cost = [_mean_cost(study, name, method) for name in (clean_name, shifted_name)]
         print(
             f"{method.name}: clean {_gain(clean, method.name):+.3f}; all families {everything} "
             f"({verdict(everything)}); not tuned on {unseen} ({verdict(unseen)}); "
+            f"over images: shifted {over_images[0]}, clean {over_images[1]}; "
             f"cost {cost[0]:.2f}x clean, {cost[1]:.2f}x shifted"
         )
         print("   " + ", ".join(f"{name} {np.mean(gains):+.2f}" for name, gains in families.items()))
     summary = {one.condition: {m: s["mIoU"] for m, s in one.scores.items()} for one in shifted.conditions}
     (study.out / f"{shifted_name}.json").write_text(json.dumps(summary, indent=1))
+
+
+def _counts(study: Study, name: str, method: str) -> tuple[np.ndarray, np.ndarray]:
+    """Counts of the baseline and of a method, (conditions, images, 3, classes) each."""
+    plan = _results(study, name).plan
+    store = Store(study.out / name, plan)
+    by_condition = [[store.read(unit).table for unit in plan.units_of(key)] for key in plan.conditions]
+    both = [np.stack([counts_of(tables, one) for tables in by_condition]) for one in ("baseline", method)]
+    return both[0], both[1]
 
 
 def _mean_cost(study: Study, name: str, method: Method) -> float:
