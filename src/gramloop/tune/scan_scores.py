@@ -119,7 +119,7 @@ SCORES: dict[str, Score] = {
         cheap,
     )
 }
-DEFAULT = "turning_back"
+DEFAULT = "small_drift"  # docs/scan.md: what little is known of its worth
 
 
 def find_score(name: str) -> Score:
