@@ -11,7 +11,7 @@ from gramloop.bench.tables import boxes_of, counts_of
 from gramloop.config import ReplayConfig
 from gramloop.data.suites import Condition
 from gramloop.metrics.ap_bootstrap import ap_delta
-from gramloop.metrics.bootstrap import Interval, image_bootstrap, miou_delta
+from gramloop.metrics.bootstrap import Interval, image_bootstrap, miou_delta, verdict
 from gramloop.report.gather import Run
 from gramloop.report.statistics import Gain
 
@@ -71,10 +71,20 @@ def summary(gains: Sequence[Gain], replay: ReplayConfig, replicates: int) -> Tab
         rows.append((f"{condition.name.replace('_', ' ')} {condition.severity}", *cells))
     rows.append((_MEAN, *_mean_cells(segmentation), *_mean_cells(detection)))
     words = [
-        f"{task} under shift: {_WORDS[gain.words]} ({gain.interval})."
+        f"{task} under shift: {_WORDS[gain.words]} ({gain.interval}{_doubt(gain)})."
         for task, gain in (("Segmentation", segmentation), ("Detection", detection))
     ]
     return Table(_title(segmentation.run, replay), rows, words)
+
+
+def _doubt(gain: Gain) -> str:
+    """The interval corrected for few images, where it says something else."""
+    corrected = gain.corrected
+    if gain.interval is None or corrected is None or verdict(corrected) == verdict(gain.interval):
+        return ""
+    return (
+        f"; corrected for so few images [{corrected.low:+.3f}, {corrected.high:+.3f}], so take it with care"
+    )
 
 
 def _title(run: Run, replay: ReplayConfig) -> str:
