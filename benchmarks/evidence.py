@@ -344,6 +344,30 @@ def ablation_stage(study: Study) -> None:
     _tell(study, "ablation-camvid-c", "ablation-camvid")
 
 
+def noise_stage(study: Study) -> None:
+    """Gates and strengths of the early window where it acts: under noise, with its rule."""
+    place = "window=2-2,replays=1,adaptive=length:1.7068:1.7068"
+    methods = ["baseline"]
+    methods += [
+        f"uniform-{strength}:{place},gate=uniform,strength={strength}" for strength in (0.1, 0.25, 0.4)
+    ]
+    methods += [f"gram:{place},strength=0.676", f"gram-end:{place},strength=0.676,gate_at=end"]
+    noises = ["gaussian_noise", "shot_noise", "impulse_noise"]
+    some = {"conditions": noises, "severities": [1, 3, 5], "part": study.sizes.ablation}
+    _evaluate(study, "camvid-c", "report", "noise", methods=methods, shards=study.workers, pictures=0, **some)
+    results = _results(study, "noise")
+    for method in results.plan.methods[1:]:
+        interval = image_bootstrap(
+            miou_delta(*_counts(study, "noise", method.name)), results.conditions[0].images
+        )
+        print(f"  {method.name}: {interval}; cost {_mean_cost(study, 'noise', method):.2f}x")
+        gains = {
+            one.condition: one.scores[method.name]["mIoU"] - one.scores["baseline"]["mIoU"]
+            for one in results.conditions
+        }
+        print("   " + ", ".join(f"{key} {gain:+.2f}" for key, gain in gains.items()))
+
+
 def windows_stage(study: Study) -> None:
     """Every window alone, with the published gate, with and without trust: what the scan is worth."""
     methods = ["baseline"]
@@ -391,6 +415,7 @@ STAGES: dict[str, Callable[[Study], None]] = {
     "report": report_stage,
     "windows": windows_stage,
     "ablation": ablation_stage,
+    "noise": noise_stage,
 }
 
 
