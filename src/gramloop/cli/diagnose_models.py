@@ -33,7 +33,7 @@ def load_tiny_view(args: argparse.Namespace, settings: Settings) -> View:
     model = load_tiny(WEIGHTS if embedded else args.model, device_of(args.device))
     replay = settings(default_replay() if embedded else None)
     name = "tiny" if embedded else str(args.model)
-    return name, _whole_image(model, _first(model), replay, WEB, args.short_side or TINY_SHORT_SIDE)
+    return name, _whole_image(model, _first(model), replay, WEB, args.short_side, TINY_SHORT_SIDE)
 
 
 def load_backbone_view(args: argparse.Namespace, settings: Settings) -> View:
@@ -48,7 +48,7 @@ def load_backbone_view(args: argparse.Namespace, settings: Settings) -> View:
 
         model = load_any_backbone(path, device=device)
         run = _tapped(model)
-    return path.name, _whole_image(model, run, settings(), normalisation, args.short_side or SHORT_SIDE)
+    return path.name, _whole_image(model, run, settings(), normalisation, args.short_side, SHORT_SIDE)
 
 
 def load_task_view(args: argparse.Namespace, settings: Settings) -> View:
@@ -90,12 +90,14 @@ def _whole_image(
     run: Callable[[Any], Any],
     replay: ReplayConfig,
     normalisation: Normalisation,
-    short_side: int,
+    asked: int | None,
+    usual: int,
 ) -> Callable[[np.ndarray], tuple[np.ndarray, Diagnosis]]:
     """Look at the whole image at once, its short side as asked for, its long side rounded to patches."""
     host = find_host(model)
     route(replay, host.depth)
     patch = 16 if host.patch_embedding is None else int(host.patch_embedding.stride[0])
+    short_side = asked if asked is not None else usual - usual % patch
     if short_side < patch or short_side % patch:
         raise GramLoopError(
             f"--short-side is {short_side}; it is a multiple of the patches' side, {patch}, such as {8 * patch}"

@@ -94,7 +94,6 @@ def run(args: argparse.Namespace) -> int:
 
 def shortlist(scan: Scan, score: str, top: int) -> Table:
     """The first windows of the ranking and what was measured of them."""
-    from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
     from gramloop.tune.scan_scores import ranked
@@ -102,8 +101,9 @@ def shortlist(scan: Scan, score: str, top: int) -> Table:
     table = Table(
         title=f"{scan.host}: windows by {score.replace('_', ' ')}",
         title_justify="left",
-        box=SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
+        box=None,  # eleven columns must fit a terminal of 80
+        padding=(0, 2, 0, 0),
+        pad_edge=False,
     )
     heads = ["window", "score", "drift", "grows", "step", "drift\n/step", "step\n2/1", "cosine\n1, 2", "cost"]
     heads += ["shift\n/clean", "tells\nshift"] if scan.paired else []
@@ -111,7 +111,7 @@ def shortlist(scan: Scan, score: str, top: int) -> Table:
         table.add_column(head, justify="right", no_wrap=True)
     names = ("drift_median", "growth_2", "step", "amplification", "step_ratio", "cosine")
     columns = [scan.typical(name) for name in names]
-    formats = ["{:.1e}", "{:.1f}x", "{:.3f}", "{:.3f}", "{:.2f}", "{:+.2f}"]
+    formats = ["{:.1e}", "{:.1f}x", "{:.2f}", "{:.2f}", "{:.2f}", "{:+.2f}"]
     costs = scan.costs()
     pairs = [scan.shifted_to_clean("step"), scan.separation("step")] if scan.paired else []
     for entry in ranked(scan, score)[:top]:
@@ -119,7 +119,7 @@ def shortlist(scan: Scan, score: str, top: int) -> Table:
         cells = [form.format(values[place]) for form, values in zip(formats, columns, strict=True)]
         price = f"{costs[place].multiplier:.2f}x"
         ends = f"[{entry.window[0]}, {entry.window[1]}]".replace("[", r"\[")
-        table.add_row(ends, f"{entry.score:.3f}", *cells, price, *(f"{each[place]:.2f}" for each in pairs))
+        table.add_row(ends, f"{entry.score:.2f}", *cells, price, *(f"{each[place]:.2f}" for each in pairs))
     return table
 
 
