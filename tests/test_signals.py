@@ -113,6 +113,7 @@ def test_passing_over_costs_the_decision_alone(signal: str, extra: int) -> None:
     trace = loop.trace
     assert trace is not None
     assert trace.signal is not None
+    assert len(trace.drift) == len(trace.gate) == 2  # one per replay, as for any image
     assert all((gate == 0).all() for gate in trace.gate)
     assert trace.post_drift is not None
     assert (trace.post_drift == 0).all()

@@ -253,7 +253,7 @@ class Loop:
         if self.place.end in self._keep:
             self.ordinary[self.place.end] = call.as_output(Z)
         for trace, tokens in zip(self.traces, Z, strict=False):
-            trace.pass_over(tokens.shape[0], tokens.shape[1] - self.host.prefix, self.config.replays)
+            trace.pass_over(tokens[:, self.host.prefix :], self.config.replays)
 
     def _run_ordinary_suffix(self, call: BlockCall, Z: States) -> None:
         """The ordinary pass behind the window, as far as the probe or a kept block needs it."""

@@ -95,7 +95,9 @@ class Replay:
             if replay == 0 and drift is not None and self._decides_by_drift:
                 shares = self._shares_by_drift(drift)
             Z = self._accept(Z, proposal, drift, shares)
-            if replay == 0 and shares is not None and passed_over(shares):
+            if replay == 0 and self._decides_by_drift and shares is not None and passed_over(shares):
+                for trace, tokens in zip(self.traces, Z, strict=False):  # as many maps as any other image has
+                    trace.pass_over(tokens[:, self.chain.prefix :], self.config.replays - 1)
                 break
         return Z
 

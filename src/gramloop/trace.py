@@ -43,15 +43,11 @@ class Trace:
         self.displacement.append(self.as_map(torch.linalg.vector_norm(step.float(), dim=-1)))
         self.not_finite.append((~drift.isfinite()).sum(1))
 
-    def pass_over(self, images: int, patches: int, replays: int) -> None:
-        """Keep that adaptive replay proposed nothing to any image of the forward: zeros throughout."""
-        nothing = torch.zeros(images, patches)
+    def pass_over(self, patches: Tensor, replays: int) -> None:
+        """Keep that adaptive replay proposed nothing in so many replays of these patches, (B, N, C): zeros."""
+        nothing = torch.zeros(patches.shape[:2], device=patches.device)
         for _ in range(replays):
-            self.drift.append(self.as_map(nothing))
-            self.gate.append(self.as_map(nothing))
-            self.mean_gate.append(nothing[:, 0])
-            self.displacement.append(self.as_map(nothing))
-            self.not_finite.append(nothing[:, 0].long())
+            self.record(nothing, nothing, torch.zeros_like(patches), None)
         self.post_drift = self.as_map(nothing)
 
     def as_map(self, values: Tensor) -> Tensor:
