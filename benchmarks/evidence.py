@@ -28,7 +28,7 @@ from gramloop.bench.tables import counts_of
 from gramloop.config import ReplayConfig
 from gramloop.costs import extra_blocks
 from gramloop.data.suites import Condition
-from gramloop.metrics.bootstrap import cluster_bootstrap, image_bootstrap, miou_delta, verdict
+from gramloop.metrics.bootstrap import Interval, cluster_bootstrap, image_bootstrap, miou_delta, verdict
 from gramloop.models.backbone import default_taps
 from gramloop.models.dinov2 import load_any_backbone
 from gramloop.models.linear import LinearHead
@@ -357,9 +357,7 @@ def noise_stage(study: Study) -> None:
     _evaluate(study, "camvid-c", "report", "noise", methods=methods, shards=study.workers, pictures=0, **some)
     results = _results(study, "noise")
     for method in results.plan.methods[1:]:
-        interval = image_bootstrap(
-            miou_delta(*_counts(study, "noise", method.name)), results.conditions[0].images
-        )
+        interval = _over_images(*_counts(study, "noise", method.name))
         print(f"  {method.name}: {interval}; cost {_mean_cost(study, 'noise', method):.2f}x")
         gains = {
             one.condition: one.scores[method.name]["mIoU"] - one.scores["baseline"]["mIoU"]
@@ -463,17 +461,21 @@ def _tell(study: Study, shifted_name: str, clean_name: str) -> None:
             families.setdefault(one.condition.split("/")[0], []).append(gain)
         fresh = {name: gains for name, gains in families.items() if name not in SEARCHED}
         everything, unseen = cluster_bootstrap(families), cluster_bootstrap(fresh)
-        over_images = [
-            image_bootstrap(miou_delta(*_counts(study, name, method.name)), shifted.conditions[0].images)
-            for name in (shifted_name, clean_name)
-        ]
+        pair = _counts(study, shifted_name, method.name)
+        groups = {
+            "all": [True] * len(shifted.conditions),
+            "not tuned on": [one.condition.split("/")[0] not in SEARCHED for one in shifted.conditions],
+            "noise": ["noise" in one.condition for one in shifted.conditions],
+        }
+        over_images = {name: _over_images(*(each[rows] for each in pair)) for name, rows in groups.items()}
+        over_images["clean"] = _over_images(*_counts(study, clean_name, method.name))
         cost = [_mean_cost(study, name, method) for name in (clean_name, shifted_name)]
         print(
             f"{method.name}: clean {_gain(clean, method.name):+.3f}; all families {everything} "
             f"({verdict(everything)}); not tuned on {unseen} ({verdict(unseen)}); "
-            f"over images: shifted {over_images[0]}, clean {over_images[1]}; "
             f"cost {cost[0]:.2f}x clean, {cost[1]:.2f}x shifted"
         )
+        print("   over images: " + ", ".join(f"{name} {one}" for name, one in over_images.items()))
         print("   " + ", ".join(f"{name} {np.mean(gains):+.2f}" for name, gains in families.items()))
     summary = {one.condition: {m: s["mIoU"] for m, s in one.scores.items()} for one in shifted.conditions}
     (study.out / f"{shifted_name}.json").write_text(json.dumps(summary, indent=1))
@@ -486,6 +488,10 @@ def _counts(study: Study, name: str, method: str) -> tuple[np.ndarray, np.ndarra
     by_condition = [[store.read(unit).table for unit in plan.units_of(key)] for key in plan.conditions]
     both = [np.stack([counts_of(tables, one) for tables in by_condition]) for one in ("baseline", method)]
     return both[0], both[1]
+
+
+def _over_images(baseline: np.ndarray, method: np.ndarray) -> Interval:
+    return image_bootstrap(miou_delta(baseline, method), baseline.shape[1])
 
 
 def _mean_cost(study: Study, name: str, method: Method) -> float:

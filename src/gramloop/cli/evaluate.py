@@ -10,8 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gramloop.cli.model_options import (
+    NAMED,
+    TASKS,
     add_data_options,
     add_model_options,
+    data_source,
     device_type,
     model_files,
     model_sizes,
@@ -21,9 +24,6 @@ from gramloop.errors import GramLoopError
 if TYPE_CHECKING:
     from gramloop.bench.evaluate import Engine, Outcome
     from gramloop.bench.plan import Plan
-
-NAMED = 10  # images that could not be used, told one by one
-TASKS = {"segment": "semantic", "detect": "detection"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -141,28 +141,19 @@ def _given(args: argparse.Namespace) -> str:
 
 
 def _request(args: argparse.Namespace, scenes: Path) -> Any:
-    from gramloop.bench.plan import DataSource
-    from gramloop.bench.planning import SCENE_COUNT, SCENES, Request, draw_scenes
-    from gramloop.data.suites import find_suite
+    from gramloop.bench.planning import SCENE_COUNT, Request, draw_scenes
 
-    files, sizes, device, root = model_files(args), model_sizes(args), device_type(args.device), args.data
-    if root is None:
-        if find_suite(args.suite).base != SCENES:
-            raise GramLoopError(f"--data DIR is missing: the folder of {args.suite}")
+    files, sizes, device = model_files(args), model_sizes(args), device_type(args.device)
+
+    def drawn() -> Path:
         draw_scenes(scenes, args.images or SCENE_COUNT)
-        root = scenes
+        return scenes
+
     return Request(
         suite=args.suite,
         task=TASKS[args.task],  # type: ignore[arg-type]
         files=files,
-        data=DataSource(
-            str(root.resolve()),
-            split=args.split,
-            classes=str(args.classes) if args.classes else None,
-            origin=args.origin,
-            encoding=args.format,
-            partial=args.partial,
-        ),
+        data=data_source(args, drawn),
         methods=args.method or ("baseline", "gramloop"),
         conditions=args.condition,
         severities=args.severity,

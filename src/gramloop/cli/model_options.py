@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gramloop.errors import GramLoopError
+
+if TYPE_CHECKING:
+    from gramloop.bench.plan import DataSource
+
+TASKS = {"segment": "semantic", "detect": "detection"}
+NAMED = 10  # images that could not be used, told one by one
 
 
 def add_data_options(group: argparse._ArgumentGroup) -> None:
@@ -72,3 +79,22 @@ def device_type(name: str | None) -> str:
     if name == "cuda" and not torch.cuda.is_available():
         raise GramLoopError("--device cuda is not on this machine; cpu always is")
     return name or ("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def data_source(args: argparse.Namespace, draw_scenes: Callable[[], Path]) -> DataSource:
+    """The set that the options name; scenes are drawn where a suite of scenes has no folder."""
+    from gramloop.bench.plan import DataSource
+    from gramloop.bench.planning import SCENES
+    from gramloop.data.suites import find_suite
+
+    if args.data is None and find_suite(args.suite).base != SCENES:
+        raise GramLoopError(f"--data DIR is missing: the folder of {args.suite}")
+    root = draw_scenes() if args.data is None else args.data
+    return DataSource(
+        str(root.resolve()),
+        split=args.split,
+        classes=str(args.classes) if args.classes else None,
+        origin=args.origin,
+        encoding=args.format,
+        partial=args.partial,
+    )

@@ -8,10 +8,12 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gramloop.cli import evaluate as shared
 from gramloop.cli.model_options import (
+    NAMED,
+    TASKS,
     add_data_options,
     add_model_options,
+    data_source,
     device_type,
     model_files,
     model_sizes,
@@ -22,7 +24,6 @@ if TYPE_CHECKING:
     from gramloop.tune.search import Search
     from gramloop.tune.tuning import Tuning
 
-NAMED = 10  # images that could not be used, told one by one
 SEVERITY = 3  # where nothing else is said
 SCENES = 100
 
@@ -38,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--suite", required=True, metavar="NAME", help="scenes-c, coco-c, ade20k-p, my-set-c, …"
     )
-    parser.add_argument("--task", choices=tuple(shared.TASKS), default="segment")
+    parser.add_argument("--task", choices=tuple(TASKS), default="segment")
     parser.add_argument(
         "--budget", type=int, default=2000, metavar="N", help="predictions, everything included (2000)"
     )
@@ -148,30 +149,22 @@ def _search(args: argparse.Namespace, scenes: Path) -> Search:
 
 
 def _request(args: argparse.Namespace, scenes: Path) -> Any:
-    from gramloop.bench.plan import DataSource
     from gramloop.bench.planning import SCENE_SIZE, Request
     from gramloop.data.suites import find_suite
     from gramloop.tune.suites import draw_tuning_scenes
 
-    suite, root = find_suite(args.suite), args.data
+    suite = find_suite(args.suite)
     files, sizes, device = model_files(args), model_sizes(args), device_type(args.device)
-    if root is None:
-        if suite.base != "scenes":
-            raise GramLoopError(f"--data DIR is missing: the folder of {args.suite}")
+
+    def drawn() -> Path:
         draw_tuning_scenes(scenes, args.images or SCENES, SCENE_SIZE)
-        root = scenes
+        return scenes
+
     return Request(
         suite=args.suite,
-        task=shared.TASKS[args.task],  # type: ignore[arg-type]
+        task=TASKS[args.task],  # type: ignore[arg-type]
         files=files,
-        data=DataSource(
-            str(root.resolve()),
-            split=args.split,
-            classes=str(args.classes) if args.classes else None,
-            origin=args.origin,
-            encoding=args.format,
-            partial=args.partial,
-        ),
+        data=data_source(args, drawn),
         conditions=args.condition,
         severities=args.severity or ([SEVERITY] if suite.generated else []),
         images=args.images,
