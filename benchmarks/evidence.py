@@ -11,29 +11,35 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import torch
 
+from evidence_results import counts, gain_of, mean_cost, over_images_of, results_of, tell
+from evidence_study import (
+    ABLATION_SEVERITY,
+    QUICK,
+    SEARCHED,
+    SHORT_SIDE,
+    TRUST,
+    TUNE_SEVERITY,
+    UNSEEN_IN_TUNE,
+    Sizes,
+    Study,
+    divide,
+    fit,
+    part_of,
+    spread,
+)
 from gramloop.bench.evaluate import evaluate
-from gramloop.bench.methods import Method
-from gramloop.bench.plan import DataSource, read_plan
-from gramloop.bench.planning import Request, make_plan
-from gramloop.bench.results import Results, collect
-from gramloop.bench.store import Store
-from gramloop.bench.tables import counts_of
+from gramloop.bench.planning import make_plan
 from gramloop.config import ReplayConfig
-from gramloop.costs import extra_blocks
 from gramloop.data.suites import Condition
-from gramloop.metrics.bootstrap import Interval, cluster_bootstrap, image_bootstrap, miou_delta, verdict
-from gramloop.models.backbone import default_taps
 from gramloop.models.dinov2 import load_any_backbone
-from gramloop.models.linear import LinearHead
 from gramloop.settings import read_settings, write_replay
-from gramloop.tasks.images import read_image, resize_short_side, to_tensor
+from gramloop.tasks.images import resize_short_side, to_tensor
 from gramloop.tune.journal import TRIALS
 from gramloop.tune.scan import Scan, scan
 from gramloop.tune.scan_files import read_scan, to_json
@@ -41,41 +47,7 @@ from gramloop.tune.scan_scores import rank_correlation, ranked
 from gramloop.tune.search import Options, plan_search
 from gramloop.tune.space import Space, windows
 from gramloop.tune.suites import suite_subject
-from gramloop.tune.tuning import RESULT, run
-
-CLASSES = [
-    "sky",
-    "building",
-    "pole",
-    "road",
-    "pavement",
-    "tree",
-    "sign",
-    "fence",
-    "car",
-    "pedestrian",
-    "bicyclist",
-]
-SEARCHED = ["gaussian_noise", "impulse_noise", "defocus_blur", "glass_blur", "snow", "brightness", "pixelate"]
-UNSEEN_IN_TUNE = ["fog", "jpeg_compression"]
-SHORT_SIDE = 252
-TUNE_SEVERITY, ABLATION_SEVERITY = 4, 3
-TRUST = 1e-3
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """How many images each stage sees."""
-
-    fit: int = 102
-    search: int = 60
-    report: int = 24
-    ablation: int = 9
-    windows: int = 4
-    budget: int = 3600
-
-
-QUICK = Sizes(fit=12, search=24, report=3, ablation=2, windows=1, budget=600)
+from gramloop.tune.tuning import run
 
 
 def main() -> None:
@@ -96,117 +68,6 @@ def main() -> None:
         print(f"({name}: {time.perf_counter() - began:.0f} s)", flush=True)
 
 
-@dataclass(frozen=True)
-class Study:
-    """Where things lie."""
-
-    weights: Path
-    out: Path
-    workers: int
-    sizes: Sizes
-
-    @property
-    def sets(self) -> Path:
-        return self.out / "sets"
-
-    @property
-    def head(self) -> Path:
-        return self.out / "head.safetensors"
-
-    @property
-    def replay(self) -> Path:
-        return self.out / "tune" / RESULT
-
-    def request(self, suite: str, split: str, **settings: object) -> Request:
-        return Request(
-            suite=suite,
-            task="semantic",
-            files={"backbone": str(self.weights.resolve()), "head": str(self.head.resolve())},
-            data=DataSource(str(self.sets.resolve()), split=split),
-            sizes={"mode": "whole", "short_side": SHORT_SIDE},
-            **settings,  # type: ignore[arg-type]
-        )
-
-
-def divide(data: Path, study: Study) -> None:
-    """Three sets of links: frames that the head, the search and the report see, no frame in two of them."""
-    drives: dict[str, list[Path]] = {}
-    for split in ("training", "validation"):
-        for image in sorted((data / "images" / split).glob("*.jpg")):
-            drives.setdefault(f"{split} {image.stem.split('_')[0]}", []).append(image)
-    same, other = drives["validation 0016E5"], drives["training 0006R0"]
-    sizes = study.sizes
-    parts = {
-        "fit": _spread(drives["training 0016E5"], sizes.fit),
-        # the first half of two drives, then their second halves and a third drive
-        "search": _spread(other[:50], sizes.search // 2) + _spread(same[:50], sizes.search // 2),
-        "report": _spread(drives["training 0001TP"], sizes.report // 3)
-        + _spread(other[55:], sizes.report // 3)
-        + _spread(same[55:], sizes.report // 3),
-    }
-    for part, images in parts.items():
-        for image in images:
-            label = data / "annotations" / image.parent.name / f"{image.stem}.png"
-            _link(image, study.sets / "images" / part / image.name)
-            _link(label, study.sets / "annotations" / part / label.name)
-    (study.sets / "classes.txt").write_text("\n".join(CLASSES) + "\n")
-
-
-def _spread(images: Sequence[Path], many: int) -> list[Path]:
-    return [images[round(place)] for place in np.linspace(0, len(images) - 1, max(many, 1))]
-
-
-def _link(source: Path, target: Path) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    if not target.is_symlink():
-        target.symlink_to(source.resolve())
-
-
-def fit(study: Study) -> None:
-    """A linear head on the taps, by cross-entropy with the share of each class in every patch."""
-    if study.head.exists():
-        return
-    torch.manual_seed(0)
-    backbone = load_any_backbone(study.weights)
-    taps, patch = default_taps(backbone.shape.depth), backbone.shape.patch
-    features, targets = [], []
-    for path in sorted((study.sets / "images" / "fit").iterdir()):
-        pixels = to_tensor(resize_short_side(read_image(path), SHORT_SIDE, multiple=patch))
-        with torch.inference_mode():
-            features.append(torch.cat([tap.patches for tap in backbone(pixels, taps)], dim=-1)[0])
-        labels = read_labels(study.sets / "annotations" / "fit" / f"{path.stem}.png", pixels.shape[-2:])
-        targets.append(_shares(labels, patch))
-    X, Y = torch.cat(features).clone(), torch.cat(targets)
-    head = LinearHead(backbone.shape.width, len(CLASSES), taps)
-    head.bn.running_mean, head.bn.running_var = X.mean(0), X.var(0)
-    head.eval()
-    optimizer = torch.optim.AdamW(head.conv.parameters(), lr=1e-3, weight_decay=1e-2)
-    for _ in range(12):
-        for batch in torch.randperm(len(X)).split(1024):
-            logits = head([X[batch].T[None, :, :, None]])[0, :, :, 0].T
-            loss = -(Y[batch] * logits.log_softmax(-1)).sum(1).mean()
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-    print(f"linear head on blocks {taps}, {len(X)} patches, last loss {loss.item():.3f}")
-    head.save(study.head)
-
-
-def read_labels(path: Path, size: Sequence[int]) -> torch.Tensor:
-    from PIL import Image
-
-    with Image.open(path) as opened:
-        resized = opened.resize((size[1], size[0]), Image.Resampling.NEAREST)
-        return torch.from_numpy(np.array(resized)).long() - 1  # -1: unlabelled
-
-
-def _shares(labels: torch.Tensor, patch: int) -> torch.Tensor:
-    """(H, W) -> (patches, classes), the share of every class in each patch."""
-    rows, columns = labels.shape[0] // patch, labels.shape[1] // patch
-    cells = labels.reshape(rows, patch, columns, patch).permute(0, 2, 1, 3).reshape(rows * columns, -1)
-    return torch.stack([(cells == index).float().mean(1) for index in range(len(CLASSES))], dim=1)
-
-
 def scan_stage(study: Study) -> None:
     """The label-free scan, on four images of the search."""
     path = study.out / "scan.json"
@@ -216,7 +77,7 @@ def scan_stage(study: Study) -> None:
         images = sorted((study.sets / "images" / "search").iterdir())
         measured = scan(
             backbone.model,
-            [str(image) for image in _spread(images, study.sizes.windows)],
+            [str(image) for image in spread(images, study.sizes.windows)],
             preprocess=lambda pixels: to_tensor(
                 resize_short_side(pixels, SHORT_SIDE, multiple=backbone.shape.patch)
             ),
@@ -292,7 +153,7 @@ def report_stage(study: Study) -> None:
     methods = ["baseline", *finalists(study)]
     for suite in ("camvid", "camvid-c"):
         _evaluate(study, suite, "report", suite, methods=methods, shards=study.workers, pictures=2)
-    _tell(study, "camvid-c", "camvid")
+    tell(study, "camvid-c", "camvid")
 
 
 def finalists(study: Study) -> list[str]:
@@ -341,7 +202,7 @@ def ablation_stage(study: Study) -> None:
             part=study.sizes.ablation,
             **severities,
         )
-    _tell(study, "ablation-camvid-c", "ablation-camvid")
+    tell(study, "ablation-camvid-c", "ablation-camvid")
 
 
 def noise_stage(study: Study) -> None:
@@ -355,10 +216,10 @@ def noise_stage(study: Study) -> None:
     noises = ["gaussian_noise", "shot_noise", "impulse_noise"]
     some = {"conditions": noises, "severities": [1, 3, 5], "part": study.sizes.ablation}
     _evaluate(study, "camvid-c", "report", "noise", methods=methods, shards=study.workers, pictures=0, **some)
-    results = _results(study, "noise")
+    results = results_of(study, "noise")
     for method in results.plan.methods[1:]:
-        interval = _over_images(*_counts(study, "noise", method.name))
-        print(f"  {method.name}: {interval}; cost {_mean_cost(study, 'noise', method):.2f}x")
+        interval = over_images_of(*counts(study, "noise", method.name))
+        print(f"  {method.name}: {interval}; cost {mean_cost(study, 'noise', method):.2f}x")
         gains = {
             one.condition: one.scores[method.name]["mIoU"] - one.scores["baseline"]["mIoU"]
             for one in results.conditions
@@ -387,12 +248,12 @@ def windows_stage(study: Study) -> None:
             part=study.sizes.windows,
             **some,
         )
-    shifted, clean = (_results(study, name) for name in ("windows-camvid-c", "windows-camvid"))
-    gains = {window: _gain(shifted, f"w{window[0]}-{window[1]}") for window in windows(12, 2)}
-    trusted = {window: _gain(shifted, f"t{window[0]}-{window[1]}") for window in windows(12, 2)}
+    shifted, clean = (results_of(study, name) for name in ("windows-camvid-c", "windows-camvid"))
+    gains = {window: gain_of(shifted, f"w{window[0]}-{window[1]}") for window in windows(12, 2)}
+    trusted = {window: gain_of(shifted, f"t{window[0]}-{window[1]}") for window in windows(12, 2)}
     for window in gains:
         name = f"{window[0]}-{window[1]}"
-        cleans = [_gain(clean, kind + name) for kind in "wt"]
+        cleans = [gain_of(clean, kind + name) for kind in "wt"]
         print(
             f"  {list(window)}: shifted {gains[window]:+.2f}, with trust {trusted[window]:+.2f}; "
             f"clean {cleans[0]:+.2f}, with trust {cleans[1]:+.2f}"
@@ -426,84 +287,10 @@ def _evaluate(
     study: Study, suite: str, split: str, name: str, *, part: int | None = None, **settings: object
 ) -> None:
     if part is not None:  # images spread over the set, not its first few
-        split = _part(study, split, part)
+        split = part_of(study, split, part)
     plan = make_plan(study.request(suite, split, **settings))
     print(f"{name}: {plan.images} images x {len(plan.methods)} methods", flush=True)
     evaluate(plan, study.out / name, workers=study.workers)
-
-
-def _part(study: Study, split: str, many: int) -> str:
-    name = f"{split}-{many}"
-    for kind in ("images", "annotations"):
-        for path in _spread(sorted((study.sets / kind / split).iterdir()), many):
-            _link(path, study.sets / kind / name / path.name)
-    return name
-
-
-def _results(study: Study, name: str) -> Results:
-    folder = study.out / name
-    return collect(Store(folder, read_plan(folder / "plan.json")))
-
-
-def _gain(results: Results, method: str) -> float:
-    scores = [one.scores for one in results.conditions]
-    return float(np.mean([each[method]["mIoU"] - each["baseline"]["mIoU"] for each in scores]))
-
-
-def _tell(study: Study, shifted_name: str, clean_name: str) -> None:
-    shifted, clean = _results(study, shifted_name), _results(study, clean_name)
-    print(f"baseline: clean {clean.conditions[0].scores['baseline']['mIoU']:.2f}", end=", ")
-    print(f"mPC {np.mean([one.scores['baseline']['mIoU'] for one in shifted.conditions]):.2f}")
-    for method in shifted.plan.methods[1:]:
-        families: dict[str, list[float]] = {}
-        for one in shifted.conditions:
-            gain = one.scores[method.name]["mIoU"] - one.scores["baseline"]["mIoU"]
-            families.setdefault(one.condition.split("/")[0], []).append(gain)
-        fresh = {name: gains for name, gains in families.items() if name not in SEARCHED}
-        everything, unseen = cluster_bootstrap(families), cluster_bootstrap(fresh)
-        pair = _counts(study, shifted_name, method.name)
-        groups = {
-            "all": [True] * len(shifted.conditions),
-            "not tuned on": [one.condition.split("/")[0] not in SEARCHED for one in shifted.conditions],
-            "noise": ["noise" in one.condition for one in shifted.conditions],
-        }
-        over_images = {name: _over_images(*(each[rows] for each in pair)) for name, rows in groups.items()}
-        over_images["clean"] = _over_images(*_counts(study, clean_name, method.name))
-        cost = [_mean_cost(study, name, method) for name in (clean_name, shifted_name)]
-        print(
-            f"{method.name}: clean {_gain(clean, method.name):+.3f}; all families {everything} "
-            f"({verdict(everything)}); not tuned on {unseen} ({verdict(unseen)}); "
-            f"cost {cost[0]:.2f}x clean, {cost[1]:.2f}x shifted"
-        )
-        print("   over images: " + ", ".join(f"{name} {one}" for name, one in over_images.items()))
-        print("   " + ", ".join(f"{name} {np.mean(gains):+.2f}" for name, gains in families.items()))
-    summary = {one.condition: {m: s["mIoU"] for m, s in one.scores.items()} for one in shifted.conditions}
-    (study.out / f"{shifted_name}.json").write_text(json.dumps(summary, indent=1))
-
-
-def _counts(study: Study, name: str, method: str) -> tuple[np.ndarray, np.ndarray]:
-    """Counts of the baseline and of a method, (conditions, images, 3, classes) each."""
-    plan = _results(study, name).plan
-    store = Store(study.out / name, plan)
-    by_condition = [[store.read(unit).table for unit in plan.units_of(key)] for key in plan.conditions]
-    both = [np.stack([counts_of(tables, one) for tables in by_condition]) for one in ("baseline", method)]
-    return both[0], both[1]
-
-
-def _over_images(baseline: np.ndarray, method: np.ndarray) -> Interval:
-    return image_bootstrap(miou_delta(baseline, method), baseline.shape[1])
-
-
-def _mean_cost(study: Study, name: str, method: Method) -> float:
-    """Blocks of the replay by itself over those of the ordinary forward; images passed over cost 1."""
-    plan = _results(study, name).plan
-    store, depth = Store(study.out / name, plan), plan.model.depth
-    replayed = 1 + extra_blocks(method.replay, depth) / depth
-    costs = []
-    for unit in map(store.read, plan.units):
-        rows = unit.table.to_pylist() if unit is not None else []
-        costs += [replayed if row["blocks"] > depth else 1.0 for row in rows if row["method"] == method.name]
-    return float(np.mean(costs))
 
 
 def _dots() -> Callable[[int], None]:

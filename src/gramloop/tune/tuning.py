@@ -15,7 +15,8 @@ from gramloop.config import ReplayConfig
 from gramloop.data.records import DataSet
 from gramloop.settings import write_replay
 from gramloop.tune.journal import Journal, plan_hash, read_plan
-from gramloop.tune.search import Options, Outcome, Search, Standing, plan_search, run_search
+from gramloop.tune.rounds import Outcome, Standing, run_search
+from gramloop.tune.search import Options, Search, plan_search
 from gramloop.tune.space import Space
 from gramloop.tune.subject import Subject, subject_of
 from gramloop.tune.verdict import Part

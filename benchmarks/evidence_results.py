@@ -1,0 +1,82 @@
+"""What the evidence run stored, in words: gains with intervals over families and images, and costs."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+
+from evidence_study import SEARCHED, Study
+from gramloop.bench.methods import Method
+from gramloop.bench.plan import read_plan
+from gramloop.bench.results import Results, collect
+from gramloop.bench.store import Store
+from gramloop.bench.tables import counts_of
+from gramloop.costs import extra_blocks
+from gramloop.metrics.bootstrap import Interval, cluster_bootstrap, image_bootstrap, miou_delta, verdict
+
+
+def results_of(study: Study, name: str) -> Results:
+    folder = study.out / name
+    return collect(Store(folder, read_plan(folder / "plan.json")))
+
+
+def gain_of(results: Results, method: str) -> float:
+    scores = [one.scores for one in results.conditions]
+    return float(np.mean([each[method]["mIoU"] - each["baseline"]["mIoU"] for each in scores]))
+
+
+def tell(study: Study, shifted_name: str, clean_name: str) -> None:
+    shifted, clean = results_of(study, shifted_name), results_of(study, clean_name)
+    print(f"baseline: clean {clean.conditions[0].scores['baseline']['mIoU']:.2f}", end=", ")
+    print(f"mPC {np.mean([one.scores['baseline']['mIoU'] for one in shifted.conditions]):.2f}")
+    for method in shifted.plan.methods[1:]:
+        families: dict[str, list[float]] = {}
+        for one in shifted.conditions:
+            gain = one.scores[method.name]["mIoU"] - one.scores["baseline"]["mIoU"]
+            families.setdefault(one.condition.split("/")[0], []).append(gain)
+        fresh = {name: gains for name, gains in families.items() if name not in SEARCHED}
+        everything, unseen = cluster_bootstrap(families), cluster_bootstrap(fresh)
+        pair = counts(study, shifted_name, method.name)
+        groups = {
+            "all": [True] * len(shifted.conditions),
+            "not tuned on": [one.condition.split("/")[0] not in SEARCHED for one in shifted.conditions],
+            "noise": ["noise" in one.condition for one in shifted.conditions],
+        }
+        over_images = {name: over_images_of(*(each[rows] for each in pair)) for name, rows in groups.items()}
+        over_images["clean"] = over_images_of(*counts(study, clean_name, method.name))
+        cost = [mean_cost(study, name, method) for name in (clean_name, shifted_name)]
+        print(
+            f"{method.name}: clean {gain_of(clean, method.name):+.3f}; all families {everything} "
+            f"({verdict(everything)}); not tuned on {unseen} ({verdict(unseen)}); "
+            f"cost {cost[0]:.2f}x clean, {cost[1]:.2f}x shifted"
+        )
+        print("   over images: " + ", ".join(f"{name} {one}" for name, one in over_images.items()))
+        print("   " + ", ".join(f"{name} {np.mean(gains):+.2f}" for name, gains in families.items()))
+    summary = {one.condition: {m: s["mIoU"] for m, s in one.scores.items()} for one in shifted.conditions}
+    (study.out / f"{shifted_name}.json").write_text(json.dumps(summary, indent=1))
+
+
+def counts(study: Study, name: str, method: str) -> tuple[np.ndarray, np.ndarray]:
+    """Counts of the baseline and of a method, (conditions, images, 3, classes) each."""
+    plan = results_of(study, name).plan
+    store = Store(study.out / name, plan)
+    by_condition = [[store.read(unit).table for unit in plan.units_of(key)] for key in plan.conditions]
+    both = [np.stack([counts_of(tables, one) for tables in by_condition]) for one in ("baseline", method)]
+    return both[0], both[1]
+
+
+def over_images_of(baseline: np.ndarray, method: np.ndarray) -> Interval:
+    return image_bootstrap(miou_delta(baseline, method), baseline.shape[1])
+
+
+def mean_cost(study: Study, name: str, method: Method) -> float:
+    """Blocks of the replay by itself over those of the ordinary forward; images passed over cost 1."""
+    plan = results_of(study, name).plan
+    store, depth = Store(study.out / name, plan), plan.model.depth
+    replayed = 1 + extra_blocks(method.replay, depth) / depth
+    costs = []
+    for unit in map(store.read, plan.units):
+        rows = unit.table.to_pylist() if unit is not None else []
+        costs += [replayed if row["blocks"] > depth else 1.0 for row in rows if row["method"] == method.name]
+    return float(np.mean(costs))

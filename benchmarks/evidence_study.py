@@ -1,0 +1,171 @@
+"""Weights, frames and head of the evidence run: who sees what, and the linear head."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from gramloop.bench.plan import DataSource
+from gramloop.bench.planning import Request
+from gramloop.models.backbone import default_taps
+from gramloop.models.dinov2 import load_any_backbone
+from gramloop.models.linear import LinearHead
+from gramloop.tasks.images import read_image, resize_short_side, to_tensor
+from gramloop.tune.tuning import RESULT
+
+CLASSES = [
+    "sky",
+    "building",
+    "pole",
+    "road",
+    "pavement",
+    "tree",
+    "sign",
+    "fence",
+    "car",
+    "pedestrian",
+    "bicyclist",
+]
+SEARCHED = ["gaussian_noise", "impulse_noise", "defocus_blur", "glass_blur", "snow", "brightness", "pixelate"]
+UNSEEN_IN_TUNE = ["fog", "jpeg_compression"]
+SHORT_SIDE = 252
+TUNE_SEVERITY, ABLATION_SEVERITY = 4, 3
+TRUST = 1e-3
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How many images each stage sees."""
+
+    fit: int = 102
+    search: int = 60
+    report: int = 24
+    ablation: int = 9
+    windows: int = 4
+    budget: int = 3600
+
+
+QUICK = Sizes(fit=12, search=24, report=3, ablation=2, windows=1, budget=600)
+
+
+@dataclass(frozen=True)
+class Study:
+    """Where things lie."""
+
+    weights: Path
+    out: Path
+    workers: int
+    sizes: Sizes
+
+    @property
+    def sets(self) -> Path:
+        return self.out / "sets"
+
+    @property
+    def head(self) -> Path:
+        return self.out / "head.safetensors"
+
+    @property
+    def replay(self) -> Path:
+        return self.out / "tune" / RESULT
+
+    def request(self, suite: str, split: str, **settings: object) -> Request:
+        return Request(
+            suite=suite,
+            task="semantic",
+            files={"backbone": str(self.weights.resolve()), "head": str(self.head.resolve())},
+            data=DataSource(str(self.sets.resolve()), split=split),
+            sizes={"mode": "whole", "short_side": SHORT_SIDE},
+            **settings,  # type: ignore[arg-type]
+        )
+
+
+def divide(data: Path, study: Study) -> None:
+    """Three sets of links: frames that the head, the search and the report see, no frame in two of them."""
+    drives: dict[str, list[Path]] = {}
+    for split in ("training", "validation"):
+        for image in sorted((data / "images" / split).glob("*.jpg")):
+            drives.setdefault(f"{split} {image.stem.split('_')[0]}", []).append(image)
+    same, other = drives["validation 0016E5"], drives["training 0006R0"]
+    sizes = study.sizes
+    parts = {
+        "fit": spread(drives["training 0016E5"], sizes.fit),
+        # the first half of two drives, then their second halves and a third drive
+        "search": spread(other[:50], sizes.search // 2) + spread(same[:50], sizes.search // 2),
+        "report": spread(drives["training 0001TP"], sizes.report // 3)
+        + spread(other[55:], sizes.report // 3)
+        + spread(same[55:], sizes.report // 3),
+    }
+    for part, images in parts.items():
+        for image in images:
+            label = data / "annotations" / image.parent.name / f"{image.stem}.png"
+            link(image, study.sets / "images" / part / image.name)
+            link(label, study.sets / "annotations" / part / label.name)
+    (study.sets / "classes.txt").write_text("\n".join(CLASSES) + "\n")
+
+
+def spread(images: Sequence[Path], many: int) -> list[Path]:
+    return [images[round(place)] for place in np.linspace(0, len(images) - 1, max(many, 1))]
+
+
+def link(source: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if not target.is_symlink():
+        target.symlink_to(source.resolve())
+
+
+def fit(study: Study) -> None:
+    """A linear head on the taps, by cross-entropy with the share of each class in every patch."""
+    if study.head.exists():
+        return
+    torch.manual_seed(0)
+    backbone = load_any_backbone(study.weights)
+    taps, patch = default_taps(backbone.shape.depth), backbone.shape.patch
+    features, targets = [], []
+    for path in sorted((study.sets / "images" / "fit").iterdir()):
+        pixels = to_tensor(resize_short_side(read_image(path), SHORT_SIDE, multiple=patch))
+        with torch.inference_mode():
+            features.append(torch.cat([tap.patches for tap in backbone(pixels, taps)], dim=-1)[0])
+        labels = read_labels(study.sets / "annotations" / "fit" / f"{path.stem}.png", pixels.shape[-2:])
+        targets.append(_shares(labels, patch))
+    X, Y = torch.cat(features).clone(), torch.cat(targets)
+    head = LinearHead(backbone.shape.width, len(CLASSES), taps)
+    head.bn.running_mean, head.bn.running_var = X.mean(0), X.var(0)
+    head.eval()
+    optimizer = torch.optim.AdamW(head.conv.parameters(), lr=1e-3, weight_decay=1e-2)
+    for _ in range(12):
+        for batch in torch.randperm(len(X)).split(1024):
+            logits = head([X[batch].T[None, :, :, None]])[0, :, :, 0].T
+            loss = -(Y[batch] * logits.log_softmax(-1)).sum(1).mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    print(f"linear head on blocks {taps}, {len(X)} patches, last loss {loss.item():.3f}")
+    head.save(study.head)
+
+
+def read_labels(path: Path, size: Sequence[int]) -> torch.Tensor:
+    from PIL import Image
+
+    with Image.open(path) as opened:
+        resized = opened.resize((size[1], size[0]), Image.Resampling.NEAREST)
+        return torch.from_numpy(np.array(resized)).long() - 1  # -1: unlabelled
+
+
+def _shares(labels: torch.Tensor, patch: int) -> torch.Tensor:
+    """(H, W) -> (patches, classes), the share of every class in each patch."""
+    rows, columns = labels.shape[0] // patch, labels.shape[1] // patch
+    cells = labels.reshape(rows, patch, columns, patch).permute(0, 2, 1, 3).reshape(rows * columns, -1)
+    return torch.stack([(cells == index).float().mean(1) for index in range(len(CLASSES))], dim=1)
+
+
+def part_of(study: Study, split: str, many: int) -> str:
+    name = f"{split}-{many}"
+    for kind in ("images", "annotations"):
+        for path in spread(sorted((study.sets / kind / split).iterdir()), many):
+            link(path, study.sets / kind / name / path.name)
+    return name
