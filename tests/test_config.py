@@ -40,6 +40,8 @@ def test_a_default_window_always_fits(depth: int) -> None:
         ({"gate": "soft"}, 'gate is \'soft\'; it is "gram" or "uniform" or "none"'),
         ({"gate_at": "middle"}, 'gate_at is \'middle\'; it is "final" or "end" or the index of a block'),
         ({"update_at": "start"}, "update_at is 'start'"),
+        ({"until": -1}, "until is -1; it is the index of a block"),
+        ({"until": 5, "update_at": "final"}, 'update_at is "end" then'),
         ({"strength": 1.5}, "strength is 1.5; it is a number from 0 to 1"),
         ({"strength": float("nan")}, "strength is nan"),
         ({"strength": "matched"}, 'strength "matched" belongs to gate "uniform"'),

@@ -38,7 +38,9 @@ def x() -> Tensor:
 
 
 @pytest.mark.parametrize(
-    "settings", [{}, {"update_at": "final"}], ids=["the method", "update at the final layer"]
+    "settings",
+    [{}, {"update_at": "final"}, {"until": 4, "gate": "uniform", "strength": 0.3}],
+    ids=["the method", "update at the final layer", "shown for a while"],
 )
 def test_compiles_into_one_graph(features: Features, x: Tensor, settings: dict) -> None:
     graphs = []

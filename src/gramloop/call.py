@@ -59,6 +59,13 @@ class BlockCall:
             raise GramLoopError(f"the blocks of {host.name} take no hidden states first: {sorted(kwargs)}")
         return cls(host, args, kwargs, keyword)
 
+    def given(self, states: States) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The same call with other hidden states, as positional and keyword arguments."""
+        hidden = self.as_output(states)
+        if self._keyword:
+            return self._args, {**self._kwargs, self._keyword: hidden}
+        return (hidden, *self._args), self._kwargs
+
     def as_output(self, states: States) -> Any:
         """States as the host hands them around."""
         return list(states) if self._listed else states[0]
@@ -66,11 +73,7 @@ class BlockCall:
     def _run(self, first: int, last: int, states: States) -> States:
         # block.forward, not block(): the host's capture hooks must not count replays and probes
         for block in self._host.blocks[first : last + 1]:
-            hidden = self.as_output(states)
-            if self._keyword:
-                output = block.forward(*self._args, **{self._keyword: hidden}, **self._kwargs)
-            else:
-                output = block.forward(hidden, *self._args, **self._kwargs)
-            states = states_of(output)
+            args, kwargs = self.given(states)
+            states = states_of(block.forward(*args, **kwargs))
             self.executed += 1
         return states

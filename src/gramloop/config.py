@@ -61,6 +61,7 @@ class ReplaySettings(TypedDict, total=False):
     trust: float | None
     adaptive: Adaptive | None
     matched_to: float
+    until: int | None
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,8 @@ class ReplayConfig:
         None, the published method, trusts any drift.
     adaptive: an `Adaptive` rule that decides per image whether to replay; None replays every image.
     matched_to: of strength "matched" only: the strength of the Gram gate whose mean is taken.
+    until: the last block whose output shows the replay; the blocks behind it go on from the ordinary state, so
+        that a head on several blocks sees refined early features beside ordinary late ones. None: to the end.
     """
 
     window: Window | None = None
@@ -94,6 +97,7 @@ class ReplayConfig:
     trust: float | None = None
     adaptive: Adaptive | None = None
     matched_to: float = 1.0
+    until: int | None = None
 
     def __post_init__(self) -> None:
         """Refuse what no backbone could run."""
@@ -126,6 +130,10 @@ class ReplayConfig:
             )
         if self.adaptive is not None and self.update_at == "final":
             raise GramLoopError('adaptive replay decides at the window\'s end; update_at is "end" then')
+        if self.until is not None and not _is_index(self.until):
+            raise GramLoopError(f"until is {self.until!r}; it is the index of a block, or None")
+        if self.until is not None and self.update_at == "final":
+            raise GramLoopError('until ends what begins at the window\'s end; update_at is "end" then')
 
     def _check_trust(self) -> None:
         if self.trust is None:
@@ -149,6 +157,8 @@ class ReplayConfig:
         settings = asdict(self)
         if self.matched_to == 1.0:
             del settings["matched_to"]
+        if self.until is None:
+            del settings["until"]
         return settings
 
     @classmethod
@@ -174,12 +184,16 @@ class ReplayConfig:
 
 @dataclass(frozen=True)
 class Route:
-    """A configuration on a chain of ``depth`` blocks: window [start, end], drift measured after ``probe``."""
+    """A configuration on a chain of ``depth`` blocks.
+
+    Window [start, end], drift measured after ``probe``, the replay shown to the head up to ``until``.
+    """
 
     depth: int
     start: int
     end: int
     probe: int
+    until: int
 
     @property
     def last(self) -> int:
@@ -215,7 +229,12 @@ def route(config: ReplayConfig, depth: int) -> Route:
             raise GramLoopError(
                 f"gate_at is block {probe}; it lies from the window's end, {end}, to the last block, {depth - 1}"
             )
-    return Route(depth, start, end, probe)
+    until = depth - 1 if config.until is None else config.until
+    if not end <= until < depth:
+        raise GramLoopError(
+            f"until is block {until}; it lies from the window's end, {end}, to the last block, {depth - 1}"
+        )
+    return Route(depth, start, end, probe, until)
 
 
 def _checked_window(window: Window) -> Window:

@@ -34,13 +34,14 @@ def cost(
     strength: Strength = 1.0,
     gate_at: GateAt = "final",
     update_at: UpdateAt = "end",
+    until: int | None = None,
 ) -> Cost:
     """Blocks that one forward executes with a replay attached; the settings are those of `ReplayConfig`.
 
     The published setting, ``cost(40)``, executes 94 blocks, 2.35 times the ordinary forward. A trace of a
     replay that measures no drift, and kept blocks behind the probe, cost the blocks they need on top.
     """
-    config = ReplayConfig(window, replays, gate, strength, gate_at, update_at)
+    config = ReplayConfig(window, replays, gate, strength, gate_at, update_at, until=until)
     return Cost(depth + extra_blocks(config, depth), depth)
 
 
@@ -50,8 +51,13 @@ def extra_blocks(config: ReplayConfig, depth: int) -> int:
     width = place.end - place.start + 1
     if config.update_at == "final":
         return config.replays * (width + place.last - place.end)
-    probes = config.replays + 1 if config.measures_drift and config.replays else 0
-    return config.replays * width + probes * (place.probe - place.end)
+    if not config.replays:
+        return 0
+    probe = place.probe if config.measures_drift else place.end
+    resumed = (
+        place.until if place.until < place.last else place.end
+    )  # the ordinary state that is gone on from
+    return config.replays * (width + probe - place.end) + max(probe, resumed) - place.end
 
 
 class BlockCounter:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -114,6 +114,7 @@ class Loop:
         self._handles: list[RemovableHandle] = []
         self._probe: Probe | None = None
         self._window_end: States = []
+        self._resumed: States = []  # the ordinary state at ``until``, where the host goes on from it
         self._masks: Masks = []
         self._call: BlockCall | None = None
         self._idle = False
@@ -155,7 +156,7 @@ class Loop:
         place, final = self.place, self.config.update_at == "final"
         runs = [] if final else [index for index in self._keep if index > place.end]
         if self.config.replays:
-            runs.append(place.last if final else place.end)
+            runs.append(place.last if final else place.until if self._resumes else place.end)
         if self._measures:
             runs.append(place.probe)
         if runs:
@@ -164,6 +165,11 @@ class Loop:
     @property
     def _measures(self) -> bool:
         return self.config.replays > 0 and (self.config.measures_drift or self._trace)
+
+    @property
+    def _resumes(self) -> bool:
+        """Whether the host goes on from the ordinary state behind ``until``."""
+        return self.config.replays > 0 and self.place.until < self.place.last
 
     def _register(self) -> None:
         place = self.place
@@ -176,6 +182,11 @@ class Loop:
             # prepend: the host's own capture hooks must see the refined state
             handle = self.host.blocks[index].register_forward_hook(
                 partial(self._after_block, index), with_kwargs=True, prepend=True
+            )
+            self._handles.append(handle)
+        if self._resumes:
+            handle = self.host.blocks[place.until + 1].register_forward_pre_hook(
+                self._before_resumed, with_kwargs=True
             )
             self._handles.append(handle)
         if self.host.patch_embedding is not None:
@@ -195,11 +206,17 @@ class Loop:
             self._record_post_drift(states_of(output) if refined is None else refined)
         return None if refined is None else with_states(output, refined)
 
+    def _before_resumed(self, block: nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
+        """The first block behind ``until`` is given the ordinary state."""
+        states, self._resumed = self._resumed, []
+        return BlockCall.of(self.host, args, kwargs).given(states) if states else None
+
     def _is_ordinary(self, index: int) -> bool:
         """Whether the host's own forward shows the ordinary output of a block."""
         return (
             index < self.place.end
             or self.config.update_at == "final"
+            or (self._resumes and index > self.place.until)
             or (self._idle and index > self.place.end)
         )
 
@@ -210,6 +227,7 @@ class Loop:
         self.blocks_executed = self.host.depth
         self._masks = self._masks_for(Z)
         self._probe = None
+        self._resumed = []
         self._idle = False
         if config.update_at == "final":
             self._call, self._window_end = call, Z
@@ -258,9 +276,12 @@ class Loop:
     def _run_ordinary_suffix(self, call: BlockCall, Z: States) -> None:
         """The ordinary pass behind the window, as far as the probe or a kept block needs it."""
         place = self.place
-        reach = max([place.probe if self._measures else place.end, *self._keep])
+        kept = [index for index in self._keep if not self._resumes or index <= place.until]
+        reach = max(
+            [place.probe if self._measures else place.end, *kept, place.until if self._resumes else 0]
+        )
         states = Z
-        with torch.no_grad():
+        with nullcontext() if self._resumes else torch.no_grad():
             for index in range(place.end, reach + 1):
                 if index > place.end:
                     states = call.chain.run(index, index, states)
@@ -268,6 +289,8 @@ class Loop:
                     self.ordinary[index] = call.as_output(states)
                 if index == place.probe and self._measures:
                     self._probe = Probe(call.chain, states, self._masks)
+                if index == place.until and self._resumes:
+                    self._resumed = states
 
     def _on_ordinary_suffix(self, index: int, states: States) -> States | None:
         """Update at the last block: the host's own suffix is the ordinary pass."""

@@ -27,6 +27,7 @@ def test_names_of_the_table():
 def test_settings_are_read_in_their_types():
     method = parse_method("mine:window=30-32,replays=3,gate=uniform,strength=0.25,gate-at=33,eps=1e-5")
     assert method == Method("mine", ReplayConfig((30, 32), 3, "uniform", 0.25, 33, "end", 1e-5))
+    assert parse_method("m:window=2-3,until=8").replay == ReplayConfig(window=(2, 3), until=8)
     assert parse_method("m:gate=uniform,strength=matched,update_at=final").replay == ReplayConfig(
         gate="uniform", strength="matched", update_at="final"
     )

@@ -100,7 +100,7 @@ def _setting(part: str) -> tuple[str, Any]:
         if len(ends) != 2 or not all(end.isdecimal() for end in ends):
             raise GramLoopError(f"window={value} is no pair of blocks; write window=21-23")
         return name, (int(ends[0]), int(ends[1]))
-    if value.isdecimal() and name in ("replays", "gate_at"):
+    if value.isdecimal() and name in ("replays", "gate_at", "until"):
         return name, int(value)
     if name == "adaptive":
         return name, _adaptive(value)

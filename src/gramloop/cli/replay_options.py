@@ -22,6 +22,9 @@ def add_replay_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--gate-at", metavar="WHERE", help="final (the default), end, or a block's index")
     group.add_argument("--update-at", choices=("end", "final"))
     group.add_argument(
+        "--until", type=int, metavar="BLOCK", help="the last block that shows the replay (the last of all)"
+    )
+    group.add_argument(
         "--trust", type=float, metavar="DRIFT", help="shrink proposals with a larger median drift"
     )
 
@@ -39,6 +42,7 @@ def replay_of(args: argparse.Namespace, base: ReplayConfig | None = None) -> Rep
         "strength": _strength(args.strength),
         "gate_at": _gate_at(args.gate_at),
         "update_at": args.update_at,
+        "until": args.until,
         "trust": args.trust,
     }
     return replace(

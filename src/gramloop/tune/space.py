@@ -94,6 +94,8 @@ def plain(config: ReplayConfig, depth: int) -> ReplayConfig:
     """The same replay on this depth with its window spelled out, and without settings that have no effect."""
     place = route(config, depth)
     settings: dict[str, Any] = {"window": (place.start, place.end)}
+    if place.until == place.last:
+        settings["until"] = None
     if config.gate == "none":
         settings["strength"] = _FIELDS["strength"].default
     if config.measures_drift:
