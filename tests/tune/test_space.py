@@ -105,3 +105,20 @@ def test_a_space_of_nothing():
         Space({"colour": [1]})
     with pytest.raises(GramLoopError, match="a list with at least one"):
         Space({"replays": []})
+
+
+def test_a_replay_may_end_at_the_next_block_that_the_head_reads() -> None:
+    space = Space({"window": [(1, 1), (2, 3), (7, 8), (9, 10)], "until": [None, "tap"]})
+    found = {(one.window, one.until) for one in space.candidates(12, taps=(2, 5, 8, 11))}
+    ends = {((1, 1), 2), ((2, 3), 5), ((7, 8), 8)}  # behind block 8 only the last tap is left: to the end
+    assert found == {(window, None) for window in space.values["window"]} | ends
+    with pytest.raises(GramLoopError, match="a head that tells which blocks it reads"):
+        Space({"until": ["tap"]}).candidates(12)
+
+
+def test_a_head_on_several_blocks_has_more_to_choose() -> None:
+    several = Space.default(12, taps=(2, 5, 8, 11))
+    assert several.values["until"] == (None, "tap")
+    assert "until" not in Space.default(12, taps=(11,)).values
+    assert Space.default(12, taps=(2, 11), until=[4]).values["until"] == (4,)
+    assert read_values(["until=none,tap,8"]) == {"until": (None, "tap", 8)}

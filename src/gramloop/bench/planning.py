@@ -12,6 +12,7 @@ from gramloop.bench.methods import Method, check_methods, parse_method, with_rep
 from gramloop.bench.plan import PICTURES, DataSource, ModelSource, Plan
 from gramloop.bench.sources import (
     CLEAN,
+    Loaded,
     check_categories,
     checksums,
     load_predictor,
@@ -59,6 +60,11 @@ class Request:
 
 def make_plan(request: Request) -> Plan:
     """Look at the model and the data, check that they fit each other, and write down what will be run."""
+    return plan_and_model(request)[0]
+
+
+def plan_and_model(request: Request) -> tuple[Plan, Loaded]:
+    """The plan of `make_plan`, and the model that had to be loaded for it."""
     methods = [parse_method(text) for text in request.methods]
     if request.replay is not None:
         methods = with_replay_file(methods, request.replay)
@@ -85,7 +91,7 @@ def make_plan(request: Request) -> Plan:
             check_categories(loaded, data)
             categories = dict(data.categories)
         counts[condition.key] = min(len(data), request.images or len(data))
-    return Plan(
+    plan = Plan(
         suite=request.suite,
         task=request.task,
         methods=tuple(placed),
@@ -98,6 +104,7 @@ def make_plan(request: Request) -> Plan:
         diagnostics=request.diagnostics,
         pictures=request.pictures,
     )
+    return plan, loaded
 
 
 def _open(request: Request) -> OpenSuite:

@@ -63,8 +63,9 @@ def _add_space(group: argparse._ArgumentGroup) -> None:
         default=[],
         metavar="SETTING=V,V,…",
         help="values of any setting: window=3-3,2-4 strength=0.2,1 replays=1,2 gate=gram,uniform trust=none,0.001 "
-        "gate_at=end,final adaptive=none,step:0.2:0.4; can be repeated (all windows up to --longest, one replay, "
-        "strengths 0.15, 0.5 and 1)",
+        "gate_at=end,final until=none,tap,8 adaptive=none,step:0.2:0.4; can be repeated (all windows up to "
+        "--longest, one replay, strengths 0.15, 0.5 and 1; for a head on several blocks strengths 0.25 and 1, each "
+        "shown to all of them or to the next one only: until=none,tap)",
     )
     group.add_argument("--longest", type=int, default=2, metavar="N", help="blocks of the longest window (2)")
     group.add_argument(
@@ -145,7 +146,8 @@ def _search(args: argparse.Namespace, scenes: Path) -> Search:
             raise GramLoopError("--scan and --try window=… both name windows; give one of them")
         values["window"] = scanned_windows(args.scan, subject.depth, args.top)
     longest = min(args.longest, subject.depth)
-    return plan_search(subject, Space.default(subject.depth, longest, **values), args.budget, options)
+    space = Space.default(subject.depth, longest, subject.taps, **values)
+    return plan_search(subject, space, args.budget, options)
 
 
 def _request(args: argparse.Namespace, scenes: Path) -> Any:

@@ -111,7 +111,7 @@ def plan_search(subject: Subject, space: Space, budget: int, options: Options | 
     """Split the data, list the candidates and share out the budget; nothing is predicted yet."""
     options = options or Options()
     divided = split(subject.images, block=options.block, unseen=options.unseen, seed=options.seed)
-    offered = space.candidates(subject.depth, options.max_cost)
+    offered = space.candidates(subject.depth, options.max_cost, subject.taps)
     stages = [
         Stage(_images(divided, part, keys), len(keys))
         for part in ("search", "decide", "verdict")

@@ -13,12 +13,14 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, cast
 
-from gramloop.config import Adaptive, ReplayConfig, Window, route
+from gramloop.config import Adaptive, ReplayConfig, Window, default_window, route
 from gramloop.costs import extra_blocks
 from gramloop.errors import GramLoopError
 
 LONGEST = 2  # blocks of a window, where nothing else is said
 STRENGTHS = (0.15, 0.5, 1.0)
+TAPPED_STRENGTHS = (0.25, 1.0)  # of a head on several blocks, which leaves more to choose
+TAP = "tap"  # as a value of until: the first block from the window's end on that the head reads
 _FIELDS = {field.name: field for field in fields(ReplayConfig)}
 _OF_THE_PROBE = ("gate_at", "trust", "eps")  # mean nothing where no drift is measured
 
@@ -40,19 +42,36 @@ class Space:
         object.__setattr__(self, "values", {name: tuple(tried) for name, tried in self.values.items()})
 
     @classmethod
-    def default(cls, depth: int, longest: int = LONGEST, **values: Sequence[Any]) -> Space:
-        """All windows up to a length, one replay, three strengths; ``values`` take the place of these."""
-        usual = {"window": windows(depth, longest), "replays": (1,), "strength": STRENGTHS}
+    def default(
+        cls, depth: int, longest: int = LONGEST, taps: Sequence[int] = (), **values: Sequence[Any]
+    ) -> Space:
+        """All windows up to a length, one replay, three strengths; ``values`` take the place of these.
+
+        For a head on several ``taps``: two strengths, each shown to all of them or to the next one only.
+        """
+        usual: dict[str, Sequence[Any]] = {"window": windows(depth, longest), "replays": (1,)}
+        if len(taps) > 1:
+            usual |= {"strength": TAPPED_STRENGTHS, "until": (None, TAP)}
+        else:
+            usual["strength"] = STRENGTHS
         return cls({**usual, **values})
 
-    def candidates(self, depth: int, max_cost: float | None = None) -> tuple[ReplayConfig, ...]:
-        """Every combination that runs on ``depth`` blocks and costs at most ``max_cost`` ordinary forwards."""
+    def candidates(
+        self, depth: int, max_cost: float | None = None, taps: Sequence[int] = ()
+    ) -> tuple[ReplayConfig, ...]:
+        """Every combination that runs on ``depth`` blocks and costs at most ``max_cost`` ordinary forwards.
+
+        taps: the blocks that the head reads, for combinations that end at one of them.
+        """
         found: dict[ReplayConfig, None] = {}
         refusal: GramLoopError | None = None
         names = list(self.values)
         for combination in itertools.product(*self.values.values()):
             try:
-                config = plain(ReplayConfig(**dict(zip(names, combination, strict=True))), depth)
+                settings = dict(zip(names, combination, strict=True))
+                if settings.get("until") == TAP:
+                    settings["until"] = _next_tap(settings.get("window"), taps, depth)
+                config = plain(ReplayConfig(**settings), depth)
             except GramLoopError as error:
                 refusal = refusal or error
                 continue
@@ -88,6 +107,13 @@ def scanned_windows(path: Path, depth: int, top: int) -> tuple[Window, ...]:
     if scanned != depth:
         raise GramLoopError(f"{path} is the scan of a backbone of {scanned} blocks, but this one has {depth}")
     return tuple(ranking[:top])
+
+
+def _next_tap(window: Window | None, taps: Sequence[int], depth: int) -> int:
+    if not taps:
+        raise GramLoopError("until=tap needs a head that tells which blocks it reads; name the blocks")
+    _, end = window or default_window(depth)
+    return min((tap for tap in taps if tap >= end), default=depth - 1)
 
 
 def plain(config: ReplayConfig, depth: int) -> ReplayConfig:

@@ -61,6 +61,7 @@ class Subject:
     open_records: Callable[[str], Sequence[Any]] = field(repr=False)  # of a condition
     about: Mapping[str, Any] = field(default_factory=dict, repr=False)  # fingerprints, for the plan
     threads: int = 1
+    taps: tuple[int, ...] = ()  # blocks that the head reads, where that is known
 
     def __post_init__(self) -> None:
         if self.task not in ("semantic", "detection"):
@@ -106,15 +107,17 @@ def subject_of(
         raise GramLoopError("task and categories must be given with records that are no DataSet")
     make = predictor if not hasattr(predictor, "predict") else partial(_itself, predictor)
     images = {key: tuple(str(record.image_id) for record in records) for key, records in data.items()}
+    made = make()
     return Subject(
         task,
-        depth if depth is not None else _depth(make()),
+        depth if depth is not None else _depth(made),
         tuple(categories),
         images,
         make,
         data.__getitem__,
         about or {},
         threads,
+        taps_of(made),
     )
 
 
@@ -218,6 +221,14 @@ def _host(predictor: Any) -> Host | None:
         if vit is not None:
             return find_host(vit)
     return None
+
+
+def taps_of(predictor: Any) -> tuple[int, ...]:
+    """The blocks that a predictor's head reads, where it tells."""
+    for place in (predictor, getattr(predictor, "model", None)):
+        if (taps := getattr(place, "taps", None)) is not None:
+            return tuple(taps)
+    return ()
 
 
 def _depth(predictor: Any) -> int:

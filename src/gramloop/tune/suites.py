@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from gramloop.bench.plan import ModelSource, Plan
-from gramloop.bench.planning import Request, make_plan
+from gramloop.bench.planning import Request, plan_and_model
 from gramloop.bench.sources import load_predictor, open_condition, open_planned
 from gramloop.data.opening import OpenSuite
 from gramloop.data.records import Record, Task
-from gramloop.tune.subject import Subject
+from gramloop.tune.subject import Subject, taps_of
 from gramloop.tune.worth import CLEAN
 
 SCENE_SPLIT = "tune"  # scenes that neither evaluate nor the demonstration shows
@@ -21,7 +21,7 @@ SCENE_SPLIT = "tune"  # scenes that neither evaluate nor the demonstration shows
 
 def suite_subject(request: Request) -> Subject:
     """The model and the data of a request, checked against each other as an evaluation would."""
-    plan = make_plan(replace(request, methods=("baseline",)))
+    plan, loaded = plan_and_model(replace(request, methods=("baseline",)))
     records = _Records(plan)
     return Subject(
         task=plan.task,
@@ -39,6 +39,7 @@ def suite_subject(request: Request) -> Subject:
             "versions": dict(plan.versions),
         },
         threads=plan.model.threads,
+        taps=taps_of(loaded.predictor),
     )
 
 

@@ -109,7 +109,9 @@ def tune(
         described = predictor
     else:
         described = subject_of(predictor, data if data is not None else {}, **subject)
-    search = plan_search(described, space or Space.default(described.depth), budget, options)
+    search = plan_search(
+        described, space or Space.default(described.depth, taps=described.taps), budget, options
+    )
     return run(search, out, workers=workers, advance=advance)
 
 
@@ -146,7 +148,7 @@ def describe(config: ReplayConfig) -> str:
     words = [f"{blocks} {often}", f"{config.gate} gate"]
     usual = ReplayConfig().as_json()
     for name, value in config.as_json().items():
-        if name not in ("window", "replays", "gate") and value != usual[name]:
+        if name not in ("window", "replays", "gate") and value != usual.get(name):
             words.append(f"{name} {_plainly(value)}")
     return ", ".join(words)
 
