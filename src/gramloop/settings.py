@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from gramloop.config import ReplayConfig
 from gramloop.errors import GramLoopError
+from gramloop.files import write_whole
 
 KIND = "gramloop replay"
 
@@ -38,18 +37,5 @@ def read_settings(path: str | Path) -> tuple[ReplayConfig, Mapping[str, Any]]:
 
 def write_replay(path: str | Path, config: ReplayConfig, about: Mapping[str, Any] | None = None) -> None:
     """Store a replay with what is known about it (plain JSON values), whole or not at all."""
-    target = Path(path)
     content = {"kind": KIND, "replay": config.as_json(), "about": dict(about or {})}
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=target.parent, prefix=".", suffix=".part")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as stream:
-                stream.write(json.dumps(content, indent=1) + "\n")
-            os.chmod(name, 0o644)
-            os.replace(name, target)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
-    except OSError as error:
-        raise GramLoopError(f"{target} cannot be written: {error.strerror}") from error
+    write_whole(Path(path), (json.dumps(content, indent=1) + "\n").encode())

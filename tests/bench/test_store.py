@@ -36,8 +36,8 @@ from gramloop.bench.tables import (
     picture_of,
     segmentation_row,
 )
-from gramloop.data.manifest import TEMPORARY
 from gramloop.errors import GramLoopError
+from gramloop.files import TEMPORARY
 from gramloop.metrics.miou import Counts
 from gramloop.tasks.maps import ReplayMaps
 

@@ -1,10 +1,5 @@
 import io
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +8,7 @@ from PIL import Image
 from pycocotools.coco import COCO
 
 from gramloop.errors import GramLoopError
-from gramloop.tasks.outputs import coco_results, find_jobs, labels_png, write_whole
+from gramloop.tasks.outputs import coco_results, find_jobs, labels_png
 
 
 @pytest.fixture
@@ -97,40 +92,3 @@ def test_detections_are_results_that_coco_s_own_tools_read(tmp_path):
         json.loads(coco_results(Path("cat.jpg"), boxes[:1], np.ones(1), np.ones(1)))[0]["image_id"] == "cat"
     )
     assert json.loads(coco_results(Path("cat.jpg"), boxes[:0], np.ones(0), np.ones(0))) == []
-
-
-def test_a_file_that_cannot_be_written_leaves_nothing_behind(tmp_path):
-    (tmp_path / "taken").mkdir()
-    with pytest.raises(GramLoopError, match="taken cannot be written"):
-        write_whole(tmp_path / "taken", b"data")
-    (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(GramLoopError, match="cannot be made"):
-        write_whole(tmp_path / "file" / "below", b"data")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "taken"]
-
-
-def test_new_files_have_the_usual_permissions(tmp_path):
-    (tmp_path / "plain").write_bytes(b"")
-    write_whole(tmp_path / "ours", b"")
-    assert (tmp_path / "ours").stat().st_mode == (tmp_path / "plain").stat().st_mode
-
-
-def test_a_killed_writer_leaves_the_old_or_the_new_file(tmp_path):
-    path = tmp_path / "result"
-    program = (
-        "import sys, pathlib\nfrom gramloop.tasks.outputs import write_whole\n"
-        "while True:\n    for letter in b'ab':\n"
-        "        write_whole(pathlib.Path(sys.argv[1]), bytes([letter]) * 8_000_000)\n"
-    )
-    writer = subprocess.Popen([sys.executable, "-c", program, str(path)], env=os.environ)
-    try:
-        deadline = time.monotonic() + 60
-        while not path.exists() and time.monotonic() < deadline:
-            time.sleep(0.01)
-        time.sleep(0.05)
-    finally:
-        writer.send_signal(signal.SIGKILL)
-        writer.wait()
-    data = path.read_bytes()
-    assert len(data) == 8_000_000
-    assert data in (b"a" * len(data), b"b" * len(data))

@@ -93,7 +93,17 @@ def test_labels_are_the_best_scores_in_the_original_size(segmenter):
         ReplayConfig(window=(3, 4), gate="none", until=5),
         ReplayConfig(window=(3, 4), replays=0),
     ],
-    ids=["method", "no prefix", "no suffix", "end", "final", "ungated", "until", "ungated until", "no replay"],
+    ids=[
+        "method",
+        "no prefix",
+        "no suffix",
+        "end",
+        "final",
+        "ungated",
+        "until",
+        "ungated until",
+        "no replay",
+    ],
 )
 def test_a_pair_is_two_separate_predictions_bit_for_bit(segmenter, replay):
     image = noise()

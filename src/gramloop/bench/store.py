@@ -12,7 +12,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -22,8 +22,8 @@ import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
 from gramloop.bench.plan import Plan, Unit, difference, read_plan
 from gramloop.bench.tables import SCHEMAS, Failure, content_digest
-from gramloop.data.manifest import TEMPORARY
 from gramloop.errors import GramLoopError
+from gramloop.files import TEMPORARY, write_atomically
 
 PLAN, MANIFEST, UNITS, RESULTS, LOCK = "plan.json", "manifest.json", "units", "results.csv", ".lock"
 _KEY, _SEAL = b"gramloop", b"gramloop.sha256"  # our entries in the metadata of a Parquet file
@@ -188,22 +188,14 @@ def _counts(entry: Path) -> bool:
 
 def write_whole(path: Path, data: bytes) -> None:
     """Write a file so that it is whole or absent; a full disk costs this file alone."""
-    temporary = path.with_name(f"{TEMPORARY}{os.getpid()}-{path.name}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("wb") as stream:
-            stream.write(data)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(temporary, path)
+        write_atomically(path, data, durable=True)
     except OSError as error:
         raise GramLoopError(
             f"cannot write {path}: {error.strerror or error}; what was finished before is kept, "
             "and the same command goes on from there"
         ) from error
-    finally:
-        with suppress(OSError):
-            temporary.unlink()
 
 
 @contextmanager

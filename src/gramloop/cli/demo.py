@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
     from gramloop.demo.pictures import draw
     from gramloop.demo.reporting import REPLICATES
     from gramloop.demo.table import summary
-    from gramloop.tasks.outputs import make_folder, write_whole
+    from gramloop.files import make_folder, write_whole
 
     size = QUICK if args.quick else Size()
     if args.scenes is not None:

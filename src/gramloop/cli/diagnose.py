@@ -65,7 +65,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Diagnose every image; 2 if some could not be done."""
-    from gramloop.tasks.outputs import find_jobs, make_folder
+    from gramloop.files import make_folder
+    from gramloop.tasks.outputs import find_jobs
 
     shifts = _shifts(args.shift, args.severity)
     jobs = [job for job in find_jobs(args.images, args.out) if not job.image.name.endswith(f".{VERSION}.png")]
@@ -94,9 +95,9 @@ def _attempt(looked: Looked, job: Job, shifts: Sequence[Shift]) -> bool:
 
 
 def _write(looked: Looked, job: Job, shifts: Sequence[Shift]) -> None:
+    from gramloop.files import write_whole
     from gramloop.report.figures.diagnostic import diagnostic
     from gramloop.tasks.images import read_image
-    from gramloop.tasks.outputs import write_whole
 
     pixels = read_image(job.image)
     rows, entries, config = [], [], None

@@ -58,7 +58,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Predict every image; 2 if some could not be done."""
-    from gramloop.tasks.outputs import find_jobs, make_folder
+    from gramloop.files import make_folder
+    from gramloop.tasks.outputs import find_jobs
 
     replay = None if args.no_replay else replay_of(args)
     jobs = find_jobs(args.images, args.out)
@@ -139,8 +140,9 @@ def _segment(args: argparse.Namespace, replay: ReplayConfig | None, device: torc
     _check_replay(replay, segmenter)
 
     def predict(pixels: np.ndarray, job: Job) -> None:
+        from gramloop.files import write_whole
         from gramloop.tasks.class_names import ADE20K
-        from gramloop.tasks.outputs import labels_png, write_whole
+        from gramloop.tasks.outputs import labels_png
 
         ordinary, replayed = _both(segmenter, pixels, replay)
         for version, found in (("ordinary", ordinary), ("replayed", replayed)):
@@ -168,8 +170,9 @@ def _detect(args: argparse.Namespace, replay: ReplayConfig | None, device: torch
     _check_replay(replay, detector)
 
     def predict(pixels: np.ndarray, job: Job) -> None:
+        from gramloop.files import write_whole
         from gramloop.tasks.class_names import COCO
-        from gramloop.tasks.outputs import coco_results, write_whole
+        from gramloop.tasks.outputs import coco_results
 
         versions = _both(detector, pixels, replay)
         for version, found in zip(("ordinary", "replayed"), versions, strict=True):

@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
     """Scan, print the shortlist, write JSON and map."""
     from rich.console import Console
 
-    from gramloop.tasks.outputs import make_folder, write_whole
+    from gramloop.files import make_folder, write_whole
     from gramloop.tune.scan_files import to_json
     from gramloop.tune.scan_map import draw_map
     from gramloop.tune.scan_scores import DEFAULT, find_score

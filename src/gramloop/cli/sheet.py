@@ -37,9 +37,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Draw and store the sheet."""
     from gramloop.data.contact_sheet import SheetStyle, contact_sheet
-    from gramloop.data.manifest import write_atomically
     from gramloop.data.records import read_image
     from gramloop.data.suites import find_suite
+    from gramloop.files import write_atomically
 
     kind = SUFFIXES.get(args.file.suffix.lower())
     if kind is None:

@@ -13,10 +13,10 @@ from pathlib import Path
 
 from gramloop.data.records import DataSet
 from gramloop.errors import GramLoopError
+from gramloop.files import write_atomically
 
 MANIFEST = "manifest.json"
 CHECKSUMS = "checksums.sha256"  # per condition, in the format of the sha256sum command
-TEMPORARY = ".gramloop-"  # how the name of every unfinished file begins
 LAYOUT = 1
 
 
@@ -133,10 +133,3 @@ def checksum_lines(checksums: Iterable[tuple[str, str]]) -> bytes:
 def sha256(data: bytes) -> str:
     """The checksum of some bytes, in hexadecimal."""
     return hashlib.sha256(data).hexdigest()
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    """Write a file so that it is whole or absent, whatever happens meanwhile."""
-    temporary = path.with_name(f"{TEMPORARY}{os.getpid()}-{path.name}")
-    temporary.write_bytes(data)
-    os.replace(temporary, path)

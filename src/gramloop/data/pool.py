@@ -14,11 +14,12 @@ from pathlib import Path
 
 import cv2
 
-from gramloop.data.manifest import TEMPORARY, Manifest
+from gramloop.data.manifest import Manifest
 from gramloop.data.opening import OpenSuite
 from gramloop.data.suites import Condition
 from gramloop.data.writing import SuiteWriter, Written, begin, locked
 from gramloop.errors import GramLoopError
+from gramloop.files import TEMPORARY
 
 CHUNK = 8  # images per task: small enough to share out, large enough that sending it costs nothing
 AHEAD = 3  # tasks waiting per worker

@@ -22,11 +22,11 @@ from typing import Any
 import cv2
 import numpy as np
 
-from gramloop.data.manifest import TEMPORARY, write_atomically
 from gramloop.data.pool import available_cores
 from gramloop.data.scene_textures import Array
 from gramloop.data.scenes import CLASSES, RECIPE, THINGS, Scene, scene
 from gramloop.errors import GramLoopError
+from gramloop.files import TEMPORARY, write_atomically
 
 SETTINGS_FILE = "scenes.json"
 _CHUNK = 16

@@ -19,7 +19,6 @@ from gramloop.data.checks import Problems
 from gramloop.data.manifest import (
     CHECKSUMS,
     MANIFEST,
-    TEMPORARY,
     Manifest,
     checksum_lines,
     fingerprint,
@@ -28,7 +27,6 @@ from gramloop.data.manifest import (
     read_manifest,
     refuse_difference,
     sha256,
-    write_atomically,
 )
 from gramloop.data.opening import OpenSuite
 from gramloop.data.records import Annotation, Record
@@ -36,6 +34,7 @@ from gramloop.data.semantic import ADE20K_CLASS_FILE, ADE20K_FOLDER, CLASS_FILE
 from gramloop.data.shifted import ShiftedRecord, encode_labels, shift_record
 from gramloop.data.suites import Condition
 from gramloop.errors import GramLoopError
+from gramloop.files import TEMPORARY, write_atomically
 from gramloop.shifts.seeds import RECIPE_VERSION
 
 LOCK = ".lock"

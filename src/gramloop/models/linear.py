@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gramloop.errors import GramLoopError
+from gramloop.files import becoming
 from gramloop.models.checkpoint import identity_plan, load, open_checkpoint
 from gramloop.models.taps import Tap, TappedViT
 
@@ -40,14 +40,9 @@ class LinearHead(nn.Module):
         """Write the weights as safetensors; the file remembers the taps. An old file is replaced whole."""
         from safetensors.torch import save_file
 
-        path = Path(path)
-        partial = path.with_name(f".{path.name}.{os.getpid()}")
         weights = {name: value.detach().cpu().contiguous() for name, value in self.state_dict().items()}
-        try:
-            save_file(weights, partial, metadata={"taps": json.dumps(self.taps)})
-            partial.replace(path)
-        finally:
-            partial.unlink(missing_ok=True)
+        with becoming(Path(path)) as temporary:
+            save_file(weights, temporary, metadata={"taps": json.dumps(self.taps)})
 
 
 def load_linear_head(

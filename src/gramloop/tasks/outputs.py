@@ -5,8 +5,6 @@ from __future__ import annotations
 import glob
 import io
 import json
-import os
-import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,37 +78,6 @@ def _refuse_clashes(jobs: Iterable[Job]) -> None:
                 f"{other.image} and {job.image} would both be written as {job.target}.*; "
                 "give them different output folders"
             )
-
-
-def make_folder(folder: Path) -> None:
-    """Create a folder with its parents, unless it is there."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise GramLoopError(f"the folder {folder} cannot be made: {error.strerror}") from error
-
-
-def write_whole(path: Path, data: bytes) -> None:
-    """Write a file so that it is there whole or not at all."""
-    make_folder(path.parent)
-    try:
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".part")
-        try:
-            with os.fdopen(handle, "wb") as stream:
-                stream.write(data)
-            os.chmod(name, 0o666 & ~_umask())
-            os.replace(name, path)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
-    except OSError as error:
-        raise GramLoopError(f"{path} cannot be written: {error.strerror}") from error
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def labels_png(labels: np.ndarray) -> bytes:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from gramloop.errors import GramLoopError
-from gramloop.tasks.outputs import write_whole
+from gramloop.files import write_whole
 
 PLAN, TRIALS = "plan.json", "trials.jsonl"
 
