@@ -12,6 +12,7 @@ import argparse
 import json
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -36,6 +37,7 @@ from evidence_study import (
 )
 from evidence_tries import heads_stage, second_stage, tries_stage, windows_stage
 from gramloop.bench.evaluate import evaluate
+from gramloop.bench.methods import parse_method
 from gramloop.bench.planning import make_plan
 from gramloop.config import ReplayConfig
 from gramloop.data.suites import Condition
@@ -169,6 +171,16 @@ def report_stage(study: Study) -> None:
     tell(study, "camvid-c", "camvid")
 
 
+def both_heads_stage(study: Study) -> None:
+    """The tuned replay with and without its rule, and the one for noise at several strengths, with two heads."""
+    tuned = ReplayConfig.from_json(_chosen(study))
+    noise = parse_method(f"noise-only:{NOISE_ONLY},gate=uniform").replay
+    configs = {"as tuned": tuned, "as tuned, always": replace(tuned, adaptive=None)}
+    if tuned.window == noise.window:
+        configs |= {f"noise only, {each}": replace(noise, strength=each) for each in (0.25, 0.4, 0.6)}
+    heads_stage(study, configs)
+
+
 def finalists(study: Study) -> list[str]:
     """The best finalist of every window and end as a method with a settings file."""
     _, about = read_settings(study.replay)
@@ -253,7 +265,7 @@ STAGES: dict[str, Callable[[Study], None]] = {
     "tune": tune_stage,
     "signals": signals_stage,
     "report": report_stage,
-    "heads": lambda study: heads_stage(study, ReplayConfig.from_json(_chosen(study))),
+    "heads": both_heads_stage,
     "windows": windows_stage,
     "ablation": ablation_stage,
     "noise": noise_stage,

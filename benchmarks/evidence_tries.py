@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from evidence_branches import CLEAN, Branches, Condition, Counted, Gates, gains, measure, ordinary_score
-from evidence_study import SEARCHED, TRIED_STRENGTHS, TRUST, TUNE_SEVERITY, Study
+from evidence_study import ABLATION_SEVERITY, SEARCHED, TRIED_STRENGTHS, TRUST, TUNE_SEVERITY, Study
 from gramloop.config import ReplayConfig, Window
 from gramloop.gate import gram_gate, masked_median
 from gramloop.metrics.bootstrap import cluster_bootstrap, image_bootstrap, miou_delta, verdict
@@ -26,7 +26,6 @@ from gramloop.tune.worth import Measured, Worth, worth
 
 TAPS = (2, 5, 8, 11)
 WINDOW_FAMILIES = ("gaussian_noise", "defocus_blur", "snow", "pixelate")
-HEAD_SEVERITIES = (1, 3, 5)
 TOLERANCE = 0.1  # points that clean images may lose
 
 
@@ -121,40 +120,48 @@ def second_stage(study: Study) -> None:
     for value, config in standings[:8]:
         print(f"  {describe(config)}: {value.gain:+.2f} ± {value.error:.2f}, clean {value.clean:+.2f}")
     print(f"  beyond noise with 90%: {standings[0][0].beats_nothing(0.9)}; judged on other frames:")
-    heads_stage(study, standings[0][1], severities=(3,))
+    heads_stage(study, {"nearest": standings[0][1]})
 
 
-def heads_stage(study: Study, config: ReplayConfig, severities: Sequence[int] = HEAD_SEVERITIES) -> None:
-    """A setting that was tuned with the linear head, judged with one that it has not seen beside it."""
-    assert config.window is not None
-    until = TAPS[-1] if config.until is None else config.until
+def heads_stage(study: Study, configs: Mapping[str, ReplayConfig]) -> None:
+    """Settings of one window on the report's frames, for the head they were tuned with and for another."""
+    first = next(iter(configs.values()))
+    assert first.window is not None
+    ends = {name: TAPS[-1] if config.until is None else config.until for name, config in configs.items()}
     branches = Branches(
         name="heads",
         split="report",
         many=study.sizes.report,
-        conditions=[CLEAN, *((name, severity) for name in BENCHMARK for severity in severities)],
-        windows=[config.window],
-        gates_of=_Constants((float(config.strength),)),
+        conditions=[CLEAN, *((name, ABLATION_SEVERITY) for name in BENCHMARK)],
+        windows=[first.window],
+        gates_of=_Constants(tuple(sorted({float(config.strength) for config in configs.values()}))),
         probed=False,
         heads=("linear", "deep"),
-        until=[until],
+        until=sorted(set(ends.values())),
     )
     found = measure(study, branches)
     for head in branches.heads:
-        key = f"{config.window[0]}-{config.window[1]}|{float(config.strength)}|{head}|{until}"
-        pairs = {condition: _pair(frames, key, head, config) for condition, frames in found.items()}
-        families: dict[str, list[float]] = {}
-        for (name, severity), (ordinary, replayed) in pairs.items():
-            if severity:
-                gain = mean_iou(replayed.sum(axis=0)) - mean_iou(ordinary.sum(axis=0))
-                families.setdefault(name, []).append(float(gain))
-        over_families = cluster_bootstrap(families)
-        before, after = (np.stack([pair[i] for key, pair in pairs.items() if key != CLEAN]) for i in (0, 1))
-        over_images = image_bootstrap(miou_delta(before, after), before.shape[1])
-        clean = image_bootstrap(miou_delta(*pairs[CLEAN]), before.shape[1])
-        print(f"  {head} head: shifted {over_families} over families ({verdict(over_families)}), {over_images} over "
-              f"images; clean {clean}")  # fmt: skip
-        print("   " + ", ".join(f"{name} {np.mean(each):+.2f}" for name, each in families.items()))
+        scores = [ordinary_score(frames, head) for frames in found.values()]
+        print(f"  {head} head, ordinary: clean {scores[0]:.2f}, shifted {np.mean(scores[1:]):.2f}")
+        for name, config in configs.items():
+            key = f"{first.window[0]}-{first.window[1]}|{float(config.strength)}|{head}|{ends[name]}"
+            _judge(f"{head}, {name}", {one: _pair(each, key, head, config) for one, each in found.items()})
+
+
+def _judge(name: str, pairs: Mapping[Condition, tuple[np.ndarray, np.ndarray]]) -> None:
+    """Gains with intervals over families and over images."""
+    families = {
+        condition[0]: [float(mean_iou(replayed.sum(axis=0)) - mean_iou(ordinary.sum(axis=0)))]
+        for condition, (ordinary, replayed) in pairs.items()
+        if condition != CLEAN
+    }
+    over_families = cluster_bootstrap(families)
+    before, after = (np.stack([pair[i] for key, pair in pairs.items() if key != CLEAN]) for i in (0, 1))
+    over_images = image_bootstrap(miou_delta(before, after), before.shape[1])
+    clean = image_bootstrap(miou_delta(*pairs[CLEAN]), before.shape[1])
+    print(f"  {name}: shifted {over_families} over families ({verdict(over_families)}), {over_images} over images; "
+          f"clean {clean}")  # fmt: skip
+    print("   " + ", ".join(f"{family} {gain:+.2f}" for family, [gain] in families.items()))
 
 
 @dataclass(frozen=True)

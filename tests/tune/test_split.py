@@ -85,3 +85,30 @@ def test_nothing_to_gain_or_to_tell_apart():
         split({"clean": ["a", "b"]})
     with pytest.raises(GramLoopError, match="two images of fog/3 have one id"):
         split({"fog/3": ["a"] * 20})
+
+
+@settings(deadline=None)
+@given(here=st.integers(6, 80), there=st.integers(3, 40), block=st.integers(1, 3), seed=st.integers(0, 3))
+def test_a_pattern_keeps_images_for_the_verdict_and_the_verdict_to_them(here, there, block, seed):
+    ids = [f"town_{number}" for number in range(here)] + [f"coast_{number}" for number in range(there)]
+    images = dict.fromkeys(("clean", "fog/3"), ids)
+    if -(-here // block) < 8 or -(-there // block) < 3:
+        return
+    found = split(images, block=block, judge_on="coast_*", seed=seed).images
+    for key in images:
+        assert {one.image_id for one in found["verdict"][key]} == set(ids[here:])
+        others = [{one.image_id for one in found[part][key]} for part in ("search", "decide")]
+        assert not others[0] & others[1]
+        assert others[0] | others[1] == set(ids[:here])
+        for part in PARTS:
+            assert all(ids[one.position] == one.image_id for one in found[part][key])
+
+
+def test_a_pattern_that_keeps_too_few_or_too_many_is_refused():
+    images = conditions(20, "fog/3")
+    with pytest.raises(GramLoopError, match=r"frame-0001 keeps 1 images of clean .* at least 3 are needed"):
+        split(images, judge_on="frame-0001")
+    with pytest.raises(
+        GramLoopError, match=r"beside those that frame-00\* keeps .* too few to search and decide"
+    ):
+        split(images, judge_on="frame-00*")

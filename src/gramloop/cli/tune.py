@@ -105,6 +105,12 @@ def _add_choice(group: argparse._ArgumentGroup) -> None:
         metavar="FAMILY",
         help="a shift that only the verdict sees; can be repeated (a third of them)",
     )
+    group.add_argument(
+        "--judge-on",
+        metavar="PATTERN",
+        help="images that only the verdict sees, by id, such as 'drive7_*': another place or camera tells more than "
+        "other frames of the same one (a part of all images)",
+    )
     group.add_argument("--seed", type=int, default=0, metavar="N", help="another split of the same data (0)")
 
 
@@ -137,6 +143,7 @@ def _search(args: argparse.Namespace, scenes: Path) -> Search:
         finalists=args.finalists,
         block=args.block,
         unseen=None if args.keep_unseen is None else tuple(args.keep_unseen),
+        judge_on=args.judge_on,
         seed=args.seed,
     )
     values = read_values(args.values)

@@ -32,6 +32,7 @@ class Options:
     adaptive: also look for a rule per candidate that replays some images only (`gramloop.tune.adapting`).
     block: consecutive images that belong together, as frames of a video.
     unseen: families kept from the search; a third of them by default.
+    judge_on: a pattern of image ids, such as ``drive7_*``, that only the verdict sees; a part of all by default.
     """
 
     clean_tolerance: float = 0.1
@@ -45,6 +46,7 @@ class Options:
     block: int = 1
     unseen: tuple[str, ...] | None = None
     seed: int = 0
+    judge_on: str | None = None
 
     def __post_init__(self) -> None:
         if not 0.5 <= self.confidence < 1:
@@ -76,7 +78,7 @@ class Search:
             "layout": LAYOUT,
             "task": self.subject.task,
             "depth": self.subject.depth,
-            "options": {**asdict(self.options), "unseen": list(self.split.unseen)},
+            "options": self._options(),
             "schedule": self.schedule.as_json(),
             "split": self.split.as_json(),
             "conditions": {key: len(ids) for key, ids in self.subject.images.items()},
@@ -85,6 +87,12 @@ class Search:
             "subject": dict(self.subject.about),
             "candidates": [config.as_json() for config in self.candidates],
         }
+
+    def _options(self) -> dict[str, Any]:
+        options = {**asdict(self.options), "unseen": list(self.split.unseen)}
+        if self.options.judge_on is None:  # came later: plans without it stay what they were
+            del options["judge_on"]
+        return options
 
     def cells(self, part: str, images: int) -> list[Cell]:
         """The first images of a part, each under every condition of the part."""
@@ -110,7 +118,13 @@ class Search:
 def plan_search(subject: Subject, space: Space, budget: int, options: Options | None = None) -> Search:
     """Split the data, list the candidates and share out the budget; nothing is predicted yet."""
     options = options or Options()
-    divided = split(subject.images, block=options.block, unseen=options.unseen, seed=options.seed)
+    divided = split(
+        subject.images,
+        block=options.block,
+        unseen=options.unseen,
+        judge_on=options.judge_on,
+        seed=options.seed,
+    )
     offered = space.candidates(subject.depth, options.max_cost, subject.taps)
     stages = [
         Stage(_images(divided, part, keys), len(keys))

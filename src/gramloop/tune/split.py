@@ -1,7 +1,8 @@
 """Which images and which shift families serve the search, the decision and the verdict; fixed before anything runs.
 
 Images are ordered by a hash of their ids and cut, so that the order of files decides nothing. Where neighbours
-resemble each other, as the frames of a video do, ``block`` consecutive images are kept together.
+resemble each other, as the frames of a video do, ``block`` consecutive images are kept together. Images of another
+place, drive or camera can be kept for the verdict: parts of one drive resemble each other more than another drive.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import Any
 
 from gramloop.data.suites import Condition
@@ -58,6 +60,7 @@ def split(
     *,
     block: int = 1,
     unseen: Sequence[str] | None = None,
+    judge_on: str | None = None,
     seed: int = 0,
 ) -> Split:
     """Split the images of every condition and the families.
@@ -66,6 +69,7 @@ def split(
         images: image ids by condition (``fog/3``, ``clean``), in the order in which they were taken.
         block: how many consecutive images belong together.
         unseen: families to keep from the search; a third of them, by hash, where nothing is said.
+        judge_on: a pattern of image ids such as ``drive7_*``; the verdict sees these, and nothing else does.
         seed: another split of the same data.
     """
     if block < 1:
@@ -76,7 +80,7 @@ def split(
     seen, kept = _families(families, unseen, seed)
     parts: dict[str, dict[str, tuple[Placed, ...]]] = {part: {} for part in SHARES}
     for key, ids in images.items():
-        for part, placed in _cut(key, [str(each) for each in ids], block, seed).items():
+        for part, placed in _cut(key, [str(each) for each in ids], block, judge_on, seed).items():
             parts[part][key] = placed
     return Split(parts, seen, kept, block)
 
@@ -104,29 +108,57 @@ def _families(
     return seen, tuple(name for name in families if name in unseen)
 
 
-def _cut(key: str, ids: Sequence[str], block: int, seed: int) -> dict[str, tuple[Placed, ...]]:
+def _cut(
+    key: str, ids: Sequence[str], block: int, judge_on: str | None, seed: int
+) -> dict[str, tuple[Placed, ...]]:
     if len(set(ids)) != len(ids):
         raise GramLoopError(f"two images of {key} have one id; a split by id could put them on both sides")
-    units = [range(start, min(start + block, len(ids))) for start in range(0, len(ids), block)]
-    # the first id names a block: conditions that share their images are split alike
-    order = sorted(range(len(units)), key=lambda unit: _hash(seed, "image", ids[units[unit][0]]))
-    counts = {part: round(share * len(units)) for part, share in SHARES.items()}
-    counts["verdict"] = len(units) - counts["search"] - counts["decide"]
+    what = "images" if block == 1 else f"blocks of {block} images"
+    kept = (
+        [] if judge_on is None else [place for place, name in enumerate(ids) if fnmatchcase(name, judge_on)]
+    )
+    others = sorted(set(range(len(ids))) - set(kept))
+    units = _blocks(others, block)
+    shares = dict(SHARES)
+    if judge_on is not None:
+        del shares["verdict"]
+    whole = sum(shares.values())
+    counts = {part: round(share / whole * len(units)) for part, share in shares.items()}
+    last = list(shares)[-1]
+    counts[last] += len(units) - sum(counts.values())
     if min(counts.values()) < LEAST:
-        what = "images" if block == 1 else f"blocks of {block} images"
+        purposes = "search, decide and judge" if judge_on is None else "search and decide"
+        beside = "" if judge_on is None else f" beside those that {judge_on} keeps for the verdict"
         raise GramLoopError(
-            f"{key} has {len(units)} {what}, too few to search, decide and judge on different ones; "
-            f"at least {_fewest()} are needed"
+            f"{key} has {len(units)} {what}{beside}, too few to {purposes} on different ones; "
+            f"at least {_fewest(shares)} are needed"
         )
-    found, first = {}, 0
+    found, first, order = {}, 0, _shuffled(ids, units, seed)
     for part, count in counts.items():
-        chosen = order[first : first + count]
-        found[part] = _interleaved(ids, units, chosen)
+        found[part] = _interleaved(ids, units, order[first : first + count])
         first += count
+    if judge_on is not None:
+        units = _blocks(kept, block)
+        if len(units) < LEAST:
+            raise GramLoopError(
+                f"{judge_on} keeps {len(units)} {what} of {key} for the verdict; at least {LEAST} are needed"
+            )
+        found["verdict"] = _interleaved(ids, units, _shuffled(ids, units, seed))
     return found
 
 
-def _interleaved(ids: Sequence[str], units: Sequence[range], chosen: Sequence[int]) -> tuple[Placed, ...]:
+def _blocks(places: Sequence[int], block: int) -> list[Sequence[int]]:
+    return [places[start : start + block] for start in range(0, len(places), block)]
+
+
+def _shuffled(ids: Sequence[str], units: Sequence[Sequence[int]], seed: int) -> list[int]:
+    """The units in an order of their own; the first id names one, so conditions that share images agree."""
+    return sorted(range(len(units)), key=lambda unit: _hash(seed, "image", ids[units[unit][0]]))
+
+
+def _interleaved(
+    ids: Sequence[str], units: Sequence[Sequence[int]], chosen: Sequence[int]
+) -> tuple[Placed, ...]:
     """One image of each block in turn, so that the first few are of many blocks."""
     longest = max(len(units[unit]) for unit in chosen)
     return tuple(
@@ -137,11 +169,11 @@ def _interleaved(ids: Sequence[str], units: Sequence[range], chosen: Sequence[in
     )
 
 
-def _fewest() -> int:
-    many = LEAST
+def _fewest(shares: Mapping[str, float]) -> int:
+    many, whole = LEAST, sum(shares.values())
     while True:
-        search, decide = round(SHARES["search"] * many), round(SHARES["decide"] * many)
-        if min(search, decide, many - search - decide) >= LEAST:
+        counts = [round(share / whole * many) for share in shares.values()]
+        if min(*counts[:-1], many - sum(counts[:-1])) >= LEAST:
             return many
         many += 1
 
