@@ -171,6 +171,14 @@ def report_stage(study: Study) -> None:
     tell(study, "camvid-c", "camvid")
 
 
+def gram_stage(study: Study) -> None:
+    """The replay for noise with the published gate, which the tries found best there, on everything."""
+    methods = ["baseline", f"noise-gram:{NOISE_ONLY}", f"noise-half:{NOISE_ONLY},gate=uniform,strength=0.5"]
+    for suite in ("camvid", "camvid-c"):
+        _evaluate(study, suite, "report", f"gram-{suite}", methods=methods, shards=study.workers, pictures=0)
+    tell(study, "gram-camvid-c", "gram-camvid")
+
+
 def both_heads_stage(study: Study) -> None:
     """The tuned replay with and without its rule, and the one for noise at several strengths, with two heads."""
     tuned = ReplayConfig.from_json(_chosen(study))
@@ -243,7 +251,8 @@ def noise_stage(study: Study) -> None:
         f"uniform-{strength}:{NOISE_ONLY},gate=uniform,strength={strength}"
         for strength in (0.25, 0.4, 0.6, 0.8)
     ]
-    methods += [f"gram:{NOISE_ONLY},strength=0.676", f"gram-end:{NOISE_ONLY},strength=0.676,gate_at=end"]
+    methods += [f"gram-{strength}:{NOISE_ONLY},strength={strength}" for strength in (0.676, 1.0)]
+    methods.append(f"gram-end:{NOISE_ONLY},strength=0.676,gate_at=end")
     noises = ["gaussian_noise", "shot_noise", "impulse_noise"]
     some = {"conditions": noises, "severities": [1, 3, 5], "part": study.sizes.ablation}
     _evaluate(study, "camvid-c", "report", "noise", methods=methods, shards=study.workers, pictures=0, **some)
@@ -269,6 +278,7 @@ STAGES: dict[str, Callable[[Study], None]] = {
     "windows": windows_stage,
     "ablation": ablation_stage,
     "noise": noise_stage,
+    "gram": gram_stage,
 }
 OF_SECOND: dict[str, Callable[[Study], None]] = {"fit": fit, "second": second_stage}
 

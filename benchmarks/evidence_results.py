@@ -14,6 +14,7 @@ from gramloop.bench.store import Store
 from gramloop.bench.tables import counts_of
 from gramloop.costs import extra_blocks
 from gramloop.metrics.bootstrap import Interval, cluster_bootstrap, image_bootstrap, miou_delta, verdict
+from gramloop.metrics.miou import mean_iou
 
 
 def results_of(study: Study, name: str) -> Results:
@@ -53,6 +54,11 @@ def tell(study: Study, shifted_name: str, clean_name: str) -> None:
         )
         print("   over images: " + ", ".join(f"{name} {one}" for name, one in over_images.items()))
         print("   " + ", ".join(f"{name} {np.mean(gains):+.2f}" for name, gains in families.items()))
+        for text, name in (("shifted", shifted_name), ("clean", clean_name)):
+            drives = by_drive(study, name, method.name)
+            print(
+                f"   {text}, by drive: " + ", ".join(f"{drive} {gain:+.2f}" for drive, gain in drives.items())
+            )
     summary = {one.condition: {m: s["mIoU"] for m, s in one.scores.items()} for one in shifted.conditions}
     (study.out / f"{shifted_name}.json").write_text(json.dumps(summary, indent=1))
 
@@ -64,6 +70,21 @@ def counts(study: Study, name: str, method: str) -> tuple[np.ndarray, np.ndarray
     by_condition = [[store.read(unit).table for unit in plan.units_of(key)] for key in plan.conditions]
     both = [np.stack([counts_of(tables, one) for tables in by_condition]) for one in ("baseline", method)]
     return both[0], both[1]
+
+
+def by_drive(study: Study, name: str, method: str) -> dict[str, float]:
+    """The gain on the frames of each drive, mean of the conditions."""
+    plan = results_of(study, name).plan
+    store = Store(study.out / name, plan)
+    units = [store.read(unit).table for unit in plan.units_of(next(iter(plan.conditions)))]
+    ids = [row["image_id"] for table in units for row in table.to_pylist() if row["method"] == "baseline"]
+    drives = np.array([each.split("_")[0] for each in ids])
+    pair = counts(study, name, method)
+    scores = {
+        drive: [mean_iou(each[:, drives == drive].sum(axis=1)) for each in pair]
+        for drive in np.unique(drives)
+    }
+    return {drive: float(np.mean(replayed - ordinary)) for drive, (ordinary, replayed) in scores.items()}
 
 
 def over_images_of(baseline: np.ndarray, method: np.ndarray) -> Interval:
