@@ -53,7 +53,7 @@ class Sizes:
     ablation: int = 9
     windows: int = 4
     tries: int = 12
-    second: int = 8
+    second: int = 6
     budget: int = 4500
 
 

@@ -120,10 +120,10 @@ def second_stage(study: Study) -> None:
     for value, config in standings[:8]:
         print(f"  {describe(config)}: {value.gain:+.2f} ± {value.error:.2f}, clean {value.clean:+.2f}")
     print(f"  beyond noise with 90%: {standings[0][0].beats_nothing(0.9)}; judged on other frames:")
-    heads_stage(study, {"nearest": standings[0][1]})
+    heads_stage(study, {"nearest": standings[0][1]}, many=study.sizes.report // 2)
 
 
-def heads_stage(study: Study, configs: Mapping[str, ReplayConfig]) -> None:
+def heads_stage(study: Study, configs: Mapping[str, ReplayConfig], many: int | None = None) -> None:
     """Settings of one window on the report's frames, for the head they were tuned with and for another."""
     first = next(iter(configs.values()))
     assert first.window is not None
@@ -131,7 +131,7 @@ def heads_stage(study: Study, configs: Mapping[str, ReplayConfig]) -> None:
     branches = Branches(
         name="heads",
         split="report",
-        many=study.sizes.report,
+        many=many or study.sizes.report,
         conditions=[CLEAN, *((name, ABLATION_SEVERITY) for name in BENCHMARK)],
         windows=[first.window],
         gates_of=_Constants(tuple(sorted({float(config.strength) for config in configs.values()}))),
