@@ -150,7 +150,9 @@ def load_backbone(study: Study) -> tuple[TappedViT, Normalisation]:
 
 
 def prepare(pixels: RGB, backbone: TappedViT, normalisation: Normalisation) -> torch.Tensor:
-    return to_tensor(resize_short_side(pixels, SHORT_SIDE, multiple=backbone.shape.patch), normalisation)
+    patch = backbone.shape.patch
+    short = round(SHORT_SIDE / patch) * patch
+    return to_tensor(resize_short_side(pixels, short, multiple=patch), normalisation)
 
 
 def fit(study: Study) -> None:
