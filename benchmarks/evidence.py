@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from evidence_picture import picture_stage
 from evidence_results import counts, mean_cost, over_images_of, results_of, tell
 from evidence_study import (
     ABLATION_SEVERITY,
@@ -279,6 +280,7 @@ STAGES: dict[str, Callable[[Study], None]] = {
     "ablation": ablation_stage,
     "noise": noise_stage,
     "gram": gram_stage,
+    "picture": picture_stage,
 }
 OF_SECOND: dict[str, Callable[[Study], None]] = {"fit": fit, "second": second_stage}
 

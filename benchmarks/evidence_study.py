@@ -38,7 +38,7 @@ UNSEEN_IN_TUNE = ["fog", "jpeg_compression"]
 SHORT_SIDE = 252
 TUNE_SEVERITY, ABLATION_SEVERITY = 4, 3
 TRUST = 1e-3
-# what was left of all windows after the tries, which see the search's frames alone
+# what seemed worth a search on the search's own frames
 TRIED_WINDOWS = [(0, 0), (1, 1), (2, 2), (5, 5), (6, 6), (9, 9)]
 TRIED_STRENGTHS = (0.3, 0.6, 1.0)
 
