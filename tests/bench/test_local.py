@@ -165,6 +165,7 @@ def test_an_error_in_a_worker_arrives_as_itself(plan, tmp_path):
 
 
 def _evaluate(folder: Path, workers: int) -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a test run in the background may ignore it
     with contextlib.suppress(KeyboardInterrupt):
         evaluate(read_plan(folder / "plan.json"), folder, workers=workers)
         sys.exit(0)

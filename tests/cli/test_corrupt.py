@@ -49,6 +49,7 @@ def children(process: int) -> list[int]:
 
 
 def call(arguments: list[str]) -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a test run in the background may ignore it
     sys.exit(main(["corrupt", *arguments]))
 
 

@@ -140,20 +140,21 @@ def test_taps_end_each_quarter(depth, taps):
     assert detector_taps(depth) == taps
 
 
-@torch.inference_mode()
+def same_weights(first, second):
+    """To the bit. Boxes need not be: sums depend on where in memory the weights lie."""
+    one, other = first.state_dict(), second.state_dict()
+    return list(one) == list(other) and all(torch.equal(one[name], other[name]) for name in one)
+
+
 def test_a_head_file_with_a_backbone_of_its_own_brings_it(detector, golden, tmp_path):
     torch.save({"model": golden("detector").weights}, tmp_path / "both.pth")
-    both = load_windowed_detector(tmp_path / "both.pth")
-    x = golden("detector").values["x"][None]
-    assert torch.equal(both(x)[1], detector(x)[1])
+    assert same_weights(load_windowed_detector(tmp_path / "both.pth"), detector)
 
 
-@torch.inference_mode()
-def test_safetensors_heads_load_too(detector, folder, golden, tmp_path):
+def test_safetensors_heads_load_too(detector, folder, tmp_path):
     save_file({name: value.clone() for name, value in weights(False).items()}, tmp_path / "head.safetensors")
     other = load_windowed_detector(tmp_path / "head.safetensors", folder / "backbone.pth")
-    x = golden("detector").values["x"][None]
-    assert torch.equal(other(x)[1], detector(x)[1])
+    assert same_weights(other, detector)
 
 
 def without(name):
