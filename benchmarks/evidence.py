@@ -24,7 +24,6 @@ from evidence_study import (
     ABLATION_SEVERITY,
     QUICK,
     SEARCHED,
-    SHORT_SIDE,
     TRIED_STRENGTHS,
     TRIED_WINDOWS,
     TUNE_SEVERITY,
@@ -33,7 +32,9 @@ from evidence_study import (
     Study,
     divide,
     fit,
+    load_backbone,
     part_of,
+    prepare,
     spread,
 )
 from evidence_tries import heads_stage, second_stage, tries_stage, windows_stage
@@ -43,9 +44,7 @@ from gramloop.bench.planning import make_plan
 from gramloop.config import ReplayConfig
 from gramloop.data.suites import Condition
 from gramloop.models.backbone import default_taps
-from gramloop.models.dinov2 import load_any_backbone
 from gramloop.settings import read_settings, write_replay
-from gramloop.tasks.images import resize_short_side, to_tensor
 from gramloop.tune.journal import TRIALS
 from gramloop.tune.scan import scan
 from gramloop.tune.scan_files import read_scan, to_json
@@ -53,7 +52,7 @@ from gramloop.tune.scan_scores import ranked
 from gramloop.tune.search import Options, plan_search
 from gramloop.tune.space import Space
 from gramloop.tune.suites import suite_subject
-from gramloop.tune.tuning import run
+from gramloop.tune.tuning import describe, run
 
 # found by an earlier search without `until`: block 2 where noise makes patches long
 NOISE_ONLY = "window=2-2,replays=1,adaptive=length:1.7068:1.7068"
@@ -77,6 +76,8 @@ def main() -> None:
     divide(arguments.data, study)
     stages = OF_SECOND if study.weights.suffix == ".safetensors" else STAGES
     for name in arguments.stage or stages:
+        if name not in stages:
+            parser.error(f"there is no stage {name} for {study.weights.name}; there are {', '.join(stages)}")
         began = time.perf_counter()
         print(f"\n== {name}", flush=True)
         stages[name](study)
@@ -88,14 +89,12 @@ def scan_stage(study: Study) -> None:
     path = study.out / "scan.json"
     if not path.exists():
         torch.set_num_threads(study.workers)
-        backbone = load_any_backbone(study.weights)
+        backbone, normalisation = load_backbone(study)
         images = sorted((study.sets / "images" / "search").iterdir())
         measured = scan(
             backbone.model,
             [str(image) for image in spread(images, study.sizes.windows)],
-            preprocess=lambda pixels: to_tensor(
-                resize_short_side(pixels, SHORT_SIDE, multiple=backbone.shape.patch)
-            ),
+            preprocess=lambda pixels: prepare(pixels, backbone, normalisation),
             shifts=[Condition(name, TUNE_SEVERITY) for name in SEARCHED],
             max_length=2,
         )
@@ -130,10 +129,8 @@ def tune_stage(study: Study) -> None:
     tuning = run(search, study.out / "tune", workers=study.workers, advance=_dots())
     print()
     for one in tuning.outcome.finalists:
-        about = one.config
-        rule = "" if about.adaptive is None else f" {about.adaptive}"
         print(
-            f"  {about.window} {about.gate} {about.strength}{rule}: {one.worth.gain:+.2f} ± {one.worth.error:.2f}, "
+            f"  {describe(one.config)}: {one.worth.gain:+.2f} ± {one.worth.error:.2f}, "
             f"clean {one.worth.clean:+.2f}, {one.cost:.2f}x"
         )
     print(tuning.sentence)

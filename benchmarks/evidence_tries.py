@@ -15,6 +15,7 @@ from gramloop.config import ReplayConfig, Window
 from gramloop.gate import gram_gate, masked_median
 from gramloop.metrics.bootstrap import cluster_bootstrap, image_bootstrap, miou_delta, verdict
 from gramloop.metrics.miou import mean_iou
+from gramloop.models.backbone import default_taps
 from gramloop.shifts.corruptions import BENCHMARK
 from gramloop.tune.adapting import best_rule, is_on
 from gramloop.tune.scan_files import read_scan
@@ -24,7 +25,7 @@ from gramloop.tune.split import Placed
 from gramloop.tune.tuning import describe
 from gramloop.tune.worth import Measured, Worth, worth
 
-TAPS = (2, 5, 8, 11)
+TAPS = default_taps(12)
 WINDOW_FAMILIES = ("gaussian_noise", "defocus_blur", "snow", "pixelate")
 TOLERANCE = 0.1  # points that clean images may lose
 

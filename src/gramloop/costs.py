@@ -54,9 +54,8 @@ def extra_blocks(config: ReplayConfig, depth: int) -> int:
     if not config.replays:
         return 0
     probe = place.probe if config.measures_drift else place.end
-    resumed = (
-        place.until if place.until < place.last else place.end
-    )  # the ordinary state that is gone on from
+    # the host goes on from the ordinary state at `until`, which has to be run up to there
+    resumed = place.until if place.until < place.last else place.end
     return config.replays * (width + probe - place.end) + max(probe, resumed) - place.end
 
 
