@@ -20,7 +20,7 @@ from PIL import Image
 
 from gramloop.data.opening import open_suite
 from gramloop.data.pool import available_cores, write_suite
-from gramloop.data.scenes import THINGS, scene
+from gramloop.data.scenes.drawing import THINGS, scene
 from gramloop.data.suites import SUITES, Condition
 from gramloop.data.writing import SuiteWriter
 

@@ -18,12 +18,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from gramloop.bench.engines import do_unit
-from gramloop.bench.methods import blocks_per_view
-from gramloop.bench.plan import DataSource
-from gramloop.bench.planning import Request, draw_scenes, make_plan
-from gramloop.bench.run import Session, deterministic
-from gramloop.bench.store import begin
+from gramloop.evaluate.engines import do_unit
+from gramloop.evaluate.methods import blocks_per_view
+from gramloop.evaluate.plan import DataSource
+from gramloop.evaluate.planning import Request, draw_scenes, make_plan
+from gramloop.evaluate.session import Session, deterministic
+from gramloop.evaluate.store import begin
 from gramloop.models.tiny import WEIGHTS
 
 

@@ -38,21 +38,21 @@ from evidence_study import (
     spread,
 )
 from evidence_tries import heads_stage, second_stage, tries_stage, windows_stage
-from gramloop.bench.evaluate import evaluate
-from gramloop.bench.methods import parse_method
-from gramloop.bench.planning import make_plan
-from gramloop.config import ReplayConfig
+from gramloop.core.config import ReplayConfig
+from gramloop.core.settings import read_settings, write_replay
 from gramloop.data.suites import Condition
+from gramloop.evaluate.evaluation import evaluate
+from gramloop.evaluate.methods import parse_method
+from gramloop.evaluate.planning import make_plan
 from gramloop.models.backbone import default_taps
-from gramloop.settings import read_settings, write_replay
-from gramloop.tune.journal import TRIALS
-from gramloop.tune.scan import scan
-from gramloop.tune.scan_files import read_scan, to_json
-from gramloop.tune.scan_scores import ranked
-from gramloop.tune.search import Options, plan_search
-from gramloop.tune.space import Space
-from gramloop.tune.suites import suite_subject
-from gramloop.tune.tuning import describe, run
+from gramloop.tune.scan.files import read_scan, to_json
+from gramloop.tune.scan.scanning import scan
+from gramloop.tune.scan.scores import ranked
+from gramloop.tune.search.journal import TRIALS
+from gramloop.tune.search.plan import Options, plan_search
+from gramloop.tune.search.space import Space
+from gramloop.tune.search.suites import suite_subject
+from gramloop.tune.search.tuning import describe, run
 
 # found by an earlier search without `until`: block 2 where noise makes patches long
 NOISE_ONLY = "window=2-2,replays=1,adaptive=length:1.7068:1.7068"

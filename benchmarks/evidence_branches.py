@@ -17,17 +17,17 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from evidence_study import Study, load_backbone, load_deep_head, prepare, read_labels, spread
-from gramloop.config import Window
-from gramloop.drift import GramAnchor
-from gramloop.gate import interpolate, token_gate
+from gramloop.core.config import Window
+from gramloop.core.drift import GramAnchor
+from gramloop.core.gate import interpolate, token_gate
+from gramloop.core.signals import length
+from gramloop.core.signals import spread as spread_of_lengths
 from gramloop.metrics.miou import count, mean_iou
 from gramloop.models.backbone import default_taps
 from gramloop.models.linear import load_linear_head
 from gramloop.models.taps import TappedViT
 from gramloop.shifts.corruptions import corrupt
 from gramloop.shifts.seeds import generator
-from gramloop.signals import length
-from gramloop.signals import spread as spread_of_lengths
 from gramloop.tasks.images import Normalisation, read_image
 
 Gates = dict[str, Tensor]  # name -> a gate for every patch, (N,)

@@ -7,12 +7,12 @@ import json
 import numpy as np
 
 from evidence_study import SEARCHED, Study
-from gramloop.bench.methods import Method
-from gramloop.bench.plan import read_plan
-from gramloop.bench.results import Results, collect
-from gramloop.bench.store import Store
-from gramloop.bench.tables import counts_of
-from gramloop.costs import extra_blocks
+from gramloop.core.cost import extra_blocks
+from gramloop.evaluate.methods import Method
+from gramloop.evaluate.plan import read_plan
+from gramloop.evaluate.results import Results, collect
+from gramloop.evaluate.rows import counts_of
+from gramloop.evaluate.store import Store
 from gramloop.metrics.bootstrap import Interval, cluster_bootstrap, image_bootstrap, miou_delta, verdict
 from gramloop.metrics.miou import mean_iou
 

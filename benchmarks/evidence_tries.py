@@ -11,19 +11,19 @@ from torch import Tensor
 
 from evidence_branches import CLEAN, Branches, Condition, Counted, Gates, gains, measure, ordinary_score
 from evidence_study import ABLATION_SEVERITY, SEARCHED, TRIED_STRENGTHS, TRUST, TUNE_SEVERITY, Study
-from gramloop.config import ReplayConfig, Window
-from gramloop.gate import gram_gate, masked_median
+from gramloop.core.config import ReplayConfig, Window
+from gramloop.core.gate import gram_gate, masked_median
 from gramloop.metrics.bootstrap import cluster_bootstrap, image_bootstrap, miou_delta, verdict
 from gramloop.metrics.miou import mean_iou
 from gramloop.models.backbone import default_taps
 from gramloop.shifts.corruptions import BENCHMARK
-from gramloop.tune.adapting import best_rule, is_on
-from gramloop.tune.scan_files import read_scan
-from gramloop.tune.scan_scores import rank_correlation
-from gramloop.tune.space import windows
-from gramloop.tune.split import Placed
-from gramloop.tune.tuning import describe
-from gramloop.tune.worth import Measured, Worth, worth
+from gramloop.tune.scan.files import read_scan
+from gramloop.tune.scan.scores import rank_correlation
+from gramloop.tune.search.adapting import best_rule, is_on
+from gramloop.tune.search.space import windows
+from gramloop.tune.search.split import Placed
+from gramloop.tune.search.tuning import describe
+from gramloop.tune.search.worth import Measured, Worth, worth
 
 TAPS = default_taps(12)
 WINDOW_FAMILIES = ("gaussian_noise", "defocus_blur", "snow", "pixelate")

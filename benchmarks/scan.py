@@ -16,8 +16,8 @@ import torch
 from gramloop import attached
 from gramloop.models.backbone import SHAPES, Backbone
 from gramloop.models.tiny import WEIGHTS, load_backbone
-from gramloop.tune.scan import scan
-from gramloop.tune.scan_sweep import all_windows
+from gramloop.tune.scan.scanning import scan
+from gramloop.tune.scan.sweep import all_windows
 
 
 def seconds(run: Callable[[], object]) -> tuple[float, float]:

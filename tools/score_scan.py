@@ -21,18 +21,18 @@ from rich.console import Console
 from rich.progress import track
 from scipy.stats import spearmanr
 
-from gramloop.config import Window
-from gramloop.data.scenes import CLASSES, scene
+from gramloop.core.config import Window
+from gramloop.data.scenes.drawing import CLASSES, scene
 from gramloop.metrics.miou import count, mean_iou
 from gramloop.models.tiny import TinyModel, load_tiny
 from gramloop.shifts.corruptions import corrupt
 from gramloop.shifts.seeds import generator
 from gramloop.tasks.images import to_tensor
 from gramloop.tasks.outputs import write_whole
-from gramloop.tune.scan import scan
-from gramloop.tune.scan_files import to_json
-from gramloop.tune.scan_scores import SCORES
-from gramloop.tune.scan_sweep import all_windows
+from gramloop.tune.scan.files import to_json
+from gramloop.tune.scan.scanning import scan
+from gramloop.tune.scan.scores import SCORES
+from gramloop.tune.scan.sweep import all_windows
 from window_gains import predict
 
 SIZE = 192

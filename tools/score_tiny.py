@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from rich.progress import Progress
 
-from gramloop.data.scenes import CLASSES, THINGS, scene
+from gramloop.data.scenes.drawing import CLASSES, THINGS, scene
 from gramloop.models.tiny import WEIGHTS, TinyModel, load_tiny, normalise
 from gramloop.shifts.corruptions import BENCHMARK, corrupt
 from gramloop.shifts.seeds import generator

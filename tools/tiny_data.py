@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from rich.progress import track
 
-from gramloop.data.scenes import scene
+from gramloop.data.scenes.drawing import scene
 
 CHUNK = 250
 SIZE = 192

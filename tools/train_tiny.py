@@ -23,7 +23,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-from gramloop.data.scenes import CLASSES, STUFF, THINGS
+from gramloop.data.scenes.drawing import CLASSES, STUFF, THINGS
 from gramloop.models.backbone import Backbone, BackboneShape
 from gramloop.models.dense_detect import DenseDetectConfig, DenseDetectHead
 from gramloop.models.hf import transformers_module

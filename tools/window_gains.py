@@ -13,14 +13,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gramloop.call import BlockCall
-from gramloop.config import ReplayConfig, Window
-from gramloop.drift import GramAnchor
-from gramloop.gate import gram_gate, interpolate, token_gate
-from gramloop.hosts import find_host
+from gramloop.core.call import BlockCall
+from gramloop.core.config import ReplayConfig, Window
+from gramloop.core.drift import GramAnchor
+from gramloop.core.gate import gram_gate, interpolate, token_gate
+from gramloop.core.hosts import find_host
 from gramloop.models.tiny import TinyModel
 from gramloop.tasks.images import to_tensor
-from gramloop.tune.scan_sweep import listening, replay_windows
+from gramloop.tune.scan.sweep import listening, replay_windows
 
 
 @torch.no_grad()

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from gramloop.errors import GramLoopError, GramLoopWarning
 
 if TYPE_CHECKING:
-    from gramloop.config import Adaptive, ReplayConfig
-    from gramloop.costs import Cost, cost, counting
-    from gramloop.loop import Loop, attach, attached
-    from gramloop.trace import Trace
+    from gramloop.core.config import Adaptive, ReplayConfig
+    from gramloop.core.cost import Cost, cost, counting
+    from gramloop.core.loop import Loop, attach, attached
+    from gramloop.core.trace import Trace
 
 __version__ = "0.1.0"
 
@@ -32,15 +32,15 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Adaptive": "config",
-    "Cost": "costs",
-    "Loop": "loop",
-    "ReplayConfig": "config",
-    "Trace": "trace",
-    "attach": "loop",
-    "attached": "loop",
-    "cost": "costs",
-    "counting": "costs",
+    "Adaptive": "core.config",
+    "Cost": "core.cost",
+    "Loop": "core.loop",
+    "ReplayConfig": "core.config",
+    "Trace": "core.trace",
+    "attach": "core.loop",
+    "attached": "core.loop",
+    "cost": "core.cost",
+    "counting": "core.cost",
 }
 
 

@@ -11,11 +11,11 @@ import pytest
 from PIL import Image
 
 from gramloop import cost
-from gramloop.bench.plan import read_plan
 from gramloop.cli import main
-from gramloop.data.scenes import scene
+from gramloop.core.settings import read_replay
+from gramloop.data.scenes.drawing import scene
+from gramloop.evaluate.plan import read_plan
 from gramloop.models.tiny import WEIGHTS
-from gramloop.settings import read_replay
 
 SMALL = ["demo", "--quick", "--scenes", "3", "--workers", "1"]
 

@@ -1,25 +1,22 @@
 """``gramloop diagnose`` on the embedded model, on files and on a folder of transformers."""
 
 import json
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "models"))
 from golden import load_golden
 from gramloop.cli import main
-from gramloop.config import ReplayConfig
-from gramloop.data.scenes import scene
+from gramloop.core.config import ReplayConfig
+from gramloop.core.settings import write_replay
+from gramloop.data.scenes.drawing import scene
 from gramloop.demo.experiment import default_replay
 from gramloop.models.detector import BACKBONE_PREFIX
 from gramloop.models.hf import transformers_module
 from gramloop.models.tiny import load_tiny
-from gramloop.report.diagnose import diagnose
-from gramloop.settings import write_replay
+from gramloop.tasks.diagnose import diagnose
 from gramloop.tasks.images import to_tensor
 
 

@@ -2,7 +2,6 @@
 
 import csv
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,6 @@ import pytest
 from gramloop.cli import main
 
 pytest.importorskip("transformers")
-sys.path.insert(0, str(Path(__file__).parents[1] / "bench"))  # small_runs
 
 
 @pytest.fixture(scope="module")
@@ -172,8 +170,8 @@ def test_a_condition_without_one_usable_image_has_no_score(model, scenes, tmp_pa
 
 def test_settings_files_diagnostics_and_pictures_from_the_command_line(model, scenes, tmp_path, capsys):
     from gramloop import ReplayConfig
-    from gramloop.bench.plan import read_plan
-    from gramloop.settings import write_replay
+    from gramloop.core.settings import write_replay
+    from gramloop.evaluate.plan import read_plan
 
     tuned, other = tmp_path / "tuned.json", tmp_path / "other.json"
     write_replay(tuned, ReplayConfig((4, 5), 1))

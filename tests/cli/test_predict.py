@@ -1,15 +1,12 @@
 """``gramloop predict`` on the golden models, which are tiny."""
 
 import json
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "models"))
 from golden import load_golden
 from gramloop import ReplayConfig
 from gramloop.cli import main

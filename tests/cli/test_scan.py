@@ -7,9 +7,9 @@ import pytest
 from PIL import Image
 
 from gramloop.cli import main
-from gramloop.data.scenes import scene
+from gramloop.data.scenes.drawing import scene
 from gramloop.models.tiny import WEIGHTS
-from gramloop.tune.scan_files import read_scan
+from gramloop.tune.scan.files import read_scan
 
 SMALL = ["--short-side", "64", "--max-length", "1", "--replays", "2"]
 

@@ -1,16 +1,14 @@
 """The tune command: nothing downloaded, resumed, planned without running, and used wrongly."""
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
 
 from gramloop.cli import main
-from gramloop.settings import read_replay, read_settings
+from gramloop.core.settings import read_replay, read_settings
 
 pytest.importorskip("transformers")
-sys.path.insert(0, str(Path(__file__).parents[1] / "bench"))  # small_runs
 
 
 @pytest.fixture(scope="module")

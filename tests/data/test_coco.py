@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from PIL import Image
 from pycocotools.coco import COCO
-from small_sets import COCO_IDS, coco_content, write_coco
 
 from gramloop.data.coco import COCO_CATEGORY_IDS, COCO_VAL2017, open_coco
 from gramloop.errors import GramLoopError
+from small_sets import COCO_IDS, coco_content, write_coco
 
 
 def rewrite(root, content):

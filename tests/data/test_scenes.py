@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 
 from gramloop.cli import main
 from gramloop.data.coco import open_coco
-from gramloop.data.scene_files import SceneFiles, outlines, write_scenes
-from gramloop.data.scenes import CLASSES, STUFF, THINGS, scene
+from gramloop.data.scenes.drawing import CLASSES, STUFF, THINGS, scene
+from gramloop.data.scenes.files import SceneFiles, outlines, write_scenes
 from gramloop.data.semantic import open_semantic
 from gramloop.errors import GramLoopError
 

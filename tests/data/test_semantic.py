@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
-from small_sets import write_semantic
 
 from gramloop.data.records import ClassList, read_label_values
 from gramloop.data.semantic import ade20k_classes, open_semantic, read_class_list
 from gramloop.errors import GramLoopError
+from small_sets import write_semantic
 
 
 def test_records_hold_what_the_files_hold(tmp_path):

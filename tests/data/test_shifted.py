@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_sets import rectangle, write_semantic
 
 from gramloop.data.opening import open_suite
 from gramloop.data.records import Record
@@ -16,6 +15,7 @@ from gramloop.data.shifted import Shift, shift_record
 from gramloop.data.suites import Condition
 from gramloop.shifts import geometry
 from gramloop.shifts.perturbations import signs
+from small_sets import rectangle, write_semantic
 
 HEIGHT, WIDTH = 240, 320
 DEGREES = {"rotate": (20, 30, 40, 50, 60), "shear": (5, 10, 15, 20, 25)}

@@ -6,7 +6,6 @@ import shutil
 
 import numpy as np
 import pytest
-from small_sets import coco_content, write_coco, write_semantic
 
 from gramloop.data import opening
 from gramloop.data.opening import ReadOptions, open_suite
@@ -14,6 +13,7 @@ from gramloop.data.suites import DOMAINS, GROUPS, SUITES, Condition, find_suite
 from gramloop.errors import GramLoopError
 from gramloop.shifts.corruptions import BENCHMARK, EXTRA
 from gramloop.shifts.perturbations import PERTURBATIONS
+from small_sets import coco_content, write_coco, write_semantic
 
 PART = ReadOptions(partial=True)
 

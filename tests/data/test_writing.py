@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from small_sets import coco_content, write_coco, write_semantic
 
 from gramloop.data import writing
 from gramloop.data.manifest import read_manifest
@@ -14,6 +13,7 @@ from gramloop.data.opening import ReadOptions, open_suite
 from gramloop.data.pool import write_suite
 from gramloop.data.suites import Condition
 from gramloop.errors import GramLoopError
+from small_sets import coco_content, write_coco, write_semantic
 
 PART = ReadOptions(partial=True)
 

@@ -4,7 +4,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from random_boxes import random_set
 
 from gramloop.errors import GramLoopError
 from gramloop.metrics import ap_bootstrap
@@ -12,6 +11,7 @@ from gramloop.metrics.ap_bootstrap import ap_delta, weighted_ap
 from gramloop.metrics.bootstrap import image_bootstrap, picked_delta
 from gramloop.metrics.boxes import Detections, Truth, resample
 from gramloop.metrics.coco_ap import average_precision
+from random_boxes import random_set
 
 SAME = 1e-9  # of a percentage, as for average precision itself
 NOTHING = Detections(np.zeros(0, int), np.zeros((0, 4)), np.zeros(0), np.zeros(0, int))

@@ -14,13 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
-from random_boxes import CATEGORIES, random_set
 
 from gramloop.data.records import DataSet, Record
 from gramloop.errors import GramLoopError
 from gramloop.metrics import coco_ap
 from gramloop.metrics.boxes import Detections, Truth, resample
 from gramloop.metrics.coco_ap import ApResult, average_precision
+from random_boxes import CATEGORIES, random_set
 
 EVALUATORS = ("hotcoco", "pycocotools")
 FIGURES = ("ap", "ap50", "ap75", "small", "medium", "large")

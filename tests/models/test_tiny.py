@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from gramloop.data.scenes import CLASSES, STUFF, THINGS, scene
+from gramloop.data.scenes.drawing import CLASSES, STUFF, THINGS, scene
 from gramloop.errors import GramLoopError
 from gramloop.models.dense_detect import pairwise_iou
 from gramloop.models.hf import transformers_module

@@ -1,19 +1,14 @@
 """All figures of real, small evaluations: which there are, what they show, and what is said of those left out."""
 
 import shutil
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "bench"))
-from small_runs import small_plan, write_model, write_scene_set
-
-from gramloop.bench.evaluate import evaluate
-from gramloop.bench.methods import BASELINE
-from gramloop.bench.tables import counts_of
 from gramloop.errors import GramLoopError
+from gramloop.evaluate.evaluation import evaluate
+from gramloop.evaluate.methods import BASELINE
+from gramloop.evaluate.rows import counts_of
 from gramloop.metrics.miou import class_iou
 from gramloop.report.figures import SECTIONS, all_pictures, draw_all
 from gramloop.report.figures.drawing import (
@@ -23,7 +18,8 @@ from gramloop.report.figures.drawing import (
     trajectory_ratios,
 )
 from gramloop.report.figures.kept import Images, kept_images
-from gramloop.report.gather import gather
+from gramloop.report.load import gather
+from small_runs import small_plan, write_model, write_scene_set
 
 METHODS = ("baseline", "gramloop", "loop-loop")
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gramloop.metrics.bootstrap import Interval
 from gramloop.report import formats
-from gramloop.report.table import Column, Table
+from gramloop.report.tables.table import Column, Table
 
 COLUMNS = (
     Column("name", "Name & co", "text"),

@@ -3,23 +3,19 @@
 import base64
 import hashlib
 import re
-import sys
 from html.parser import HTMLParser
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-sys.path.insert(0, str(Path(__file__).parent))  # small_document
-from small_document import ROWS, small_document
-
 from gramloop.metrics.bootstrap import Interval
 from gramloop.report.document import Document, Section, Verdict
 from gramloop.report.page import render
 from gramloop.report.page.intervals import bar, reach, tone_of
-from gramloop.report.table import Column, Table
+from gramloop.report.tables.table import Column, Table
+from small_document import ROWS, small_document
 
 
 class Parsed(HTMLParser):

@@ -2,20 +2,16 @@
 
 import io
 import re
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from PIL import Image
 
-sys.path.insert(0, str(Path(__file__).parent))  # small_document
-from small_document import ORDERS, small_document
-
 from browser import PATIENCE, started_browser
 from gramloop.report.formats import csv, latex, markdown
 from gramloop.report.page import render
+from small_document import ORDERS, small_document
 
 FILES = ("figures/gains.png", "figures/gains.pdf", "tables/scores.csv")
 CONTRAST = """() => {

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import pytest
-from paper_runs import PAPER, PLACES, ade20k_run, class_run, coco_o_runs, family_run, timed_run
 
-from gramloop.bench.methods import BASELINE
+from gramloop.evaluate.methods import BASELINE
 from gramloop.metrics.bootstrap import Interval
 from gramloop.report.statistics import gains_of, verdict_of
-from gramloop.report.table import Table
-from gramloop.report.tables_ablation import partition_table, placement_table
-from gramloop.report.tables_classes import class_gains, class_tables
-from gramloop.report.tables_conditions import family_means, spoken
-from gramloop.report.tables_cost import PathCost, cost_table, path_costs
-from gramloop.report.tables_main import gains_table, main_results
+from gramloop.report.tables.ablation import partition_table, placement_table
+from gramloop.report.tables.classes import class_gains, class_tables
+from gramloop.report.tables.conditions import family_means, spoken
+from gramloop.report.tables.cost import PathCost, cost_table, path_costs
+from gramloop.report.tables.main import gains_table, main_results
+from gramloop.report.tables.table import Table
+from paper_runs import PAPER, PLACES, ade20k_run, class_run, coco_o_runs, family_run, timed_run
 
 SUITES = ("ade20k-c", "coco-p")
 # The printed rows lie up to half a unit of the third decimal off, so a mean of them may show one unit more or less.

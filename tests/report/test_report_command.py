@@ -7,10 +7,10 @@ import re
 from pathlib import Path
 
 import pytest
-from small_stores import make_plan, pixels, write_store
 
-from gramloop.bench.results import collect
 from gramloop.cli import main
+from gramloop.evaluate.results import collect
+from small_stores import make_plan, pixels, write_store
 
 
 @pytest.fixture(scope="module")
@@ -53,8 +53,8 @@ def test_a_report_of_several_suites(
 def test_numbers_in_the_tables_are_those_of_evaluate(results: Path, tmp_path: Path) -> None:
     out = tmp_path / "report"
     assert main(["report", str(results / "seg"), "--out", str(out), "--no-pdf"]) == 0
-    from gramloop.bench.plan import read_plan
-    from gramloop.bench.store import Store
+    from gramloop.evaluate.plan import read_plan
+    from gramloop.evaluate.store import Store
 
     found = collect(Store(results / "seg", read_plan(results / "seg" / "plan.json")))
     with (out / "tables" / "main.csv").open() as stream:

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from small_stores import CONDITIONS, make_plan, pixels, write_store
 
-from gramloop.bench.tables import counts_of
+from gramloop.evaluate.rows import counts_of
 from gramloop.metrics.bootstrap import Interval, cluster_bootstrap, image_bootstrap, miou_delta, widened
-from gramloop.report.gather import Run, gather
+from gramloop.report.load import Run, gather
 from gramloop.report.statistics import Gain, count_resamplings, gains_of, verdict_of
+from small_stores import CONDITIONS, make_plan, pixels, write_store
 
 
 def one_run(folder: Path, **changes: object) -> Run:

@@ -4,21 +4,21 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from paper_runs import cell, plan
-from small_stores import make_plan, write_store
 
-from gramloop.bench.trajectories import trajectories
 from gramloop.data.suites import Condition, find_suite
 from gramloop.errors import GramLoopError
+from gramloop.evaluate.trajectories import trajectories
 from gramloop.metrics.bootstrap import Interval
-from gramloop.report.gather import Run, gather
-from gramloop.report.table import Column, Table, mark_best, mark_best_of_rows
-from gramloop.report.tables_ablation import partition_table, placement_table
-from gramloop.report.tables_classes import class_tables
-from gramloop.report.tables_conditions import every_condition, every_metric, family_means, group_means
-from gramloop.report.tables_cost import cost_table, path_costs
-from gramloop.report.tables_gram import consistency, consistency_table
-from gramloop.report.tables_main import main_results
+from gramloop.report.load import Run, gather
+from gramloop.report.tables.ablation import partition_table, placement_table
+from gramloop.report.tables.classes import class_tables
+from gramloop.report.tables.conditions import every_condition, every_metric, family_means, group_means
+from gramloop.report.tables.cost import cost_table, path_costs
+from gramloop.report.tables.gram import consistency, consistency_table
+from gramloop.report.tables.main import main_results
+from gramloop.report.tables.table import Column, Table, mark_best, mark_best_of_rows
+from paper_runs import cell, plan
+from small_stores import make_plan, write_store
 
 COLUMNS = (Column("a", "A"), Column("b", "B", signed=True), Column("c", "C", "interval", digits=3))
 

@@ -1,8 +1,5 @@
 """The detection task on the golden detector, which is tiny: 64 channels, 8 blocks, 12 queries."""
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -10,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "models"))
 from golden import load_golden
 from gramloop import GramLoopError, ReplayConfig, attached, cost, counting
 from gramloop.models.detector import BACKBONE_PREFIX, pad_batch

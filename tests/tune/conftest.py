@@ -1,11 +1,6 @@
-import sys
 from pathlib import Path
 
 import pytest
-
-HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE))  # laws
-sys.path.insert(0, str(HERE.parent / "bench"))  # small_runs
 
 
 @pytest.fixture(scope="session")

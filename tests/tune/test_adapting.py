@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gramloop.config import Adaptive
-from gramloop.tune.adapting import best_rule, is_on, rules, share_on, switched
-from gramloop.tune.split import Placed
-from gramloop.tune.worth import Measured
+from gramloop.core.config import Adaptive
+from gramloop.tune.search.adapting import best_rule, is_on, rules, share_on, switched
+from gramloop.tune.search.split import Placed
+from gramloop.tune.search.worth import Measured
 
 END = 1
 
@@ -67,7 +67,7 @@ def test_no_rule_where_replay_only_loses_or_signals_are_not_known() -> None:
 def test_a_rule_decides_as_the_replay_would(level: float, values: list[float]) -> None:
     import torch
 
-    from gramloop.signals import share
+    from gramloop.core.signals import share
 
     for rule in (Adaptive("length", level, level), Adaptive("length", level, level * (1 - 1e-4))):
         got = share(rule, torch.tensor(values, dtype=torch.float64)).numpy() > 0

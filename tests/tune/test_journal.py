@@ -3,7 +3,7 @@ import json
 import pytest
 
 from gramloop.errors import GramLoopError
-from gramloop.tune.journal import PLAN, TRIALS, Journal, plan_hash
+from gramloop.tune.search.journal import PLAN, TRIALS, Journal, plan_hash
 
 PLANNED = {"kind": "gramloop tune", "options": {"seed": 0}, "begun": "2026-11-16"}
 

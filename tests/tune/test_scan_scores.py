@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from gramloop.errors import GramLoopError
-from gramloop.tune import scan_scores
-from gramloop.tune.scan import Scan
-from gramloop.tune.scan_files import read_scan, to_json
-from gramloop.tune.scan_map import draw_map
-from gramloop.tune.scan_scores import DEFAULT, SCORES, all_scores, rank_correlation, ranked
-from gramloop.tune.scan_sweep import all_windows
+from gramloop.tune.scan import scores as scan_scores
+from gramloop.tune.scan.files import read_scan, to_json
+from gramloop.tune.scan.map import draw_map
+from gramloop.tune.scan.scanning import Scan
+from gramloop.tune.scan.scores import DEFAULT, SCORES, all_scores, rank_correlation, ranked
+from gramloop.tune.scan.sweep import all_windows
 
 NAMES = ("drift_mean", "drift_median", "step", "amplification", "growth_2", "cosine", "step_ratio")
 

@@ -12,14 +12,14 @@ import torch
 from torch import Tensor, nn
 
 import gramloop
-from gramloop.data.scenes import scene
+from gramloop.data.scenes.drawing import scene
 from gramloop.data.suites import Condition
 from gramloop.errors import GramLoopError
 from gramloop.models.tiny import load_tiny
 from gramloop.shifts.corruptions import corrupt
 from gramloop.tasks.images import to_tensor
-from gramloop.tune.scan import Scan, scan
-from gramloop.tune.scan_sweep import all_windows, naive_blocks, sweep_blocks
+from gramloop.tune.scan.scanning import Scan, scan
+from gramloop.tune.scan.sweep import all_windows, naive_blocks, sweep_blocks
 from library_models import build
 
 # States are float64 here, so that batching moves nothing that can be seen; drift itself is computed in float32

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gramloop.errors import GramLoopError
-from gramloop.tune.schedule import FEWEST_CELLS, FEWEST_IMAGES, Stage, least_budget, plan_schedule
+from gramloop.tune.search.schedule import FEWEST_CELLS, FEWEST_IMAGES, Stage, least_budget, plan_schedule
 
 stages = st.builds(Stage, st.integers(3, 60), st.integers(1, 20))
 

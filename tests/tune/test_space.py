@@ -2,10 +2,10 @@ import itertools
 
 import pytest
 
-from gramloop.config import Adaptive, ReplayConfig, route
-from gramloop.costs import cost
+from gramloop.core.config import Adaptive, ReplayConfig, route
+from gramloop.core.cost import cost
 from gramloop.errors import GramLoopError
-from gramloop.tune.space import Space, multiplier, plain, read_values, windows
+from gramloop.tune.search.space import Space, multiplier, plain, read_values, windows
 
 
 def test_every_window_up_to_a_length():

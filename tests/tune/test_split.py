@@ -3,7 +3,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gramloop.errors import GramLoopError
-from gramloop.tune.split import SHARES, split
+from gramloop.tune.search.split import SHARES, split
 
 PARTS = tuple(SHARES)
 

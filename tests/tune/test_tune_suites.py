@@ -5,18 +5,18 @@ import pickle
 
 import numpy as np
 import pytest
-from small_runs import small_request
 
-from gramloop.config import ReplayConfig
+from gramloop.core.config import ReplayConfig
+from gramloop.core.settings import read_settings
 from gramloop.data.opening import ReadOptions, open_suite
 from gramloop.data.suites import Condition
 from gramloop.metrics.miou import count, mean_iou
-from gramloop.settings import read_settings
-from gramloop.tune.search import plan_search
-from gramloop.tune.space import Space
-from gramloop.tune.subject import Bench, Job, subject_of
-from gramloop.tune.suites import draw_tuning_scenes, suite_subject
-from gramloop.tune.tuning import RESULT, run, tune
+from gramloop.tune.search.plan import plan_search
+from gramloop.tune.search.space import Space
+from gramloop.tune.search.subject import Bench, Job, subject_of
+from gramloop.tune.search.suites import draw_tuning_scenes, suite_subject
+from gramloop.tune.search.tuning import RESULT, run, tune
+from small_runs import small_request
 
 SPACE = Space({"window": [(2, 2), (3, 3), (4, 5), (5, 5)], "replays": [1], "strength": [0.5]})
 

@@ -9,15 +9,15 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from laws import Lawful, lawful_subject, nothing, peak
 
-from gramloop.config import ReplayConfig
+from gramloop.core.config import ReplayConfig
+from gramloop.core.settings import read_replay, read_settings
 from gramloop.errors import GramLoopError
-from gramloop.settings import read_replay, read_settings
-from gramloop.tune.journal import TRIALS
-from gramloop.tune.search import Options, plan_search
-from gramloop.tune.space import Space
-from gramloop.tune.tuning import RESULT, run, tune
+from gramloop.tune.search.journal import TRIALS
+from gramloop.tune.search.plan import Options, plan_search
+from gramloop.tune.search.space import Space
+from gramloop.tune.search.tuning import RESULT, run, tune
+from laws import Lawful, lawful_subject, nothing, peak
 
 SPACE = Space.default(6, longest=1)  # 18 candidates
 CALM = Options(clean_tolerance=3.0)  # the laws' clean images scatter by some points
@@ -117,11 +117,11 @@ def test_any_number_of_workers_gives_the_same_bytes(tmp_path):
 
 SLOWLY = """
 import sys, time
-sys.path.insert(0, {here!r})
+sys.path[:0] = [{here!r}, {support!r}]
 from laws import Lawful, lawful_subject, peak
 from test_tuning import CALM, SPACE
-from gramloop.tune.search import plan_search
-from gramloop.tune.tuning import run
+from gramloop.tune.search.plan import plan_search
+from gramloop.tune.search.tuning import run
 
 subject = lawful_subject(Lawful(peak, noise=0.02), images=24, families=4)
 run(plan_search(subject, SPACE, 400, CALM), sys.argv[1], workers=int(sys.argv[2]), advance=lambda many: time.sleep(0.01))
@@ -133,7 +133,7 @@ def test_a_killed_search_goes_on_to_the_same_bytes(tmp_path, workers):
     search = plan_search(lawful_subject(Lawful(peak, noise=0.02), images=24, families=4), SPACE, 400, CALM)
     run(search, tmp_path / "whole")
     trials = tmp_path / "killed" / TRIALS
-    script = SLOWLY.format(here=str(Path(__file__).parent))
+    script = SLOWLY.format(here=str(Path(__file__).parent), support=str(Path(__file__).parents[1] / "support"))
     process = subprocess.Popen(
         [sys.executable, "-c", script, str(tmp_path / "killed"), str(workers)], start_new_session=True
     )

@@ -1,7 +1,7 @@
 import pytest
 
 from gramloop.metrics.bootstrap import Interval
-from gramloop.tune.verdict import FEW_FAMILIES, FEW_IMAGES, Part
+from gramloop.tune.search.verdict import FEW_FAMILIES, FEW_IMAGES, Part
 
 
 def interval(low: float, high: float, units: int) -> Interval:

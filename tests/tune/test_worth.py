@@ -2,14 +2,14 @@ import math
 
 import numpy as np
 import pytest
-from laws import Lawful, lawful_subject, nothing
 from scipy import stats
 
 from gramloop.metrics.coco_ap import average_precision
 from gramloop.metrics.miou import mean_iou
-from gramloop.tune.split import Placed
-from gramloop.tune.subject import Bench, Job
-from gramloop.tune.worth import Measured, Worth, _combined, boxes_of, truth_of, worth
+from gramloop.tune.search.split import Placed
+from gramloop.tune.search.subject import Bench, Job
+from gramloop.tune.search.worth import Measured, Worth, _combined, boxes_of, truth_of, worth
+from laws import Lawful, lawful_subject, nothing
 
 CLASSES = (0, 1, 2)
 
@@ -81,7 +81,7 @@ def test_a_setting_that_changes_nothing_is_worth_nothing():
     subject = lawful_subject(Lawful(nothing), images=12, families=3)
     bench = Bench(subject)
     cells: dict[str, list[Measured]] = {}
-    from gramloop.config import ReplayConfig
+    from gramloop.core.config import ReplayConfig
 
     for key, ids in subject.images.items():
         for place, image_id in enumerate(ids):

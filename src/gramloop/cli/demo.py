@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
     from gramloop.demo.pictures import draw
     from gramloop.demo.reporting import REPLICATES
     from gramloop.demo.table import summary
-    from gramloop.files import make_folder, write_whole
+    from gramloop.io.atomic import make_folder, write_whole
 
     size = QUICK if args.quick else Size()
     if args.scenes is not None:
@@ -68,9 +68,9 @@ def run(args: argparse.Namespace) -> int:
 def _evaluate(console: Console, experiment: Experiment, workers: int | None) -> None:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from gramloop.bench.engines import Done
-    from gramloop.bench.evaluate import Watcher
     from gramloop.demo.experiment import run as run_all
+    from gramloop.evaluate.engines import Done
+    from gramloop.evaluate.evaluation import Watcher
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console) as progress:

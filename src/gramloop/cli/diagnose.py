@@ -16,9 +16,9 @@ from gramloop.errors import GramLoopError
 if TYPE_CHECKING:
     import numpy as np
 
-    from gramloop.config import ReplayConfig
+    from gramloop.core.config import ReplayConfig
     from gramloop.data.shifted import Shift
-    from gramloop.report.diagnose import Diagnosis
+    from gramloop.tasks.diagnose import Diagnosis
     from gramloop.tasks.outputs import Job
 
 VERSION = "diagnosis"  # in the names of the files that are written
@@ -65,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Diagnose every image; 2 if some could not be done."""
-    from gramloop.files import make_folder
+    from gramloop.io.atomic import make_folder
     from gramloop.tasks.outputs import find_jobs
 
     shifts = _shifts(args.shift, args.severity)
@@ -95,7 +95,7 @@ def _attempt(looked: Looked, job: Job, shifts: Sequence[Shift]) -> bool:
 
 
 def _write(looked: Looked, job: Job, shifts: Sequence[Shift]) -> None:
-    from gramloop.files import write_whole
+    from gramloop.io.atomic import write_whole
     from gramloop.report.figures.diagnostic import diagnostic
     from gramloop.tasks.images import read_image
 
@@ -174,7 +174,7 @@ def _shifts(name: str | None, severities: Sequence[int] | None) -> list[Shift]:
 
 
 def _load(args: argparse.Namespace) -> Looked:
-    from gramloop.cli.diagnose_models import load_backbone_view, load_task_view, load_tiny_view
+    from gramloop.tasks.diagnose_models import load_backbone_view, load_task_view, load_tiny_view
 
     if args.model is not None and (args.backbone or args.head):
         raise GramLoopError("--model is the embedded model; leave it out with --backbone or --head")

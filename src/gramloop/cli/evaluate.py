@@ -22,8 +22,8 @@ from gramloop.cli.model_options import (
 from gramloop.errors import GramLoopError
 
 if TYPE_CHECKING:
-    from gramloop.bench.evaluate import Engine, Outcome
-    from gramloop.bench.plan import Plan
+    from gramloop.evaluate.evaluation import Engine, Outcome
+    from gramloop.evaluate.plan import Plan
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -109,9 +109,9 @@ def run(args: argparse.Namespace) -> int:
 
 def _plan(args: argparse.Namespace, scenes: Path) -> Plan:
     """The plan that the arguments describe, or the one in the folder where they describe none."""
-    from gramloop.bench.plan import read_plan
-    from gramloop.bench.planning import make_plan
-    from gramloop.bench.store import PLAN
+    from gramloop.evaluate.plan import read_plan
+    from gramloop.evaluate.planning import make_plan
+    from gramloop.evaluate.store import PLAN
 
     if args.suite is not None:
         return make_plan(_request(args, scenes))
@@ -141,7 +141,7 @@ def _given(args: argparse.Namespace) -> str:
 
 
 def _request(args: argparse.Namespace, scenes: Path) -> Any:
-    from gramloop.bench.planning import SCENE_COUNT, Request, draw_scenes
+    from gramloop.evaluate.planning import SCENE_COUNT, Request, draw_scenes
 
     files, sizes, device = model_files(args), model_sizes(args), device_type(args.device)
 
@@ -171,11 +171,11 @@ def _request(args: argparse.Namespace, scenes: Path) -> Any:
 def _engine(args: argparse.Namespace) -> Engine | None:
     """Where the units run; None is this machine."""
     if args.engine == "ray":
-        from gramloop.bench.engines.ray import run_ray
+        from gramloop.evaluate.engines.ray import run_ray
 
         return partial(run_ray, address=args.address)
     if args.engine == "slurm":
-        from gramloop.bench.engines.slurm import run_slurm
+        from gramloop.evaluate.engines.slurm import run_slurm
 
         return partial(run_slurm, jobs=args.jobs, settings=dict(_setting(text) for text in args.slurm))
     return None
@@ -189,10 +189,10 @@ def _setting(text: str) -> tuple[str, Any]:
 
 
 def _evaluate(plan: Plan, args: argparse.Namespace, engine: Engine | None) -> int:
-    from gramloop.bench.display import Display, print_effective, print_results
-    from gramloop.bench.effective import check_use
-    from gramloop.bench.evaluate import evaluate
-    from gramloop.bench.store import RESULTS, Store
+    from gramloop.evaluate.display import Display, print_effective, print_results
+    from gramloop.evaluate.effective import check_use
+    from gramloop.evaluate.evaluation import evaluate
+    from gramloop.evaluate.store import RESULTS, Store
 
     check_use(plan, args.coco_results)
     store = Store(args.out, plan)
@@ -234,12 +234,12 @@ def _tell_failures(outcome: Outcome, allowed: bool) -> int:
 
 
 def _status(folder: Path, coco_results: Path | None) -> int:
-    from gramloop.bench.display import print_effective, print_status
-    from gramloop.bench.effective import check_use
-    from gramloop.bench.evaluate import look
-    from gramloop.bench.plan import read_plan
-    from gramloop.bench.results import Results, score_condition
-    from gramloop.bench.store import PLAN, Store
+    from gramloop.evaluate.display import print_effective, print_status
+    from gramloop.evaluate.effective import check_use
+    from gramloop.evaluate.evaluation import look
+    from gramloop.evaluate.plan import read_plan
+    from gramloop.evaluate.results import Results, score_condition
+    from gramloop.evaluate.store import PLAN, Store
 
     if not (folder / PLAN).is_file():
         raise GramLoopError(f"{folder} holds no evaluation; it would have a {PLAN}")
@@ -259,8 +259,8 @@ def _status(folder: Path, coco_results: Path | None) -> int:
 
 
 def _dry_run(plan: Plan, workers: int | None) -> int:
-    from gramloop.bench.engines.local import default_workers
-    from gramloop.bench.estimate import describe
+    from gramloop.evaluate.engines.local import default_workers
+    from gramloop.evaluate.estimate import describe
 
     print(describe(plan, default_workers(plan) if workers is None else workers))
     return 0

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from gramloop.errors import GramLoopError
 
 if TYPE_CHECKING:
-    from gramloop.bench.plan import DataSource
+    from gramloop.evaluate.plan import DataSource
 
 TASKS = {"segment": "semantic", "detect": "detection"}
 NAMED = 10  # images that could not be used, told one by one
@@ -83,9 +83,9 @@ def device_type(name: str | None) -> str:
 
 def data_source(args: argparse.Namespace, draw_scenes: Callable[[], Path]) -> DataSource:
     """The set that the options name; scenes are drawn where a suite of scenes has no folder."""
-    from gramloop.bench.plan import DataSource
-    from gramloop.bench.planning import SCENES
     from gramloop.data.suites import find_suite
+    from gramloop.evaluate.plan import DataSource
+    from gramloop.evaluate.planning import SCENES
 
     if args.data is None and find_suite(args.suite).base != SCENES:
         raise GramLoopError(f"--data DIR is missing: the folder of {args.suite}")

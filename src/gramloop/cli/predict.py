@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gramloop.cli.replay_options import add_replay_options, replay_of
-from gramloop.config import ReplayConfig, route
+from gramloop.core.config import ReplayConfig, route
 from gramloop.errors import GramLoopError
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Predict every image; 2 if some could not be done."""
-    from gramloop.files import make_folder
+    from gramloop.io.atomic import make_folder
     from gramloop.tasks.outputs import find_jobs
 
     replay = None if args.no_replay else replay_of(args)
@@ -140,7 +140,7 @@ def _segment(args: argparse.Namespace, replay: ReplayConfig | None, device: torc
     _check_replay(replay, segmenter)
 
     def predict(pixels: np.ndarray, job: Job) -> None:
-        from gramloop.files import write_whole
+        from gramloop.io.atomic import write_whole
         from gramloop.tasks.class_names import ADE20K
         from gramloop.tasks.outputs import labels_png
 
@@ -170,7 +170,7 @@ def _detect(args: argparse.Namespace, replay: ReplayConfig | None, device: torch
     _check_replay(replay, detector)
 
     def predict(pixels: np.ndarray, job: Job) -> None:
-        from gramloop.files import write_whole
+        from gramloop.io.atomic import write_whole
         from gramloop.tasks.class_names import COCO
         from gramloop.tasks.outputs import coco_results
 

@@ -6,7 +6,7 @@ import argparse
 from dataclasses import replace
 from typing import Any
 
-from gramloop.config import ReplayConfig
+from gramloop.core.config import ReplayConfig
 from gramloop.errors import GramLoopError
 
 
@@ -32,7 +32,7 @@ def add_replay_options(group: argparse._ArgumentGroup) -> None:
 def replay_of(args: argparse.Namespace, base: ReplayConfig | None = None) -> ReplayConfig:
     """The replay that the options describe; what they leave open is as in their file, or as in ``base``."""
     if args.replay is not None:
-        from gramloop.settings import read_replay
+        from gramloop.core.settings import read_replay
 
         base = read_replay(args.replay)
     given: dict[str, Any] = {

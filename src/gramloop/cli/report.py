@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
 def _document(args: argparse.Namespace, progress: Progress) -> Document:
     from gramloop.report.assemble import make_document
     from gramloop.report.figures import draw_all
-    from gramloop.report.gather import count_conditions, gather
+    from gramloop.report.load import count_conditions, gather
     from gramloop.report.statistics import count_resamplings, gains_of
 
     step = _step(progress, "reading", count_conditions(args.results))

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from gramloop.data.suites import Condition
-    from gramloop.tune.scan import Scan
+    from gramloop.tune.scan.scanning import Scan
 
 _EMBEDDED = "tiny"
 _PATCHES = 24  # along the short side: 192, 336 and 384 pixels for patches of 8, 14 and 16
@@ -61,10 +61,10 @@ def run(args: argparse.Namespace) -> int:
     """Scan, print the shortlist, write JSON and map."""
     from rich.console import Console
 
-    from gramloop.files import make_folder, write_whole
-    from gramloop.tune.scan_files import to_json
-    from gramloop.tune.scan_map import draw_map
-    from gramloop.tune.scan_scores import DEFAULT, find_score
+    from gramloop.io.atomic import make_folder, write_whole
+    from gramloop.tune.scan.files import to_json
+    from gramloop.tune.scan.map import draw_map
+    from gramloop.tune.scan.scores import DEFAULT, find_score
 
     score = args.score or DEFAULT
     find_score(score)
@@ -96,7 +96,7 @@ def shortlist(scan: Scan, score: str, top: int) -> Table:
     """The first windows of the ranking and what was measured of them."""
     from rich.table import Table
 
-    from gramloop.tune.scan_scores import ranked
+    from gramloop.tune.scan.scores import ranked
 
     table = Table(
         title=f"{scan.host}: windows by {score.replace('_', ' ')}",
@@ -127,7 +127,7 @@ def _shifts(given: Sequence[str] | None) -> tuple[Condition, ...]:
     from gramloop.data.suites import Condition
     from gramloop.shifts.corruptions import BENCHMARK, EXTRA
     from gramloop.shifts.severity import check_severity
-    from gramloop.tune.scan import DEFAULT_SHIFTS
+    from gramloop.tune.scan.scanning import DEFAULT_SHIFTS
 
     if given is None:
         return DEFAULT_SHIFTS
@@ -157,7 +157,7 @@ def _images(args: argparse.Namespace) -> list[Any]:
         return paths
     if args.model != _EMBEDDED:
         raise GramLoopError(f"no image is given; only {_EMBEDDED} has scenes of its own")
-    from gramloop.data.scenes import scene
+    from gramloop.data.scenes.drawing import scene
 
     return [scene(index, _PATCHES * 8, "scan").image for index in range(min(args.limit, 4))]
 
@@ -197,7 +197,7 @@ def _scan(
 ) -> Scan:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from gramloop.tune.scan import scan
+    from gramloop.tune.scan.scanning import scan
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as progress:

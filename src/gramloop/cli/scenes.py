@@ -26,7 +26,7 @@ def run(args: argparse.Namespace) -> int:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from gramloop.data.scene_files import SceneFiles, write_scenes
+    from gramloop.data.scenes.files import SceneFiles, write_scenes
 
     wanted = SceneFiles(args.count, args.start, args.size, args.split, args.seed)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())

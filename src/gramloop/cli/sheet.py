@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
     from gramloop.data.contact_sheet import SheetStyle, contact_sheet
     from gramloop.data.records import read_image
     from gramloop.data.suites import find_suite
-    from gramloop.files import write_atomically
+    from gramloop.io.atomic import write_atomically
 
     kind = SUFFIXES.get(args.file.suffix.lower())
     if kind is None:
@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
     if args.image is not None:
         image = read_image(args.image)
     else:
-        from gramloop.data.scenes import scene
+        from gramloop.data.scenes.drawing import scene
 
         image = scene(args.scene, size=args.size).image
     sheet = contact_sheet(image, suites, SheetStyle(thumb=args.thumb))

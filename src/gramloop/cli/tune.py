@@ -21,8 +21,8 @@ from gramloop.cli.model_options import (
 from gramloop.errors import GramLoopError
 
 if TYPE_CHECKING:
-    from gramloop.tune.search import Search
-    from gramloop.tune.tuning import Tuning
+    from gramloop.tune.search.plan import Search
+    from gramloop.tune.search.tuning import Tuning
 
 SEVERITY = 3  # where nothing else is said
 SCENES = 100
@@ -117,7 +117,7 @@ def _add_choice(group: argparse._ArgumentGroup) -> None:
 def run(args: argparse.Namespace) -> int:
     """Tune; 1 if images had to be left out."""
     if args.dry_run:
-        from gramloop.tune.display import describe_plan
+        from gramloop.tune.search.display import describe_plan
 
         with tempfile.TemporaryDirectory() as scratch:
             print(describe_plan(_search(args, Path(scratch) / "scenes")))
@@ -129,9 +129,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _search(args: argparse.Namespace, scenes: Path) -> Search:
-    from gramloop.tune.search import Options, plan_search
-    from gramloop.tune.space import Space, read_values, scanned_windows
-    from gramloop.tune.suites import suite_subject
+    from gramloop.tune.search.plan import Options, plan_search
+    from gramloop.tune.search.space import Space, read_values, scanned_windows
+    from gramloop.tune.search.suites import suite_subject
 
     options = Options(
         clean_tolerance=args.clean_tolerance,
@@ -158,9 +158,9 @@ def _search(args: argparse.Namespace, scenes: Path) -> Search:
 
 
 def _request(args: argparse.Namespace, scenes: Path) -> Any:
-    from gramloop.bench.planning import SCENE_SIZE, Request
     from gramloop.data.suites import find_suite
-    from gramloop.tune.suites import draw_tuning_scenes
+    from gramloop.evaluate.planning import SCENE_SIZE, Request
+    from gramloop.tune.search.suites import draw_tuning_scenes
 
     suite = find_suite(args.suite)
     files, sizes, device = model_files(args), model_sizes(args), device_type(args.device)
@@ -187,8 +187,8 @@ def _tune(search: Search, args: argparse.Namespace) -> Tuning | None:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from gramloop.tune.display import describe_plan
-    from gramloop.tune.tuning import run as run_tuning
+    from gramloop.tune.search.display import describe_plan
+    from gramloop.tune.search.tuning import run as run_tuning
 
     print(describe_plan(search), file=sys.stderr)
     columns = (TextColumn("Predictions"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
@@ -208,8 +208,8 @@ def _tune(search: Search, args: argparse.Namespace) -> Tuning | None:
 
 
 def _tell(tuning: Tuning, folder: Path) -> int:
-    from gramloop.tune.display import print_tuning
-    from gramloop.tune.tuning import RESULT
+    from gramloop.tune.search.display import print_tuning
+    from gramloop.tune.search.tuning import RESULT
 
     print_tuning(tuning)
     print(f"{tuning.outcome.predictions} predictions; the setting is in {folder / RESULT}")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from gramloop.data.records import DataSet
 from gramloop.errors import GramLoopError
-from gramloop.files import write_atomically
+from gramloop.io.atomic import write_atomically
 
 MANIFEST = "manifest.json"
 CHECKSUMS = "checksums.sha256"  # per condition, in the format of the sha256sum command

@@ -19,7 +19,7 @@ from gramloop.data.opening import OpenSuite
 from gramloop.data.suites import Condition
 from gramloop.data.writing import SuiteWriter, Written, begin, locked
 from gramloop.errors import GramLoopError
-from gramloop.files import TEMPORARY
+from gramloop.io.atomic import TEMPORARY
 
 CHUNK = 8  # images per task: small enough to share out, large enough that sending it costs nothing
 AHEAD = 3  # tasks waiting per worker

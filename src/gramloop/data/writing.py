@@ -34,7 +34,7 @@ from gramloop.data.semantic import ADE20K_CLASS_FILE, ADE20K_FOLDER, CLASS_FILE
 from gramloop.data.shifted import ShiftedRecord, encode_labels, shift_record
 from gramloop.data.suites import Condition
 from gramloop.errors import GramLoopError
-from gramloop.files import TEMPORARY, write_atomically
+from gramloop.io.atomic import TEMPORARY, write_atomically
 from gramloop.shifts.seeds import RECIPE_VERSION
 
 LOCK = ".lock"

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gramloop.bench.methods import BASELINE, GRAMLOOP
-from gramloop.bench.plan import condition_of
-from gramloop.bench.run import deterministic
-from gramloop.bench.sources import load_predictor, open_condition, open_planned
-from gramloop.bench.store import Store
-from gramloop.bench.tables import counts_of
-from gramloop.data.scenes import Scene, scene
+from gramloop.data.scenes.drawing import Scene, scene
 from gramloop.demo.experiment import SPLIT, Experiment, Part
+from gramloop.evaluate.methods import BASELINE, GRAMLOOP
+from gramloop.evaluate.plan import condition_of
+from gramloop.evaluate.rows import counts_of
+from gramloop.evaluate.session import deterministic
+from gramloop.evaluate.sources import load_predictor, open_condition, open_planned
+from gramloop.evaluate.store import Store
 from gramloop.tasks.detect import PairedDetection
 from gramloop.tasks.segment import PairedSegmentation
 

@@ -6,16 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gramloop.bench.evaluate import Watcher, evaluate
-from gramloop.bench.methods import GRAMLOOP
-from gramloop.bench.plan import DataSource, Plan
-from gramloop.bench.planning import Request, make_plan
-from gramloop.config import ReplayConfig
+from gramloop.core.config import ReplayConfig
+from gramloop.core.settings import read_replay
 from gramloop.data.records import Task
-from gramloop.data.scene_files import SceneFiles, write_scenes
+from gramloop.data.scenes.files import SceneFiles, write_scenes
 from gramloop.errors import GramLoopError
+from gramloop.evaluate.evaluation import Watcher, evaluate
+from gramloop.evaluate.methods import GRAMLOOP
+from gramloop.evaluate.plan import DataSource, Plan
+from gramloop.evaluate.planning import Request, make_plan
 from gramloop.models.tiny import WEIGHTS
-from gramloop.settings import read_replay
 
 SPLIT = "demo"  # neither the model nor the choice of its replay has seen these scenes
 SHIFTS = ("gaussian_noise", "impulse_noise", "defocus_blur", "fog", "jpeg_compression", "contrast")

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 from numpy.typing import NDArray
 
-from gramloop.data.scenes import CLASSES, THINGS
+from gramloop.data.scenes.drawing import CLASSES, THINGS
 from gramloop.demo.exemplars import Exemplar
 from gramloop.tasks.detect import Detection
 

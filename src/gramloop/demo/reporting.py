@@ -9,7 +9,7 @@ from pathlib import Path
 from gramloop.demo.experiment import Experiment
 from gramloop.report.assemble import make_document
 from gramloop.report.figures import draw_all
-from gramloop.report.gather import gather
+from gramloop.report.load import gather
 from gramloop.report.statistics import Gain, gains_of
 from gramloop.report.writing import write_report
 

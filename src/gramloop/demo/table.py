@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gramloop.bench.methods import BASELINE, GRAMLOOP
-from gramloop.bench.tables import boxes_of, counts_of
-from gramloop.config import ReplayConfig
+from gramloop.core.config import ReplayConfig
 from gramloop.data.suites import Condition
+from gramloop.evaluate.methods import BASELINE, GRAMLOOP
+from gramloop.evaluate.rows import boxes_of, counts_of
 from gramloop.metrics.ap_bootstrap import ap_delta
 from gramloop.metrics.bootstrap import Interval, image_bootstrap, miou_delta, verdict
-from gramloop.report.gather import Run
+from gramloop.report.load import Run
 from gramloop.report.statistics import Gain
 
 _WORDS = {

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gramloop.errors import GramLoopError
-from gramloop.files import becoming
+from gramloop.io.atomic import becoming
 from gramloop.models.checkpoint import identity_plan, load, open_checkpoint
 from gramloop.models.taps import Tap, TappedViT
 

@@ -7,19 +7,19 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from gramloop import __version__
-from gramloop.bench.plan import Plan
-from gramloop.bench.store import MANIFEST
-from gramloop.bench.trajectories import trajectories
+from gramloop.evaluate.plan import Plan
+from gramloop.evaluate.store import MANIFEST
+from gramloop.evaluate.trajectories import trajectories
 from gramloop.report.document import Document, Picture, Section
-from gramloop.report.gather import TASK_WORDS, Gathered, Run
+from gramloop.report.load import TASK_WORDS, Gathered, Run
 from gramloop.report.statistics import Gain, verdict_of
-from gramloop.report.table import Table
-from gramloop.report.tables_ablation import partition_table, placement_table
-from gramloop.report.tables_classes import class_tables
-from gramloop.report.tables_conditions import every_condition, every_metric, family_means, group_means
-from gramloop.report.tables_cost import cost_table, path_costs
-from gramloop.report.tables_gram import consistency, consistency_table
-from gramloop.report.tables_main import gains_table, main_results
+from gramloop.report.tables.ablation import partition_table, placement_table
+from gramloop.report.tables.classes import class_tables
+from gramloop.report.tables.conditions import every_condition, every_metric, family_means, group_means
+from gramloop.report.tables.cost import cost_table, path_costs
+from gramloop.report.tables.gram import consistency, consistency_table
+from gramloop.report.tables.main import gains_table, main_results
+from gramloop.report.tables.table import Table
 
 Tables = Callable[[Gathered, Sequence[Gain]], Iterator[Table]]
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gramloop.metrics.bootstrap import Interval
-from gramloop.report.table import Table
+from gramloop.report.tables.table import Table
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import io
 import re
 
 from gramloop.metrics.bootstrap import Interval
-from gramloop.report.table import ABSENT, Cell, Column, Table
+from gramloop.report.tables.table import ABSENT, Cell, Column, Table
 
 _LATEX = {
     "\\": r"\textbackslash{}",

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gramloop.bench.plan import Plan, condition_of
-from gramloop.bench.results import METRICS, score_condition
-from gramloop.bench.store import StoredUnit
-from gramloop.bench.tables import Failure, boxes_of, counts_of
 from gramloop.data.suites import Condition
+from gramloop.evaluate.plan import Plan, condition_of
+from gramloop.evaluate.results import METRICS, score_condition
+from gramloop.evaluate.rows import Failure, boxes_of, counts_of
+from gramloop.evaluate.store import StoredUnit
 from gramloop.metrics.ap_bootstrap import weighted_ap
 from gramloop.metrics.miou import class_iou, mean_iou
 

@@ -9,9 +9,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from gramloop.bench.methods import BASELINE
-from gramloop.bench.store import StoredUnit
-from gramloop.bench.tables import boxes_of, counts_of
+from gramloop.evaluate.methods import BASELINE
+from gramloop.evaluate.rows import boxes_of, counts_of
+from gramloop.evaluate.store import StoredUnit
 from gramloop.metrics.ap_bootstrap import ap_delta
 from gramloop.metrics.bootstrap import (
     REPLICATES,
@@ -27,7 +27,7 @@ from gramloop.metrics.bootstrap import (
     widened,
 )
 from gramloop.report.document import Verdict
-from gramloop.report.gather import Run
+from gramloop.report.load import Run
 from gramloop.report.measure import used_ids
 
 Over = Literal["families", "images"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from gramloop.bench.store import PLAN, write_whole
 from gramloop.errors import GramLoopError
+from gramloop.evaluate.store import PLAN, write_whole
 from gramloop.report import formats
 from gramloop.report.document import Document
 from gramloop.report.page import render

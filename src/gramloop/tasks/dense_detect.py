@@ -16,9 +16,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gramloop.config import ReplayConfig
+from gramloop.core.config import ReplayConfig
+from gramloop.core.loop import Loop, attached
 from gramloop.errors import GramLoopError
-from gramloop.loop import Loop, attached
 from gramloop.models.backbone import Backbone
 from gramloop.models.dense_detect import DenseDetectHead, Detections
 from gramloop.tasks.detect import Detection, PairedDetection

@@ -23,9 +23,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gramloop.config import ReplayConfig
+from gramloop.core.config import ReplayConfig
+from gramloop.core.loop import Loop, attached
 from gramloop.errors import GramLoopError
-from gramloop.loop import Loop, attached
 from gramloop.models.backbone import Backbone
 from gramloop.models.detector import WindowedDetector, load_windowed_detector, pad_batch
 from gramloop.models.plain_detr import best_detections

@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+from gramloop.core.trace import Trace
 from gramloop.tasks.sliding import Canvas, Crop
-from gramloop.trace import Trace
 
 
 @dataclass(frozen=True)

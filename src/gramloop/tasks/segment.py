@@ -18,9 +18,9 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gramloop.config import ReplayConfig, route
+from gramloop.core.config import ReplayConfig, route
+from gramloop.core.loop import Loop, attached
 from gramloop.errors import GramLoopError
-from gramloop.loop import Loop, attached
 from gramloop.models.dinov2 import load_any_backbone
 from gramloop.models.linear import LinearSegmentor, load_linear_head
 from gramloop.models.segmentor import SegmentationModel, load_segmentor

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from gramloop.bench.methods import BASELINE
-from gramloop.bench.trajectories import trajectories
-from gramloop.config import ReplayConfig
-from gramloop.costs import extra_blocks
+from gramloop.core.config import ReplayConfig
+from gramloop.core.cost import extra_blocks
 from gramloop.errors import GramLoopError
+from gramloop.evaluate.methods import BASELINE
+from gramloop.evaluate.trajectories import trajectories
 from gramloop.report.document import Picture
 from gramloop.report.figures.consistency import Consistency, consistency_of, gram_consistency
 from gramloop.report.figures.cost import Point, gain_against_cost
@@ -19,7 +19,7 @@ from gramloop.report.figures.heat import Gains, severity_heat
 from gramloop.report.figures.kept import UNITS, Images, KeptImage, kept_images
 from gramloop.report.figures.qualitative import qualitative
 from gramloop.report.figures.style import Drawn, spoken
-from gramloop.report.gather import Gathered, Run
+from gramloop.report.load import Gathered, Run
 from gramloop.report.statistics import Gain, gains_of
 
 SEVERITY, CONSISTENCY, COST, DIAGNOSTIC, PREDICTIONS = (

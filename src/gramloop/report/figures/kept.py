@@ -8,20 +8,20 @@ from typing import Any
 
 import numpy as np
 
-from gramloop.bench.methods import BASELINE
-from gramloop.bench.plan import condition_of
-from gramloop.bench.sources import open_condition, open_planned
-from gramloop.bench.store import Store, UnusableFile
-from gramloop.bench.tables import KeptMaps, first_rows, maps_of, picture_of
 from gramloop.data.records import DataSet, Record
 from gramloop.data.suites import Condition
 from gramloop.errors import GramLoopError
+from gramloop.evaluate.methods import BASELINE
+from gramloop.evaluate.plan import condition_of
+from gramloop.evaluate.rows import KeptMaps, first_rows, maps_of, picture_of
+from gramloop.evaluate.sources import open_condition, open_planned
+from gramloop.evaluate.store import Store, UnusableFile
 from gramloop.metrics.miou import mean_iou
 from gramloop.report.figures.boxes import DetectionRow
 from gramloop.report.figures.matching import Annotated, Found, f1
 from gramloop.report.figures.qualitative import Row, SegmentationRow
 from gramloop.report.figures.style import spoken
-from gramloop.report.gather import Run
+from gramloop.report.load import Run
 
 UNITS = {"semantic": "points of mIoU", "detection": "points of F1"}
 

@@ -19,7 +19,7 @@ from gramloop.metrics.bootstrap import Interval
 from gramloop.report.document import Document, Picture, Section, Verdict
 from gramloop.report.formats import csv, latex, markdown
 from gramloop.report.page.intervals import MINUS, bar, in_words, reach, tone_of
-from gramloop.report.table import Column, Table
+from gramloop.report.tables.table import Column, Table
 
 _HERE = Path(__file__).parent
 _LONG = 24  # rows; a longer table scrolls inside its own frame

@@ -1,0 +1,79 @@
+"""Calling a host's blocks again, the way the host just called one of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from gramloop.core.hosts import Host
+from gramloop.core.replay import Chain, States
+from gramloop.errors import GramLoopError
+
+
+def states_of(output: Any) -> States:
+    """The hidden states in a block's output: a tensor, a tuple that begins with one, or a list of tensors."""
+    if isinstance(output, Tensor):
+        return [output]
+    if isinstance(output, tuple) and output and isinstance(output[0], Tensor):
+        return [output[0]]
+    if isinstance(output, list) and output and all(isinstance(entry, Tensor) for entry in output):
+        return list(output)
+    raise GramLoopError(
+        f"a block returned {type(output).__name__}; replay understands a tensor, a tuple that begins with "
+        "one, and a list of tensors"
+    )
+
+
+def with_states(output: Any, states: States) -> Any:
+    """The same kind of output with other hidden states."""
+    if isinstance(output, Tensor):
+        return states[0]
+    if isinstance(output, tuple):
+        return (states[0], *output[1:])
+    return states
+
+
+class BlockCall:
+    """How the host called a block: its hidden states aside, every block is given the same arguments."""
+
+    def __init__(
+        self, host: Host, args: tuple[Any, ...], kwargs: dict[str, Any], keyword: str | None
+    ) -> None:
+        """Remember everything but the hidden states, which stand first or under ``keyword``."""
+        self.executed = 0
+        self._host = host
+        self._args = args if keyword else args[1:]
+        self._kwargs = {name: value for name, value in kwargs.items() if name != keyword}
+        self._keyword = keyword
+        self._listed = isinstance(kwargs[keyword] if keyword else args[0], list)
+        self.chain = Chain(self._run, host.norm, host.prefix)
+
+    @classmethod
+    def of(cls, host: Host, args: tuple[Any, ...], kwargs: dict[str, Any]) -> BlockCall:
+        """Read a call off the arguments that a forward hook receives."""
+        if args:
+            return cls(host, args, kwargs, None)
+        keyword = next((name for name in ("hidden_states", "x", "input") if name in kwargs), None)
+        if keyword is None:
+            raise GramLoopError(f"the blocks of {host.name} take no hidden states first: {sorted(kwargs)}")
+        return cls(host, args, kwargs, keyword)
+
+    def given(self, states: States) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The same call with other hidden states, as positional and keyword arguments."""
+        hidden = self.as_output(states)
+        if self._keyword:
+            return self._args, {**self._kwargs, self._keyword: hidden}
+        return (hidden, *self._args), self._kwargs
+
+    def as_output(self, states: States) -> Any:
+        """States as the host hands them around."""
+        return list(states) if self._listed else states[0]
+
+    def _run(self, first: int, last: int, states: States) -> States:
+        # block.forward, not block(): the host's capture hooks must not count replays and probes
+        for block in self._host.blocks[first : last + 1]:
+            args, kwargs = self.given(states)
+            states = states_of(block.forward(*args, **kwargs))
+            self.executed += 1
+        return states

@@ -1,0 +1,1 @@
+"""Procedural scenes: an endless labelled data set that needs no download."""

@@ -1,0 +1,204 @@
+"""Writing procedural scenes to disk in both layouts: label pictures with a class list, and COCO's JSON.
+
+``images/validation/*.png`` serves both; ``annotations/validation/*.png`` and ``classes.txt`` are the one,
+``annotations/instances_val.json`` the other. Every file is whole or absent, and going on after a stop gives
+the same bytes as one run.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+
+from gramloop.data.pool import available_cores
+from gramloop.data.scenes.drawing import CLASSES, RECIPE, THINGS, Scene, scene
+from gramloop.data.scenes.textures import Array
+from gramloop.errors import GramLoopError
+from gramloop.io.atomic import TEMPORARY, write_atomically
+
+SETTINGS_FILE = "scenes.json"
+_CHUNK = 16
+_ZOOM = 4  # outlines are traced this much enlarged, so that they lie within 1/8 pixel of the pixels' edges
+
+
+@dataclass(frozen=True)
+class SceneFiles:
+    """Which scenes are written."""
+
+    count: int
+    start: int = 0
+    size: int = 192
+    split: str = "val"
+    seed: int = 0
+    recipe: int = RECIPE
+
+    def __post_init__(self) -> None:
+        if self.count < 1:
+            raise GramLoopError(f"the number of scenes must be at least 1, not {self.count}")
+        if self.start < 0:
+            raise GramLoopError(f"the first scene's index is 0 or more, not {self.start}")
+        if self.size < 64:
+            raise GramLoopError(f"a scene is at least 64 px wide, not {self.size}")
+
+    def chunks(self) -> Iterator[range]:
+        """The indices in parts of a few scenes."""
+        stop = self.start + self.count
+        return (range(first, min(first + _CHUNK, stop)) for first in range(self.start, stop, _CHUNK))
+
+
+def write_scenes(
+    folder: Path,
+    wanted: SceneFiles,
+    *,
+    workers: int | None = None,
+    on_scenes: Callable[[int], None] | None = None,
+) -> None:
+    """Write the scenes; ``on_scenes(n)`` is called whenever ``n`` more are done."""
+    workers = available_cores() if workers is None else workers
+    if workers < 1:
+        raise GramLoopError(f"the number of workers must be at least 1, not {workers}")
+    try:
+        _begin(folder, wanted)
+        annotations: dict[int, list[dict[str, Any]]] = {}
+        for part in _results(folder, wanted, min(workers, -(-wanted.count // _CHUNK))):
+            annotations.update(part)
+            if on_scenes is not None:
+                on_scenes(len(part))
+        _finish(folder, wanted, annotations)
+    except OSError as error:
+        raise GramLoopError(f"cannot go on writing to {folder}: {error}") from error
+
+
+def _begin(folder: Path, wanted: SceneFiles) -> None:
+    settings = folder / SETTINGS_FILE
+    if settings.is_file():
+        found = json.loads(settings.read_text())
+        if found != asdict(wanted):
+            raise GramLoopError(f"{folder} holds other scenes ({found}); choose a new folder")
+    elif folder.is_dir() and any(not path.name.startswith(TEMPORARY) for path in folder.iterdir()):
+        raise GramLoopError(f"{folder} is not empty and has no {SETTINGS_FILE}; choose a new folder")
+    for part in ("images", "annotations"):
+        (folder / part / "validation").mkdir(parents=True, exist_ok=True)
+    write_atomically(settings, (json.dumps(asdict(wanted), indent=2) + "\n").encode())
+    write_atomically(folder / "classes.txt", "".join(f"{name}\n" for name in CLASSES).encode())
+
+
+def _results(folder: Path, wanted: SceneFiles, workers: int) -> Iterator[dict[int, list[dict[str, Any]]]]:
+    if workers == 1:
+        for chunk in wanted.chunks():
+            yield _write_chunk(folder, wanted, chunk)
+        return
+    context = multiprocessing.get_context("spawn")  # forking a process with threads can hang
+    pool = ProcessPoolExecutor(workers, context, _start_worker)
+    try:
+        jobs = [pool.submit(_write_chunk, folder, wanted, chunk) for chunk in wanted.chunks()]
+        for job in as_completed(jobs):
+            yield job.result()
+    except BrokenProcessPool as error:
+        raise GramLoopError(
+            "a worker process was ended from outside; run the same command again to go on"
+        ) from error
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _start_worker() -> None:
+    cv2.setNumThreads(1)  # the cores are shared out over processes already
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears it and stops the pool
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+def _write_chunk(folder: Path, wanted: SceneFiles, chunk: range) -> dict[int, list[dict[str, Any]]]:
+    annotations: dict[int, list[dict[str, Any]]] = {}
+    for index in chunk:
+        one = scene(index, wanted.size, wanted.split, wanted.seed)
+        pictures = {"images": one.image[..., ::-1], "annotations": one.labels}
+        for part, picture in pictures.items():
+            path = folder / part / "validation" / file_name(index)
+            if not path.is_file():
+                write_atomically(path, cv2.imencode(".png", picture)[1].tobytes())
+        annotations[index] = coco_annotations(one)
+    return annotations
+
+
+def file_name(index: int) -> str:
+    """The name of a scene's pictures."""
+    return f"{index:08d}.png"
+
+
+def coco_annotations(one: Scene) -> list[dict[str, Any]]:
+    """The things of a scene as COCO annotations, without their ids."""
+    return [
+        {
+            "category_id": int(kind) + 1,
+            "bbox": [int(side) for side in box],
+            "area": int(mask.sum()),
+            "iscrowd": 0,
+            "segmentation": outlines(mask),
+        }
+        for kind, box, mask in zip(one.categories, one.boxes, one.masks, strict=True)
+    ]
+
+
+def outlines(mask: Array) -> list[list[float]]:
+    """Polygons x0, y0, x1, y1, … around a mask (H, W); a mask with a hole is cut in two at the hole."""
+    large = cv2.resize(mask.astype(np.uint8), None, fx=_ZOOM, fy=_ZOOM, interpolation=cv2.INTER_NEAREST)
+    contours, tree = cv2.findContours(large, cv2.RETR_CCOMP, cv2.CHAIN_APPROX_SIMPLE)
+    holes = (
+        [contour for contour, links in zip(contours, tree[0], strict=True) if links[3] >= 0]
+        if contours
+        else []
+    )
+    if holes:
+        x, _, width, _ = cv2.boundingRect(max(holes, key=len))
+        column = round((x + width / 2) / _ZOOM)
+        left, right = mask.copy(), mask.copy()
+        left[:, column:] = False
+        right[:, :column] = False
+        return outlines(left) + outlines(right)
+    points = [(contour[:, 0, :] + 0.5) / _ZOOM for contour in contours]
+    return [[float(value) for value in polygon.ravel()] for polygon in points]
+
+
+def _finish(folder: Path, wanted: SceneFiles, by_scene: dict[int, list[dict[str, Any]]]) -> None:
+    listed = [(index, entry) for index in sorted(by_scene) for entry in by_scene[index]]
+    content = {
+        "info": {"description": "GramLoop procedural scenes", **asdict(wanted)},
+        "images": [
+            {
+                "id": index + 1,
+                "file_name": f"validation/{file_name(index)}",
+                "height": wanted.size,
+                "width": wanted.size,
+            }
+            for index in sorted(by_scene)
+        ],
+        "annotations": [
+            {"id": number, "image_id": index + 1, **entry}
+            for number, (index, entry) in enumerate(listed, start=1)
+        ],
+        "categories": [{"id": number, "name": name} for number, name in enumerate(THINGS, start=1)],
+    }
+    data = json.dumps(content, separators=(",", ":")).encode()
+    write_atomically(folder / "annotations" / "instances_val.json", data)
+    for leftover in folder.rglob(f"{TEMPORARY}*"):
+        leftover.unlink(missing_ok=True)

@@ -1,0 +1,80 @@
+"""A Ray cluster: every unit is a task, and the units of a node that is lost run elsewhere.
+
+All nodes see the folders of weights, images and results under the same paths (a shared file system). Units
+are whole or absent there too, so one that ran twice after a loss was merely stored twice, with the same rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from gramloop.errors import GramLoopError
+from gramloop.evaluate.engines import Done, Job, cluster_package, do_unit
+from gramloop.evaluate.plan import Plan, Unit
+from gramloop.evaluate.session import Session
+from gramloop.evaluate.store import Store
+
+_RETRIES = 5  # lost nodes that one unit may live through
+_POLL = 1.0  # seconds
+
+
+def run_ray(job: Job, address: str | None = None) -> Iterator[Done]:
+    """Run the job's units as tasks of the cluster at ``address`` (``auto`` for the one this machine is in)."""
+    ray = cluster_package("ray")
+    owns = not ray.is_initialized()
+    if owns:
+        _connect(ray, address)
+    gpu = job.plan.model.device == "cuda"
+    task = ray.remote(_run_unit).options(
+        max_retries=_RETRIES,
+        num_cpus=job.plan.model.threads,
+        num_gpus=1 if gpu else 0,
+    )
+    plan = ray.put((job.plan, Store(job.folder, job.plan)))
+    pending: list[Any] = [task.remote(plan, unit) for unit in job.units]
+    try:
+        while pending:
+            ready, pending = ray.wait(pending, num_returns=1, timeout=_POLL)
+            for reference in ready:
+                done = _result(ray, reference)
+                job.on_images(len(done.unit))
+                yield done
+    finally:
+        for reference in pending:
+            ray.cancel(reference, force=False)
+        if owns:
+            ray.shutdown()
+
+
+def _connect(ray: Any, address: str | None) -> None:
+    try:
+        ray.init(address=address, log_to_driver=False, logging_level="ERROR")
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        raise GramLoopError(f"there is no Ray cluster at {address}: {error}") from error
+
+
+def _result(ray: Any, reference: Any) -> Done:
+    try:
+        done: Done = ray.get(reference)
+        return done
+    except ray.exceptions.RayTaskError as error:
+        if isinstance(error.cause, GramLoopError):
+            raise error.cause from None
+        raise
+    except ray.exceptions.RayError as error:
+        raise GramLoopError(
+            f"the Ray cluster lost a unit {_RETRIES + 1} times ({type(error).__name__}); finished units are "
+            "kept, and the same command goes on from there"
+        ) from error
+
+
+_session: tuple[str, Session] | None = None  # of this worker process, which runs many units
+
+
+def _run_unit(planned: tuple[Plan, Store], unit: Unit) -> Done:
+    global _session
+    plan, store = planned
+    if _session is None or _session[0] != plan.hash:
+        _session = (plan.hash, Session(plan))
+    return do_unit(_session[1], store, unit, lambda: None)

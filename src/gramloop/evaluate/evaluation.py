@@ -1,0 +1,149 @@
+"""An evaluation from plan to results: what is stored is kept, the rest is run, everything is scored."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gramloop.evaluate.engines import Done, Job, summary
+from gramloop.evaluate.engines.local import default_workers, run_local
+from gramloop.evaluate.methods import BASELINE
+from gramloop.evaluate.plan import Plan, Unit
+from gramloop.evaluate.results import Results, collect, write_results
+from gramloop.evaluate.rows import Failure
+from gramloop.evaluate.store import ForeignFile, Store, UnusableFile, begin, locked
+from gramloop.metrics.miou import mean_iou
+
+Engine = Callable[[Job], Iterator[Done]]
+
+
+@dataclass
+class Watcher:
+    """Told about the work as it goes on; the methods do nothing here."""
+
+    def found(self, done: Done) -> None:
+        """A unit was stored before."""
+
+    def rejected(self, sentence: str) -> None:
+        """A stored file cannot be used."""
+
+    def images(self, number: int) -> None:
+        """So many more images were predicted."""
+
+    def finished(self, done: Done) -> None:
+        """A unit was run and stored."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a folder holds of its plan."""
+
+    stored: tuple[Done, ...]
+    missing: tuple[Unit, ...]
+    rejected: tuple[tuple[Unit, UnusableFile], ...]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What an evaluation came to."""
+
+    results: Results
+    rejected: tuple[str, ...]
+    failures: tuple[tuple[str, Failure], ...] = field(default=())  # condition and image
+
+
+def look(store: Store) -> Progress:
+    """Read every stored unit of a plan."""
+    stored, missing, rejected = [], [], []
+    for unit in store.plan.units:
+        try:
+            found = store.read(unit)
+        except UnusableFile as problem:
+            rejected.append((unit, problem))
+            missing.append(unit)
+            continue
+        if found is None:
+            missing.append(unit)
+        else:
+            stored.append(summary(store.plan, unit, found))
+    return Progress(tuple(stored), tuple(missing), tuple(rejected))
+
+
+def evaluate(
+    plan: Plan,
+    folder: Path,
+    *,
+    workers: int | None = None,
+    engine: Engine | None = None,
+    engine_name: str = "local",
+    order: Callable[[Iterable[Unit]], Iterable[Unit]] = tuple,
+    watcher: Watcher | None = None,
+) -> Outcome:
+    """Run what is missing of a plan and score the whole; ``order`` may rearrange the units to be run."""
+    watcher = watcher or Watcher()
+    with locked(folder):
+        store = begin(folder, plan)
+        progress = look(store)
+        told = tuple(_put_right(store, unit, problem) for unit, problem in progress.rejected)
+        for sentence in told:
+            watcher.rejected(sentence)
+        for done in progress.stored:
+            watcher.found(done)
+        if progress.missing:
+            store.note_start(_about_start(plan, engine_name, workers))
+            job = Job(plan, folder, tuple(order(progress.missing)), watcher.images)
+            for done in engine(job) if engine is not None else run_local(job, workers):
+                watcher.finished(done)
+        results = collect(store)
+        write_results(store, results)
+    failures = tuple((one.condition, failure) for one in results.conditions for failure in one.failures)
+    return Outcome(results, told, failures)
+
+
+def _put_right(store: Store, unit: Unit, problem: UnusableFile) -> str:
+    if isinstance(problem, ForeignFile):
+        return f"{problem}; it is now {store.put_aside(unit).name}, and the unit is computed again"
+    return f"{problem}; the unit is computed again"
+
+
+def _about_start(plan: Plan, engine: str, workers: int | None) -> dict[str, object]:
+    here = default_workers(plan) if workers is None else workers
+    return {
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
+        "host": platform.node(),
+        "device": plan.model.device,
+        "engine": engine,
+        "workers": here if engine == "local" else None,
+    }
+
+
+class RunningGain:
+    """The paired difference to the baseline of every condition, while its units come in."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._names = [method.name for method in plan.methods]
+        self._sums: dict[str, NDArray[np.int64]] = {}  # condition: (methods, 3, classes)
+
+    def add(self, done: Done) -> None:
+        """Take one more unit into account."""
+        if done.counts is not None:
+            key = done.unit.condition
+            self._sums[key] = done.counts + self._sums.get(key, np.zeros_like(done.counts))
+
+    def of(self, key: str) -> dict[str, float]:
+        """mIoU points above the baseline on the images so far, by method; empty while nothing is known."""
+        if key not in self._sums or BASELINE not in self._names:
+            return {}
+        scores = np.atleast_1d(mean_iou(self._sums[key]))  # (methods,)
+        baseline = scores[self._names.index(BASELINE)]
+        return {
+            name: float(score - baseline)
+            for name, score in zip(self._names, scores, strict=True)
+            if name != BASELINE
+        }

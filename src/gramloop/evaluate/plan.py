@@ -1,0 +1,206 @@
+"""What an evaluation consists of: methods, conditions and shards, in a small file whose hash names the results.
+
+The hash covers everything that decides the numbers (weights, images, settings, versions) and nothing that
+does not (where the files lie, how many workers run), so moved files and other machines go on where one stopped.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from gramloop.data.records import Task
+from gramloop.data.suites import Condition
+from gramloop.errors import GramLoopError
+from gramloop.evaluate.methods import Method, check_methods
+
+LAYOUT = 2
+PICTURES = 4  # images of every condition that keep what a figure needs
+SEED = 100  # kept for provenance: no prediction depends on it
+
+
+@dataclass(frozen=True)
+class DataSource:
+    """The images: how the folder ``root`` is read, and checksums of what it held."""
+
+    root: str
+    fingerprints: Mapping[str, str] = field(default_factory=dict)  # by condition, or of the clean set
+    split: str = "validation"
+    classes: str | None = None  # the file with the class list, where it is not in the set
+    origin: str = "auto"
+    encoding: str = "png"
+    partial: bool = False
+
+
+@dataclass(frozen=True)
+class ModelSource:
+    """The model: its files with their checksums, how images are shown to it, and on what it runs."""
+
+    kind: str  # "tiny": one folder, as gramloop.models.tiny reads it; "files": a backbone and a head
+    files: Mapping[str, str]  # "folder", or "backbone" and "head": path
+    sha256: Mapping[str, str]
+    depth: int
+    sizes: Mapping[str, Any] = field(default_factory=dict)
+    device: str = "cpu"  # its type; numbers of different types must not be mixed
+    threads: int = 1  # per worker; sums depend on it
+
+
+@dataclass(frozen=True)
+class Unit:
+    """The piece of work that is done or not: some images of one condition, with all methods."""
+
+    condition: str
+    shard: int
+    shards: int
+    start: int
+    stop: int
+
+    @property
+    def name(self) -> str:
+        """Its file below the folder of units, without the suffix."""
+        return f"{self.condition.replace('/', '-')}/{self.shard:04d}-of-{self.shards:04d}"
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Methods on the conditions of a suite, cut into shards."""
+
+    suite: str
+    task: Task
+    methods: tuple[Method, ...]
+    conditions: Mapping[str, int]  # key: number of images
+    shards: int  # per condition
+    categories: Mapping[int, str]
+    data: DataSource
+    model: ModelSource
+    versions: Mapping[str, str] = field(default_factory=dict)
+    diagnostics: bool = False
+    pictures: int = PICTURES  # first images of every condition that keep label maps and the replay's maps
+    seed: int = SEED
+
+    def __post_init__(self) -> None:
+        check_methods(self.methods)
+        if not self.conditions or min(self.conditions.values()) < 1:
+            raise GramLoopError(f"the plan of {self.suite} needs conditions with at least one image each")
+        if self.shards < 1:
+            raise GramLoopError(f"the number of shards must be at least 1, not {self.shards}")
+        if self.pictures < 0:
+            raise GramLoopError(f"the number of pictures must be at least 0, not {self.pictures}")
+        if self.task not in ("semantic", "detection"):
+            raise GramLoopError(f"the task must be semantic or detection, not {self.task!r}")
+
+    @property
+    def units(self) -> tuple[Unit, ...]:
+        """All units, condition after condition; every image is in exactly one of each condition."""
+        return tuple(unit for key in self.conditions for unit in self.units_of(key))
+
+    def units_of(self, key: str) -> Iterator[Unit]:
+        """The shards of one condition that hold images."""
+        images = self.conditions[key]
+        for shard in range(self.shards):
+            start, stop = shard * images // self.shards, (shard + 1) * images // self.shards
+            if start < stop:
+                yield Unit(key, shard, self.shards, start, stop)
+
+    @property
+    def images(self) -> int:
+        """Images over all conditions."""
+        return sum(self.conditions.values())
+
+    @cached_property
+    def hash(self) -> str:
+        """Sixteen hexadecimal digits over everything that decides the results."""
+        content = self.as_json()
+        del content["where"]
+        text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def as_json(self) -> dict[str, Any]:
+        """The plan as plain values, in the order in which one would read it."""
+        data, model = asdict(self.data), asdict(self.model)
+        where = {
+            "data": data.pop("root"),
+            "classes": data.pop("classes"),
+            "model": dict(model.pop("files")),
+        }
+        return {
+            "layout": LAYOUT,
+            "suite": self.suite,
+            "task": self.task,
+            "methods": {method.name: method.as_json() for method in self.methods},
+            "conditions": dict(self.conditions),
+            "shards": self.shards,
+            "diagnostics": self.diagnostics,
+            "pictures": self.pictures,
+            "seed": self.seed,
+            "data": data,
+            "model": model,
+            "where": where,
+            "versions": dict(self.versions),
+            "categories": {str(number): name for number, name in self.categories.items()},
+        }
+
+    def text(self) -> str:
+        """The plan file."""
+        return json.dumps(self.as_json(), indent=1) + "\n"
+
+
+def condition_of(key: str) -> Condition:
+    """The condition behind a key such as ``fog/3`` or ``sketch``."""
+    name, _, severity = key.partition("/")
+    return Condition(name, int(severity or 0))
+
+
+def read_plan(path: Path) -> Plan:
+    """The plan of a file, or a sentence about what is wrong with it."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if content.pop("layout") != LAYOUT:
+            raise GramLoopError(
+                f"{path} was written by another version of gramloop; its layout is not {LAYOUT}"
+            )
+        where = content.pop("where")
+        methods = tuple(Method.from_json(*pair) for pair in content.pop("methods").items())
+        data = DataSource(root=where["data"], classes=where["classes"], **content.pop("data"))
+        model = ModelSource(files=where["model"], **content.pop("model"))
+        categories = {int(number): name for number, name in content.pop("categories").items()}
+        return Plan(methods=methods, data=data, model=model, categories=categories, **content)
+    except GramLoopError:
+        raise
+    except OSError as error:
+        raise GramLoopError(f"cannot read the plan {path}: {error.strerror}") from error
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise GramLoopError(
+            f"{path} is not a plan written by gramloop evaluate ({type(error).__name__}: {error})"
+        ) from error
+
+
+def difference(found: Plan, wanted: Plan) -> str:
+    """The first thing in which two plans differ, in words; an empty string if their results fit together."""
+    before, now = found.as_json(), wanted.as_json()
+    for name in now:
+        if name == "where" or before[name] == now[name]:
+            continue
+        if not isinstance(now[name], dict) or not isinstance(before[name], dict):
+            return f"{name} {before[name]}, not {now[name]}"
+        for key in {**before[name], **now[name]}:
+            old, new = before[name].get(key, "nothing"), now[name].get(key, "nothing")
+            if old != new:
+                return f"{name}: {key} = {_short(old)}, not {_short(new)}"
+    return ""
+
+
+def _short(value: Any) -> str:
+    text = "none" if value is None else str(value)
+    return text if len(text) <= 60 else text[:57] + "…"

@@ -1,0 +1,126 @@
+"""Making a plan from what a user asks for: models hashed, data opened and counted, windows spelled out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from gramloop.data.manifest import fingerprint
+from gramloop.data.opening import OpenSuite
+from gramloop.data.records import Task
+from gramloop.data.suites import find_suite
+from gramloop.errors import GramLoopError
+from gramloop.evaluate.methods import Method, check_methods, parse_method, with_replay_file
+from gramloop.evaluate.plan import PICTURES, DataSource, ModelSource, Plan
+from gramloop.evaluate.sources import (
+    CLEAN,
+    Loaded,
+    check_categories,
+    checksums,
+    load_predictor,
+    open_data,
+    versions,
+)
+from gramloop.evaluate.trajectories import with_companions
+
+SHARD = 50  # images per unit: minutes of a large model, and small enough to lose
+SCENES = "scenes"  # the base set that is drawn here
+SCENE_COUNT, SCENE_SIZE = 100, 192
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is to be evaluated, as a user says it."""
+
+    suite: str
+    task: Task
+    files: Mapping[str, str]  # "folder" of a small model, or "backbone" and "head"
+    data: DataSource
+    methods: Sequence[str] = ("baseline", "gramloop")
+    conditions: Sequence[str] = ()
+    severities: Sequence[int] = ()
+    images: int | None = None  # the first so many of every condition
+    shards: int | None = None
+    sizes: Mapping[str, Any] = field(default_factory=dict)
+    device: str = "cpu"
+    threads: int = 1
+    diagnostics: bool = False
+    pictures: int = PICTURES
+    replay: str | None = None  # a settings file for the method gramloop
+
+    def __post_init__(self) -> None:
+        for name in ("images", "shards", "threads"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise GramLoopError(f"the number of {name} must be at least 1, not {value}")
+
+
+def make_plan(request: Request) -> Plan:
+    """Look at the model and the data, check that they fit each other, and write down what will be run."""
+    return plan_and_model(request)[0]
+
+
+def plan_and_model(request: Request) -> tuple[Plan, Loaded]:
+    """The plan of `make_plan`, and the model that had to be loaded for it."""
+    methods = [parse_method(text) for text in request.methods]
+    if request.replay is not None:
+        methods = with_replay_file(methods, request.replay)
+    check_methods(methods)
+    kind = "tiny" if "folder" in request.files else "files"
+    model = ModelSource(
+        kind, request.files, checksums(request.files), 0, dict(request.sizes), request.device, request.threads
+    )
+    opened = _open(request)
+    loaded = load_predictor(request.task, model)
+    placed: list[Method] = [method.placed(loaded.depth) for method in methods]
+    if request.diagnostics:
+        placed = with_companions(placed)
+    counts: dict[str, int] = {}
+    categories: dict[int, str] = {}
+    fingerprints = {} if opened.clean is None else {CLEAN: fingerprint(opened.clean)}
+    for condition in opened.conditions:
+        data = opened.open(condition) if opened.clean is None else opened.clean
+        if opened.clean is None:
+            fingerprints[condition.key] = fingerprint(data)
+        if data.task != request.task:
+            raise GramLoopError(f"{data.root} is annotated for {data.task}, not for {request.task}")
+        if not categories:
+            check_categories(loaded, data)
+            categories = dict(data.categories)
+        counts[condition.key] = min(len(data), request.images or len(data))
+    plan = Plan(
+        suite=request.suite,
+        task=request.task,
+        methods=tuple(placed),
+        conditions=counts,
+        shards=request.shards or max(1, -(-max(counts.values()) // SHARD)),
+        categories=categories,
+        data=replace(request.data, fingerprints=fingerprints),
+        model=replace(model, depth=loaded.depth),
+        versions=versions(),
+        diagnostics=request.diagnostics,
+        pictures=request.pictures,
+    )
+    return plan, loaded
+
+
+def _open(request: Request) -> OpenSuite:
+    suite = find_suite(request.suite)
+    chosen = suite.select(list(request.conditions) or None, list(request.severities) or None)
+    return open_data(request.suite, request.data, request.task, chosen)
+
+
+def draw_scenes(folder: Path, count: int, size: int = SCENE_SIZE, workers: int = 1) -> None:
+    """Write the scenes that an evaluation without a data set uses; nothing is done if they are there."""
+    from gramloop.data.scenes.files import SETTINGS_FILE, SceneFiles, write_scenes
+
+    wanted = SceneFiles(count, size=size)
+    settings, last = folder / SETTINGS_FILE, folder / "annotations" / "instances_val.json"
+    if settings.is_file() and last.is_file():
+        found = json.loads(settings.read_text())
+        if (found["count"], found["size"]) == (count, size):
+            return
+    write_scenes(folder, wanted, workers=workers)

@@ -1,0 +1,115 @@
+"""Scores from stored units: a row for each condition and method, in full precision, and means over shifts."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from gramloop.evaluate.methods import BASELINE
+from gramloop.evaluate.plan import Plan, condition_of
+from gramloop.evaluate.rows import Failure, boxes_of, counts_of
+from gramloop.evaluate.store import RESULTS, Store, StoredUnit, write_whole
+from gramloop.metrics.coco_ap import average_precision
+from gramloop.metrics.miou import mean_iou
+from gramloop.metrics.robustness import mean_performance
+
+METRICS = {"semantic": ("mIoU",), "detection": ("AP", "AP50", "AP75", "APs", "APm", "APl")}
+MEAN = "mean"  # over the shifted conditions: mPC, or COCO-O's mAP
+
+
+@dataclass(frozen=True)
+class ConditionScores:
+    """One condition: metrics in percent by method, the main one first, and the images behind them."""
+
+    condition: str
+    images: int
+    failures: tuple[Failure, ...]
+    scores: Mapping[str, Mapping[str, float]]  # method: metric: value
+
+
+@dataclass(frozen=True)
+class Results:
+    """All conditions of a plan that are complete."""
+
+    plan: Plan
+    conditions: tuple[ConditionScores, ...]
+
+    @property
+    def metric(self) -> str:
+        """The main metric."""
+        return METRICS[self.plan.task][0]
+
+    def mean(self, method: str) -> float | None:
+        """The unweighted mean of the main metric over all shifted conditions, once all are complete."""
+        done = {condition_of(one.condition): one.scores[method][self.metric] for one in self.conditions}
+        expected = [condition_of(key) for key in self.plan.conditions]
+        shifted = [cell for cell in expected if cell.name != "clean"]
+        if len(done) != len(expected) or not shifted or not np.isfinite([done[c] for c in shifted]).all():
+            return None
+        return mean_performance(done, expected)
+
+    def csv(self) -> str:
+        """The results table: the same bytes however the work was shared out."""
+        metrics = METRICS[self.plan.task]
+        stream = io.StringIO()
+        writer = csv.writer(stream, lineterminator="\n")
+        writer.writerow(["condition", "method", "images", "excluded", *metrics, f"{metrics[0]} gain"])
+        for one in self.conditions:
+            for method, values in one.scores.items():
+                gain = _gain(values[metrics[0]], one.scores.get(BASELINE, {}).get(metrics[0]), method)
+                counts = [one.images, len(one.failures)]
+                writer.writerow([one.condition, method, *counts, *map(repr, values.values()), gain])
+        ordinary = self.mean(BASELINE) if BASELINE in self._names else None
+        for method in self._names:
+            if (mean := self.mean(method)) is not None:
+                blank = [""] * (len(metrics) - 1)
+                writer.writerow([MEAN, method, "", "", repr(mean), *blank, _gain(mean, ordinary, method)])
+        return stream.getvalue()
+
+    @property
+    def _names(self) -> list[str]:
+        return [method.name for method in self.plan.methods]
+
+
+def _gain(value: float, baseline: float | None, method: str) -> str:
+    return "" if baseline is None or method == BASELINE else repr(value - baseline)
+
+
+def score_condition(plan: Plan, key: str, units: Sequence[StoredUnit]) -> ConditionScores:
+    """The scores of one condition from its units, in any order."""
+    tables = [unit.table for unit in units]
+    failures = sorted((f for unit in units for f in unit.failures), key=lambda failure: failure.position)
+    images = plan.conditions[key] - len(failures)
+    scores: dict[str, dict[str, float]] = {}
+    for method in plan.methods:
+        if not images:
+            values = [math.nan] * len(METRICS[plan.task])
+        elif plan.task == "semantic":
+            total = counts_of(tables, method.name).sum(axis=0)  # (3, classes)
+            values = [float(mean_iou(total))]
+        else:
+            found = average_precision(*boxes_of(tables, method.name, list(plan.categories)))
+            values = [found.ap, found.ap50, found.ap75, found.small, found.medium, found.large]
+        scores[method.name] = dict(zip(METRICS[plan.task], values, strict=True))
+    return ConditionScores(key, images, tuple(failures), scores)
+
+
+def collect(store: Store, keys: Sequence[str] | None = None) -> Results:
+    """The scores of every condition whose units are all stored."""
+    done = []
+    for key in keys if keys is not None else store.plan.conditions:
+        units = [store.read(unit) for unit in store.plan.units_of(key)]
+        complete = [unit for unit in units if unit is not None]
+        if len(complete) == len(units):
+            done.append(score_condition(store.plan, key, complete))
+    return Results(store.plan, tuple(done))
+
+
+def write_results(store: Store, results: Results) -> None:
+    """Store the table as results.csv."""
+    write_whole(store.folder / RESULTS, results.csv().encode())

@@ -1,0 +1,210 @@
+"""Running one unit: every image decoded and shifted once, then shown to all methods.
+
+The baseline is the ordinary pass that the first replay needs anyway, so a pair costs no more than the replay.
+Images are prepared in a thread of their own while the model works on the one before.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from gramloop.core.cost import counting
+from gramloop.data.records import DataSet, Image8, Record, Task
+from gramloop.errors import GramLoopError
+from gramloop.evaluate.memory import peak_memory, reset_peak
+from gramloop.evaluate.methods import Method
+from gramloop.evaluate.plan import Plan, Unit
+from gramloop.evaluate.rows import Failure, Rows, detection_row, segmentation_row
+from gramloop.evaluate.sources import Loaded, check_categories, load_predictor, open_condition, open_planned
+from gramloop.evaluate.store import Facts
+from gramloop.metrics.miou import count
+
+AHEAD = 4  # images waiting for the model
+
+
+class Stopped(Exception):  # noqa: N818 - not an error: somebody asked
+    """The run was asked to stop; the unit is dropped."""
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A unit's results, to be stored."""
+
+    table: Any
+    failures: tuple[Failure, ...]
+    facts: Facts
+
+
+@dataclass(frozen=True)
+class _Prepared:
+    """An image with its truth: a label map (H, W), or the instances of its record."""
+
+    image: Image8
+    truth: Any
+    ignored: int
+
+
+class Session:
+    """A plan with its model loaded and its data opened, ready to run units one after the other."""
+
+    def __init__(self, plan: Plan, device: torch.device | str | None = None) -> None:
+        self.plan = plan
+        self.device = torch.device(device or plan.model.device)
+        self.loaded: Loaded = load_predictor(plan.task, plan.model, self.device)
+        self.opened = open_planned(plan)
+        self._data: tuple[str, DataSet] | None = None
+
+    def data(self, key: str) -> DataSet:
+        """The set of one condition; the latest is kept, since units come condition by condition."""
+        if self._data is None or self._data[0] != key:
+            data = open_condition(self.plan, self.opened, key)
+            check_categories(self.loaded, data)
+            self._data = (key, data)
+        return self._data[1]
+
+    def run(
+        self,
+        unit: Unit,
+        on_image: Callable[[], None] = lambda: None,
+        stopped: Callable[[], bool] = lambda: False,
+    ) -> Finished:
+        """Predict every image of a unit; `Stopped` if ``stopped()`` turns true before the end."""
+        began = time.perf_counter()
+        reset_peak(self.device)
+        records = self.data(unit.condition)[unit.start : unit.stop]
+        rows = Rows(self.plan.task, self.plan.diagnostics, self.plan.pictures)
+        failures, spent = [], defaultdict[str, float](float)
+        with deterministic(self.plan.model.threads), counting(self.loaded.blocks) as counter:
+            for position, prepared in _prepared(records, unit.start, self.plan.task):
+                if stopped():
+                    raise Stopped
+                record = records[position - unit.start]
+                if isinstance(prepared, _Prepared):
+                    self._predict(rows, position, record, prepared, spent)
+                else:
+                    failures.append(Failure(position, str(record.image_id), prepared))
+                on_image()
+        facts = Facts(
+            time.perf_counter() - began,
+            dict(spent),
+            counter.blocks,
+            peak_memory(self.device),
+            str(self.device),
+            platform.node(),
+        )
+        return Finished(rows.table(), tuple(failures), facts)
+
+    def _predict(
+        self, rows: Rows, position: int, record: Record, prepared: _Prepared, spent: dict[str, float]
+    ) -> None:
+        try:
+            trace = wanted_trace(self.plan, position)
+            found = predict_all(self.loaded.predictor, prepared.image, self.plan.methods, trace, spent)
+        except (MemoryError, torch.OutOfMemoryError) as error:
+            raise GramLoopError(
+                f"{record.path} does not fit into memory; try a smaller short side"
+            ) from error
+        for method in self.plan.methods:
+            prediction = found[method.name]
+            rows.add(position, record.image_id, method.name, prediction, self._row(prediction, prepared))
+
+    def _row(self, prediction: Any, prepared: _Prepared) -> dict[str, Any]:
+        if self.plan.task == "detection":
+            return detection_row(prediction, prepared.truth)
+        classes = len(self.plan.categories)
+        return segmentation_row(count(prediction.labels, prepared.truth, classes, prepared.ignored))
+
+
+def wanted_trace(plan: Plan, position: int) -> bool | None:
+    """Whether replays return what they measure: always, never, or (None) where they measure it anyway."""
+    if plan.diagnostics:
+        return True
+    return None if position < plan.pictures else False
+
+
+def predict_all(
+    predictor: Any,
+    image: NDArray[np.uint8],
+    methods: Sequence[Method],
+    trace: bool | None = False,
+    spent: dict[str, float] | None = None,
+) -> dict[str, Any]:
+    """The predictions of all methods for one image, by name; the baseline comes with the first replay."""
+    found: dict[str, Any] = {}
+    for together in calls(methods):
+        began = time.perf_counter()
+        last = together[-1]
+        if len(together) == 2:
+            pair = predictor.predict(image, last.replay, paired=True, trace=trace)
+            found[together[0].name], found[last.name] = pair.ordinary, pair.replayed
+        else:
+            found[last.name] = predictor.predict(image, last.replay, trace=trace)
+        if spent is not None:
+            name = "+".join(method.name for method in together)
+            spent[name] = spent.get(name, 0.0) + time.perf_counter() - began
+    return found
+
+
+def calls(methods: Sequence[Method]) -> list[tuple[Method, ...]]:
+    """Which methods are predicted in one call: the baseline with the first replay, all others alone."""
+    ordinary = [method for method in methods if method.replay is None]
+    replays = [method for method in methods if method.replay is not None]
+    if not ordinary or not replays:
+        return [(method,) for method in methods]
+    return [(ordinary[0], replays[0]), *((method,) for method in replays[1:])]
+
+
+def _prepared(records: Sequence[Record], start: int, task: Task) -> Iterator[tuple[int, _Prepared | str]]:
+    """Images in order, each made ready while those before are being worked on."""
+    with ThreadPoolExecutor(1, "gramloop-images") as pool:
+        waiting: deque[Future[_Prepared | str]] = deque()
+        upcoming = iter(records)
+        try:
+            for position in range(start, start + len(records)):
+                while len(waiting) < AHEAD and (record := next(upcoming, None)) is not None:
+                    waiting.append(pool.submit(_prepare, record, task))
+                yield position, waiting.popleft().result()
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _prepare(record: Record, task: Task) -> _Prepared | str:
+    """The image and its truth, or a sentence about what is wrong with them."""
+    try:
+        image = record.image()
+        if image.shape[:2] != (record.height, record.width):
+            return f"{record.path} is {image.shape[1]} x {image.shape[0]}, but was {record.width} x {record.height}"
+        if task == "detection":
+            return _Prepared(image, record.instances(), 0)
+        labels = record.labels()
+    except GramLoopError as error:
+        return str(error)
+    if labels.shape != image.shape[:2]:
+        return f"the labels of {record.path} are {labels.shape[1]} x {labels.shape[0]}, unlike the image"
+    return _Prepared(image, labels, 255 if record.classes is None else record.classes.ignored)
+
+
+@contextmanager
+def deterministic(threads: int) -> Iterator[None]:
+    """Deterministic algorithms or an error, and a fixed number of threads, since sums depend on it."""
+    before = torch.are_deterministic_algorithms_enabled(), torch.get_num_threads()
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True)
+    torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before[0])
+        torch.set_num_threads(before[1])

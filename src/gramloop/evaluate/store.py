@@ -1,0 +1,224 @@
+"""Where results are kept: one Parquet file per unit, whole or absent, beside the plan and a manifest.
+
+plan.json       what is evaluated; its hash stands in every unit's file
+manifest.json   who ran it: versions, checksums of weights, seed, devices, one entry per start
+units/          <condition>-<severity>/<shard>-of-<shards>.parquet
+results.csv     the scores, in full precision
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.parquet as pq  # type: ignore[import-untyped]
+
+from gramloop.errors import GramLoopError
+from gramloop.evaluate.plan import Plan, Unit, difference, read_plan
+from gramloop.evaluate.rows import SCHEMAS, Failure, content_digest
+from gramloop.io.atomic import TEMPORARY, write_atomically
+
+PLAN, MANIFEST, UNITS, RESULTS, LOCK = "plan.json", "manifest.json", "units", "results.csv", ".lock"
+_KEY, _SEAL = b"gramloop", b"gramloop.sha256"  # our entries in the metadata of a Parquet file
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a unit cost: for the cost tables, and no part of the scores."""
+
+    seconds: float  # of wall time, everything included
+    predict_seconds: Mapping[str, float]  # by the methods of one call, such as "baseline+gramloop"
+    blocks: int  # transformer blocks executed, counted
+    peak_memory: int  # bytes, of the process, or of the GPU where one was used
+    device: str
+    host: str
+
+
+@dataclass(frozen=True)
+class StoredUnit:
+    """A unit's file, read and checked."""
+
+    table: Any  # pyarrow.Table, see gramloop.evaluate.rows
+    failures: tuple[Failure, ...]
+    facts: Facts
+
+
+class UnusableFile(GramLoopError):  # noqa: N818 - it is a state of a file, told as a sentence
+    """A unit's file that is torn, damaged or of another plan."""
+
+    foreign = False
+
+
+class ForeignFile(UnusableFile):
+    """A whole file that belongs elsewhere: it is put aside, never overwritten."""
+
+    foreign = True
+
+
+class Store:
+    """The results of one plan in a folder."""
+
+    def __init__(self, folder: Path, plan: Plan) -> None:
+        self.folder, self.plan = folder, plan
+
+    def path(self, unit: Unit) -> Path:
+        """The unit's file."""
+        return self.folder / UNITS / f"{unit.name}.parquet"
+
+    def write(self, unit: Unit, table: Any, failures: Sequence[Failure], facts: Facts) -> None:
+        """Store a finished unit under a temporary name, then give it its own."""
+        about = {
+            "plan": self.plan.hash,
+            "unit": asdict(unit),
+            "failures": [asdict(failure) for failure in failures],
+            "facts": asdict(facts),
+        }
+        text = json.dumps(about)
+        marked = table.replace_schema_metadata({_KEY: text.encode(), _SEAL: _seal(text, table)})
+        sink = pa.BufferOutputStream()
+        pq.write_table(marked, sink, compression="zstd")
+        write_whole(self.path(unit), sink.getvalue().to_pybytes())
+
+    def read(self, unit: Unit) -> StoredUnit | None:
+        """A finished unit, None if it is not there, `UnusableFile` if what is there cannot be used."""
+        path = self.path(unit)
+        if not path.is_file():
+            return None
+        try:
+            table = pq.read_table(path, partitioning=None)
+            table.validate(full=True)
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise UnusableFile(f"{path} is torn or damaged ({_first_line(error)})") from error
+        return self._checked(unit, path, table)
+
+    def _checked(self, unit: Unit, path: Path, table: Any) -> StoredUnit:
+        entries = table.schema.metadata or {}
+        if _KEY not in entries:
+            raise ForeignFile(f"{path} was not written by gramloop evaluate")
+        if entries.get(_SEAL) != _seal(entries[_KEY].decode(errors="replace"), table):
+            raise UnusableFile(f"{path} is damaged: its checksum is another")
+        try:
+            about = json.loads(entries[_KEY])
+            owner, described = about["plan"], about["unit"]
+            failures = tuple(Failure(**each) for each in about["failures"])
+            facts = Facts(**about["facts"])
+        except (KeyError, ValueError, TypeError) as error:
+            raise ForeignFile(f"{path} was written by another version of gramloop") from error
+        if owner != self.plan.hash:
+            raise ForeignFile(f"{path} belongs to the plan {owner}, not to {self.plan.hash}")
+        if described != asdict(unit):
+            raise ForeignFile(f"{path} holds another part of the plan ({described})")
+        if not table.schema.equals(SCHEMAS[self.plan.task]):
+            raise ForeignFile(f"{path} has other columns than this version of gramloop writes")
+        lost = {failure.position for failure in failures}
+        expected = [
+            (position, method.name)
+            for position in range(unit.start, unit.stop)
+            if position not in lost
+            for method in self.plan.methods
+        ]
+        found = list(zip(table["position"].to_pylist(), table["method"].to_pylist(), strict=True))
+        if found != expected:
+            raise UnusableFile(f"{path} does not hold every image of its part once")
+        return StoredUnit(table, failures, facts)
+
+    def put_aside(self, unit: Unit) -> Path:
+        """Rename a foreign file, so that the unit can be computed and nothing is lost."""
+        path = self.path(unit)
+        number = 1
+        while (aside := path.with_name(f"{path.name}.foreign-{number}")).exists():
+            number += 1
+        path.rename(aside)
+        return aside
+
+    def note_start(self, engine: Mapping[str, Any]) -> None:
+        """Add this start to the manifest."""
+        path = self.folder / MANIFEST
+        starts: list[Any] = []
+        if path.is_file():
+            try:
+                starts = json.loads(path.read_text(encoding="utf-8"))["starts"]
+            except (ValueError, KeyError, TypeError) as error:
+                raise GramLoopError(
+                    f"{path} is not a manifest written by gramloop evaluate: {error}"
+                ) from error
+        content = {
+            "plan": self.plan.hash,
+            "configuration": {method.name: method.as_json() for method in self.plan.methods},
+            "versions": dict(self.plan.versions),
+            "weights": dict(self.plan.model.sha256),
+            "seed": self.plan.seed,
+            "starts": [*starts, dict(engine)],
+        }
+        write_whole(path, (json.dumps(content, indent=1) + "\n").encode())
+
+
+def _seal(text: str, table: Any) -> bytes:
+    return hashlib.sha256(f"{text}\n{content_digest(table)}".encode()).hexdigest().encode()
+
+
+def begin(folder: Path, plan: Plan) -> Store:
+    """The store of a plan: the one that the folder holds, if its results would fit, else a new one."""
+    path = folder / PLAN
+    if path.is_file():
+        found = read_plan(path)
+        if found.hash != plan.hash:
+            raise GramLoopError(
+                f"{folder} holds results of the plan {found.hash}, not of {plan.hash}: it was made with "
+                f"{difference(found, plan)}; choose another folder, or ask for what it was made with"
+            )
+    elif folder.is_dir() and any(_counts(entry) for entry in folder.iterdir()):
+        raise GramLoopError(f"{folder} is not empty and has no {PLAN}; choose a new folder for the results")
+    write_whole(path, plan.text().encode())
+    for leftover in folder.rglob(f"{TEMPORARY}*"):
+        leftover.unlink(missing_ok=True)
+    return Store(folder, plan)
+
+
+def _counts(entry: Path) -> bool:
+    return entry.name not in (LOCK, "scenes") and not entry.name.startswith(TEMPORARY)
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Write a file so that it is whole or absent; a full disk costs this file alone."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, data, durable=True)
+    except OSError as error:
+        raise GramLoopError(
+            f"cannot write {path}: {error.strerror or error}; what was finished before is kept, "
+            "and the same command goes on from there"
+        ) from error
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Keep a second run out of the folder; the system lets go of the lock even when we are killed."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise GramLoopError(f"cannot write to {folder}: {error.strerror}") from error
+    try:
+        try:
+            import fcntl
+
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except ImportError:  # no such lock on this system: two runs at once are the user's care
+            pass
+        except OSError as error:
+            raise GramLoopError(f"another gramloop is writing to {folder}") from error
+        yield
+    finally:
+        os.close(handle)
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]

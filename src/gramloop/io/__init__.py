@@ -1,0 +1,1 @@
+"""Files, locks, process pools, progress bars and devices: one of each, for every room."""

@@ -1,0 +1,315 @@
+"""Opening stored evaluations: which suites there are, what is complete, and what may stand side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gramloop.data.suites import Condition, Suite, find_suite
+from gramloop.errors import GramLoopError
+from gramloop.evaluate.methods import BASELINE
+from gramloop.evaluate.plan import Plan, condition_of, read_plan
+from gramloop.evaluate.store import PLAN, Store, StoredUnit, UnusableFile
+from gramloop.metrics.robustness import Comparison, compare
+from gramloop.report.measure import Measured, Spent, main_metric, measure
+
+TASK_WORDS = {"semantic": "segmentation", "detection": "detection"}
+
+
+@dataclass(frozen=True)
+class Run:
+    """One results folder: its plan, and every condition that is complete."""
+
+    name: str  # in tables and headings; no two runs of a report share it
+    folder: Path
+    plan: Plan
+    cells: tuple[Measured, ...]  # in the plan's order
+    missing: Mapping[str, str] = field(default_factory=dict)  # condition: what is not there, in words
+
+    @cached_property
+    def suite(self) -> Suite:
+        """The suite of the table of suites, or over one's own set."""
+        return find_suite(self.plan.suite)
+
+    @property
+    def key(self) -> str:
+        """The name as part of file names."""
+        kept = "".join(letter if letter.isalnum() else "-" for letter in self.name.lower())
+        return "-".join(part for part in kept.split("-") if part)
+
+    @property
+    def metric(self) -> str:
+        """mIoU or AP."""
+        return main_metric(self.plan)
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """Names, the baseline first."""
+        names = [method.name for method in self.plan.methods]
+        return tuple(sorted(names, key=lambda name: name != BASELINE))
+
+    @property
+    def replays(self) -> tuple[str, ...]:
+        """The methods that are compared with the baseline; none where it was not run."""
+        names = self.methods
+        return tuple(name for name in names if name != BASELINE) if BASELINE in names else ()
+
+    @property
+    def complete(self) -> bool:
+        """Whether every condition of the plan is there with a score for every method."""
+        return not self.missing and not self.unscored
+
+    @property
+    def unscored(self) -> tuple[str, ...]:
+        """Conditions that are there and have no score, as when no image of them could be used."""
+        return tuple(
+            cell.condition.key
+            for cell in self.cells
+            if not all(np.isfinite(values[self.metric]) for values in cell.scores.values())
+        )
+
+    @property
+    def shifted(self) -> tuple[Condition, ...]:
+        """The conditions of the plan that are not clean."""
+        conditions = (condition_of(key) for key in self.plan.conditions)
+        return tuple(condition for condition in conditions if condition.name != "clean")
+
+    @property
+    def families(self) -> tuple[str, ...]:
+        """Shifts of the plan, in its order."""
+        return tuple(dict.fromkeys(condition.family for condition in self.shifted))
+
+    @property
+    def spent(self) -> Spent:
+        """What all stored conditions cost."""
+        return sum((cell.spent for cell in self.cells), Spent())
+
+    def scores(self, method: str) -> dict[Condition, float]:
+        """The main metric of every complete condition."""
+        return {cell.condition: cell.scores[method][self.metric] for cell in self.cells}
+
+    def compare(self, method: str, baseline: str = BASELINE) -> Comparison | None:
+        """Two methods over the shifted conditions; None where one is missing, for a mean would mislead."""
+        if not self.complete or not self.shifted:
+            return None
+        return compare(self.scores(baseline), self.scores(method), self.shifted)
+
+    def score(self, method: str) -> float | None:
+        """The suite's one number: mPC, COCO-O's mAP, or the score on clean images; None while incomplete."""
+        if not self.complete:
+            return None
+        scores = self.scores(method)
+        chosen = self.shifted or tuple(scores)
+        return float(np.mean([scores[condition] for condition in chosen]))
+
+    @property
+    def score_title(self) -> str:
+        """What that number is called."""
+        if not self.shifted:
+            return self.metric
+        return f"m{self.metric}" if self.suite.kind == "o" else f"mPC ({self.metric})"
+
+    def units(self, key: str) -> list[StoredUnit]:
+        """All units of a complete condition, read again; their tables hold a row per image and method."""
+        store = Store(self.folder, self.plan)
+        return [unit for each in self.plan.units_of(key) if (unit := store.read(each)) is not None]
+
+    def tables(self, key: str) -> list[Any]:
+        """The Arrow tables of a complete condition."""
+        return [unit.table for unit in self.units(key)]
+
+    @property
+    def unlabelled(self) -> tuple[str, ...]:
+        """Classes that the truth of no condition holds."""
+        seen = [cell.labelled for cell in self.cells if cell.labelled is not None]
+        if not seen:
+            return ()
+        anywhere: NDArray[np.bool_] = np.any(seen, axis=0)
+        pairs = zip(self.plan.categories.values(), anywhere, strict=True)
+        return tuple(name for name, present in pairs if not present)
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """All runs of a report; those of one group were made alike, so that their rows may be compared."""
+
+    runs: tuple[Run, ...]
+    groups: tuple[tuple[Run, ...], ...]
+    warnings: tuple[str, ...] = ()
+
+
+Told = Callable[[str], None]  # called with the name of each condition that has been read
+
+
+def gather(folders: Sequence[Path], told: Told = lambda _: None) -> Gathered:
+    """Read results folders; a folder of results folders stands for those inside."""
+    places = find_results(folders)
+    plans = [read_plan(place / PLAN) for place in places]
+    _refuse_twice(places, plans)
+    runs = [
+        _read(name, place, plan, told)
+        for name, place, plan in zip(_names(places, plans), places, plans, strict=True)
+    ]
+    groups, reasons = _grouped(runs)
+    warnings = [sentence for run in runs for sentence in _warnings(run)]
+    return Gathered(tuple(runs), groups, (*reasons, *warnings))
+
+
+def find_results(folders: Sequence[Path]) -> list[Path]:
+    """Every folder that holds a plan, in the order given."""
+    found: list[Path] = []
+    for folder in folders:
+        inside = sorted(path.parent for path in folder.glob(f"*/{PLAN}")) if folder.is_dir() else []
+        here = [folder] if (folder / PLAN).is_file() else inside
+        if not here:
+            raise GramLoopError(
+                f"{folder} holds no results of gramloop evaluate; it, or folders in it, would have a {PLAN}"
+            )
+        found += here
+    return found
+
+
+def count_conditions(folders: Sequence[Path]) -> int:
+    """How many conditions there are to read."""
+    return sum(len(read_plan(place / PLAN).conditions) for place in find_results(folders))
+
+
+def _refuse_twice(places: Sequence[Path], plans: Sequence[Plan]) -> None:
+    first: dict[str, Path] = {}
+    for place, plan in zip(places, plans, strict=True):
+        if plan.hash in first:
+            raise GramLoopError(
+                f"{first[plan.hash]} and {place} hold the same plan, {plan.hash}; give one of them"
+            )
+        first[plan.hash] = place
+
+
+def _names(places: Sequence[Path], plans: Sequence[Plan]) -> list[str]:
+    """The suite; with its task, then its folder, then its plan, where that is not enough to tell runs apart."""
+    tries = [
+        (
+            plan.suite,
+            task := f"{plan.suite} {TASK_WORDS[plan.task]}",
+            f"{task} ({place.name})",
+            f"{task} ({plan.hash})",
+        )
+        for place, plan in zip(places, plans, strict=True)
+    ]
+    names = []
+    for own in tries:
+        others = [each for each in tries if each is not own]
+        free = (name for rank, name in enumerate(own) if name not in [each[rank] for each in others])
+        names.append(next(free, own[-1]))
+    return names
+
+
+def _read(name: str, folder: Path, plan: Plan, told: Told) -> Run:
+    store = Store(folder, plan)
+    cells: list[Measured] = []
+    missing: dict[str, str] = {}
+    for key in plan.conditions:
+        wanted = list(plan.units_of(key))
+        units: list[StoredUnit] = []
+        damage: list[str] = []
+        for unit in wanted:
+            try:
+                found = store.read(unit)
+            except UnusableFile as problem:
+                damage.append(str(problem))
+                continue
+            if found is not None:
+                units.append(found)
+        if len(units) == len(wanted):
+            cells.append(measure(plan, key, units))
+        else:
+            missing[key] = "; ".join([f"{len(units)} of {len(wanted)} units are stored", *damage])
+        told(f"{name} {key}")
+    return Run(name, folder, plan, tuple(cells), missing)
+
+
+def unlike(first: Run, second: Run) -> str:
+    """Why the numbers of two runs cannot be set against each other; an empty string if they can."""
+    one, two = first.plan, second.plan
+    if one.versions != two.versions:
+        changed = [name for name in one.versions if one.versions[name] != two.versions.get(name)]
+        name = (changed or [name for name in two.versions if name not in one.versions])[0]
+        return f"they were made with {name} {one.versions.get(name, 'none')} and {two.versions.get(name, 'none')}"
+    if _weights(one, two) != _weights(two, one):
+        return "they are of models with other weights"
+    for part in ("depth", "device", "threads"):
+        values = getattr(one.model, part), getattr(two.model, part)
+        if values[0] != values[1]:
+            return f"they were made with {part} {values[0]} and {values[1]}"
+    if one.task == two.task and one.model.sizes != two.model.sizes:
+        return "images were shown to the model in other sizes"
+    if one.suite == two.suite and one.task == two.task and one.data.fingerprints != two.data.fingerprints:
+        return "they are of other images"
+    settings = {method.name: method.replay for method in one.methods}
+    for method in two.methods:
+        if settings.get(method.name, method.replay) != method.replay:
+            return f"the method {method.name} has other settings in each"
+    return ""
+
+
+def _weights(plan: Plan, other: Plan) -> dict[str, str]:
+    """Checksums that must agree: of all files for one task, without the head between tasks."""
+    return {
+        name: value for name, value in plan.model.sha256.items() if plan.task == other.task or name != "head"
+    }
+
+
+def _grouped(runs: Sequence[Run]) -> tuple[tuple[tuple[Run, ...], ...], list[str]]:
+    groups: list[list[Run]] = []
+    reasons: list[str] = []
+    for run in runs:
+        against = [next((why for one in group if (why := unlike(one, run))), "") for group in groups]
+        home = next((group for group, why in zip(groups, against, strict=True) if not why), None)
+        if home is not None:
+            home.append(run)
+            continue
+        if groups:
+            other = next(one for one in groups[0] if unlike(one, run))
+            reasons.append(
+                f"{other.name} and {run.name} cannot be compared: {unlike(other, run)}. "
+                "They are shown separately, and nothing is averaged over both."
+            )
+        groups.append([run])
+    return tuple(tuple(group) for group in groups), reasons
+
+
+def _warnings(run: Run) -> list[str]:
+    told = []
+    if run.missing:
+        listed = _some([f"{key} ({why})" for key, why in run.missing.items()], 6)
+        told.append(
+            f"{run.name} is not complete, so it has no mean: {len(run.missing)} of "
+            f"{len(run.plan.conditions)} conditions are missing: {listed}."
+        )
+    if run.unscored:
+        told.append(f"{run.name} has no score for {_some(run.unscored, 6)}, so it has no mean.")
+    lost = [(cell.condition.key, failure) for cell in run.cells for failure in cell.failures]
+    if lost:
+        listed = _some([f"{failure.image_id} in {key} ({failure.reason})" for key, failure in lost], 4)
+        told.append(f"{run.name}: {len(lost)} images count for no method: {listed}.")
+    expected, planned = {condition.key for condition in run.suite.conditions}, set(run.plan.conditions)
+    if left_out := len(expected - planned):
+        told.append(
+            f"{run.name} covers {len(expected & planned)} of the suite's {len(expected)} conditions; "
+            f"its means are over these, and {left_out} were not asked for."
+        )
+    if run.unlabelled:
+        told.append(f"{run.name}: the labels never hold {_some(run.unlabelled, 8)}.")
+    if BASELINE not in run.methods:
+        told.append(f"{run.name} was run without the baseline, so it has no gains.")
+    return told
+
+
+def _some(words: Sequence[str], limit: int) -> str:
+    rest = f" and {len(words) - limit} more" if len(words) > limit else ""
+    return ", ".join(words[:limit]) + rest

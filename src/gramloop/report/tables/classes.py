@@ -1,0 +1,118 @@
+"""Which classes gain and lose most, and how many improve at all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gramloop.evaluate.methods import BASELINE
+from gramloop.report.load import Run
+from gramloop.report.tables.main import DIGITS, gain_key
+from gramloop.report.tables.table import Cell, Column, Table, mark_best_of_rows
+
+TOP = 10
+
+
+@dataclass(frozen=True)
+class ClassGains:
+    """Scores of every class that the labels hold, averaged over conditions; entry k of all belongs to one class."""
+
+    names: tuple[str, ...]
+    baseline: NDArray[np.float64]  # (K,)
+    method: NDArray[np.float64]  # (K,)
+
+    @property
+    def gains(self) -> NDArray[np.float64]:  # (K,)
+        """In points."""
+        return self.method - self.baseline
+
+    @property
+    def improved(self) -> int:
+        """How many gain; a class that stays as it was does not."""
+        return int((self.gains > 0).sum())
+
+    def ranked(self) -> list[int]:
+        """Places from the largest gain to the largest loss; equal gains in the order of the classes."""
+        return [int(place) for place in np.argsort(-self.gains, kind="stable")]
+
+
+def class_gains(run: Run, method: str) -> ClassGains | None:
+    """Each class's score, its mean over all shifted conditions; None while a condition is missing.
+
+    A class counts where the labels of every condition hold it.
+    """
+    cells = [cell for cell in run.cells if cell.condition.name != "clean"] or list(run.cells)
+    if not run.complete or any(cell.labelled is None for cell in cells):
+        return None
+    held: NDArray[np.bool_] = np.all([cell.labelled for cell in cells if cell.labelled is not None], axis=0)
+    means = [np.mean([cell.classes[name] for cell in cells], axis=0)[held] for name in (BASELINE, method)]
+    names = np.array(list(run.plan.categories.values()), dtype=object)[held]
+    return ClassGains(tuple(names), *means) if held.any() else None
+
+
+def class_tables(run: Run, method: str, top: int = TOP) -> tuple[Table, ...]:
+    """The classes that gain most, and those that lose most."""
+    found = class_gains(run, method)
+    if found is None:
+        return ()
+    ranked = found.ranked()
+    gaining = [place for place in ranked[:top] if found.gains[place] > 0]
+    losing = [place for place in reversed(ranked[-top:]) if found.gains[place] < 0]
+    notes = _notes(run, method, found)
+    tables = []
+    for key, title, places in (("gains", "largest gains", gaining), ("losses", "largest losses", losing)):
+        if places:
+            tables.append(_table(run, method, found, key, title, places, notes))
+    return tuple(tables)
+
+
+def _table(
+    run: Run,
+    method: str,
+    found: ClassGains,
+    key: str,
+    title: str,
+    places: list[int],
+    notes: tuple[str, ...],
+) -> Table:
+    columns = (
+        Column("rank", "Rank", digits=0),
+        Column("class", "Class", "text"),
+        Column(BASELINE, BASELINE, digits=DIGITS),
+        Column(method, method, digits=DIGITS),
+        Column(gain_key(method), "Δ", digits=DIGITS, signed=True),
+    )
+    rows: tuple[tuple[Cell, ...], ...] = tuple(
+        (
+            rank,
+            found.names[place],
+            float(found.baseline[place]),
+            float(found.method[place]),
+            float(found.gains[place]),
+        )
+        for rank, place in enumerate(places, start=1)
+    )
+    metric = "IoU" if run.plan.task == "semantic" else "AP"
+    over = f"averaged over {len(run.shifted)} shifted conditions" if run.shifted else "on clean images"
+    return Table(
+        f"{run.key}-{method}-class-{key}",
+        f"Classes with the {title}, {run.name}, {method}",
+        f"{metric} of a class in percent, {over}.",
+        columns,
+        rows,
+        mark_best_of_rows(columns, rows, (BASELINE, method)),
+        notes,
+    )
+
+
+def _notes(run: Run, method: str, found: ClassGains) -> tuple[str, ...]:
+    lost = int((found.gains < 0).sum())
+    notes = [f"Of {len(found.names)} classes {found.improved} improve under {method} and {lost} lose."]
+    if run.unlabelled:
+        notes.append(f"The labels never hold {', '.join(run.unlabelled)}.")
+    partly = len(run.plan.categories) - len(found.names) - len(run.unlabelled)
+    if partly:
+        notes.append(f"{partly} classes are in the labels of some conditions only, and not in this table.")
+    return tuple(notes)

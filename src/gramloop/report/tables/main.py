@@ -1,0 +1,154 @@
+"""The first tables: every suite with every method, and how sure each gain is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gramloop.evaluate.methods import BASELINE
+from gramloop.metrics.robustness import effective_robustness
+from gramloop.report.load import Run
+from gramloop.report.statistics import Gain
+from gramloop.report.tables.table import Cell, Column, Table, mark_best_of_rows
+
+DIGITS = 3  # of scores and gains, as the paper prints them
+
+
+def method_columns(methods: Sequence[str]) -> tuple[Column, ...]:
+    """A column for each method, then one for the gain of each over the baseline."""
+    scores = [Column(name, name, digits=DIGITS) for name in methods]
+    gains = [
+        Column(gain_key(name), gain_title(name, methods), digits=DIGITS, signed=True) for name in methods
+    ]
+    with_baseline = gains if BASELINE in methods else []
+    return (*scores, *(column for column in with_baseline if column.key != gain_key(BASELINE)))
+
+
+def method_cells(methods: Sequence[str], scores: dict[str, float | None]) -> tuple[Cell, ...]:
+    """The cells of `method_columns`; gains are differences of unrounded scores."""
+    ordinary = scores.get(BASELINE)
+    gains: list[Cell] = []
+    for name in methods:
+        score = scores.get(name)
+        if BASELINE in methods and name != BASELINE:
+            gains.append(None if score is None or ordinary is None else score - ordinary)
+    return (*(scores.get(name) for name in methods), *gains)
+
+
+def gain_key(method: str) -> str:
+    """The key of a method's column of gains."""
+    return f"{method} gain"
+
+
+def gain_title(method: str, methods: Sequence[str]) -> str:
+    """Its title; it need not say whose gain it is where there is one method."""
+    return "Δ" if len([name for name in methods if name != BASELINE]) == 1 else f"Δ {method}"
+
+
+def methods_of(runs: Sequence[Run]) -> tuple[str, ...]:
+    """All methods of some runs, the baseline first."""
+    names = dict.fromkeys(name for run in runs for name in run.methods)
+    return tuple(sorted(names, key=lambda name: name != BASELINE))
+
+
+def main_results(group: Sequence[Run], key: str = "main") -> Table:
+    """Clean scores, mPC, COCO-O's mAP and effective robustness of runs that were made alike."""
+    methods = methods_of(group)
+    columns = (
+        Column("suite", "Suite", "text"),
+        Column("metric", "Metric", "text"),
+        *method_columns(methods),
+    )
+    rows: list[tuple[Cell, ...]] = []
+    notes = []
+    for run in group:
+        scores = {name: run.score(name) for name in run.methods}
+        rows.append((run.name, run.score_title, *method_cells(methods, scores)))
+        if not run.complete:
+            notes.append(f"{run.name} has no mean: conditions are missing.")
+        if (clean := clean_coco_of(run, group)) is not None:
+            robust = robustness_of(run, clean)
+            rows.append((run.name, "ER", *method_cells(methods, robust)))
+            notes.append("ER is COCO-O's mAP less 0.45 times the AP on clean COCO, in points.")
+    table_rows = tuple(rows)
+    return Table(
+        key,
+        "Main results",
+        "Scores in percent, higher is better; mPC is the unweighted mean over all shifted conditions. "
+        "Differences are computed before rounding.",
+        columns,
+        table_rows,
+        mark_best_of_rows(columns, table_rows, methods),
+        tuple(dict.fromkeys(notes)),
+    )
+
+
+def clean_coco_of(run: Run, group: Sequence[Run]) -> Run | None:
+    """The evaluation on clean COCO that belongs to one on COCO-O, if both are complete."""
+    if run.suite.kind != "o" or run.plan.task != "detection" or not run.complete:
+        return None
+    clean = (one for one in group if one.suite.kind == "clean" and one.suite.base == run.suite.base)
+    return next((one for one in clean if one.plan.task == "detection" and one.complete), None)
+
+
+def robustness_of(run: Run, clean: Run) -> dict[str, float | None]:
+    """Effective robustness of the methods that both have."""
+    found: dict[str, float | None] = {}
+    for name in run.methods:
+        shifted, ordinary = run.score(name), clean.score(name) if name in clean.methods else None
+        known = shifted is not None and ordinary is not None
+        found[name] = effective_robustness(shifted, ordinary) if known else None  # type: ignore[arg-type]
+    return found
+
+
+def gains_table(gains: Sequence[Gain], key: str = "gains") -> Table:
+    """Each method's gain with its interval, as percentiles and corrected for few units, and the verdict."""
+    columns = (
+        Column("suite", "Suite", "text"),
+        Column("method", "Method", "text"),
+        Column("gain", "Δ", digits=DIGITS, signed=True),
+        Column("interval", "95% CI", "interval", digits=DIGITS),
+        Column("corrected", "95% CI, corrected", "interval", digits=DIGITS),
+        Column("units", "Drawn from", "text"),
+        Column("coverage", "Covers", digits=1, unit="%"),
+        Column("verdict", "Verdict", "text"),
+    )
+    rows = tuple(
+        (
+            gain.run.name,
+            gain.method,
+            gain.points,
+            gain.interval,
+            gain.corrected,
+            f"{gain.interval.units} {gain.over}" if gain.interval else None,
+            None if gain.coverage is None else 100 * gain.coverage,
+            gain.words,
+        )
+        for gain in gains
+    )
+    reasons = dict.fromkeys(
+        f"{gain.run.name}: no interval, for {gain.reason}." for gain in gains if gain.reason
+    )
+    return Table(
+        key, "How sure the gains are", _gains_caption(gains), columns, rows, notes=(*reasons, *_NOTES)
+    )
+
+
+_NOTES = (
+    "“Covers” is how often such a percentile interval holds the true gain if the effects of its units are normal; "
+    "the corrected interval, stretched by Student's t, is meant to hold it in 95 of 100 cases.",
+    "The verdict goes by the percentile interval where that covers at least 90%, else by the corrected one.",
+)
+
+
+def _gains_caption(gains: Sequence[Gain]) -> str:
+    drawn = next((gain.interval for gain in gains if gain.interval), None)
+    times = "" if drawn is None else f" {drawn.replicates:,} replicates."
+    if gains and gains[0].over == "images":
+        return (
+            "Paired bootstrap over images: an image is drawn with all its shifted versions and for both methods."
+            + times
+        )
+    return (
+        "Paired cluster bootstrap over shift families: a family is drawn with all its severities and for both "
+        "methods; clean images take no part." + times
+    )

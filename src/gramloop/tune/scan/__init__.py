@@ -1,0 +1,1 @@
+"""What replaying does at every window of a backbone, without labels."""

@@ -1,0 +1,214 @@
+"""Every window of a backbone on one image: one ordinary pass, then one sweep over the blocks per replay.
+
+The replay of window [s, e] and its probe run the blocks s to the last, from the state at e. Trajectories of all
+windows that are alive at a block are one batch there, so each block's weights are read once per sweep.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from gramloop.core.call import BlockCall, states_of
+from gramloop.core.config import Window
+from gramloop.core.drift import GramAnchor
+from gramloop.core.gate import masked_median
+from gramloop.core.hosts import Host
+from gramloop.core.replay import Chain
+from gramloop.errors import GramLoopError
+
+Statistics = dict[str, NDArray[np.float64]]  # name -> one number per window, (W,)
+
+# A trajectory holds its states four times over, and a block's activations are about 12 times its state.
+_NUMBERS_PER_STATE = 16
+_BYTES_AT_ONCE = 1 << 30
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One image: statistics per window, and the blocks that were executed for them."""
+
+    statistics: Statistics
+    blocks: int
+
+
+def all_windows(depth: int, max_length: int) -> tuple[Window, ...]:
+    """Every window of at most ``max_length`` blocks, by start and then by end."""
+    return tuple(
+        (start, end) for start in range(depth) for end in range(start, min(start + max_length, depth))
+    )
+
+
+def sweep_blocks(depth: int, windows: Sequence[Window], replays: int) -> int:
+    """Blocks that one image costs here: the ordinary pass, and per replay every window from its start on."""
+    return depth + replays * sum(depth - start for start, _ in windows)
+
+
+def naive_blocks(depth: int, windows: Sequence[Window], replays: int) -> int:
+    """Blocks of one traced forward per window with ``gramloop.attach``: each pays for its own ordinary pass."""
+    ordinary = sum(depth + (depth - 1 - end) for _, end in windows)
+    return ordinary + replays * sum(depth - start for start, _ in windows)
+
+
+def measure(
+    host: Host,
+    forward: Callable[[], Any],
+    windows: Sequence[Window],
+    replays: int,
+    chunk: int | None = None,
+) -> Measured:
+    """Run ``forward``, one image through the host, and measure every window inside it.
+
+    windows: in the order of their start. chunk: trajectories that are held at once; None bounds their memory.
+    """
+    measured: list[Measured] = []
+
+    def at_last_block(call: BlockCall, ordinary: list[Tensor]) -> None:
+        measured.append(_measure_windows(host, call, ordinary, windows, replays, chunk))
+
+    with torch.no_grad(), listening(host, at_last_block):
+        forward()
+    if len(measured) != 1:
+        raise GramLoopError(
+            f"an input of the scan ran {host.name} {len(measured)} times; it is one forward of one image"
+        )
+    return measured[0]
+
+
+@contextmanager
+def listening(host: Host, at_last_block: Callable[[BlockCall, list[Tensor]], None]) -> Iterator[None]:
+    """Hand over how the host calls its blocks, and all their outputs, at the end of each of its forwards.
+
+    It happens inside the forward, so that the host's own autocast holds for whatever is run then.
+    """
+    ordinary: list[Tensor] = []
+
+    def after_block(index: int, block: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        if index == 0:
+            ordinary.clear()
+        ordinary.append(_one_image(host, output))
+        if index == host.depth - 1:
+            at_last_block(BlockCall.of(host, args, kwargs), ordinary)
+
+    handles = [
+        block.register_forward_hook(partial(after_block, index), with_kwargs=True)
+        for index, block in enumerate(host.blocks)
+    ]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _one_image(host: Host, output: Any) -> Tensor:
+    states = states_of(output)
+    if len(states) != 1 or len(states[0]) != 1:
+        images = sum(len(each) for each in states)
+        raise GramLoopError(
+            f"an input of the scan showed {images} images to {host.name} at once; it shows one"
+        )
+    return states[0]
+
+
+def _measure_windows(
+    host: Host,
+    call: BlockCall,
+    ordinary: list[Tensor],
+    windows: Sequence[Window],
+    replays: int,
+    chunk: int | None,
+) -> Measured:
+    anchor = GramAnchor(call.chain.patches(ordinary[-1]))
+    size = chunk or _affordable(ordinary[0])
+    parts, blocks = [], host.depth
+    for first in range(0, len(windows), size):
+        sweep = _Sweep(host, call, ordinary, anchor, windows[first : first + size])
+        parts.append(sweep.statistics(replays))
+        blocks += sweep.blocks
+    merged = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    return Measured(merged, blocks)
+
+
+def _affordable(state: Tensor) -> int:
+    return max(1, _BYTES_AT_ONCE // (_NUMBERS_PER_STATE * 4 * state.numel()))
+
+
+class _Sweep:
+    """Some windows on one image; ``windows`` lie in the order of their start."""
+
+    def __init__(
+        self,
+        host: Host,
+        call: BlockCall,
+        ordinary: list[Tensor],
+        anchor: GramAnchor,
+        windows: Sequence[Window],
+    ) -> None:
+        self.blocks = 0
+        self._depth, self._prefix = host.depth, host.prefix
+        self._chain, self._ordinary, self._anchor, self._windows = call.chain, ordinary, anchor, windows
+
+    def statistics(self, replays: int) -> Statistics:
+        """Ungated replays of every window: how far they step, in which direction, and what it does in the end."""
+        found: dict[str, Tensor] = {}
+        state = torch.cat([self._ordinary[end] for _, end in self._windows])  # (W, T, C)
+        before: Tensor | None = None
+        for replay in range(1, replays + 1):
+            proposal, final, blocks = replay_windows(self._chain, self._depth, self._windows, state)
+            self.blocks += blocks
+            drift = self._anchor.drift(self._chain.patches(final))  # (W, N)
+            step = (proposal.float() - state.float())[:, self._prefix :]  # (W, N, C)
+            relative = _median(_length(step) / _length(state[:, self._prefix :].float()))
+            if replay == 1:
+                found |= {"drift_mean": _mean(drift), "drift_median": _median(drift), "step": relative}
+                found["amplification"] = found["drift_median"].sqrt() / relative
+            else:
+                found[f"growth_{replay}"] = _median(drift) / found["drift_median"]
+            if replay == 2 and before is not None:
+                found["cosine"] = _median(torch.cosine_similarity(before, step, dim=-1))
+                found["step_ratio"] = _median(_length(step) / _length(before))
+            state, before = proposal, step
+        return {name: value.double().cpu().numpy() for name, value in found.items()}
+
+
+def replay_windows(
+    chain: Chain, depth: int, windows: Sequence[Window], state: Tensor
+) -> tuple[Tensor, Tensor, int]:
+    """Replay each window on its state and go on to the last block, all windows in one sweep.
+
+    windows: in the order of their start; ``state`` holds what each replays, (W, T, C). Returns the proposals at the
+    windows' ends, what becomes of them at the last block, and how many blocks were executed.
+    """
+    alive, proposal, blocks = state.clone(), torch.empty_like(state), 0
+    for index in range(windows[0][0], depth):
+        entered = sum(start <= index for start, _ in windows)
+        alive[:entered] = chain.run(index, index, [alive[:entered]])[0]
+        blocks += entered
+        for place, (_, end) in enumerate(windows[:entered]):
+            if end == index:
+                proposal[place] = alive[place]
+    return proposal, alive, blocks
+
+
+def _length(vectors: Tensor) -> Tensor:
+    length: Tensor = torch.linalg.vector_norm(vectors, dim=-1)
+    return length
+
+
+def _median(values: Tensor) -> Tensor:
+    """Over the patches whose value is finite, (W, N) -> (W,); NaN where none is."""
+    counted = values.isfinite()
+    return torch.where(counted.any(1), masked_median(values, counted)[:, 0], torch.nan)
+
+
+def _mean(values: Tensor) -> Tensor:
+    return torch.where(values.isfinite(), values, torch.nan).nanmean(1)

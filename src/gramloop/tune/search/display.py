@@ -1,0 +1,87 @@
+"""A search on the screen: the plan before it begins, the finalists and the verdict when it is over."""
+
+from __future__ import annotations
+
+import math
+
+from rich.box import SIMPLE
+from rich.console import Console
+from rich.table import Table
+
+from gramloop.tune.search.plan import Search
+from gramloop.tune.search.tuning import Tuning, counted, describe
+from gramloop.tune.search.worth import CLEAN
+
+
+def describe_plan(search: Search) -> str:
+    """What will be run, in a few lines."""
+    schedule, split = search.schedule, search.split
+    tried = f"{schedule.candidates} candidates"
+    if schedule.candidates < schedule.offered:
+        tried += f", as many as the budget can judge of {schedule.offered}"
+    lines = [f"budget {schedule.budget} predictions, {schedule.predictions} planned; {tried}, and no replay"]
+    for number, rung in enumerate(schedule.rungs, 1):
+        lines.append(
+            f"rung {number}: {rung.candidates} candidates x {rung.cells} images under a condition"
+            f" ({rung.predictions} predictions)"
+        )
+    lines += [
+        f"decision: {schedule.finalists} finalists and no replay on {schedule.decide.images} fresh images x "
+        f"{schedule.decide.conditions} conditions ({schedule.decide_predictions} predictions)",
+        f"verdict: the best on {schedule.verdict.images} other images x {schedule.verdict.conditions} conditions "
+        f"({schedule.verdict_predictions} predictions)",
+        f"families searched: {', '.join(split.seen)}",
+        f"families kept for the verdict: {', '.join(split.unseen) or 'none'}",
+    ]
+    if CLEAN not in search.subject.images:
+        lines.append("the clean images are not known: nothing is asked of them")
+    return "\n".join(lines)
+
+
+def print_tuning(tuning: Tuning, console: Console | None = None) -> None:
+    """The last rung and the verdict."""
+    console = console or Console()
+    console.print(_finalists(tuning))
+    console.print(_verdict(tuning))
+    console.print(tuning.sentence, highlight=False)
+
+
+def _finalists(tuning: Tuning) -> Table:
+    table = _table(f"Decision, {tuning.search.schedule.decide.images} fresh images")
+    table.add_column("setting")
+    for name in ("gain", "± s.e.", "clean", "cost"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("")
+    for one in tuning.outcome.finalists:
+        chosen = tuning.outcome.chosen and one is tuning.outcome.leader
+        numbers = [_signed(one.worth.gain), f"{one.worth.error:.2f}", _signed(one.worth.clean)]
+        table.add_row(describe(one.config), *numbers, f"{one.cost:.2f}x", "chosen" if chosen else "")
+    table.add_row("no replay", "0.00", "", "0.00", "1.00x", "" if tuning.outcome.chosen else "chosen")
+    return table
+
+
+def _verdict(tuning: Tuning) -> Table:
+    what = "the choice" if tuning.outcome.chosen else "the nearest candidate"
+    images = min(part.images for part in tuning.outcome.parts)
+    table = _table(f"Verdict on {what}, {images} images not searched, 95% intervals")
+    table.add_column("families", no_wrap=True)
+    for name in ("ordinary", "gain", "over families", "over images"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("", no_wrap=True)
+    for part in tuning.outcome.parts:
+        name = part.name if part.name == CLEAN else counted(part).rsplit(" ", 1)[0]
+        spans = [
+            "" if each is None else f"[{each.low:+.2f}, {each.high:+.2f}]".replace("[", r"\[")
+            for each in (part.over_families, part.over_images)
+        ]
+        scores = [f"{part.ordinary:.2f}", _signed(part.gain)]
+        table.add_row(name, *scores, *spans, part.word)
+    return table
+
+
+def _table(title: str) -> Table:
+    return Table(title=title, title_justify="left", box=SIMPLE, pad_edge=False, padding=(0, 1, 0, 0))
+
+
+def _signed(value: float) -> str:
+    return f"{value:+.2f}" if math.isfinite(value) else "-"

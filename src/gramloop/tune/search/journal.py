@@ -1,0 +1,142 @@
+"""What has been measured, kept as it comes: one line of JSON per job, each with the plan's hash and a checksum.
+
+A line is there or it is not. One that was torn by a kill is dropped when the search goes on, and its job is run
+again. A journal of another plan is refused, never mixed in.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from gramloop.errors import GramLoopError
+from gramloop.io.atomic import write_whole
+
+PLAN, TRIALS = "plan.json", "trials.jsonl"
+
+
+class Journal:
+    """The finished jobs of one plan; in memory alone where no folder is given."""
+
+    def __init__(self, plan: Mapping[str, Any], folder: Path | None = None) -> None:
+        self.hash = plan_hash(plan)
+        self.done: dict[str, dict[str, Any]] = {}
+        self._stream: Any = None
+        self._path = None if folder is None else folder / TRIALS
+        if folder is not None:
+            self._begin(folder, plan)
+
+    def add(self, result: dict[str, Any]) -> None:
+        """Keep a finished job, on disk before anything else happens."""
+        self.done[result["job"]] = result
+        if self._stream is None:
+            return
+        try:
+            self._stream.write(_line(self.hash, result))
+            self._stream.flush()
+            os.fsync(self._stream.fileno())
+        except OSError as error:
+            raise GramLoopError(
+                f"cannot write {self._path}: {error.strerror}; what was finished before is kept, "
+                "and the same command goes on from there"
+            ) from error
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
+
+    def _begin(self, folder: Path, plan: Mapping[str, Any]) -> None:
+        assert self._path is not None
+        found = read_plan(folder)
+        if found is not None and plan_hash(found) != self.hash:
+            raise GramLoopError(
+                f"{folder} holds a search with {_difference(found, plan)}; choose another folder, "
+                "or ask for what it was begun with"
+            )
+        if found is None:
+            if self._path.exists():
+                raise GramLoopError(f"{folder} has {TRIALS} but no {PLAN}; choose another folder")
+            write_whole(folder / PLAN, (json.dumps(plan, indent=1) + "\n").encode())
+        kept = self._read()
+        write_whole(self._path, b"".join(kept))  # without a torn line, so that the next one begins afresh
+        try:
+            self._stream = self._path.open("ab")
+        except OSError as error:
+            raise GramLoopError(f"cannot write {self._path}: {error.strerror}") from error
+
+    def _read(self) -> list[bytes]:
+        assert self._path is not None
+        kept = []
+        for line in self._path.read_bytes().splitlines(keepends=True) if self._path.exists() else []:
+            owner, result = _parsed(line)
+            if result is None:
+                continue
+            if owner != self.hash:
+                raise GramLoopError(f"{self._path} holds trials of the plan {owner}, not of {self.hash}")
+            self.done[result["job"]] = result
+            kept.append(line)
+        return kept
+
+
+def plan_hash(plan: Mapping[str, Any]) -> str:
+    """Sixteen hexadecimal digits over everything that decides the outcome; where files lie and the day do not."""
+    content = {name: value for name, value in plan.items() if name not in ("where", "begun")}
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def read_plan(folder: Path) -> dict[str, Any] | None:
+    """The plan in a folder, None where there is none."""
+    path = folder / PLAN
+    if not path.is_file():
+        return None
+    try:
+        plan = json.loads(path.read_text(encoding="utf-8"))
+        if plan["kind"] != "gramloop tune":
+            raise ValueError(f"it is of the kind {plan['kind']!r}")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise GramLoopError(f"{path} is not a plan written by gramloop tune ({error})") from error
+    found: dict[str, Any] = plan
+    return found
+
+
+def _line(owner: str, result: Mapping[str, Any]) -> bytes:
+    text = json.dumps(result, separators=(",", ":"))
+    return f"{owner} {_checksum(text)} {text}\n".encode()
+
+
+def _parsed(line: bytes) -> tuple[str, dict[str, Any] | None]:
+    parts = line.decode(errors="replace").split(" ", 2)
+    if len(parts) != 3 or not line.endswith(b"\n") or _checksum(parts[2].rstrip("\n")) != parts[1]:
+        return "", None
+    return parts[0], json.loads(parts[2])
+
+
+def _checksum(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _difference(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
+    """The first thing in which two plans differ, in words."""
+    before, now = json.loads(json.dumps(found)), json.loads(json.dumps(wanted))
+    for name in now:
+        if name in ("where", "begun") or before.get(name) == now[name]:
+            continue
+        old, new = before.get(name), now[name]
+        if isinstance(old, dict) and isinstance(new, dict):
+            for key in {**old, **new}:
+                if old.get(key) != new.get(key):
+                    return f"{name}: {key} = {_short(old.get(key))}, not {_short(new.get(key))}"
+        return f"{name} = {_short(old)}, not {_short(new)}"
+    return "other contents"
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= 60 else text[:57] + "…"

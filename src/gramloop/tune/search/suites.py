@@ -1,0 +1,92 @@
+"""A suite and a model from files as the subject of a search, opened anew in every worker process."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from gramloop.data.opening import OpenSuite
+from gramloop.data.records import Record, Task
+from gramloop.evaluate.plan import ModelSource, Plan
+from gramloop.evaluate.planning import Request, plan_and_model
+from gramloop.evaluate.sources import load_predictor, open_condition, open_planned
+from gramloop.tune.search.subject import Subject, taps_of
+from gramloop.tune.search.worth import CLEAN
+
+SCENE_SPLIT = "tune"  # scenes that neither evaluate nor the demonstration shows
+
+
+def suite_subject(request: Request) -> Subject:
+    """The model and the data of a request, checked against each other as an evaluation would."""
+    plan, loaded = plan_and_model(replace(request, methods=("baseline",)))
+    records = _Records(plan)
+    return Subject(
+        task=plan.task,
+        depth=plan.model.depth,
+        categories=tuple(plan.categories),
+        images=records.ids(),
+        make_predictor=partial(_predictor, plan.task, plan.model),
+        open_records=records,
+        about={
+            "suite": plan.suite,
+            "data": dict(plan.data.fingerprints),
+            "model": dict(plan.model.sha256),
+            "sizes": dict(plan.model.sizes),
+            "device": plan.model.device,
+            "versions": dict(plan.versions),
+        },
+        threads=plan.model.threads,
+        taps=taps_of(loaded.predictor),
+    )
+
+
+def draw_tuning_scenes(folder: Path, count: int, size: int) -> None:
+    """Write the scenes that a search without a data set uses; nothing is done if they are there."""
+    import json
+
+    from gramloop.data.scenes.files import SETTINGS_FILE, SceneFiles, write_scenes
+
+    wanted = SceneFiles(count, size=size, split=SCENE_SPLIT)
+    settings, last = folder / SETTINGS_FILE, folder / "annotations" / "instances_val.json"
+    if settings.is_file() and last.is_file():
+        found = json.loads(settings.read_text())
+        if (found["count"], found["size"], found["split"]) == (count, size, SCENE_SPLIT):
+            return
+    write_scenes(folder, wanted, workers=1)
+
+
+@dataclass
+class _Records:
+    """The records of a condition; the suite is opened when first asked for, and not sent to other processes."""
+
+    plan: Plan
+    opened: OpenSuite | None = field(default=None, repr=False)
+
+    def __call__(self, key: str) -> Sequence[Record]:
+        opened = self._open()
+        if key == CLEAN and opened.clean is not None:
+            return opened.clean[: max(self.plan.conditions.values())]
+        return open_condition(self.plan, opened, key)[: self.plan.conditions[key]]
+
+    def ids(self) -> dict[str, tuple[str, ...]]:
+        """Image ids by condition, clean first where the clean set is known."""
+        opened = self._open()
+        if opened.clean is None:
+            return {key: tuple(str(one.image_id) for one in self(key)) for key in self.plan.conditions}
+        shared = tuple(str(one.image_id) for one in self(CLEAN))
+        return dict.fromkeys((CLEAN, *self.plan.conditions), shared)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"plan": self.plan, "opened": None}
+
+    def _open(self) -> OpenSuite:
+        if self.opened is None:
+            self.opened = open_planned(self.plan)
+        return self.opened
+
+
+def _predictor(task: Task, model: ModelSource) -> Any:
+    return load_predictor(task, model).predictor

@@ -1,0 +1,29 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from gramloop.core.precision import full_float32
+
+
+@pytest.fixture(autouse=True)
+def _restore():
+    before = torch.get_float32_matmul_precision()
+    yield
+    torch.set_float32_matmul_precision(before)
+
+
+@pytest.mark.parametrize("outside", ["highest", "high", "medium"])
+def test_products_are_full_float32_inside_and_as_before_outside(outside: str) -> None:
+    torch.set_float32_matmul_precision(outside)
+    with full_float32(torch.device("cpu")):
+        assert torch.get_float32_matmul_precision() == "highest"
+    assert torch.get_float32_matmul_precision() == outside
+
+
+def test_autocast_is_off_inside_and_on_again_outside() -> None:
+    a = torch.randn(4, 4)
+    with torch.autocast("cpu", torch.bfloat16):
+        with full_float32(a.device):
+            assert (a @ a).dtype == torch.float32
+        assert (a @ a).dtype == torch.bfloat16

@@ -1,0 +1,255 @@
+"""However the work is shared out, interrupted or resumed, the results are the same to the byte."""
+
+import contextlib
+import json
+import multiprocessing
+import os
+import random
+import shutil
+import signal
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gramloop.errors import GramLoopError
+from gramloop.evaluate.engines import Job
+from gramloop.evaluate.engines.local import run_local
+from gramloop.evaluate.evaluation import RunningGain, Watcher, evaluate, look
+from gramloop.evaluate.plan import Plan, read_plan
+from gramloop.evaluate.rows import counts_of
+from gramloop.evaluate.store import Store, begin
+from gramloop.metrics.miou import class_iou
+from small_runs import small_plan
+
+METHODS = ["baseline", "gramloop", "matched"]
+
+
+def table(folder: Path) -> bytes:
+    return (folder / "results.csv").read_bytes()
+
+
+def backwards(units):
+    return tuple(units)[::-1]
+
+
+def shuffled(units):
+    return random.Random(5).sample(list(units), len(list(units)))
+
+
+@pytest.fixture(scope="module")
+def plan(model_folder: Path, scene_folder: Path) -> Plan:
+    return small_plan(model_folder, scene_folder, methods=METHODS)
+
+
+@pytest.fixture(scope="module")
+def reference(plan: Plan, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("reference") / "out"
+    evaluate(plan, folder, workers=1)
+    return folder
+
+
+def test_the_table_is_that_of_a_direct_computation(plan: Plan, reference: Path):
+    import csv
+
+    store = Store(reference, plan)
+    rows = list(csv.DictReader((reference / "results.csv").read_text().splitlines()))
+    assert len(rows) == 3 * 3 + 3
+    for row in rows[:9]:
+        units = [store.read(unit) for unit in plan.units_of(row["condition"])]
+        sums = sum(counts_of([unit.table], row["method"]).sum(axis=0) for unit in units)
+        intersection, union = sums[0].astype(np.float64), (sums[1] + sums[2] - sums[0]).astype(np.float64)
+        direct = 100 * np.mean([i / u for i, u in zip(intersection, union, strict=True) if u > 0])
+        assert float(row["mIoU"]) == pytest.approx(direct, abs=1e-12)
+        assert np.nanmax(class_iou(sums)) <= 100
+        assert row["images"] == "11"
+    for place, name in enumerate(METHODS):
+        mine = [float(row["mIoU"]) for row in rows[:9] if row["method"] == name]
+        assert float(rows[9 + place]["mIoU"]) == pytest.approx(np.mean(mine), abs=1e-12)
+        gain = float(rows[9 + place]["mIoU"]) - float(rows[9]["mIoU"])
+        assert rows[9 + place]["mIoU gain"] == ("" if name == "baseline" else repr(gain))
+    assert float(rows[10]["mIoU gain"]) != 0
+
+
+@pytest.mark.parametrize("order", [backwards, shuffled])
+@pytest.mark.parametrize("shards", [1, 7, 11])
+def test_shards_and_order_change_nothing(
+    plan, reference, scene_folder, model_folder, tmp_path, shards, order
+):
+    other = small_plan(model_folder, scene_folder, methods=METHODS, shards=shards)
+    evaluate(other, tmp_path / "out", workers=1, order=order)
+    assert table(tmp_path / "out") == table(reference)
+
+
+def test_two_processes_change_nothing(plan, reference, tmp_path):
+    seen: list[int] = []
+
+    class Counting(Watcher):
+        def images(self, number: int) -> None:
+            seen.append(number)
+
+    evaluate(plan, tmp_path / "out", workers=2, watcher=Counting())
+    assert table(tmp_path / "out") == table(reference)
+    assert sum(seen) == plan.images
+    starts = json.loads((tmp_path / "out" / "manifest.json").read_text())["starts"]
+    assert [start["workers"] for start in starts] == [2]
+
+
+def test_detections_do_not_depend_on_shards_either(scene_folder, model_folder, tmp_path):
+    for shards, order in ((1, tuple), (7, backwards)):
+        plan = small_plan(model_folder, scene_folder, "detection", shards=shards)
+        evaluate(plan, tmp_path / str(shards), workers=1, order=order)
+    assert table(tmp_path / "1") == table(tmp_path / "7")
+    assert b"mean,gramloop" in table(tmp_path / "1")
+
+
+def test_what_is_stored_is_not_computed_again(plan, reference, tmp_path):
+    shutil.copytree(reference, tmp_path / "out")
+    times = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*.parquet")}
+    gone = Store(tmp_path / "out", plan).path(plan.units[4])
+    gone.unlink()
+    ran: list[str] = []
+
+    class Recording(Watcher):
+        def finished(self, done) -> None:
+            ran.append(done.unit.name)
+
+    evaluate(plan, tmp_path / "out", workers=1, watcher=Recording())
+    assert ran == [plan.units[4].name]
+    assert all(path.stat().st_mtime_ns == before for path, before in times.items() if path != gone)
+    assert table(tmp_path / "out") == table(reference)
+
+
+def test_torn_and_foreign_files_are_named_and_computed_again(plan, reference, tmp_path):
+    shutil.copytree(reference, tmp_path / "out")
+    store = Store(tmp_path / "out", plan)
+    torn, foreign = store.path(plan.units[0]), store.path(plan.units[5])
+    torn.write_bytes(torn.read_bytes()[:-9])
+    shutil.copy(store.path(plan.units[3]), foreign)
+    outcome = evaluate(plan, tmp_path / "out", workers=1)
+    assert len(outcome.rejected) == 2
+    assert str(torn) in outcome.rejected[0]
+    assert "torn" in outcome.rejected[0]
+    assert str(foreign) in outcome.rejected[1]
+    assert foreign.with_name(f"{foreign.name}.foreign-1").is_file()
+    assert table(tmp_path / "out") == table(reference)
+    assert not look(store).rejected
+
+
+def test_the_running_gain_ends_at_the_final_one(plan, reference):
+    running, stored = RunningGain(plan), look(Store(reference, plan)).stored
+    assert running.of("fog/3") == {}
+    for done in stored:
+        running.add(done)
+    final = evaluate(plan, reference, workers=1).results
+    for one in final.conditions:
+        for name in ("gramloop", "matched"):
+            gain = one.scores[name]["mIoU"] - one.scores["baseline"]["mIoU"]
+            assert running.of(one.condition)[name] == pytest.approx(gain, abs=1e-12)
+
+
+def test_an_error_in_a_worker_arrives_as_itself(plan, tmp_path):
+    shutil.copytree(plan.data.root, tmp_path / "set")
+    with (tmp_path / "set" / "images" / "validation" / "00000000.png").open("ab") as stream:
+        stream.write(b"\0")
+    from dataclasses import replace
+
+    moved = replace(plan, data=replace(plan.data, root=str(tmp_path / "set")))
+    begin(tmp_path / "out", moved)
+    with pytest.raises(GramLoopError, match="changed since"):
+        list(run_local(Job(moved, tmp_path / "out", moved.units), 2))
+    with pytest.raises(GramLoopError, match="workers must be at least 1"):
+        list(run_local(Job(plan, tmp_path / "out", plan.units), 0))
+
+
+def _evaluate(folder: Path, workers: int) -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a test run in the background may ignore it
+    with contextlib.suppress(KeyboardInterrupt):
+        evaluate(read_plan(folder / "plan.json"), folder, workers=workers)
+        sys.exit(0)
+    sys.exit(130)
+
+
+def stored_units(folder: Path) -> int:
+    return sum(1 for _ in folder.glob("units/*/[0-9]*.parquet"))
+
+
+def children(process: int) -> list[int]:
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        return [int(word) for word in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
+    return []
+
+
+def descendants(process: int) -> list[int]:
+    below = children(process)
+    return below + [each for child in below for each in descendants(child)]
+
+
+def hit(folder: Path, workers: int, number: signal.Signals, units: int) -> int:
+    """Start an evaluation, send a signal once so many units exist, see every process end; the exit code."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["gramloop.evaluate.engines.warm"])
+    process = context.Process(target=_evaluate, args=(folder, workers))
+    process.start()
+    while process.is_alive() and stored_units(folder) < units:
+        time.sleep(0.002)
+    below = descendants(process.pid)
+    with contextlib.suppress(ProcessLookupError):  # it may have come to its end meanwhile
+        os.kill(process.pid, number)
+    process.join(60)
+    deadline = time.monotonic() + 60
+    while any(Path(f"/proc/{each}").exists() for each in below):  # orphans end by themselves
+        assert time.monotonic() < deadline, f"processes {below} outlived their parent"
+        time.sleep(0.02)
+    return process.exitcode
+
+
+def check_kills(plan: Plan, expected: bytes, folder: Path, kills: int, parallel: int) -> None:
+    """Killed so often at random, every ``parallel``-th time with two workers; then resumed to the end."""
+    draw, killed, total = random.Random(20261115), 0, len(plan.units)
+    begin(folder, plan)
+    while killed < kills:
+        present = stored_units(folder)
+        if present > 0.9 * total:  # too little is left to hit: see this one through and begin again
+            evaluate(plan, folder, workers=1)
+            assert table(folder) == expected
+            shutil.rmtree(folder)
+            begin(folder, plan)
+            present = 0
+        workers = 2 if (killed + 1) % parallel == 0 else 1
+        aim = present + draw.randint(0, max(1, (total - present) // 3))
+        killed += hit(folder, workers, signal.SIGKILL, aim) == -signal.SIGKILL
+    evaluate(plan, folder, workers=1)
+    assert table(folder) == expected
+    assert stored_units(folder) == total
+
+
+needs_proc = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="looks for orphans in /proc")
+
+
+@needs_proc
+def test_kills_and_resumes_give_the_table_of_one_run(reference, scene_folder, model_folder, tmp_path):
+    plan = small_plan(model_folder, scene_folder, methods=METHODS, shards=7)
+    check_kills(plan, table(reference), tmp_path / "out", kills=3, parallel=99)
+
+
+@needs_proc
+@pytest.mark.slow
+def test_ten_kills_and_resumes_give_the_table_of_one_run(reference, scene_folder, model_folder, tmp_path):
+    plan = small_plan(model_folder, scene_folder, methods=METHODS, shards=11)
+    check_kills(plan, table(reference), tmp_path / "out", kills=10, parallel=3)
+
+
+@needs_proc
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_an_interrupt_stops_cleanly(plan, reference, tmp_path, workers):
+    begin(tmp_path / "out", plan)
+    code = hit(tmp_path / "out", workers, signal.SIGINT, 2)
+    assert code in (0, 130)  # 0: it was through before the signal came
+    assert stored_units(tmp_path / "out") >= 2
+    assert not look(Store(tmp_path / "out", plan)).rejected
+    assert not list((tmp_path / "out").rglob(".gramloop-*"))
+    evaluate(plan, tmp_path / "out", workers=1)
+    assert table(tmp_path / "out") == table(reference)

@@ -1,0 +1,109 @@
+"""Methods by name and by settings."""
+
+import json
+
+import pytest
+
+from gramloop import ReplayConfig, cost
+from gramloop.core.config import Adaptive
+from gramloop.core.settings import write_replay
+from gramloop.errors import GramLoopError
+from gramloop.evaluate.methods import (
+    REPLAYS,
+    Method,
+    blocks_per_view,
+    check_methods,
+    parse_method,
+    with_replay_file,
+)
+
+
+def test_names_of_the_table():
+    assert parse_method("baseline") == Method("baseline")
+    assert parse_method("gramloop").replay == ReplayConfig()
+    assert parse_method("matched").replay == ReplayConfig(gate="uniform", strength="matched")
+
+
+def test_settings_are_read_in_their_types():
+    method = parse_method("mine:window=30-32,replays=3,gate=uniform,strength=0.25,gate-at=33,eps=1e-5")
+    assert method == Method("mine", ReplayConfig((30, 32), 3, "uniform", 0.25, 33, "end", 1e-5))
+    assert parse_method("m:window=2-3,until=8").replay == ReplayConfig(window=(2, 3), until=8)
+    assert parse_method("m:gate=uniform,strength=matched,update_at=final").replay == ReplayConfig(
+        gate="uniform", strength="matched", update_at="final"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("gramlop", "there is no method 'gramlop'"),
+        ("baseline:replays=2", "the baseline has no settings"),
+        ("gramloop:replays=3", "another name"),
+        ("m:replay=3", "'replay=3' is no setting"),
+        ("m:window=21", "write window=21-23"),
+        ("m:replays=two", "replays is 'two'"),
+        ("m:strength=2", "strength is 2.0"),
+        ("a b:replays=1", "is no name for a method"),
+        ("m:adaptive=spread", "write adaptive=SIGNAL:OFF:FULL"),
+        ("m:nowhere.json", "cannot read the replay settings nowhere.json"),
+    ],
+)
+def test_slips_are_named(text, sentence):
+    with pytest.raises(GramLoopError, match=sentence):
+        parse_method(text)
+
+
+def test_a_method_is_there_once():
+    with pytest.raises(GramLoopError, match="gramloop is given twice"):
+        check_methods([parse_method("gramloop"), parse_method("gramloop")])
+    with pytest.raises(GramLoopError, match="at least one method"):
+        check_methods([])
+
+
+NESTED = ReplayConfig((5, 6), 1, trust=0.25, adaptive=Adaptive("spread", 0.1, 0.3))
+
+
+def test_settings_files_are_read(tmp_path):
+    path = tmp_path / "mine.json"
+    write_replay(path, NESTED, {"found": "here"})
+    assert parse_method(f"mine:{path}") == Method("mine", NESTED)
+    assert parse_method("mine:window=5-6,replays=1,trust=0.25,adaptive=spread:0.1:0.3").replay == NESTED
+    baseline, ungated = parse_method("baseline"), parse_method("ungated")
+    tuned = Method("gramloop", NESTED)
+    assert with_replay_file([baseline, parse_method("gramloop"), ungated], str(path)) == [
+        baseline,
+        tuned,
+        ungated,
+    ]
+    assert with_replay_file([baseline, ungated], str(path)) == [baseline, ungated, tuned]
+    with pytest.raises(GramLoopError, match="gramloop has its settings already"):
+        parse_method(f"gramloop:{path}")
+
+
+def test_nested_settings_survive_the_plan_file():
+    method = Method("mine", NESTED).placed(12)
+    assert Method.from_json("mine", json.loads(json.dumps(method.as_json()))) == method
+    assert method.replay == NESTED
+    with pytest.raises(GramLoopError, match="'windows' is no setting"):
+        Method.from_json("mine", {"windows": [1, 2]})
+
+
+@pytest.mark.parametrize("name", REPLAYS)
+def test_methods_survive_the_plan_file(name):
+    method = parse_method(name).placed(40)
+    assert method.replay is not None
+    assert method.replay.window == (21, 23)
+    assert Method.from_json(name, json.loads(json.dumps(method.as_json()))) == method
+
+
+def test_a_pair_costs_what_the_replay_costs():
+    baseline, gramloop = parse_method("baseline"), parse_method("gramloop")
+    assert blocks_per_view([baseline], 40) == 40
+    assert blocks_per_view([baseline, gramloop], 40) == cost(40).blocks == 94
+    # the paper's cost table: 94 for the method, 46 for the endpoint gate, 78 for the final filter
+    # a trace probes what would need no probe: 40 + 2 (3 + 16) + 16 for the ungated loop too
+    ungated = [baseline, parse_method("ungated")]
+    assert blocks_per_view(ungated, 40) == 46
+    assert blocks_per_view(ungated, 40, traced=True) == 94
+    ablation = [baseline, gramloop, parse_method("loop-loop"), parse_method("final-final")]
+    assert blocks_per_view(ablation, 40) == 94 + 46 + 78

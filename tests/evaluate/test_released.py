@@ -1,0 +1,72 @@
+"""A detector in the released format on COCO-O's layout: domains of different sizes, one mean over them."""
+
+import csv
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from gramloop.cli import main
+from gramloop.evaluate.plan import read_plan
+from gramloop.evaluate.rows import boxes_of
+from gramloop.evaluate.store import Store
+from gramloop.metrics.coco_ap import average_precision
+from gramloop.models.detector import BACKBONE_PREFIX
+from gramloop.tasks.detect import DetectConfig, load_detector
+
+pytest.importorskip("transformers")
+IMAGES = {"sketch": 3, "tattoo": 2}
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    from golden import load_golden
+
+    folder = tmp_path_factory.mktemp("detector")
+    parts: dict[bool, dict[str, torch.Tensor]] = {True: {}, False: {}}
+    for name, value in load_golden("detector").weights.items():
+        parts[name.startswith(BACKBONE_PREFIX)][name.removeprefix(BACKBONE_PREFIX)] = value
+    torch.save(parts[True], folder / "backbone.pth")
+    torch.save({"model": parts[False]}, folder / "head.pth")
+    return folder / "backbone.pth", folder / "head.pth"
+
+
+@pytest.fixture(scope="module")
+def domains(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from small_sets import coco_content, write_coco
+
+    root = tmp_path_factory.mktemp("coco-o")
+    for domain, images in IMAGES.items():
+        write_coco(root / "ood_coco" / domain, coco_content(images))
+    return root
+
+
+def test_a_released_detector_on_domains(files, domains, tmp_path, capsys):
+    out = tmp_path / "out"
+    arguments = ["evaluate", "--suite", "coco-o", "--data", str(domains), "--partial", "--task", "detect"]
+    arguments += ["--backbone", str(files[0]), "--head", str(files[1]), "--short-side", "144"]
+    arguments += ["--condition", "sketch", "--condition", "tattoo", "--shards", "2", "--workers", "1"]
+    methods = ["--method", "baseline", "--method", "mine:window=3-4"]
+    assert main([*arguments, *methods, "--out", str(out)]) == 0
+    assert "ER is not known without results on COCO" in capsys.readouterr().out
+
+    plan = read_plan(out / "plan.json")
+    assert plan.conditions == IMAGES
+    assert set(plan.data.fingerprints) == set(IMAGES)
+    rows = list(csv.DictReader((out / "results.csv").read_text().splitlines()))
+    by = {(row["condition"], row["method"]): row for row in rows}
+    store, detector = Store(out, plan), load_detector(*files, config=DetectConfig(short_side=144))
+    for method in plan.methods:
+        scores = []
+        for domain in IMAGES:
+            tables = [store.read(unit).table for unit in plan.units_of(domain)]
+            truth, found = boxes_of(tables, method.name, list(plan.categories))
+            assert np.bincount(found.image_ids).min() > 100  # nothing is cut to COCO's 100 per category
+            scores.append(average_precision(truth, found, evaluator="pycocotools").ap)
+            assert float(by[domain, method.name]["AP"]) == pytest.approx(scores[-1], abs=1e-9)
+        assert float(by["mean", method.name]["AP"]) == pytest.approx(np.mean(scores), abs=1e-9)
+    picture = sorted((domains / "ood_coco" / "tattoo" / "val2017").iterdir())[0]
+    direct = detector.predict(picture, plan.methods[1].replay)
+    _, found = boxes_of([store.read(next(plan.units_of("tattoo"))).table], "mine", list(plan.categories))
+    assert np.array_equal(found.scores[found.image_ids == 0], direct.scores)

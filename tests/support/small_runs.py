@@ -1,0 +1,68 @@
+"""Evaluations that take seconds: a random backbone of six blocks on a few drawn scenes."""
+
+from pathlib import Path
+
+import torch
+
+from gramloop.data.scenes.drawing import STUFF, THINGS
+from gramloop.data.scenes.files import SceneFiles, write_scenes
+from gramloop.evaluate.plan import DataSource, Plan
+from gramloop.evaluate.planning import Request, make_plan
+from gramloop.models.backbone import Backbone, BackboneShape
+from gramloop.models.dense_detect import DenseDetectConfig, DenseDetectHead
+from gramloop.models.linear import LinearHead
+from gramloop.models.tiny import TinyModel, save_tiny
+
+SIDE = 64
+SHAPE = BackboneShape(
+    depth=6,
+    width=32,
+    head_dim=16,
+    hidden=64,
+    gated=False,
+    qkv_bias=True,
+    local_cls_norm=False,
+    registers=2,
+    patch=8,
+)
+
+
+def write_model(folder: Path, seed: int = 0) -> Path:
+    """Random weights, large enough that a replay changes predictions."""
+    torch.manual_seed(seed)
+    detect = DenseDetectHead(DenseDetectConfig(channels=32, classes=len(THINGS), stride=8, width=16))
+    model = TinyModel(
+        Backbone(SHAPE), LinearHead(32, len(STUFF) + len(THINGS), [2, 5]), detect, STUFF, THINGS
+    )
+    with torch.no_grad():
+        for name, value in model.named_parameters():
+            if "layer_scale" in name:
+                value.fill_(0.7)
+            elif value.ndim > 1:
+                value.normal_(std=0.2)
+        detect.score.bias.zero_()
+    save_tiny(model.eval(), folder)
+    return folder
+
+
+def write_scene_set(folder: Path, count: int) -> Path:
+    write_scenes(folder, SceneFiles(count, size=SIDE), workers=1)
+    return folder
+
+
+def small_request(model: Path, folder: Path, task: str = "semantic", **changes: object) -> Request:
+    wanted = {
+        "suite": "scenes-c",
+        "task": task,
+        "files": {"folder": str(model)},
+        "data": DataSource(str(folder)),
+        "conditions": ["fog", "impulse_noise", "pixelate"],
+        "severities": [3],
+        "sizes": {"short_side": SIDE} if task == "semantic" else {},
+        "shards": 3,
+    }
+    return Request(**{**wanted, **changes})
+
+
+def small_plan(model: Path, folder: Path, task: str = "semantic", **changes: object) -> Plan:
+    return make_plan(small_request(model, folder, task, **changes))
