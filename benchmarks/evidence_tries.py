@@ -21,7 +21,7 @@ from gramloop.tune.scan.files import read_scan
 from gramloop.tune.scan.scores import rank_correlation
 from gramloop.tune.search.adapting import best_rule, is_on
 from gramloop.tune.search.space import windows
-from gramloop.tune.search.split import Placed
+from gramloop.tune.search.split import Sample
 from gramloop.tune.search.tuning import describe
 from gramloop.tune.search.worth import Measured, Worth, worth
 
@@ -213,7 +213,7 @@ def _cells(found: Mapping[Condition, Sequence[Counted]], key: str) -> dict[str, 
     return {
         condition[0]: [
             Measured(
-                Placed(place, str(place), place),
+                Sample(place, str(place), place),
                 {"counts": frame[f"ordinary|{key.split('|')[2]}"]},
                 {"counts": frame[key]},
                 None,

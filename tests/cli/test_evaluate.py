@@ -125,7 +125,7 @@ def test_a_dry_run_writes_nothing(model, scenes, tmp_path, capsys):
     assert main([*asked(model, scenes, tmp_path / "out"), "--dry-run"]) == 0
     told = capsys.readouterr().out
     assert "2 conditions, 4 units, 10 images" in told
-    # 6 blocks, window [3, 3], two replays with two blocks behind it: 6 + 2 (1 + 2) + 2
+    # 6 blocks, window [3, 3], two replays with two blocks after it: 6 + 2 (1 + 2) + 2
     assert "14 blocks per view of an image (2.33 ordinary passes of 6)" in told
     assert "140 blocks in all" in told
     assert "MB of results" in told
@@ -214,6 +214,6 @@ def test_misuse_is_told_in_a_sentence(tmp_path, capsys, arguments, sentence):
     assert sentence in capsys.readouterr().err
 
 
-def test_settings_without_a_suite_are_not_passed_over(evaluated, capsys):
+def test_settings_without_a_suite_are_not_ignored(evaluated, capsys):
     assert main(["evaluate", "--out", str(evaluated), "--method", "ungated"]) == 2
     assert "--method belongs to a new evaluation" in capsys.readouterr().err

@@ -48,7 +48,7 @@ def test_against_float64_gram_matrices(N: int, C: int, step: float) -> None:
 def test_any_shape(N: int, C: int, batch: int, seed: int, step: float) -> None:
     anchor, proposal = (
         F.normalize(p, dim=-1) * 5 for p in features(N, C, step, seed, batch)
-    )  # as behind a norm
+    )  # as after a norm
     drift = GramAnchor(anchor).drift(proposal)
     assert drift.shape == (batch, N)
     # 4e-7: a Gram entry lies in [-1, 1], so that is what float32 can lose where rows nearly cancel

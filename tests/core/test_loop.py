@@ -196,7 +196,7 @@ def test_the_replay_shows_until_a_block_and_not_beyond(
     assert all(torch.equal(a, b) for a, b in zip(hidden_states(vit, x), ordinary, strict=True))
 
 
-def test_an_image_that_is_passed_over_goes_on_ordinarily(vit: nn.Module, x: Tensor) -> None:
+def test_an_image_that_is_skipped_goes_on_ordinarily(vit: nn.Module, x: Tensor) -> None:
     ordinary = hidden_states(vit, x)
     never = gramloop.Adaptive("length", 1e9, 1e9)
     with gramloop.attached(vit, window=WINDOW, gate="uniform", until=4, adaptive=never) as loop:

@@ -153,7 +153,7 @@ def test_observing_sees_the_ordinary_pass_whatever_is_attached() -> None:
             states.append(state)
         with observing(host) as seen, loop_on(chain, ReplayConfig(window=(0, 2), gate="none")):
             chain(x)
-        # up to the window's end the host's own pass is ordinary; behind it, it is not
+        # up to the window's end the host's own pass is ordinary; after it, it is not
         for index in (0, 1, 2):
             assert seen.length[index] == length(states[index][:, 1:]).tolist()
             assert seen.spread[index] == spread(states[index][:, 1:]).tolist()

@@ -47,7 +47,7 @@ def test_the_plan_gains_the_companions_of_the_gate(plan: Plan):
 
 
 def test_companions_that_are_there_already_are_taken():
-    given = [parse_method(name).placed(12) for name in ("baseline", "ungated", "gramloop", "matched")]
+    given = [parse_method(name).with_window(12) for name in ("baseline", "ungated", "gramloop", "matched")]
     assert with_companions(given) == given
     assert with_companions(given[:2]) == given[:2]
     late = [Method("late", ReplayConfig((4, 5), 1, trust=0.5))]

@@ -21,7 +21,7 @@ IMAGES = 10
 SHIFTED = Plan(
     suite="coco-o",
     task="detection",
-    methods=(parse_method("baseline"), parse_method("gramloop").placed(40)),
+    methods=(parse_method("baseline"), parse_method("gramloop").with_window(40)),
     conditions=dict.fromkeys(DOMAINS, IMAGES),
     shards=1,
     categories={1: "thing"},
@@ -103,7 +103,7 @@ def test_one_sentence_says_why_it_is_not_known(shifted: Store, tmp_path: Path):
         (replace(CLEAN, model=replace(CLEAN.model, sizes={"short_side": 64})), "other sizes"),
         (replace(CLEAN, methods=CLEAN.methods[:1]), "has no method gramloop"),
         (
-            replace(CLEAN, methods=(CLEAN.methods[0], parse_method("gramloop").placed(24))),
+            replace(CLEAN, methods=(CLEAN.methods[0], parse_method("gramloop").with_window(24))),
             "the method gramloop has other settings",
         ),
     ],

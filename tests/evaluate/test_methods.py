@@ -81,7 +81,7 @@ def test_settings_files_are_read(tmp_path):
 
 
 def test_nested_settings_survive_the_plan_file():
-    method = Method("mine", NESTED).placed(12)
+    method = Method("mine", NESTED).with_window(12)
     assert Method.from_json("mine", json.loads(json.dumps(method.as_json()))) == method
     assert method.replay == NESTED
     with pytest.raises(GramLoopError, match="'windows' is no setting"):
@@ -90,7 +90,7 @@ def test_nested_settings_survive_the_plan_file():
 
 @pytest.mark.parametrize("name", REPLAYS)
 def test_methods_survive_the_plan_file(name):
-    method = parse_method(name).placed(40)
+    method = parse_method(name).with_window(40)
     assert method.replay is not None
     assert method.replay.window == (21, 23)
     assert Method.from_json(name, json.loads(json.dumps(method.as_json()))) == method

@@ -44,7 +44,7 @@ from gramloop.tasks.maps import ReplayMaps
 PLAN = Plan(
     suite="scenes-c",
     task="semantic",
-    methods=(parse_method("baseline"), parse_method("gramloop").placed(12)),
+    methods=(parse_method("baseline"), parse_method("gramloop").with_window(12)),
     conditions={"fog/3": 5},
     shards=2,
     categories={0: "sky", 1: "tree", 2: "car"},

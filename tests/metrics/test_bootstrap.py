@@ -90,9 +90,9 @@ def test_the_documented_stream_and_order() -> None:
     [
         (0.01, 0.2, "helps"),
         (-0.2, -0.01, "hurts"),
-        (-0.1, 0.1, "cannot be told"),
-        (0.0, 0.2, "cannot be told"),
-        (-0.2, 0.0, "cannot be told"),
+        (-0.1, 0.1, "inconclusive"),
+        (0.0, 0.2, "inconclusive"),
+        (-0.2, 0.0, "inconclusive"),
     ],
 )
 def test_verdicts(low: float, high: float, words: str) -> None:

@@ -149,7 +149,7 @@ def test_figures_have_words_and_their_printed_size(parsed: Parsed):
 
 def test_an_interval_wears_the_colour_of_its_verdict(page: str):
     """An interval of few units may leave out zero and still decide nothing."""
-    unsure = Verdict("s", "m", "cannot be told", Interval(0.2, 0.1, 0.3), "Too few families.")
+    unsure = Verdict("s", "m", "inconclusive", Interval(0.2, 0.1, 0.3), "Too few families.")
     drawn = render(Document("t", "", (unsure,), (), ()))
     assert re.findall(r'class="interval (\w+)"', drawn) == ["open"]
     assert re.findall(r'class="interval (\w+)"', page)[:2] == ["gain", "loss"]

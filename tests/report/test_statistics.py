@@ -33,7 +33,7 @@ def test_over_families_with_all_their_severities(tmp_path: Path) -> None:
 def test_over_images_with_all_their_shifted_versions(tmp_path: Path) -> None:
     run = one_run(tmp_path / "r")
     told: list[str] = []
-    (gain,) = gains_of([run], "images", replicates=500, told=told.append)
+    (gain,) = gains_of([run], "images", replicates=500, on_progress=told.append)
     stacks = [
         np.stack([counts_of(run.tables(key), method) for key in CONDITIONS])
         for method in ("baseline", "gramloop")
@@ -77,7 +77,7 @@ def test_one_family_has_no_interval_and_says_why(tmp_path: Path) -> None:
     assert gain.interval is None
     assert gain.points is not None
     said = verdict_of(gain)
-    assert said.words == "cannot be told"
+    assert said.words == "inconclusive"
     assert "fog is the only shift family, and one family says nothing of others" in said.sentence
 
 
@@ -98,7 +98,7 @@ def test_clean_images_have_no_families(tmp_path: Path) -> None:
 def test_the_corrected_interval_decides_where_the_other_covers_too_little(tmp_path: Path) -> None:
     gain = Gain(one_run(tmp_path / "r"), "gramloop", 0.4, "families", Interval(0.4, 0.1, 0.7, units=3))
     assert gain.coverage == pytest.approx(0.749, abs=0.001)
-    assert gain.words == "cannot be told"
+    assert gain.words == "inconclusive"
     assert "by which the verdict goes" in verdict_of(gain).sentence
     many = replace(gain, interval=Interval(0.4, 0.02, 0.78, units=15))
     assert many.words == "helps"
@@ -113,4 +113,4 @@ def test_equal_methods_cannot_be_told_apart(tmp_path: Path) -> None:
         tmp_path / "r", make_plan(), lambda condition, method, place: pixels(condition, "same", place)
     )
     (gain,) = gains_of(gather([tmp_path / "r"]).runs)
-    assert (gain.points, gain.words) == (0, "cannot be told")
+    assert (gain.points, gain.words) == (0, "inconclusive")

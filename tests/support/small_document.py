@@ -52,7 +52,7 @@ def small_document() -> Document:
                 "scenes-c", "gramloop", "helps", Interval(0.12, 0.03, 0.2), "On scenes-c gramloop helps."
             ),
             Verdict("mine-c", "gramloop", "hurts", Interval(-0.4, -0.5, -0.3), "On mine-c gramloop hurts."),
-            Verdict("coco-o", "ungated", "cannot be told", None, "One condition says nothing of others."),
+            Verdict("coco-o", "ungated", "inconclusive", None, "One condition says nothing of others."),
         ),
         warnings=("3 images could not be decoded <b>at all</b>.",),
         sections=(

@@ -110,7 +110,7 @@ def test_a_space_of_nothing():
 def test_a_replay_may_end_at_the_next_block_that_the_head_reads() -> None:
     space = Space({"window": [(1, 1), (2, 3), (7, 8), (9, 10)], "until": [None, "tap"]})
     found = {(one.window, one.until) for one in space.candidates(12, taps=(2, 5, 8, 11))}
-    ends = {((1, 1), 2), ((2, 3), 5), ((7, 8), 8)}  # behind block 8 only the last tap is left: to the end
+    ends = {((1, 1), 2), ((2, 3), 5), ((7, 8), 8)}  # after block 8 only the last tap is left: to the end
     assert found == {(window, None) for window in space.values["window"]} | ends
     with pytest.raises(GramLoopError, match="a head that tells which blocks it reads"):
         Space({"until": ["tap"]}).candidates(12)

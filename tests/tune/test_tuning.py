@@ -42,7 +42,7 @@ def test_the_true_best_is_found_within_the_budget(noise):
     assert 1000 - 15 <= Counting.count <= 1000  # less than one more image of the decision is left over
     words = {part.name: part.word for part in found.outcome.parts}
     assert words["searched families"] == words["other families"] == "helps"
-    assert words["clean"] == "cannot be told"
+    assert words["clean"] == "inconclusive"
 
 
 def chosen_of_noise(seeds):
@@ -133,7 +133,9 @@ def test_a_killed_search_goes_on_to_the_same_bytes(tmp_path, workers):
     search = plan_search(lawful_subject(Lawful(peak, noise=0.02), images=24, families=4), SPACE, 400, CALM)
     run(search, tmp_path / "whole")
     trials = tmp_path / "killed" / TRIALS
-    script = SLOWLY.format(here=str(Path(__file__).parent), support=str(Path(__file__).parents[1] / "support"))
+    script = SLOWLY.format(
+        here=str(Path(__file__).parent), support=str(Path(__file__).parents[1] / "support")
+    )
     process = subprocess.Popen(
         [sys.executable, "-c", script, str(tmp_path / "killed"), str(workers)], start_new_session=True
     )

@@ -6,7 +6,7 @@ from scipy import stats
 
 from gramloop.metrics.coco_ap import average_precision
 from gramloop.metrics.miou import mean_iou
-from gramloop.tune.search.split import Placed
+from gramloop.tune.search.split import Sample
 from gramloop.tune.search.subject import Bench, Job
 from gramloop.tune.search.worth import Measured, Worth, _combined, boxes_of, truth_of, worth
 from laws import Lawful, lawful_subject, nothing
@@ -24,7 +24,7 @@ def measured(rng: np.random.Generator, images: int) -> list[Measured]:
             versions.append(
                 {"counts": [right.tolist(), (right + rng.integers(0, 30, 3)).tolist(), truth.tolist()]}
             )
-        found.append(Measured(Placed(number, str(number), number), *versions, None, 6))
+        found.append(Measured(Sample(number, str(number), number), *versions, None, 6))
     return found
 
 
@@ -33,7 +33,7 @@ def score(each: list[Measured], version: str) -> float:
 
 
 def gain(cells: dict[str, list[Measured]], left_out: int | None = None, folds: int = 5) -> float:
-    each = [[one for one in row if one.placed.unit % folds != left_out] for row in cells.values()]
+    each = [[one for one in row if one.sample.unit % folds != left_out] for row in cells.values()]
     return float(np.mean([score(row, "replayed") - score(row, "ordinary") for row in each]))
 
 
@@ -86,7 +86,7 @@ def test_a_setting_that_changes_nothing_is_worth_nothing():
     for key, ids in subject.images.items():
         for place, image_id in enumerate(ids):
             result = bench.run(Job(key, place, image_id, (0,), (ReplayConfig(window=(1, 1)),)))
-            one = Measured(Placed(place, image_id, place), result["ordinary"], result["replayed"][0], None, 6)
+            one = Measured(Sample(place, image_id, place), result["ordinary"], result["replayed"][0], None, 6)
             cells.setdefault(key, []).append(one)
     found = worth("semantic", CLASSES, cells)
     assert (found.gain, found.error, found.clean) == (0.0, 0.0, 0.0)
@@ -112,7 +112,7 @@ def test_detections_are_scored_as_coco_does():
             }
             for spread in (6.0, 2.0)
         ]
-        each.append(Measured(Placed(number, str(number), number), *versions, truth, 6))
+        each.append(Measured(Sample(number, str(number), number), *versions, truth, 6))
     found = worth("detection", (1, 2), {"fog/3": each, "snow/3": each})
     ap = [
         average_precision(truth_of(each, (1, 2)), boxes_of(each, version)).ap

@@ -69,9 +69,13 @@ def _document(args: argparse.Namespace, progress: Progress) -> Document:
     step = _step(progress, "reading", count_conditions(args.results))
     gathered = gather(args.results, step)
     total = count_resamplings(gathered.runs) if args.bootstrap == "images" else None
-    gains = gains_of(gathered.runs, args.bootstrap, told=_step(progress, "resampling", total))
+    gains = gains_of(gathered.runs, args.bootstrap, on_progress=_step(progress, "resampling", total))
     drawn = draw_all(
-        gathered, args.exemplar, not args.no_pdf, gains=gains, told=_step(progress, "drawing figures", None)
+        gathered,
+        args.exemplar,
+        not args.no_pdf,
+        gains=gains,
+        on_progress=_step(progress, "drawing figures", None),
     )
     return make_document(gathered, gains, drawn.pictures, drawn.remarks)
 

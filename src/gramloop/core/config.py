@@ -83,7 +83,7 @@ class ReplayConfig:
         None, the published method, trusts any drift.
     adaptive: an `Adaptive` rule that decides per image whether to replay; None replays every image.
     matched_to: of strength "matched" only: the strength of the Gram gate whose mean is taken.
-    until: the last block whose output shows the replay; the blocks behind it go on from the ordinary state, so
+    until: the last block whose output shows the replay; the blocks after it go on from the ordinary state, so
         that a head on several blocks sees refined early features beside ordinary late ones. None: to the end.
     """
 

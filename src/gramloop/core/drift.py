@@ -49,7 +49,7 @@ class GramAnchor:
 
         Subtracting rounded unit vectors would cost three digits of D. Written with the step P1 - P0
         and the change of the inverse lengths, every term is as small as D itself, as long as the step
-        does not change a patch's length by orders of magnitude (behind a norm it cannot).
+        does not change a patch's length by orders of magnitude (after a norm it cannot).
         """
         inverse1 = _inverse_length(P1)
         D = (P1 - self._P0).mul_(inverse1.float())

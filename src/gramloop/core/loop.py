@@ -18,7 +18,7 @@ from gramloop.core.call import BlockCall, states_of, with_states
 from gramloop.core.config import PAPER_DEPTH, ReplayConfig, ReplaySettings, Route, default_window, route
 from gramloop.core.hosts import Host, PatchGrid, find_host
 from gramloop.core.known import known_setting
-from gramloop.core.replay import Masks, Probe, Replay, States, passed_over
+from gramloop.core.replay import Masks, Probe, Replay, States, all_skipped
 from gramloop.core.settings import read_replay
 from gramloop.core.signals import length, share, spread, step
 from gramloop.core.trace import Trace
@@ -168,7 +168,7 @@ class Loop:
 
     @property
     def _resumes(self) -> bool:
-        """Whether the host goes on from the ordinary state behind ``until``."""
+        """Whether the host goes on from the ordinary state after ``until``."""
         return self.config.replays > 0 and self.place.until < self.place.last
 
     def _register(self) -> None:
@@ -207,7 +207,7 @@ class Loop:
         return None if refined is None else with_states(output, refined)
 
     def _before_resumed(self, block: nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
-        """The first block behind ``until`` is given the ordinary state."""
+        """The first block after ``until`` is given the ordinary state."""
         states, self._resumed = self._resumed, []
         return BlockCall.of(self.host, args, kwargs).given(states) if states else None
 
@@ -233,8 +233,8 @@ class Loop:
             self._call, self._window_end = call, Z
             return None
         shares, first = self._decide(call, Z)
-        if shares is not None and passed_over(shares):
-            self._pass_over(call, Z)
+        if shares is not None and all_skipped(shares):
+            self._skip(call, Z)
             return None
         self._run_ordinary_suffix(call, Z)
         refined = self._replay(call).at_window_end(Z, shares, first) if config.replays else None
@@ -264,17 +264,17 @@ class Loop:
             trace.signal = signal
         return [share(rule, signal) for signal in signals], proposal
 
-    def _pass_over(self, call: BlockCall, Z: States) -> None:
+    def _skip(self, call: BlockCall, Z: States) -> None:
         """No image is replayed: the host's own suffix is the ordinary pass, and the only one."""
         self._idle = True
         self.blocks_executed += call.executed
         if self.place.end in self._keep:
             self.ordinary[self.place.end] = call.as_output(Z)
         for trace, tokens in zip(self.traces, Z, strict=False):
-            trace.pass_over(tokens[:, self.host.prefix :], self.config.replays)
+            trace.skip(tokens[:, self.host.prefix :], self.config.replays)
 
     def _run_ordinary_suffix(self, call: BlockCall, Z: States) -> None:
-        """The ordinary pass behind the window, as far as the probe or a kept block needs it."""
+        """The ordinary pass after the window, as far as the probe or a kept block needs it."""
         place = self.place
         kept = [index for index in self._keep if not self._resumes or index <= place.until]
         reach = max(

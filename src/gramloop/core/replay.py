@@ -95,9 +95,9 @@ class Replay:
             if replay == 0 and drift is not None and self._decides_by_drift:
                 shares = self._shares_by_drift(drift)
             Z = self._accept(Z, proposal, drift, shares)
-            if replay == 0 and self._decides_by_drift and shares is not None and passed_over(shares):
+            if replay == 0 and self._decides_by_drift and shares is not None and all_skipped(shares):
                 for trace, tokens in zip(self.traces, Z, strict=False):  # as many maps as any other image has
-                    trace.pass_over(tokens[:, self.chain.prefix :], self.config.replays - 1)
+                    trace.skip(tokens[:, self.chain.prefix :], self.config.replays - 1)
                 break
         return Z
 
@@ -150,7 +150,7 @@ class Replay:
         return self.config.gate == "none" and self.config.trust is None
 
 
-def passed_over(shares: list[Tensor]) -> bool:
+def all_skipped(shares: list[Tensor]) -> bool:
     """Whether no image of the batch is to be replayed; inside a compiled graph that cannot be asked."""
     return not torch.compiler.is_compiling() and not any(bool(each.any()) for each in shares)
 

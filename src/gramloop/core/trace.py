@@ -43,7 +43,7 @@ class Trace:
         self.displacement.append(self.as_map(torch.linalg.vector_norm(step.float(), dim=-1)))
         self.not_finite.append((~drift.isfinite()).sum(1))
 
-    def pass_over(self, patches: Tensor, replays: int) -> None:
+    def skip(self, patches: Tensor, replays: int) -> None:
         """Keep that adaptive replay proposed nothing in so many replays of these patches, (B, N, C): zeros."""
         nothing = torch.zeros(patches.shape[:2], device=patches.device)
         for _ in range(replays):

@@ -18,14 +18,14 @@ TITLE = "Gram-gated replay on the embedded model"
 
 
 def make_report(
-    experiment: Experiment, folder: Path, told: Callable[[str], None] = lambda _: None
+    experiment: Experiment, folder: Path, on_progress: Callable[[str], None] = lambda _: None
 ) -> tuple[Path, list[Gain]]:
     """Write the report; the page, and the gains with their intervals over images.
 
-    ``told`` hears what is being done.
+    ``on_progress`` hears what is being done.
     """
-    gathered = gather([part.folder for part in experiment.parts], told)
-    gains = gains_of(gathered.runs, "images", replicates=REPLICATES, told=told)
-    drawn = draw_all(gathered, (), False, gains, told)
+    gathered = gather([part.folder for part in experiment.parts], on_progress)
+    gains = gains_of(gathered.runs, "images", replicates=REPLICATES, on_progress=on_progress)
+    drawn = draw_all(gathered, (), False, gains, on_progress)
     document = make_document(gathered, gains, drawn.pictures, drawn.remarks)
-    return write_report(replace(document, title=TITLE), folder, told), gains
+    return write_report(replace(document, title=TITLE), folder, on_progress), gains

@@ -90,8 +90,8 @@ def evaluate(
     with locked(folder):
         store = begin(folder, plan)
         progress = look(store)
-        told = tuple(_put_right(store, unit, problem) for unit, problem in progress.rejected)
-        for sentence in told:
+        sentences = tuple(_put_right(store, unit, problem) for unit, problem in progress.rejected)
+        for sentence in sentences:
             watcher.rejected(sentence)
         for done in progress.stored:
             watcher.found(done)
@@ -103,7 +103,7 @@ def evaluate(
         results = collect(store)
         write_results(store, results)
     failures = tuple((one.condition, failure) for one in results.conditions for failure in one.failures)
-    return Outcome(results, told, failures)
+    return Outcome(results, sentences, failures)
 
 
 def _put_right(store: Store, unit: Unit, problem: UnusableFile) -> str:

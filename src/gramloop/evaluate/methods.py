@@ -40,7 +40,7 @@ class Method:
         if (self.name == BASELINE) != (self.replay is None):
             raise GramLoopError(f"the method without a replay, and only that one, is called {BASELINE}")
 
-    def placed(self, depth: int) -> Method:
+    def with_window(self, depth: int) -> Method:
         """The same with its window spelled out, so that no later default can change what was run."""
         if self.replay is None:
             return self

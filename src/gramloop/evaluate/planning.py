@@ -75,9 +75,9 @@ def plan_and_model(request: Request) -> tuple[Plan, Loaded]:
     )
     opened = _open(request)
     loaded = load_predictor(request.task, model)
-    placed: list[Method] = [method.placed(loaded.depth) for method in methods]
+    chosen: list[Method] = [method.with_window(loaded.depth) for method in methods]
     if request.diagnostics:
-        placed = with_companions(placed)
+        chosen = with_companions(chosen)
     counts: dict[str, int] = {}
     categories: dict[int, str] = {}
     fingerprints = {} if opened.clean is None else {CLEAN: fingerprint(opened.clean)}
@@ -94,7 +94,7 @@ def plan_and_model(request: Request) -> tuple[Plan, Loaded]:
     plan = Plan(
         suite=request.suite,
         task=request.task,
-        methods=tuple(placed),
+        methods=tuple(chosen),
         conditions=counts,
         shards=request.shards or max(1, -(-max(counts.values()) // SHARD)),
         categories=categories,

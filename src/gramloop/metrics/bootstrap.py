@@ -29,7 +29,7 @@ ROWS_AT_ONCE = 250  # replicates held in memory together
 
 Weights = NDArray[np.int64]  # (replicates, images): how often each image was drawn
 Delta = Callable[[Weights], NDArray[np.float64]]  # (replicates,): the paired difference of each draw
-Verdict = Literal["helps", "hurts", "cannot be told"]
+Verdict = Literal["helps", "hurts", "inconclusive"]
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ def verdict(interval: Interval) -> Verdict:
     """What an interval says of a gain, in plain words; of two or three families it says little."""
     if interval.low > 0:
         return "helps"
-    return "hurts" if interval.high < 0 else "cannot be told"
+    return "hurts" if interval.high < 0 else "inconclusive"
 
 
 def cluster_bootstrap(

@@ -27,7 +27,7 @@ class Verdict:
 
     suite: str
     method: str
-    words: str  # helps, hurts, cannot be told
+    words: str  # helps, hurts, inconclusive
     interval: Interval | None
     sentence: str
 

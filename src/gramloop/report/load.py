@@ -144,16 +144,16 @@ class Gathered:
     warnings: tuple[str, ...] = ()
 
 
-Told = Callable[[str], None]  # called with the name of each condition that has been read
+OnProgress = Callable[[str], None]  # called with the name of each condition that has been read
 
 
-def gather(folders: Sequence[Path], told: Told = lambda _: None) -> Gathered:
+def gather(folders: Sequence[Path], on_progress: OnProgress = lambda _: None) -> Gathered:
     """Read results folders; a folder of results folders stands for those inside."""
     places = find_results(folders)
     plans = [read_plan(place / PLAN) for place in places]
     _refuse_twice(places, plans)
     runs = [
-        _read(name, place, plan, told)
+        _read(name, place, plan, on_progress)
         for name, place, plan in zip(_names(places, plans), places, plans, strict=True)
     ]
     groups, reasons = _grouped(runs)
@@ -209,7 +209,7 @@ def _names(places: Sequence[Path], plans: Sequence[Plan]) -> list[str]:
     return names
 
 
-def _read(name: str, folder: Path, plan: Plan, told: Told) -> Run:
+def _read(name: str, folder: Path, plan: Plan, on_progress: OnProgress) -> Run:
     store = Store(folder, plan)
     cells: list[Measured] = []
     missing: dict[str, str] = {}
@@ -229,7 +229,7 @@ def _read(name: str, folder: Path, plan: Plan, told: Told) -> Run:
             cells.append(measure(plan, key, units))
         else:
             missing[key] = "; ".join([f"{len(units)} of {len(wanted)} units are stored", *damage])
-        told(f"{name} {key}")
+        on_progress(f"{name} {key}")
     return Run(name, folder, plan, tuple(cells), missing)
 
 
@@ -284,30 +284,30 @@ def _grouped(runs: Sequence[Run]) -> tuple[tuple[tuple[Run, ...], ...], list[str
 
 
 def _warnings(run: Run) -> list[str]:
-    told = []
+    sentences = []
     if run.missing:
         listed = _some([f"{key} ({why})" for key, why in run.missing.items()], 6)
-        told.append(
+        sentences.append(
             f"{run.name} is not complete, so it has no mean: {len(run.missing)} of "
             f"{len(run.plan.conditions)} conditions are missing: {listed}."
         )
     if run.unscored:
-        told.append(f"{run.name} has no score for {_some(run.unscored, 6)}, so it has no mean.")
+        sentences.append(f"{run.name} has no score for {_some(run.unscored, 6)}, so it has no mean.")
     lost = [(cell.condition.key, failure) for cell in run.cells for failure in cell.failures]
     if lost:
         listed = _some([f"{failure.image_id} in {key} ({failure.reason})" for key, failure in lost], 4)
-        told.append(f"{run.name}: {len(lost)} images count for no method: {listed}.")
+        sentences.append(f"{run.name}: {len(lost)} images count for no method: {listed}.")
     expected, planned = {condition.key for condition in run.suite.conditions}, set(run.plan.conditions)
     if left_out := len(expected - planned):
-        told.append(
+        sentences.append(
             f"{run.name} covers {len(expected & planned)} of the suite's {len(expected)} conditions; "
             f"its means are over these, and {left_out} were not asked for."
         )
     if run.unlabelled:
-        told.append(f"{run.name}: the labels never hold {_some(run.unlabelled, 8)}.")
+        sentences.append(f"{run.name}: the labels never hold {_some(run.unlabelled, 8)}.")
     if BASELINE not in run.methods:
-        told.append(f"{run.name} was run without the baseline, so it has no gains.")
-    return told
+        sentences.append(f"{run.name} was run without the baseline, so it has no gains.")
+    return sentences
 
 
 def _some(words: Sequence[str], limit: int) -> str:

@@ -62,8 +62,8 @@ class Gain:
 
     @property
     def words(self) -> str:
-        """helps, hurts, cannot be told."""
-        return "cannot be told" if self.deciding is None else verdict(self.deciding)
+        """helps, hurts, cannot be on_progress."""
+        return "cannot be on_progress" if self.deciding is None else verdict(self.deciding)
 
 
 def gains_of(
@@ -72,9 +72,9 @@ def gains_of(
     *,
     replicates: int = REPLICATES,
     seed: int = SEED,
-    told: Callable[[str], None] = lambda _: None,
+    on_progress: Callable[[str], None] = lambda _: None,
 ) -> list[Gain]:
-    """The gain of every method over the baseline, run by run; ``told`` hears of every condition resampled."""
+    """The gain of every method over the baseline, run by run; ``on_progress`` hears of every condition resampled."""
     found = []
     for run in runs:
         for method in run.replays:
@@ -82,11 +82,11 @@ def gains_of(
             points = None if ordinary is None or replayed is None else replayed - ordinary
             if points is None:
                 found.append(Gain(run, method, None, over, None, _incomplete(run)))
-                told(f"{run.name} {method}")
+                on_progress(f"{run.name} {method}")
             elif over == "families":
                 found.append(_over_families(run, method, points, replicates, seed))
             else:
-                found.append(_over_images(run, method, points, replicates, seed, told))
+                found.append(_over_images(run, method, points, replicates, seed, on_progress))
     return found
 
 
@@ -113,7 +113,7 @@ def _over_families(run: Run, method: str, points: float, replicates: int, seed: 
 
 
 def _over_images(
-    run: Run, method: str, points: float, replicates: int, seed: int, told: Callable[[str], None]
+    run: Run, method: str, points: float, replicates: int, seed: int, on_progress: Callable[[str], None]
 ) -> Gain:
     """Images drawn with all their shifted versions; images of domains, each domain's own."""
     chosen = [cell for cell in run.cells if cell.condition.name != "clean"] or list(run.cells)
@@ -131,7 +131,7 @@ def _over_images(
         own_seed = seed if shared else seed + index
         draws.append(image_draws(delta, len(among), replicates=replicates, seed=own_seed))
         images = len(among) if shared else images + len(among)
-        told(f"{run.name} {method} {cell.condition}")
+        on_progress(f"{run.name} {method} {cell.condition}")
     return Gain(run, method, points, "images", mean_interval(draws, images))
 
 
@@ -191,12 +191,14 @@ def _caution(gain: Gain) -> str:
     plain, corrected, share = gain.interval, gain.corrected, gain.coverage
     if plain is None or corrected is None or share is None or round(share, 2) >= plain.level:
         return ""
-    told = f"; drawn from so few it covers about {share:.0%}, and corrected for that it is {_ends(corrected)}"
+    words = (
+        f"; drawn from so few it covers about {share:.0%}, and corrected for that it is {_ends(corrected)}"
+    )
     if verdict(plain) == verdict(corrected):
-        return told
+        return words
     if gain.deciding is plain:
-        return f"{told}, which no longer leaves out zero: take the verdict with care"
-    return f"{told}, by which the verdict goes"
+        return f"{words}, which no longer leaves out zero: take the verdict with care"
+    return f"{words}, by which the verdict goes"
 
 
 def _ends(interval: Interval) -> str:

@@ -31,13 +31,15 @@ def report_files(document: Document) -> dict[str, Callable[[], bytes]]:
     return files
 
 
-def write_report(document: Document, folder: Path, told: Callable[[str], None] = lambda _: None) -> Path:
+def write_report(
+    document: Document, folder: Path, on_progress: Callable[[str], None] = lambda _: None
+) -> Path:
     """Write all files and return the page; files of an earlier report that this one lacks are removed."""
     files = report_files(document)
     check_folder(folder)
     for name, make in files.items():
         write_whole(folder / name, make())
-        told(name)
+        on_progress(name)
     for place in (TABLES, FIGURES):
         for path in (folder / place).glob("*"):
             if f"{place}/{path.name}" not in files and path.suffix in (".md", ".csv", ".tex", ".png", ".pdf"):

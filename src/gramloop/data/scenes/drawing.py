@@ -49,7 +49,7 @@ class _Layer:
 
 
 @dataclass(frozen=True)
-class _Placed:
+class _SceneObject:
     kind: int
     top: int
     left: int
@@ -69,10 +69,10 @@ def scene(index: int, size: int = 192, split: str = "train", seed: int = 0) -> S
     layers, horizon = _lay_out(rng, size)
     image, labels = _paint_stuff(rng, layers, size)
     owner = np.zeros((size, size), np.uint8)
-    placed = _place_things(rng, layers, labels, horizon, size)
-    for number, thing in enumerate(placed, start=1):
+    objects = _place_things(rng, layers, labels, horizon, size)
+    for number, thing in enumerate(objects, start=1):
         _paint_thing(image, owner, labels, thing, number, light)
-    return _finish(rng, image, labels, owner, placed)
+    return _finish(rng, image, labels, owner, objects)
 
 
 def _seed_of(index: int, split: str, seed: int) -> int:
@@ -128,8 +128,8 @@ def _paint_stuff(rng: np.random.Generator, layers: list[_Layer], size: int) -> t
 
 def _place_things(
     rng: np.random.Generator, layers: list[_Layer], labels: Array, horizon: float, size: int
-) -> list[_Placed]:
-    placed: list[_Placed] = []
+) -> list[_SceneObject]:
+    objects: list[_SceneObject] = []
     wanted = int(rng.integers(2, 7))
     for _ in range(3 * wanted):
         foot = rng.uniform(horizon + 0.06, 0.97)
@@ -145,17 +145,17 @@ def _place_things(
         height, width = (
             round(side * scale) for side in (SHAPES[THINGS[kind]].height, SHAPES[THINGS[kind]].width)
         )
-        thing = _Placed(
+        thing = _SceneObject(
             kind, round(foot * size) - height, round(centre * size - width / 2), height, width, seed
         )
-        if all(_overlap(thing, other) < 0.35 for other in placed):
-            placed.append(thing)
-        if len(placed) == wanted:
+        if all(_overlap(thing, other) < 0.35 for other in objects):
+            objects.append(thing)
+        if len(objects) == wanted:
             break
-    return sorted(placed, key=lambda thing: thing.top + thing.height)
+    return sorted(objects, key=lambda thing: thing.top + thing.height)
 
 
-def _overlap(a: _Placed, b: _Placed) -> float:
+def _overlap(a: _SceneObject, b: _SceneObject) -> float:
     width = min(a.left + a.width, b.left + b.width) - max(a.left, b.left)
     height = min(a.top + a.height, b.top + b.height) - max(a.top, b.top)
     if width <= 0 or height <= 0:
@@ -164,7 +164,7 @@ def _overlap(a: _Placed, b: _Placed) -> float:
 
 
 def _paint_thing(
-    image: Array, owner: Array, labels: Array, thing: _Placed, number: int, light: float
+    image: Array, owner: Array, labels: Array, thing: _SceneObject, number: int, light: float
 ) -> None:
     size = len(image)
     _cast_shadow(image, thing, light)
@@ -183,7 +183,7 @@ def _paint_thing(
     labels[target][alpha >= 0.5] = len(STUFF) + 1 + thing.kind
 
 
-def _cast_shadow(image: Array, thing: _Placed, light: float) -> None:
+def _cast_shadow(image: Array, thing: _SceneObject, light: float) -> None:
     size = len(image)
     reach, half = 0.25 * thing.width, 0.5 * thing.width
     x, y = thing.left + half - np.sign(light) * reach, thing.top + 0.97 * thing.height
@@ -199,15 +199,15 @@ def _cast_shadow(image: Array, thing: _Placed, light: float) -> None:
 
 
 def _finish(
-    rng: np.random.Generator, image: Array, labels: Array, owner: Array, placed: list[_Placed]
+    rng: np.random.Generator, image: Array, labels: Array, owner: Array, objects: list[_SceneObject]
 ) -> Scene:
     tint = 0.94 + 0.1 * hsv(rng.uniform(0.05, 0.65), 0.6, 1.0)
     image *= (tint * rng.uniform(0.85, 1.08)).astype(np.float32)
     pixels = cv2.convertScaleAbs(np.clip(image, 0, 1), alpha=255)
-    visible = [number for number in range(1, len(placed) + 1) if (owner == number).any()]
+    visible = [number for number in range(1, len(objects) + 1) if (owner == number).any()]
     masks = (
         np.stack([owner == number for number in visible]) if visible else np.zeros((0, *owner.shape), bool)
     )
     boxes = np.array([cv2.boundingRect(mask.astype(np.uint8)) for mask in masks], np.int64).reshape(-1, 4)
-    categories = np.array([placed[number - 1].kind for number in visible], np.int64)
+    categories = np.array([objects[number - 1].kind for number in visible], np.int64)
     return Scene(pixels, labels, boxes, categories, masks)

@@ -60,14 +60,14 @@ def _in_processes(job: Job, workers: int) -> Iterator[Done]:
     pool = ProcessPoolExecutor(
         workers, context, _start_worker, (job.plan, Store(job.folder, job.plan), shared)
     )
-    told = 0
+    reported = 0
     try:
         pending: set[Future[Done]] = {pool.submit(_run_unit, unit) for unit in job.units}
         while pending:
             finished, pending = wait(pending, timeout=_POLL, return_when=FIRST_COMPLETED)
             images = shared.images.value
-            job.on_images(images - told)
-            told = images
+            job.on_images(images - reported)
+            reported = images
             for future in finished:
                 yield future.result()
     except BrokenProcessPool as error:

@@ -21,7 +21,7 @@ from gramloop.report.figures.style import (
     ORANGE,
     Drawn,
     Sheet,
-    spoken,
+    display_name,
     styled,
     words_width,
 )
@@ -79,7 +79,7 @@ def gram_consistency(data: Consistency, width: float = COLUMN) -> Drawn:
 
 def _draw(data: Consistency, width: float) -> Any:
     order = np.argsort(data.gated, kind="stable")
-    labels = [spoken(data.names[index]) for index in order]
+    labels = [display_name(data.names[index]) for index in order]
     margin = max(words_width(label, 6.5) for label in labels) + 0.12
     rows = len(labels)
     sheet = Sheet(width, _TOP + _ROW * rows + _FOOT)

@@ -18,7 +18,7 @@ from gramloop.report.figures.exemplars import choose, parse
 from gramloop.report.figures.heat import Gains, severity_heat
 from gramloop.report.figures.kept import UNITS, Images, KeptImage, kept_images
 from gramloop.report.figures.qualitative import qualitative
-from gramloop.report.figures.style import Drawn, spoken
+from gramloop.report.figures.style import Drawn, display_name
 from gramloop.report.load import Gathered, Run
 from gramloop.report.statistics import Gain, gains_of
 
@@ -32,7 +32,7 @@ SEVERITY, CONSISTENCY, COST, DIAGNOSTIC, PREDICTIONS = (
 SECTIONS = (SEVERITY, COST, CONSISTENCY, DIAGNOSTIC, PREDICTIONS)
 _SHOWN_FIRST = ("impulse_noise", "impulse")  # the diagnostic's shift, as in the paper, where it was evaluated
 _MOST_ROWS = 6
-Told = Callable[[str], None]  # called with the title of each figure that is about to be drawn
+OnProgress = Callable[[str], None]  # called with the title of each figure that is about to be drawn
 
 
 @dataclass
@@ -55,7 +55,7 @@ def draw_all(
     exemplars: Sequence[str] = (),
     pdf: bool = True,
     gains: Sequence[Gain] | None = None,
-    told: Told = lambda _: None,
+    on_progress: OnProgress = lambda _: None,
 ) -> Pictures:
     """Every figure that the results allow.
 
@@ -63,7 +63,7 @@ def draw_all(
     pdf: draw each also for paper.
     gains: intervals that were computed already.
     """
-    drawn = _Drawing(pdf, told)
+    drawn = _Drawing(pdf, on_progress)
     wanted = [parse(text) for text in exemplars]
     known = gains if gains is not None else gains_of(gathered.runs)
     for group in gathered.groups:
@@ -85,9 +85,9 @@ def draw_all(
 
 
 class _Drawing:
-    def __init__(self, pdf: bool, told: Told) -> None:
+    def __init__(self, pdf: bool, on_progress: OnProgress) -> None:
         self.result = Pictures()
-        self._pdf, self._told = pdf, told
+        self._pdf, self._on_progress = pdf, on_progress
 
     def suites(self, group: Sequence[Run]) -> None:
         """Gains by suite and severity, where there are several suites to compare."""
@@ -172,7 +172,7 @@ class _Drawing:
             return
         self._one(run, method, rows[-1], images, f"{run.key}-diagnostic")
         if len(rows) > 1:
-            name = spoken(rows[0].condition.name)
+            name = display_name(rows[0].condition.name)
             labels = [f"severity {image.condition.severity}" for image in rows]
             each = [
                 _diagnosed(image, method, images, label) for image, label in zip(rows, labels, strict=True)
@@ -207,7 +207,7 @@ class _Drawing:
             self._add(PREDICTIONS, f"{run.key}-predictions", _of(run, drawn))
 
     def _add(self, section: str, key: str, drawn: Drawn) -> None:
-        self._told(drawn.title)
+        self._on_progress(drawn.title)
         pdf = drawn.pdf() if self._pdf else None
         picture = Picture(key, drawn.title, drawn.caption, drawn.png(), pdf, drawn.alt)
         self.result.pictures.append((section, picture))

@@ -13,7 +13,16 @@ from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 
 from gramloop.errors import GramLoopError
-from gramloop.report.figures.style import COLUMN, GAIN_MAP, INK, Drawn, Sheet, spoken, styled, words_width
+from gramloop.report.figures.style import (
+    COLUMN,
+    GAIN_MAP,
+    INK,
+    Drawn,
+    Sheet,
+    display_name,
+    styled,
+    words_width,
+)
 
 _ROW, _GAP, _TOP, _FOOT = 0.165, 0.06, 0.30, 0.43  # inches
 _NARROW = 1.4  # inches of a lone column
@@ -72,7 +81,7 @@ def severity_heat(gains: Gains, width: float = COLUMN) -> Drawn:
 
 
 def _draw(gains: Gains, width: float) -> Any:
-    labels = [spoken(name) for name in gains.names]
+    labels = [display_name(name) for name in gains.names]
     several, many = len(gains.severities) > 1, len(gains.names) > 1
     margin = max(words_width(label, 6.5) for label in [*labels, _MACRO]) + 0.12
     if not several:
@@ -201,7 +210,7 @@ def _words(gains: Gains) -> tuple[str, str, str]:
 
 def _cell_name(gains: Gains, row: int, column: int) -> str:
     severity = gains.severities[column]
-    return spoken(gains.names[row]) + (f", severity {severity}" if severity else "")
+    return display_name(gains.names[row]) + (f", severity {severity}" if severity else "")
 
 
 def signed(value: float, digits: int) -> str:

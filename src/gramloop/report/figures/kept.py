@@ -20,7 +20,7 @@ from gramloop.metrics.miou import mean_iou
 from gramloop.report.figures.boxes import DetectionRow
 from gramloop.report.figures.matching import Annotated, Found, f1
 from gramloop.report.figures.qualitative import Row, SegmentationRow
-from gramloop.report.figures.style import spoken
+from gramloop.report.figures.style import display_name
 from gramloop.report.load import Run
 
 UNITS = {"semantic": "points of mIoU", "detection": "points of F1"}
@@ -39,7 +39,7 @@ class KeptImage:
     def place(self) -> str:
         """Where it is, in words."""
         severity = f" {self.condition.severity}" if self.condition.severity else ""
-        return f"{spoken(self.condition.name)}{severity} · image {self.image_id}"
+        return f"{display_name(self.condition.name)}{severity} · image {self.image_id}"
 
     def maps(self, method: str) -> KeptMaps | None:
         """The replay's maps."""

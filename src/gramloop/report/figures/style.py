@@ -154,7 +154,7 @@ def words_width(words: str, size: float) -> float:
     return float(path.get_extents().x1) / 72
 
 
-def spoken(name: str) -> str:
+def display_name(name: str) -> str:
     """A condition's name as one says it: ``gaussian_noise`` is gaussian noise, jpeg JPEG."""
     return name.replace("_", " ").replace("-", " ").replace("jpeg", "JPEG")
 

@@ -138,12 +138,12 @@ def _verdicts(verdicts: tuple[Verdict, ...]) -> Iterator[_VerdictView]:
     limit = reach(verdict.interval for verdict in verdicts)
     for verdict in verdicts:
         one, tone = verdict.interval, _TONES.get(verdict.words, "open")
-        drawing = Markup("") if one is None else bar(one, limit, tone, height=24, label=_spoken(one))
+        drawing = Markup("") if one is None else bar(one, limit, tone, height=24, label=_interval_words(one))
         numbers = "" if one is None else in_words(one)
         yield _VerdictView(verdict, tone, drawing, numbers, f"{limit:g}")
 
 
-def _spoken(interval: Interval) -> str:
+def _interval_words(interval: Interval) -> str:
     low, high, estimate = (
         f"{value:+.3f}".replace("-", MINUS) for value in (interval.low, interval.high, interval.estimate)
     )

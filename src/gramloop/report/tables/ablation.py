@@ -44,8 +44,8 @@ def _same_images(first: Run, second: Run) -> bool:
 
 def placement_table(run: Run, group: Sequence[Run]) -> Table | None:
     """The placement ablation of one suite, or None where it was not run."""
-    placed = placements(run, group)
-    if not placed:
+    found_places = placements(run, group)
+    if not found_places:
         return None
     clean = clean_coco_of(run, group)
     columns = (
@@ -61,7 +61,7 @@ def placement_table(run: Run, group: Sequence[Run]) -> Table | None:
     if BASELINE in run.methods:
         own = (robustness_of(run, clean)[BASELINE],) if clean else ()
         rows.append((ABSENT, ABSENT, BASELINE, ordinary, None, *own))
-    for name, replay, peer in placed:
+    for name, replay, peer in found_places:
         score = peer.score(name)
         gain = None if score is None or ordinary is None else score - ordinary
         robust = (robustness_of(peer, clean)[name],) if clean else ()

@@ -17,7 +17,7 @@ MACRO = "Macro mean"
 _NUMBERS = {1: "One", 2: "Two", 3: "Three", 4: "Four", 5: "Five"}
 
 
-def spoken(name: str) -> str:
+def display_name(name: str) -> str:
     """``gaussian_noise`` as it is read: Gaussian noise, JPEG compression."""
     words = name.replace("_", " ").replace("jpeg", "JPEG")
     return words[:1].upper() + words[1:]
@@ -68,7 +68,7 @@ def _means_table(
     run: Run, kind: str, title: str, caption: str, head: str, found: list[tuple[str, dict[str, float | None]]]
 ) -> Table:
     columns = (Column("name", head, "text"), *method_columns(run.methods))
-    rows = [(spoken(name), *method_cells(run.methods, scores)) for name, scores in found]
+    rows = [(display_name(name), *method_cells(run.methods, scores)) for name, scores in found]
     overall: dict[str, float | None] = {method: run.score(method) for method in run.methods}
     rows.append((MACRO, *method_cells(run.methods, overall)))
     notes = []

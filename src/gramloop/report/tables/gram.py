@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gramloop.report.load import Run
-from gramloop.report.tables.conditions import spoken
+from gramloop.report.tables.conditions import display_name
 from gramloop.report.tables.table import Cell, Column, Table, mark_best_of_rows
 
 RAW, UNIFORM, GATED = range(3)  # places of the trajectories
@@ -72,7 +72,7 @@ def consistency_table(found: Consistency) -> Table:
     )
     own, images = np.array(found.conditions), np.array(found.images)
     rows: list[tuple[Cell, ...]] = [
-        (spoken(name), int(images[own == name].sum()), *_ratios(sums))
+        (display_name(name), int(images[own == name].sum()), *_ratios(sums))
         for name, sums in found.families().items()
     ]
     rows.append(("All", int(images.sum()), *_ratios(found.sums.sum(axis=0))))

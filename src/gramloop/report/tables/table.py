@@ -23,7 +23,7 @@ class Column:
     kind: Kind = "number"
     digits: int = 2
     signed: bool = False  # gains: with their sign, and coloured by it
-    unit: str = ""  # said behind the number: "×", " GB"
+    unit: str = ""  # after the number: "×", " GB"
 
 
 @dataclass(frozen=True)

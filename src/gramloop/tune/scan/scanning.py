@@ -42,7 +42,7 @@ class Scan:
 
     drift_mean, drift_median: Gram drift of the first proposal at the last block, over the patches.
     step: its length at the window's end, relative to the state's; the median over the patches.
-    amplification: sqrt(drift_median) / step, what the blocks behind the window make of a step.
+    amplification: sqrt(drift_median) / step, what the blocks after the window make of a step.
     growth_2, growth_3, ...: drift of the second, third, ... ungated replay against the first.
     cosine: between first and second step; 1 walks on, -1 turns back.
     step_ratio: length of the second step against the first; below 1 the window contracts.

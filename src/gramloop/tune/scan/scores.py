@@ -53,12 +53,12 @@ def small_step(scan: Scan) -> NDArray[np.float64]:
 
 
 def small_drift_per_step(scan: Scan) -> NDArray[np.float64]:
-    """The blocks behind the window damp a step rather than amplify it."""
+    """The blocks after the window damp a step rather than amplify it."""
     return -_log(scan.typical("amplification"))
 
 
 def large_drift_per_step(scan: Scan) -> NDArray[np.float64]:
-    """The opposite: a step matters to the blocks behind."""
+    """The opposite: a step matters to the blocks after it."""
     return _log(scan.typical("amplification"))
 
 

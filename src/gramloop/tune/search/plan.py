@@ -12,12 +12,12 @@ from gramloop.core.config import ReplayConfig
 from gramloop.errors import GramLoopError
 from gramloop.tune.search.schedule import ETA, FINALISTS, Schedule, Stage, plan_schedule
 from gramloop.tune.search.space import Space
-from gramloop.tune.search.split import Placed, Split, family, split
+from gramloop.tune.search.split import Sample, Split, family, split
 from gramloop.tune.search.subject import Subject
 from gramloop.tune.search.worth import CLEAN
 
 LAYOUT = 1
-Cell = tuple[str, Placed]  # a condition, and an image of it
+Cell = tuple[str, Sample]  # a condition, and an image of it
 
 
 @dataclass(frozen=True)
@@ -97,15 +97,15 @@ class Search:
     def cells(self, part: str, images: int) -> list[Cell]:
         """The first images of a part, each under every condition of the part."""
         keys = self.conditions(part)
-        placed = self.split.images[part]
-        return [(key, placed[key][place]) for key in keys for place in range(images)]
+        samples = self.split.images[part]
+        return [(key, samples[key][place]) for key in keys for place in range(images)]
 
     def search_cells(self) -> list[Cell]:
         """All cells of the search, ordered so that any first few are of many images and many conditions."""
-        keys, placed = self.conditions("search"), self.split.images["search"]
+        keys, samples = self.conditions("search"), self.split.images["search"]
         many = _images(self.split, "search", keys)
         return [
-            (keys[(place + turn) % len(keys)], placed[keys[(place + turn) % len(keys)]][place])
+            (keys[(place + turn) % len(keys)], samples[keys[(place + turn) % len(keys)]][place])
             for turn in range(len(keys))
             for place in range(many)
         ]

@@ -24,7 +24,7 @@ TOGETHER = 16  # candidates of one job
 class Standing:
     """A candidate with its worth on some part of the data."""
 
-    number: int  # in the plan; the adaptive twin of a candidate has the numbers behind these
+    number: int  # in the plan; the adaptive twin of a candidate has the numbers after these
     config: ReplayConfig
     cost: float
     worth: Worth
@@ -122,12 +122,12 @@ class _Run:
         """
         found: dict[str, list[Measured]] = {}
         origin = self._twins.get(candidate, candidate)
-        for key, placed in cells:
-            row = self._table.get((key, placed.image_id))
+        for key, sample in cells:
+            row = self._table.get((key, sample.image_id))
             if row is not None:
                 itself = candidate in row["replayed"]
                 statistic, blocks = row["replayed"][candidate if itself else origin]
-                one = Measured(placed, row["ordinary"], statistic, row["truth"], blocks, row["signals"])
+                one = Measured(sample, row["ordinary"], statistic, row["truth"], blocks, row["signals"])
                 if not itself:
                     one = self._as_ruled(candidate, one)
                 found.setdefault(key, []).append(one)
@@ -208,9 +208,9 @@ class _Run:
         return worth(subject.task, subject.categories, self.measured(number, cells))
 
     def _job(self, cell: Cell, candidates: Sequence[int]) -> Job:
-        key, placed = cell
+        key, sample = cell
         configs = tuple(self._configs[number] for number in candidates)
-        return Job(key, placed.position, placed.image_id, tuple(candidates), configs)
+        return Job(key, sample.position, sample.image_id, tuple(candidates), configs)
 
     def _take(self, job: Job, result: Mapping[str, Any]) -> None:
         if "failed" in result:

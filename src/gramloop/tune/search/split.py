@@ -23,7 +23,7 @@ FOLDS = 8  # of images, at most
 
 
 @dataclass(frozen=True)
-class Placed:
+class Sample:
     """An image of one condition: its place among the condition's records, and the fold that it is in."""
 
     position: int
@@ -35,7 +35,7 @@ class Placed:
 class Split:
     """Parts of the images, and families that the search sees (``seen``) or not."""
 
-    images: Mapping[str, Mapping[str, tuple[Placed, ...]]]  # part: condition: images, in order of use
+    images: Mapping[str, Mapping[str, tuple[Sample, ...]]]  # part: condition: images, in order of use
     seen: tuple[str, ...]
     unseen: tuple[str, ...]
     block: int
@@ -44,8 +44,10 @@ class Split:
         """What decides the split, by checksum."""
         digest = hashlib.sha256()
         for part, conditions in self.images.items():
-            for key, placed in conditions.items():
-                digest.update(f"{part}\t{key}\t{[(one.position, one.image_id) for one in placed]}\n".encode())
+            for key, samples in conditions.items():
+                digest.update(
+                    f"{part}\t{key}\t{[(one.position, one.image_id) for one in samples]}\n".encode()
+                )
         return {
             "images": {part: max(map(len, each.values())) for part, each in self.images.items()},
             "block": self.block,
@@ -78,10 +80,10 @@ def split(
     if not families:
         raise GramLoopError("tuning needs shifted images; with clean ones alone there is nothing to gain")
     seen, kept = _families(families, unseen, seed)
-    parts: dict[str, dict[str, tuple[Placed, ...]]] = {part: {} for part in SHARES}
+    parts: dict[str, dict[str, tuple[Sample, ...]]] = {part: {} for part in SHARES}
     for key, ids in images.items():
-        for part, placed in _cut(key, [str(each) for each in ids], block, judge_on, seed).items():
-            parts[part][key] = placed
+        for part, samples in _cut(key, [str(each) for each in ids], block, judge_on, seed).items():
+            parts[part][key] = samples
     return Split(parts, seen, kept, block)
 
 
@@ -110,7 +112,7 @@ def _families(
 
 def _cut(
     key: str, ids: Sequence[str], block: int, judge_on: str | None, seed: int
-) -> dict[str, tuple[Placed, ...]]:
+) -> dict[str, tuple[Sample, ...]]:
     if len(set(ids)) != len(ids):
         raise GramLoopError(f"two images of {key} have one id; a split by id could put them on both sides")
     what = "images" if block == 1 else f"blocks of {block} images"
@@ -158,11 +160,11 @@ def _shuffled(ids: Sequence[str], units: Sequence[Sequence[int]], seed: int) -> 
 
 def _interleaved(
     ids: Sequence[str], units: Sequence[Sequence[int]], chosen: Sequence[int]
-) -> tuple[Placed, ...]:
+) -> tuple[Sample, ...]:
     """One image of each block in turn, so that the first few are of many blocks."""
     longest = max(len(units[unit]) for unit in chosen)
     return tuple(
-        Placed(units[unit][turn], ids[units[unit][turn]], place)
+        Sample(units[unit][turn], ids[units[unit][turn]], place)
         for turn in range(longest)
         for place, unit in enumerate(chosen)
         if turn < len(units[unit])

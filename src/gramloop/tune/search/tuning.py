@@ -43,7 +43,7 @@ class Tuning:
     def sentence(self) -> str:
         """The verdict in words."""
         leader = describe(self.outcome.leader.config)
-        judged = "; ".join(_told(part) for part in self.outcome.parts)
+        judged = "; ".join(_part_in_words(part) for part in self.outcome.parts)
         if self.outcome.chosen:
             return f"Chosen: {leader}. On images that the search has not seen: {judged}."
         return (
@@ -165,7 +165,7 @@ def _plainly(value: Any) -> str:
     return str(value)
 
 
-def _told(part: Part) -> str:
+def _part_in_words(part: Part) -> str:
     where = "clean images" if part.name == CLEAN else counted(part)
     interval = part.widest
     span = f" [{interval.low:+.2f}, {interval.high:+.2f}]" if interval is not None else ""

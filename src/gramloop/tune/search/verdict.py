@@ -55,7 +55,7 @@ class Part:
             enough = self.over_families is not None and self.over_families.units >= FEW_FAMILIES
         intervals = [each for each in (self.over_families, self.over_images) if each is not None]
         words = {verdict(each) for each in intervals}
-        return words.pop() if enough and len(words) == 1 else "cannot be told"
+        return words.pop() if enough and len(words) == 1 else "inconclusive"
 
     @property
     def widest(self) -> Interval | None:
@@ -117,7 +117,7 @@ def _part(name: str, task: Task, categories: Sequence[int], cells: Mapping[str, 
 
 def _shared(cells: Mapping[str, Sequence[Measured]]) -> dict[str, dict[str, Measured]] | None:
     """Images that every condition has, by id; None if there are fewer than two."""
-    by_id = {key: {one.placed.image_id: one for one in each} for key, each in cells.items()}
+    by_id = {key: {one.sample.image_id: one for one in each} for key, each in cells.items()}
     common = set.intersection(*(set(each) for each in by_id.values()))
     if len(common) < 2:
         return None
@@ -126,8 +126,8 @@ def _shared(cells: Mapping[str, Sequence[Measured]]) -> dict[str, dict[str, Meas
 
 def _over_images(deltas: Mapping[str, Delta], images: Sequence[Measured]) -> Interval | None:
     """Drawn by image, or by block where neighbours belong together."""
-    units = sorted({one.placed.unit for one in images})
-    owner = np.searchsorted(units, [one.placed.unit for one in images])
+    units = sorted({one.sample.unit for one in images})
+    owner = np.searchsorted(units, [one.sample.unit for one in images])
 
     def delta(weights: Weights) -> NDArray[np.float64]:
         mean: NDArray[np.float64] = np.mean([each(weights[:, owner]) for each in deltas.values()], axis=0)

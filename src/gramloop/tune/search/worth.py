@@ -19,7 +19,7 @@ from gramloop.data.records import Task
 from gramloop.metrics.ap_bootstrap import ap_delta
 from gramloop.metrics.bootstrap import Delta, miou_delta
 from gramloop.metrics.boxes import Detections, Truth
-from gramloop.tune.search.split import FOLDS, Placed, family
+from gramloop.tune.search.split import FOLDS, Sample, family
 
 CLEAN = "clean"
 
@@ -28,7 +28,7 @@ CLEAN = "clean"
 class Measured:
     """One candidate on one image under one condition, beside the ordinary prediction."""
 
-    placed: Placed
+    sample: Sample
     ordinary: Mapping[str, Any]
     replayed: Mapping[str, Any]
     truth: Mapping[str, Any] | None
@@ -72,7 +72,7 @@ class Worth:
 
 def worth(task: Task, categories: Sequence[int], cells: Mapping[str, Sequence[Measured]]) -> Worth:
     """The worth of one candidate on the cells of every condition measured."""
-    folds = min(FOLDS, 1 + max((one.placed.unit for each in cells.values() for one in each), default=0))
+    folds = min(FOLDS, 1 + max((one.sample.unit for each in cells.values() for one in each), default=0))
     gains: dict[str, list[NDArray[np.float64]]] = {}
     for key, measured in cells.items():
         if measured:
@@ -103,7 +103,7 @@ def _left_out(
     task: Task, categories: Sequence[int], measured: Sequence[Measured], folds: int
 ) -> NDArray[np.float64]:  # → (1 + folds,)
     """The gain on all images, then with each fold left out; NaN where nothing is left."""
-    fold = np.array([one.placed.unit % folds for one in measured])
+    fold = np.array([one.sample.unit % folds for one in measured])
     weights = np.ones((1 + folds, len(measured)), dtype=np.int64)
     weights[1:][np.arange(folds)[:, np.newaxis] == fold] = 0
     some = weights.any(axis=1)
