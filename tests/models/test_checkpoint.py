@@ -193,3 +193,19 @@ def test_loading_needs_little_more_memory_than_the_model(tmp_path):
     print("peak / model", ratios)
     assert len(ratios) == len(cases)
     assert max(ratios) <= 1.15
+
+
+def test_on_the_meta_device_a_file_is_checked_and_not_read(tmp_path, weights):
+    path = tmp_path / "backbone.pth"
+    torch.save(weights, path)
+    described, loaded = load_backbone(path, device="meta"), load_backbone(path)
+    assert described.shape == loaded.shape
+    assert {name: value.shape for name, value in described.state_dict().items()} == {
+        name: value.shape for name, value in loaded.state_dict().items()
+    }
+    assert all(value.is_meta for name, value in described.state_dict().items() if "inv_freq" not in name)
+    assert not any(value.requires_grad for value in described.parameters())
+    del weights["norm.weight"]
+    torch.save(weights, path)
+    with pytest.raises(GramLoopError, match=r"1 missing \(norm\.weight\)"):
+        load_backbone(path, device="meta")

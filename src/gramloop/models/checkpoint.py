@@ -143,10 +143,14 @@ def load(
     """Fill a meta-device module from a file that holds exactly what the plan reads.
 
     ``also`` names entries that the file must have and that no tensor of the module is made of. The parameters
-    are frozen. ``dtype`` None keeps the precision of the file.
+    are frozen. ``dtype`` None keeps the precision of the file. On the device "meta" names and shapes are checked
+    and no tensor is read: the module then tells everything about itself but cannot run.
     """
     check(checkpoint, planned_shapes(plan) | dict(also or {}))
     device = torch.device(device)
+    if device.type == "meta":
+        module.requires_grad_(False)
+        return
     for group in [list(plan)] if _fits(checkpoint, dtype, device) else _groups(checkpoint, plan):
         tensors = checkpoint.open()
         for target in group:
