@@ -18,7 +18,7 @@ from gramloop.report.statistics import Gain
 _WORDS = {
     "helps": "replay helps",
     "hurts": "replay hurts",
-    "inconclusive": "inconclusive",
+    "inconclusive": "inconclusive whether replay helps",
 }
 _COLUMNS = ("condition", "mIoU", "replayed", "Δ [95%]", "AP", "replayed", "Δ [95%]")
 _MEAN = "mean of shifts"

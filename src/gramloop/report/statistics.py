@@ -62,8 +62,8 @@ class Gain:
 
     @property
     def words(self) -> str:
-        """helps, hurts, cannot be on_progress."""
-        return "cannot be on_progress" if self.deciding is None else verdict(self.deciding)
+        """helps, hurts, inconclusive."""
+        return "inconclusive" if self.deciding is None else verdict(self.deciding)
 
 
 def gains_of(
