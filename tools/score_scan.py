@@ -23,12 +23,12 @@ from scipy.stats import spearmanr
 
 from gramloop.core.config import Window
 from gramloop.data.scenes.drawing import CLASSES, scene
+from gramloop.io.atomic import atomic_write
 from gramloop.metrics.miou import count, mean_iou
 from gramloop.models.tiny import TinyModel, load_tiny
 from gramloop.shifts.corruptions import corrupt
 from gramloop.shifts.seeds import generator
 from gramloop.tasks.images import to_tensor
-from gramloop.tasks.outputs import write_whole
 from gramloop.tune.scan.files import to_json
 from gramloop.tune.scan.scanning import scan
 from gramloop.tune.scan.scores import SCORES
@@ -62,7 +62,7 @@ def main() -> None:
         preprocess=lambda pixels: lambda: tiny.backbone(to_tensor(pixels), [len(tiny.backbone.blocks) - 1]),
         max_length=LENGTHS,
     )
-    write_whole(args.out / "scan.json", to_json(found))
+    atomic_write(args.out / "scan.json", to_json(found))
     rows = compare({name: score(found) for name, score in SCORES.items()}, counts)
     console = Console(width=160)
     console.print(
@@ -70,7 +70,7 @@ def main() -> None:
     )
     console.print("\n".join(markdown(rows)), markup=False)
     _print_best(console, windows, counts)
-    write_whole(args.out / f"correlations-{args.first}.json", (json.dumps(rows, indent=1) + "\n").encode())
+    atomic_write(args.out / f"correlations-{args.first}.json", (json.dumps(rows, indent=1) + "\n").encode())
 
 
 def _counts(
@@ -83,7 +83,7 @@ def _counts(
         if not path.is_file():
             buffer = io.BytesIO()
             np.save(buffer, _count_scene(tiny, windows, index, args.severity))
-            write_whole(path, buffer.getvalue())
+            atomic_write(path, buffer.getvalue())
         each.append(np.load(path))
     return np.stack(each, axis=2)
 

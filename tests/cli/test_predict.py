@@ -192,5 +192,5 @@ def test_an_output_folder_that_is_a_file_is_refused(detect, photo, tmp_path, cap
     photo.save(tmp_path / "a.png")
     (tmp_path / "out").write_text("in the way")
     assert detect(tmp_path / "a.png") == 2
-    assert "cannot be made" in capsys.readouterr().err
+    assert "cannot write to the folder" in capsys.readouterr().err
     assert (tmp_path / "out").read_text() == "in the way"

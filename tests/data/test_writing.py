@@ -1,6 +1,7 @@
 """Suites on disk: what is read back is what would have been generated."""
 
 import json
+import shutil
 import subprocess
 from dataclasses import replace
 
@@ -176,6 +177,16 @@ def test_an_unreadable_image_fails_alone_and_its_condition_stays_open(tmp_path):
         open_suite("mine-c", tmp_path / "out", conditions=["contrast"], severities=[1])
     with pytest.raises(GramLoopError, match="holds the suite mine-c, not mine-p"):
         open_suite("mine-p", tmp_path / "out", conditions=["contrast"], severities=[1])
+
+
+def test_a_place_that_cannot_be_written_ends_the_run(tmp_path):
+    clean = write_semantic(tmp_path / "clean", 3)
+    opened = open_suite("mine-c", clean, conditions=["contrast"], severities=[1])
+    write_suite(opened, tmp_path / "out", workers=1)
+    shutil.rmtree(tmp_path / "out/contrast/1")
+    (tmp_path / "out/contrast/1").write_text("in the way")
+    with pytest.raises(GramLoopError, match=r"cannot write to the folder .*contrast/1"):  # not three failures
+        write_suite(opened, tmp_path / "out", workers=1)
 
 
 def test_names_that_would_fall_together_are_refused(tmp_path):

@@ -3,7 +3,10 @@
 import errno
 import multiprocessing
 import os
+import platform
 import shutil
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -35,9 +38,8 @@ from gramloop.evaluate.store import (
     UnusableFile,
     begin,
     locked,
-    write_whole,
 )
-from gramloop.io.atomic import TEMPORARY
+from gramloop.io.atomic import TEMPORARY, atomic_write
 from gramloop.metrics.miou import Counts
 from gramloop.tasks.maps import ReplayMaps
 
@@ -219,10 +221,17 @@ def test_a_folder_with_other_things_is_refused(tmp_path: Path):
 
 
 def test_leftovers_of_a_killed_run_are_swept(store: Store):
-    leftover = store.path(UNIT).with_name(f"{TEMPORARY}123-x.parquet")
-    leftover.write_bytes(b"half")
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    left, busy = (
+        store.path(UNIT).with_name(f"{TEMPORARY}{platform.node()}-{process}-{'0' * 16}")
+        for process in (ended.pid, os.getpid())
+    )
+    for path in (left, busy):
+        path.write_bytes(b"half")
     begin(store.folder, PLAN)
-    assert not leftover.exists()
+    assert not left.exists()
+    assert busy.exists()  # a job of a cluster may be at work on it
     assert store.read(UNIT) is not None
 
 
@@ -279,6 +288,6 @@ def test_a_full_disk_costs_nothing_that_was_there(store: Store):
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path):
     (tmp_path / "file").write_text("")
     with pytest.raises(GramLoopError, match="cannot write"):
-        write_whole(tmp_path / "file" / "x", b"")
+        atomic_write(tmp_path / "file" / "x", b"", durable=True)
     with pytest.raises(GramLoopError, match="cannot write to"), locked(tmp_path / "file"):
         pass

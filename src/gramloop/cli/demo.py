@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
     from gramloop.demo.pictures import draw
     from gramloop.demo.reporting import REPLICATES
     from gramloop.demo.table import summary
-    from gramloop.io.atomic import make_folder, write_whole
+    from gramloop.io.atomic import atomic_write, make_folder
 
     size = QUICK if args.quick else Size()
     if args.scenes is not None:
@@ -51,8 +51,8 @@ def run(args: argparse.Namespace) -> int:
     _evaluate(console, experiment, args.workers)
     page, gains = _report(console, experiment, args.out / "report")
     table = summary(gains, experiment.segmentation.replay, REPLICATES)
-    write_whole(args.out / "demo.png", draw(exemplars(experiment)))
-    write_whole(args.out / "demo.md", table.markdown().encode())
+    atomic_write(args.out / "demo.png", draw(exemplars(experiment)))
+    atomic_write(args.out / "demo.md", table.markdown().encode())
     console.print(table.rich())
     console.print(
         f"\nThe whole report, tables and figures: [bold]{page}[/bold]\n"

@@ -95,7 +95,7 @@ def _attempt(looked: Looked, job: Job, shifts: Sequence[Shift]) -> bool:
 
 
 def _write(looked: Looked, job: Job, shifts: Sequence[Shift]) -> None:
-    from gramloop.io.atomic import write_whole
+    from gramloop.io.atomic import atomic_write
     from gramloop.report.figures.diagnostic import diagnostic
     from gramloop.tasks.images import read_image
 
@@ -118,9 +118,9 @@ def _write(looked: Looked, job: Job, shifts: Sequence[Shift]) -> None:
         "caption": drawn.caption,
         "conditions": entries,
     }
-    write_whole(job.result(VERSION, ".json"), (json.dumps(content, indent=1) + "\n").encode())
-    write_whole(job.result(VERSION, ".pdf"), drawn.pdf())
-    write_whole(job.result(VERSION, ".png"), drawn.png())
+    atomic_write(job.result(VERSION, ".json"), (json.dumps(content, indent=1) + "\n").encode())
+    atomic_write(job.result(VERSION, ".pdf"), drawn.pdf())
+    atomic_write(job.result(VERSION, ".png"), drawn.png())
 
 
 def _line(name: str, found: Diagnosis) -> str:

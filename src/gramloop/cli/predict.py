@@ -140,21 +140,21 @@ def _segment(args: argparse.Namespace, replay: ReplayConfig | None, device: torc
     _check_replay(replay, segmenter)
 
     def predict(pixels: np.ndarray, job: Job) -> None:
-        from gramloop.io.atomic import write_whole
+        from gramloop.io.atomic import atomic_write
         from gramloop.tasks.class_names import ADE20K
         from gramloop.tasks.outputs import labels_png
 
         ordinary, replayed = _both(segmenter, pixels, replay)
         for version, found in (("ordinary", ordinary), ("replayed", replayed)):
             if found is not None:
-                write_whole(job.result(version, ".png"), labels_png(found.labels))
+                atomic_write(job.result(version, ".png"), labels_png(found.labels))
         if not args.no_picture:
             from gramloop.tasks.pictures import draw_segmentation
 
             names = ADE20K if segmenter.model.classes == len(ADE20K) else None
             labels = None if replayed is None else replayed.labels
             picture = draw_segmentation(_image(pixels), ordinary.labels, labels, _maps(replayed), names)
-            write_whole(job.result("picture", ".png"), picture)
+            atomic_write(job.result("picture", ".png"), picture)
 
     return predict
 
@@ -170,7 +170,7 @@ def _detect(args: argparse.Namespace, replay: ReplayConfig | None, device: torch
     _check_replay(replay, detector)
 
     def predict(pixels: np.ndarray, job: Job) -> None:
-        from gramloop.io.atomic import write_whole
+        from gramloop.io.atomic import atomic_write
         from gramloop.tasks.class_names import COCO
         from gramloop.tasks.outputs import coco_results
 
@@ -178,7 +178,7 @@ def _detect(args: argparse.Namespace, replay: ReplayConfig | None, device: torch
         for version, found in zip(("ordinary", "replayed"), versions, strict=True):
             if found is not None:
                 results = coco_results(job.image, found.boxes, found.scores, found.labels)
-                write_whole(job.result(version, ".json"), results)
+                atomic_write(job.result(version, ".json"), results)
         if not args.no_picture:
             from gramloop.tasks.pictures import Boxes, draw_detections
 
@@ -187,7 +187,7 @@ def _detect(args: argparse.Namespace, replay: ReplayConfig | None, device: torch
             picture = draw_detections(
                 _image(pixels), ordinary, replayed, _maps(versions[1]), names, args.threshold
             )
-            write_whole(job.result("picture", ".png"), picture)
+            atomic_write(job.result("picture", ".png"), picture)
 
     return predict
 

@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
     """Scan, print the shortlist, write JSON and map."""
     from rich.console import Console
 
-    from gramloop.io.atomic import make_folder, write_whole
+    from gramloop.io.atomic import atomic_write, make_folder
     from gramloop.tune.scan.files import to_json
     from gramloop.tune.scan.map import draw_map
     from gramloop.tune.scan.scores import DEFAULT, find_score
@@ -80,8 +80,8 @@ def run(args: argparse.Namespace) -> int:
     console, begin = Console(), time.perf_counter()
     found = _scan(args, console, backbone, images, prepare, shifts)
     seconds = time.perf_counter() - begin
-    write_whole(args.out / "scan.json", to_json(found, score))
-    write_whole(args.out / "scan.png", draw_map(found, score))
+    atomic_write(args.out / "scan.json", to_json(found, score))
+    atomic_write(args.out / "scan.png", draw_map(found, score))
     console.print(shortlist(found, score, args.top))
     console.print(
         f"{len(found.windows)} windows, {found.replays} replays: {found.blocks} blocks per image where one attached "

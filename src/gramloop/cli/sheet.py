@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
     from gramloop.data.contact_sheet import SheetStyle, contact_sheet
     from gramloop.data.records import read_image
     from gramloop.data.suites import find_suite
-    from gramloop.io.atomic import write_atomically
+    from gramloop.io.atomic import atomic_write
 
     kind = SUFFIXES.get(args.file.suffix.lower())
     if kind is None:
@@ -59,10 +59,6 @@ def run(args: argparse.Namespace) -> int:
     sheet = contact_sheet(image, suites, SheetStyle(thumb=args.thumb))
     buffer = io.BytesIO()
     sheet.save(buffer, kind, quality=args.quality)
-    try:
-        args.file.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(args.file, buffer.getvalue())
-    except OSError as error:
-        raise GramLoopError(f"cannot write {args.file}: {error.strerror}") from error
+    atomic_write(args.file, buffer.getvalue())
     print(f"{args.file}: {sheet.width} x {sheet.height}, {len(buffer.getvalue()) / 1e3:.0f} kB")
     return 0

@@ -9,7 +9,7 @@ from typing import Any
 
 from gramloop.core.config import ReplayConfig
 from gramloop.errors import GramLoopError
-from gramloop.io.atomic import write_whole
+from gramloop.io.atomic import atomic_write
 
 KIND = "gramloop replay"
 
@@ -38,4 +38,4 @@ def read_settings(path: str | Path) -> tuple[ReplayConfig, Mapping[str, Any]]:
 def write_replay(path: str | Path, config: ReplayConfig, about: Mapping[str, Any] | None = None) -> None:
     """Store a replay with what is known about it (plain JSON values), whole or not at all."""
     content = {"kind": KIND, "replay": config.as_json(), "about": dict(about or {})}
-    write_whole(Path(path), (json.dumps(content, indent=1) + "\n").encode())
+    atomic_write(Path(path), (json.dumps(content, indent=1) + "\n").encode())

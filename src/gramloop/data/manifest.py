@@ -13,7 +13,7 @@ from pathlib import Path
 
 from gramloop.data.records import DataSet
 from gramloop.errors import GramLoopError
-from gramloop.io.atomic import write_atomically
+from gramloop.io.atomic import atomic_write
 
 MANIFEST = "manifest.json"
 CHECKSUMS = "checksums.sha256"  # per condition, in the format of the sha256sum command
@@ -43,7 +43,7 @@ class Manifest:
         ordered = dict(sorted(self.conditions.items()))
         total = sha256("".join(f"{digest}  {key}\n" for key, digest in ordered.items()).encode())
         content = {**asdict(self), "conditions": ordered, "sha256": total}
-        write_atomically(folder / MANIFEST, (json.dumps(content, indent=1) + "\n").encode())
+        atomic_write(folder / MANIFEST, (json.dumps(content, indent=1) + "\n").encode())
 
 
 def read_manifest(folder: Path) -> Manifest | None:

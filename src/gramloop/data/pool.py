@@ -19,7 +19,6 @@ from gramloop.data.opening import OpenSuite
 from gramloop.data.suites import Condition
 from gramloop.data.writing import SuiteWriter, Written, begin, locked
 from gramloop.errors import GramLoopError
-from gramloop.io.atomic import TEMPORARY
 
 CHUNK = 8  # images per task: small enough to share out, large enough that sending it costs nothing
 AHEAD = 3  # tasks waiting per worker
@@ -85,8 +84,6 @@ def _write(
             if len(parts[condition]) == per_condition:
                 _finish(writer, condition, parts.pop(condition), outcome)
                 on_finished(condition)
-        for leftover in target.glob(f"{TEMPORARY}*"):
-            leftover.unlink(missing_ok=True)
     return outcome
 
 

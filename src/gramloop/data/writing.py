@@ -34,7 +34,7 @@ from gramloop.data.semantic import ADE20K_CLASS_FILE, ADE20K_FOLDER, CLASS_FILE
 from gramloop.data.shifted import ShiftedRecord, encode_labels, shift_record
 from gramloop.data.suites import Condition
 from gramloop.errors import GramLoopError
-from gramloop.io.atomic import TEMPORARY, write_atomically
+from gramloop.io.atomic import TEMPORARY, UnwritableError, atomic_write, remove_leftovers
 from gramloop.shifts.seeds import RECIPE_VERSION
 
 LOCK = ".lock"
@@ -127,6 +127,8 @@ class SuiteWriter:
                 if self.clean.task == "detection" and shift.moves:
                     written.annotations += shifted.shown_annotations()
                 self._write_image(shifted, folder, written)
+            except UnwritableError:  # no other image would fare better
+                raise
             except GramLoopError as error:
                 written.failures.append(str(error))
         return written
@@ -160,10 +162,8 @@ class SuiteWriter:
         else:
             name, data = self._class_file()
             written.checksums.append(_store(folder, f"{self.prefix}{name}", data))
-        for leftover in folder.rglob(f"{TEMPORARY}*"):
-            leftover.unlink(missing_ok=True)
         lines = checksum_lines(written.checksums)
-        write_atomically(folder / CHECKSUMS, lines)
+        atomic_write(folder / CHECKSUMS, lines)
         return sha256(lines)
 
     def is_finished(self, condition: Condition, manifest: Manifest) -> bool:
@@ -195,8 +195,7 @@ def _store(folder: Path, relative: str, data: bytes) -> tuple[str, str]:
     path = folder / relative
     digest = sha256(data)
     if not path.is_file() or path.stat().st_size != len(data) or sha256(path.read_bytes()) != digest:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, data)
+        atomic_write(path, data)
     return relative, digest
 
 
@@ -215,13 +214,14 @@ def begin(opened: OpenSuite, target: Path) -> Manifest:
     found = read_manifest(target)
     if found is not None:
         refuse_difference(found, wanted, target)
-        return found
-    if target.is_dir() and any(
+    elif target.is_dir() and any(
         path.name != LOCK and not path.name.startswith(TEMPORARY) for path in target.iterdir()
     ):
         raise GramLoopError(f"{target} is not empty and has no {MANIFEST}; choose a new folder")
-    wanted.write(target)
-    return wanted
+    else:
+        wanted.write(target)
+    remove_leftovers(target, alone=True)
+    return found or wanted
 
 
 @contextmanager

@@ -13,7 +13,8 @@ import numpy as np
 from gramloop.evaluate.methods import BASELINE
 from gramloop.evaluate.plan import Plan, condition_of
 from gramloop.evaluate.rows import Failure, boxes_of, counts_of
-from gramloop.evaluate.store import RESULTS, Store, StoredUnit, write_whole
+from gramloop.evaluate.store import RESULTS, Store, StoredUnit
+from gramloop.io.atomic import atomic_write
 from gramloop.metrics.coco_ap import average_precision
 from gramloop.metrics.miou import mean_iou
 from gramloop.metrics.robustness import mean_performance
@@ -112,4 +113,4 @@ def collect(store: Store, keys: Sequence[str] | None = None) -> Results:
 
 def write_results(store: Store, results: Results) -> None:
     """Store the table as results.csv."""
-    write_whole(store.folder / RESULTS, results.csv().encode())
+    atomic_write(store.folder / RESULTS, results.csv().encode(), durable=True)

@@ -23,7 +23,7 @@ import pyarrow.parquet as pq  # type: ignore[import-untyped]
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.plan import Plan, Unit, difference, read_plan
 from gramloop.evaluate.rows import SCHEMAS, Failure, content_digest
-from gramloop.io.atomic import TEMPORARY, write_atomically
+from gramloop.io.atomic import TEMPORARY, atomic_write, remove_leftovers
 
 PLAN, MANIFEST, UNITS, RESULTS, LOCK = "plan.json", "manifest.json", "units", "results.csv", ".lock"
 _KEY, _SEAL = b"gramloop", b"gramloop.sha256"  # our entries in the metadata of a Parquet file
@@ -84,7 +84,7 @@ class Store:
         marked = table.replace_schema_metadata({_KEY: text.encode(), _SEAL: _seal(text, table)})
         sink = pa.BufferOutputStream()
         pq.write_table(marked, sink, compression="zstd")
-        write_whole(self.path(unit), sink.getvalue().to_pybytes())
+        atomic_write(self.path(unit), sink.getvalue().to_pybytes(), durable=True)
 
     def read(self, unit: Unit) -> StoredUnit | None:
         """A finished unit, None if it is not there, `UnusableFile` if what is there cannot be used."""
@@ -157,7 +157,7 @@ class Store:
             "seed": self.plan.seed,
             "starts": [*starts, dict(engine)],
         }
-        write_whole(path, (json.dumps(content, indent=1) + "\n").encode())
+        atomic_write(path, (json.dumps(content, indent=1) + "\n").encode(), durable=True)
 
 
 def _seal(text: str, table: Any) -> bytes:
@@ -176,26 +176,13 @@ def begin(folder: Path, plan: Plan) -> Store:
             )
     elif folder.is_dir() and any(_counts(entry) for entry in folder.iterdir()):
         raise GramLoopError(f"{folder} is not empty and has no {PLAN}; choose a new folder for the results")
-    write_whole(path, plan.text().encode())
-    for leftover in folder.rglob(f"{TEMPORARY}*"):
-        leftover.unlink(missing_ok=True)
+    atomic_write(path, plan.text().encode(), durable=True)
+    remove_leftovers(folder)  # with care: jobs of a cluster outlive the run that started them
     return Store(folder, plan)
 
 
 def _counts(entry: Path) -> bool:
     return entry.name not in (LOCK, "scenes") and not entry.name.startswith(TEMPORARY)
-
-
-def write_whole(path: Path, data: bytes) -> None:
-    """Write a file so that it is whole or absent; a full disk costs this file alone."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, data, durable=True)
-    except OSError as error:
-        raise GramLoopError(
-            f"cannot write {path}: {error.strerror or error}; what was finished before is kept, "
-            "and the same command goes on from there"
-        ) from error
 
 
 @contextmanager

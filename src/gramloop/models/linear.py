@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gramloop.errors import GramLoopError
-from gramloop.io.atomic import becoming
+from gramloop.io.atomic import atomic_write
 from gramloop.models.checkpoint import identity_plan, load, open_checkpoint
 from gramloop.models.taps import Tap, TappedViT
 
@@ -38,11 +38,10 @@ class LinearHead(nn.Module):
 
     def save(self, path: str | Path) -> None:
         """Write the weights as safetensors; the file remembers the taps. An old file is replaced whole."""
-        from safetensors.torch import save_file
+        from safetensors.torch import save
 
         weights = {name: value.detach().cpu().contiguous() for name, value in self.state_dict().items()}
-        with becoming(Path(path)) as temporary:
-            save_file(weights, temporary, metadata={"taps": json.dumps(self.taps)})
+        atomic_write(Path(path), save(weights, metadata={"taps": json.dumps(self.taps)}))
 
 
 def load_linear_head(

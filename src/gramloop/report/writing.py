@@ -6,7 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from gramloop.errors import GramLoopError
-from gramloop.evaluate.store import PLAN, write_whole
+from gramloop.evaluate.store import PLAN
+from gramloop.io.atomic import atomic_write
 from gramloop.report import formats
 from gramloop.report.document import Document
 from gramloop.report.page import render
@@ -38,7 +39,7 @@ def write_report(
     files = report_files(document)
     check_folder(folder)
     for name, make in files.items():
-        write_whole(folder / name, make())
+        atomic_write(folder / name, make())
         on_progress(name)
     for place in (TABLES, FIGURES):
         for path in (folder / place).glob("*"):

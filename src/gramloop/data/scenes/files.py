@@ -26,7 +26,7 @@ from gramloop.data.pool import available_cores
 from gramloop.data.scenes.drawing import CLASSES, RECIPE, THINGS, Scene, scene
 from gramloop.data.scenes.textures import Array
 from gramloop.errors import GramLoopError
-from gramloop.io.atomic import TEMPORARY, write_atomically
+from gramloop.io.atomic import TEMPORARY, atomic_write, remove_leftovers
 
 SETTINGS_FILE = "scenes.json"
 _CHUNK = 16
@@ -89,10 +89,8 @@ def _begin(folder: Path, wanted: SceneFiles) -> None:
             raise GramLoopError(f"{folder} holds other scenes ({found}); choose a new folder")
     elif folder.is_dir() and any(not path.name.startswith(TEMPORARY) for path in folder.iterdir()):
         raise GramLoopError(f"{folder} is not empty and has no {SETTINGS_FILE}; choose a new folder")
-    for part in ("images", "annotations"):
-        (folder / part / "validation").mkdir(parents=True, exist_ok=True)
-    write_atomically(settings, (json.dumps(asdict(wanted), indent=2) + "\n").encode())
-    write_atomically(folder / "classes.txt", "".join(f"{name}\n" for name in CLASSES).encode())
+    atomic_write(settings, (json.dumps(asdict(wanted), indent=2) + "\n").encode())
+    atomic_write(folder / "classes.txt", "".join(f"{name}\n" for name in CLASSES).encode())
 
 
 def _results(folder: Path, wanted: SceneFiles, workers: int) -> Iterator[dict[int, list[dict[str, Any]]]]:
@@ -135,7 +133,7 @@ def _write_chunk(folder: Path, wanted: SceneFiles, chunk: range) -> dict[int, li
         for part, picture in pictures.items():
             path = folder / part / "validation" / file_name(index)
             if not path.is_file():
-                write_atomically(path, cv2.imencode(".png", picture)[1].tobytes())
+                atomic_write(path, cv2.imencode(".png", picture)[1].tobytes())
         annotations[index] = coco_annotations(one)
     return annotations
 
@@ -199,6 +197,5 @@ def _finish(folder: Path, wanted: SceneFiles, by_scene: dict[int, list[dict[str,
         "categories": [{"id": number, "name": name} for number, name in enumerate(THINGS, start=1)],
     }
     data = json.dumps(content, separators=(",", ":")).encode()
-    write_atomically(folder / "annotations" / "instances_val.json", data)
-    for leftover in folder.rglob(f"{TEMPORARY}*"):
-        leftover.unlink(missing_ok=True)
+    atomic_write(folder / "annotations" / "instances_val.json", data)
+    remove_leftovers(folder)

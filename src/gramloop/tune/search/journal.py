@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from gramloop.errors import GramLoopError
-from gramloop.io.atomic import write_whole
+from gramloop.io.atomic import GOES_ON, atomic_write, remove_leftovers
 
 PLAN, TRIALS = "plan.json", "trials.jsonl"
 
@@ -40,10 +40,7 @@ class Journal:
             self._stream.flush()
             os.fsync(self._stream.fileno())
         except OSError as error:
-            raise GramLoopError(
-                f"cannot write {self._path}: {error.strerror}; what was finished before is kept, "
-                "and the same command goes on from there"
-            ) from error
+            raise GramLoopError(f"cannot write {self._path}: {error.strerror}; {GOES_ON}") from error
 
     def close(self) -> None:
         """Let go of the file."""
@@ -62,9 +59,10 @@ class Journal:
         if found is None:
             if self._path.exists():
                 raise GramLoopError(f"{folder} has {TRIALS} but no {PLAN}; choose another folder")
-            write_whole(folder / PLAN, (json.dumps(plan, indent=1) + "\n").encode())
-        kept = self._read()
-        write_whole(self._path, b"".join(kept))  # without a torn line, so that the next one begins afresh
+            atomic_write(folder / PLAN, (json.dumps(plan, indent=1) + "\n").encode(), durable=True)
+        remove_leftovers(folder)
+        # without a torn line, so that the next one begins afresh
+        atomic_write(self._path, b"".join(self._read()), durable=True)
         try:
             self._stream = self._path.open("ab")
         except OSError as error:
