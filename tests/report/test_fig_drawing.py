@@ -108,7 +108,7 @@ def test_trajectories_divide_stored_drift(gathered):
     run = gathered.runs[0]
     names = ("gramloop-raw", "gramloop-matched", "gramloop")
     data = trajectory_ratios(run, names)
-    cells = [cell for cell in run.cells if cell.condition.name == "fog"]
+    cells = [cell for cell in run.results if cell.condition.name == "fog"]
     expected = sum(c.drift["gramloop"].sum() for c in cells) / sum(
         c.drift["gramloop-raw"].sum() for c in cells
     )

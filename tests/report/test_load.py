@@ -24,7 +24,7 @@ def test_scores_are_those_of_evaluate(tmp_path: Path) -> None:
         assert run.complete
         for method in run.methods:
             assert run.score(method) == results.mean(method)
-        for one, cell in zip(results.conditions, run.cells, strict=True):
+        for one, cell in zip(results.conditions, run.results, strict=True):
             assert one.condition == cell.condition.key
             assert repr(one.scores) == repr(cell.scores)  # where a score is nan on both sides
 
@@ -34,7 +34,7 @@ def test_classes_and_partitions_are_sums_of_their_images(tmp_path: Path) -> None
     (run,) = gather([tmp_path / "r"]).runs
     tables = [store.read(unit).table for unit in store.plan.units_of("snow/3")]  # type: ignore[union-attr]
     counts = counts_of(tables, "gramloop")  # (images, 3, classes)
-    cell = next(each for each in run.cells if each.condition.key == "snow/3")
+    cell = next(each for each in run.results if each.condition.key == "snow/3")
     np.testing.assert_allclose(cell.classes["gramloop"][:2], class_iou(counts.sum(axis=0))[:2], rtol=1e-12)
     part_of = partition_of([f"image-{place:03d}" for place in range(13)])
     for part in range(4):
@@ -52,7 +52,7 @@ def test_detection_by_category_and_on_parts(tmp_path: Path) -> None:
     """
     write_store(tmp_path / "r", make_plan(task="detection"))
     (run,) = gather([tmp_path / "r"]).runs
-    cell = run.cells[0]
+    cell = run.results[0]
     assert cell.classes["gramloop"].tolist() == pytest.approx([100, 100])
     cats, dogs = cell.classes["baseline"]
     assert dogs == pytest.approx(100)
@@ -97,7 +97,7 @@ def test_a_torn_unit_is_named_and_leaves_no_mean(tmp_path: Path) -> None:
 def test_failures_and_unseen_classes_are_named(tmp_path: Path) -> None:
     write_store(tmp_path / "r", make_plan(), lost={"fog/1": [3, 4]})
     found = gather([tmp_path / "r"])
-    assert found.runs[0].cells[0].images == 10
+    assert found.runs[0].results[0].images == 10
     words = " ".join(found.warnings)
     assert "2 images count for no method: image-003 in fog/1 (cannot be decoded)" in words
     assert "the labels never hold road_way" in words

@@ -14,7 +14,7 @@ from gramloop.data.suites import Condition, find_suite
 from gramloop.evaluate.methods import BASELINE, Method
 from gramloop.evaluate.plan import DataSource, ModelSource, Plan
 from gramloop.report.load import Run
-from gramloop.report.measure import Measured, Spent
+from gramloop.report.measure import ConditionResults, Spent
 
 PAPER: dict[str, Any] = json.loads(
     (Path(__file__).parents[1] / "metrics" / "paper_tables.json").read_text(encoding="utf-8")
@@ -55,8 +55,10 @@ def plan(
     return Plan(**{**wanted, **changes})
 
 
-def cell(condition: Condition, scores: Mapping[str, float], metric: str, **more: Any) -> Measured:
-    return Measured(condition, 2000, {name: {metric: value} for name, value in scores.items()}, **more)
+def cell(condition: Condition, scores: Mapping[str, float], metric: str, **more: Any) -> ConditionResults:
+    return ConditionResults(
+        condition, 2000, {name: {metric: value} for name, value in scores.items()}, **more
+    )
 
 
 def family_run(suite: str) -> Run:
@@ -114,7 +116,7 @@ def class_run() -> Run:
     )
     categories = dict(enumerate(reversed(rows)))  # not in the order of gains
     backwards = tuple(
-        Measured(
+        ConditionResults(
             one.condition,
             one.images,
             one.scores,

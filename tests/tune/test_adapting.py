@@ -8,22 +8,24 @@ from hypothesis import strategies as st
 from gramloop.core.config import Adaptive
 from gramloop.tune.search.adapting import best_rule, is_on, rules, share_on, switched
 from gramloop.tune.search.split import Sample
-from gramloop.tune.search.worth import Measured
+from gramloop.tune.search.worth import PairedStatistics
 
 END = 1
 
 
-def cell(number: int, right: int, replayed: int, length: float, spread: float = 0.5) -> Measured:
+def cell(number: int, right: int, replayed: int, length: float, spread: float = 0.5) -> PairedStatistics:
     """An image of 100 pixels of two classes, of which so many are labelled right."""
 
     def counts(correct: int) -> dict[str, list[list[int]]]:
         return {"counts": [[correct // 2] * 2, [50, 50], [50, 50]]}
 
     signals = {"length": [9.0, length], "spread": [9.0, spread]}
-    return Measured(Sample(number, str(number), number), counts(right), counts(replayed), None, 13, signals)
+    return PairedStatistics(
+        Sample(number, str(number), number), counts(right), counts(replayed), None, 13, signals
+    )
 
 
-def noisy_and_clean() -> dict[str, list[Measured]]:
+def noisy_and_clean() -> dict[str, list[PairedStatistics]]:
     """Replay gains where patches are long, and loses elsewhere, clean images among them."""
     return {
         "clean": [cell(i, 80, 70, 1.0 + 0.01 * i) for i in range(6)],
@@ -59,7 +61,7 @@ def test_a_signal_that_falls_under_shift() -> None:
 def test_no_rule_where_replay_only_loses_or_signals_are_not_known() -> None:
     losing = {"fog/3": [cell(i, 40, 36, float(i)) for i in range(6)]}
     assert best_rule("semantic", (0, 1), losing, END, 0.1, 0.0) is None
-    unknown = [Measured(Sample(0, "0", 0), {}, {}, None, 13)]
+    unknown = [PairedStatistics(Sample(0, "0", 0), {}, {}, None, 13)]
     assert rules({"fog/3": unknown}, END) == []
 
 

@@ -1,7 +1,7 @@
 import pytest
 
 from gramloop.metrics.bootstrap import Interval
-from gramloop.tune.search.verdict import FEW_FAMILIES, FEW_IMAGES, Part
+from gramloop.tune.search.verdict import FEW_FAMILIES, FEW_IMAGES, JudgedPart
 
 
 def interval(low: float, high: float, units: int) -> Interval:
@@ -29,11 +29,11 @@ UP, DOWN, OPEN = (0.1, 0.3), (-0.3, -0.1), (-0.1, 0.3)
     ids=lambda each: str(each),
 )
 def test_a_word_needs_agreement_and_enough_to_rest_on(families, images, word):
-    assert Part("searched families", 30, 10, 50.0, 50.2, families, images).word == word
+    assert JudgedPart("searched families", 30, 10, 50.0, 50.2, families, images).word == word
 
 
 def test_the_interval_that_is_quoted_reaches_furthest():
-    part = Part("clean", 30, 0, 50.0, 50.2, interval(0.1, 0.2, 10), interval(-0.1, 0.2, 30))
+    part = JudgedPart("clean", 30, 0, 50.0, 50.2, interval(0.1, 0.2, 10), interval(-0.1, 0.2, 30))
     assert part.widest == part.over_images
     assert part.as_json()["over families"]["drawn from"] == 10
     assert part.as_json()["gain"] == pytest.approx(0.2)

@@ -8,13 +8,13 @@ from gramloop.metrics.coco_ap import average_precision
 from gramloop.metrics.miou import mean_iou
 from gramloop.tune.search.split import Sample
 from gramloop.tune.search.subject import Bench, Job
-from gramloop.tune.search.worth import Measured, Worth, _combined, boxes_of, truth_of, worth
+from gramloop.tune.search.worth import PairedStatistics, Worth, _combined, detections_of, truth_of, worth
 from laws import Lawful, lawful_subject, nothing
 
 CLASSES = (0, 1, 2)
 
 
-def measured(rng: np.random.Generator, images: int) -> list[Measured]:
+def measured(rng: np.random.Generator, images: int) -> list[PairedStatistics]:
     found = []
     for number in range(images):
         truth = rng.integers(20, 60, 3)
@@ -24,15 +24,15 @@ def measured(rng: np.random.Generator, images: int) -> list[Measured]:
             versions.append(
                 {"counts": [right.tolist(), (right + rng.integers(0, 30, 3)).tolist(), truth.tolist()]}
             )
-        found.append(Measured(Sample(number, str(number), number), *versions, None, 6))
+        found.append(PairedStatistics(Sample(number, str(number), number), *versions, None, 6))
     return found
 
 
-def score(each: list[Measured], version: str) -> float:
+def score(each: list[PairedStatistics], version: str) -> float:
     return float(mean_iou(np.sum([getattr(one, version)["counts"] for one in each], axis=0)))
 
 
-def gain(cells: dict[str, list[Measured]], left_out: int | None = None, folds: int = 5) -> float:
+def gain(cells: dict[str, list[PairedStatistics]], left_out: int | None = None, folds: int = 5) -> float:
     each = [[one for one in row if one.sample.unit % folds != left_out] for row in cells.values()]
     return float(np.mean([score(row, "replayed") - score(row, "ordinary") for row in each]))
 
@@ -80,13 +80,15 @@ def test_beating_no_replay_is_students_test(confidence):
 def test_a_setting_that_changes_nothing_is_worth_nothing():
     subject = lawful_subject(Lawful(nothing), images=12, families=3)
     bench = Bench(subject)
-    cells: dict[str, list[Measured]] = {}
+    cells: dict[str, list[PairedStatistics]] = {}
     from gramloop.core.config import ReplayConfig
 
     for key, ids in subject.images.items():
         for place, image_id in enumerate(ids):
             result = bench.run(Job(key, place, image_id, (0,), (ReplayConfig(window=(1, 1)),)))
-            one = Measured(Sample(place, image_id, place), result["ordinary"], result["replayed"][0], None, 6)
+            one = PairedStatistics(
+                Sample(place, image_id, place), result["ordinary"], result["replayed"][0], None, 6
+            )
             cells.setdefault(key, []).append(one)
     found = worth("semantic", CLASSES, cells)
     assert (found.gain, found.error, found.clean) == (0.0, 0.0, 0.0)
@@ -112,10 +114,10 @@ def test_detections_are_scored_as_coco_does():
             }
             for spread in (6.0, 2.0)
         ]
-        each.append(Measured(Sample(number, str(number), number), *versions, truth, 6))
+        each.append(PairedStatistics(Sample(number, str(number), number), *versions, truth, 6))
     found = worth("detection", (1, 2), {"fog/3": each, "snow/3": each})
     ap = [
-        average_precision(truth_of(each, (1, 2)), boxes_of(each, version)).ap
+        average_precision(truth_of(each, (1, 2)), detections_of(each, version)).ap
         for version in ("ordinary", "replayed")
     ]
     assert ap[1] > ap[0] > 0

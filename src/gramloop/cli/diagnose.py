@@ -124,12 +124,16 @@ def _write(looked: Looked, job: Job, shifts: Sequence[Shift]) -> None:
 
 
 def _line(name: str, found: Diagnosis) -> str:
-    from gramloop.report.figures.style import share
+    from gramloop.report.figures.style import percent_of
 
     last = found.as_json()
     step = last["replays"][-1]
     left = last["share_of_drift_left"]
-    after = "" if left is None else f" → {last['post_drift']['mean']:.2e} after the gate ({share(left, 1.0)})"
+    after = (
+        ""
+        if left is None
+        else f" → {last['post_drift']['mean']:.2e} after the gate ({percent_of(left, 1.0)})"
+    )
     return (
         f"{name}: drift {step['drift']['mean']:.2e}{after}, mean gate {step['mean_gate']:.2f}, "
         f"{last['blocks']} blocks, {last['multiplier']:.2f} × ordinary"

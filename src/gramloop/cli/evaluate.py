@@ -22,7 +22,7 @@ from gramloop.cli.model_options import (
 from gramloop.errors import GramLoopError
 
 if TYPE_CHECKING:
-    from gramloop.evaluate.evaluation import Engine, Outcome
+    from gramloop.evaluate.evaluation import Engine, EvaluationOutcome
     from gramloop.evaluate.plan import Plan
 
 
@@ -221,7 +221,7 @@ def _evaluate(plan: Plan, args: argparse.Namespace, engine: Engine | None) -> in
     return _tell_failures(outcome, args.allow_failures)
 
 
-def _tell_failures(outcome: Outcome, allowed: bool) -> int:
+def _tell_failures(outcome: EvaluationOutcome, allowed: bool) -> int:
     if not outcome.failures:
         return 0
     many = len(outcome.failures)

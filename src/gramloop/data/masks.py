@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from gramloop.data.records import Annotation
 from gramloop.errors import GramLoopError
+from gramloop.shifts.geometry import Mask
 
-Mask = NDArray[np.uint8]  # (H, W), 0 or 1
 SUPERSAMPLING = 5  # COCO traces polygons on a grid five times finer than the pixels
 
 

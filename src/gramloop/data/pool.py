@@ -27,7 +27,7 @@ Chunk = tuple[Condition, int, int]
 
 
 @dataclass
-class Outcome:
+class WriteOutcome:
     """What a run did."""
 
     manifest: Manifest
@@ -45,7 +45,7 @@ def write_suite(
     workers: int | None = None,
     on_chunk: Callable[[Condition, int], None] | None = None,
     on_finished: Callable[[Condition], None] | None = None,
-) -> Outcome:
+) -> WriteOutcome:
     """Write all opened conditions to ``target``; what an earlier run finished is kept.
 
     ``on_chunk(condition, images)`` and ``on_finished(condition)`` are called as the work goes on.
@@ -65,10 +65,10 @@ def _write(
     workers: int,
     on_chunk: Callable[[Condition, int], None],
     on_finished: Callable[[Condition], None],
-) -> Outcome:
+) -> WriteOutcome:
     opened, target = writer.opened, writer.target
     with locked(target):
-        outcome = Outcome(begin(opened, target))
+        outcome = WriteOutcome(begin(opened, target))
         wanted = opened.conditions
         outcome.skipped = [each for each in wanted if writer.is_finished(each, outcome.manifest)]
         todo = [each for each in wanted if each not in outcome.skipped]
@@ -96,7 +96,9 @@ def available_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _finish(writer: SuiteWriter, condition: Condition, parts: dict[int, Written], outcome: Outcome) -> None:
+def _finish(
+    writer: SuiteWriter, condition: Condition, parts: dict[int, Written], outcome: WriteOutcome
+) -> None:
     whole = Written()
     for start in sorted(parts):
         whole.add(parts[start])

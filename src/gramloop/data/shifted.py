@@ -15,7 +15,7 @@ from PIL import Image
 
 from gramloop.data.masks import annotation_mask
 from gramloop.data.records import Annotation, DataSet, Image8, LabelMap, Record
-from gramloop.data.suites import Condition, Kind
+from gramloop.data.suites import Condition, SuiteKind
 from gramloop.errors import GramLoopError
 from gramloop.shifts import geometry
 from gramloop.shifts.corruptions import corrupt
@@ -37,7 +37,7 @@ class Shift:
     """
 
     suite: str
-    kind: Kind
+    kind: SuiteKind
     condition: Condition
     encoding: Encoding = "png"
     frost_textures: Path | None = None

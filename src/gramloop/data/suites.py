@@ -16,7 +16,7 @@ from gramloop.errors import GramLoopError
 from gramloop.shifts.corruptions import BENCHMARK, EXTRA
 from gramloop.shifts.perturbations import PERTURBATIONS
 
-Kind = Literal["clean", "c", "p", "o"]
+SuiteKind = Literal["clean", "c", "p", "o"]
 SEVERITIES = (1, 2, 3, 4, 5)
 DOMAINS = ("sketch", "weather", "cartoon", "painting", "tattoo", "handmake")
 
@@ -62,7 +62,7 @@ class Suite:
 
     name: str
     base: str
-    kind: Kind
+    kind: SuiteKind
     conditions: tuple[Condition, ...]
 
     @property
@@ -98,7 +98,7 @@ class Suite:
         )
 
 
-def _shifted(base: str, kind: Kind, names: Sequence[str]) -> Suite:
+def _shifted(base: str, kind: SuiteKind, names: Sequence[str]) -> Suite:
     conditions = tuple(Condition(name, severity) for name in names for severity in SEVERITIES)
     return Suite(f"{base}-{kind}", base, kind, conditions)
 

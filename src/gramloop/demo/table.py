@@ -90,7 +90,7 @@ def _doubt(gain: Gain) -> str:
 def _title(run: Run, replay: ReplayConfig) -> str:
     ordinary, replayed = (run.spent.blocks[method] / run.spent.images for method in (BASELINE, GRAMLOOP))
     return (
-        f"{run.cells[0].images} unseen scenes; window {list(replay.window or ())}, K={replay.replays}, "
+        f"{run.results[0].images} unseen scenes; window {list(replay.window or ())}, K={replay.replays}, "
         f"strength {replay.strength}; {ordinary:g} blocks become {replayed:g}, both predictions included"
     )
 

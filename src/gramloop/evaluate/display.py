@@ -19,8 +19,7 @@ from rich.text import Text
 
 from gramloop.evaluate.effective import SHIFTED, effective
 from gramloop.evaluate.engines import Done
-from gramloop.evaluate.evaluation import Progress as Stored
-from gramloop.evaluate.evaluation import RunningGain, Watcher
+from gramloop.evaluate.evaluation import RunningGain, StoreState, Watcher
 from gramloop.evaluate.methods import BASELINE
 from gramloop.evaluate.plan import Plan
 from gramloop.evaluate.results import MEAN, Results, collect
@@ -166,7 +165,7 @@ def print_effective(results: Results, clean: Path | None) -> None:
     print(f"ER = mAP - {EXPECTED_SHARE:g} AP on COCO: {', '.join(words)}" if words else found.reason)
 
 
-def print_status(store: Store, stored: Stored, results: Results, console: Console | None = None) -> None:
+def print_status(store: Store, stored: StoreState, results: Results, console: Console | None = None) -> None:
     """How far every condition is, and what is wrong with files that cannot be used."""
     plan = store.plan
     table = Table(box=box.SIMPLE, title=f"{plan.suite}, plan {plan.hash}")

@@ -41,7 +41,7 @@ class Watcher:
 
 
 @dataclass(frozen=True)
-class Progress:
+class StoreState:
     """What a folder holds of its plan."""
 
     stored: tuple[Done, ...]
@@ -50,7 +50,7 @@ class Progress:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class EvaluationOutcome:
     """What an evaluation came to."""
 
     results: Results
@@ -58,7 +58,7 @@ class Outcome:
     failures: tuple[tuple[str, Failure], ...] = field(default=())  # condition and image
 
 
-def look(store: Store) -> Progress:
+def look(store: Store) -> StoreState:
     """Read every stored unit of a plan."""
     stored, missing, rejected = [], [], []
     for unit in store.plan.units:
@@ -72,7 +72,7 @@ def look(store: Store) -> Progress:
             missing.append(unit)
         else:
             stored.append(summary(store.plan, unit, found))
-    return Progress(tuple(stored), tuple(missing), tuple(rejected))
+    return StoreState(tuple(stored), tuple(missing), tuple(rejected))
 
 
 def evaluate(
@@ -84,7 +84,7 @@ def evaluate(
     engine_name: str = "local",
     order: Callable[[Iterable[Unit]], Iterable[Unit]] = tuple,
     watcher: Watcher | None = None,
-) -> Outcome:
+) -> EvaluationOutcome:
     """Run what is missing of a plan and score the whole; ``order`` may rearrange the units to be run."""
     watcher = watcher or Watcher()
     with locked(folder):
@@ -103,7 +103,7 @@ def evaluate(
         results = collect(store)
         write_results(store, results)
     failures = tuple((one.condition, failure) for one in results.conditions for failure in one.failures)
-    return Outcome(results, sentences, failures)
+    return EvaluationOutcome(results, sentences, failures)
 
 
 def _put_right(store: Store, unit: Unit, problem: UnusableFile) -> str:

@@ -29,7 +29,7 @@ ROWS_AT_ONCE = 250  # replicates held in memory together
 
 Weights = NDArray[np.int64]  # (replicates, images): how often each image was drawn
 Delta = Callable[[Weights], NDArray[np.float64]]  # (replicates,): the paired difference of each draw
-Verdict = Literal["helps", "hurts", "inconclusive"]
+VerdictWord = Literal["helps", "hurts", "inconclusive"]
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Interval:
         return f"{self.estimate:+.3f} [{self.low:+.3f}, {self.high:+.3f}]"
 
 
-def verdict(interval: Interval) -> Verdict:
+def verdict(interval: Interval) -> VerdictWord:
     """What an interval says of a gain, in plain words; of two or three families it says little."""
     if interval.low > 0:
         return "helps"

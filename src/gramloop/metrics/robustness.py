@@ -8,30 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gramloop.data.suites import DOMAINS, Condition
 from gramloop.errors import GramLoopError
 
-COCO_O_DOMAINS = ("cartoon", "handmake", "painting", "sketch", "tattoo", "weather")
 EXPECTED_SHARE = 0.45  # of its COCO AP, which a detector is expected to keep on COCO-O
-
-
-class Cell(Protocol):
-    """One shift at one severity, as :class:`gramloop.data.suites.Condition`."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def severity(self) -> int: ...
-
-    def __hash__(self) -> int: ...
-
-
-C = TypeVar("C", bound=Cell)
+ByCondition = Mapping[Condition, float]
 Key = TypeVar("Key", str, int)
 
 
@@ -52,7 +38,7 @@ class Scores:
 class Comparison:
     """Two methods over the shifted conditions of a suite; entry k of every field belongs to one condition."""
 
-    conditions: tuple[Cell, ...]
+    conditions: tuple[Condition, ...]
     baseline: NDArray[np.float64]  # (conditions,)
     method: NDArray[np.float64]  # (conditions,)
 
@@ -63,54 +49,54 @@ class Comparison:
 
     def by_family(self) -> dict[str, Scores]:
         """Means over the severities of each shift, in the order of the conditions."""
-        return self._means(lambda cell: cell.name)
+        return self._means(lambda condition: condition.name)
 
     def by_severity(self) -> dict[int, Scores]:
         """Means over the shifts at each severity, mildest first."""
-        return dict(sorted(self._means(lambda cell: cell.severity).items()))
+        return dict(sorted(self._means(lambda condition: condition.severity).items()))
 
     def family_deltas(self) -> dict[str, NDArray[np.float64]]:
         """Gains of each shift, one per severity: what a bootstrap over families resamples."""
         return {
             family: (self.method - self.baseline)[rows]
-            for family, rows in self._rows(lambda cell: cell.name).items()
+            for family, rows in self._rows(lambda condition: condition.name).items()
         }
 
-    def _means(self, key: Callable[[Cell], Key]) -> dict[Key, Scores]:
+    def _means(self, key: Callable[[Condition], Key]) -> dict[Key, Scores]:
         return {
             value: Scores(float(self.baseline[rows].mean()), float(self.method[rows].mean()))
             for value, rows in self._rows(key).items()
         }
 
-    def _rows(self, key: Callable[[Cell], Key]) -> dict[Key, list[int]]:
+    def _rows(self, key: Callable[[Condition], Key]) -> dict[Key, list[int]]:
         rows: dict[Key, list[int]] = {}
-        for row, cell in enumerate(self.conditions):
-            rows.setdefault(key(cell), []).append(row)
+        for row, condition in enumerate(self.conditions):
+            rows.setdefault(key(condition), []).append(row)
         return rows
 
 
-def mean_performance(results: Mapping[C, float], expected: Iterable[C]) -> float:
+def mean_performance(results: ByCondition, expected: Iterable[Condition]) -> float:
     """Mean performance under corruption (mPC): the unweighted mean over all shifted conditions expected.
 
     Clean images count for nothing here, even where they are among the conditions.
     """
-    cells = _shifted(expected)
-    return float(_values(results, cells, "the results").mean())
+    conditions = _shifted(expected)
+    return float(_values(results, conditions, "the results").mean())
 
 
-def compare(baseline: Mapping[C, float], method: Mapping[C, float], expected: Iterable[C]) -> Comparison:
+def compare(baseline: ByCondition, method: ByCondition, expected: Iterable[Condition]) -> Comparison:
     """Two methods side by side, over all shifted conditions expected."""
-    cells = _shifted(expected)
+    conditions = _shifted(expected)
     return Comparison(
-        cells,
-        _values(baseline, cells, "the baseline's results"),
-        _values(method, cells, "the other method's results"),
+        conditions,
+        _values(baseline, conditions, "the baseline's results"),
+        _values(method, conditions, "the other method's results"),
     )
 
 
-def coco_o_map(ap: Mapping[str, float], domains: Iterable[str] = COCO_O_DOMAINS) -> float:
+def coco_o_map(ap: Mapping[str, float], domains: Iterable[str] = DOMAINS) -> float:
     """COCO-O's mAP: the unweighted mean of the domains' AP, however many images each has."""
-    names = tuple(domains)
+    names = sorted(domains)  # so that the sum is the same in any order
     _refuse_missing([name for name in names if not np.isfinite(ap.get(name, np.nan))], "the results")
     return float(np.mean([ap[name] for name in names]))
 
@@ -120,17 +106,22 @@ def effective_robustness(ap_o: float, ap_coco: float) -> float:
     return ap_o - EXPECTED_SHARE * ap_coco
 
 
-def _shifted(expected: Iterable[C]) -> tuple[C, ...]:
-    cells = tuple(dict.fromkeys(cell for cell in expected if cell.name != "clean"))
-    if not cells:
+def _shifted(expected: Iterable[Condition]) -> tuple[Condition, ...]:
+    conditions = tuple(dict.fromkeys(condition for condition in expected if condition.name != "clean"))
+    if not conditions:
         raise GramLoopError("a mean over shifts needs at least one condition that is not clean")
-    return cells
+    return conditions
 
 
-def _values(results: Mapping[C, float], cells: tuple[C, ...], owner: str) -> NDArray[np.float64]:
-    values = np.array([results.get(cell, np.nan) for cell in cells], dtype=np.float64)
+def _values(results: ByCondition, conditions: tuple[Condition, ...], owner: str) -> NDArray[np.float64]:
+    values = np.array([results.get(condition, np.nan) for condition in conditions], dtype=np.float64)
     _refuse_missing(
-        [str(cell) for cell, value in zip(cells, values, strict=True) if not np.isfinite(value)], owner
+        [
+            str(condition)
+            for condition, value in zip(conditions, values, strict=True)
+            if not np.isfinite(value)
+        ],
+        owner,
     )
     return values
 

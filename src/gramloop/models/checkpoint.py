@@ -80,7 +80,7 @@ class Source:
         return cls({name: tuple(shape)}, lambda tensors: tensors[name])
 
 
-Plan = Mapping[str, Source]
+LoadPlan = Mapping[str, Source]
 
 
 def identity_plan(module: nn.Module) -> dict[str, Source]:
@@ -88,7 +88,7 @@ def identity_plan(module: nn.Module) -> dict[str, Source]:
     return {name: Source.same(name, value.shape) for name, value in module.state_dict().items()}
 
 
-def planned_shapes(plan: Plan) -> Shapes:
+def planned_shapes(plan: LoadPlan) -> Shapes:
     """Every entry that a plan reads."""
     return {name: shape for source in plan.values() for name, shape in source.reads.items()}
 
@@ -134,7 +134,7 @@ def verify_digest(path: Path) -> None:
 def load(
     module: nn.Module,
     checkpoint: Checkpoint,
-    plan: Plan,
+    plan: LoadPlan,
     *,
     also: Mapping[str, Shape] | None = None,
     dtype: torch.dtype | None = torch.float32,
@@ -199,7 +199,7 @@ def _assign(module: nn.Module, name: str, value: Tensor) -> None:
     setattr(owner, leaf, nn.Parameter(value, requires_grad=False) if is_parameter else value)
 
 
-def _groups(checkpoint: Checkpoint, plan: Plan) -> Iterator[list[str]]:
+def _groups(checkpoint: Checkpoint, plan: LoadPlan) -> Iterator[list[str]]:
     """The targets of a plan in groups of about a fortieth of the file; a large file gets a progress bar."""
     sizes = {
         name: math.prod(checkpoint.shapes[name]) * kind.itemsize for name, kind in checkpoint.dtypes.items()

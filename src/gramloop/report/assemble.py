@@ -163,8 +163,8 @@ def _subtitle(gathered: Gathered) -> str:
     runs = gathered.runs
     tasks = _listed(dict.fromkeys(TASK_WORDS[run.plan.task] for run in runs))
     conditions, images = (
-        sum(len(run.cells) for run in runs),
-        sum(cell.images for run in runs for cell in run.cells),
+        sum(len(run.results) for run in runs),
+        sum(result.images for run in runs for result in run.results),
     )
     methods = len(dict.fromkeys(name for run in runs for name in run.methods))
     return (
@@ -203,7 +203,7 @@ def _about_run(run: Run) -> dict[str, str]:
         "plan": plan.hash,
         "suite": plan.suite,
         "task": TASK_WORDS[plan.task],
-        "conditions": f"{len(run.cells)} complete of {len(plan.conditions)}",
+        "conditions": f"{len(run.results)} complete of {len(plan.conditions)}",
         "images": _span(plan),
         "classes": str(len(plan.categories)),
         "backbone": f"{plan.model.depth} blocks",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from gramloop.metrics.bootstrap import Interval
+from gramloop.metrics.bootstrap import Interval, VerdictWord
 from gramloop.report.tables.table import Table
 
 
@@ -27,7 +27,7 @@ class Verdict:
 
     suite: str
     method: str
-    words: str  # helps, hurts, inconclusive
+    words: VerdictWord
     interval: Interval | None
     sentence: str
 

@@ -17,7 +17,7 @@ from gramloop.evaluate.methods import BASELINE
 from gramloop.evaluate.plan import Plan, condition_of, read_plan
 from gramloop.evaluate.store import PLAN, Store, StoredUnit, UnusableFile
 from gramloop.metrics.robustness import Comparison, compare
-from gramloop.report.measure import Measured, Spent, main_metric, measure
+from gramloop.report.measure import ConditionResults, Spent, main_metric, measure_condition
 
 TASK_WORDS = {"semantic": "segmentation", "detection": "detection"}
 
@@ -29,7 +29,7 @@ class Run:
     name: str  # in tables and headings; no two runs of a report share it
     folder: Path
     plan: Plan
-    cells: tuple[Measured, ...]  # in the plan's order
+    results: tuple[ConditionResults, ...]  # in the plan's order
     missing: Mapping[str, str] = field(default_factory=dict)  # condition: what is not there, in words
 
     @cached_property
@@ -69,9 +69,9 @@ class Run:
     def unscored(self) -> tuple[str, ...]:
         """Conditions that are there and have no score, as when no image of them could be used."""
         return tuple(
-            cell.condition.key
-            for cell in self.cells
-            if not all(np.isfinite(values[self.metric]) for values in cell.scores.values())
+            result.condition.key
+            for result in self.results
+            if not all(np.isfinite(values[self.metric]) for values in result.scores.values())
         )
 
     @property
@@ -86,13 +86,19 @@ class Run:
         return tuple(dict.fromkeys(condition.family for condition in self.shifted))
 
     @property
+    def averaged(self) -> tuple[ConditionResults, ...]:
+        """What means are over: the shifted conditions, or the clean one where there is no other."""
+        shifted = tuple(result for result in self.results if result.condition.name != "clean")
+        return shifted or self.results
+
+    @property
     def spent(self) -> Spent:
         """What all stored conditions cost."""
-        return sum((cell.spent for cell in self.cells), Spent())
+        return sum((result.spent for result in self.results), Spent())
 
     def scores(self, method: str) -> dict[Condition, float]:
         """The main metric of every complete condition."""
-        return {cell.condition: cell.scores[method][self.metric] for cell in self.cells}
+        return {result.condition: result.scores[method][self.metric] for result in self.results}
 
     def compare(self, method: str, baseline: str = BASELINE) -> Comparison | None:
         """Two methods over the shifted conditions; None where one is missing, for a mean would mislead."""
@@ -127,7 +133,7 @@ class Run:
     @property
     def unlabelled(self) -> tuple[str, ...]:
         """Classes that the truth of no condition holds."""
-        seen = [cell.labelled for cell in self.cells if cell.labelled is not None]
+        seen = [result.labelled for result in self.results if result.labelled is not None]
         if not seen:
             return ()
         anywhere: NDArray[np.bool_] = np.any(seen, axis=0)
@@ -211,7 +217,7 @@ def _names(places: Sequence[Path], plans: Sequence[Plan]) -> list[str]:
 
 def _read(name: str, folder: Path, plan: Plan, on_progress: OnProgress) -> Run:
     store = Store(folder, plan)
-    cells: list[Measured] = []
+    results: list[ConditionResults] = []
     missing: dict[str, str] = {}
     for key in plan.conditions:
         wanted = list(plan.units_of(key))
@@ -226,11 +232,11 @@ def _read(name: str, folder: Path, plan: Plan, on_progress: OnProgress) -> Run:
             if found is not None:
                 units.append(found)
         if len(units) == len(wanted):
-            cells.append(measure(plan, key, units))
+            results.append(measure_condition(plan, key, units))
         else:
             missing[key] = "; ".join([f"{len(units)} of {len(wanted)} units are stored", *damage])
         on_progress(f"{name} {key}")
-    return Run(name, folder, plan, tuple(cells), missing)
+    return Run(name, folder, plan, tuple(results), missing)
 
 
 def unlike(first: Run, second: Run) -> str:
@@ -293,7 +299,7 @@ def _warnings(run: Run) -> list[str]:
         )
     if run.unscored:
         sentences.append(f"{run.name} has no score for {_some(run.unscored, 6)}, so it has no mean.")
-    lost = [(cell.condition.key, failure) for cell in run.cells for failure in cell.failures]
+    lost = [(result.condition.key, failure) for result in run.results for failure in result.failures]
     if lost:
         listed = _some([f"{failure.image_id} in {key} ({failure.reason})" for key, failure in lost], 4)
         sentences.append(f"{run.name}: {len(lost)} images count for no method: {listed}.")

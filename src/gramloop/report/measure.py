@@ -44,7 +44,7 @@ class Spent:
 
 
 @dataclass(frozen=True)
-class Measured:
+class ConditionResults:
     """One complete condition; arrays over classes follow the order of the plan's categories."""
 
     condition: Condition
@@ -58,18 +58,20 @@ class Measured:
     spent: Spent = Spent()
 
 
-def measure(plan: Plan, key: str, units: Sequence[StoredUnit]) -> Measured:
+def measure_condition(plan: Plan, key: str, units: Sequence[StoredUnit]) -> ConditionResults:
     """Everything a report says of one condition, from all its units."""
     scored = score_condition(plan, key, units)
     tables = [unit.table for unit in units]
     names = [method.name for method in plan.methods]
-    whole = Measured(condition_of(key), scored.images, scored.scores, scored.failures, spent=_spent(units))
+    whole = ConditionResults(
+        condition_of(key), scored.images, scored.scores, scored.failures, spent=_spent(units)
+    )
     if not scored.images:
         return whole
     members = memberships(image_ids(units), used_ids(units))  # (1 + 2 * PARTS, images)
     look = _look_at_pixels if plan.task == "semantic" else _look_at_boxes
     looked = {name: look(plan, tables, name, members) for name in names}
-    return Measured(
+    return ConditionResults(
         whole.condition,
         whole.images,
         whole.scores,

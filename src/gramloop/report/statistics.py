@@ -18,6 +18,7 @@ from gramloop.metrics.bootstrap import (
     SEED,
     Delta,
     Interval,
+    VerdictWord,
     cluster_bootstrap,
     coverage,
     image_draws,
@@ -61,7 +62,7 @@ class Gain:
         return self.interval if (self.coverage or 0) >= TRUSTED else self.corrected
 
     @property
-    def words(self) -> str:
+    def words(self) -> VerdictWord:
         """helps, hurts, inconclusive."""
         return "inconclusive" if self.deciding is None else verdict(self.deciding)
 
@@ -92,7 +93,7 @@ def gains_of(
 
 def count_resamplings(runs: Sequence[Run]) -> int:
     """How often `gains_of` over images will tell of its progress."""
-    return sum(len(run.replays) * (len(run.cells) if run.complete else 1) for run in runs)
+    return sum(len(run.replays) * (len(run.results) if run.complete else 1) for run in runs)
 
 
 def _incomplete(run: Run) -> str:
@@ -116,28 +117,28 @@ def _over_images(
     run: Run, method: str, points: float, replicates: int, seed: int, on_progress: Callable[[str], None]
 ) -> Gain:
     """Images drawn with all their shifted versions; images of domains, each domain's own."""
-    chosen = [cell for cell in run.cells if cell.condition.name != "clean"] or list(run.cells)
+    chosen = run.averaged
     shared = run.suite.kind != "o"
     common = _common_images(run) if shared else []
     draws, images = [], 0
-    for index, cell in enumerate(chosen):
-        units = run.units(cell.condition.key)
+    for index, result in enumerate(chosen):
+        units = run.units(result.condition.key)
         ids = used_ids(units)
         among = common if shared else ids
         if len(among) < 2:
-            reason = f"{len(among)} images of {cell.condition} could be drawn, and it takes at least 2"
+            reason = f"{len(among)} images of {result.condition} could be drawn, and it takes at least 2"
             return Gain(run, method, points, "images", None, reason)
         delta = _expanded(_delta(run, units, method), ids, among)
         own_seed = seed if shared else seed + index
         draws.append(image_draws(delta, len(among), replicates=replicates, seed=own_seed))
         images = len(among) if shared else images + len(among)
-        on_progress(f"{run.name} {method} {cell.condition}")
+        on_progress(f"{run.name} {method} {result.condition}")
     return Gain(run, method, points, "images", mean_interval(draws, images))
 
 
 def _common_images(run: Run) -> list[str]:
     """Images used in every condition, in one order, so that a draw means the same images everywhere."""
-    sets = [set(used_ids(run.units(cell.condition.key))) for cell in run.cells]
+    sets = [set(used_ids(run.units(result.condition.key))) for result in run.results]
     return sorted(set.intersection(*sets))
 
 

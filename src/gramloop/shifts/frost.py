@@ -23,7 +23,7 @@ _MARGIN = (
 _SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
 _SUBPIXEL_BITS = 4
 
-Points = npt.NDArray[np.int32]
+PixelPoints = npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True)
@@ -148,5 +148,5 @@ def _paint(canvas: Image, x: float, y: float, ice: _Ice, rng: np.random.Generato
     cv2.polylines(canvas, [_fixed(spine)], False, vein, 1, cv2.LINE_AA, _SUBPIXEL_BITS)
 
 
-def _fixed(points: npt.NDArray[np.float64]) -> Points:
+def _fixed(points: npt.NDArray[np.float64]) -> PixelPoints:
     return np.rint(points * (1 << _SUBPIXEL_BITS)).astype(np.int32)

@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.patches import Patch, Rectangle
 from numpy.typing import NDArray
 
-from gramloop.report.figures.matching import Annotated, Crop, Found, Role, Roles, centred, roles, shown
+from gramloop.report.figures.matching import Annotated, Found, Region, Role, Roles, centred, roles, shown
 from gramloop.report.figures.style import BLUE, GREEN, ORANGE, PLUM, RED, photograph, shrunk
 
 _COLOURS: Mapping[Role, str] = {"gained": GREEN, "lost": PLUM, "false": RED}
@@ -28,11 +28,11 @@ class DetectionRow:
     baseline: Found
     method: Found
     names: Mapping[int, str] = field(default_factory=dict)
-    crop: Crop | None = None
+    crop: Region | None = None
     categories: frozenset[int] | None = None
 
     @property
-    def view(self) -> Crop:
+    def view(self) -> Region:
         """What the panels show, in pixels."""
         return self.crop or (0.0, 0.0, float(self.image.shape[1]), float(self.image.shape[0]))
 

@@ -23,8 +23,8 @@ from gramloop.report.figures.style import (
     Drawn,
     Sheet,
     bare,
+    percent_of,
     photograph,
-    share,
     shrunk,
     styled,
 )
@@ -196,7 +196,7 @@ def _words(rows: Sequence[Diagnosed], high: float) -> tuple[str, str]:
         before = float(np.nanmean(row.drift))
         kept = ""
         if row.post is not None and before > 0:
-            kept = f", {share(float(np.nanmean(row.post)), before)} of it"
+            kept = f", {percent_of(float(np.nanmean(row.post)), before)} of it"
         said.append(f"{row.label}: proposal drift {drift}, gate {gate}, post-gating drift {post}{kept}.")
     if len(rows) == 1:
         return f"{rows[0].label[:1].upper()}{rows[0].label[1:]}. {caption}", " ".join(said)

@@ -237,11 +237,11 @@ def multiplier(run: Run, method: str) -> float:
 def trajectory_ratios(run: Run, names: tuple[str, str, str]) -> Consistency | None:
     """The ratios of three methods (raw, uniform, gated) over all shifted conditions measured."""
     drifts = {
-        (cell.condition.name, cell.condition.severity): {
-            kind: cell.drift[name] for kind, name in zip(("raw", "uniform", "gated"), names, strict=True)
+        (result.condition.name, result.condition.severity): {
+            kind: result.drift[name] for kind, name in zip(("raw", "uniform", "gated"), names, strict=True)
         }
-        for cell in run.cells
-        if cell.condition.name != "clean" and all(name in cell.drift for name in names)
+        for result in run.results
+        if result.condition.name != "clean" and all(name in result.drift for name in names)
     }
     return consistency_of(drifts) if drifts else None
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 SCORE, OVERLAP = 0.40, 0.50
-Crop = tuple[float, float, float, float]  # left, top, right, bottom in pixels
+Region = tuple[float, float, float, float]  # left, top, right, bottom in pixels
 Role = Literal["gained", "lost", "false", "plain"]
 
 
@@ -49,7 +49,7 @@ class Annotated:
 
 
 def shown(
-    found: Found, score: float = SCORE, crop: Crop | None = None, categories: frozenset[int] | None = None
+    found: Found, score: float = SCORE, crop: Region | None = None, categories: frozenset[int] | None = None
 ) -> Found:
     """The predictions that a picture shows, by falling score: sure enough, of its categories, centred in its crop."""
     keep = np.asarray(found.scores >= score)
@@ -61,7 +61,7 @@ def shown(
     return kept.take(np.argsort(-np.asarray(kept.scores), kind="stable"))
 
 
-def centred(boxes: NDArray[Any], crop: Crop) -> NDArray[np.bool_]:
+def centred(boxes: NDArray[Any], crop: Region) -> NDArray[np.bool_]:
     """Which boxes have their centre inside a crop."""
     across, down = (boxes[:, 0] + boxes[:, 2]) / 2, (boxes[:, 1] + boxes[:, 3]) / 2
     inside: NDArray[np.bool_] = (

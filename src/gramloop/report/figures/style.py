@@ -159,7 +159,7 @@ def display_name(name: str) -> str:
     return name.replace("_", " ").replace("-", " ").replace("jpeg", "JPEG")
 
 
-def share(part: float, whole: float) -> str:
+def percent_of(part: float, whole: float) -> str:
     """A part in percent, with two digits where it is small: 12%, 0.26%."""
     percent = 100 * part / whole
     return f"{percent:.0f}%" if percent >= 10 or not percent else f"{percent:.2g}%"

@@ -83,11 +83,11 @@ def _place(gate_at: GateAt) -> str:
 
 def partition_table(run: Run) -> Table | None:
     """Scores on four fixed subsets of the images and on their complements; None where it cannot be had."""
-    if not run.replays or not run.complete or not all(cell.parts for cell in run.cells):
+    if not run.replays or not run.complete or not all(result.parts for result in run.results):
         return None
-    chosen = [cell for cell in run.cells if cell.condition.name != "clean"] or list(run.cells)
+    chosen = run.averaged
     means = {
-        method: np.mean([cell.parts[method] for cell in chosen], axis=0)  # (2, PARTS)
+        method: np.mean([result.parts[method] for result in chosen], axis=0)  # (2, PARTS)
         for method in run.methods
     }
     columns = (Column("part", "Images", "text"), *method_columns(run.methods))

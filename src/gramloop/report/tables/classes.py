@@ -43,11 +43,15 @@ def class_gains(run: Run, method: str) -> ClassGains | None:
 
     A class counts where the labels of every condition hold it.
     """
-    cells = [cell for cell in run.cells if cell.condition.name != "clean"] or list(run.cells)
-    if not run.complete or any(cell.labelled is None for cell in cells):
+    results = run.averaged
+    if not run.complete or any(result.labelled is None for result in results):
         return None
-    held: NDArray[np.bool_] = np.all([cell.labelled for cell in cells if cell.labelled is not None], axis=0)
-    means = [np.mean([cell.classes[name] for cell in cells], axis=0)[held] for name in (BASELINE, method)]
+    held: NDArray[np.bool_] = np.all(
+        [result.labelled for result in results if result.labelled is not None], axis=0
+    )
+    means = [
+        np.mean([result.classes[name] for result in results], axis=0)[held] for name in (BASELINE, method)
+    ]
     names = np.array(list(run.plan.categories.values()), dtype=object)[held]
     return ClassGains(tuple(names), *means) if held.any() else None
 

@@ -108,14 +108,14 @@ def every_condition(run: Run) -> Table:
         Column("excluded", "Excluded", digits=0),
         *method_columns(run.methods),
     )
-    cells = {cell.condition.key: cell for cell in run.cells}
+    results = {result.condition.key: result for result in run.results}
     rows: list[tuple[Cell, ...]] = []
     for key in run.plan.conditions:
-        if (cell := cells.get(key)) is None:
+        if (result := results.get(key)) is None:
             rows.append((key, None, None, *method_cells(run.methods, {})))
             continue
-        scores: dict[str, float | None] = {name: found[run.metric] for name, found in cell.scores.items()}
-        rows.append((key, cell.images, len(cell.failures), *method_cells(run.methods, scores)))
+        scores: dict[str, float | None] = {name: found[run.metric] for name, found in result.scores.items()}
+        rows.append((key, result.images, len(result.failures), *method_cells(run.methods, scores)))
     table_rows = tuple(rows)
     return Table(
         f"{run.key}-conditions",
@@ -139,8 +139,8 @@ def every_metric(run: Run) -> Table | None:
         *(Column(name, name, digits=DIGITS) for name in metrics),
     )
     rows: tuple[tuple[Cell, ...], ...] = tuple(
-        (cell.condition.key, method, *(cell.scores[method][name] for name in metrics))
-        for cell in run.cells
+        (result.condition.key, method, *(result.scores[method][name] for name in metrics))
+        for result in run.results
         for method in run.methods
     )
     return Table(

@@ -53,12 +53,12 @@ class Consistency:
 
 def consistency(run: Run, names: tuple[str, str, str]) -> Consistency | None:
     """The diagnostic of one set of trajectories, (raw, uniform, gated); None where drift was not stored."""
-    cells = [cell for cell in run.cells if all(name in cell.drift for name in names)]
-    if not cells or len(cells) != len(run.plan.conditions):
+    results = [result for result in run.results if all(name in result.drift for name in names)]
+    if not results or len(results) != len(run.plan.conditions):
         return None
-    sums = np.array([[cell.drift[name].sum() for name in names] for cell in cells])
-    families = tuple(cell.condition.family for cell in cells)
-    return Consistency(run, names[GATED], families, sums, tuple(cell.images for cell in cells))
+    sums = np.array([[result.drift[name].sum() for name in names] for result in results])
+    families = tuple(result.condition.family for result in results)
+    return Consistency(run, names[GATED], families, sums, tuple(result.images for result in results))
 
 
 def consistency_table(found: Consistency) -> Table:

@@ -9,7 +9,7 @@ from typing import Literal
 from gramloop.errors import GramLoopError
 from gramloop.metrics.bootstrap import Interval
 
-Kind = Literal["text", "number", "interval"]
+ColumnKind = Literal["text", "number", "interval"]
 Cell = str | int | float | Interval | None  # None is a number that there is not; notes say why
 ABSENT = "–"
 
@@ -20,7 +20,7 @@ class Column:
 
     key: str
     title: str
-    kind: Kind = "number"
+    kind: ColumnKind = "number"
     digits: int = 2
     signed: bool = False  # gains: with their sign, and coloured by it
     unit: str = ""  # after the number: "×", " GB"

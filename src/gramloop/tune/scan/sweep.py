@@ -33,7 +33,7 @@ _BYTES_AT_ONCE = 1 << 30
 
 
 @dataclass(frozen=True)
-class Measured:
+class WindowStatistics:
     """One image: statistics per window, and the blocks that were executed for them."""
 
     statistics: Statistics
@@ -64,12 +64,12 @@ def measure(
     windows: Sequence[Window],
     replays: int,
     chunk: int | None = None,
-) -> Measured:
+) -> WindowStatistics:
     """Run ``forward``, one image through the host, and measure every window inside it.
 
     windows: in the order of their start. chunk: trajectories that are held at once; None bounds their memory.
     """
-    measured: list[Measured] = []
+    measured: list[WindowStatistics] = []
 
     def at_last_block(call: BlockCall, ordinary: list[Tensor]) -> None:
         measured.append(_measure_windows(host, call, ordinary, windows, replays, chunk))
@@ -126,7 +126,7 @@ def _measure_windows(
     windows: Sequence[Window],
     replays: int,
     chunk: int | None,
-) -> Measured:
+) -> WindowStatistics:
     anchor = GramAnchor(call.chain.patches(ordinary[-1]))
     size = chunk or _affordable(ordinary[0])
     parts, blocks = [], host.depth
@@ -135,7 +135,7 @@ def _measure_windows(
         parts.append(sweep.statistics(replays))
         blocks += sweep.blocks
     merged = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    return Measured(merged, blocks)
+    return WindowStatistics(merged, blocks)
 
 
 def _affordable(state: Tensor) -> int:

@@ -14,12 +14,12 @@ import numpy as np
 
 from gramloop.core.config import Adaptive, Signal
 from gramloop.data.records import Task
-from gramloop.tune.search.worth import Measured, Worth, worth
+from gramloop.tune.search.worth import PairedStatistics, Worth, worth
 
 SIGNALS: tuple[Signal, ...] = ("length", "spread")
 QUANTILES = 11  # thresholds tried per signal and direction, between the smallest and the largest value
 _EDGE = 1e-4  # width of a switch that is on below its threshold, relative to it
-Cells = Mapping[str, Sequence[Measured]]
+Cells = Mapping[str, Sequence[PairedStatistics]]
 
 
 def best_rule(
@@ -53,7 +53,7 @@ def rules(cells: Cells, end: int) -> list[Adaptive]:
     return found
 
 
-def switched(cells: Cells, rule: Adaptive, end: int) -> dict[str, list[Measured]]:
+def switched(cells: Cells, rule: Adaptive, end: int) -> dict[str, list[PairedStatistics]]:
     """The cells as the rule would have it: images that it passes over keep their ordinary prediction."""
     return {
         key: [
@@ -75,5 +75,5 @@ def is_on(rule: Adaptive, signal: float) -> bool:
     return signal > rule.off if rule.full >= rule.off else signal < rule.off
 
 
-def _signal(one: Measured, signal: str, end: int) -> float:
+def _signal(one: PairedStatistics, signal: str, end: int) -> float:
     return one.signals[signal][end] if one.signals else float("nan")

@@ -50,7 +50,7 @@ class Journal:
 
     def _begin(self, folder: Path, plan: Mapping[str, Any]) -> None:
         assert self._path is not None
-        found = read_plan(folder)
+        found = read_search_plan(folder)
         if found is not None and plan_hash(found) != self.hash:
             raise GramLoopError(
                 f"{folder} holds a search with {_difference(found, plan)}; choose another folder, "
@@ -89,7 +89,7 @@ def plan_hash(plan: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def read_plan(folder: Path) -> dict[str, Any] | None:
+def read_search_plan(folder: Path) -> dict[str, Any] | None:
     """The plan in a folder, None where there is none."""
     path = folder / PLAN
     if not path.is_file():

@@ -17,7 +17,7 @@ from gramloop.tune.search.subject import Subject
 from gramloop.tune.search.worth import CLEAN
 
 LAYOUT = 1
-Cell = tuple[str, Sample]  # a condition, and an image of it
+SearchCell = tuple[str, Sample]  # a condition, and an image of it
 
 
 @dataclass(frozen=True)
@@ -94,13 +94,13 @@ class Search:
             del options["judge_on"]
         return options
 
-    def cells(self, part: str, images: int) -> list[Cell]:
+    def cells(self, part: str, images: int) -> list[SearchCell]:
         """The first images of a part, each under every condition of the part."""
         keys = self.conditions(part)
         samples = self.split.images[part]
         return [(key, samples[key][place]) for key in keys for place in range(images)]
 
-    def search_cells(self) -> list[Cell]:
+    def search_cells(self) -> list[SearchCell]:
         """All cells of the search, ordered so that any first few are of many images and many conditions."""
         keys, samples = self.conditions("search"), self.split.images["search"]
         many = _images(self.split, "search", keys)

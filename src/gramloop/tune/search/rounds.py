@@ -10,12 +10,12 @@ from typing import Any
 from gramloop.core.config import Adaptive, ReplayConfig
 from gramloop.tune.search.adapting import best_rule, switched
 from gramloop.tune.search.journal import Journal
-from gramloop.tune.search.plan import Cell, Search
+from gramloop.tune.search.plan import Search, SearchCell
 from gramloop.tune.search.space import multiplier
 from gramloop.tune.search.subject import Job
-from gramloop.tune.search.verdict import Part, judge
+from gramloop.tune.search.verdict import JudgedPart, judge
 from gramloop.tune.search.workers import Workers
-from gramloop.tune.search.worth import CLEAN, Measured, Worth, worth
+from gramloop.tune.search.worth import CLEAN, PairedStatistics, Worth, worth
 
 TOGETHER = 16  # candidates of one job
 
@@ -31,22 +31,22 @@ class Standing:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class SearchOutcome:
     """What a search found."""
 
     leader: Standing  # the best finalist
     chosen: bool  # whether it beat no replay; else there is none
     finalists: tuple[Standing, ...]  # best first, on the images of the decision
-    parts: tuple[Part, ...]  # the verdict
+    parts: tuple[JudgedPart, ...]  # the verdict
     predictions: int
     failures: tuple[str, ...]  # images that could not be used
 
 
 def run_search(
     search: Search, journal: Journal, workers: Workers, advance: Callable[[int], None] = lambda _: None
-) -> Outcome:
+) -> SearchOutcome:
     """Run what the journal does not hold yet; the outcome is the same however often it was interrupted."""
-    run = _Run(search, journal, workers, advance)
+    run = _SearchRun(search, journal, workers, advance)
     alive = list(range(len(search.candidates)))
     cells = search.search_cells()
     for number, rung in enumerate(search.schedule.rungs):
@@ -66,10 +66,12 @@ def run_search(
     parts = judge(
         search.subject.task, search.subject.categories, search.split, run.measured(leader.number, judging)
     )
-    return Outcome(leader, winner is not None, tuple(finalists), parts, run.predictions, tuple(run.failures))
+    return SearchOutcome(
+        leader, winner is not None, tuple(finalists), parts, run.predictions, tuple(run.failures)
+    )
 
 
-class _Run:
+class _SearchRun:
     """Jobs in, standings out."""
 
     def __init__(
@@ -82,7 +84,7 @@ class _Run:
         self._configs = list(search.candidates)
         self._twins: dict[int, int] = {}  # an adaptive candidate: the one that it is made from
 
-    def add_twins(self, candidates: Sequence[int], cells: Sequence[Cell]) -> list[int]:
+    def add_twins(self, candidates: Sequence[int], cells: Sequence[SearchCell]) -> list[int]:
         """For every candidate with a rule that gains, the same with this rule; their numbers."""
         found = []
         for number in candidates:
@@ -92,7 +94,7 @@ class _Run:
                 self._configs.append(replace(self._configs[number], adaptive=ruled[0]))
         return found
 
-    def _best_rule(self, number: int, cells: Sequence[Cell]) -> tuple[Adaptive, Worth] | None:
+    def _best_rule(self, number: int, cells: Sequence[SearchCell]) -> tuple[Adaptive, Worth] | None:
         config, options, subject = self._configs[number], self.search.options, self.search.subject
         if not options.adaptive or config.adaptive is not None or config.update_at == "final":
             return None
@@ -102,7 +104,7 @@ class _Run:
             subject.task, subject.categories, measured, end, options.clean_tolerance, options.caution
         )
 
-    def measure(self, cells: Sequence[Cell], candidates: Sequence[int]) -> None:
+    def measure(self, cells: Sequence[SearchCell], candidates: Sequence[int]) -> None:
         """See that all candidates are measured on all cells."""
         groups = [candidates[first : first + TOGETHER] for first in range(0, len(candidates), TOGETHER)]
         jobs = {job.key: job for job in (self._job(cell, group) for cell in cells for group in groups)}
@@ -115,25 +117,27 @@ class _Run:
         for key, job in jobs.items():  # in the plan's order, whatever order they were finished in
             self._take(job, self.journal.done[key])
 
-    def measured(self, candidate: int, cells: Iterable[Cell]) -> dict[str, list[Measured]]:
+    def measured(self, candidate: int, cells: Iterable[SearchCell]) -> dict[str, list[PairedStatistics]]:
         """One candidate on the cells that could be used, by condition.
 
         An adaptive twin that was not run itself is put together from what its candidate did.
         """
-        found: dict[str, list[Measured]] = {}
+        found: dict[str, list[PairedStatistics]] = {}
         origin = self._twins.get(candidate, candidate)
         for key, sample in cells:
             row = self._table.get((key, sample.image_id))
             if row is not None:
                 itself = candidate in row["replayed"]
                 statistic, blocks = row["replayed"][candidate if itself else origin]
-                one = Measured(sample, row["ordinary"], statistic, row["truth"], blocks, row["signals"])
+                one = PairedStatistics(
+                    sample, row["ordinary"], statistic, row["truth"], blocks, row["signals"]
+                )
                 if not itself:
                     one = self._as_ruled(candidate, one)
                 found.setdefault(key, []).append(one)
         return found
 
-    def _as_ruled(self, twin: int, one: Measured) -> Measured:
+    def _as_ruled(self, twin: int, one: PairedStatistics) -> PairedStatistics:
         config = self._configs[twin]
         assert config.adaptive is not None
         assert config.window is not None
@@ -143,8 +147,8 @@ class _Run:
     def standings(
         self,
         candidates: Sequence[int],
-        cells: Sequence[Cell],
-        strict: Sequence[Cell] | None = None,
+        cells: Sequence[SearchCell],
+        strict: Sequence[SearchCell] | None = None,
         ruled: bool = False,
     ) -> list[Standing]:
         """Candidates, best first.
@@ -192,7 +196,7 @@ class _Run:
         extra = max(one.cost - 1, 1e-9)
         return cautious / extra if cautious > 0 else cautious * extra
 
-    def _cost(self, number: int, cells: Sequence[Cell]) -> float:
+    def _cost(self, number: int, cells: Sequence[SearchCell]) -> float:
         """Blocks executed per block of the ordinary forward; a twin's is the mean over the cells."""
         depth = self.search.subject.depth
         replayed = multiplier(self._configs[number], depth)
@@ -203,11 +207,11 @@ class _Run:
         each_cost = [replayed if one.blocks > depth else 1.0 for one in measured]
         return sum(each_cost) / len(each_cost) if each_cost else math.nan
 
-    def _worth(self, number: int, cells: Sequence[Cell]) -> Worth:
+    def _worth(self, number: int, cells: Sequence[SearchCell]) -> Worth:
         subject = self.search.subject
         return worth(subject.task, subject.categories, self.measured(number, cells))
 
-    def _job(self, cell: Cell, candidates: Sequence[int]) -> Job:
+    def _job(self, cell: SearchCell, candidates: Sequence[int]) -> Job:
         key, sample = cell
         configs = tuple(self._configs[number] for number in candidates)
         return Job(key, sample.position, sample.image_id, tuple(candidates), configs)

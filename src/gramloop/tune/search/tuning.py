@@ -14,12 +14,12 @@ from gramloop import __version__
 from gramloop.core.config import ReplayConfig
 from gramloop.core.settings import write_replay
 from gramloop.data.records import DataSet
-from gramloop.tune.search.journal import Journal, plan_hash, read_plan
+from gramloop.tune.search.journal import Journal, plan_hash, read_search_plan
 from gramloop.tune.search.plan import Options, Search, plan_search
-from gramloop.tune.search.rounds import Outcome, Standing, run_search
+from gramloop.tune.search.rounds import SearchOutcome, Standing, run_search
 from gramloop.tune.search.space import Space
 from gramloop.tune.search.subject import Subject, subject_of
-from gramloop.tune.search.verdict import Part
+from gramloop.tune.search.verdict import JudgedPart
 from gramloop.tune.search.workers import start_workers
 from gramloop.tune.search.worth import CLEAN
 
@@ -31,7 +31,7 @@ class Tuning:
     """The setting that was found, what it does on unseen images, and how it was found."""
 
     search: Search
-    outcome: Outcome
+    outcome: SearchOutcome
     date: str
 
     @property
@@ -128,7 +128,7 @@ def run(
     with _kept_alone(folder):
         journal = Journal(plan, folder)
         if folder is not None:
-            plan = read_plan(folder) or plan
+            plan = read_search_plan(folder) or plan
         try:
             with start_workers(search.subject, workers) as processes:
                 outcome = run_search(search, journal, processes, advance)
@@ -153,7 +153,7 @@ def describe(config: ReplayConfig) -> str:
     return ", ".join(words)
 
 
-def counted(part: Part) -> str:
+def counted(part: JudgedPart) -> str:
     """A part with its number of families, such as "3 searched families"."""
     name = part.name.replace("families", "family") if part.families == 1 else part.name
     return f"{part.families} {name}"
@@ -165,7 +165,7 @@ def _plainly(value: Any) -> str:
     return str(value)
 
 
-def _part_in_words(part: Part) -> str:
+def _part_in_words(part: JudgedPart) -> str:
     where = "clean images" if part.name == CLEAN else counted(part)
     interval = part.widest
     span = f" [{interval.low:+.2f}, {interval.high:+.2f}]" if interval is not None else ""

@@ -15,7 +15,7 @@ from gramloop.errors import GramLoopError
 from gramloop.metrics.bootstrap import (
     Delta,
     Interval,
-    Verdict,
+    VerdictWord,
     Weights,
     cluster_bootstrap,
     image_bootstrap,
@@ -24,14 +24,14 @@ from gramloop.metrics.bootstrap import (
 from gramloop.metrics.coco_ap import average_precision
 from gramloop.metrics.miou import mean_iou
 from gramloop.tune.search.split import Split, family
-from gramloop.tune.search.worth import CLEAN, Measured, boxes_of, condition_delta, truth_of
+from gramloop.tune.search.worth import CLEAN, PairedStatistics, condition_delta, detections_of, truth_of
 
 REPLICATES = 2000  # of the bootstrap over images
 FEW_IMAGES, FEW_FAMILIES = 8, 4  # below these a percentile interval is too narrow to conclude from
 
 
 @dataclass(frozen=True)
-class Part:
+class JudgedPart:
     """One partition of the data: scores of both versions, and the gain's intervals."""
 
     name: str
@@ -48,7 +48,7 @@ class Part:
         return self.replayed - self.ordinary
 
     @property
-    def word(self) -> Verdict:
+    def word(self) -> VerdictWord:
         """Helps or hurts where every interval says so, and one of them rests on enough to be trusted."""
         enough = self.over_images is not None and self.over_images.units >= FEW_IMAGES
         if self.over_images is None:
@@ -78,8 +78,8 @@ class Part:
 
 
 def judge(
-    task: Task, categories: Sequence[int], split: Split, cells: Mapping[str, Sequence[Measured]]
-) -> tuple[Part, ...]:
+    task: Task, categories: Sequence[int], split: Split, cells: Mapping[str, Sequence[PairedStatistics]]
+) -> tuple[JudgedPart, ...]:
     """The parts of a verdict: searched families, other families and clean images, where there are any."""
     found = []
     for name, families in (
@@ -93,7 +93,9 @@ def judge(
     return tuple(found)
 
 
-def _part(name: str, task: Task, categories: Sequence[int], cells: Mapping[str, Sequence[Measured]]) -> Part:
+def _part(
+    name: str, task: Task, categories: Sequence[int], cells: Mapping[str, Sequence[PairedStatistics]]
+) -> JudgedPart:
     shared = _shared(cells)
     kept = cells if shared is None else {key: [shared[key][i] for i in sorted(shared[key])] for key in cells}
     deltas = {key: condition_delta(task, categories, each) for key, each in kept.items()}
@@ -112,10 +114,12 @@ def _part(name: str, task: Task, categories: Sequence[int], cells: Mapping[str, 
     if len(gains) > 1 and not clean:
         over_families = cluster_bootstrap(gains)
     over_images = None if shared is None else _over_images(deltas, next(iter(kept.values())))
-    return Part(name, images, 0 if clean else len(gains), ordinary, replayed, over_families, over_images)
+    return JudgedPart(
+        name, images, 0 if clean else len(gains), ordinary, replayed, over_families, over_images
+    )
 
 
-def _shared(cells: Mapping[str, Sequence[Measured]]) -> dict[str, dict[str, Measured]] | None:
+def _shared(cells: Mapping[str, Sequence[PairedStatistics]]) -> dict[str, dict[str, PairedStatistics]] | None:
     """Images that every condition has, by id; None if there are fewer than two."""
     by_id = {key: {one.sample.image_id: one for one in each} for key, each in cells.items()}
     common = set.intersection(*(set(each) for each in by_id.values()))
@@ -124,7 +128,7 @@ def _shared(cells: Mapping[str, Sequence[Measured]]) -> dict[str, dict[str, Meas
     return {key: {name: each[name] for name in common} for key, each in by_id.items()}
 
 
-def _over_images(deltas: Mapping[str, Delta], images: Sequence[Measured]) -> Interval | None:
+def _over_images(deltas: Mapping[str, Delta], images: Sequence[PairedStatistics]) -> Interval | None:
     """Drawn by image, or by block where neighbours belong together."""
     units = sorted({one.sample.unit for one in images})
     owner = np.searchsorted(units, [one.sample.unit for one in images])
@@ -139,9 +143,11 @@ def _over_images(deltas: Mapping[str, Delta], images: Sequence[Measured]) -> Int
         return None
 
 
-def _score(task: Task, categories: Sequence[int], measured: Sequence[Measured], version: str) -> float:
+def _score(
+    task: Task, categories: Sequence[int], measured: Sequence[PairedStatistics], version: str
+) -> float:
     if task == "detection":
-        return average_precision(truth_of(measured, categories), boxes_of(measured, version)).ap
+        return average_precision(truth_of(measured, categories), detections_of(measured, version)).ap
     counts = np.array([getattr(one, version)["counts"] for one in measured], dtype=np.int64)
     return float(mean_iou(counts.sum(axis=0)))
 

@@ -25,7 +25,7 @@ CLEAN = "clean"
 
 
 @dataclass(frozen=True)
-class Measured:
+class PairedStatistics:
     """One candidate on one image under one condition, beside the ordinary prediction."""
 
     sample: Sample
@@ -70,7 +70,7 @@ class Worth:
         return bool(self.gain > float(t.ppf(confidence, self.freedom)) * self.error)
 
 
-def worth(task: Task, categories: Sequence[int], cells: Mapping[str, Sequence[Measured]]) -> Worth:
+def worth(task: Task, categories: Sequence[int], cells: Mapping[str, Sequence[PairedStatistics]]) -> Worth:
     """The worth of one candidate on the cells of every condition measured."""
     folds = min(FOLDS, 1 + max((one.sample.unit for each in cells.values() for one in each), default=0))
     gains: dict[str, list[NDArray[np.float64]]] = {}
@@ -87,7 +87,7 @@ def worth(task: Task, categories: Sequence[int], cells: Mapping[str, Sequence[Me
     return Worth(gain, error, freedom, kept, math.sqrt(kept_error))
 
 
-def condition_delta(task: Task, categories: Sequence[int], measured: Sequence[Measured]) -> Delta:
+def condition_delta(task: Task, categories: Sequence[int], measured: Sequence[PairedStatistics]) -> Delta:
     """The gain of a candidate under one condition, for any weights of its images."""
     if task == "semantic":
         stacks = [
@@ -96,11 +96,11 @@ def condition_delta(task: Task, categories: Sequence[int], measured: Sequence[Me
         ]
         return miou_delta(*stacks)
     truth = truth_of(measured, categories)
-    return ap_delta(truth, *(boxes_of(measured, version) for version in ("ordinary", "replayed")))
+    return ap_delta(truth, *(detections_of(measured, version) for version in ("ordinary", "replayed")))
 
 
 def _left_out(
-    task: Task, categories: Sequence[int], measured: Sequence[Measured], folds: int
+    task: Task, categories: Sequence[int], measured: Sequence[PairedStatistics], folds: int
 ) -> NDArray[np.float64]:  # → (1 + folds,)
     """The gain on all images, then with each fold left out; NaN where nothing is left."""
     fold = np.array([one.sample.unit % folds for one in measured])
@@ -143,7 +143,7 @@ def _combined(first: float, first_freedom: int, second: float, second_freedom: i
     return math.sqrt(total), total**2 / below if below > 0 else float(min(freedom for _, freedom in parts))
 
 
-def truth_of(measured: Sequence[Measured], categories: Sequence[int]) -> Truth:
+def truth_of(measured: Sequence[PairedStatistics], categories: Sequence[int]) -> Truth:
     """The objects of some images, numbered by place."""
     each = [one.truth or {} for one in measured]
     owners = np.repeat(np.arange(len(each)), [len(one["labels"]) for one in each])
@@ -158,7 +158,7 @@ def truth_of(measured: Sequence[Measured], categories: Sequence[int]) -> Truth:
     )
 
 
-def boxes_of(measured: Sequence[Measured], version: str) -> Detections:
+def detections_of(measured: Sequence[PairedStatistics], version: str) -> Detections:
     """The boxes found by the ordinary or the replayed version, images numbered by place."""
     each = [getattr(one, version) for one in measured]
     owners = np.repeat(np.arange(len(each)), [len(one["scores"]) for one in each])
