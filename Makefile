@@ -3,15 +3,23 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
+DEV    := $(VENV)/.ready-to-develop
+PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .PHONY: demo test test-all browser lint types format bench clean
 
 $(READY): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch==2.13.0
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
-	@# Hosts and oracles of the tests; with their dependencies they would replace torch and OpenCV.
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -c constraints.txt torchvision timm imagecorruptions
+	$(PIP) torch==2.13.0
+	$(PIP) -e '.[all]'
+	@touch $@
+
+# What tests and benchmarks compare with, in a folder that only they put on their path: with their dependencies these
+# would replace torch and OpenCV, and transformers cannot be imported beside a torchvision that does not fit torch.
+$(DEV): $(READY)
+	$(PIP) -e '.[dev]'
+	rm -rf $(VENV)/test-packages
+	$(PIP) --no-deps --target $(VENV)/test-packages torchvision timm imagecorruptions
 	@touch $@
 
 demo: $(READY)
@@ -23,25 +31,25 @@ browser:
 	{ test "$$(id -u)" = 0 && apt-get update -qq && apt-get install -qq -y --no-install-recommends chromium; } >/dev/null 2>&1 || \
 	echo "no browser was found or could be installed: tests of the report's page will be skipped"
 
-test: $(READY) browser
+test: $(DEV) browser
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not slow"
 
-test-all: $(READY) browser
+test-all: $(DEV) browser
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
-lint: $(READY)
+lint: $(DEV)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-types: $(READY)
+types: $(DEV)
 	$(BIN)/mypy
 
-format: $(READY)
+format: $(DEV)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 # evidence.py needs weights and images of its own.
-bench: $(READY)
+bench: $(DEV)
 	for script in $(filter-out benchmarks/evidence%.py,$(wildcard benchmarks/*.py)); do echo "== $$script"; $(BIN)/python $$script || exit 1; done
 
 clean:

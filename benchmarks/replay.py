@@ -16,20 +16,18 @@ from contextlib import nullcontext
 
 import torch
 from torch import Tensor, nn
+from transformers import DINOv3ViTConfig, DINOv3ViTModel
 
 import gramloop
-from gramloop.models.hf import transformers_module
 from live_memory import peak_of
 
 SIDES = (512, 896)
 
 
 def vit_small() -> nn.Module:
-    module = transformers_module("models.dinov3_vit.modeling_dinov3_vit")
-    config = transformers_module("models.dinov3_vit.configuration_dinov3_vit")
     torch.manual_seed(0)
-    return module.DINOv3ViTModel(
-        config.DINOv3ViTConfig(
+    return DINOv3ViTModel(
+        DINOv3ViTConfig(
             hidden_size=384, num_hidden_layers=12, num_attention_heads=6, intermediate_size=1536,
             num_register_tokens=4, layerscale_value=0.1,
         )

@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from gramloop.cli import COMMANDS
-from gramloop.models.hf import transformers_module
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
-def test_the_readmes_python_runs_from_top_to_bottom(capsys) -> None:
-    transformers_module("models.dinov3_vit")
+def test_the_readmes_python_runs_from_top_to_bottom(tmp_path: Path) -> None:
+    """As a newcomer runs it: a fresh interpreter that has nothing of the tests on its path."""
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     assert len(blocks) >= 2
-    namespace: dict[str, object] = {}
-    for block in blocks:
-        exec(block, namespace)
-    assert "torch.Size([1, 14, 14])" in capsys.readouterr().out
+    program = tmp_path / "readme.py"
+    program.write_text("\n".join(blocks))
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    done = subprocess.run(
+        [sys.executable, "-P", "-s", program], cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert "torch.Size([1, 14, 14])" in done.stdout
 
 
 def test_the_readme_names_every_command() -> None:

@@ -22,11 +22,11 @@ import numpy as np
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
+from transformers.models.dinov3_vit.modeling_dinov3_vit import Dinov3ViTDropPath
 
 from gramloop.data.scenes.drawing import CLASSES, STUFF, THINGS
 from gramloop.models.backbone import Backbone, BackboneShape
 from gramloop.models.dense_detect import DenseDetectConfig, DenseDetectHead
-from gramloop.models.hf import transformers_module
 from gramloop.models.linear import LinearHead
 from gramloop.models.tiny import TinyModel, save_tiny
 from tiny_data import SIZE, Scenes, normalise, render
@@ -74,11 +74,10 @@ def new_model() -> TinyModel:
     config = backbone.model.config
     config.layerscale_value, config.pos_embed_rescale = LAYER_SCALE, POSITION_RESCALE
     config.drop_path_rate, config.image_size = DROP_PATH, SIZE
-    drop_path = transformers_module("models.dinov3_vit.modeling_dinov3_vit").Dinov3ViTDropPath
     for block in backbone.blocks:
         for scale in (block.layer_scale1, block.layer_scale2):
             torch.nn.init.constant_(scale.lambda1, LAYER_SCALE)
-        block.drop_path = drop_path(DROP_PATH)
+        block.drop_path = Dinov3ViTDropPath(DROP_PATH)
     detect = DenseDetectHead(DenseDetectConfig(SHAPE.width, len(THINGS), SHAPE.patch))
     return TinyModel(backbone, LinearHead(SHAPE.width, len(CLASSES), TAPS), detect, STUFF, THINGS)
 

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
+import transformers
 from PIL import Image
 
 from golden import load_golden
@@ -14,7 +15,6 @@ from gramloop.core.settings import write_replay
 from gramloop.data.scenes.drawing import scene
 from gramloop.demo.experiment import default_replay
 from gramloop.models.detector import BACKBONE_PREFIX
-from gramloop.models.hf import transformers_module
 from gramloop.models.tiny import load_tiny
 from gramloop.tasks.diagnose import diagnose
 from gramloop.tasks.images import to_tensor
@@ -101,9 +101,8 @@ def test_a_file_of_weights_and_settings(photo, tmp_path):
 
 
 def test_a_transformers_folder_of_another_family(photo, tmp_path):
-    library = transformers_module("models.vit")
     torch.manual_seed(0)
-    config = library.ViTConfig(
+    config = transformers.ViTConfig(
         hidden_size=32,
         num_hidden_layers=4,
         num_attention_heads=2,
@@ -111,7 +110,7 @@ def test_a_transformers_folder_of_another_family(photo, tmp_path):
         image_size=64,
         patch_size=8,
     )
-    library.ViTModel(config).save_pretrained(tmp_path / "vit")
+    transformers.ViTModel(config).save_pretrained(tmp_path / "vit")
     options = ["--backbone", tmp_path / "vit", "--window", 1, 2, "--short-side", 64]
     assert run(photo, "--out", tmp_path / "out", *options) == 0
     said = json.loads((tmp_path / "out" / "boat.diagnosis.json").read_text())

@@ -2,17 +2,16 @@ from __future__ import annotations
 
 import pytest
 import torch
+from transformers.models.deformable_detr.modeling_deformable_detr import MultiScaleDeformableAttention
 
 from gramloop.errors import GramLoopError
 from gramloop.models.adapter import Adapter
 from gramloop.models.backbone import Tap
 from gramloop.models.deformable import DeformableAttention, cell_centres
-from gramloop.models.hf import transformers_module
 
 
 def test_deformable_attention_is_that_of_transformers_where_both_exist():
     """transformers has no ratio; with ratio 1 and one level both compute the same."""
-    module = transformers_module("models.deformable_detr.modeling_deformable_detr")
     torch.manual_seed(0)
     ours = DeformableAttention(64, heads=4, points=3, ratio=1.0)
     grid, queries, values = (5, 7), torch.randn(2, 11, 64), torch.randn(2, 35, 64)
@@ -21,7 +20,7 @@ def test_deformable_attention_is_that_of_transformers_where_both_exist():
         offsets = ours.sampling_offsets(queries).view(2, 11, 4, 1, 3, 2)
         weights = ours.attention_weights(queries).view(2, 11, 4, 3).softmax(-1).view(2, 11, 4, 1, 3)
         where = places[None, :, None, None, None] + offsets / torch.tensor([7.0, 5.0])
-        sample = module.MultiScaleDeformableAttention()
+        sample = MultiScaleDeformableAttention()
         theirs = sample(
             ours.value_proj(values).view(2, 35, 4, 16),
             torch.tensor([grid]),

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor
+from transformers import Dinov2WithRegistersModel
 
 from gramloop import GramLoopError, attached
 from gramloop.models.checkpoint import open_checkpoint
 from gramloop.models.dinov2 import Dinov2Backbone, infer_dinov2, load_any_backbone, load_dinov2
-from gramloop.models.hf import transformers_module
 from gramloop.models.linear import LinearHead, LinearSegmentor
 from gramloop.tasks.segment import SegmentConfig, Segmenter, load_segmenter
 
@@ -107,8 +107,7 @@ def test_features_against_the_forward_written_out(tmp_path: Path, registers: int
 def test_other_sizes_and_all_taps(tmp_path: Path) -> None:
     meta_file(tmp_path / "dinov2.pth")
     backbone = load_dinov2(tmp_path / "dinov2.pth")
-    library = transformers_module("models.dinov2_with_registers")
-    assert isinstance(backbone.model, library.Dinov2WithRegistersModel)
+    assert isinstance(backbone.model, Dinov2WithRegistersModel)
     pixels = torch.randn(1, 3, 3 * PATCH, 7 * PATCH)
     with torch.no_grad():
         taps = backbone(pixels, range(DEPTH))

@@ -18,7 +18,6 @@ import torch
 from gramloop.data.scenes.drawing import CLASSES, STUFF, THINGS, scene
 from gramloop.errors import GramLoopError
 from gramloop.models.dense_detect import pairwise_iou
-from gramloop.models.hf import transformers_module
 from gramloop.models.tiny import WEIGHTS, TinyModel, load_tiny, normalise
 from gramloop.tasks.segment import SegmentConfig, Segmenter
 
@@ -109,8 +108,9 @@ def test_noise_hurts(model: TinyModel, pixels: torch.Tensor) -> None:
 
 
 def test_transformers_itself_reads_the_backbone(model: TinyModel, pixels: torch.Tensor) -> None:
-    dinov3 = transformers_module("models.dinov3_vit")
-    vit = dinov3.DINOv3ViTModel.from_pretrained(WEIGHTS / "backbone", dtype=torch.float32).eval()
+    from transformers import DINOv3ViTModel
+
+    vit = DINOv3ViTModel.from_pretrained(WEIGHTS / "backbone", dtype=torch.float32).eval()
     with torch.inference_mode():
         theirs = vit(pixels[:1]).last_hidden_state
         ours = model.backbone(pixels[:1], [11])[0].tokens

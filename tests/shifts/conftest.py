@@ -7,6 +7,8 @@ import cv2
 import numpy as np
 import pytest
 
+from reference_packages import import_reference
+
 
 def make_photo(index: int, height: int, width: int) -> np.ndarray:
     """Coloured noise with the spectrum of photographs, hard-edged shapes on it, true black, white and grey."""
@@ -38,7 +40,7 @@ def published(monkeypatch) -> ModuleType:
     pytest.importorskip("skimage")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        package = pytest.importorskip("imagecorruptions")
+        package = import_reference("imagecorruptions")
     from skimage.filters import gaussian
 
     def with_channels(image, sigma=1, multichannel=False, **options):

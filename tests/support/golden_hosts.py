@@ -14,7 +14,7 @@ from golden import Golden
 from gramloop.models.backbone import load_backbone
 from gramloop.models.checkpoint import Checkpoint
 from meta_vit import DinoVisionTransformer
-from timm_import import import_timm
+from reference_packages import import_reference
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def load_golden_dinov3(golden: Golden):
 
 
 def timm_eva(golden: Golden) -> GoldenHost:
-    import_timm()
+    import_reference("timm")
     from timm.models.eva import Eva, checkpoint_filter_fn
 
     weights = golden.weights

@@ -8,12 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gramloop.models.hf import transformers_module
-from timm_import import import_timm
-
-transformers_module(
-    "models.dinov3_vit"
-)  # makes torchvision, and so transformers, importable beside a CPU torch
+from reference_packages import import_reference
 
 SIZE = {"hidden_size": 32, "num_hidden_layers": 6, "num_attention_heads": 4, "intermediate_size": 64}
 DINOV2 = {**SIZE, "patch_size": 14, "image_size": 56, "mlp_ratio": 2}
@@ -133,7 +128,7 @@ class SegmentorOnBackbone(nn.Module):
 
 
 def _timm_vit() -> nn.Module:
-    import_timm()
+    import_reference("timm")
     from timm.models.vision_transformer import VisionTransformer
 
     return VisionTransformer(
@@ -142,7 +137,7 @@ def _timm_vit() -> nn.Module:
 
 
 def _timm_eva() -> nn.Module:
-    import_timm()
+    import_reference("timm")
     from timm.models.eva import Eva
 
     return Eva(

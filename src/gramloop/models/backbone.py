@@ -19,7 +19,6 @@ from torch import Tensor, nn
 from gramloop.errors import GramLoopError
 from gramloop.models import released_names as names
 from gramloop.models.checkpoint import Checkpoint, Shapes, Source, load, open_checkpoint, planned_shapes
-from gramloop.models.hf import transformers_module
 from gramloop.models.released_names import SHAPES, BackboneShape, infer_shape
 from gramloop.models.taps import Tap, TappedViT
 
@@ -39,9 +38,11 @@ class Backbone(TappedViT):
         autocast: torch.dtype | None = torch.bfloat16,
         rope_theta: float = 100.0,
     ) -> None:
+        from transformers import DINOv3ViTModel
+
         super().__init__(shape)
         self.autocast = autocast
-        self.model: Any = _transformers().DINOv3ViTModel(_config(shape, rope_theta))
+        self.model: Any = DINOv3ViTModel(_config(shape, rope_theta))
         self._inv_freq: Tensor | None = None
         if not self.model.rope_embeddings.inv_freq.is_meta:
             self.keep_frequencies()
@@ -155,12 +156,10 @@ def default_taps(depth: int) -> tuple[int, ...]:
     return tuple(index * (depth // 4) - 1 for index in range(1, 5))
 
 
-def _transformers() -> Any:
-    return transformers_module("models.dinov3_vit")
-
-
 def _config(shape: BackboneShape, rope_theta: float) -> Any:
-    return _transformers().DINOv3ViTConfig(
+    from transformers import DINOv3ViTConfig
+
+    return DINOv3ViTConfig(
         patch_size=shape.patch,
         hidden_size=shape.width,
         intermediate_size=shape.hidden,

@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from gramloop.errors import GramLoopError
 from gramloop.models.backbone import load_backbone
 from gramloop.models.checkpoint import Checkpoint, Source, load, open_checkpoint
-from gramloop.models.hf import transformers_module
 from gramloop.models.released_names import BackboneShape
 from gramloop.models.taps import Tap, TappedViT
 
@@ -126,6 +125,8 @@ def infer_dinov2(checkpoint: Checkpoint) -> tuple[BackboneShape, int]:
 
 
 def _model(shape: BackboneShape, positions: int) -> Any:
+    import transformers
+
     # transformers derives the width of a SwiGLU from the ratio, as the released giant has it
     settings = {
         "hidden_size": shape.width,
@@ -138,11 +139,9 @@ def _model(shape: BackboneShape, positions: int) -> Any:
         "layer_norm_eps": 1e-6,
     }
     if not shape.registers:
-        library = transformers_module("models.dinov2")
-        return library.Dinov2Model(library.Dinov2Config(**settings))
-    library = transformers_module("models.dinov2_with_registers")
-    config = library.Dinov2WithRegistersConfig(**settings, num_register_tokens=shape.registers)
-    return library.Dinov2WithRegistersModel(config)
+        return transformers.Dinov2Model(transformers.Dinov2Config(**settings))
+    config = transformers.Dinov2WithRegistersConfig(**settings, num_register_tokens=shape.registers)
+    return transformers.Dinov2WithRegistersModel(config)
 
 
 def _plan(model: nn.Module) -> dict[str, Source]:

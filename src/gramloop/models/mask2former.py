@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from gramloop.errors import GramLoopError
 from gramloop.models.checkpoint import Source
-from gramloop.models.hf import transformers_module
 
 
 @dataclass(frozen=True)
@@ -37,7 +36,8 @@ class Mask2Former(nn.Module):
 
     def __init__(self, shape: HeadShape) -> None:
         super().__init__()
-        modules: Any = transformers_module("models.mask2former.modeling_mask2former")
+        from transformers.models.mask2former import modeling_mask2former as modules
+
         config = modules.Mask2FormerConfig(
             feature_size=shape.hidden,
             mask_feature_size=shape.hidden,

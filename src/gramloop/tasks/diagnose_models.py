@@ -131,10 +131,10 @@ def _is_foreign_folder(path: Path) -> bool:
 
 
 def _open_with_transformers(path: Path) -> Any:
-    from gramloop.models.hf import transformers_module
+    from transformers import AutoModel
 
     try:
-        model = transformers_module("models.auto").AutoModel.from_pretrained(path, local_files_only=True)
+        model = AutoModel.from_pretrained(path, local_files_only=True)
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         first = (str(error).splitlines() or [type(error).__name__])[0]
         raise GramLoopError(f"transformers cannot open {path}: {first}") from error
