@@ -16,7 +16,7 @@ from gramloop.metrics.bootstrap import (
     picked_delta,
     verdict,
 )
-from gramloop.metrics.boxes import Detections, Truth, resample
+from gramloop.metrics.boxes import FoundBoxes, TrueBoxes, resample
 from gramloop.metrics.coco_ap import average_precision
 from gramloop.metrics.miou import mean_iou
 
@@ -181,8 +181,8 @@ def test_average_precision_through_the_images_drawn() -> None:
     """One object per image, found by one method always and by the other in every second image."""
     images = np.arange(24)
     boxes, labels = np.tile([0.0, 0, 20, 20], (24, 1)), np.ones(24, int)
-    truth = Truth(images.tolist(), [1], images, boxes, labels, np.full(24, 400.0), np.zeros(24, bool))
-    method = Detections(images, boxes, np.full(24, 0.5), labels)
+    truth = TrueBoxes(images.tolist(), [1], images, boxes, labels, np.full(24, 400.0), np.zeros(24, bool))
+    method = FoundBoxes(images, boxes, np.full(24, 0.5), labels)
     baseline = replace(method, boxes=np.where((images % 2 == 0)[:, None], boxes, boxes + 500))
 
     def difference(picks: np.ndarray) -> float:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gramloop.core.config import ReplayConfig
-from gramloop.tune.search.subject import Picture, Subject, subject_of
+from gramloop.tune.search.subject import LabelledImage, Subject, subject_of
 
 DEPTH = 6
 SIDE = 16
@@ -75,14 +75,14 @@ def stream(*key: object) -> np.random.Generator:
     return np.random.default_rng(int.from_bytes(digest[:8], "little"))
 
 
-def pictures(condition: str, images: int) -> list[Picture]:
+def pictures(condition: str, images: int) -> list[LabelledImage]:
     made = []
     for number in range(images):
         truth = stream("truth", number).integers(0, 3, (SIDE, SIDE)).astype(np.uint8)
         pixels = np.stack([truth, np.full_like(truth, condition != "clean"), truth], axis=-1)
         pixels[0, 0, 2] = 10 + FAMILIES.index(condition) if condition != "clean" else 0
         pixels[0, 1, 2] = number % 256
-        made.append(Picture(f"image-{number}", pixels, truth))
+        made.append(LabelledImage(f"image-{number}", pixels, truth))
     return made
 
 

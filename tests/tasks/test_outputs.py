@@ -8,7 +8,7 @@ from PIL import Image
 from pycocotools.coco import COCO
 
 from gramloop.errors import GramLoopError
-from gramloop.tasks.outputs import coco_results, find_jobs, labels_png
+from gramloop.tasks.outputs import coco_results, find_images, labels_png
 
 
 @pytest.fixture
@@ -27,40 +27,42 @@ def folder(tmp_path):
     return tmp_path / "in"
 
 
-def names(jobs, root):
-    return [str(job.target.relative_to(root)) for job in jobs]
+def names(files, root):
+    return [str(file.target.relative_to(root)) for file in files]
 
 
 def test_a_folder_stands_for_the_images_below_it(folder):
-    jobs = find_jobs([str(folder)], Path("out"))
-    assert [job.image.name for job in jobs] == ["a.png", "b.jpg", "c.JPEG"]
-    assert names(jobs, "out") == ["a", "b", "inner/c"]
-    assert jobs[2].result("replayed", ".json") == Path("out/inner/c.replayed.json")
+    files = find_images([str(folder)], Path("out"))
+    assert [file.path.name for file in files] == ["a.png", "b.jpg", "c.JPEG"]
+    assert names(files, "out") == ["a", "b", "inner/c"]
+    assert files[2].result("replayed", ".json") == Path("out/inner/c.replayed.json")
 
 
 def test_files_and_globs_and_no_image_twice(folder):
-    jobs = find_jobs([str(folder / "b.jpg"), str(folder / "*.*"), str(folder / "missing.png")], Path("out"))
-    assert names(jobs, "out") == ["b", "a", "missing"]
-    assert names(find_jobs([str(folder / "**" / "c*")], Path("out")), "out") == ["c"]
+    files = find_images(
+        [str(folder / "b.jpg"), str(folder / "*.*"), str(folder / "missing.png")], Path("out")
+    )
+    assert names(files, "out") == ["b", "a", "missing"]
+    assert names(find_images([str(folder / "**" / "c*")], Path("out")), "out") == ["c"]
 
 
 def test_a_file_whose_name_looks_like_a_glob_is_that_file(tmp_path):
     (tmp_path / "a[1].png").write_bytes(b"")
     (tmp_path / "a1.png").write_bytes(b"")
-    assert names(find_jobs([str(tmp_path / "a[1].png")], Path("out")), "out") == ["a[1]"]
+    assert names(find_images([str(tmp_path / "a[1].png")], Path("out")), "out") == ["a[1]"]
 
 
 def test_results_that_would_overwrite_each_other_are_refused(folder):
     (folder / "inner" / "b.png").write_bytes(b"")
     with pytest.raises(GramLoopError, match=r"b\.jpg and .*b\.png would both be written"):
-        find_jobs([str(folder / "b.jpg"), str(folder / "inner" / "b.png")], Path("out"))
+        find_images([str(folder / "b.jpg"), str(folder / "inner" / "b.png")], Path("out"))
 
 
 def test_nothing_found_is_said(tmp_path):
     with pytest.raises(GramLoopError, match="holds no images"):
-        find_jobs([str(tmp_path)], Path("out"))
+        find_images([str(tmp_path)], Path("out"))
     with pytest.raises(GramLoopError, match="no image matches"):
-        find_jobs([str(tmp_path / "*.png")], Path("out"))
+        find_images([str(tmp_path / "*.png")], Path("out"))
 
 
 @pytest.mark.parametrize(("top", "mode"), [(255, "L"), (256, "I;16")])

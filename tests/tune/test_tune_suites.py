@@ -13,7 +13,7 @@ from gramloop.data.suites import Condition
 from gramloop.metrics.miou import count, mean_iou
 from gramloop.tune.search.plan import plan_search
 from gramloop.tune.search.space import Space
-from gramloop.tune.search.subject import Bench, Job, subject_of
+from gramloop.tune.search.subject import Bench, Trial, subject_of
 from gramloop.tune.search.suites import draw_tuning_scenes, suite_subject
 from gramloop.tune.search.tuning import RESULT, run, tune
 from small_runs import small_request
@@ -42,7 +42,7 @@ def test_a_job_holds_what_the_predictor_says(model_folder, scene_folder):
     config = ReplayConfig(window=(3, 4), replays=1)
     bench = Bench(pickle.loads(pickle.dumps(subject)))  # as a worker gets it
     result = bench.run(
-        Job("fog/3", 2, subject.images["fog/3"][2], (7, 8), (config, ReplayConfig(window=(5, 5))))
+        Trial("fog/3", 2, subject.images["fog/3"][2], (7, 8), (config, ReplayConfig(window=(5, 5))))
     )
     record = open_suite("scenes-c", scene_folder, conditions=["fog"], severities=[3], options=LABELLED).open(
         Condition("fog", 3)

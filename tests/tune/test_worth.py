@@ -7,7 +7,7 @@ from scipy import stats
 from gramloop.metrics.coco_ap import average_precision
 from gramloop.metrics.miou import mean_iou
 from gramloop.tune.search.split import Sample
-from gramloop.tune.search.subject import Bench, Job
+from gramloop.tune.search.subject import Bench, Trial
 from gramloop.tune.search.worth import PairedStatistics, Worth, _combined, detections_of, truth_of, worth
 from laws import Lawful, lawful_subject, nothing
 
@@ -85,7 +85,7 @@ def test_a_setting_that_changes_nothing_is_worth_nothing():
 
     for key, ids in subject.images.items():
         for place, image_id in enumerate(ids):
-            result = bench.run(Job(key, place, image_id, (0,), (ReplayConfig(window=(1, 1)),)))
+            result = bench.run(Trial(key, place, image_id, (0,), (ReplayConfig(window=(1, 1)),)))
             one = PairedStatistics(
                 Sample(place, image_id, place), result["ordinary"], result["replayed"][0], None, 6
             )

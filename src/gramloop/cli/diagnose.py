@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gramloop.core.config import ReplayConfig
     from gramloop.data.shifted import Shift
     from gramloop.tasks.diagnose import Diagnosis
-    from gramloop.tasks.outputs import Job
+    from gramloop.tasks.outputs import ImageFile
 
 VERSION = "diagnosis"  # in the names of the files that are written
 
@@ -66,61 +66,63 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Diagnose every image; 2 if some could not be done."""
     from gramloop.io.atomic import make_folder
-    from gramloop.tasks.outputs import find_jobs
+    from gramloop.tasks.outputs import find_images
 
     shifts = _shifts(args.shift, args.severity)
-    jobs = [job for job in find_jobs(args.images, args.out) if not job.image.name.endswith(f".{VERSION}.png")]
+    files = [
+        file for file in find_images(args.images, args.out) if not file.path.name.endswith(f".{VERSION}.png")
+    ]
     looked = _load(args)
     make_folder(args.out)
-    failures = sum(not _attempt(looked, job, shifts) for job in _with_bar(jobs))
+    failures = sum(not _attempt(looked, file, shifts) for file in _with_bar(files))
     if failures:
-        print(f"{failures} of {len(jobs)} images could not be done", file=sys.stderr)
+        print(f"{failures} of {len(files)} images could not be done", file=sys.stderr)
     return 2 if failures else 0
 
 
-def _attempt(looked: Looked, job: Job, shifts: Sequence[Shift]) -> bool:
+def _attempt(looked: Looked, file: ImageFile, shifts: Sequence[Shift]) -> bool:
     """Whether one image could be done; if not, one sentence says why."""
     from torch import OutOfMemoryError
 
     try:
-        _write(looked, job, shifts)
+        _write(looked, file, shifts)
     except GramLoopError as error:
-        said = str(error) if str(job.image) in str(error) else f"{job.image}: {error}"
+        said = str(error) if str(file.path) in str(error) else f"{file.path}: {error}"
         print(said, file=sys.stderr)
         return False
     except (MemoryError, OutOfMemoryError):
-        print(f"{job.image}: it does not fit into memory; try a smaller --short-side", file=sys.stderr)
+        print(f"{file.path}: it does not fit into memory; try a smaller --short-side", file=sys.stderr)
         return False
     return True
 
 
-def _write(looked: Looked, job: Job, shifts: Sequence[Shift]) -> None:
+def _write(looked: Looked, file: ImageFile, shifts: Sequence[Shift]) -> None:
     from gramloop.io.atomic import atomic_write
     from gramloop.report.figures.diagnostic import diagnostic
     from gramloop.tasks.images import read_image
 
-    pixels = read_image(job.image)
+    pixels = read_image(file.path)
     rows, entries, config = [], [], None
-    for shift, shown in _versions(pixels, job, shifts):
+    for shift, shown in _versions(pixels, file, shifts):
         seen, found = looked.diagnose(shown)
         severity = 0 if shift is None else shift.condition.severity
         label = "clean" if shift is None else f"{shift.condition.name.replace('_', ' ')} {severity}"
-        rows.append(found.row(label if shifts else job.image.name, seen))
+        rows.append(found.row(label if shifts else file.path.name, seen))
         entries.append({"shift": shift and shift.condition.name, "severity": severity, **found.as_json()})
         config = found.replay
-        print(_line(job.image.name if not shifts else f"{job.image.name}, {label}", found))
+        print(_line(file.path.name if not shifts else f"{file.path.name}, {label}", found))
     assert config is not None
-    drawn = diagnostic(rows, f"Diagnostic of {job.image.name}")
+    drawn = diagnostic(rows, f"Diagnostic of {file.path.name}")
     content = {
-        "image": job.image.name,
+        "image": file.path.name,
         "model": looked.name,
         "replay": config.as_json(),
         "caption": drawn.caption,
         "conditions": entries,
     }
-    atomic_write(job.result(VERSION, ".json"), (json.dumps(content, indent=1) + "\n").encode())
-    atomic_write(job.result(VERSION, ".pdf"), drawn.pdf())
-    atomic_write(job.result(VERSION, ".png"), drawn.png())
+    atomic_write(file.result(VERSION, ".json"), (json.dumps(content, indent=1) + "\n").encode())
+    atomic_write(file.result(VERSION, ".pdf"), drawn.pdf())
+    atomic_write(file.result(VERSION, ".png"), drawn.png())
 
 
 def _line(name: str, found: Diagnosis) -> str:
@@ -141,12 +143,12 @@ def _line(name: str, found: Diagnosis) -> str:
 
 
 def _versions(
-    pixels: np.ndarray, job: Job, shifts: Sequence[Shift]
+    pixels: np.ndarray, file: ImageFile, shifts: Sequence[Shift]
 ) -> Iterator[tuple[Shift | None, np.ndarray]]:
     from gramloop.data.records import Record
 
     yield None, pixels
-    record = Record(job.image.stem, job.image, job.image.name, pixels.shape[0], pixels.shape[1])
+    record = Record(file.path.stem, file.path, file.path.name, pixels.shape[0], pixels.shape[1])
     for shift in shifts:
         yield shift, shift.pixels(pixels, record)
 
@@ -195,10 +197,10 @@ def _load(args: argparse.Namespace) -> Looked:
     return Looked(*load_tiny_view(args, settings))
 
 
-def _with_bar(jobs: list[Job]) -> Iterator[Job]:
+def _with_bar(files: list[ImageFile]) -> Iterator[ImageFile]:
     from rich.console import Console
     from rich.progress import track
 
     console = Console(stderr=True)
-    quiet = len(jobs) < 2 or not console.is_terminal
-    yield from track(jobs, "diagnosing", console=console, transient=True, disable=quiet)
+    quiet = len(files) < 2 or not console.is_terminal
+    yield from track(files, "diagnosing", console=console, transient=True, disable=quiet)

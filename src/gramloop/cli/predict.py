@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     import torch
 
     from gramloop.tasks.detect import Detector
-    from gramloop.tasks.outputs import Job
+    from gramloop.tasks.outputs import ImageFile
     from gramloop.tasks.segment import Segmenter
 
-# A predictor: pixels (H, W, 3) and its job → nothing; the results are written.
-Predict = Callable[["np.ndarray", "Job"], None]
+# A predictor: pixels (H, W, 3) and its file → nothing; the results are written.
+Predict = Callable[["np.ndarray", "ImageFile"], None]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -59,45 +59,45 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Predict every image; 2 if some could not be done."""
     from gramloop.io.atomic import make_folder
-    from gramloop.tasks.outputs import find_jobs
+    from gramloop.tasks.outputs import find_images
 
     replay = None if args.no_replay else replay_of(args)
-    jobs = find_jobs(args.images, args.out)
+    files = find_images(args.images, args.out)
     predict = _predictor(args, replay)
     make_folder(args.out)
     start = time.perf_counter()
     failures = 0
-    with _progress(len(jobs)) as advance:
-        for job in jobs:
-            advance(job.image.name, 0)
-            failures += not _attempt(predict, job)
-            advance(job.image.name, 1)
-    done = len(jobs) - failures
+    with _progress(len(files)) as advance:
+        for file in files:
+            advance(file.path.name, 0)
+            failures += not _attempt(predict, file)
+            advance(file.path.name, 1)
+    done = len(files) - failures
     print(f"{_count(done)} done in {time.perf_counter() - start:.1f} s, written to {args.out}")
     if failures:
         print(f"{_count(failures)} could not be done", file=sys.stderr)
     return 2 if failures else 0
 
 
-def _attempt(predict: Predict, job: Job) -> bool:
+def _attempt(predict: Predict, file: ImageFile) -> bool:
     """Whether one image could be done; if not, one sentence says why."""
     from torch import OutOfMemoryError
 
     from gramloop.tasks.images import read_image
 
     try:
-        predict(read_image(job.image), job)
+        predict(read_image(file.path), file)
     except GramLoopError as error:
-        print(_about(job, str(error)), file=sys.stderr)
+        print(_about(file, str(error)), file=sys.stderr)
         return False
     except (MemoryError, OutOfMemoryError):
-        print(_about(job, "it does not fit into memory; try a smaller --short-side"), file=sys.stderr)
+        print(_about(file, "it does not fit into memory; try a smaller --short-side"), file=sys.stderr)
         return False
     return True
 
 
-def _about(job: Job, sentence: str) -> str:
-    return sentence if str(job.image) in sentence else f"{job.image}: {sentence}"
+def _about(file: ImageFile, sentence: str) -> str:
+    return sentence if str(file.path) in sentence else f"{file.path}: {sentence}"
 
 
 def _count(images: int) -> str:
@@ -139,7 +139,7 @@ def _segment(args: argparse.Namespace, replay: ReplayConfig | None, device: torc
     segmenter = load_segmenter(args.backbone, args.head, config=config, device=device, verify=args.verify)
     _check_replay(replay, segmenter)
 
-    def predict(pixels: np.ndarray, job: Job) -> None:
+    def predict(pixels: np.ndarray, file: ImageFile) -> None:
         from gramloop.io.atomic import atomic_write
         from gramloop.tasks.class_names import ADE20K
         from gramloop.tasks.outputs import labels_png
@@ -147,14 +147,14 @@ def _segment(args: argparse.Namespace, replay: ReplayConfig | None, device: torc
         ordinary, replayed = _both(segmenter, pixels, replay)
         for version, found in (("ordinary", ordinary), ("replayed", replayed)):
             if found is not None:
-                atomic_write(job.result(version, ".png"), labels_png(found.labels))
+                atomic_write(file.result(version, ".png"), labels_png(found.labels))
         if not args.no_picture:
             from gramloop.tasks.pictures import draw_segmentation
 
             names = ADE20K if segmenter.model.classes == len(ADE20K) else None
             labels = None if replayed is None else replayed.labels
             picture = draw_segmentation(_image(pixels), ordinary.labels, labels, _maps(replayed), names)
-            atomic_write(job.result("picture", ".png"), picture)
+            atomic_write(file.result("picture", ".png"), picture)
 
     return predict
 
@@ -169,7 +169,7 @@ def _detect(args: argparse.Namespace, replay: ReplayConfig | None, device: torch
     detector = load_detector(args.backbone, args.head, config=config, device=device, verify=args.verify)
     _check_replay(replay, detector)
 
-    def predict(pixels: np.ndarray, job: Job) -> None:
+    def predict(pixels: np.ndarray, file: ImageFile) -> None:
         from gramloop.io.atomic import atomic_write
         from gramloop.tasks.class_names import COCO
         from gramloop.tasks.outputs import coco_results
@@ -177,8 +177,8 @@ def _detect(args: argparse.Namespace, replay: ReplayConfig | None, device: torch
         versions = _both(detector, pixels, replay)
         for version, found in zip(("ordinary", "replayed"), versions, strict=True):
             if found is not None:
-                results = coco_results(job.image, found.boxes, found.scores, found.labels)
-                atomic_write(job.result(version, ".json"), results)
+                results = coco_results(file.path, found.boxes, found.scores, found.labels)
+                atomic_write(file.result(version, ".json"), results)
         if not args.no_picture:
             from gramloop.tasks.pictures import Boxes, draw_detections
 
@@ -187,7 +187,7 @@ def _detect(args: argparse.Namespace, replay: ReplayConfig | None, device: torch
             picture = draw_detections(
                 _image(pixels), ordinary, replayed, _maps(versions[1]), names, args.threshold
             )
-            atomic_write(job.result("picture", ".png"), picture)
+            atomic_write(file.result("picture", ".png"), picture)
 
     return predict
 

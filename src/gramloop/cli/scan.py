@@ -148,10 +148,10 @@ def _shifts(given: Sequence[str] | None) -> tuple[Condition, ...]:
 
 def _images(args: argparse.Namespace) -> list[Any]:
     from gramloop.tasks.images import read_image
-    from gramloop.tasks.outputs import find_jobs
+    from gramloop.tasks.outputs import find_images
 
     if args.images:
-        paths = [job.image for job in find_jobs(args.images, args.out)][: args.limit]
+        paths = [file.path for file in find_images(args.images, args.out)][: args.limit]
         for path in paths:
             read_image(path)  # a bad file shows now, and not after minutes
         return paths

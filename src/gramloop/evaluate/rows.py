@@ -18,7 +18,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
 from gramloop.data.records import Task
-from gramloop.metrics.boxes import Detections, Truth
+from gramloop.metrics.boxes import FoundBoxes, TrueBoxes
 from gramloop.metrics.miou import Counts
 from gramloop.tasks.outputs import labels_png
 
@@ -205,12 +205,12 @@ def counts_of(tables: Sequence[Any], method: str) -> NDArray[np.int64]:  # → (
     return np.stack([_matrix(table[name]) for name in _SEMANTIC], axis=1)
 
 
-def boxes_of(tables: Sequence[Any], method: str, categories: Sequence[int]) -> tuple[Truth, Detections]:
-    """Truth and detections of every image under a method; an image's number is its position."""
+def boxes_of(tables: Sequence[Any], method: str, categories: Sequence[int]) -> tuple[TrueBoxes, FoundBoxes]:
+    """True and found boxes of every image under a method; an image's number is its position."""
     table = _rows_of(tables, method)
     positions = table["position"].to_numpy()
     owners = {name: _owners(table[name], positions) for name in ("scores", "truth_labels")}
-    truth = Truth(
+    truth = TrueBoxes(
         images=positions.tolist(),
         categories=sorted(categories),
         image_ids=owners["truth_labels"],
@@ -219,7 +219,7 @@ def boxes_of(tables: Sequence[Any], method: str, categories: Sequence[int]) -> t
         areas=_flat(table["truth_areas"]),
         crowd=_flat(table["truth_crowd"]).astype(np.bool_),
     )
-    found = Detections.from_corners(
+    found = FoundBoxes.from_corners(
         owners["scores"],
         _flat(table["boxes"]).reshape(-1, 4),
         _flat(table["scores"]),

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gramloop.metrics.bootstrap import Delta, Weights
-from gramloop.metrics.boxes import Detections, Truth
+from gramloop.metrics.boxes import FoundBoxes, TrueBoxes
 from gramloop.metrics.coco_ap import Evaluator, matched
 
 RECALLS = np.linspace(0, 1, 101)  # where COCO reads the curve of precision
@@ -59,7 +59,7 @@ class _Category:
 
 
 def ap_delta(
-    truth: Truth, baseline: Detections, method: Detections, *, evaluator: Evaluator | None = None
+    truth: TrueBoxes, baseline: FoundBoxes, method: FoundBoxes, *, evaluator: Evaluator | None = None
 ) -> Delta:
     """The gain in AP for :func:`gramloop.metrics.bootstrap.image_bootstrap`, images in ``truth.images``' order."""
     scores = [_Matched.of(truth, each, evaluator) for each in (baseline, method)]
@@ -67,7 +67,7 @@ def ap_delta(
 
 
 def weighted_ap(
-    truth: Truth, detections: Detections, weights: Weights, *, evaluator: Evaluator | None = None
+    truth: TrueBoxes, detections: FoundBoxes, weights: Weights, *, evaluator: Evaluator | None = None
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """AP in percent where image k of ``truth.images`` counts ``weights[row, k]`` times: subsets, with 0 and 1.
 
@@ -88,7 +88,7 @@ class _Matched:
     numbers: tuple[int, ...]  # of the categories, from 1, in their sorted order
 
     @classmethod
-    def of(cls, truth: Truth, detections: Detections, evaluator: Evaluator | None) -> _Matched:
+    def of(cls, truth: TrueBoxes, detections: FoundBoxes, evaluator: Evaluator | None) -> _Matched:
         entries: dict[int, list[dict[str, Any]]] = defaultdict(list)
         for entry in matched(truth, detections, areas=("all",), evaluator=evaluator).evalImgs:
             if entry is not None:

@@ -29,7 +29,7 @@ class ScoredBoxes(Protocol):
 
 
 @dataclass(frozen=True)
-class Truth:
+class TrueBoxes:
     """The annotated objects of a set; row k of every column belongs to object k."""
 
     images: Sequence[ImageId]  # every image to be scored, also those without an object
@@ -48,7 +48,7 @@ class Truth:
             raise GramLoopError(f"the truth holds the category {strangers[0]}, which it does not list")
 
     @classmethod
-    def of(cls, data: DataSet, records: Iterable[Record] | None = None) -> Truth:
+    def of(cls, data: DataSet, records: Iterable[Record] | None = None) -> TrueBoxes:
         """The truth of a detection set, or of some of its records."""
         chosen = list(data if records is None else records)
         objects = [record.instances() for record in chosen]
@@ -65,7 +65,7 @@ class Truth:
 
 
 @dataclass(frozen=True)
-class Detections:
+class FoundBoxes:
     """The predicted boxes of a set, in any order; row k of every column belongs to box k."""
 
     image_ids: NDArray[Any]  # (N,)
@@ -86,14 +86,14 @@ class Detections:
     @classmethod
     def from_corners(
         cls, image_ids: NDArray[Any], corners: NDArray[Any], scores: NDArray[Any], labels: NDArray[Any]
-    ) -> Detections:
+    ) -> FoundBoxes:
         """Detections whose boxes are left, top, right, bottom, (N, 4)."""
         boxes = np.asarray(corners, dtype=np.float64).copy()
         boxes[:, 2:] -= boxes[:, :2]
         return cls(image_ids, boxes, scores, labels)
 
     @classmethod
-    def of(cls, predictions: Mapping[Any, ScoredBoxes]) -> Detections:
+    def of(cls, predictions: Mapping[Any, ScoredBoxes]) -> FoundBoxes:
         """Detections from the predictions of images, by image id."""
         each = list(predictions.values())
         owners = np.repeat(np.arange(len(each)), [len(one.scores) for one in each])
@@ -105,7 +105,9 @@ class Detections:
         )
 
 
-def resample(truth: Truth, detections: Detections, picks: NDArray[np.int64]) -> tuple[Truth, Detections]:
+def resample(
+    truth: TrueBoxes, detections: FoundBoxes, picks: NDArray[np.int64]
+) -> tuple[TrueBoxes, FoundBoxes]:
     """A set made of images drawn by position, repeated as often as drawn, numbered by place in the draw."""
     images = np.asarray(truth.images)
     order = np.argsort(images)
@@ -113,7 +115,7 @@ def resample(truth: Truth, detections: Detections, picks: NDArray[np.int64]) -> 
     kept, new_truth = _drawn_rows(owners[0], len(images), picks)
     found, new_found = _drawn_rows(owners[1], len(images), picks)
     return (
-        Truth(
+        TrueBoxes(
             range(len(picks)),
             truth.categories,
             new_truth,
@@ -122,7 +124,7 @@ def resample(truth: Truth, detections: Detections, picks: NDArray[np.int64]) -> 
             truth.areas[kept],
             truth.crowd[kept],
         ),
-        Detections(new_found, detections.boxes[found], detections.scores[found], detections.labels[found]),
+        FoundBoxes(new_found, detections.boxes[found], detections.scores[found], detections.labels[found]),
     )
 
 

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gramloop.errors import GramLoopError
-from gramloop.metrics.boxes import Detections, Truth, places
+from gramloop.metrics.boxes import FoundBoxes, TrueBoxes, places
 
 Evaluator = Literal["hotcoco", "pycocotools"]
 DETECTIONS_PER_CATEGORY = 100  # of one image, as COCO's evaluator keeps them
@@ -42,7 +42,7 @@ class ApResult:
 
 
 def average_precision(
-    truth: Truth, detections: Detections, *, evaluator: Evaluator | None = None
+    truth: TrueBoxes, detections: FoundBoxes, *, evaluator: Evaluator | None = None
 ) -> ApResult:
     """Score detections as COCO does.
 
@@ -79,8 +79,8 @@ def installed_evaluator() -> Evaluator:
 
 
 def matched(
-    truth: Truth,
-    detections: Detections,
+    truth: TrueBoxes,
+    detections: FoundBoxes,
     *,
     areas: tuple[str, ...] = tuple(AREAS),
     evaluator: Evaluator | None = None,
@@ -99,12 +99,12 @@ def matched(
     return evaluation
 
 
-def _numbered(truth: Truth, detections: Detections) -> tuple[Truth, Detections]:
+def _numbered(truth: TrueBoxes, detections: FoundBoxes) -> tuple[TrueBoxes, FoundBoxes]:
     """The same with images and categories 1, 2, 3, … in their order, which decides between equal scores."""
     images, categories = np.sort(np.asarray(truth.images)), np.sort(np.asarray(truth.categories))
     listed = np.isin(detections.labels, categories)
     return (
-        Truth(
+        TrueBoxes(
             range(1, len(images) + 1),
             range(1, len(categories) + 1),
             places(truth.image_ids, images) + 1,
@@ -113,7 +113,7 @@ def _numbered(truth: Truth, detections: Detections) -> tuple[Truth, Detections]:
             np.asarray(truth.areas, dtype=np.float64),
             np.asarray(truth.crowd, dtype=np.bool_),
         ),
-        Detections(
+        FoundBoxes(
             (places(detections.image_ids, images) + 1)[listed],
             np.asarray(detections.boxes, dtype=np.float64)[listed],
             np.asarray(detections.scores, dtype=np.float64)[listed],
@@ -122,7 +122,7 @@ def _numbered(truth: Truth, detections: Detections) -> tuple[Truth, Detections]:
     )
 
 
-def _hotcoco_evaluation(truth: Truth, detections: Detections) -> Any:
+def _hotcoco_evaluation(truth: TrueBoxes, detections: FoundBoxes) -> Any:
     from hotcoco import COCO, COCOeval
 
     annotated = COCO.from_arrays(
@@ -140,7 +140,7 @@ def _hotcoco_evaluation(truth: Truth, detections: Detections) -> Any:
     return COCOeval(annotated, found, "bbox")
 
 
-def _pycocotools_evaluation(truth: Truth, detections: Detections) -> Any:
+def _pycocotools_evaluation(truth: TrueBoxes, detections: FoundBoxes) -> Any:
     from pycocotools.cocoeval import COCOeval  # type: ignore[import-untyped]
 
     annotated = _dictionaries(
@@ -172,7 +172,7 @@ def _dictionaries(**columns: NDArray[Any]) -> list[dict[str, Any]]:
     ]
 
 
-def _pycocotools_set(truth: Truth, annotations: list[dict[str, Any]]) -> Any:
+def _pycocotools_set(truth: TrueBoxes, annotations: list[dict[str, Any]]) -> Any:
     from pycocotools.coco import COCO  # type: ignore[import-untyped]
 
     collection = COCO()
@@ -190,7 +190,7 @@ def _mean(precision: NDArray[np.float64]) -> float:
     return float(100 * present.mean()) if present.size else float("nan")
 
 
-def _refuse_foreign_labels(truth: Truth, detections: Detections) -> None:
+def _refuse_foreign_labels(truth: TrueBoxes, detections: FoundBoxes) -> None:
     labels = np.unique(detections.labels)
     if len(labels) and not np.isin(labels, np.asarray(truth.categories)).any():
         raise GramLoopError(

@@ -35,7 +35,7 @@ class DenseDetectConfig:
 
 
 @dataclass(frozen=True)
-class Detections:
+class DenseBoxes:
     """The things found in one image, best first."""
 
     boxes: Tensor  # (n, 4) float, left, top, right, bottom in pixels
@@ -70,13 +70,13 @@ class DenseDetectHead(nn.Module):
         sides = self.sides(hidden).clamp(-4, 5).exp() * self.config.stride
         return self.score(hidden), sides
 
-    def detect(self, features: Tensor) -> list[Detections]:  # (B, C, h, w)
+    def detect(self, features: Tensor) -> list[DenseBoxes]:  # (B, C, h, w)
         """The detections of every image, after non-maximum suppression per class."""
         logits, sides = self(features)
         boxes = boxes_of(sides, self.config.stride)
         return [self._one(score, box) for score, box in zip(logits.sigmoid(), boxes, strict=True)]
 
-    def _one(self, scores: Tensor, boxes: Tensor) -> Detections:
+    def _one(self, scores: Tensor, boxes: Tensor) -> DenseBoxes:
         limit = min(self.config.candidates, scores.numel())
         best, where = scores.flatten().topk(limit)
         where, best = where[best > self.config.least_score], best[best > self.config.least_score]
@@ -84,7 +84,7 @@ class DenseDetectHead(nn.Module):
         classes = where // cells
         chosen = boxes.flatten(1).T[where % cells]
         kept = suppress(chosen, classes, self.config.overlap)[: self.config.keep]
-        return Detections(chosen[kept], best[kept], classes[kept])
+        return DenseBoxes(chosen[kept], best[kept], classes[kept])
 
 
 def boxes_of(sides: Tensor, stride: int) -> Tensor:

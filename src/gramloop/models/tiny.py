@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from gramloop.errors import GramLoopError
 from gramloop.models.backbone import Backbone, load_backbone
 from gramloop.models.checkpoint import identity_plan, load, open_checkpoint
-from gramloop.models.dense_detect import DenseDetectConfig, DenseDetectHead, Detections
+from gramloop.models.dense_detect import DenseBoxes, DenseDetectConfig, DenseDetectHead
 from gramloop.models.linear import LinearHead, LinearSegmentor, load_linear_head
 
 WEIGHTS = Path(__file__).parent / "weights"
@@ -57,7 +57,7 @@ class TinyModel(nn.Module):
         return self.segment(features), self.detect(features[-1])
 
     @torch.no_grad()
-    def predict(self, pixels: Tensor) -> tuple[Tensor, list[Detections]]:
+    def predict(self, pixels: Tensor) -> tuple[Tensor, list[DenseBoxes]]:
         """Indices into ``classes`` (B, H, W), and the detections of every image, indices into ``things``."""
         features = self.features(pixels)
         logits = F.interpolate(

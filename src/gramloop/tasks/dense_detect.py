@@ -20,7 +20,7 @@ from gramloop.core.config import ReplayConfig
 from gramloop.core.loop import Loop, attached
 from gramloop.errors import GramLoopError
 from gramloop.models.backbone import Backbone
-from gramloop.models.dense_detect import DenseDetectHead, Detections
+from gramloop.models.dense_detect import DenseBoxes, DenseDetectHead
 from gramloop.tasks.detect import Detection, PairedDetection
 from gramloop.tasks.images import WEB, ImageLike, Normalisation, read_image, resize, to_tensor
 from gramloop.tasks.maps import WindowMaps, trace_kinds, window_maps
@@ -108,7 +108,7 @@ class DenseDetector:
     def _detection(
         self, features: Tensor, shown: Tensor, pixels: NDArray[np.uint8], maps: WindowMaps | None, blocks: int
     ) -> Detection:
-        found: Detections = self.head.detect(features)[0]
+        found: DenseBoxes = self.head.detect(features)[0]
         height, width = pixels.shape[:2]
         scale = torch.tensor([width / shown.shape[-1], height / shown.shape[-2]]).repeat(2)
         boxes = (found.boxes.cpu() * scale).numpy()

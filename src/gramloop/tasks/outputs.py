@@ -21,10 +21,10 @@ VERSIONS = ("ordinary", "replayed", "picture")
 
 
 @dataclass(frozen=True)
-class Job:
+class ImageFile:
     """One image and where its results belong: ``target`` has the image's name without an ending."""
 
-    image: Path
+    path: Path
     target: Path
 
     def result(self, version: str, ending: str) -> Path:
@@ -32,18 +32,18 @@ class Job:
         return self.target.with_name(f"{self.target.name}.{version}{ending}")
 
 
-def find_jobs(sources: Iterable[str], out: Path) -> list[Job]:
+def find_images(sources: Iterable[str], out: Path) -> list[ImageFile]:
     """The images that files, folders and globs name, each once, in order.
 
     A folder stands for all images below it, and its inner folders appear again below ``out``. Results of an
-    earlier run are passed over. A source that does not exist becomes a job too, so that it fails by itself.
+    earlier run are passed over. A source that does not exist is among them, so that it fails by itself.
     """
-    jobs: dict[Path, Job] = {}
+    files: dict[Path, ImageFile] = {}
     for source in sources:
         for image, relative in _expand(source):
-            jobs.setdefault(image.absolute(), Job(image, out / relative.with_suffix("")))
-    _refuse_clashes(jobs.values())
-    return list(jobs.values())
+            files.setdefault(image.absolute(), ImageFile(image, out / relative.with_suffix("")))
+    _refuse_clashes(files.values())
+    return list(files.values())
 
 
 def _expand(source: str) -> list[tuple[Path, Path]]:
@@ -69,13 +69,13 @@ def _is_image(path: Path) -> bool:
     return path.suffix.lower() in SUFFIXES and not hidden and not earlier_result and path.is_file()
 
 
-def _refuse_clashes(jobs: Iterable[Job]) -> None:
-    owners: dict[str, Job] = {}
-    for job in jobs:
-        other = owners.setdefault(str(job.target).lower(), job)  # some file systems do not tell case apart
-        if other is not job:
+def _refuse_clashes(files: Iterable[ImageFile]) -> None:
+    owners: dict[str, ImageFile] = {}
+    for file in files:
+        other = owners.setdefault(str(file.target).lower(), file)  # some file systems do not tell case apart
+        if other is not file:
             raise GramLoopError(
-                f"{other.image} and {job.image} would both be written as {job.target}.*; "
+                f"{other.path} and {file.path} would both be written as {file.target}.*; "
                 "give them different output folders"
             )
 

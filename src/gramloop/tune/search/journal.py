@@ -1,6 +1,6 @@
-"""What has been measured, kept as it comes: one line of JSON per job, each with the plan's hash and a checksum.
+"""What has been measured, kept as it comes: one line of JSON per trial, each with the plan's hash and a checksum.
 
-A line is there or it is not. One that was torn by a kill is dropped when the search goes on, and its job is run
+A line is there or it is not. One that was torn by a kill is dropped when the search goes on, and its trial is run
 again. A journal of another plan is refused, never mixed in.
 """
 
@@ -20,7 +20,7 @@ PLAN, TRIALS = "plan.json", "trials.jsonl"
 
 
 class Journal:
-    """The finished jobs of one plan; in memory alone where no folder is given."""
+    """The finished trials of one plan; in memory alone where no folder is given."""
 
     def __init__(self, plan: Mapping[str, Any], folder: Path | None = None) -> None:
         self.hash = plan_hash(plan)
@@ -31,7 +31,7 @@ class Journal:
             self._begin(folder, plan)
 
     def add(self, result: dict[str, Any]) -> None:
-        """Keep a finished job, on disk before anything else happens."""
+        """Keep a finished trial, on disk before anything else happens."""
         self.done[result["job"]] = result
         if self._stream is None:
             return

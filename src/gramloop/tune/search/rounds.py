@@ -12,12 +12,12 @@ from gramloop.tune.search.adapting import best_rule, switched
 from gramloop.tune.search.journal import Journal
 from gramloop.tune.search.plan import Search, SearchCell
 from gramloop.tune.search.space import multiplier
-from gramloop.tune.search.subject import Job
+from gramloop.tune.search.subject import Trial
 from gramloop.tune.search.verdict import JudgedPart, judge
 from gramloop.tune.search.workers import Workers
 from gramloop.tune.search.worth import CLEAN, PairedStatistics, Worth, worth
 
-TOGETHER = 16  # candidates of one job
+TOGETHER = 16  # candidates of one trial
 
 
 @dataclass(frozen=True)
@@ -107,15 +107,19 @@ class _SearchRun:
     def measure(self, cells: Sequence[SearchCell], candidates: Sequence[int]) -> None:
         """See that all candidates are measured on all cells."""
         groups = [candidates[first : first + TOGETHER] for first in range(0, len(candidates), TOGETHER)]
-        jobs = {job.key: job for job in (self._job(cell, group) for cell in cells for group in groups)}
-        for key, job in jobs.items():
+        trials = {
+            trial.key: trial for trial in (self._trial(cell, group) for cell in cells for group in groups)
+        }
+        for key, trial in trials.items():
             if key in self.journal.done:
-                self.advance(len(job.candidates))
-        for result in self.workers.run([job for key, job in jobs.items() if key not in self.journal.done]):
+                self.advance(len(trial.candidates))
+        for result in self.workers.run(
+            [trial for key, trial in trials.items() if key not in self.journal.done]
+        ):
             self.journal.add(result)
-            self.advance(len(jobs[result["job"]].candidates))
-        for key, job in jobs.items():  # in the plan's order, whatever order they were finished in
-            self._take(job, self.journal.done[key])
+            self.advance(len(trials[result["job"]].candidates))
+        for key, trial in trials.items():  # in the plan's order, whatever order they were finished in
+            self._take(trial, self.journal.done[key])
 
     def measured(self, candidate: int, cells: Iterable[SearchCell]) -> dict[str, list[PairedStatistics]]:
         """One candidate on the cells that could be used, by condition.
@@ -211,24 +215,24 @@ class _SearchRun:
         subject = self.search.subject
         return worth(subject.task, subject.categories, self.measured(number, cells))
 
-    def _job(self, cell: SearchCell, candidates: Sequence[int]) -> Job:
+    def _trial(self, cell: SearchCell, candidates: Sequence[int]) -> Trial:
         key, sample = cell
         configs = tuple(self._configs[number] for number in candidates)
-        return Job(key, sample.position, sample.image_id, tuple(candidates), configs)
+        return Trial(key, sample.position, sample.image_id, tuple(candidates), configs)
 
-    def _take(self, job: Job, result: Mapping[str, Any]) -> None:
+    def _take(self, trial: Trial, result: Mapping[str, Any]) -> None:
         if "failed" in result:
-            self.failures[f"{job.condition}, image {job.image_id}: {result['failed']}"] = None
+            self.failures[f"{trial.condition}, image {trial.image_id}: {result['failed']}"] = None
             return
-        self.predictions += len(job.candidates)
+        self.predictions += len(trial.candidates)
         empty = {
             "ordinary": result["ordinary"],
             "truth": result.get("truth"),
             "signals": result.get("signals"),
             "replayed": {},
         }
-        row = self._table.setdefault((job.condition, job.image_id), empty)
-        each = zip(job.candidates, result["replayed"], result["blocks"], strict=True)
+        row = self._table.setdefault((trial.condition, trial.image_id), empty)
+        each = zip(trial.candidates, result["replayed"], result["blocks"], strict=True)
         row["replayed"].update({number: (statistic, blocks) for number, statistic, blocks in each})
 
 

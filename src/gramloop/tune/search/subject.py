@@ -1,4 +1,4 @@
-"""What is tuned: a predictor and labelled images under conditions, and how one job of the search is measured."""
+"""What is tuned: a predictor and labelled images under conditions, and how one trial of the search is measured."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from gramloop.data.suites import Condition
 from gramloop.errors import GramLoopError
 from gramloop.metrics.miou import count
 
-PREPARED = 4  # images kept ready, since jobs on one image follow each other
+PREPARED = 4  # images kept ready, since trials on one image follow each other
 Statistic = dict[str, Any]  # plain lists of numbers, from which any score follows
 
 
 @dataclass(frozen=True)
-class Picture:
+class LabelledImage:
     """A labelled image in memory, for whoever has no data set on disk: truth is a label map or `Instances`."""
 
     image_id: str
@@ -87,7 +87,7 @@ def subject_of(
     Args:
         predictor: anything with ``predict(image, replay, paired=…, trace=…)``, or a function that makes one
             (for several processes, one that can be pickled).
-        data: records (or `Picture`) by condition, such as ``{"clean": …, "fog/3": …}``; or a clean set,
+        data: records (or `LabelledImage`) by condition, such as ``{"clean": …, "fog/3": …}``; or a clean set,
             which is then shown clean and under ``conditions``.
         conditions: the shifts of a clean set.
         suite: the name that seeds these shifts, as in `gramloop.data.suites`.
@@ -122,7 +122,7 @@ def subject_of(
 
 
 @dataclass(frozen=True)
-class Job:
+class Trial:
     """Some candidates on one image under one condition: done and stored as a whole."""
 
     condition: str
@@ -138,7 +138,7 @@ class Job:
 
 
 class Bench:
-    """A subject with its predictor loaded, ready for jobs."""
+    """A subject with its predictor loaded, ready for trials."""
 
     def __init__(self, subject: Subject) -> None:
         self.subject = subject
@@ -147,18 +147,18 @@ class Bench:
         self._records = lru_cache(2)(subject.open_records)  # conditions come one after the other
         self._shown = lru_cache(PREPARED)(self._show)
 
-    def run(self, job: Job) -> dict[str, Any]:
-        """The statistics of a job as plain values: the ordinary prediction once, then every candidate's."""
-        shown = self._shown(job.condition, job.position, job.image_id)
+    def run(self, trial: Trial) -> dict[str, Any]:
+        """The statistics of a trial as plain values: the ordinary prediction once, then every candidate's."""
+        shown = self._shown(trial.condition, trial.position, trial.image_id)
         if isinstance(shown, str):
-            return {"job": job.key, "failed": shown}
+            return {"job": trial.key, "failed": shown}
         image, truth, ignored = shown
-        first, *others = job.configs
+        first, *others = trial.configs
         with observing(self._host) if self._host is not None else nullcontext() as observed:
             pair = self.predictor.predict(image, first, paired=True, trace=False)
         found = [pair.replayed, *(self.predictor.predict(image, each, trace=False) for each in others)]
         result = {
-            "job": job.key,
+            "job": trial.key,
             "ordinary": self._statistic(pair.ordinary, truth, ignored),
             "replayed": [self._statistic(each, truth, ignored) for each in found],
             "blocks": [int(each.blocks) for each in found],

@@ -15,24 +15,24 @@ from typing import Any
 
 from gramloop.data.pool import available_cores
 from gramloop.errors import GramLoopError
-from gramloop.tune.search.subject import Bench, Job, Subject
+from gramloop.tune.search.subject import Bench, Subject, Trial
 
 _WARM = "gramloop.evaluate.engines.warm"
 
 
 class Workers:
-    """Runs jobs; results come as they are finished, in any order."""
+    """Runs trials; results come as they are finished, in any order."""
 
     def __init__(self, subject: Subject, pool: ProcessPoolExecutor | None) -> None:
         self.subject, self._pool = subject, pool
         self._bench: Bench | None = None
 
-    def run(self, jobs: Sequence[Job]) -> Iterator[dict[str, Any]]:
-        """The result of every job."""
+    def run(self, trials: Sequence[Trial]) -> Iterator[dict[str, Any]]:
+        """The result of every trial."""
         if self._pool is None:
-            yield from self._here(jobs)
+            yield from self._here(trials)
             return
-        waiting = [self._pool.submit(_run, job) for job in jobs]
+        waiting = [self._pool.submit(_run, trial) for trial in trials]
         try:
             for done in as_completed(waiting):
                 yield done.result()
@@ -45,16 +45,16 @@ class Workers:
             for each in waiting:
                 each.cancel()
 
-    def _here(self, jobs: Sequence[Job]) -> Iterator[dict[str, Any]]:
+    def _here(self, trials: Sequence[Trial]) -> Iterator[dict[str, Any]]:
         from gramloop.evaluate.session import deterministic
 
-        for job in jobs:
+        for trial in trials:
             with deterministic(
                 self.subject.threads
             ):  # not around the yield: the caller's threads are its own
                 if self._bench is None:
                     self._bench = Bench(self.subject)
-                result = self._bench.run(job)
+                result = self._bench.run(trial)
             yield result
 
 
@@ -108,7 +108,7 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-def _run(job: Job) -> dict[str, Any]:
+def _run(trial: Trial) -> dict[str, Any]:
     global _bench
     from gramloop.evaluate.session import deterministic
 
@@ -120,4 +120,4 @@ def _run(job: Job) -> dict[str, Any]:
         with deterministic(subject.threads):
             _bench = Bench(subject)
     with deterministic(_bench.subject.threads):
-        return _bench.run(job)
+        return _bench.run(trial)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from gramloop.data.records import Task
 from gramloop.metrics.ap_bootstrap import ap_delta
 from gramloop.metrics.bootstrap import Delta, miou_delta
-from gramloop.metrics.boxes import Detections, Truth
+from gramloop.metrics.boxes import FoundBoxes, TrueBoxes
 from gramloop.tune.search.split import FOLDS, Sample, family
 
 CLEAN = "clean"
@@ -143,11 +143,11 @@ def _combined(first: float, first_freedom: int, second: float, second_freedom: i
     return math.sqrt(total), total**2 / below if below > 0 else float(min(freedom for _, freedom in parts))
 
 
-def truth_of(measured: Sequence[PairedStatistics], categories: Sequence[int]) -> Truth:
+def truth_of(measured: Sequence[PairedStatistics], categories: Sequence[int]) -> TrueBoxes:
     """The objects of some images, numbered by place."""
     each = [one.truth or {} for one in measured]
     owners = np.repeat(np.arange(len(each)), [len(one["labels"]) for one in each])
-    return Truth(
+    return TrueBoxes(
         images=range(len(each)),
         categories=sorted(categories),
         image_ids=owners,
@@ -158,11 +158,11 @@ def truth_of(measured: Sequence[PairedStatistics], categories: Sequence[int]) ->
     )
 
 
-def detections_of(measured: Sequence[PairedStatistics], version: str) -> Detections:
+def detections_of(measured: Sequence[PairedStatistics], version: str) -> FoundBoxes:
     """The boxes found by the ordinary or the replayed version, images numbered by place."""
     each = [getattr(one, version) for one in measured]
     owners = np.repeat(np.arange(len(each)), [len(one["scores"]) for one in each])
-    return Detections.from_corners(
+    return FoundBoxes.from_corners(
         owners,
         np.array([box for one in each for box in one["boxes"]], dtype=np.float64).reshape(-1, 4),
         np.array([score for one in each for score in one["scores"]], dtype=np.float64),
