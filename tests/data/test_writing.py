@@ -14,6 +14,7 @@ from gramloop.data.opening import ReadOptions, open_suite
 from gramloop.data.pool import write_suite
 from gramloop.data.suites import Condition
 from gramloop.errors import GramLoopError
+from gramloop.io.lock import locked
 from small_sets import coco_content, write_coco, write_semantic
 
 PART = ReadOptions(partial=True)
@@ -158,7 +159,7 @@ def test_targets_that_are_not_ours_are_left_alone(tmp_path):
     (tmp_path / "file").write_text("mine")
     with pytest.raises(GramLoopError, match="cannot write to"):
         write_suite(opened, tmp_path / "file", workers=1)
-    with writing.locked(tmp_path / "busy"), pytest.raises(GramLoopError, match="another gramloop corrupt"):
+    with locked(tmp_path / "busy"), pytest.raises(GramLoopError, match="another gramloop is writing"):
         write_suite(opened, tmp_path / "busy", workers=1)
     with pytest.raises(GramLoopError, match="at least 1, not 0"):
         write_suite(opened, tmp_path / "new", workers=0)

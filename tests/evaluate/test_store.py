@@ -37,9 +37,8 @@ from gramloop.evaluate.store import (
     StoredUnit,
     UnusableFile,
     begin,
-    locked,
 )
-from gramloop.io.atomic import TEMPORARY, atomic_write
+from gramloop.io.atomic import TEMPORARY
 from gramloop.metrics.miou import Counts
 from gramloop.tasks.maps import ReplayMaps
 
@@ -247,14 +246,6 @@ def test_the_manifest_remembers_every_start(store: Store):
     assert content["plan"] == PLAN.hash
 
 
-def test_two_runs_do_not_write_to_one_folder(tmp_path: Path):
-    out, refused = tmp_path / "out", pytest.raises(GramLoopError, match="another gramloop is writing")
-    with locked(out), refused, locked(out):
-        pass
-    with locked(tmp_path / "out"):
-        pass
-
-
 def _write_on_a_full_disk(folder: Path, answers: multiprocessing.Queue) -> None:
     import resource
 
@@ -283,11 +274,3 @@ def test_a_full_disk_costs_nothing_that_was_there(store: Store):
     assert "is kept" in sentence
     assert store.path(UNIT).read_bytes() == before
     assert not list(store.folder.rglob(f"{TEMPORARY}*"))
-
-
-def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(GramLoopError, match="cannot write"):
-        atomic_write(tmp_path / "file" / "x", b"", durable=True)
-    with pytest.raises(GramLoopError, match="cannot write to"), locked(tmp_path / "file"):
-        pass

@@ -17,8 +17,9 @@ import cv2
 from gramloop.data.manifest import Manifest
 from gramloop.data.opening import OpenSuite
 from gramloop.data.suites import Condition
-from gramloop.data.writing import SuiteWriter, Written, begin, locked
+from gramloop.data.writing import SuiteWriter, Written, begin
 from gramloop.errors import GramLoopError
+from gramloop.io.lock import locked
 
 CHUNK = 8  # images per task: small enough to share out, large enough that sending it costs nothing
 AHEAD = 3  # tasks waiting per worker

@@ -8,9 +8,6 @@ absent; a condition is finished when its checksum file is there and the manifest
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -34,10 +31,9 @@ from gramloop.data.semantic import ADE20K_CLASS_FILE, ADE20K_FOLDER, CLASS_FILE
 from gramloop.data.shifted import ShiftedRecord, encode_labels, shift_record
 from gramloop.data.suites import Condition
 from gramloop.errors import GramLoopError
-from gramloop.io.atomic import TEMPORARY, UnwritableError, atomic_write, remove_leftovers
+from gramloop.io.atomic import UnwritableError, atomic_write, remove_leftovers
+from gramloop.io.lock import is_taken
 from gramloop.shifts.seeds import RECIPE_VERSION
-
-LOCK = ".lock"
 
 
 @dataclass
@@ -214,37 +210,9 @@ def begin(opened: OpenSuite, target: Path) -> Manifest:
     found = read_manifest(target)
     if found is not None:
         refuse_difference(found, wanted, target)
-    elif target.is_dir() and any(
-        path.name != LOCK and not path.name.startswith(TEMPORARY) for path in target.iterdir()
-    ):
+    elif is_taken(target):
         raise GramLoopError(f"{target} is not empty and has no {MANIFEST}; choose a new folder")
     else:
         wanted.write(target)
     remove_leftovers(target, alone=True)
     return found or wanted
-
-
-@contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Keep a second run out of the folder; the system lets go of the lock even when we are killed."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
-    except OSError as error:
-        raise GramLoopError(f"cannot write to {folder}: {error.strerror}") from error
-    try:
-        _take(handle, folder)
-        yield
-    finally:
-        os.close(handle)
-
-
-def _take(handle: int, folder: Path) -> None:
-    try:
-        import fcntl
-    except ImportError:  # no such lock on this system: two runs at once are the user's care
-        return
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        raise GramLoopError(f"another gramloop corrupt is writing to {folder}") from error

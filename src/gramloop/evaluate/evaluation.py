@@ -17,7 +17,8 @@ from gramloop.evaluate.methods import BASELINE
 from gramloop.evaluate.plan import Plan, Unit
 from gramloop.evaluate.results import Results, collect, write_results
 from gramloop.evaluate.rows import Failure
-from gramloop.evaluate.store import ForeignFile, Store, UnusableFile, begin, locked
+from gramloop.evaluate.store import ForeignFile, Store, UnusableFile, begin
+from gramloop.io.lock import locked
 from gramloop.metrics.miou import mean_iou
 
 Engine = Callable[[Job], Iterator[Done]]

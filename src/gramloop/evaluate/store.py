@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -23,9 +21,10 @@ import pyarrow.parquet as pq  # type: ignore[import-untyped]
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.plan import Plan, Unit, difference, read_plan
 from gramloop.evaluate.rows import SCHEMAS, Failure, content_digest
-from gramloop.io.atomic import TEMPORARY, atomic_write, remove_leftovers
+from gramloop.io.atomic import atomic_write, remove_leftovers
+from gramloop.io.lock import is_taken
 
-PLAN, MANIFEST, UNITS, RESULTS, LOCK = "plan.json", "manifest.json", "units", "results.csv", ".lock"
+PLAN, MANIFEST, UNITS, RESULTS = "plan.json", "manifest.json", "units", "results.csv"
 _KEY, _SEAL = b"gramloop", b"gramloop.sha256"  # our entries in the metadata of a Parquet file
 
 
@@ -174,37 +173,11 @@ def begin(folder: Path, plan: Plan) -> Store:
                 f"{folder} holds results of the plan {found.hash}, not of {plan.hash}: it was made with "
                 f"{difference(found, plan)}; choose another folder, or ask for what it was made with"
             )
-    elif folder.is_dir() and any(_counts(entry) for entry in folder.iterdir()):
+    elif is_taken(folder, "scenes"):
         raise GramLoopError(f"{folder} is not empty and has no {PLAN}; choose a new folder for the results")
     atomic_write(path, plan.text().encode(), durable=True)
     remove_leftovers(folder)  # with care: jobs of a cluster outlive the run that started them
     return Store(folder, plan)
-
-
-def _counts(entry: Path) -> bool:
-    return entry.name not in (LOCK, "scenes") and not entry.name.startswith(TEMPORARY)
-
-
-@contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Keep a second run out of the folder; the system lets go of the lock even when we are killed."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
-    except OSError as error:
-        raise GramLoopError(f"cannot write to {folder}: {error.strerror}") from error
-    try:
-        try:
-            import fcntl
-
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except ImportError:  # no such lock on this system: two runs at once are the user's care
-            pass
-        except OSError as error:
-            raise GramLoopError(f"another gramloop is writing to {folder}") from error
-        yield
-    finally:
-        os.close(handle)
 
 
 def _first_line(error: BaseException) -> str:

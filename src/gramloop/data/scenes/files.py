@@ -26,7 +26,8 @@ from gramloop.data.pool import available_cores
 from gramloop.data.scenes.drawing import CLASSES, RECIPE, THINGS, Scene, scene
 from gramloop.data.scenes.textures import Array
 from gramloop.errors import GramLoopError
-from gramloop.io.atomic import TEMPORARY, atomic_write, remove_leftovers
+from gramloop.io.atomic import atomic_write, remove_leftovers
+from gramloop.io.lock import is_taken
 
 SETTINGS_FILE = "scenes.json"
 _CHUNK = 16
@@ -87,7 +88,7 @@ def _begin(folder: Path, wanted: SceneFiles) -> None:
         found = json.loads(settings.read_text())
         if found != asdict(wanted):
             raise GramLoopError(f"{folder} holds other scenes ({found}); choose a new folder")
-    elif folder.is_dir() and any(not path.name.startswith(TEMPORARY) for path in folder.iterdir()):
+    elif is_taken(folder):
         raise GramLoopError(f"{folder} is not empty and has no {SETTINGS_FILE}; choose a new folder")
     atomic_write(settings, (json.dumps(asdict(wanted), indent=2) + "\n").encode())
     atomic_write(folder / "classes.txt", "".join(f"{name}\n" for name in CLASSES).encode())

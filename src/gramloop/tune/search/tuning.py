@@ -14,6 +14,7 @@ from gramloop import __version__
 from gramloop.core.config import ReplayConfig
 from gramloop.core.settings import write_replay
 from gramloop.data.records import DataSet
+from gramloop.io.lock import locked
 from gramloop.tune.search.journal import Journal, plan_hash, read_search_plan
 from gramloop.tune.search.plan import Options, Search, plan_search
 from gramloop.tune.search.rounds import SearchOutcome, Standing, run_search
@@ -125,7 +126,7 @@ def run(
     """Run a planned search, or go on with it in its folder, and store the result there."""
     folder = None if out is None else Path(out)
     plan = {**search.plan(), "begun": datetime.now(UTC).date().isoformat()}
-    with _kept_alone(folder):
+    with nullcontext() if folder is None else locked(folder):
         journal = Journal(plan, folder)
         if folder is not None:
             plan = read_search_plan(folder) or plan
@@ -181,11 +182,3 @@ def _finalist(one: Standing) -> dict[str, Any]:
     }
     finite = {name: value if math.isfinite(value) else None for name, value in numbers.items()}
     return {"replay": one.config.as_json(), **finite}
-
-
-def _kept_alone(folder: Path | None) -> Any:
-    if folder is None:
-        return nullcontext()
-    from gramloop.evaluate.store import locked
-
-    return locked(folder)
