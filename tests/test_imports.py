@@ -1,0 +1,103 @@
+"""A room imports only from rooms to its left, and a name costs no import before it is used."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import gramloop
+
+PACKAGE = Path(gramloop.__file__).parent
+ORDER = [
+    "errors",
+    "io",
+    "core",
+    "models",
+    "shifts",
+    "data",
+    "metrics",
+    "tasks",
+    "evaluate",
+    "tune",
+    "report",
+    "demo",
+    "cli",
+]
+
+
+def imports_of(path: Path, package: Path) -> Iterator[tuple[int, str]]:
+    """Line and full name of everything of the package that a file imports, by statement or by a module's name in text."""
+    inside = (package.name, *path.parent.relative_to(package).parts)
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = inside[: len(inside) + 1 - node.level] if node.level else ()
+            module = ".".join((*above, *([node.module] if node.module else [])))
+            yield from ((node.lineno, f"{module}.{alias.name}") for alias in node.names)
+        elif isinstance(node, ast.Constant) and re.fullmatch(rf"{package.name}(\.\w+)+\.?", str(node.value)):
+            yield node.lineno, str(node.value)
+
+
+def against_the_order(package: Path) -> list[str]:
+    """Imports from a room to the right, or from the package's own surface, which hides the room."""
+    found = []
+    for path in sorted(package.rglob("*.py")):
+        file = path.relative_to(package)
+        if file == Path("__init__.py"):
+            continue
+        left = ORDER[: ORDER.index(file.parts[0].removesuffix(".py")) + 1]
+        for line, name in imports_of(path, package):
+            root, *rest = name.split(".")
+            if root == package.name and rest and rest[0] not in (*left, "__version__"):
+                found.append(f"{file.as_posix()}:{line} imports {name}")
+    return found
+
+
+def test_no_import_runs_against_the_order() -> None:
+    mended_soon = ("tasks/diagnose.py", "tasks/diagnose_models.py")
+    assert [found for found in against_the_order(PACKAGE) if not found.startswith(mended_soon)] == []
+
+
+@pytest.mark.parametrize(
+    ("file", "line", "name"),
+    [
+        ("tasks/predictor.py", "from gramloop.evaluate.plan import Plan", "gramloop.evaluate.plan.Plan"),
+        ("tasks/predictor.py", "import gramloop.report", "gramloop.report"),
+        ("tasks/predictor.py", "from gramloop import tune", "gramloop.tune"),
+        ("tasks/predictor.py", "from gramloop import attach", "gramloop.attach"),
+        ("tasks/predictor.py", "from ..cli import main", "gramloop.cli.main"),
+        ("tasks/predictor.py", "def late():\n    from gramloop.demo import table", "gramloop.demo.table"),
+        ("tune/scan/map.py", "import_module('gramloop.report.load')", "gramloop.report.load"),
+        ("io/atomic.py", "from gramloop.core import config", "gramloop.core.config"),
+        ("errors.py", "from gramloop.io import atomic", "gramloop.io.atomic"),
+    ],
+)
+def test_a_planted_violation_is_found(tmp_path: Path, file: str, line: str, name: str) -> None:
+    package = tmp_path / "gramloop"
+    for room in ORDER:
+        (package / room / "scan").mkdir(parents=True)
+        (package / room / "ordinary.py").write_text(
+            "from gramloop.errors import GramLoopError\nimport torch\n"
+        )
+    (package / "__init__.py").write_text("from gramloop.core.loop import attach\n")
+    assert against_the_order(package) == []
+    (package / file).write_text(f"{line}\n")
+    assert against_the_order(package) == [f"{file}:{1 + line.count(chr(10))} imports {name}"]
+
+
+@pytest.mark.parametrize(
+    ("before", "use"), [("sys", "gramloop"), ("torch", "gramloop.attach")], ids=["import", "attach"]
+)
+def test_import_needs_nothing_and_attach_torch_alone(before: str, use: str) -> None:
+    """torch takes seconds to import, and commands that only shift images never need it."""
+    program = f"import sys, {before}; seen = set(sys.modules); import gramloop; {use}; print(*set(sys.modules) - seen)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    loaded = {name.split(".")[0] for name in done.stdout.split()}
+    assert loaded - sys.stdlib_module_names == {"gramloop"}
