@@ -15,7 +15,6 @@ from gramloop.report.figures.drawing import (
     main_method,
     multiplier,
     severities_of_one_image,
-    trajectory_ratios,
 )
 from gramloop.report.figures.kept import Images, kept_images
 from gramloop.report.load import gather
@@ -102,19 +101,6 @@ def test_label_maps_of_a_row_are_those_that_were_counted(gathered):
             intersection = counts_of(run.tables(image.condition.key), method)[image.position, 0]
             right = (version == row.truth) & row.valid
             assert int(right.sum()) == int(intersection.sum())
-
-
-def test_trajectories_divide_stored_drift(gathered):
-    run = gathered.runs[0]
-    names = ("gramloop-raw", "gramloop-matched", "gramloop")
-    data = trajectory_ratios(run, names)
-    cells = [cell for cell in run.results if cell.condition.name == "fog"]
-    expected = sum(c.drift["gramloop"].sum() for c in cells) / sum(
-        c.drift["gramloop-raw"].sum() for c in cells
-    )
-    assert data.gated[data.names.index("fog")] == pytest.approx(expected, rel=1e-12)
-    assert data.conditions == 4
-    assert data.images == 12
 
 
 def test_the_diagnostic_shows_the_first_image_under_impulse_noise(gathered):

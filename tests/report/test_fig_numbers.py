@@ -1,10 +1,9 @@
-"""The figures of numbers: heat map, Gram consistency, gain against cost, and which images are chosen."""
+"""The figures of numbers: heat map, gain against cost, and which images are chosen."""
 
 import numpy as np
 import pytest
 
 from gramloop.errors import GramLoopError
-from gramloop.report.figures.consistency import consistency_of, gram_consistency
 from gramloop.report.figures.cost import Point, gain_against_cost
 from gramloop.report.figures.exemplars import choose, parse
 from gramloop.report.figures.heat import Gains, severity_heat, signed
@@ -57,44 +56,6 @@ def test_a_heat_map_before_any_result():
 )
 def test_signed(value, said):
     assert signed(value, 2) == said
-
-
-def test_consistency_is_a_ratio_of_sums():
-    rng = np.random.default_rng(0)
-    drifts = {
-        (name, severity): {kind: rng.uniform(0.1, 1, 7) for kind in ("raw", "uniform", "gated")}
-        for name in ("fog", "snow", "jpeg")
-        for severity in (1, 2)
-    }
-    data = consistency_of(drifts)
-    for place, name in enumerate(data.names):
-        total = {
-            kind: sum(drifts[name, s][kind].sum() for s in (1, 2)) for kind in ("raw", "uniform", "gated")
-        }
-        assert data.gated[place] == pytest.approx(total["gated"] / total["raw"], rel=1e-12)
-        assert data.uniform[place] == pytest.approx(total["uniform"] / total["raw"], rel=1e-12)
-    nearer = sum(each["gated"].sum() < each["uniform"].sum() for each in drifts.values())
-    assert (data.conditions_below, data.conditions, data.images) == (nearer, 6, 42)
-
-    drawn = gram_consistency(data)
-    (axes,) = drawn.figure.axes
-    order = np.argsort(data.gated)
-    assert [tick.get_text() for tick in axes.get_yticklabels()] == [
-        data.names[i].replace("jpeg", "JPEG") for i in order
-    ]
-    marks = {line.get_label(): line.get_xdata() for line in axes.get_lines()}
-    np.testing.assert_array_equal(marks["Gram-gated"], data.gated[order])
-    np.testing.assert_array_equal(marks["uniform, matched"], data.uniform[order])
-    assert list(marks["ungated (= 1)"]) == [1.0, 1.0]
-    said = [text.get_text() for text in drawn.figure.texts]
-    assert f"gated below uniform in {int((data.gated < data.uniform).sum())} of 3" in said
-
-
-def test_consistency_refuses_what_is_not_paired():
-    with pytest.raises(GramLoopError, match="fog/1 were not measured on the same images"):
-        consistency_of({("fog", 1): {"raw": np.ones(3), "uniform": np.ones(2), "gated": np.ones(3)}})
-    with pytest.raises(GramLoopError, match="there is no ratio"):
-        consistency_of({("fog", 1): dict.fromkeys(("raw", "uniform", "gated"), np.zeros(3))})
 
 
 def test_cost_shows_points_with_their_intervals_side_by_side():

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from gramloop.data.suites import display_name
 from gramloop.evaluate.methods import BASELINE
 from gramloop.metrics.bootstrap import Interval
 from gramloop.report.statistics import gains_of, verdict_of
 from gramloop.report.tables.ablation import partition_table, placement_table
 from gramloop.report.tables.classes import class_gains, class_tables
-from gramloop.report.tables.conditions import display_name, family_means
+from gramloop.report.tables.conditions import family_means
 from gramloop.report.tables.cost import PathCost, cost_table, path_costs
 from gramloop.report.tables.main import gains_table, main_results
 from gramloop.report.tables.table import Table
@@ -32,7 +33,7 @@ def row_of(table: Table, name: str) -> list[str]:
 def test_five_severity_means_and_macro_mean(suite: str) -> None:
     table = family_means(family_run(suite))
     for name, (baseline, _, gain) in PAPER["families"][suite].items():
-        cells = row_of(table, display_name(name))
+        cells = row_of(table, display_name(name, capital=True))
         assert (cells[1], cells[3]) == (f"{baseline:.3f}", f"{gain:+.3f}")
     macro = row_of(table, "Macro mean")
     assert [float(text) for text in macro[1:]] == pytest.approx(PAPER["main"][suite], abs=UNIT)

@@ -7,14 +7,12 @@ import pytest
 
 from gramloop.data.suites import Condition, find_suite
 from gramloop.errors import GramLoopError
-from gramloop.evaluate.trajectories import trajectories
 from gramloop.metrics.bootstrap import Interval
 from gramloop.report.load import Run, gather
 from gramloop.report.tables.ablation import partition_table, placement_table
 from gramloop.report.tables.classes import class_tables
 from gramloop.report.tables.conditions import every_condition, every_metric, family_means, group_means
 from gramloop.report.tables.cost import cost_table, path_costs
-from gramloop.report.tables.gram import consistency, consistency_table
 from gramloop.report.tables.main import main_results
 from gramloop.report.tables.table import Column, Table, mark_best, mark_best_of_rows
 from paper_runs import cell, plan
@@ -150,39 +148,3 @@ def test_cost_of_a_pair_and_of_a_baseline_timed_elsewhere(tmp_path: Path) -> Non
         (6 + 2 * 2 + 3 * 1) / 6
     )  # by the formula: 2 replays of 2, 3 probes of 1
     assert any("another number of blocks" in note for note in both.notes)
-
-
-def test_gram_consistency(tmp_path: Path) -> None:
-    methods = ["baseline", "gramloop", "gramloop-raw", "gramloop-matched"]
-    write_store(tmp_path / "r", make_plan(methods=methods, diagnostics=True))
-    (run,) = gather([tmp_path / "r"]).runs
-    (names,) = trajectories(run.plan).values()
-    found = consistency(run, names)
-    assert found is not None
-    assert (found.below, found.families_below) == (6, 3)
-    table = consistency_table(found)
-    assert table.rows[0] == ("Fog", 24, 0.5, 0.25, -0.25)
-    assert table.rows[-1] == ("All", 72, 0.5, 0.25, -0.25)
-    assert "6 of 6 conditions and 3 of 3 families" in table.notes[0]
-    gated = table.column("gated")
-    assert {place for _, place in table.best} == {gated}
-
-
-def test_sums_of_drift_are_not_means_of_ratios() -> None:
-    """R divides sums over severities, so that a condition counts by how far its ungated replay drifts."""
-    names = ("gramloop-raw", "gramloop-matched", "gramloop")
-    drifts = {1: (1.0, 0.9, 0.8), 3: (9.0, 1.0, 2.0)}
-    cells = tuple(
-        cell(
-            Condition("fog", severity),
-            {"baseline": 1.0, "gramloop": 1.0},
-            "mIoU",
-            drift={name: np.array([value, value]) for name, value in zip(names, values, strict=True)},
-        )
-        for severity, values in drifts.items()
-    )
-    run = Run("x", Path("r"), plan("ade20k-c", conditions={"fog/1": 2, "fog/3": 2}), cells)
-    found = consistency(run, names)
-    assert found is not None
-    assert consistency_table(found).rows[0][2:4] == pytest.approx((1.9 / 10, 2.8 / 10))
-    assert (found.below, found.families_below) == (1, 0)

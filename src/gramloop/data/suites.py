@@ -52,8 +52,19 @@ class Condition:
         """The name in tables, and the folder in a set on disk: ``fog/3``, ``sketch``, ``clean``."""
         return f"{self.name}/{self.severity}" if self.severity else self.name
 
+    @property
+    def display_name(self) -> str:
+        """As people say it: ``gaussian noise 3``, ``sketch``."""
+        return display_name(self.name) + (f" {self.severity}" if self.severity else "")
+
     def __str__(self) -> str:
         return self.key
+
+
+def display_name(name: str, *, capital: bool = False) -> str:
+    """A shift, a domain or a kind of shift as people say it: ``jpeg_compression`` is JPEG compression."""
+    words = name.replace("_", " ").replace("jpeg", "JPEG")
+    return words[:1].upper() + words[1:] if capital else words
 
 
 @dataclass(frozen=True)

@@ -50,8 +50,7 @@ def exemplars(experiment: Experiment) -> list[Exemplar]:
                 predictor.predict(image, part.replay, paired=True) for predictor in (segmenter, detector)
             ]
         condition, truth = condition_of(key), scene(position, image.shape[0], SPLIT)
-        name = f"{condition.name.replace('_', ' ')} {condition.severity}"
-        found.append(Exemplar(kind, name, gains[key, position], truth, image, *pairs))
+        found.append(Exemplar(kind, condition.display_name, gains[key, position], truth, image, *pairs))
     return found
 
 

@@ -68,7 +68,7 @@ def summary(gains: Sequence[Gain], replay: ReplayConfig, replicates: int) -> Tab
             for gain, found in zip((segmentation, detection), intervals, strict=True)
             for text in _cells(gain.run.scores(BASELINE)[condition], found[condition])
         )
-        rows.append((f"{condition.name.replace('_', ' ')} {condition.severity}", *cells))
+        rows.append((condition.display_name, *cells))
     rows.append((_MEAN, *_mean_cells(segmentation), *_mean_cells(detection)))
     words = [
         f"{task} under shift: {_WORDS[gain.words]} ({gain.interval}{_doubt(gain)})."

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from gramloop import __version__
 from gramloop.evaluate.plan import Plan
 from gramloop.evaluate.store import MANIFEST
-from gramloop.evaluate.trajectories import trajectories
+from gramloop.report.consistency import gram_consistency
 from gramloop.report.document import Document, Picture, Section
 from gramloop.report.load import TASK_WORDS, Gathered, Run
 from gramloop.report.statistics import Gain, verdict_of
@@ -17,7 +17,7 @@ from gramloop.report.tables.ablation import partition_table, placement_table
 from gramloop.report.tables.classes import class_tables
 from gramloop.report.tables.conditions import every_condition, every_metric, family_means, group_means
 from gramloop.report.tables.cost import cost_table, path_costs
-from gramloop.report.tables.gram import consistency, consistency_table
+from gramloop.report.tables.gram import consistency_table
 from gramloop.report.tables.main import gains_table, main_results
 from gramloop.report.tables.table import Table
 
@@ -107,9 +107,7 @@ def _cost(gathered: Gathered, gains: Sequence[Gain]) -> Iterator[Table]:
 
 def _gram(gathered: Gathered, gains: Sequence[Gain]) -> Iterator[Table]:
     for run in gathered.runs:
-        for names in trajectories(run.plan).values():
-            if (found := consistency(run, names)) is not None:
-                yield consistency_table(found)
+        yield from (consistency_table(run, found) for found in gram_consistency(run))
 
 
 def _conditions(gathered: Gathered, gains: Sequence[Gain]) -> Iterator[Table]:

@@ -7,18 +7,19 @@ from dataclasses import dataclass, field
 
 from gramloop.core.config import ReplayConfig
 from gramloop.core.cost import extra_blocks
+from gramloop.data.suites import display_name
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.methods import BASELINE
-from gramloop.evaluate.trajectories import trajectories
+from gramloop.report.consistency import gram_consistency
 from gramloop.report.document import Picture
-from gramloop.report.figures.consistency import Consistency, consistency_of, gram_consistency
+from gramloop.report.figures.consistency import consistency_figure
 from gramloop.report.figures.cost import Point, gain_against_cost
 from gramloop.report.figures.diagnostic import Diagnosed, diagnostic
 from gramloop.report.figures.exemplars import choose, parse
 from gramloop.report.figures.heat import Gains, severity_heat
 from gramloop.report.figures.kept import UNITS, Images, KeptImage, kept_images
 from gramloop.report.figures.qualitative import qualitative
-from gramloop.report.figures.style import Drawn, display_name
+from gramloop.report.figures.style import Drawn
 from gramloop.report.load import Gathered, Run
 from gramloop.report.statistics import Gain, gains_of
 
@@ -137,10 +138,13 @@ class _Drawing:
 
     def consistency(self, run: Run) -> None:
         """Where each trajectory ends, if evaluate stored it."""
-        for gated, names in trajectories(run.plan).items():
-            data = trajectory_ratios(run, names)
-            if data is not None:
-                self._add(CONSISTENCY, f"{run.key}-consistency-{gated}", _of(run, gram_consistency(data)))
+        for found in gram_consistency(run) if run.shifted else ():
+            try:
+                drawn = consistency_figure(found)
+            except GramLoopError as error:
+                self.result.remarks.append(f"Gram consistency of {run.name} is not drawn: {error}.")
+                continue
+            self._add(CONSISTENCY, f"{run.key}-consistency-{found.method}", _of(run, drawn))
 
     def images(self, run: Run, wanted: Sequence[tuple[str, str]]) -> Iterator[tuple[str, str]]:
         """The figures that need images; yields those of the wanted ones that the run has."""
@@ -232,18 +236,6 @@ def multiplier(run: Run, method: str) -> float:
         blocks = run.spent.blocks
         return blocks[method] / blocks[BASELINE]
     return (depth + extra_blocks(replay, depth)) / depth
-
-
-def trajectory_ratios(run: Run, names: tuple[str, str, str]) -> Consistency | None:
-    """The ratios of three methods (raw, uniform, gated) over all shifted conditions measured."""
-    drifts = {
-        (result.condition.name, result.condition.severity): {
-            kind: result.drift[name] for kind, name in zip(("raw", "uniform", "gated"), names, strict=True)
-        }
-        for result in run.results
-        if result.condition.name != "clean" and all(name in result.drift for name in names)
-    }
-    return consistency_of(drifts) if drifts else None
 
 
 def severities_of_one_image(kept: Sequence[KeptImage], method: str) -> list[KeptImage]:

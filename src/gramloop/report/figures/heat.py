@@ -12,6 +12,7 @@ from matplotlib.colors import Normalize
 from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 
+from gramloop.data.suites import display_name
 from gramloop.errors import GramLoopError
 from gramloop.report.figures.style import (
     COLUMN,
@@ -19,7 +20,6 @@ from gramloop.report.figures.style import (
     INK,
     Drawn,
     Sheet,
-    display_name,
     styled,
     words_width,
 )

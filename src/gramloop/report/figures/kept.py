@@ -20,7 +20,6 @@ from gramloop.metrics.miou import mean_iou
 from gramloop.report.figures.boxes import DetectionRow
 from gramloop.report.figures.matching import Annotated, Found, f1
 from gramloop.report.figures.qualitative import Row, SegmentationRow
-from gramloop.report.figures.style import display_name
 from gramloop.report.load import Run
 
 UNITS = {"semantic": "points of mIoU", "detection": "points of F1"}
@@ -38,8 +37,7 @@ class KeptImage:
     @property
     def place(self) -> str:
         """Where it is, in words."""
-        severity = f" {self.condition.severity}" if self.condition.severity else ""
-        return f"{display_name(self.condition.name)}{severity} · image {self.image_id}"
+        return f"{self.condition.display_name} · image {self.image_id}"
 
     def maps(self, method: str) -> KeptMaps | None:
         """The replay's maps."""

@@ -154,11 +154,6 @@ def words_width(words: str, size: float) -> float:
     return float(path.get_extents().x1) / 72
 
 
-def display_name(name: str) -> str:
-    """A condition's name as one says it: ``gaussian_noise`` is gaussian noise, jpeg JPEG."""
-    return name.replace("_", " ").replace("-", " ").replace("jpeg", "JPEG")
-
-
 def percent_of(part: float, whole: float) -> str:
     """A part in percent, with two digits where it is small: 12%, 0.26%."""
     percent = 100 * part / whole

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from gramloop.data.suites import Condition
+from gramloop.data.suites import Condition, display_name
 from gramloop.evaluate.methods import BASELINE
 from gramloop.evaluate.results import METRICS
 from gramloop.report.load import Run
@@ -15,12 +15,6 @@ from gramloop.report.tables.table import Cell, Column, Table, mark_best_of_rows
 
 MACRO = "Macro mean"
 _NUMBERS = {1: "One", 2: "Two", 3: "Three", 4: "Four", 5: "Five"}
-
-
-def display_name(name: str) -> str:
-    """``gaussian_noise`` as it is read: Gaussian noise, JPEG compression."""
-    words = name.replace("_", " ").replace("jpeg", "JPEG")
-    return words[:1].upper() + words[1:]
 
 
 def family_means(run: Run) -> Table:
@@ -68,7 +62,7 @@ def _means_table(
     run: Run, kind: str, title: str, caption: str, head: str, found: list[tuple[str, dict[str, float | None]]]
 ) -> Table:
     columns = (Column("name", head, "text"), *method_columns(run.methods))
-    rows = [(display_name(name), *method_cells(run.methods, scores)) for name, scores in found]
+    rows = [(display_name(name, capital=True), *method_cells(run.methods, scores)) for name, scores in found]
     overall: dict[str, float | None] = {method: run.score(method) for method in run.methods}
     rows.append((MACRO, *method_cells(run.methods, overall)))
     notes = []
