@@ -40,7 +40,7 @@ from gramloop.evaluate.store import (
 )
 from gramloop.io.atomic import TEMPORARY
 from gramloop.metrics.miou import Counts
-from gramloop.tasks.maps import ReplayMaps
+from gramloop.tasks.prediction import ReplayMaps
 
 PLAN = Plan(
     suite="scenes-c",

@@ -34,7 +34,7 @@ def detector() -> DenseDetector:
         DenseDetectConfig(channels=32, classes=3, stride=8, width=16, least_score=0.0)
     ).eval()
     torch.nn.init.normal_(head.score.weight, std=0.5)
-    return DenseDetector(backbone, head, tap=3, categories=[5, 7, 9])
+    return DenseDetector(backbone, head, tap=3, classes=dict.fromkeys([5, 7, 9]))
 
 
 @pytest.fixture
@@ -81,6 +81,6 @@ def test_misuse(detector, image) -> None:
     with pytest.raises(GramLoopError, match="a paired prediction needs a replay"):
         detector.predict(image, paired=True)
     with pytest.raises(GramLoopError, match="2 categories were given for a head of 3 classes"):
-        DenseDetector(detector.backbone, detector.head, tap=3, categories=[1, 2])
+        DenseDetector(detector.backbone, detector.head, tap=3, classes=dict.fromkeys([1, 2]))
     with pytest.raises(GramLoopError, match="taps must be different blocks"):
         DenseDetector(detector.backbone, detector.head, tap=4)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -16,10 +18,10 @@ from gramloop.models.backbone import Backbone, BackboneShape, load_backbone
 from gramloop.models.linear import LinearHead, LinearSegmentor
 from gramloop.models.segmentor import load_segmentor
 from gramloop.tasks.images import SATELLITE, WEB
-from gramloop.tasks.segment import PairedSegmentation, SegmentConfig, Segmenter, load_segmenter
+from gramloop.tasks.segment import SegmentConfig, Segmenter, load_segmenter
 from gramloop.tasks.sliding import Canvas, crop_grid
 
-SMALL = SegmentConfig(short_side=64, crop=64, stride=40)
+SMALL = SegmentConfig(short_side=64, crop=64, stride=40, scores=True)
 PAPER = ReplayConfig(window=(21, 23))
 
 
@@ -71,13 +73,15 @@ def test_sliding_is_the_reference(released):
 
 
 def test_labels_are_the_best_scores_in_the_original_size(segmenter):
-    result = segmenter.predict(noise(), scores=True)
+    result = segmenter.predict(noise())
     assert result.labels.shape == (70, 150)
     assert result.scores.shape == (segmenter.model.classes, 70, 150)
     assert np.allclose(result.scores.sum(0), 1, atol=1e-5)
     best = np.take_along_axis(result.scores, result.labels[None].astype(int), 0)[0]
     assert np.allclose(best, result.scores.max(0), atol=1e-6)
-    assert np.array_equal(segmenter.predict(noise()).labels, result.labels)
+    alone = Segmenter(segmenter.model, replace(SMALL, scores=False)).predict(noise())
+    assert alone.scores is None
+    assert np.array_equal(alone.labels, result.labels)
 
 
 @pytest.mark.parametrize(
@@ -107,9 +111,9 @@ def test_labels_are_the_best_scores_in_the_original_size(segmenter):
 )
 def test_a_pair_is_two_separate_predictions_bit_for_bit(segmenter, replay):
     image = noise()
-    both = segmenter.predict(image, replay, paired=True, scores=True)
-    plain = segmenter.predict(image, scores=True)
-    replayed = segmenter.predict(image, replay, scores=True)
+    both = segmenter.predict(image, replay, paired=True)
+    plain = segmenter.predict(image)
+    replayed = segmenter.predict(image, replay)
     assert np.array_equal(both.ordinary.scores, plain.scores)
     assert np.array_equal(both.ordinary.labels, plain.labels)
     assert np.array_equal(both.replayed.scores, replayed.scores)
@@ -119,10 +123,10 @@ def test_a_pair_is_two_separate_predictions_bit_for_bit(segmenter, replay):
 
 def test_a_prediction_leaves_the_model_as_it_was(linear):
     image = noise()
-    before = linear.predict(image, scores=True).scores
+    before = linear.predict(image).scores
     linear.predict(image, ReplayConfig(window=(3, 4)), paired=True)
     assert not any(block._forward_hooks for block in linear.model.backbone.blocks)
-    assert np.array_equal(linear.predict(image, scores=True).scores, before)
+    assert np.array_equal(linear.predict(image).scores, before)
 
 
 def forty_blocks():
@@ -146,10 +150,10 @@ def test_the_paper_setting_executes_as_many_blocks_as_it_says(replay, paired, bl
 
 @pytest.mark.parametrize("batch", [2, 3, 7])
 def test_several_crops_per_batch_change_nothing_but_rounding(segmenter, batch):
-    together = Segmenter(segmenter.model, SegmentConfig(short_side=64, crop=64, stride=40, batch=batch))
+    together = Segmenter(segmenter.model, replace(SMALL, batch=batch))
     replay = ReplayConfig(window=(3, 4))
-    one = segmenter.predict(noise(), replay, paired=True, scores=True)
-    many = together.predict(noise(), replay, paired=True, scores=True)
+    one = segmenter.predict(noise(), replay, paired=True)
+    many = together.predict(noise(), replay, paired=True)
     bfloat16 = 2e-2 if segmenter.model.classes == 7 else 1e-4
     assert np.abs(one.ordinary.scores - many.ordinary.scores).max() <= bfloat16
     assert np.abs(one.replayed.scores - many.replayed.scores).max() <= bfloat16
@@ -164,9 +168,9 @@ def test_whole_image_mode(segmenter):
 
 
 def test_whole_equals_slide_on_a_single_crop(linear):
-    whole = Segmenter(linear.model, SegmentConfig(mode="whole", short_side=64))
+    whole = Segmenter(linear.model, replace(SMALL, mode="whole"))
     image = noise(64, 64)
-    assert np.array_equal(whole.predict(image, scores=True).scores, linear.predict(image, scores=True).scores)
+    assert np.array_equal(whole.predict(image).scores, linear.predict(image).scores)
 
 
 def test_the_trace_shows_drift_and_gate_over_the_image(linear):
@@ -269,7 +273,7 @@ def test_labels_of_many_classes_are_those_of_one_argmax(files, monkeypatch):
     torch.manual_seed(1)
     head = LinearHead(64, 21, [7]).eval()
     segmenter = Segmenter(LinearSegmentor(load_backbone(files / "backbone_s.pth"), head), SMALL)
-    result = segmenter.predict(noise(64, 64), scores=True)
+    result = segmenter.predict(noise(64, 64))
     assert set(np.unique(result.labels // 8)) == {0, 1, 2}
     best = np.take_along_axis(result.scores, result.labels[None].astype(int), 0)[0]
     assert np.allclose(best, result.scores.max(0), atol=1e-6)
@@ -319,6 +323,3 @@ def test_mistakes_are_named(linear):
         linear.predict(noise(), paired=True)
     with pytest.raises(GramLoopError, match="window"):
         linear.predict(noise(), ReplayConfig(window=(7, 9)))
-    assert isinstance(
-        linear.predict(noise(64, 64), ReplayConfig(window=(3, 4)), paired=True), PairedSegmentation
-    )

@@ -45,18 +45,19 @@ def cost(
     return Cost(depth + extra_blocks(config, depth), depth)
 
 
-def extra_blocks(config: ReplayConfig, depth: int) -> int:
-    """Blocks executed beyond the host's own forward."""
+def extra_blocks(config: ReplayConfig, depth: int, keep: Sequence[int] = ()) -> int:
+    """Blocks executed beyond the host's own forward, to replay and to know the ordinary output of ``keep``."""
     place = route(config, depth)
     width = place.end - place.start + 1
     if config.update_at == "final":
         return config.replays * (width + place.last - place.end)
-    if not config.replays:
-        return 0
-    probe = place.probe if config.measures_drift else place.end
+    measures = config.replays > 0 and config.measures_drift
+    probe = place.probe if measures else place.end
     # the host goes on from the ordinary state at `until`, which has to be run up to there
-    resumed = place.until if place.until < place.last else place.end
-    return config.replays * (width + probe - place.end) + max(probe, resumed) - place.end
+    resumes = config.replays > 0 and place.until < place.last
+    kept = [index for index in keep if not resumes or index <= place.until]
+    ordinary = max(probe, *kept, place.until if resumes else place.end)
+    return config.replays * (width + probe - place.end) + ordinary - place.end
 
 
 class BlockCounter:

@@ -15,8 +15,7 @@ from gramloop.evaluate.rows import counts_of
 from gramloop.evaluate.session import deterministic
 from gramloop.evaluate.sources import load_predictor, open_condition, open_planned
 from gramloop.evaluate.store import Store
-from gramloop.tasks.detect import PairedDetection
-from gramloop.tasks.segment import PairedSegmentation
+from gramloop.tasks.prediction import Detection, Pair, Segmentation
 
 
 @dataclass(frozen=True)
@@ -28,8 +27,8 @@ class Exemplar:
     gain: float  # percentage points of labelled pixels that the replay gets right in addition
     truth: Scene
     image: NDArray[np.uint8]  # (H, W, 3)
-    segmentation: PairedSegmentation
-    detection: PairedDetection
+    segmentation: Pair[Segmentation]
+    detection: Pair[Detection]
 
 
 def exemplars(experiment: Experiment) -> list[Exemplar]:

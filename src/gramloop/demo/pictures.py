@@ -7,13 +7,14 @@ from io import BytesIO
 from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 from numpy.typing import NDArray
 
 from gramloop.data.scenes.drawing import CLASSES, THINGS
 from gramloop.demo.exemplars import Exemplar
-from gramloop.tasks.detect import Detection
+from gramloop.tasks.prediction import Detection
 
 LEAST_SCORE = 0.4  # as in the paper's pictures; for display only
 COLUMNS = ("input", "annotation", "ordinary", "GramLoop", "drift of the last proposal", "its gate")
@@ -93,7 +94,7 @@ def _painted(image: NDArray[np.uint8], labels: NDArray[Any]) -> NDArray[np.uint8
     return painted
 
 
-def _draw_detections(pane: Any, found: Detection) -> None:
+def _draw_detections(pane: Axes, found: Detection) -> None:
     for (left, top, right, bottom), score, label in zip(found.boxes, found.scores, found.labels, strict=True):
         if score >= LEAST_SCORE:
             _box(pane, left, top, right - left, bottom - top, f"{THINGS[label - 1]} {score:.2f}")

@@ -17,6 +17,7 @@ from gramloop.errors import GramLoopError
 from gramloop.models.backbone import Backbone, load_backbone
 from gramloop.models.checkpoint import Checkpoint, Shapes, check, identity_plan, load, open_checkpoint
 from gramloop.models.plain_detr import PlainDetr, PlainDetrConfig, infer_config
+from gramloop.models.taps import Tap
 from gramloop.models.windows import Layout
 
 BACKBONE_PREFIX = "backbone.0._backbone.backbone."
@@ -62,7 +63,7 @@ class WindowedDetector(nn.Module):
 
     def look(self, images: Tensor, valid: Tensor) -> list[Tensor]:
         """The taps of one view, joined along the channels: (B, 4 C, h, w); padding is looked at too."""
-        return [torch.cat([tap.map for tap in self.backbone.features(images, self.taps)], dim=1)]
+        return [joined(self.backbone.features(images, self.taps))]
 
     def detect(self, features: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
         """The head on its features, in the precision of its parameters: (B, n, classes), (B, n, 4)."""
@@ -81,6 +82,11 @@ class WindowedDetector(nn.Module):
         head = {name: tuple(value.shape) for name, value in self.head.state_dict().items()}
         inner = {BACKBONE_PREFIX + name: shape for name, shape in self.backbone.released_shapes().items()}
         return head | inner
+
+
+def joined(taps: Sequence[Tap]) -> Tensor:
+    """The maps of some taps along the channels, (B, taps x C, h, w)."""
+    return torch.cat([tap.map for tap in taps], dim=1)
 
 
 def detector_taps(depth: int) -> tuple[int, ...]:

@@ -37,3 +37,4 @@ def _split(text: str) -> list[str]:
 
 ADE20K: dict[int, str] = dict(enumerate(_split(_ADE20K)))
 COCO: dict[int, str] = {number: name for number, name in enumerate(_split(_COCO), start=1) if name != "-"}
+COCO_NUMBERS = 91  # that a head has which uses these as they are: none is 0

@@ -7,115 +7,68 @@ pixels of the original.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import nullcontext
-from typing import Literal, overload
-
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from gramloop.core.config import ReplayConfig
-from gramloop.core.loop import Loop, attached
+from gramloop.core.loop import Loop
 from gramloop.errors import GramLoopError
 from gramloop.models.backbone import Backbone
-from gramloop.models.dense_detect import DenseBoxes, DenseDetectHead
-from gramloop.tasks.detect import Detection, PairedDetection
-from gramloop.tasks.images import WEB, ImageLike, Normalisation, read_image, resize, to_tensor
-from gramloop.tasks.maps import WindowMaps, trace_kinds, window_maps
+from gramloop.models.dense_detect import DenseDetectHead
+from gramloop.tasks.images import RGB, WEB, Normalisation, resize, to_tensor
+from gramloop.tasks.maps import trace_kinds, window_maps
+from gramloop.tasks.prediction import Detection, WindowMaps
+from gramloop.tasks.predictor import Classes, ViTPredictor
 
 
-class DenseDetector:
-    """A backbone and a one-stage head, ready for images; class c of the head is category ``categories[c]``."""
+class DenseDetector(ViTPredictor[Detection]):
+    """A backbone and a one-stage head; class c of the head is the c-th of ``classes``, from 1 where none are given."""
+
+    task = "detection"
 
     def __init__(
         self,
         backbone: Backbone,
         head: DenseDetectHead,
         tap: int,
-        categories: Sequence[int] | None = None,
+        classes: Classes | None = None,
         normalisation: Normalisation = WEB,
     ) -> None:
-        self.backbone, self.head, self.tap, self.normalisation = backbone, head, tap, normalisation
         backbone.check_taps([tap])
-        self._categories = np.asarray(categories or range(1, head.config.classes + 1), dtype=np.int64)
-        if len(self._categories) != head.config.classes:
+        classes = classes or dict.fromkeys(range(1, head.config.classes + 1))
+        if len(classes) != head.config.classes:
             raise GramLoopError(
-                f"{len(self._categories)} categories were given for a head of {head.config.classes} classes"
+                f"{len(classes)} categories were given for a head of {head.config.classes} classes"
             )
+        super().__init__(backbone, [tap], classes, normalisation)
+        self.head = head
 
-    @overload
-    def predict(
-        self,
-        image: ImageLike,
-        replay: ReplayConfig | None = ...,
-        paired: Literal[False] = ...,
-        *,
-        trace: bool | None = ...,
-    ) -> Detection: ...
-
-    @overload
-    def predict(
-        self,
-        image: ImageLike,
-        replay: ReplayConfig | None = ...,
-        *,
-        paired: Literal[True],
-        trace: bool | None = ...,
-    ) -> PairedDetection: ...
-
-    @torch.no_grad()
-    def predict(
-        self,
-        image: ImageLike,
-        replay: ReplayConfig | None = None,
-        paired: bool = False,
-        *,
-        trace: bool | None = None,
-    ) -> Detection | PairedDetection:
-        """Detect in an image given as a path, a PIL image or an array."""
-        if paired and replay is None:
-            raise GramLoopError("a paired prediction needs a replay, such as ReplayConfig()")
-        pixels = read_image(image)
+    def _look(self, pixels: RGB, loop: Loop | None, paired: bool) -> list[Detection]:
         shown = self._prepare(pixels).to(self.backbone.device)
-        measures = replay is not None and replay.measures_drift and replay.replays > 0
-        context = (
-            nullcontext()
-            if replay is None
-            else attached(
-                self.backbone.model,
-                replay,
-                keep=[self.tap] if paired else [],
-                trace=measures if trace is None else trace,
-            )
-        )
-        with context as loop:
-            tap = self.backbone(shown, [self.tap])[0]
+        taps = self.backbone(shown, self.taps)
         depth = self.backbone.shape.depth
         blocks = depth if loop is None else loop.blocks_executed
-        last = self._detection(tap.map, shown, pixels, _maps(loop), blocks)
+        last = self._detection(taps[0].map, shown, pixels, blocks, _maps(loop))
         if not paired or loop is None:
-            return last
-        ordinary = self.backbone.tap(loop.ordinary[self.tap], tap.grid)
-        return PairedDetection(self._detection(ordinary.map, shown, pixels, None, depth), last)
+            return [last]
+        return [self._detection(self._ordinary(loop, taps)[0].map, shown, pixels, depth), last]
 
-    def _prepare(self, pixels: NDArray[np.uint8]) -> Tensor:  # → (1, 3, H, W)
+    def _prepare(self, pixels: RGB) -> Tensor:  # → (1, 3, H, W)
         patch = self.backbone.shape.patch
         height, width = (max(1, int(side / patch + 0.5)) * patch for side in pixels.shape[:2])
         return to_tensor(resize(pixels, (height, width)), self.normalisation)
 
     def _detection(
-        self, features: Tensor, shown: Tensor, pixels: NDArray[np.uint8], maps: WindowMaps | None, blocks: int
+        self, features: Tensor, shown: Tensor, pixels: RGB, blocks: int, maps: WindowMaps | None = None
     ) -> Detection:
-        found: DenseBoxes = self.head.detect(features)[0]
+        found = self.head.detect(features)[0]
         height, width = pixels.shape[:2]
         scale = torch.tensor([width / shown.shape[-1], height / shown.shape[-2]]).repeat(2)
         boxes = (found.boxes.cpu() * scale).numpy()
         boxes[:, 0::2] = boxes[:, 0::2].clip(0, width)
         boxes[:, 1::2] = boxes[:, 1::2].clip(0, height)
-        labels = self._categories[found.classes.cpu().numpy()]
-        return Detection(boxes, found.scores.cpu().numpy(), labels, maps, blocks)
+        labels = np.array(list(self.classes), dtype=np.int64)[found.classes.cpu().numpy()]
+        return Detection(boxes, found.scores.cpu().numpy(), labels, blocks=blocks, trace=maps)
 
 
 def _maps(loop: Loop | None) -> WindowMaps | None:

@@ -17,7 +17,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from gramloop.errors import GramLoopError
 
 RGB = NDArray[np.uint8]  # (H, W, 3)
-ImageLike = str | Path | Image.Image | NDArray[Any]
+ImageLike = str | Path | Image.Image | NDArray[np.generic]
 
 LARGEST = 1 << 27  # pixels after resizing; a strip a few pixels wide would grow beyond any memory
 
@@ -32,6 +32,11 @@ class Normalisation:
 
 WEB = Normalisation((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))  # models trained on LVD-1689M
 SATELLITE = Normalisation((0.430, 0.411, 0.296), (0.213, 0.156, 0.143))  # models trained on SAT-493M
+
+
+def normalisation_of(weights: str | Path, otherwise: Normalisation = WEB) -> Normalisation:
+    """What a backbone was trained with: models of satellite images have ``sat493m`` in the name of their file."""
+    return SATELLITE if "sat493m" in str(weights) else otherwise
 
 
 def read_image(source: ImageLike) -> RGB:

@@ -1,9 +1,8 @@
-"""What a replay measured in an image: the maps that a prediction carries."""
+"""From the traces of views to the maps that a prediction carries."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -12,33 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gramloop.core.trace import Trace
+from gramloop.tasks.prediction import ReplayMaps, WindowMaps
 from gramloop.tasks.sliding import Canvas, Crop
-
-
-@dataclass(frozen=True)
-class ReplayMaps:
-    """What each replay measured, in pixels of the resized image, averaged where crops overlap."""
-
-    drift: NDArray[np.float32]  # (K, H, W), of each proposal
-    gate: NDArray[np.float32]  # (K, H, W)
-    post_drift: NDArray[np.float32] | None = None  # (H, W), of what was accepted in the end, where measured
-    cell: int = 1  # entries along the side of a patch
-
-
-@dataclass(frozen=True)
-class WindowMaps:
-    """What each replay measured, per patch of the resized image, window beside window; and in the overview.
-
-    Every window is gated on its own, so values of different windows share a scale but not a median.
-    """
-
-    drift: NDArray[np.float32]  # (K, h, w), of each proposal
-    gate: NDArray[np.float32]  # (K, h, w)
-    overview_drift: NDArray[np.float32]  # (K, h', w')
-    overview_gate: NDArray[np.float32]  # (K, h', w')
-    post_drift: NDArray[np.float32] | None = None  # (h, w), of what was accepted in the end, where measured
-    overview_post_drift: NDArray[np.float32] | None = None  # (h', w')
-    cell: int = 1  # entries along the side of a patch
 
 
 class CropMaps:
@@ -78,7 +52,12 @@ def window_maps(
 ) -> WindowMaps:
     """From maps (K, h, w) by kind: drift, gate and, where it was measured, post_drift (1, h, w)."""
     return WindowMaps(
-        whole["drift"], whole["gate"], overview["drift"], overview["gate"], _only(whole), _only(overview)
+        whole["drift"],
+        whole["gate"],
+        _only(whole),
+        overview_drift=overview["drift"],
+        overview_gate=overview["gate"],
+        overview_post_drift=_only(overview),
     )
 
 

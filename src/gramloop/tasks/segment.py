@@ -6,11 +6,10 @@ are averaged, as released. Nothing is flipped or rescaled.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, overload
+from typing import Literal
 
 import numpy as np
 import torch
@@ -18,23 +17,17 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gramloop.core.config import ReplayConfig, route
-from gramloop.core.loop import Loop, attached
+from gramloop.core.loop import Loop
 from gramloop.errors import GramLoopError
 from gramloop.models.dinov2 import load_any_backbone
 from gramloop.models.linear import LinearSegmentor, load_linear_head
 from gramloop.models.segmentor import SegmentationModel, load_segmentor
-from gramloop.models.taps import Tap, TappedViT
-from gramloop.tasks.images import (
-    SATELLITE,
-    WEB,
-    ImageLike,
-    Normalisation,
-    read_image,
-    resize_short_side,
-    to_tensor,
-)
-from gramloop.tasks.maps import CropMaps, ReplayMaps
+from gramloop.models.taps import TappedViT
+from gramloop.tasks.class_names import ADE20K
+from gramloop.tasks.images import RGB, WEB, Normalisation, normalisation_of, resize_short_side, to_tensor
+from gramloop.tasks.maps import CropMaps
+from gramloop.tasks.prediction import ReplayMaps, Segmentation
+from gramloop.tasks.predictor import ViTPredictor
 from gramloop.tasks.sliding import Canvas, Crop, crop_grid
 
 _SCORES_AT_ONCE = 1 << 26  # numbers; all classes of a photograph in full size would need gigabytes
@@ -45,7 +38,7 @@ class SegmentConfig:
     """How an image is shown to the model.
 
     ``slide`` looks through overlapping crops, ``whole`` at the image at once, its long side rounded to what the
-    model can take. ``batch`` crops are run together.
+    model can take. ``batch`` crops are run together. ``scores`` asks for the softmax over classes beside the labels.
     """
 
     mode: Literal["slide", "whole"] = "slide"
@@ -53,6 +46,7 @@ class SegmentConfig:
     crop: int = 896
     stride: int = 596
     batch: int = 1
+    scores: bool = False
 
     def __post_init__(self) -> None:
         if self.mode not in ("slide", "whole"):
@@ -65,116 +59,42 @@ class SegmentConfig:
             )
 
 
-@dataclass(frozen=True)
-class Segmentation:
-    """One prediction, in the size of the original image."""
+class Segmenter(ViTPredictor[Segmentation]):
+    """A segmentation model ready for images."""
 
-    labels: NDArray[np.int32]  # (H, W)
-    scores: NDArray[np.float32] | None  # (classes, H, W), a softmax; only when asked for
-    trace: ReplayMaps | None  # only of a replayed prediction
-    blocks: int  # transformer blocks executed per crop; the mean where an adaptive replay passes over some
-
-
-@dataclass(frozen=True)
-class PairedSegmentation:
-    """The ordinary and the replayed prediction of one image, which share the ordinary pass."""
-
-    ordinary: Segmentation
-    replayed: Segmentation
-
-    @property
-    def blocks(self) -> int:
-        """Transformer blocks executed per crop, for both together."""
-        return self.replayed.blocks
-
-
-class Segmenter:
-    """A segmentation model ready for images.
-
-    ``predict`` takes one image; with a replay it replays, and with ``paired`` it returns both predictions
-    at the price of the replayed one.
-    """
+    task = "semantic"
 
     def __init__(
         self,
         model: SegmentationModel,
         config: SegmentConfig | None = None,
         normalisation: Normalisation = WEB,
+        names: Mapping[int, str] | None = None,
     ) -> None:
-        self.model, self.config, self.normalisation = model, config or SegmentConfig(), normalisation
+        """``names`` of the classes are those of ADE20K where there are as many."""
+        known = names or (ADE20K if model.classes == len(ADE20K) else {})
+        classes = {number: known.get(number) for number in range(model.classes)}
+        super().__init__(model.backbone, model.taps, classes, normalisation)
+        self.model, self.config = model, config or SegmentConfig()
         side = self.config.crop if self.config.mode == "slide" else self.config.short_side
         if side % model.granularity:
             raise GramLoopError(
                 f"this model needs sides that are multiples of {model.granularity}, not {side}"
             )
 
-    @overload
-    def predict(
-        self,
-        image: ImageLike,
-        replay: ReplayConfig | None = ...,
-        paired: Literal[False] = ...,
-        *,
-        scores: bool = ...,
-        trace: bool | None = ...,
-    ) -> Segmentation: ...
-
-    @overload
-    def predict(
-        self,
-        image: ImageLike,
-        replay: ReplayConfig | None = ...,
-        *,
-        paired: Literal[True],
-        scores: bool = ...,
-        trace: bool | None = ...,
-    ) -> PairedSegmentation: ...
-
-    @torch.no_grad()
-    def predict(
-        self,
-        image: ImageLike,
-        replay: ReplayConfig | None = None,
-        paired: bool = False,
-        *,
-        scores: bool = False,
-        trace: bool | None = None,
-    ) -> Segmentation | PairedSegmentation:
-        """Segment an image given as a path, a PIL image or an array.
-
-        ``scores`` also returns the softmax over classes. ``trace`` returns drift and gate, and is answered
-        whatever the gate; by default they come whenever the replay measures them anyway.
-        """
-        if paired and replay is None:
-            raise GramLoopError("a paired prediction needs a replay, such as ReplayConfig()")
-        pixels = read_image(image)
-        with self._attached(replay, paired, trace) as loop:
-            versions, maps, blocks = self._run(self._prepare(pixels), loop, paired)
-        results = [self._finish(mean, (pixels.shape[0], pixels.shape[1]), scores) for mean in versions]
-        last = Segmentation(*results[-1], maps, blocks)
-        if not paired:
-            return last
-        return PairedSegmentation(Segmentation(*results[0], None, self.model.backbone.shape.depth), last)
-
     @torch.no_grad()
     def mean_scores(self, pixels: Tensor) -> Tensor:  # (1, 3, H, W)
         """The ordinary scores (classes, H, W) of an image that is resized and normalised already."""
         return self._run(pixels, None, paired=False)[0][0]
 
-    @contextmanager
-    def _attached(
-        self, replay: ReplayConfig | None, paired: bool, trace: bool | None
-    ) -> Iterator[Loop | None]:
-        if replay is None:
-            yield None
-            return
-        wanted = replay.measures_drift and replay.replays > 0 if trace is None else trace
-        end = route(replay, self.model.backbone.shape.depth).end
-        keep = [tap for tap in self.model.taps if tap >= end] if paired else []
-        with attached(self.model.backbone.model, replay, keep=keep, trace=wanted) as loop:
-            yield loop
+    def _look(self, pixels: RGB, loop: Loop | None, paired: bool) -> list[Segmentation]:
+        means, maps, blocks = self._run(self._prepare(pixels), loop, paired)
+        size = (pixels.shape[0], pixels.shape[1])
+        depth = self.backbone.shape.depth
+        ordinary = [self._finish(mean, size, depth) for mean in means[:-1]]
+        return [*ordinary, self._finish(means[-1], size, blocks, maps)]
 
-    def _prepare(self, pixels: NDArray[np.uint8]) -> Tensor:  # → (1, 3, H, W)
+    def _prepare(self, pixels: RGB) -> Tensor:  # → (1, 3, H, W)
         multiple = self.model.granularity if self.config.mode == "whole" else 1
         resized = resize_short_side(pixels, self.config.short_side, multiple=multiple)
         return to_tensor(resized, self.normalisation)
@@ -188,15 +108,15 @@ class Segmenter:
         maps = CropMaps(height, width)
         blocks = []
         for crops in self._batches(height, width):
-            batch = torch.cat([crop.of(pixels) for crop in crops]).to(self.model.backbone.device)
+            batch = torch.cat([crop.of(pixels) for crop in crops]).to(self.backbone.device)
             for canvas, scores in zip(canvases, self._scores(batch, loop, paired), strict=True):
                 for crop, each in zip(crops, scores, strict=True):
                     canvas.add(crop, each)
             if loop is not None:
                 blocks.append(loop.blocks_executed)
                 maps.add(crops, loop.trace)
-        trace = maps.finish(self.model.backbone.shape.patch)
-        mean = round(sum(blocks) / len(blocks)) if blocks else self.model.backbone.shape.depth
+        trace = maps.finish(self.backbone.shape.patch)
+        mean = round(sum(blocks) / len(blocks)) if blocks else self.backbone.shape.depth
         return [canvas.mean() for canvas in canvases], trace, mean
 
     def _batches(self, height: int, width: int) -> list[list[Crop]]:
@@ -214,14 +134,14 @@ class Segmenter:
         prior = model.prior(batch)
         taps = model.backbone(batch, model.taps)
         if paired and loop is not None:
-            yield model.scores(prior, _ordinary_taps(model, loop, taps), size, exact)
+            yield model.scores(prior, self._ordinary(loop, taps), size, exact)
         yield model.scores(prior, taps, size, exact)
 
     def _finish(
-        self, mean: Tensor, size: tuple[int, int], scores: bool
-    ) -> tuple[NDArray[np.int32], NDArray[np.float32] | None]:
-        soft = _resize(mean, size).softmax(0).numpy() if scores else None
-        return _labels(mean, size), soft
+        self, mean: Tensor, size: tuple[int, int], blocks: int, maps: ReplayMaps | None = None
+    ) -> Segmentation:
+        scores = _resize(mean, size).softmax(0).numpy() if self.config.scores else None
+        return Segmentation(_labels(mean, size), scores, blocks=blocks, trace=maps)
 
 
 def load_segmenter(
@@ -232,13 +152,10 @@ def load_segmenter(
     device: torch.device | str = "cpu",
     verify: bool = False,
 ) -> Segmenter:
-    """A segmenter from files: a backbone with the released head, or with a linear head (``.safetensors``).
-
-    The normalisation follows from the name of the backbone's file: satellite models have ``sat493m`` in it.
-    """
+    """A segmenter from files: a backbone with the released head, or with a linear head (``.safetensors``)."""
     normalisation = WEB
     if isinstance(backbone, str | Path):
-        normalisation = SATELLITE if "sat493m" in str(backbone) else WEB
+        normalisation = normalisation_of(backbone)
         backbone = load_any_backbone(backbone, device=device, verify=verify)
     if Path(head).suffix != ".safetensors":
         return Segmenter(load_segmentor(head, backbone, device=device, verify=verify), config, normalisation)
@@ -246,14 +163,6 @@ def load_segmenter(
         raise GramLoopError(f"{head} is a head alone; its backbone must be given too")
     linear = LinearSegmentor(backbone, load_linear_head(head, device=device))
     return Segmenter(linear, config, normalisation)
-
-
-def _ordinary_taps(model: SegmentationModel, loop: Loop, taps: Sequence[Tap]) -> list[Tap]:
-    """The taps without the replay: those before the window's end are ordinary anyway."""
-    return [
-        model.backbone.tap(loop.ordinary[index], tap.grid) if index in loop.ordinary else tap
-        for index, tap in zip(model.taps, taps, strict=True)
-    ]
 
 
 def _resize(mean: Tensor, size: tuple[int, int]) -> Tensor:  # (classes, H, W)

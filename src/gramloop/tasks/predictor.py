@@ -1,0 +1,191 @@
+"""A predictor turns an image into a prediction, as the model is, replayed, or both for the price of the replay.
+
+`Predictor` is all that evaluation, tuning and the command line know of a model. `ViTPredictor` holds what the
+tasks here share: attaching the replay, keeping what the ordinary version needs, and counting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Generic, Literal, Protocol, overload, runtime_checkable
+
+import torch
+from torch import nn
+
+from gramloop.core.config import ReplayConfig, Route, route
+from gramloop.core.cost import Cost, extra_blocks
+from gramloop.core.hosts import Host, find_host
+from gramloop.core.loop import Loop, attached
+from gramloop.data.records import Task
+from gramloop.errors import GramLoopError
+from gramloop.models.taps import Tap, TappedViT
+from gramloop.tasks.images import RGB, WEB, ImageLike, Normalisation, read_image
+from gramloop.tasks.prediction import P, P_co, Pair, Prediction
+
+Classes = Mapping[
+    int, str | None
+]  # the numbers a model gives to classes, with their names where they are known
+
+
+@runtime_checkable
+class Predictor(Protocol[P_co]):
+    """What can be evaluated and tuned: ``predict``, and what there is to know about it."""
+
+    @property
+    def task(self) -> Task:
+        """What is predicted."""
+
+    @property
+    def classes(self) -> Classes:
+        """The numbers in its predictions."""
+
+    @property
+    def blocks(self) -> Sequence[nn.Module]:
+        """The transformer blocks, first to last, for counting; empty where there are none."""
+
+    @property
+    def host(self) -> Host | None:
+        """The ViT that a replay is attached to; None where nothing can be replayed."""
+
+    @property
+    def taps(self) -> tuple[int, ...]:
+        """The blocks that the head reads; empty where that is not known."""
+
+    def cost(self, replay: ReplayConfig | None = None, paired: bool = False) -> Cost:
+        """Blocks executed per view of an image, at most; a model without blocks counts as one."""
+
+    @overload
+    def predict(
+        self,
+        image: ImageLike,
+        replay: ReplayConfig | None = ...,
+        paired: Literal[False] = ...,
+        *,
+        trace: bool | None = ...,
+    ) -> P_co: ...
+
+    @overload
+    def predict(
+        self,
+        image: ImageLike,
+        replay: ReplayConfig | None = ...,
+        *,
+        paired: Literal[True],
+        trace: bool | None = ...,
+    ) -> Pair[P_co]: ...
+
+
+def check_replay(predictor: Predictor[Prediction], replay: ReplayConfig) -> Route:
+    """The replay's place among the predictor's blocks, or a sentence about why it has none."""
+    if predictor.host is None:
+        raise GramLoopError(
+            f"{type(predictor).__name__} has no vision transformer that could be replayed; leave out the replay"
+        )
+    return route(replay, predictor.host.depth)
+
+
+class ViTPredictor(Generic[P]):
+    """A head on taps of a frozen ViT. A task says how it looks at one image, in ``_look``."""
+
+    task: Task
+
+    def __init__(
+        self,
+        backbone: TappedViT,
+        taps: Sequence[int],
+        classes: Classes,
+        normalisation: Normalisation = WEB,
+    ) -> None:
+        self.backbone, self.taps, self.classes = backbone, tuple(taps), classes
+        self.normalisation = normalisation
+
+    @property
+    def blocks(self) -> Sequence[nn.Module]:
+        """The transformer blocks, first to last."""
+        return tuple(self.backbone.blocks)
+
+    @property
+    def host(self) -> Host:
+        """The ViT that a replay is attached to."""
+        return find_host(self.backbone.model)
+
+    def cost(self, replay: ReplayConfig | None = None, paired: bool = False) -> Cost:
+        """Blocks executed per view of an image; an adaptive replay may pass over some."""
+        depth = self.backbone.shape.depth
+        extra = 0 if replay is None else extra_blocks(replay, depth, self._kept(replay, paired))
+        return Cost(depth + extra, depth)
+
+    @overload
+    def predict(
+        self,
+        image: ImageLike,
+        replay: ReplayConfig | None = ...,
+        paired: Literal[False] = ...,
+        *,
+        trace: bool | None = ...,
+    ) -> P: ...
+
+    @overload
+    def predict(
+        self,
+        image: ImageLike,
+        replay: ReplayConfig | None = ...,
+        *,
+        paired: Literal[True],
+        trace: bool | None = ...,
+    ) -> Pair[P]: ...
+
+    @torch.no_grad()
+    def predict(
+        self,
+        image: ImageLike,
+        replay: ReplayConfig | None = None,
+        paired: bool = False,
+        *,
+        trace: bool | None = None,
+    ) -> P | Pair[P]:
+        """Predict an image.
+
+        Args:
+            image: a path, a PIL image or an array.
+            replay: what to replay; None predicts with the model as it is.
+            paired: also return the ordinary prediction, which costs little or nothing beside a replay.
+            trace: return drift and gate, whatever the gate; by default they come where the replay measures
+                them anyway.
+        """
+        pixels = read_image(image)
+        with self._attached(replay, paired, trace) as loop:
+            versions = self._look(pixels, loop, paired)
+        return Pair(*versions) if paired else versions[-1]
+
+    def _look(self, pixels: RGB, loop: Loop | None, paired: bool) -> Sequence[P]:
+        """The ordinary version, if paired, and the last one."""
+        raise NotImplementedError
+
+    @contextmanager
+    def _attached(
+        self, replay: ReplayConfig | None, paired: bool, trace: bool | None
+    ) -> Iterator[Loop | None]:
+        """The replay for the length of a ``with`` block, with the taps kept that a pair needs."""
+        if replay is None:
+            if paired:
+                raise GramLoopError("a paired prediction needs a replay, such as ReplayConfig()")
+            yield None
+            return
+        wanted = replay.measures_drift and replay.replays > 0 if trace is None else trace
+        with attached(self.backbone.model, replay, keep=self._kept(replay, paired), trace=wanted) as loop:
+            yield loop
+
+    def _kept(self, replay: ReplayConfig, paired: bool) -> tuple[int, ...]:
+        """Taps whose ordinary output has to be kept; those before the window's end are ordinary anyway."""
+        end = route(replay, self.backbone.shape.depth).end
+        return tuple(tap for tap in self.taps if paired and tap >= end)
+
+    def _ordinary(self, loop: Loop, taps: Sequence[Tap]) -> list[Tap]:
+        """The taps of the latest forward without the replay."""
+        kept = loop.ordinary
+        return [
+            self.backbone.tap(kept[index], tap.grid) if index in kept else tap
+            for index, tap in zip(self.taps, taps, strict=True)
+        ]

@@ -1,0 +1,177 @@
+"""All predictors are one kind of thing: what they say about themselves is true, and their types leave nothing open."""
+
+import ast
+from pathlib import Path
+from types import MappingProxyType
+
+import numpy as np
+import pytest
+import torch
+
+import gramloop
+from golden import load_golden
+from gramloop import Adaptive, Cost, GramLoopError, ReplayConfig, counting
+from gramloop.models.detector import BACKBONE_PREFIX
+from gramloop.models.tiny import load_tiny
+from gramloop.tasks.class_names import COCO
+from gramloop.tasks.dense_detect import DenseDetector
+from gramloop.tasks.detect import DetectConfig, load_detector
+from gramloop.tasks.prediction import Detection, Pair, Segmentation
+from gramloop.tasks.predictor import Predictor, check_replay
+from gramloop.tasks.segment import SegmentConfig, Segmenter
+
+REPLAYS = {
+    "method": ReplayConfig(window=(3, 4)),
+    "three times": ReplayConfig(window=(1, 2), replays=3),
+    "probe at the end": ReplayConfig(window=(2, 3), gate_at="end"),
+    "probe between": ReplayConfig(window=(2, 3), gate_at=5),
+    "ungated": ReplayConfig(window=(2, 4), gate="none"),
+    "final": ReplayConfig(window=(2, 4), update_at="final"),
+    "until": ReplayConfig(window=(2, 3), gate_at="end", until=4),
+    "ungated until": ReplayConfig(window=(2, 3), gate="none", until=6),
+    "last blocks": ReplayConfig(window=(6, 7), gate="uniform", strength=0.5),
+    "no replay": ReplayConfig(window=(2, 3), replays=0),
+}
+
+
+@pytest.fixture(scope="module")
+def predictors(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("detector")
+    weights = load_golden("detector").weights
+    inside = {name: value for name, value in weights.items() if name.startswith(BACKBONE_PREFIX)}
+    backbone = {name.removeprefix(BACKBONE_PREFIX): value for name, value in inside.items()}
+    torch.save(backbone, folder / "backbone.pth")
+    torch.save(
+        {"model": {name: weights[name] for name in weights if name not in inside}}, folder / "head.pth"
+    )
+    tiny = load_tiny()
+    config = DetectConfig(short_side=48)
+    return {
+        "segmenter": Segmenter(
+            tiny.segmentor(),
+            SegmentConfig(mode="whole", short_side=48),
+            names=dict(enumerate(tiny.classes)),
+        ),
+        "dense detector": DenseDetector(tiny.backbone, tiny.detect, tiny.segment.taps[-1]),
+        "detector": load_detector(folder / "backbone.pth", folder / "head.pth", config=config),
+    }
+
+
+@pytest.fixture(params=["segmenter", "dense detector", "detector"])
+def predictor(request, predictors):
+    return predictors[request.param]
+
+
+@pytest.fixture(scope="module")
+def image():
+    return np.random.default_rng(0).integers(0, 256, (48, 48, 3), dtype=np.uint8)
+
+
+def test_predictors_are_predictors(predictor, image):
+    assert isinstance(predictor, Predictor)
+    kind = {"semantic": Segmentation, "detection": Detection}[predictor.task]
+    found = predictor.predict(image)
+    assert isinstance(found, kind)
+    pair = predictor.predict(image, REPLAYS["method"], paired=True)
+    assert isinstance(pair, Pair)
+    assert isinstance(pair.ordinary, kind)
+    assert isinstance(pair.replayed, kind)
+    assert set(np.unique(found.labels)) <= set(predictor.classes)
+    assert predictor.host.blocks == tuple(predictor.blocks)
+    assert all(0 <= tap < predictor.host.depth for tap in predictor.taps)
+
+
+@pytest.mark.parametrize("replay", REPLAYS.values(), ids=REPLAYS)
+def test_what_a_predictor_costs_is_what_it_executes(predictor, image, replay):
+    with counting(predictor.blocks) as counter:
+        predictor.predict(image)
+    views = counter.blocks // len(predictor.blocks)
+    assert predictor.cost() == Cost(len(predictor.blocks), len(predictor.blocks))
+    for paired in (False, True):
+        with counting(predictor.blocks) as counter:
+            found = predictor.predict(image, replay, paired=paired)
+        said = predictor.cost(replay, paired)
+        assert counter.blocks == views * said.blocks == views * found.blocks
+        assert said.ordinary == len(predictor.blocks)
+
+
+def test_an_adaptive_replay_costs_no_more_than_is_said(predictor, image):
+    replay = ReplayConfig(window=(2, 3), adaptive=Adaptive("length", 1e9, 1e9))  # no image is that long
+    assert predictor.predict(image, replay, paired=True).blocks == predictor.cost().blocks
+    assert predictor.cost(replay).blocks > predictor.cost().blocks
+
+
+def test_classes_have_names_where_they_are_known(predictors):
+    assert predictors["segmenter"].classes[0] == "sky"
+    assert list(predictors["dense detector"].classes) == list(range(1, 9))
+    assert set(predictors["dense detector"].classes.values()) == {None}
+    classes = predictors["detector"].classes
+    assert list(classes) == list(range(91))
+    assert {number: name for number, name in classes.items() if name is not None} == COCO
+
+
+class Thresholding:
+    """Somebody's function: no blocks, nothing to replay."""
+
+    task = "semantic"
+    classes = MappingProxyType({0: "dark", 1: "bright"})
+    blocks = ()
+    host = None
+    taps = ()
+
+    def cost(self, replay=None, paired=False):
+        return Cost(1, 1)
+
+    def predict(self, image, replay=None, paired=False, *, trace=None):
+        if replay is not None:
+            check_replay(self, replay)
+        return Segmentation((np.asarray(image).mean(-1) > 127).astype(np.int32))
+
+
+def test_a_model_without_blocks_predicts_and_refuses_to_replay(image):
+    own = Thresholding()
+    assert isinstance(own, Predictor)
+    assert own.predict(image).labels.any()
+    with pytest.raises(GramLoopError, match="Thresholding has no vision transformer that could be replayed"):
+        own.predict(image, ReplayConfig())
+    assert not isinstance(lambda: own, Predictor)
+
+
+def test_a_replay_is_checked_against_the_blocks(predictor):
+    assert check_replay(predictor, ReplayConfig(window=(2, 3))).end == 3
+    with pytest.raises(GramLoopError, match="reaches past the last block"):
+        check_replay(predictor, ReplayConfig(window=(20, 21)))
+
+
+PASSED = {
+    "Predictor",
+    "Prediction",
+    "Pair",
+    "Segmentation",
+    "Detection",
+    "ViTPredictor",
+    "P",
+    "P_co",
+    "Truth",
+}
+
+
+def signatures(path):
+    """Every function's name with all names in its annotations."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            given = node.args
+            each = [*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg]
+            notes = [one.annotation for one in each if one is not None] + [node.returns]
+            names = {
+                inner.id for note in notes if note for inner in ast.walk(note) if isinstance(inner, ast.Name)
+            }
+            yield f"{path.name}: {node.name}", names
+
+
+def test_no_signature_with_a_predictor_or_a_prediction_says_any():
+    files = Path(gramloop.__file__).parent.rglob("*.py")
+    found = [each for path in files for each in signatures(path)]
+    passing = [name for name, names in found if names & PASSED]
+    assert len(passing) > 10
+    assert [name for name, names in found if names & PASSED and "Any" in names] == []
