@@ -83,7 +83,8 @@ def run(args: argparse.Namespace) -> int:
 def _write(opened: OpenSuite, args: argparse.Namespace) -> int:
     from rich.console import Console
 
-    from gramloop.data.pool import available_cores, write_suite
+    from gramloop.data.pool import write_suite
+    from gramloop.io.pool import worker_count
 
     assert opened.clean is not None
     console = Console(stderr=True)
@@ -100,7 +101,7 @@ def _write(opened: OpenSuite, args: argparse.Namespace) -> int:
             ),
         )
     seconds = time.perf_counter() - start
-    cores = args.workers or available_cores()
+    cores = worker_count(args.workers)
     print(
         f"{len(outcome.finished)} conditions written to {args.target}, {len(outcome.skipped)} were there: "
         f"{outcome.made} images made, {outcome.found} found half-way; {seconds:.1f} s, "

@@ -2,17 +2,9 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-import signal
-import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from pathlib import Path
-
-import cv2
 
 from gramloop.data.manifest import Manifest
 from gramloop.data.opening import OpenSuite
@@ -20,9 +12,9 @@ from gramloop.data.suites import Condition
 from gramloop.data.writing import SuiteWriter, Written, begin
 from gramloop.errors import GramLoopError
 from gramloop.io.lock import locked
+from gramloop.io.pool import process_context, process_pool, run_unordered, worker_count
 
 CHUNK = 8  # images per task: small enough to share out, large enough that sending it costs nothing
-AHEAD = 3  # tasks waiting per worker
 
 Chunk = tuple[Condition, int, int]
 
@@ -51,9 +43,7 @@ def write_suite(
 
     ``on_chunk(condition, images)`` and ``on_finished(condition)`` are called as the work goes on.
     """
-    workers = workers if workers is not None else available_cores()
-    if workers < 1:
-        raise GramLoopError(f"the number of workers must be at least 1, not {workers}")
+    workers = worker_count(workers)
     writer = SuiteWriter(opened, target)
     try:
         return _write(writer, workers, on_chunk or _nothing, on_finished or _nothing)
@@ -92,11 +82,6 @@ def _nothing(*_: object) -> None:
     pass
 
 
-def available_cores() -> int:
-    """The cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def _finish(
     writer: SuiteWriter, condition: Condition, parts: dict[int, Written], outcome: WriteOutcome
 ) -> None:
@@ -122,28 +107,8 @@ def _results(writer: SuiteWriter, chunks: Iterator[Chunk], workers: int) -> Iter
         for chunk in chunks:
             yield chunk, writer.write_images(*chunk)
         return
-    context = multiprocessing.get_context("spawn")  # forking a process with threads can hang
-    pool = ProcessPoolExecutor(workers, context, _start_worker, (writer,))
-    try:
-        pending: dict[Future[Written], Chunk] = {}
-        for chunk in chunks:
-            pending[pool.submit(_run_chunk, *chunk)] = chunk
-            if len(pending) >= workers * (1 + AHEAD):
-                yield from _take_finished(pending)
-        while pending:
-            yield from _take_finished(pending)
-    except BrokenProcessPool as error:
-        raise GramLoopError(
-            "a worker process was ended from outside (out of memory?); run the same command again to go on"
-        ) from error
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
-
-
-def _take_finished(pending: dict[Future[Written], Chunk]) -> Iterator[tuple[Chunk, Written]]:
-    finished, _ = wait(pending, return_when=FIRST_COMPLETED)
-    for future in finished:
-        yield pending.pop(future), future.result()
+    with process_pool(workers, process_context(), _start_worker, writer) as pool:
+        yield from run_unordered(pool, _run_chunk, chunks)
 
 
 _writer: SuiteWriter | None = None
@@ -152,17 +117,6 @@ _writer: SuiteWriter | None = None
 def _start_worker(writer: SuiteWriter) -> None:
     global _writer
     _writer = writer
-    cv2.setNumThreads(1)  # the cores are shared out over processes already
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears it and stops the pool
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    """A killed parent cannot stop its workers, and they would wait for work for ever."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
 
 
 def _run_chunk(condition: Condition, start: int, stop: int) -> Written:

@@ -8,26 +8,21 @@ the same bytes as one run.
 from __future__ import annotations
 
 import json
-import multiprocessing
-import os
-import signal
-import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass
+from itertools import starmap
 from pathlib import Path
 from typing import Any
 
 import cv2
 import numpy as np
 
-from gramloop.data.pool import available_cores
 from gramloop.data.scenes.drawing import CLASSES, RECIPE, THINGS, Scene, scene
 from gramloop.data.scenes.textures import Array
 from gramloop.errors import GramLoopError
 from gramloop.io.atomic import atomic_write, remove_leftovers
 from gramloop.io.lock import is_taken
+from gramloop.io.pool import process_context, process_pool, run_unordered, worker_count
 
 SETTINGS_FILE = "scenes.json"
 _CHUNK = 16
@@ -67,9 +62,7 @@ def write_scenes(
     on_scenes: Callable[[int], None] | None = None,
 ) -> None:
     """Write the scenes; ``on_scenes(n)`` is called whenever ``n`` more are done."""
-    workers = available_cores() if workers is None else workers
-    if workers < 1:
-        raise GramLoopError(f"the number of workers must be at least 1, not {workers}")
+    workers = worker_count(workers)
     try:
         _begin(folder, wanted)
         annotations: dict[int, list[dict[str, Any]]] = {}
@@ -95,35 +88,13 @@ def _begin(folder: Path, wanted: SceneFiles) -> None:
 
 
 def _results(folder: Path, wanted: SceneFiles, workers: int) -> Iterator[dict[int, list[dict[str, Any]]]]:
+    calls = ((folder, wanted, chunk) for chunk in wanted.chunks())
     if workers == 1:
-        for chunk in wanted.chunks():
-            yield _write_chunk(folder, wanted, chunk)
+        yield from starmap(_write_chunk, calls)
         return
-    context = multiprocessing.get_context("spawn")  # forking a process with threads can hang
-    pool = ProcessPoolExecutor(workers, context, _start_worker)
-    try:
-        jobs = [pool.submit(_write_chunk, folder, wanted, chunk) for chunk in wanted.chunks()]
-        for job in as_completed(jobs):
-            yield job.result()
-    except BrokenProcessPool as error:
-        raise GramLoopError(
-            "a worker process was ended from outside; run the same command again to go on"
-        ) from error
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
-
-
-def _start_worker() -> None:
-    cv2.setNumThreads(1)  # the cores are shared out over processes already
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears it and stops the pool
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
+    with process_pool(workers, process_context()) as pool:
+        for _, written in run_unordered(pool, _write_chunk, calls):
+            yield written
 
 
 def _write_chunk(folder: Path, wanted: SceneFiles, chunk: range) -> dict[int, list[dict[str, Any]]]:

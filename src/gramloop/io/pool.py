@@ -1,0 +1,102 @@
+"""Processes of this machine that share out work, and end with the one that started them however it ends."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager, suppress
+from multiprocessing.context import BaseContext
+from queue import SimpleQueue
+from typing import TypeVar, TypeVarTuple
+
+from gramloop.errors import GramLoopError
+from gramloop.io.atomic import GOES_ON
+
+_WAITING = 1024  # calls that are sent ahead: more than any machine has cores, and no burden
+
+Given = TypeVarTuple("Given")
+R = TypeVar("R")
+
+
+def available_cores() -> int:
+    """The cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def worker_count(asked: int | None, threads: int = 1) -> int:
+    """The processes asked for, or as many of so many threads as the cores hold."""
+    count = max(1, available_cores() // threads) if asked is None else asked
+    if count < 1:
+        raise GramLoopError(f"the number of workers must be at least 1, not {count}")
+    return count
+
+
+def process_context(preload: str | None = None) -> BaseContext:
+    """How processes are started: fresh, since forking one with threads can hang.
+
+    Args:
+        preload: a module that workers need. Where the system has a fork server it is imported once, not by each.
+    """
+    if preload is None or "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([preload])
+    return context
+
+
+@contextmanager
+def process_pool(
+    workers: int, context: BaseContext, start: Callable[[*Given], None] | None = None, *given: *Given
+) -> Iterator[ProcessPoolExecutor]:
+    """A pool whose workers each call ``start(*given)`` first; leaving drops what waits, and ends them."""
+    pool = ProcessPoolExecutor(workers, context, _start_worker, (start, *given))
+    try:
+        yield pool
+    except BrokenProcessPool as error:
+        raise GramLoopError(f"a worker process was ended from outside (out of memory?); {GOES_ON}") from error
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def run_unordered(
+    pool: Executor, function: Callable[[*Given], R], calls: Iterable[tuple[*Given]]
+) -> Iterator[tuple[tuple[*Given], R]]:
+    """Every call's arguments with its result, as they are finished; leaving early drops the calls that wait."""
+    finished: SimpleQueue[Future[R]] = SimpleQueue()
+    pending: dict[Future[R], tuple[*Given]] = {}
+    try:
+        for call in calls:
+            future = pool.submit(function, *call)
+            pending[future] = call
+            future.add_done_callback(finished.put)
+            while len(pending) >= _WAITING:
+                yield pending.pop(done := finished.get()), done.result()
+        while pending:
+            yield pending.pop(done := finished.get()), done.result()
+    finally:
+        for future in pending:
+            future.cancel()
+
+
+def _start_worker(start: Callable[[*Given], None] | None, *given: *Given) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears it and stops the pool
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    with suppress(ImportError):
+        import cv2
+
+        cv2.setNumThreads(1)  # the cores are shared out over processes already
+    if start is not None:
+        start(*given)
+
+
+def _end_with_parent() -> None:
+    """A killed parent cannot stop its workers, and they would wait for work for ever."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
