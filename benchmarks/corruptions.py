@@ -15,7 +15,7 @@ import cv2
 import numpy as np
 from scipy import ndimage
 
-from gramloop.shifts.corruptions import BENCHMARK, EXTRA, corrupt
+from gramloop.shifts.corruptions import CORRUPTIONS, EXTRA_CORRUPTIONS, corrupt
 from gramloop.shifts.seeds import generator
 
 sys.path.append(
@@ -57,7 +57,7 @@ def compare(width: int, height: int, bar: float, severity: int, repeats: int) ->
     print(f"{'':20}{'package':>10}{'gramloop':>10}{'ratio':>8}")
     image = picture(width, height)
     sums = {"benchmark": [0.0, 0.0], "all": [0.0, 0.0]}
-    for name in BENCHMARK + EXTRA:
+    for name in CORRUPTIONS + EXTRA_CORRUPTIONS:
         for seed in range(
             24 if name == "frost" else 1
         ):  # warm: the frost textures are painted once per process
@@ -69,7 +69,7 @@ def compare(width: int, height: int, bar: float, severity: int, repeats: int) ->
             print(f"{name:20}{'fails':>10}{ours:10.4f}")
             continue
         print(f"{name:20}{theirs:10.4f}{ours:10.4f}{ours / theirs:8.2f}")
-        for group in ("benchmark", "all") if name in BENCHMARK else ("all",):
+        for group in ("benchmark", "all") if name in CORRUPTIONS else ("all",):
             sums[group][0] += theirs
             sums[group][1] += ours
     for group, (theirs, ours) in sums.items():

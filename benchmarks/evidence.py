@@ -46,7 +46,7 @@ from gramloop.evaluate.methods import parse_method
 from gramloop.evaluate.planning import make_plan
 from gramloop.models.backbone import default_taps
 from gramloop.tune.scan.files import read_scan, to_json
-from gramloop.tune.scan.scanning import scan
+from gramloop.tune.scan.scanning import scan_windows
 from gramloop.tune.scan.scores import ranked
 from gramloop.tune.search.journal import TRIALS
 from gramloop.tune.search.plan import Options, plan_search
@@ -91,7 +91,7 @@ def scan_stage(study: Study) -> None:
         torch.set_num_threads(study.workers)
         backbone, normalisation = load_backbone(study)
         images = sorted((study.sets / "images" / "search").iterdir())
-        measured = scan(
+        measured = scan_windows(
             backbone.model,
             [str(image) for image in spread(images, study.sizes.windows)],
             preprocess=lambda pixels: prepare(pixels, backbone, normalisation),

@@ -16,7 +16,7 @@ from gramloop.core.gate import gram_gate, masked_median
 from gramloop.metrics.bootstrap import cluster_bootstrap, image_bootstrap, miou_delta, verdict
 from gramloop.metrics.miou import mean_iou
 from gramloop.models.backbone import default_taps
-from gramloop.shifts.corruptions import BENCHMARK
+from gramloop.shifts.corruptions import CORRUPTIONS
 from gramloop.tune.scan.files import read_scan
 from gramloop.tune.scan.scores import rank_correlation
 from gramloop.tune.search.adapting import best_rule, is_on
@@ -133,7 +133,7 @@ def heads_stage(study: Study, configs: Mapping[str, ReplayConfig], many: int | N
         name="heads",
         split="report",
         many=many or study.sizes.report,
-        conditions=[CLEAN, *((name, ABLATION_SEVERITY) for name in BENCHMARK)],
+        conditions=[CLEAN, *((name, ABLATION_SEVERITY) for name in CORRUPTIONS)],
         windows=[first.window],
         gates_of=_Constants(tuple(sorted({float(config.strength) for config in configs.values()}))),
         probed=False,

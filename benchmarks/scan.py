@@ -16,7 +16,7 @@ import torch
 from gramloop import attached
 from gramloop.models.backbone import SHAPES, Backbone
 from gramloop.models.tiny import WEIGHTS, load_backbone
-from gramloop.tune.scan.scanning import scan
+from gramloop.tune.scan.scanning import scan_windows
 from gramloop.tune.scan.sweep import all_windows
 
 
@@ -54,7 +54,9 @@ def main() -> None:
                 forward()
 
     def shared(chunk: int | None = None) -> object:
-        return scan(backbone, [forward], max_length=options.max_length, replays=options.replays, chunk=chunk)
+        return scan_windows(
+            backbone, [forward], max_length=options.max_length, replays=options.replays, chunk=chunk
+        )
 
     runs: dict[str, Callable[[], object]] = {"naive": naive, "shared": shared}
     runs |= {f"chunk {chunk}": lambda chunk=chunk: shared(chunk) for chunk in options.chunks}
@@ -64,7 +66,7 @@ def main() -> None:
         for name, run in runs.items():
             times[name].append(seconds(run))
 
-    counted = scan(backbone, [forward], max_length=options.max_length, replays=options.replays)
+    counted = scan_windows(backbone, [forward], max_length=options.max_length, replays=options.replays)
     print(
         f"{options.model}, {depth} blocks, {options.patches} x {options.patches} patches, {len(windows)} windows, "
         f"{options.replays} replays, {torch.get_num_threads()} threads"

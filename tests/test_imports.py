@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import ast
+import importlib
+import pkgutil
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 import gramloop
 
+SURFACE = ["gramloop", *(f"gramloop.{room}" for room in ["data", "metrics", "models", "shifts", "tune"])]
 PACKAGE = Path(gramloop.__file__).parent
 ORDER = [
     "errors",
+    "lazy",
     "io",
     "core",
     "models",
@@ -92,8 +97,29 @@ def test_a_planted_violation_is_found(tmp_path: Path, file: str, line: str, name
     assert against_the_order(package) == [f"{file}:{1 + line.count(chr(10))} imports {name}"]
 
 
+@pytest.mark.parametrize("package", SURFACE)
+def test_every_public_name_is_there(package: str) -> None:
+    room = importlib.import_module(package)
+    inside = {module.name for module in pkgutil.iter_modules(room.__path__)}
+    assert not inside & set(room.__all__), "a module of this name would hide what it stands for"
+    for name in room.__all__:
+        assert getattr(room, name) is not None
+    assert set(room.__all__) <= set(dir(room))
+    assert not set(room.__all__) & {
+        name for name, value in vars(room).items() if isinstance(value, ModuleType)
+    }
+    with pytest.raises(AttributeError, match=f"{package}.*no_such_name"):
+        room.no_such_name  # noqa: B018
+
+
 @pytest.mark.parametrize(
-    ("before", "use"), [("sys", "gramloop"), ("torch", "gramloop.attach")], ids=["import", "attach"]
+    ("before", "use"),
+    [
+        ("sys", "gramloop"),
+        ("sys", f"import {', '.join(SURFACE)}"),
+        ("torch", "gramloop.attach"),
+    ],
+    ids=["gramloop", "rooms", "attach"],
 )
 def test_import_needs_nothing_and_attach_torch_alone(before: str, use: str) -> None:
     """torch takes seconds to import, and commands that only shift images never need it."""

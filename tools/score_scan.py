@@ -30,7 +30,7 @@ from gramloop.shifts.corruptions import corrupt
 from gramloop.shifts.seeds import generator
 from gramloop.tasks.images import to_tensor
 from gramloop.tune.scan.files import to_json
-from gramloop.tune.scan.scanning import scan
+from gramloop.tune.scan.scanning import scan_windows
 from gramloop.tune.scan.scores import SCORES
 from gramloop.tune.scan.sweep import all_windows
 from window_gains import predict
@@ -56,7 +56,7 @@ def main() -> None:
     tiny = load_tiny()
     windows = all_windows(tiny.backbone.shape.depth, LENGTHS)
     counts = _counts(args.out, tiny, windows, args)
-    found = scan(
+    found = scan_windows(
         tiny.backbone,
         [scene(index, SIZE, "scan").image for index in range(args.scanned)],
         preprocess=lambda pixels: lambda: tiny.backbone(to_tensor(pixels), [len(tiny.backbone.blocks) - 1]),

@@ -25,7 +25,7 @@ from rich.progress import Progress
 
 from gramloop.data.scenes.drawing import CLASSES, THINGS, scene
 from gramloop.models.tiny import WEIGHTS, TinyModel, load_tiny, normalise
-from gramloop.shifts.corruptions import BENCHMARK, corrupt
+from gramloop.shifts.corruptions import CORRUPTIONS, corrupt
 from gramloop.shifts.seeds import generator
 
 SPLIT = "test"
@@ -120,7 +120,7 @@ def average_precision(found: list[dict[str, object]], count: int) -> float:
 
 def score_all(args: argparse.Namespace) -> dict[Condition, Score]:
     """Every condition, over all processes, with a progress bar."""
-    conditions = [CLEAN] + [(name, severity) for name in BENCHMARK for severity in args.severities]
+    conditions = [CLEAN] + [(name, severity) for name in CORRUPTIONS for severity in args.severities]
     scores: dict[Condition, Score] = {}
     with (
         ProcessPoolExecutor(args.processes, get_context("spawn"), _start, (args.weights,)) as pool,
@@ -160,7 +160,7 @@ def main() -> int:
     total = summary(scores)
     print(f"{args.scenes} scenes of split {SPLIT!r}, indices 0 to {args.scenes - 1}, 192 px, {args.weights}")
     print(f"{'corruption (mean over severities)':36s}  mIoU    AP")
-    for name in BENCHMARK:
+    for name in CORRUPTIONS:
         rows = [scores[name, severity] for severity in args.severities]
         print(
             f"{name:36s} {np.mean([row.miou for row in rows]):5.1f} {np.mean([row.ap for row in rows]):5.1f}"

@@ -11,7 +11,7 @@ from gramloop.data import opening
 from gramloop.data.opening import ReadOptions, open_suite
 from gramloop.data.suites import DOMAINS, GROUPS, SUITES, Condition, find_suite
 from gramloop.errors import GramLoopError
-from gramloop.shifts.corruptions import BENCHMARK, EXTRA
+from gramloop.shifts.corruptions import CORRUPTIONS, EXTRA_CORRUPTIONS
 from gramloop.shifts.perturbations import PERTURBATIONS
 from small_sets import coco_content, write_coco, write_semantic
 
@@ -36,7 +36,7 @@ def test_the_table_has_the_sizes_of_the_benchmarks():
 def test_every_shift_belongs_to_exactly_one_group():
     grouped = [name for names in GROUPS.values() for name in names.split()]
     assert len(set(grouped)) == len(grouped)
-    assert set(grouped) == {*BENCHMARK, *EXTRA, *PERTURBATIONS}
+    assert set(grouped) == {*CORRUPTIONS, *EXTRA_CORRUPTIONS, *PERTURBATIONS}
     assert {Condition(name).group for name in DOMAINS} == {"domain"}
 
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from gramloop.errors import GramLoopError
-from gramloop.shifts.corruptions import BENCHMARK, EXTRA, corrupt
+from gramloop.shifts.corruptions import CORRUPTIONS, EXTRA_CORRUPTIONS, corrupt
 from gramloop.shifts.seeds import generator
 
-ALL = BENCHMARK + EXTRA
+ALL = CORRUPTIONS + EXTRA_CORRUPTIONS
 SHAPES = [(32, 32, 3), (375, 500, 3), (97, 61, 3), (32, 32), (45, 133)]
 
 
@@ -21,7 +21,7 @@ def shifted(image, name, severity, image_id=0):
 
 
 def test_the_benchmark_has_fifteen_and_four():
-    assert (len(BENCHMARK), len(EXTRA), len(set(ALL))) == (15, 4, 19)
+    assert (len(CORRUPTIONS), len(EXTRA_CORRUPTIONS), len(set(ALL))) == (15, 4, 19)
 
 
 def check_image(image, name, severity):

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from gramloop.errors import GramLoopError
-from gramloop.shifts.corruptions import BENCHMARK, EXTRA, corrupt
+from gramloop.shifts.corruptions import CORRUPTIONS, EXTRA_CORRUPTIONS, corrupt
 from gramloop.shifts.perturbations import PERTURBATIONS, perturb
 from gramloop.shifts.seeds import generator
 from gramloop.shifts.severity import Scale, Steps
@@ -61,7 +61,7 @@ def test_five_values_are_expected():
         Scale((1, 2, 3), "add")
 
 
-@pytest.mark.parametrize("name", BENCHMARK + EXTRA)
+@pytest.mark.parametrize("name", CORRUPTIONS + EXTRA_CORRUPTIONS)
 def test_corruptions_reach_as_far_as_documented(name, photo):
     image = photo(0, 64, 64)
     last = CORRUPTIONS_BEYOND.get(name, 5)

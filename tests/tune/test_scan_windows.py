@@ -18,7 +18,7 @@ from gramloop.errors import GramLoopError
 from gramloop.models.tiny import load_tiny
 from gramloop.shifts.corruptions import corrupt
 from gramloop.tasks.images import to_tensor
-from gramloop.tune.scan.scanning import Scan, scan
+from gramloop.tune.scan.scanning import Scan, scan_windows
 from gramloop.tune.scan.sweep import all_windows, naive_blocks, sweep_blocks
 from library_models import build
 
@@ -50,7 +50,7 @@ CASES = {"DINOv3": (random_dinov3, 4), "tiny": (embedded, 2)}
 def scanned(name: str) -> Scan:
     case, max_length = CASES[name]
     model, forward = case()
-    return scan(model, [forward], max_length=max_length)
+    return scan_windows(model, [forward], max_length=max_length)
 
 
 def attached_states(case: Case, window: tuple[int, int], replays: int) -> tuple[Tensor, gramloop.Trace]:
@@ -118,7 +118,7 @@ def test_blocks_are_those_that_ran(name: str) -> None:
     for block in blocks:
         vars(block)["forward"] = counted(block.forward)
     try:
-        found = scan(model, [forward], max_length=max_length, replays=2)
+        found = scan_windows(model, [forward], max_length=max_length, replays=2)
     finally:
         for block in blocks:
             del vars(block)["forward"]
@@ -140,7 +140,7 @@ def test_the_naive_way_costs_what_it_is_said_to() -> None:
 @pytest.mark.parametrize("chunk", [1, 2, 5, 1000])
 def test_chunks_change_nothing(chunk: int) -> None:
     model, forward = random_dinov3()
-    again, whole = scan(model, [forward], chunk=chunk), scanned("DINOv3")
+    again, whole = scan_windows(model, [forward], chunk=chunk), scanned("DINOv3")
     assert again.blocks == whole.blocks
     for name, values in whole.values.items():
         np.testing.assert_allclose(again.values[name], values, **CLOSE)
@@ -148,9 +148,9 @@ def test_chunks_change_nothing(chunk: int) -> None:
 
 def test_images_do_not_know_of_each_other() -> None:
     model, x = build("DINOv3ViTModel")
-    together = scan(model, [x[:1], x[1:]])
+    together = scan_windows(model, [x[:1], x[1:]])
     for index in range(2):
-        alone = scan(model, [x[index : index + 1]])
+        alone = scan_windows(model, [x[index : index + 1]])
         for name, values in alone.values.items():
             np.testing.assert_array_equal(together.values[name][:, index], values[:, 0])
 
@@ -172,7 +172,7 @@ def test_all_windows_are_all(depth: int, longest: int) -> None:
 @pytest.mark.parametrize("name", ["Dinov2WithRegistersModel", "timm-vit", "own-head", "SiglipVisionModel"])
 def test_any_host_that_attach_understands(name: str) -> None:
     model, x = build(name)
-    found = scan(model, [x[:1]], max_length=1, replays=2)
+    found = scan_windows(model, [x[:1]], max_length=1, replays=2)
     with gramloop.attached(model, window=(2, 2), replays=1, gate="none", trace=True) as loop:
         with torch.no_grad():
             model(x[:1])
@@ -185,9 +185,9 @@ def test_any_host_that_attach_understands(name: str) -> None:
 def test_a_scan_leaves_no_trace_in_the_model() -> None:
     model, x = build("DINOv3ViTModel")
     before = model(x).last_hidden_state
-    scan(model, [x[:1]], replays=2)
+    scan_windows(model, [x[:1]], replays=2)
     with pytest.raises(GramLoopError):
-        scan(model, [x])
+        scan_windows(model, [x])
     assert not any(module._forward_hooks for module in model.modules())
     assert torch.equal(model(x).last_hidden_state, before)
 
@@ -202,14 +202,14 @@ def test_pictures_are_seen_clean_and_shifted() -> None:
 
     pictures = [scene(index, 64, "scan").image for index in range(2)]
     shifts = [Condition("contrast", 5), Condition("gaussian_noise", 1)]
-    found = scan(model, pictures, preprocess=prepare, shifts=shifts, replays=2, max_length=1)
+    found = scan_windows(model, pictures, preprocess=prepare, shifts=shifts, replays=2, max_length=1)
     assert found.conditions == ("clean", "contrast/5", "gaussian_noise/1")
     assert found.images == ("0", "1")
     assert all(values.shape == (3, 2, 6) for values in found.values.values())
     assert np.array_equal(seen[0], pictures[0])
     assert np.array_equal(seen[1], pictures[1])
     assert np.array_equal(seen[3], corrupt(pictures[1], "contrast", 5, np.random.default_rng()))
-    again = scan(model, {"clean": [to_tensor(one) for one in pictures]}, replays=2, max_length=1)
+    again = scan_windows(model, {"clean": [to_tensor(one) for one in pictures]}, replays=2, max_length=1)
     assert np.array_equal(again.values["step"][0], found.values["step"][0])
 
 
@@ -237,7 +237,7 @@ def test_what_cannot_be_scanned() -> None:
         ({"chunk": 0}, "chunk is 0"),
     ]:
         with pytest.raises(GramLoopError, match=sentence):
-            scan(model, [one], **kwargs)
+            scan_windows(model, [one], **kwargs)
     for images, sentence in [
         ([], "at least one"),
         ({"clean": [one], "fog": []}, "the same images"),
@@ -247,15 +247,15 @@ def test_what_cannot_be_scanned() -> None:
         ([3], "not int"),
     ]:
         with pytest.raises(GramLoopError, match=sentence):
-            scan(model, images)
+            scan_windows(model, images)
     with pytest.raises(GramLoopError, match="training mode"):
-        scan(build("DINOv3ViTModel")[0].train(), [one])
+        scan_windows(build("DINOv3ViTModel")[0].train(), [one])
     with gramloop.attached(model), pytest.raises(GramLoopError, match="attached already"):
-        scan(model, [one])
+        scan_windows(model, [one])
     with pytest.raises(GramLoopError, match="twice"):
-        scan(model, [scene(0, 64).image], preprocess=to_tensor, shifts=[Condition("fog", 3)] * 2)
+        scan_windows(model, [scene(0, 64).image], preprocess=to_tensor, shifts=[Condition("fog", 3)] * 2)
     with pytest.raises(GramLoopError, match="severity 9 of fog"):
-        scan(model, [scene(0, 64).image], preprocess=to_tensor, shifts=[Condition("fog", 9)])
+        scan_windows(model, [scene(0, 64).image], preprocess=to_tensor, shifts=[Condition("fog", 9)])
     with pytest.raises(GramLoopError, match="needs the condition 'clean'"):
         made([[[1.0, 2.0]]], ("given",)).shifted_to_clean("step")
     with pytest.raises(GramLoopError, match="no 'drift'"):

@@ -161,14 +161,14 @@ def _shifts(name: str | None, severities: Sequence[int] | None) -> list[Shift]:
         return []
     from gramloop.data.shifted import Shift
     from gramloop.data.suites import find_suite
-    from gramloop.shifts.corruptions import BENCHMARK, EXTRA
+    from gramloop.shifts.corruptions import CORRUPTIONS, EXTRA_CORRUPTIONS
     from gramloop.shifts.perturbations import PERTURBATIONS
 
     known = {
         **{each: ("p", each) for each in PERTURBATIONS},
-        **{each: ("c", each) for each in (*BENCHMARK, *EXTRA)},
+        **{each: ("c", each) for each in (*CORRUPTIONS, *EXTRA_CORRUPTIONS)},
         **{f"{each}-p": ("p", each) for each in PERTURBATIONS},
-        **{f"{each}-c": ("c", each) for each in (*BENCHMARK, *EXTRA)},
+        **{f"{each}-c": ("c", each) for each in (*CORRUPTIONS, *EXTRA_CORRUPTIONS)},
     }
     if name not in known:
         listed = ", ".join(each for each in known if each[-2:] not in ("-c", "-p"))

@@ -125,7 +125,7 @@ def shortlist(scan: Scan, score: str, top: int) -> Table:
 
 def _shifts(given: Sequence[str] | None) -> tuple[Condition, ...]:
     from gramloop.data.suites import Condition
-    from gramloop.shifts.corruptions import BENCHMARK, EXTRA
+    from gramloop.shifts.corruptions import CORRUPTIONS, EXTRA_CORRUPTIONS
     from gramloop.shifts.severity import check_severity
     from gramloop.tune.scan.scanning import DEFAULT_SHIFTS
 
@@ -136,9 +136,9 @@ def _shifts(given: Sequence[str] | None) -> tuple[Condition, ...]:
     shifts = []
     for text in given:
         name, _, severity = text.partition(":")
-        if name not in BENCHMARK + EXTRA:
+        if name not in CORRUPTIONS + EXTRA_CORRUPTIONS:
             raise GramLoopError(
-                f"--shift {text}: a corruption is one of {', '.join(BENCHMARK + EXTRA)}, or none"
+                f"--shift {text}: a corruption is one of {', '.join(CORRUPTIONS + EXTRA_CORRUPTIONS)}, or none"
             )
         if severity and not severity.isdecimal():
             raise GramLoopError(f"--shift {text}: a severity is a whole number, as in {name}:3")
@@ -197,12 +197,12 @@ def _scan(
 ) -> Scan:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from gramloop.tune.scan.scanning import scan
+    from gramloop.tune.scan.scanning import scan_windows
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task("All windows, image by image", total=len(images) * (1 + len(shifts)))
-        return scan(
+        return scan_windows(
             backbone,
             images,
             preprocess=prepare,

@@ -1,1 +1,24 @@
 """Labelled image sets: readers for the public layouts, suites of shifted conditions, procedural scenes."""
+
+from typing import TYPE_CHECKING
+
+from gramloop.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from gramloop.data.coco import open_coco
+    from gramloop.data.opening import OpenSuite, open_set, open_suite
+    from gramloop.data.pool import write_suite
+    from gramloop.data.records import ClassList, DataSet, Instances, Record
+    from gramloop.data.scenes.drawing import Scene, scene
+    from gramloop.data.scenes.files import write_scenes
+    from gramloop.data.semantic import open_semantic
+    from gramloop.data.shifted import Shift, shift_data_set
+    from gramloop.data.suites import Condition, Suite, find_suite
+else:
+    __getattr__, __dir__ = lazy_names(__name__)
+
+__all__ = [
+    "ClassList", "Condition", "DataSet", "Instances", "OpenSuite", "Record", "Scene", "Shift", "Suite",
+    "find_suite", "open_coco", "open_semantic", "open_set", "open_suite", "scene", "shift_data_set",
+    "write_scenes", "write_suite",
+]  # fmt: skip

@@ -14,7 +14,7 @@ from PIL import Image, ImageDraw, ImageFont
 from gramloop.data.records import Image8, Record
 from gramloop.data.shifted import Shift
 from gramloop.data.suites import SEVERITIES, Condition, Suite
-from gramloop.shifts.corruptions import EXTRA
+from gramloop.shifts.corruptions import EXTRA_CORRUPTIONS
 
 PAPER, INK, FAINT = (255, 255, 255), (32, 36, 44), (120, 126, 138)
 ACCENTS = {
@@ -56,7 +56,7 @@ def contact_sheet(image: Image8, suites: Sequence[Suite], style: SheetStyle | No
 
 def _panel(image: Image8, suite: Suite, style: SheetStyle) -> Image.Image:
     names = list(dict.fromkeys(condition.name for condition in suite.conditions))
-    names += EXTRA if suite.kind == "c" else ()
+    names += EXTRA_CORRUPTIONS if suite.kind == "c" else ()
     names.sort(
         key=lambda name: list(ACCENTS).index(Condition(name).group)
     )  # stable: the suite's order within
@@ -92,7 +92,7 @@ def _row_label(
     draw.rectangle((0, top, 4, top + height - 1), ACCENTS.get(group, INK))
     middle = top + height // 2
     draw.text((14, middle), name.replace("_", " "), INK, _font(style.font), anchor="ls")
-    note = f"{group}, extra" if name in EXTRA else group
+    note = f"{group}, extra" if name in EXTRA_CORRUPTIONS else group
     draw.text((14, middle + style.font), note, FAINT, _font(style.font - 3), anchor="ls")
 
 

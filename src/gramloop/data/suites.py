@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gramloop.errors import GramLoopError
-from gramloop.shifts.corruptions import BENCHMARK, EXTRA
+from gramloop.shifts.corruptions import CORRUPTIONS, EXTRA_CORRUPTIONS
 from gramloop.shifts.perturbations import PERTURBATIONS
 
 SuiteKind = Literal["clean", "c", "p", "o"]
@@ -88,7 +88,7 @@ class Suite:
 
         The four extra corruptions and severities beyond 5 belong to no suite, but can be asked for.
         """
-        extra = EXTRA if self.kind == "c" else ()
+        extra = EXTRA_CORRUPTIONS if self.kind == "c" else ()
         known = list(dict.fromkeys(condition.name for condition in self.conditions))
         for name in names or ():
             if name not in known and name not in extra:
@@ -117,7 +117,7 @@ def _shifted(base: str, kind: SuiteKind, names: Sequence[str]) -> Suite:
 def _suites_over(base: str) -> list[Suite]:
     return [
         Suite(base, base, "clean", (Condition("clean"),)),
-        _shifted(base, "c", BENCHMARK),
+        _shifted(base, "c", CORRUPTIONS),
         _shifted(base, "p", PERTURBATIONS),
     ]
 

@@ -1,1 +1,21 @@
 """Dense predictors that load released checkpoints."""
+
+from typing import TYPE_CHECKING
+
+from gramloop.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from gramloop.models.backbone import Backbone, load_backbone
+    from gramloop.models.detector import WindowedDetector, load_windowed_detector
+    from gramloop.models.dinov2 import Dinov2Backbone, load_any_backbone, load_dinov2
+    from gramloop.models.linear import LinearHead, LinearSegmentor, load_linear_head
+    from gramloop.models.segmentor import Mask2FormerSegmentor, SegmentationModel, load_segmentor
+    from gramloop.models.tiny import TinyModel, load_tiny
+else:
+    __getattr__, __dir__ = lazy_names(__name__)
+
+__all__ = [
+    "Backbone", "Dinov2Backbone", "LinearHead", "LinearSegmentor", "Mask2FormerSegmentor",
+    "SegmentationModel", "TinyModel", "WindowedDetector", "load_any_backbone", "load_backbone",
+    "load_dinov2", "load_linear_head", "load_segmentor", "load_tiny", "load_windowed_detector",
+]  # fmt: skip

@@ -1,1 +1,14 @@
 """Deterministic image shifts: corruptions (-C suites), perturbations (-P suites), and their seeds."""
+
+from typing import TYPE_CHECKING
+
+from gramloop.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from gramloop.shifts.corruptions import CORRUPTIONS, EXTRA_CORRUPTIONS, corrupt
+    from gramloop.shifts.perturbations import PERTURBATIONS, perturb, signs
+    from gramloop.shifts.seeds import generator
+else:
+    __getattr__, __dir__ = lazy_names(__name__)
+
+__all__ = ["CORRUPTIONS", "EXTRA_CORRUPTIONS", "PERTURBATIONS", "corrupt", "generator", "perturb", "signs"]

@@ -17,7 +17,7 @@ from gramloop.shifts import blur, digital, noise, weather
 from gramloop.shifts.pixels import Image, check_image
 from gramloop.shifts.severity import Scale, Steps
 
-BENCHMARK = (
+CORRUPTIONS = (
     "gaussian_noise",
     "shot_noise",
     "impulse_noise",
@@ -34,7 +34,7 @@ BENCHMARK = (
     "pixelate",
     "jpeg_compression",
 )
-EXTRA = ("speckle_noise", "gaussian_blur", "spatter", "saturate")
+EXTRA_CORRUPTIONS = ("speckle_noise", "gaussian_blur", "spatter", "saturate")
 
 _SCALES = {
     "gaussian_noise": Scale((0.08, 0.12, 0.18, 0.26, 0.38), "add"),
@@ -101,8 +101,10 @@ def corrupt(
     Severities are 1 to 5, and above where the corruption is one parameter that goes on by a rule
     (`severity.Scale`). `frost_textures` is a folder of texture images to use instead of the synthesised ice.
     """
-    if name not in BENCHMARK + EXTRA:
-        raise GramLoopError(f"no corruption {name!r}: one of {', '.join(BENCHMARK + EXTRA)} is expected")
+    if name not in CORRUPTIONS + EXTRA_CORRUPTIONS:
+        raise GramLoopError(
+            f"no corruption {name!r}: one of {', '.join(CORRUPTIONS + EXTRA_CORRUPTIONS)} is expected"
+        )
     image = check_image(image)
     if name in _SCALES:
         return _by_scale(image, name, severity, rng)

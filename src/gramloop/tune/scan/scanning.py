@@ -1,7 +1,7 @@
 """Where does replay act gently on this backbone? Every window, a few images and shifts, no labels.
 
-scan = gramloop.tune.scan.scanning.scan(model, photographs, preprocess=prepare)
-scan_scores.ranked(scan)[:5]
+found = gramloop.tune.scan_windows(model, photographs, preprocess=prepare)
+gramloop.tune.ranked(found)[:5]
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class Scan:
         return values[at], np.delete(values, at, axis=0)
 
 
-def scan(
+def scan_windows(
     model: nn.Module,
     images: Sequence[Any] | Mapping[str, Sequence[Input]],
     *,
