@@ -14,10 +14,19 @@ from pathlib import Path
 from gramloop.data.records import DataSet
 from gramloop.errors import GramLoopError
 from gramloop.io.atomic import atomic_write
+from gramloop.io.difference import first_difference
 
 MANIFEST = "manifest.json"
 CHECKSUMS = "checksums.sha256"  # per condition, in the format of the sha256sum command
 LAYOUT = 1
+_WORDS = {
+    "layout": "layout version",
+    "suite": "suite",
+    "recipe_version": "recipe version",
+    "encoding": "image format",
+    "source": "clean source set",
+    "frost": "frost textures",
+}  # what must agree before files are added
 
 
 @dataclass(frozen=True)
@@ -61,25 +70,15 @@ def read_manifest(folder: Path) -> Manifest | None:
 
 def refuse_difference(found: Manifest, wanted: Manifest, folder: Path) -> None:
     """Raise unless new files would fit beside the ones that are there."""
-    for what, words in (
-        ("layout", "layout version"),
-        ("suite", "suite"),
-        ("recipe_version", "recipe version"),
-        ("encoding", "image format"),
-        ("source", "clean source set"),
-        ("frost", "frost textures"),
-    ):
-        before, now = getattr(found, what), getattr(wanted, what)
-        if before != now:
+    before, now = ({words: getattr(one, name) for name, words in _WORDS.items()} for one in (found, wanted))
+    if words := first_difference(before, now):
+        raise GramLoopError(f"{folder} was made with the {words}; choose another folder")
+    for package, version_now in wanted.packages.items():
+        begun = found.packages.get(package, "none")
+        if begun != version_now:
             raise GramLoopError(
-                f"{folder} was made with the {words} {before}, not {now}; choose another folder"
-            )
-    for package, now in wanted.packages.items():
-        before = found.packages.get(package, "none")
-        if before != now:
-            raise GramLoopError(
-                f"{folder} was begun with {package} {before}, and {now} may give other pixels; "
-                f"install {before} again or choose another folder"
+                f"{folder} was begun with {package} {begun}, and {version_now} may give other pixels; "
+                f"install {begun} again or choose another folder"
             )
 
 

@@ -18,6 +18,7 @@ from gramloop.data.records import Task
 from gramloop.data.suites import Condition
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.methods import Method, check_methods
+from gramloop.io.difference import first_difference
 
 LAYOUT = 2
 PICTURES = 4  # images of every condition that keep what a figure needs
@@ -188,19 +189,4 @@ def read_plan(path: Path) -> Plan:
 
 def difference(found: Plan, wanted: Plan) -> str:
     """The first thing in which two plans differ, in words; an empty string if their results fit together."""
-    before, now = found.as_json(), wanted.as_json()
-    for name in now:
-        if name == "where" or before[name] == now[name]:
-            continue
-        if not isinstance(now[name], dict) or not isinstance(before[name], dict):
-            return f"{name} {before[name]}, not {now[name]}"
-        for key in {**before[name], **now[name]}:
-            old, new = before[name].get(key, "nothing"), now[name].get(key, "nothing")
-            if old != new:
-                return f"{name}: {key} = {_short(old)}, not {_short(new)}"
-    return ""
-
-
-def _short(value: Any) -> str:
-    text = "none" if value is None else str(value)
-    return text if len(text) <= 60 else text[:57] + "…"
+    return first_difference(found.as_json(), wanted.as_json(), skip=("where",))

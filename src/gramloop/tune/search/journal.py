@@ -15,8 +15,10 @@ from typing import Any
 
 from gramloop.errors import GramLoopError
 from gramloop.io.atomic import GOES_ON, atomic_write, remove_leftovers
+from gramloop.io.difference import first_difference
 
 PLAN, TRIALS = "plan.json", "trials.jsonl"
+_UNDECIDED = ("where", "begun")  # entries of a plan that do not decide the outcome
 
 
 class Journal:
@@ -53,7 +55,7 @@ class Journal:
         found = read_search_plan(folder)
         if found is not None and plan_hash(found) != self.hash:
             raise GramLoopError(
-                f"{folder} holds a search with {_difference(found, plan)}; choose another folder, "
+                f"{folder} holds a search with {first_difference(found, plan, skip=_UNDECIDED)}; choose another folder, "
                 "or ask for what it was begun with"
             )
         if found is None:
@@ -84,7 +86,7 @@ class Journal:
 
 def plan_hash(plan: Mapping[str, Any]) -> str:
     """Sixteen hexadecimal digits over everything that decides the outcome; where files lie and the day do not."""
-    content = {name: value for name, value in plan.items() if name not in ("where", "begun")}
+    content = {name: value for name, value in plan.items() if name not in _UNDECIDED}
     text = json.dumps(content, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -118,23 +120,3 @@ def _parsed(line: bytes) -> tuple[str, dict[str, Any] | None]:
 
 def _checksum(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def _difference(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
-    """The first thing in which two plans differ, in words."""
-    before, now = json.loads(json.dumps(found)), json.loads(json.dumps(wanted))
-    for name in now:
-        if name in ("where", "begun") or before.get(name) == now[name]:
-            continue
-        old, new = before.get(name), now[name]
-        if isinstance(old, dict) and isinstance(new, dict):
-            for key in {**old, **new}:
-                if old.get(key) != new.get(key):
-                    return f"{name}: {key} = {_short(old.get(key))}, not {_short(new.get(key))}"
-        return f"{name} = {_short(old)}, not {_short(new)}"
-    return "other contents"
-
-
-def _short(value: Any) -> str:
-    text = str(value)
-    return text if len(text) <= 60 else text[:57] + "…"
