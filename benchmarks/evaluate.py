@@ -18,10 +18,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from gramloop.data.scenes.files import SceneFiles, draw_scenes
 from gramloop.evaluate.engines import do_unit
 from gramloop.evaluate.methods import blocks_per_view
 from gramloop.evaluate.plan import DataSource
-from gramloop.evaluate.planning import Request, draw_scenes, make_plan
+from gramloop.evaluate.planning import Request, make_plan
 from gramloop.evaluate.session import Session, deterministic
 from gramloop.evaluate.store import begin
 from gramloop.models.tiny import WEIGHTS
@@ -53,7 +54,7 @@ def main() -> None:
 
 
 def measure(task: str, scratch: Path, images: int, rounds: int) -> None:
-    draw_scenes(scratch / "scenes", images)
+    draw_scenes(scratch / "scenes", SceneFiles(images))
     plan = make_plan(
         Request(
             "scenes-c",

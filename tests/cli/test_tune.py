@@ -138,3 +138,12 @@ def test_the_embedded_model_on_scenes_that_nobody_downloaded(tmp_path):
     ]
     assert main(arguments) == 0
     assert read_replay(out / "replay.json").replays in (0, 1)
+
+
+def test_without_a_set_it_draws_scenes_that_no_evaluation_shows(model, tmp_path, capsys):
+    out = tmp_path / "out"
+    arguments = asked(model, tmp_path, out, "--budget", "130", "--images", "12")
+    place = arguments.index("--data")
+    assert main(arguments[:place] + arguments[place + 2 :]) == 0
+    settings = json.loads((out / "scenes" / "scenes.json").read_text())
+    assert (settings["count"], settings["size"], settings["split"]) == (12, 192, "tune")

@@ -21,7 +21,14 @@ from hypothesis import strategies as st
 from gramloop.cli import main
 from gramloop.data.coco import open_coco
 from gramloop.data.scenes.drawing import CLASSES, STUFF, THINGS, scene
-from gramloop.data.scenes.files import SceneFiles, outlines, write_scenes
+from gramloop.data.scenes.files import (
+    ANNOTATIONS,
+    SETTINGS_FILE,
+    SceneFiles,
+    draw_scenes,
+    outlines,
+    write_scenes,
+)
 from gramloop.data.semantic import open_semantic
 from gramloop.errors import GramLoopError
 
@@ -146,6 +153,35 @@ def test_other_scenes_in_the_folder_are_not_overwritten(tmp_path: Path) -> None:
     before = tree(tmp_path)
     with pytest.raises(GramLoopError, match="holds other scenes"):
         write_scenes(tmp_path, SceneFiles(3, size=64), workers=1)
+    assert tree(tmp_path) == before
+
+
+def test_scenes_are_drawn_once(tmp_path: Path) -> None:
+    wanted = SceneFiles(2, size=64, split="tune")
+    folder = draw_scenes(tmp_path / "scenes", wanted)
+    write_scenes(tmp_path / "whole", wanted, workers=1)
+    assert tree(folder) == tree(tmp_path / "whole")
+    written = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
+    draw_scenes(folder, wanted)
+    settings = json.loads((folder / SETTINGS_FILE).read_text())
+    (folder / SETTINGS_FILE).write_text(json.dumps({**settings, "recipe": 0}))
+    draw_scenes(folder, wanted)  # what an older recipe drew is kept
+    del written[folder / SETTINGS_FILE]
+    assert written == {path: path.stat().st_mtime_ns for path in written}
+
+
+@pytest.mark.parametrize("other", [SceneFiles(3, size=64), SceneFiles(2, size=64, split="tune")], ids=str)
+def test_other_scenes_are_not_taken_for_those_wanted(other: SceneFiles, tmp_path: Path) -> None:
+    draw_scenes(tmp_path, SceneFiles(2, size=64))
+    with pytest.raises(GramLoopError, match="holds other scenes"):
+        draw_scenes(tmp_path, other)
+
+
+def test_unfinished_scenes_are_finished(tmp_path: Path) -> None:
+    draw_scenes(tmp_path, SceneFiles(2, size=64))
+    before = tree(tmp_path)
+    (tmp_path / ANNOTATIONS).unlink()
+    draw_scenes(tmp_path, SceneFiles(2, size=64))
     assert tree(tmp_path) == before
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.plan import DataSource
-from gramloop.evaluate.planning import draw_scenes, make_plan
+from gramloop.evaluate.planning import make_plan
 from small_runs import small_plan, small_request, write_model
 
 
@@ -74,12 +74,3 @@ def test_sets_with_other_classes_are_refused(model_folder: Path, tmp_path: Path,
 def test_mistakes_are_named(model_folder: Path, scene_folder: Path, change, sentence):
     with pytest.raises(GramLoopError, match=sentence):
         make_plan(small_request(model_folder, scene_folder, **change))
-
-
-def test_scenes_are_drawn_once(tmp_path: Path):
-    draw_scenes(tmp_path / "scenes", 2, 64)
-    files = {path: path.stat().st_mtime_ns for path in (tmp_path / "scenes").rglob("*") if path.is_file()}
-    draw_scenes(tmp_path / "scenes", 2, 64)
-    assert files == {path: path.stat().st_mtime_ns for path in files}
-    with pytest.raises(GramLoopError, match="holds other scenes"):
-        draw_scenes(tmp_path / "scenes", 3, 64)

@@ -1,6 +1,5 @@
 """Searches over files: the model and the suite are opened anew in every process."""
 
-import json
 import pickle
 
 import numpy as np
@@ -14,7 +13,7 @@ from gramloop.metrics.miou import count, mean_iou
 from gramloop.tune.search.plan import plan_search
 from gramloop.tune.search.space import Space
 from gramloop.tune.search.subject import Bench, Trial, subject_of
-from gramloop.tune.search.suites import draw_tuning_scenes, suite_subject
+from gramloop.tune.search.suites import suite_subject
 from gramloop.tune.search.tuning import RESULT, run, tune
 from small_runs import small_request
 
@@ -82,13 +81,3 @@ def test_the_verdict_is_that_of_the_images(model_folder, scene_folder, tmp_path)
     part = found.outcome.parts[-1]
     assert part.name == "clean"
     assert (part.ordinary, part.replayed) == tuple(float(mean_iou(total)) for total in totals.values())
-
-
-def test_scenes_are_drawn_once_and_are_of_their_own_split(tmp_path):
-    draw_tuning_scenes(tmp_path / "scenes", 2, 64)
-    settings = json.loads((tmp_path / "scenes" / "scenes.json").read_text())
-    assert settings["split"] == "tune"
-    picture = next((tmp_path / "scenes").rglob("*.png"))
-    before = picture.stat().st_mtime_ns
-    draw_tuning_scenes(tmp_path / "scenes", 2, 64)
-    assert picture.stat().st_mtime_ns == before

@@ -141,19 +141,15 @@ def _given(args: argparse.Namespace) -> str:
 
 
 def _request(args: argparse.Namespace, scenes: Path) -> Any:
-    from gramloop.evaluate.planning import SCENE_COUNT, Request, draw_scenes
+    from gramloop.evaluate.planning import Request
 
     files, sizes, device = model_files(args), model_sizes(args), device_type(args.device)
-
-    def drawn() -> Path:
-        draw_scenes(scenes, args.images or SCENE_COUNT)
-        return scenes
 
     return Request(
         suite=args.suite,
         task=TASKS[args.task],  # type: ignore[arg-type]
         files=files,
-        data=data_source(args, drawn),
+        data=data_source(args, scenes),
         methods=args.method or ("baseline", "gramloop"),
         conditions=args.condition,
         severities=args.severity,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -81,15 +80,15 @@ def device_type(name: str | None) -> str:
     return name or ("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def data_source(args: argparse.Namespace, draw_scenes: Callable[[], Path]) -> DataSource:
-    """The set that the options name; scenes are drawn where a suite of scenes has no folder."""
+def data_source(args: argparse.Namespace, scenes: Path, split: str = "val") -> DataSource:
+    """The set that the options name; scenes of a split are drawn where a suite of scenes has no folder."""
+    from gramloop.data.scenes.files import COUNT, SUITE, SceneFiles, draw_scenes
     from gramloop.data.suites import find_suite
     from gramloop.evaluate.plan import DataSource
-    from gramloop.evaluate.planning import SCENES
 
-    if args.data is None and find_suite(args.suite).base != SCENES:
+    if args.data is None and find_suite(args.suite).base != SUITE:
         raise GramLoopError(f"--data DIR is missing: the folder of {args.suite}")
-    root = draw_scenes() if args.data is None else args.data
+    root = args.data or draw_scenes(scenes, SceneFiles(args.images or COUNT, split=split))
     return DataSource(
         str(root.resolve()),
         split=args.split,

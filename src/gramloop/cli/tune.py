@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from gramloop.tune.search.tuning import Tuning
 
 SEVERITY = 3  # where nothing else is said
-SCENES = 100
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -159,21 +158,17 @@ def _search(args: argparse.Namespace, scenes: Path) -> Search:
 
 def _request(args: argparse.Namespace, scenes: Path) -> Any:
     from gramloop.data.suites import find_suite
-    from gramloop.evaluate.planning import SCENE_SIZE, Request
-    from gramloop.tune.search.suites import draw_tuning_scenes
+    from gramloop.evaluate.planning import Request
+    from gramloop.tune.search.suites import SCENE_SPLIT
 
     suite = find_suite(args.suite)
     files, sizes, device = model_files(args), model_sizes(args), device_type(args.device)
-
-    def drawn() -> Path:
-        draw_tuning_scenes(scenes, args.images or SCENES, SCENE_SIZE)
-        return scenes
 
     return Request(
         suite=args.suite,
         task=TASKS[args.task],  # type: ignore[arg-type]
         files=files,
-        data=data_source(args, drawn),
+        data=data_source(args, scenes, SCENE_SPLIT),
         conditions=args.condition,
         severities=args.severity or ([SEVERITY] if suite.generated else []),
         images=args.images,

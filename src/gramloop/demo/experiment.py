@@ -9,7 +9,7 @@ from pathlib import Path
 from gramloop.core.config import ReplayConfig
 from gramloop.core.settings import read_replay
 from gramloop.data.records import Task
-from gramloop.data.scenes.files import SceneFiles, write_scenes
+from gramloop.data.scenes.files import SceneFiles, draw_scenes
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.evaluation import Watcher, evaluate
 from gramloop.evaluate.methods import GRAMLOOP
@@ -79,8 +79,7 @@ def prepare(folder: Path, size: Size) -> Experiment:
 
     Folders are called by what they hold, so that a run of another size or version is not in the way.
     """
-    drawn = folder / f"scenes-{size.scenes}"
-    write_scenes(drawn, SceneFiles(size.scenes, split=SPLIT), workers=1)
+    drawn = draw_scenes(folder / f"scenes-{size.scenes}", SceneFiles(size.scenes, split=SPLIT))
 
     def part(task: Task, shifts: Sequence[str] = (), diagnostics: bool = False) -> Part:
         plan = make_plan(

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 from gramloop.data.manifest import fingerprint
@@ -27,8 +25,6 @@ from gramloop.evaluate.sources import (
 from gramloop.evaluate.trajectories import with_companions
 
 SHARD = 50  # images per unit: minutes of a large model, and small enough to lose
-SCENES = "scenes"  # the base set that is drawn here
-SCENE_COUNT, SCENE_SIZE = 100, 192
 
 
 @dataclass(frozen=True)
@@ -111,16 +107,3 @@ def _open(request: Request) -> OpenSuite:
     suite = find_suite(request.suite)
     chosen = suite.select(list(request.conditions) or None, list(request.severities) or None)
     return open_data(request.suite, request.data, request.task, chosen)
-
-
-def draw_scenes(folder: Path, count: int, size: int = SCENE_SIZE, workers: int = 1) -> None:
-    """Write the scenes that an evaluation without a data set uses; nothing is done if they are there."""
-    from gramloop.data.scenes.files import SETTINGS_FILE, SceneFiles, write_scenes
-
-    wanted = SceneFiles(count, size=size)
-    settings, last = folder / SETTINGS_FILE, folder / "annotations" / "instances_val.json"
-    if settings.is_file() and last.is_file():
-        found = json.loads(settings.read_text())
-        if (found["count"], found["size"]) == (count, size):
-            return
-    write_scenes(folder, wanted, workers=workers)

@@ -25,6 +25,8 @@ from gramloop.io.lock import is_taken
 from gramloop.io.pool import process_context, process_pool, run_unordered, worker_count
 
 SETTINGS_FILE = "scenes.json"
+ANNOTATIONS = Path("annotations", "instances_val.json")  # written last
+SUITE, COUNT = "scenes", 100  # the base set that is drawn where no folder is given, and how many of it
 _CHUNK = 16
 _ZOOM = 4  # outlines are traced this much enlarged, so that they lie within 1/8 pixel of the pixels' edges
 
@@ -73,6 +75,17 @@ def write_scenes(
         _finish(folder, wanted, annotations)
     except OSError as error:
         raise GramLoopError(f"cannot go on writing to {folder}: {error}") from error
+
+
+def draw_scenes(folder: Path, wanted: SceneFiles) -> Path:
+    """Write the scenes that a command without a data set uses, unless the folder holds them; the folder."""
+    settings = folder / SETTINGS_FILE
+    if settings.is_file() and (folder / ANNOTATIONS).is_file():
+        found = json.loads(settings.read_text())
+        if found == {**asdict(wanted), "recipe": found.get("recipe")}:  # an older recipe's are as good
+            return folder
+    write_scenes(folder, wanted, workers=1)
+    return folder
 
 
 def _begin(folder: Path, wanted: SceneFiles) -> None:
@@ -169,5 +182,5 @@ def _finish(folder: Path, wanted: SceneFiles, by_scene: dict[int, list[dict[str,
         "categories": [{"id": number, "name": name} for number, name in enumerate(THINGS, start=1)],
     }
     data = json.dumps(content, separators=(",", ":")).encode()
-    atomic_write(folder / "annotations" / "instances_val.json", data)
+    atomic_write(folder / ANNOTATIONS, data)
     remove_leftovers(folder)

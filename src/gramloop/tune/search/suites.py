@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from gramloop.data.opening import OpenSuite
@@ -41,21 +40,6 @@ def suite_subject(request: Request) -> Subject:
         threads=plan.model.threads,
         taps=taps_of(loaded.predictor),
     )
-
-
-def draw_tuning_scenes(folder: Path, count: int, size: int) -> None:
-    """Write the scenes that a search without a data set uses; nothing is done if they are there."""
-    import json
-
-    from gramloop.data.scenes.files import SETTINGS_FILE, SceneFiles, write_scenes
-
-    wanted = SceneFiles(count, size=size, split=SCENE_SPLIT)
-    settings, last = folder / SETTINGS_FILE, folder / "annotations" / "instances_val.json"
-    if settings.is_file() and last.is_file():
-        found = json.loads(settings.read_text())
-        if (found["count"], found["size"], found["split"]) == (count, size, SCENE_SPLIT):
-            return
-    write_scenes(folder, wanted, workers=1)
 
 
 @dataclass
