@@ -13,6 +13,7 @@ from evidence_branches import CLEAN, Branches, Condition, Counted, Gates, gains,
 from evidence_study import ABLATION_SEVERITY, SEARCHED, TRIED_STRENGTHS, TRUST, TUNE_SEVERITY, Study
 from gramloop.core.config import ReplayConfig, Window
 from gramloop.core.gate import gram_gate, masked_median
+from gramloop.core.settings import describe_replay
 from gramloop.metrics.bootstrap import cluster_bootstrap, image_bootstrap, miou_delta, verdict
 from gramloop.metrics.miou import mean_iou
 from gramloop.models.backbone import default_taps
@@ -22,7 +23,6 @@ from gramloop.tune.scan.scores import rank_correlation
 from gramloop.tune.search.adapting import best_rule, is_on
 from gramloop.tune.search.space import windows
 from gramloop.tune.search.split import Sample
-from gramloop.tune.search.tuning import describe
 from gramloop.tune.search.worth import Measured, Worth, worth
 
 TAPS = default_taps(12)
@@ -119,7 +119,7 @@ def second_stage(study: Study) -> None:
     standings = [one for one in standings if one[0].harmless(TOLERANCE)]
     standings.sort(key=lambda one: -one[0].cautious(1.0))
     for value, config in standings[:8]:
-        print(f"  {describe(config)}: {value.gain:+.2f} ± {value.error:.2f}, clean {value.clean:+.2f}")
+        print(f"  {describe_replay(config)}: {value.gain:+.2f} ± {value.error:.2f}, clean {value.clean:+.2f}")
     print(f"  beyond noise with 90%: {standings[0][0].beats_nothing(0.9)}; judged on other frames:")
     heads_stage(study, {"nearest": standings[0][1]}, many=study.sizes.report // 2)
 

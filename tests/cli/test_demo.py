@@ -32,7 +32,7 @@ def test_it_ends_in_a_table_a_picture_and_a_page(made: Path) -> None:
     assert re.search(r"Segmentation under shift: .*replay", table)
     replay = read_replay(WEIGHTS / "replay.json")
     blocks = cost(12, replay.window, replay.replays, strength=replay.strength).blocks
-    assert f"3 unseen scenes; window {list(replay.window)}, K={replay.replays}" in table
+    assert "3 unseen scenes; block 6 once, gram gate, strength 0.15; 12 blocks" in table
     assert f"12 blocks become {blocks}, both predictions included" in table
     rows = [line for line in table.splitlines() if line.startswith("| ")]
     assert [row.split("|")[1].strip() for row in rows] == [

@@ -165,7 +165,7 @@ MISUSES = {
     ),
     "missing file": (["--backbone", "{}/none.pth", "--head", "{}/detector.pth"], "none.pth does not exist"),
     "window past the end": (["--window", "6", "9"], "window [6, 9] reaches past the last block"),
-    "strength": (["--strength", "much"], "--strength is a number"),
+    "strength": (["--strength", "much"], "strength is 'much'; it is "),
     "replays": (["--replays", "-1"], "replays is -1"),
     "threshold": (["--threshold", "7"], "--threshold is a score from 0 to 1"),
     "device": (["--device", "abacus"], "--device abacus is not on this machine"),

@@ -102,8 +102,9 @@ def test_windows_from_a_scan(model, scenes, tmp_path, capsys):
     ("more", "told"),
     [
         (["--budget", "20"], "a budget of 20 predictions is too small"),
-        (["--try", "colour=red"], "'colour=red' is no list of values"),
+        (["--try", "colour=red"], "'colour' is no setting of a replay"),
         (["--try", "window=4-9"], "reaches past the last block"),
+        (["--try", "eps=abc"], "eps is 'abc'; it is a small positive number"),
         (["--keep-unseen", "rain"], "no family 'rain'"),
         (["--max-cost", "1.01"], "no candidate costs at most 1.01"),
         (["--block", "7"], "blocks of 7 images, too few"),

@@ -1,13 +1,17 @@
 from __future__ import annotations
 
+import json
+from dataclasses import fields
+from fractions import Fraction
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gramloop import GramLoopError, ReplayConfig
-from gramloop.core.config import default_window, route
+from gramloop import Adaptive, GramLoopError, ReplayConfig
+from gramloop.core.config import FIELDS, RULE, ReplaySettings, default_window, route
 
 
 def test_the_default_window_of_the_paper() -> None:
@@ -30,8 +34,8 @@ def test_a_default_window_always_fits(depth: int) -> None:
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"window": (3, 2)}, r"window \[3, 2\] is reversed"),
-        ({"window": (-1, 2)}, "pair .* of whole numbers from 0"),
+        ({"window": (3, 2)}, r"window is \[3, 2\]; it is a pair of blocks, first and last"),
+        ({"window": (-1, 2)}, r"window is \[-1, 2\]"),
         ({"window": 3}, "window is 3; it is a pair"),
         ({"window": (1, 2, 3)}, "it is a pair"),
         ({"replays": -1}, "replays is -1; it is a whole number, 0 or more"),
@@ -42,11 +46,20 @@ def test_a_default_window_always_fits(depth: int) -> None:
         ({"update_at": "start"}, "update_at is 'start'"),
         ({"until": -1}, "until is -1; it is the index of a block"),
         ({"until": 5, "update_at": "final"}, 'update_at is "end" then'),
-        ({"strength": 1.5}, "strength is 1.5; it is a number from 0 to 1"),
+        ({"strength": 1.5}, 'strength is 1.5; it is "matched" or a number from 0 to 1'),
         ({"strength": float("nan")}, "strength is nan"),
         ({"strength": "matched"}, 'strength "matched" belongs to gate "uniform"'),
         ({"strength": "same"}, "strength is 'same'; it is \"matched\" or a number from 0 to 1"),
         ({"eps": 0.0}, "eps is 0.0"),
+        ({"eps": None}, "eps is None; it is a small positive number, such as 1e-6"),
+        ({"trust": 10**400}, "trust is 10000.*…; it is a positive drift"),
+        ({"matched_to": 0.5}, 'matched_to belongs to strength "matched", not to strength 1.0'),
+        ({"gate": np.array(["gram", "none"])}, "gate is array"),
+        ({"adaptive": {"signal": "length"}}, r"it is an Adaptive\(signal, off, full\)"),
+        (
+            {"adaptive": {"signal": "length", "off": True, "full": 1}},
+            "adaptive off is True; it is a finite number",
+        ),
     ],
 )
 def test_settings_that_no_backbone_could_run(settings: dict[str, Any], sentence: str) -> None:
@@ -75,3 +88,33 @@ def test_settings_that_this_depth_cannot_run(settings: dict[str, Any], sentence:
 
 def test_a_list_is_as_good_as_a_tuple() -> None:
     assert ReplayConfig(window=[2, 3]) == ReplayConfig(window=(2, 3))  # type: ignore[arg-type]
+
+
+def test_numpys_numbers_become_pythons() -> None:
+    rule: Any = {"signal": np.str_("step"), "off": np.float64(0.25), "full": np.int8(1)}
+    given: dict[str, Any] = {
+        "window": (np.int64(2), np.uint8(3)),
+        "replays": np.int32(1),
+        "strength": np.float32(0.5),
+        "eps": Fraction(1, 8),
+        "adaptive": rule,
+    }
+    config = ReplayConfig(**given)
+    assert config == ReplayConfig((2, 3), 1, strength=0.5, eps=0.125, adaptive=Adaptive("step", 0.25, 1))
+    assert ReplayConfig.from_json(json.loads(json.dumps(config.as_json()))) == config
+    assert {type(value) for value in (config.replays, config.strength, config.eps)} == {int, float}
+
+
+def test_a_number_stays_as_it_was_given() -> None:
+    """The hash of a plan tells 1 from 1.0."""
+    assert json.dumps(ReplayConfig(strength=1, trust=2).as_json()) == (
+        '{"window": null, "replays": 2, "gate": "gram", "strength": 1, "gate_at": "final", "update_at": "end", '
+        '"eps": 1e-06, "trust": 2, "adaptive": null}'
+    )
+
+
+def test_every_setting_has_its_check_and_its_type() -> None:
+    assert (
+        list(FIELDS) == [field.name for field in fields(ReplayConfig)] == list(ReplaySettings.__annotations__)
+    )
+    assert list(RULE) == [field.name for field in fields(Adaptive)]

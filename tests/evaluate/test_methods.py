@@ -31,6 +31,9 @@ def test_settings_are_read_in_their_types():
     assert parse_method("m:gate=uniform,strength=matched,update_at=final").replay == ReplayConfig(
         gate="uniform", strength="matched", update_at="final"
     )
+    assert parse_method("m:gate=uniform,strength=matched,matched_to=0.5,until=none").replay == ReplayConfig(
+        gate="uniform", strength="matched", matched_to=0.5
+    )
 
 
 @pytest.mark.parametrize(
@@ -39,12 +42,13 @@ def test_settings_are_read_in_their_types():
         ("gramlop", "there is no method 'gramlop'"),
         ("baseline:replays=2", "the baseline has no settings"),
         ("gramloop:replays=3", "another name"),
-        ("m:replay=3", "'replay=3' is no setting"),
-        ("m:window=21", "write window=21-23"),
+        ("m:replay=3", "'replay' is no setting of a replay"),
+        ("m:window=21", "in text 21-23"),
+        ("m:eps=abc", "eps is 'abc'; it is a small positive number"),
         ("m:replays=two", "replays is 'two'"),
         ("m:strength=2", "strength is 2.0"),
         ("a b:replays=1", "is no name for a method"),
-        ("m:adaptive=spread", "write adaptive=SIGNAL:OFF:FULL"),
+        ("m:adaptive=spread", "in text step:0.2:0.4"),
         ("m:nowhere.json", "cannot read the replay settings nowhere.json"),
     ],
 )

@@ -1,4 +1,5 @@
 import itertools
+import json
 
 import pytest
 
@@ -86,13 +87,26 @@ def test_values_as_written_on_a_command_line():
     }
 
 
+def test_a_search_that_was_begun_goes_on():
+    """Candidates are in the plan's hash, and there a whole number is one."""
+    found = Space(read_values(["window=2-3", "replays=1", "strength=0.2,1", "trust=1"])).candidates(6)
+    assert json.dumps([config.as_json() for config in found]) == (
+        '[{"window": [2, 3], "replays": 1, "gate": "gram", "strength": 0.2, "gate_at": "final", "update_at": "end", '
+        '"eps": 1e-06, "trust": 1, "adaptive": null}, '
+        '{"window": [2, 3], "replays": 1, "gate": "gram", "strength": 1, "gate_at": "final", "update_at": "end", '
+        '"eps": 1e-06, "trust": 1, "adaptive": null}]'
+    )
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("colour=red", "no list of values"),
-        ("strength", "no list of values"),
-        ("window=3", "no window"),
-        ("adaptive=step:1", "SIGNAL:OFF:FULL"),
+        ("colour=red", "'colour' is no setting of a replay"),
+        ("strength", "strength is ''"),
+        ("window=3", "window is '3'; it is a pair of blocks"),
+        ("adaptive=step:1", "in text step:0.2:0.4"),
+        ("strength=abc,0.5", "strength is 'abc'"),
+        ("until=end", "until is 'end'; it is \"tap\" or the index of a block, or none"),
     ],
 )
 def test_values_that_cannot_be_read(text, told):
@@ -101,10 +115,12 @@ def test_values_that_cannot_be_read(text, told):
 
 
 def test_a_space_of_nothing():
-    with pytest.raises(GramLoopError, match="no setting 'colour'"):
+    with pytest.raises(GramLoopError, match="'colour' is no setting"):
         Space({"colour": [1]})
     with pytest.raises(GramLoopError, match="a list with at least one"):
         Space({"replays": []})
+    with pytest.raises(GramLoopError, match="eps is None"):
+        Space({"eps": [None, 1e-6]})
 
 
 def test_a_replay_may_end_at_the_next_block_that_the_head_reads() -> None:

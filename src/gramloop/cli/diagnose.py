@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,6 @@ from gramloop.errors import GramLoopError
 if TYPE_CHECKING:
     import numpy as np
 
-    from gramloop.core.config import ReplayConfig
     from gramloop.data.shifted import Shift
     from gramloop.tasks.diagnose import Diagnosis
     from gramloop.tasks.outputs import ImageFile
@@ -187,9 +187,7 @@ def _load(args: argparse.Namespace) -> Looked:
     if args.task is not None and args.head is None:
         raise GramLoopError(f"--task {args.task} needs the weights of its head: --head FILE is missing")
 
-    def settings(base: ReplayConfig | None = None) -> ReplayConfig:
-        return replay_of(args, base)
-
+    settings = partial(replay_of, args)
     if args.head is not None:
         return Looked(*load_task_view(args, settings))
     if args.backbone is not None:

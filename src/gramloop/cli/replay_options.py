@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import replace
-from typing import Any
 
-from gramloop.core.config import ReplayConfig
-from gramloop.errors import GramLoopError
+from gramloop.core.config import FIELDS, ReplayConfig
+from gramloop.core.settings import read_replay
+
+# what stands for a value, and what it does; the default in brackets
+_OPTIONS: dict[str, tuple[str, str | None]] = {
+    "replays": ("K", "how often (2)"),
+    "gate": ("{gram,uniform,none}", None),
+    "strength": ("S", '0 to 1, or "matched" (1)'),
+    "matched_to": ("S", 'strength of the Gram gate that "matched" follows (1)'),
+    "gate_at": ("WHERE", "final (the default), end, or a block's index"),
+    "update_at": ("{end,final}", None),
+    "until": ("BLOCK", "the last block that shows the replay (the last of all)"),
+    "eps": ("DRIFT", "the smallest median drift that the gate divides by (1e-6)"),
+    "trust": ("DRIFT", "shrink proposals with a larger median drift"),
+    "adaptive": ("SIGNAL:OFF:FULL", "replay only where an image's signal says so, such as spread:0.2:0.3"),
+}
 
 
 def add_replay_options(group: argparse._ArgumentGroup) -> None:
@@ -15,49 +27,17 @@ def add_replay_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--replay", metavar="FILE", help="settings as gramloop tune writes them; single options override"
     )
-    group.add_argument("--window", type=int, nargs=2, metavar=("FIRST", "LAST"), help="blocks to replay")
-    group.add_argument("--replays", type=int, metavar="K", help="how often (2)")
-    group.add_argument("--gate", choices=("gram", "uniform", "none"))
-    group.add_argument("--strength", metavar="S", help='0 to 1, or "matched" (1)')
-    group.add_argument("--gate-at", metavar="WHERE", help="final (the default), end, or a block's index")
-    group.add_argument("--update-at", choices=("end", "final"))
-    group.add_argument(
-        "--until", type=int, metavar="BLOCK", help="the last block that shows the replay (the last of all)"
-    )
-    group.add_argument(
-        "--trust", type=float, metavar="DRIFT", help="shrink proposals with a larger median drift"
-    )
+    group.add_argument("--window", nargs=2, metavar=("FIRST", "LAST"), help="blocks to replay")
+    for name, (value, meaning) in _OPTIONS.items():
+        group.add_argument(f"--{name.replace('_', '-')}", metavar=value, help=meaning)
 
 
 def replay_of(args: argparse.Namespace, base: ReplayConfig | None = None) -> ReplayConfig:
     """The replay that the options describe; what they leave open is as in their file, or as in ``base``."""
     if args.replay is not None:
-        from gramloop.core.settings import read_replay
-
         base = read_replay(args.replay)
-    given: dict[str, Any] = {
-        "window": tuple(args.window) if args.window else None,
-        "replays": args.replays,
-        "gate": args.gate,
-        "strength": _strength(args.strength),
-        "gate_at": _gate_at(args.gate_at),
-        "update_at": args.update_at,
-        "until": args.until,
-        "trust": args.trust,
+    texts = {**vars(args), "window": args.window and "-".join(args.window)}
+    given = {
+        name: field.parse(name, texts[name]) for name, field in FIELDS.items() if texts[name] is not None
     }
-    return replace(
-        base or ReplayConfig(), **{name: value for name, value in given.items() if value is not None}
-    )
-
-
-def _strength(text: str | None) -> Any:
-    if text is None or text == "matched":
-        return text
-    try:
-        return float(text)
-    except ValueError:
-        raise GramLoopError(f'--strength is a number from 0 to 1 or "matched", not {text!r}') from None
-
-
-def _gate_at(text: str | None) -> Any:
-    return int(text) if text is not None and text.isdecimal() else text
+    return ReplayConfig.from_json({**(base or ReplayConfig()).as_json(), **given})

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal, TypedDict
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal, TypedDict, get_args
 
+from gramloop.core.fields import LARGEST, SMALLEST, Field, shown
 from gramloop.errors import GramLoopError
 
 Window = tuple[int, int]
@@ -42,10 +42,63 @@ class Adaptive:
 
     def __post_init__(self) -> None:
         """Refuse what decides nothing."""
-        _check_choice("signal", self.signal, ("length", "spread", "step", "drift"))
-        for name, value in (("off", self.off), ("full", self.full)):
-            if not isinstance(value, int | float) or not math.isfinite(value):
-                raise GramLoopError(f"adaptive {name} is {value!r}; it is a finite number")
+        for name, field in RULE.items():
+            object.__setattr__(self, name, field.check(f"adaptive {name}", getattr(self, name)))
+
+
+class _WindowField(Field):
+    def keep(self, value: object) -> Window | None:
+        if isinstance(value, tuple | list) and len(value) == 2:
+            first, last = map(BLOCK.keep, value)
+            if isinstance(first, int) and isinstance(last, int) and first <= last:
+                return first, last
+        return None
+
+    def read(self, text: str) -> object:
+        ends = text.split("-")
+        return [BLOCK.read(end) for end in ends] if len(ends) == 2 else text
+
+
+class _AdaptiveField(Field):
+    def keep(self, value: object) -> Adaptive | None:
+        if isinstance(value, Mapping) and set(value) == set(RULE):
+            return Adaptive(**value)
+        return value if isinstance(value, Adaptive) else None
+
+    def read(self, text: str) -> object:
+        parts = dict(zip(RULE, text.split(":"), strict=False))
+        return {name: RULE[name].read(part) for name, part in parts.items()} if text.count(":") == 2 else text
+
+
+BLOCK = Field("the index of a block", kind=int)
+RULE: Mapping[str, Field] = {
+    "signal": Field(words=get_args(Signal)),
+    "off": Field("a finite number", kind=float, low=-LARGEST),
+    "full": Field("a finite number", kind=float, low=-LARGEST),
+}
+FIELDS: Mapping[str, Field] = {
+    "window": _WindowField(
+        "a pair of blocks, first and last, such as [21, 23], in text 21-23", optional=True
+    ),
+    "replays": Field("a whole number, 0 or more", kind=int),
+    "gate": Field(words=get_args(Gate)),
+    "strength": Field("a number from 0 to 1", ("matched",), float, high=1),
+    "gate_at": replace(BLOCK, words=("final", "end")),
+    "update_at": Field(words=get_args(UpdateAt)),
+    "eps": Field("a small positive number, such as 1e-6", kind=float, low=SMALLEST),
+    "trust": Field("a positive drift, such as 0.001", kind=float, low=SMALLEST, optional=True),
+    "adaptive": _AdaptiveField("an Adaptive(signal, off, full), in text step:0.2:0.4", optional=True),
+    "matched_to": Field("a number from 0 to 1", kind=float, high=1),
+    "until": replace(BLOCK, optional=True),
+}
+_LATER = ("matched_to", "until")  # not in the first files
+
+
+def field_of(name: object) -> Field:
+    """The setting of a name."""
+    if name not in FIELDS:
+        raise GramLoopError(f"{shown(name)} is no setting of a replay; settings are {', '.join(FIELDS)}")
+    return FIELDS[str(name)]
 
 
 class ReplaySettings(TypedDict, total=False):
@@ -101,45 +154,16 @@ class ReplayConfig:
 
     def __post_init__(self) -> None:
         """Refuse what no backbone could run."""
-        if self.window is not None:
-            object.__setattr__(self, "window", _checked_window(self.window))
-        if not _is_index(self.replays):
-            raise GramLoopError(f"replays is {self.replays!r}; it is a whole number, 0 or more")
-        _check_choice("gate", self.gate, ("gram", "uniform", "none"))
-        _check_choice("update_at", self.update_at, ("end", "final"))
-        if not _is_index(self.gate_at):
-            _check_choice("gate_at", self.gate_at, ("final", "end"), "or the index of a block")
-        if isinstance(self.strength, str):
-            _check_choice("strength", self.strength, ("matched",), "or a number from 0 to 1")
-            if self.gate != "uniform":
-                raise GramLoopError(
-                    f'strength "matched" belongs to gate "uniform", not to gate "{self.gate}"'
-                )
-        elif not 0.0 <= self.strength <= 1.0:
-            raise GramLoopError(f"strength is {self.strength!r}; it is a number from 0 to 1")
-        if not (self.eps > 0 and math.isfinite(self.eps)):
-            raise GramLoopError(f"eps is {self.eps!r}; it is a small positive number, such as 1e-6")
-        self._check_trust()
-        if not 0.0 <= self.matched_to <= 1.0:
-            raise GramLoopError(f"matched_to is {self.matched_to!r}; it is a number from 0 to 1")
+        for name, field in FIELDS.items():
+            object.__setattr__(self, name, field.check(name, getattr(self, name)))
+        if self.strength == "matched" and self.gate != "uniform":
+            raise GramLoopError(f'strength "matched" belongs to gate "uniform", not to gate "{self.gate}"')
         if self.matched_to != 1.0 and self.strength != "matched":
-            raise GramLoopError('matched_to belongs to strength "matched"')
-        if self.adaptive is not None and not isinstance(self.adaptive, Adaptive):
-            raise GramLoopError(
-                f"adaptive is {self.adaptive!r}; it is an Adaptive(signal, off, full) or None"
-            )
+            raise GramLoopError(f'matched_to belongs to strength "matched", not to strength {self.strength}')
         if self.adaptive is not None and self.update_at == "final":
             raise GramLoopError('adaptive replay decides at the window\'s end; update_at is "end" then')
-        if self.until is not None and not _is_index(self.until):
-            raise GramLoopError(f"until is {self.until!r}; it is the index of a block, or None")
         if self.until is not None and self.update_at == "final":
             raise GramLoopError('until ends what begins at the window\'s end; update_at is "end" then')
-
-    def _check_trust(self) -> None:
-        if self.trust is None:
-            return
-        if not (isinstance(self.trust, int | float) and self.trust > 0 and math.isfinite(self.trust)):
-            raise GramLoopError(f"trust is {self.trust!r}; it is a positive drift, such as 0.001, or None")
 
     @property
     def measures_drift(self) -> bool:
@@ -154,32 +178,19 @@ class ReplayConfig:
 
     def as_json(self) -> dict[str, Any]:
         """The settings as plain values; one that came later is left out at its default, so hashes stay."""
-        settings = asdict(self)
-        if self.matched_to == 1.0:
-            del settings["matched_to"]
-        if self.until is None:
-            del settings["until"]
-        return settings
+        left_out = {name for name in _LATER if getattr(self, name) == getattr(ReplayConfig, name)}
+        return {name: value for name, value in asdict(self).items() if name not in left_out}
 
     @classmethod
-    def from_json(cls, settings: Mapping[str, Any]) -> ReplayConfig:
-        """The settings of `as_json`; what is not given keeps its default."""
-        known = {field.name for field in fields(cls)}
-        if unknown := sorted(set(settings) - known):
+    def from_json(cls, settings: object) -> ReplayConfig:
+        """The settings of `as_json`, or others as plain values; what is not given keeps its default."""
+        if not isinstance(settings, Mapping):
             raise GramLoopError(
-                f"{unknown[0]!r} is no setting of a replay; settings are {', '.join(sorted(known))}"
+                f'the settings of a replay are {shown(settings)}; they are values by name, such as {{"replays": 2}}'
             )
-        given = dict(settings)
-        if given.get("window") is not None:
-            given["window"] = tuple(given["window"])
-        if given.get("adaptive") is not None:
-            try:
-                given["adaptive"] = Adaptive(**given["adaptive"])
-            except TypeError:
-                raise GramLoopError(
-                    f"adaptive is {given['adaptive']!r}; it has signal, off and full"
-                ) from None
-        return cls(**given)
+        for name in settings:
+            field_of(name)
+        return cls(**settings)
 
 
 @dataclass(frozen=True)
@@ -215,44 +226,16 @@ def default_window(depth: int) -> Window:
 def route(config: ReplayConfig, depth: int) -> Route:
     """Place a configuration on ``depth`` blocks, or say which index lies outside."""
     start, end = config.window or default_window(depth)
-    if end >= depth:
+    last = depth - 1
+    if end > last:
         raise GramLoopError(
-            f"window [{start}, {end}] reaches past the last block: this backbone has {depth} blocks, 0 to {depth - 1}"
+            f"window [{start}, {end}] reaches past the last block: this backbone has {depth} blocks, 0 to {last}"
         )
-    if config.gate_at == "end":
-        probe = end
-    elif config.gate_at == "final":
-        probe = depth - 1
-    else:
-        probe = config.gate_at
-        if not end <= probe < depth:
+    probe = {"end": end, "final": last}[config.gate_at] if isinstance(config.gate_at, str) else config.gate_at
+    until = last if config.until is None else config.until
+    for name, block in (("gate_at", probe), ("until", until)):
+        if not end <= block <= last:
             raise GramLoopError(
-                f"gate_at is block {probe}; it lies from the window's end, {end}, to the last block, {depth - 1}"
+                f"{name} is block {block}; it lies from the window's end, {end}, to the last block, {last}"
             )
-    until = depth - 1 if config.until is None else config.until
-    if not end <= until < depth:
-        raise GramLoopError(
-            f"until is block {until}; it lies from the window's end, {end}, to the last block, {depth - 1}"
-        )
     return Route(depth, start, end, probe, until)
-
-
-def _checked_window(window: Window) -> Window:
-    pair = tuple(window) if isinstance(window, (tuple, list)) else ()
-    if len(pair) != 2 or not all(_is_index(i) for i in pair):
-        raise GramLoopError(
-            f"window is {window!r}; it is a pair (first block, last block) of whole numbers from 0"
-        )
-    if pair[0] > pair[1]:
-        raise GramLoopError(f"window [{pair[0]}, {pair[1]}] is reversed; the first block comes first")
-    return int(pair[0]), int(pair[1])
-
-
-def _is_index(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
-
-
-def _check_choice(name: str, value: object, choices: tuple[str, ...], otherwise: str = "") -> None:
-    if value not in choices:
-        allowed = " or ".join(f'"{choice}"' for choice in choices)
-        raise GramLoopError(f"{name} is {value!r}; it is {allowed} {otherwise}".rstrip())

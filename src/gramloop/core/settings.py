@@ -1,17 +1,61 @@
-"""Replay settings as a file: what `gramloop tune` writes, and what attach, evaluate and predict take."""
+"""Replay settings as text, as a file and in words; `gramloop.core.config` checks them.
+
+A text is a list such as ``window=5-7,eps=1e-6,until=none``. A file is what `gramloop tune` writes, and what attach,
+evaluate and predict take.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
-from gramloop.core.config import ReplayConfig
+from gramloop.core.config import FIELDS, RULE, ReplayConfig, field_of
 from gramloop.errors import GramLoopError
 from gramloop.io.atomic import atomic_write
 
 KIND = "gramloop replay"
+
+
+def parse_replay(text: str) -> ReplayConfig:
+    """The replay that a list of settings describes; what is not given is as published."""
+    given: dict[str, object] = {}
+    for part in text.split(",") if text else ():
+        name, value = split_setting(part)
+        if name in given:
+            raise GramLoopError(f"{name} is given twice in {text!r}")
+        given[name] = field_of(name).parse(name, value)
+    return ReplayConfig.from_json(given)
+
+
+def split_setting(text: str) -> tuple[str, str]:
+    """The name and the value of ``NAME=VALUE``; a hyphen in the name is as good as an underscore."""
+    name, _, value = text.partition("=")
+    return name.strip().replace("-", "_"), value.strip()
+
+
+def replay_text(config: ReplayConfig) -> str:
+    """The settings that differ from the published ones, as `parse_replay` reads them."""
+    marks = {"window": "-", "adaptive": ":"}
+    return ",".join(f"{name}={marks.get(name, '').join(parts)}" for name, parts in _unusual(config))
+
+
+def describe_replay(config: ReplayConfig) -> str:
+    """A replay in a few words."""
+    if not config.replays:
+        return "no replay"
+    start, end = config.window or (None, None)
+    blocks = f"block {start}" if start == end else f"blocks {start} to {end}"
+    often = {1: "once", 2: "twice"}.get(config.replays, f"{config.replays} times")
+    words = [f"{blocks if config.window else 'the default window'} {often}", f"{config.gate} gate"]
+    for name, parts in _unusual(config):
+        if name == "adaptive":
+            parts = [f"{part} {value}" for part, value in zip(RULE, parts, strict=True)]
+        if name not in ("window", "replays", "gate"):
+            words.append(f"{name} {' '.join(parts)}")
+    return ", ".join(words)
 
 
 def read_replay(path: str | Path) -> ReplayConfig:
@@ -25,12 +69,12 @@ def read_settings(path: str | Path) -> tuple[ReplayConfig, Mapping[str, Any]]:
         content = json.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise GramLoopError(f"cannot read the replay settings {path}: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise GramLoopError(f"{path} is not JSON, so it holds no replay settings ({error})") from error
     if not isinstance(content, dict) or content.get("kind") != KIND:
         raise GramLoopError(f'{path} holds no replay settings; such a file says "kind": "{KIND}"')
     try:
-        return ReplayConfig.from_json(content.get("replay", {})), content.get("about", {})
+        return ReplayConfig.from_json(content.get("replay")), content.get("about", {})
     except GramLoopError as error:
         raise GramLoopError(f"{path}: {error}") from error
 
@@ -39,3 +83,12 @@ def write_replay(path: str | Path, config: ReplayConfig, about: Mapping[str, Any
     """Store a replay with what is known about it (plain JSON values), whole or not at all."""
     content = {"kind": KIND, "replay": config.as_json(), "about": dict(about or {})}
     atomic_write(Path(path), (json.dumps(content, indent=1) + "\n").encode())
+
+
+def _unusual(config: ReplayConfig) -> Iterator[tuple[str, list[str]]]:
+    """The settings that are not as published, each in its parts."""
+    for name in FIELDS:
+        value = getattr(config, name)
+        if value != getattr(ReplayConfig, name):
+            parts = astuple(value) if name == "adaptive" else value if name == "window" else (value,)
+            yield name, [str(part) for part in parts]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gramloop.core.config import ReplayConfig
+from gramloop.core.settings import describe_replay
 from gramloop.data.suites import Condition
 from gramloop.evaluate.methods import BASELINE, GRAMLOOP
 from gramloop.evaluate.rows import boxes_of, counts_of
@@ -90,8 +91,8 @@ def _doubt(gain: Gain) -> str:
 def _title(run: Run, replay: ReplayConfig) -> str:
     ordinary, replayed = (run.spent.blocks[method] / run.spent.images for method in (BASELINE, GRAMLOOP))
     return (
-        f"{run.results[0].images} unseen scenes; window {list(replay.window or ())}, K={replay.replays}, "
-        f"strength {replay.strength}; {ordinary:g} blocks become {replayed:g}, both predictions included"
+        f"{run.results[0].images} unseen scenes; {describe_replay(replay)}; "
+        f"{ordinary:g} blocks become {replayed:g}, both predictions included"
     )
 
 

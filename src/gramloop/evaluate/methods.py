@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any, cast
+from dataclasses import dataclass, replace
+from typing import Any
 
-from gramloop.core.config import Adaptive, ReplayConfig, route
+from gramloop.core.config import ReplayConfig, route
 from gramloop.core.cost import extra_blocks
-from gramloop.core.settings import read_replay
+from gramloop.core.settings import parse_replay, read_replay
 from gramloop.errors import GramLoopError
 
 BASELINE, GRAMLOOP = "baseline", "gramloop"
@@ -22,7 +22,6 @@ REPLAYS: Mapping[str, ReplayConfig] = {
     "final-final": ReplayConfig(update_at="final"),
 }
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-_FIELDS = tuple(field.name for field in fields(ReplayConfig))
 
 
 @dataclass(frozen=True)
@@ -52,7 +51,7 @@ class Method:
         return None if self.replay is None else self.replay.as_json()
 
     @classmethod
-    def from_json(cls, name: str, settings: Mapping[str, Any] | None) -> Method:
+    def from_json(cls, name: str, settings: object) -> Method:
         """The method of a plan file."""
         return cls(name, None if settings is None else ReplayConfig.from_json(settings))
 
@@ -64,22 +63,20 @@ def parse_method(text: str) -> Method:
     file is one that ``gramloop tune`` writes. The names of the table keep their settings.
     """
     name, _, rest = text.partition(":")
+    table = {BASELINE: None, **REPLAYS}
     if not rest:
-        if name == BASELINE:
-            return Method(BASELINE)
-        if name not in REPLAYS:
-            offered = ", ".join((BASELINE, *REPLAYS))
+        if name not in table:
             raise GramLoopError(
-                f"there is no method {name!r}; there are {offered}, or NAME:window=5-7,replays=3"
+                f"there is no method {name!r}; there are {', '.join(table)}, or NAME:window=5-7,replays=3"
             )
-        return Method(name, REPLAYS[name])
+        return Method(name, table[name])
     if name == BASELINE:
         raise GramLoopError("the baseline has no settings; name the method otherwise")
     if name in REPLAYS:
         raise GramLoopError(f"{name} has its settings already; give a method with others another name")
     if rest.endswith(".json"):
         return Method(name, read_replay(rest))
-    return Method(name, replace(ReplayConfig(), **dict(_setting(part) for part in rest.split(","))))
+    return Method(name, parse_replay(rest))
 
 
 def with_replay_file(methods: Sequence[Method], path: str) -> list[Method]:
@@ -88,38 +85,6 @@ def with_replay_file(methods: Sequence[Method], path: str) -> list[Method]:
     if all(method.name != GRAMLOOP for method in methods):
         return [*methods, tuned]
     return [tuned if method.name == GRAMLOOP else method for method in methods]
-
-
-def _setting(part: str) -> tuple[str, Any]:
-    name, equals, value = part.partition("=")
-    name, value = name.strip().replace("-", "_"), value.strip()
-    if not equals or name not in _FIELDS:
-        raise GramLoopError(f"{part!r} is no setting; settings are {', '.join(f'{n}=…' for n in _FIELDS)}")
-    if name == "window":
-        ends = value.split("-")
-        if len(ends) != 2 or not all(end.isdecimal() for end in ends):
-            raise GramLoopError(f"window={value} is no pair of blocks; write window=21-23")
-        return name, (int(ends[0]), int(ends[1]))
-    if value.isdecimal() and name in ("replays", "gate_at", "until"):
-        return name, int(value)
-    if name == "adaptive":
-        return name, _adaptive(value)
-    if name in ("strength", "eps", "trust"):
-        try:
-            return name, float(value)
-        except ValueError:
-            return name, value
-    return name, value
-
-
-def _adaptive(value: str) -> Adaptive:
-    try:
-        signal, off, full = value.split(":")
-        return Adaptive(cast(Any, signal), float(off), float(full))
-    except ValueError:
-        raise GramLoopError(
-            f"adaptive={value} is no rule; write adaptive=SIGNAL:OFF:FULL, such as adaptive=spread:0.2:0.3"
-        ) from None
 
 
 def check_methods(methods: Sequence[Method]) -> None:

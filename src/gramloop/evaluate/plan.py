@@ -168,17 +168,15 @@ def read_plan(path: Path) -> Plan:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         if content.pop("layout") != LAYOUT:
-            raise GramLoopError(
-                f"{path} was written by another version of gramloop; its layout is not {LAYOUT}"
-            )
+            raise GramLoopError(f"it was written by another version of gramloop; its layout is not {LAYOUT}")
         where = content.pop("where")
         methods = tuple(Method.from_json(*pair) for pair in content.pop("methods").items())
         data = DataSource(root=where["data"], classes=where["classes"], **content.pop("data"))
         model = ModelSource(files=where["model"], **content.pop("model"))
         categories = {int(number): name for number, name in content.pop("categories").items()}
         return Plan(methods=methods, data=data, model=model, categories=categories, **content)
-    except GramLoopError:
-        raise
+    except GramLoopError as error:
+        raise GramLoopError(f"{path}: {error}") from error
     except OSError as error:
         raise GramLoopError(f"cannot read the plan {path}: {error.strerror}") from error
     except (ValueError, TypeError, KeyError, AttributeError) as error:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from gramloop import __version__
+from gramloop.core.settings import describe_replay, replay_text
 from gramloop.evaluate.plan import Plan
 from gramloop.evaluate.store import MANIFEST
 from gramloop.report.consistency import gram_consistency
@@ -176,23 +177,17 @@ def _facts(gathered: Gathered) -> dict[str, dict[str, str]]:
     methods: dict[str, str] = {}
     for run in gathered.runs:
         for method in run.plan.methods:
-            settings = method.as_json() or {}
-            words = ", ".join(
-                f"{name} {_word(value)}" for name, value in settings.items() if value is not None
-            )
-            name = method.name
-            if methods.get(name, words or "the model as it is") != (words or "the model as it is"):
-                name = f"{method.name} in {run.name}"
-            methods[name] = words or "the model as it is"
+            words = "the model as it is"
+            if method.replay is not None:
+                words = f"{describe_replay(method.replay)} ({replay_text(method.replay)})"
+            told = methods.setdefault(method.name, words)
+            if told != words:
+                methods[f"{method.name} in {run.name}"] = words
     versions: dict[str, dict[str, None]] = {}
     for run in gathered.runs:
         for name, value in run.plan.versions.items():
             versions.setdefault(name, {})[value] = None
     return {**facts, "Methods": methods, "Versions": {name: _listed(each) for name, each in versions.items()}}
-
-
-def _word(value: object) -> str:
-    return "–".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
 def _about_run(run: Run) -> dict[str, str]:

@@ -8,8 +8,9 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
+from gramloop.core.settings import describe_replay
 from gramloop.tune.search.plan import Search
-from gramloop.tune.search.tuning import Tuning, counted, describe
+from gramloop.tune.search.tuning import Tuning, counted
 from gramloop.tune.search.worth import CLEAN
 
 
@@ -55,7 +56,7 @@ def _finalists(tuning: Tuning) -> Table:
     for one in tuning.outcome.finalists:
         chosen = tuning.outcome.chosen and one is tuning.outcome.leader
         numbers = [_signed(one.worth.gain), f"{one.worth.error:.2f}", _signed(one.worth.clean)]
-        table.add_row(describe(one.config), *numbers, f"{one.cost:.2f}x", "chosen" if chosen else "")
+        table.add_row(describe_replay(one.config), *numbers, f"{one.cost:.2f}x", "chosen" if chosen else "")
     table.add_row("no replay", "0.00", "", "0.00", "1.00x", "" if tuning.outcome.chosen else "chosen")
     return table
 

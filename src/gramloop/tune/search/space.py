@@ -9,47 +9,48 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
 
-from gramloop.core.config import Adaptive, ReplayConfig, Window, default_window, route
+from gramloop.core.config import FIELDS, ReplayConfig, ReplaySettings, Window, default_window, field_of, route
 from gramloop.core.cost import extra_blocks
+from gramloop.core.fields import Field
+from gramloop.core.settings import split_setting
 from gramloop.errors import GramLoopError
 
 LONGEST = 2  # blocks of a window, where nothing else is said
 STRENGTHS = (0.15, 0.5, 1.0)
 TAPPED_STRENGTHS = (0.25, 1.0)  # of a head on several blocks, which leaves more to choose
 TAP = "tap"  # as a value of until: the first block from the window's end on that the head reads
-_FIELDS = {field.name: field for field in fields(ReplayConfig)}
-_OF_THE_PROBE = ("gate_at", "trust", "eps")  # mean nothing where no drift is measured
+_UNTIL = replace(FIELDS["until"], words=(TAP,))
 
 
 @dataclass(frozen=True)
 class Space:
     """Values to try by field, such as ``Space({"window": [(3, 3), (2, 3)], "strength": [0.2, 1.0]})``."""
 
-    values: Mapping[str, Sequence[Any]]
+    values: Mapping[str, Sequence[object]]
 
     def __post_init__(self) -> None:
+        checked = {}
         for name, tried in self.values.items():
-            if name not in _FIELDS:
-                raise GramLoopError(f"a replay has no setting {name!r}; it has {', '.join(_FIELDS)}")
+            field = _field(name)
             if isinstance(tried, str) or not isinstance(tried, Sequence) or not tried:
                 raise GramLoopError(
                     f"the values of {name} to try are a list with at least one, not {tried!r}"
                 )
-        object.__setattr__(self, "values", {name: tuple(tried) for name, tried in self.values.items()})
+            checked[name] = tuple(field.check(name, each) for each in tried)
+        object.__setattr__(self, "values", checked)
 
     @classmethod
     def default(
-        cls, depth: int, longest: int = LONGEST, taps: Sequence[int] = (), **values: Sequence[Any]
+        cls, depth: int, longest: int = LONGEST, taps: Sequence[int] = (), **values: Sequence[object]
     ) -> Space:
         """All windows up to a length, one replay, three strengths; ``values`` take the place of these.
 
         For a head on several ``taps``: two strengths, each shown to all of them or to the next one only.
         """
-        usual: dict[str, Sequence[Any]] = {"window": windows(depth, longest), "replays": (1,)}
+        usual: dict[str, Sequence[object]] = {"window": windows(depth, longest), "replays": (1,)}
         if len(taps) > 1:
             usual |= {"strength": TAPPED_STRENGTHS, "until": (None, TAP)}
         else:
@@ -69,9 +70,11 @@ class Space:
         for combination in itertools.product(*self.values.values()):
             try:
                 settings = dict(zip(names, combination, strict=True))
-                if settings.get("until") == TAP:
-                    settings["until"] = _next_tap(settings.get("window"), taps, depth)
-                config = plain(ReplayConfig(**settings), depth)
+                at_tap = settings.get("until") == TAP
+                config = ReplayConfig.from_json({**settings, "until": None} if at_tap else settings)
+                if at_tap:
+                    config = replace(config, until=_next_tap(config.window, taps, depth))
+                config = plain(config, depth)
             except GramLoopError as error:
                 refusal = refusal or error
                 continue
@@ -119,17 +122,17 @@ def _next_tap(window: Window | None, taps: Sequence[int], depth: int) -> int:
 def plain(config: ReplayConfig, depth: int) -> ReplayConfig:
     """The same replay on this depth with its window spelled out, and without settings that have no effect."""
     place = route(config, depth)
-    settings: dict[str, Any] = {"window": (place.start, place.end)}
+    settings: ReplaySettings = {"window": (place.start, place.end)}
     if place.until == place.last:
         settings["until"] = None
     if config.gate == "none":
-        settings["strength"] = _FIELDS["strength"].default
-    if config.measures_drift:
-        settings["gate_at"] = "final" if place.probe == place.last else place.probe
-        if place.probe == place.end != place.last:
-            settings["gate_at"] = "end"
+        settings["strength"] = ReplayConfig.strength
+    if not config.measures_drift:
+        settings |= {"gate_at": ReplayConfig.gate_at, "trust": None, "eps": ReplayConfig.eps}
+    elif place.probe == place.last:
+        settings["gate_at"] = "final"
     else:
-        settings |= {name: _FIELDS[name].default for name in _OF_THE_PROBE if name in _FIELDS}
+        settings["gate_at"] = "end" if place.probe == place.end else place.probe
     return replace(config, **settings)
 
 
@@ -138,44 +141,20 @@ def multiplier(config: ReplayConfig, depth: int) -> float:
     return (depth + extra_blocks(config, depth)) / depth
 
 
-def read_values(texts: Iterable[str]) -> dict[str, tuple[Any, ...]]:
+def read_values(texts: Iterable[str]) -> dict[str, tuple[object, ...]]:
     """Lists of values as written on a command line: ``strength=0.2,1``, ``window=3-3,2-4``, ``gate=gram``."""
-    found: dict[str, tuple[Any, ...]] = {}
+    found = {}
     for text in texts:
-        name, equals, rest = text.partition("=")
-        name = name.strip().replace("-", "_")
-        if not equals or name not in _FIELDS:
-            raise GramLoopError(
-                f"{text!r} is no list of values; write one of {', '.join(_FIELDS)} as NAME=V,V,…"
-            )
-        found[name] = tuple(_value(name, part.strip()) for part in rest.split(","))
+        name, values = split_setting(text)
+        found[name] = tuple(_value(name, part.strip()) for part in values.split(","))
     return found
 
 
-def _value(name: str, text: str) -> Any:
-    if name == "window":
-        ends = text.split("-")
-        if len(ends) != 2 or not all(end.isdecimal() for end in ends):
-            raise GramLoopError(f"{text!r} is no window; write the first and the last block, such as 3-4")
-        return int(ends[0]), int(ends[1])
-    if text.lower() == "none" and _FIELDS[name].default is None:
-        return None
-    if name == "adaptive":
-        return _rule(text)
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
+def _value(name: str, text: str) -> object:
+    value = _field(name).parse(name, text)
+    # 1 is not 1.0 in a plan's hash: a search that was begun with it goes on
+    return int(value) if isinstance(value, float) and text.isdecimal() else value
 
 
-def _rule(text: str) -> Adaptive:
-    signal, *ends = text.split(":")
-    try:
-        off, full = (float(end) for end in ends)
-    except ValueError:
-        raise GramLoopError(
-            f"{text!r} is no rule for single images; write SIGNAL:OFF:FULL, such as step:0.2:0.4, or none"
-        ) from None
-    return Adaptive(cast(Any, signal), off, full)
+def _field(name: str) -> Field:
+    return _UNTIL if name == "until" else field_of(name)

@@ -12,7 +12,7 @@ from typing import Any
 
 from gramloop import __version__
 from gramloop.core.config import ReplayConfig
-from gramloop.core.settings import write_replay
+from gramloop.core.settings import describe_replay, write_replay
 from gramloop.data.records import DataSet
 from gramloop.io.lock import locked
 from gramloop.tune.search.journal import Journal, plan_hash, read_search_plan
@@ -43,7 +43,7 @@ class Tuning:
     @property
     def sentence(self) -> str:
         """The verdict in words."""
-        leader = describe(self.outcome.leader.config)
+        leader = describe_replay(self.outcome.leader.config)
         judged = "; ".join(_part_in_words(part) for part in self.outcome.parts)
         if self.outcome.chosen:
             return f"Chosen: {leader}. On images that the search has not seen: {judged}."
@@ -141,29 +141,10 @@ def run(
     return tuning
 
 
-def describe(config: ReplayConfig) -> str:
-    """A replay in a few words."""
-    start, end = config.window or (0, 0)
-    blocks = f"block {start}" if start == end else f"blocks {start} to {end}"
-    often = {1: "once", 2: "twice"}.get(config.replays, f"{config.replays} times")
-    words = [f"{blocks} {often}", f"{config.gate} gate"]
-    usual = ReplayConfig().as_json()
-    for name, value in config.as_json().items():
-        if name not in ("window", "replays", "gate") and value != usual.get(name):
-            words.append(f"{name} {_plainly(value)}")
-    return ", ".join(words)
-
-
 def counted(part: JudgedPart) -> str:
     """A part with its number of families, such as "3 searched families"."""
     name = part.name.replace("families", "family") if part.families == 1 else part.name
     return f"{part.families} {name}"
-
-
-def _plainly(value: Any) -> str:
-    if isinstance(value, dict):
-        return " ".join(f"{name} {each}" for name, each in value.items())
-    return str(value)
 
 
 def _part_in_words(part: JudgedPart) -> str:
