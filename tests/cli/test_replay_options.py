@@ -7,6 +7,7 @@ import json
 import tempfile
 from collections.abc import Callable
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,17 @@ JSON_VALUES = (
     SCALARS | st.lists(SCALARS | WHOLE, max_size=3) | RULES | st.dictionaries(WORDS, SCALARS, max_size=2)
 )
 ODD = st.sampled_from(
-    [object(), b"gram", 1j, np.array([1, 2]), np.bool_(True), np.float64("nan"), 10**5000, {1, 2}]
+    [
+        object(),
+        b"gram",
+        1j,
+        np.array([1, 2]),
+        np.bool_(True),
+        np.float64("nan"),
+        10**5000,
+        Fraction(10**400),
+        {1, 2},
+    ]
 )
 
 
