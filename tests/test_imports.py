@@ -16,7 +16,10 @@ import pytest
 
 import gramloop
 
-SURFACE = ["gramloop", *(f"gramloop.{room}" for room in ["data", "metrics", "models", "shifts", "tune"])]
+SURFACE = [
+    "gramloop",
+    *(f"gramloop.{room}" for room in ["data", "metrics", "models", "shifts", "tasks", "tune"]),
+]
 PACKAGE = Path(gramloop.__file__).parent
 ORDER = [
     "errors",

@@ -1,1 +1,21 @@
 """Image in, prediction out."""
+
+from typing import TYPE_CHECKING
+
+from gramloop.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from gramloop.tasks.dense_detect import DenseDetector
+    from gramloop.tasks.detect import DetectConfig, Detector, load_detector
+    from gramloop.tasks.images import Normalisation, read_image, to_tensor
+    from gramloop.tasks.prediction import Detection, Pair, Prediction, Segmentation
+    from gramloop.tasks.predictor import Predictor, ViTPredictor
+    from gramloop.tasks.segment import SegmentConfig, Segmenter, load_segmenter
+else:
+    __getattr__, __dir__ = lazy_names(__name__)
+
+__all__ = [
+    "DenseDetector", "DetectConfig", "Detection", "Detector", "Normalisation", "Pair", "Prediction",
+    "Predictor", "SegmentConfig", "Segmentation", "Segmenter", "ViTPredictor", "load_detector",
+    "load_segmenter", "read_image", "to_tensor",
+]  # fmt: skip
