@@ -68,7 +68,7 @@ def measure(task: str, scratch: Path, images: int, rounds: int) -> None:
     )
     session, store, unit = Session(plan), begin(scratch / task, plan), plan.units[0]
     pixels = [record.image() for record in session.data(unit.condition)]
-    predict, replay = session.loaded.predictor.predict, plan.methods[1].replay
+    predict, replay = session.predictor.predict, plan.methods[1].replay
 
     def paired() -> None:
         for image in pixels:

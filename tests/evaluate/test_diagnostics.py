@@ -61,7 +61,7 @@ def test_companions_that_are_there_already_are_taken():
 
 def direct_trace(session: Session, image: np.ndarray, replay: ReplayConfig):
     """What an attached replay measures in the image as the model is shown it."""
-    predictor = session.loaded.predictor
+    predictor = session.predictor
     with (
         deterministic(1),
         torch.no_grad(),
@@ -101,7 +101,7 @@ def test_kept_pictures_are_the_predictions(session: Session, table):
         assert [row["position"] for row in rows] == [0, 1, 2, 3]
         for row, record in zip(rows, records, strict=False):
             with deterministic(1):
-                found = session.loaded.predictor.predict(record.image(), method.replay, trace=True)
+                found = session.predictor.predict(record.image(), method.replay, trace=True)
             assert np.array_equal(picture_of(row), found.labels)
             maps = maps_of(row)
             if method.replay is None:
@@ -143,7 +143,7 @@ def test_detections_keep_maps_and_no_picture(model_folder, scene_folder):
     assert len(shown) == 3
     for row, record in zip(shown, session.data("fog/3"), strict=False):
         with deterministic(1):
-            found = session.loaded.predictor.predict(record.image(), plan.methods[2].replay, trace=True)
+            found = session.predictor.predict(record.image(), plan.methods[2].replay, trace=True)
         assert picture_of(row) is None
         check_close(maps_of(row).post_drift, found.trace.post_drift)
         assert row["post_drift"] == pytest.approx(found.trace.post_drift.mean(dtype=np.float64), rel=1e-6)

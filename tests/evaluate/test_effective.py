@@ -2,20 +2,21 @@
 
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from gramloop.cli import main
+from gramloop.data.records import Instances
 from gramloop.data.suites import DOMAINS
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.effective import check_use, effective
 from gramloop.evaluate.methods import parse_method
 from gramloop.evaluate.plan import DataSource, ModelSource, Plan
 from gramloop.evaluate.results import collect
-from gramloop.evaluate.rows import Rows, detection_row
+from gramloop.evaluate.rows import Rows, statistics_of
 from gramloop.evaluate.store import Facts, Store, begin
+from gramloop.tasks.prediction import Detection
 
 IMAGES = 10
 SHIFTED = Plan(
@@ -35,22 +36,17 @@ BOX = np.array([[10.0, 20.0, 30.0, 40.0]])  # left, top, width, height
 def written(folder: Path, plan: Plan, found: dict[str, int], keys: int = 6) -> Store:
     """Stored units in which a method finds the one thing of each of its first so many images exactly."""
     store = begin(folder, plan)
-    truth = SimpleNamespace(
-        boxes=BOX, categories=np.array([1]), areas=np.array([1200.0]), iscrowd=np.array([False])
+    truth = Instances(
+        np.array([0]), BOX, np.array([1]), np.array([1200.0]), np.array([False]), segmentations=(None,)
     )
     for unit in plan.units[:keys]:
         rows = Rows("detection")
         for position in range(unit.start, unit.stop):
             for method in plan.methods:
                 many = int(position < found[method.name])
-                prediction = SimpleNamespace(
-                    boxes=np.array([[10.0, 20.0, 40.0, 60.0]])[:many],
-                    scores=np.array([0.9])[:many],
-                    labels=np.array([1])[:many],
-                    blocks=40,
-                    trace=None,
-                )
-                rows.add(position, position, method.name, prediction, detection_row(prediction, truth))
+                box = np.array([[10.0, 20.0, 40.0, 60.0]])
+                prediction = Detection(box[:many], np.array([0.9])[:many], np.array([1])[:many], blocks=40)
+                rows.add(position, position, method.name, prediction, statistics_of(prediction, truth, 1))
         store.write(unit, rows.table(), [], Facts(1.0, {}, 40, 1, "cpu", "here"))
     return store
 

@@ -34,7 +34,7 @@ def test_stored_counts_are_those_of_separate_predictions(session: Session):
     for method in session.plan.methods:
         stored = counts_of([finished.table], method.name)
         with deterministic(1):
-            alone = [session.loaded.predictor.predict(record.image(), method.replay) for record in records]
+            alone = [session.predictor.predict(record.image(), method.replay) for record in records]
         direct = [
             count(one.labels, record.labels(), 15).stacked()
             for one, record in zip(alone, records, strict=True)
@@ -72,7 +72,7 @@ def test_stored_boxes_are_those_of_separate_predictions(model_folder: Path, scen
     for method in session.plan.methods:
         truth, found = boxes_of([table], method.name, list(session.plan.categories))
         with deterministic(1):
-            alone = [session.loaded.predictor.predict(record.image(), method.replay) for record in records]
+            alone = [session.predictor.predict(record.image(), method.replay) for record in records]
         assert np.array_equal(found.scores, np.concatenate([one.scores for one in alone]))
         assert np.array_equal(found.labels, np.concatenate([one.labels for one in alone]))
         assert len(found.scores) > len(records)
@@ -94,8 +94,10 @@ def test_a_run_leaves_the_model_and_torch_as_they_were(session: Session):
     session.run(session.plan.units[0])
     assert not torch.are_deterministic_algorithms_enabled()
     assert torch.get_num_threads() == threads
-    assert all("forward" not in vars(block) and not block._forward_hooks for block in session.loaded.blocks)
-    assert not session.loaded.predictor.model.training
+    assert all(
+        "forward" not in vars(block) and not block._forward_hooks for block in session.predictor.blocks
+    )
+    assert not session.predictor.model.training
 
 
 def test_a_stop_is_heard_between_images(session: Session):
@@ -144,7 +146,7 @@ def test_memory_that_does_not_suffice_names_the_image(session: Session, monkeypa
     def too_large(*args: object, **kwargs: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(session.loaded.predictor.model.backbone, "forward", too_large)
+    monkeypatch.setattr(session.predictor.model.backbone, "forward", too_large)
     with pytest.raises(GramLoopError, match=r"00000000\.png does not fit into memory"):
         session.run(session.plan.units[0])
 

@@ -9,7 +9,6 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -17,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gramloop.data.records import Instances
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.methods import parse_method
 from gramloop.evaluate.plan import DataSource, ModelSource, Plan
@@ -25,10 +25,9 @@ from gramloop.evaluate.rows import (
     Rows,
     boxes_of,
     counts_of,
-    detection_row,
     maps_of,
     picture_of,
-    segmentation_row,
+    statistics_of,
 )
 from gramloop.evaluate.store import (
     Facts,
@@ -39,8 +38,7 @@ from gramloop.evaluate.store import (
     begin,
 )
 from gramloop.io.atomic import TEMPORARY
-from gramloop.metrics.miou import Counts
-from gramloop.tasks.prediction import ReplayMaps
+from gramloop.tasks.prediction import Detection, ReplayMaps, Segmentation
 
 PLAN = Plan(
     suite="scenes-c",
@@ -57,8 +55,8 @@ FACTS = Facts(1.5, {"baseline+gramloop": 1.0}, 87, 10**8, "cpu", "here")
 LOST = Failure(3, "scene 3", "cannot decode the image 3.png")
 
 
-def statistics(seed: int) -> Counts:
-    return Counts(*np.random.default_rng(seed).integers(0, 2**40, (3, 3)))
+def statistics(seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 2**40, (3, 3))
 
 
 def rows(lost: set[int]) -> Rows:
@@ -71,8 +69,14 @@ def rows(lost: set[int]) -> Rows:
         if position not in lost:
             for number, method in enumerate(PLAN.methods):
                 shown = trace if number else None
-                prediction = SimpleNamespace(blocks=12 + number, trace=shown, labels=labels + position)
-                row = segmentation_row(statistics(10 * position + number))
+                prediction = Segmentation(labels + position, blocks=12 + number, trace=shown)
+                row = dict(
+                    zip(
+                        ("intersection", "prediction", "label"),
+                        statistics(10 * position + number),
+                        strict=True,
+                    )
+                )
                 found.add(position, f"scene {position}", method.name, prediction, row)
     return found
 
@@ -91,7 +95,7 @@ def test_what_is_written_comes_back(store: Store):
     assert found.facts == FACTS
     counts = counts_of([found.table], "gramloop")
     assert counts.dtype == np.int64
-    assert np.array_equal(counts, np.stack([statistics(21).stacked(), statistics(41).stacked()]))
+    assert np.array_equal(counts, np.stack([statistics(21), statistics(41)]))
     assert found.table["drift"].to_pylist() == [[], [0.5, 0.5], [], [0.5, 0.5]]
     assert found.table["gate"].to_pylist()[1] == [0.25, 0.25]
     assert found.table["post_drift"].to_pylist() == [None, 0.25, None, 0.25]
@@ -109,24 +113,22 @@ def test_boxes_come_back_to_the_bit(tmp_path: Path):
     rng = np.random.default_rng(0)
     found, made = Rows("detection"), {}
     for position, (many, truths) in enumerate([(1500, 3), (0, 2), (7, 0)]):
-        truth = SimpleNamespace(
+        truth = Instances(
+            ids=np.arange(truths),
             boxes=rng.random((truths, 4)) * 99,
             categories=rng.integers(0, 3, truths),
             areas=rng.random(truths) * 99,
             iscrowd=rng.random(truths) < 0.5,
+            segmentations=(None,) * truths,
         )
         corners = rng.random((many, 4)).astype(np.float32)
         corners[:, 2:] += corners[:, :2]
-        prediction = SimpleNamespace(
-            boxes=corners,
-            scores=rng.random(many).astype(np.float32),
-            labels=rng.integers(0, 3, many),
-            blocks=12,
-            trace=None,
+        prediction = Detection(
+            corners, rng.random(many).astype(np.float32), rng.integers(0, 3, many), blocks=12
         )
         made[position] = (prediction, truth)
         for method in plan.methods:
-            found.add(position, position, method.name, prediction, detection_row(prediction, truth))
+            found.add(position, position, method.name, prediction, statistics_of(prediction, truth, 3))
     store = begin(tmp_path / "out", plan)
     store.write(plan.units[0], found.table(), [], FACTS)
     stored = store.read(plan.units[0])
@@ -274,3 +276,9 @@ def test_a_full_disk_costs_nothing_that_was_there(store: Store):
     assert "is kept" in sentence
     assert store.path(UNIT).read_bytes() == before
     assert not list(store.folder.rglob(f"{TEMPORARY}*"))
+
+
+def test_a_prediction_is_stored_beside_the_truth_of_its_task_alone():
+    objects = Instances.from_annotations([])
+    with pytest.raises(GramLoopError, match="a Segmentation cannot be compared with Instances"):
+        statistics_of(Segmentation(np.zeros((2, 2), np.int32)), objects, 3)

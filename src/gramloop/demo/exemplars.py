@@ -13,8 +13,9 @@ from gramloop.evaluate.methods import BASELINE, GRAMLOOP
 from gramloop.evaluate.plan import condition_of
 from gramloop.evaluate.rows import counts_of
 from gramloop.evaluate.session import deterministic
-from gramloop.evaluate.sources import load_predictor, open_condition, open_planned
+from gramloop.evaluate.sources import open_condition, open_planned
 from gramloop.evaluate.store import Store
+from gramloop.tasks.loading import detector_of, segmenter_of
 from gramloop.tasks.prediction import Detection, Pair, Segmentation
 
 
@@ -38,18 +39,21 @@ def exemplars(experiment: Experiment) -> list[Exemplar]:
     places = sorted(gains, key=lambda place: gains[place])
     chosen = {"largest gain": places[-1], "median": places[len(places) // 2], "largest loss": places[0]}
     opened = open_planned(part.plan)
-    segmenter, detector = (
-        load_predictor(each.plan.task, each.plan.model).predictor for each in experiment.parts[:2]
-    )
+    model, other = part.plan.model, experiment.detection.plan.model
+    segmenter = segmenter_of(model.files, model.sizes, model.device)
+    detector = detector_of(other.files, other.sizes, other.device)
     found = []
     for kind, (key, position) in chosen.items():
         image = open_condition(part.plan, opened, key)[position].image()
         with deterministic(part.plan.model.threads):  # to the bit what was stored
-            pairs = [
-                predictor.predict(image, part.replay, paired=True) for predictor in (segmenter, detector)
-            ]
+            segmentation = segmenter.predict(image, part.replay, paired=True)
+            detection = detector.predict(image, part.replay, paired=True)
         condition, truth = condition_of(key), scene(position, image.shape[0], SPLIT)
-        found.append(Exemplar(kind, condition.display_name, gains[key, position], truth, image, *pairs))
+        found.append(
+            Exemplar(
+                kind, condition.display_name, gains[key, position], truth, image, segmentation, detection
+            )
+        )
     return found
 
 

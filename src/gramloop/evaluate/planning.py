@@ -15,14 +15,15 @@ from gramloop.evaluate.methods import Method, check_methods, parse_method, with_
 from gramloop.evaluate.plan import PICTURES, DataSource, ModelSource, Plan
 from gramloop.evaluate.sources import (
     CLEAN,
-    Loaded,
     check_categories,
     checksums,
-    load_predictor,
     open_data,
     versions,
 )
 from gramloop.evaluate.trajectories import with_companions
+from gramloop.tasks.loading import load_predictor
+from gramloop.tasks.prediction import Prediction
+from gramloop.tasks.predictor import Predictor, check_replay
 
 SHARD = 50  # images per unit: minutes of a large model, and small enough to lose
 
@@ -59,8 +60,8 @@ def make_plan(request: Request) -> Plan:
     return plan_and_model(request)[0]
 
 
-def plan_and_model(request: Request) -> tuple[Plan, Loaded]:
-    """The plan of `make_plan`, and the model that had to be loaded for it."""
+def plan_and_model(request: Request) -> tuple[Plan, Predictor[Prediction]]:
+    """The plan of `make_plan`, and the predictor without weights that told what there is to know."""
     methods = [parse_method(text) for text in request.methods]
     if request.replay is not None:
         methods = with_replay_file(methods, request.replay)
@@ -70,8 +71,12 @@ def plan_and_model(request: Request) -> tuple[Plan, Loaded]:
         kind, request.files, checksums(request.files), 0, dict(request.sizes), request.device, request.threads
     )
     opened = _open(request)
-    loaded = load_predictor(request.task, model)
-    chosen: list[Method] = [method.with_window(loaded.depth) for method in methods]
+    predictor = load_predictor(request.task, request.files, request.sizes, device="meta")
+    depth = len(predictor.blocks)
+    for method in methods:
+        if method.replay is not None:
+            check_replay(predictor, method.replay)
+    chosen: list[Method] = [method.with_window(depth) for method in methods]
     if request.diagnostics:
         chosen = with_companions(chosen)
     counts: dict[str, int] = {}
@@ -84,7 +89,7 @@ def plan_and_model(request: Request) -> tuple[Plan, Loaded]:
         if data.task != request.task:
             raise GramLoopError(f"{data.root} is annotated for {data.task}, not for {request.task}")
         if not categories:
-            check_categories(loaded, data)
+            check_categories(predictor, data)
             categories = dict(data.categories)
         counts[condition.key] = min(len(data), request.images or len(data))
     plan = Plan(
@@ -95,12 +100,12 @@ def plan_and_model(request: Request) -> tuple[Plan, Loaded]:
         shards=request.shards or max(1, -(-max(counts.values()) // SHARD)),
         categories=categories,
         data=replace(request.data, fingerprints=fingerprints),
-        model=replace(model, depth=loaded.depth),
+        model=replace(model, depth=depth),
         versions=versions(),
         diagnostics=request.diagnostics,
         pictures=request.pictures,
     )
-    return plan, loaded
+    return plan, predictor
 
 
 def _open(request: Request) -> OpenSuite:

@@ -17,11 +17,15 @@ import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
-from gramloop.data.records import Task
+from gramloop.data.labelled import PixelLabels, Truth
+from gramloop.data.records import ImageId, Instances, Task
+from gramloop.errors import GramLoopError
 from gramloop.metrics.boxes import FoundBoxes, TrueBoxes
-from gramloop.metrics.miou import Counts
+from gramloop.metrics.miou import count
 from gramloop.tasks.outputs import labels_png
+from gramloop.tasks.prediction import Detection, Prediction, ReplayMaps, Segmentation
 
+Statistics = Mapping[str, NDArray[np.generic]]  # by column
 LONGEST = 64  # cells along the long side of a kept map
 _COMMON = {"position": pa.int32(), "image_id": pa.string(), "method": pa.string(), "blocks": pa.int32()}
 _DIAGNOSTICS = {
@@ -81,13 +85,13 @@ class Rows:
     task: Task
     diagnostics: bool = False
     pictures: int = 0
-    rows: list[dict[str, Any]] = field(default_factory=list)
+    rows: list[dict[str, object]] = field(default_factory=list)
 
     def add(
-        self, position: int, image_id: Any, method: str, found: Any, statistics: Mapping[str, Any]
+        self, position: int, image_id: ImageId, method: str, found: Prediction, statistics: Statistics
     ) -> None:
         """One image under one method; ``found`` is its prediction, for blocks and the replay's maps."""
-        row: dict[str, Any] = {
+        row: dict[str, object] = {
             "position": position,
             "image_id": str(image_id),
             "method": method,
@@ -101,7 +105,7 @@ class Rows:
         if self.diagnostics and found.trace is not None:
             row.update(_means(found.trace))
         if position < self.pictures:
-            if self.task == "semantic":
+            if isinstance(found, Segmentation):
                 row["picture"] = labels_png(found.labels)
             if found.trace is not None:
                 row.update(_kept(found.trace))
@@ -112,8 +116,8 @@ class Rows:
         return pa.Table.from_pylist(self.rows, schema=SCHEMAS[self.task])
 
 
-def _means(trace: Any) -> dict[str, Any]:
-    def mean(maps: NDArray[np.float32]) -> Any:  # (..., h, w)
+def _means(trace: ReplayMaps) -> dict[str, object]:
+    def mean(maps: NDArray[np.float32]) -> object:  # (..., h, w)
         return maps.mean(axis=(-2, -1), dtype=np.float64).astype(np.float32)
 
     after = trace.post_drift
@@ -124,9 +128,12 @@ def _means(trace: Any) -> dict[str, Any]:
     }
 
 
-def _kept(trace: Any) -> dict[str, Any]:
+def _kept(trace: ReplayMaps) -> dict[str, object]:
+    from gramloop.tasks.maps import per_patch
+
     after = np.full_like(trace.gate[-1], np.nan) if trace.post_drift is None else trace.post_drift
-    maps = _shrunk(np.stack([trace.drift[0], trace.drift[-1], trace.gate[-1], after]), trace.cell)
+    kept = np.stack([trace.drift[0], trace.drift[-1], trace.gate[-1], after])
+    maps = per_patch(kept, trace.cell, LONGEST)
     scales = np.array([_scale(each) for each in maps], dtype=np.float32)
     return {
         "map_size": maps.shape[1:],
@@ -139,20 +146,6 @@ def _scale(values: NDArray[np.float32]) -> float:
     """What float16 is to see as 1; nan where there is no map."""
     finite = values[np.isfinite(values)]
     return float(finite.max() or 1.0) if finite.size else np.nan
-
-
-def _shrunk(maps: NDArray[np.float32], cell: int) -> NDArray[np.float32]:  # (n, H, W)
-    """Means over patches of ``cell`` entries a side, or over larger cells where there are too many."""
-    from torch import from_numpy
-    from torch.nn.functional import adaptive_avg_pool2d
-
-    patches = [max(1, round(side / cell)) for side in maps.shape[1:]]
-    share = min(1.0, LONGEST / max(patches))
-    rows, columns = (max(1, round(count * share)) for count in patches)
-    small: NDArray[np.float32] = (
-        adaptive_avg_pool2d(from_numpy(maps).double(), (rows, columns)).float().numpy()
-    )
-    return small
 
 
 def first_rows(tables: Sequence[Any], method: str, count: int) -> list[dict[str, Any]]:
@@ -181,22 +174,22 @@ def maps_of(row: Mapping[str, Any]) -> KeptMaps | None:
     return KeptMaps(maps[0], maps[1], maps[2], None if np.isnan(scales[3]) else maps[3])
 
 
-def segmentation_row(counts: Counts) -> dict[str, Any]:
-    """The statistics of one predicted label map."""
-    return {"intersection": counts.intersection, "prediction": counts.prediction, "label": counts.label}
-
-
-def detection_row(found: Any, truth: Any) -> dict[str, Any]:
-    """The statistics of one image's boxes: a ``Detection`` and the ``Instances`` of its record."""
-    return {
-        "boxes": found.boxes.astype(np.float32).ravel(),
-        "scores": found.scores.astype(np.float32),
-        "labels": found.labels.astype(np.int32),
-        "truth_boxes": truth.boxes.ravel(),
-        "truth_labels": truth.categories.astype(np.int32),
-        "truth_areas": truth.areas,
-        "truth_crowd": truth.iscrowd,
-    }
+def statistics_of(found: Prediction, truth: Truth, classes: int) -> Statistics:
+    """What is stored of one image's prediction beside its truth: the columns of its task."""
+    if isinstance(found, Segmentation) and isinstance(truth, PixelLabels):
+        counts = count(found.labels, truth.indices, classes, truth.ignored)
+        return {"intersection": counts.intersection, "prediction": counts.prediction, "label": counts.label}
+    if isinstance(found, Detection) and isinstance(truth, Instances):
+        return {
+            "boxes": found.boxes.astype(np.float32).ravel(),
+            "scores": found.scores.astype(np.float32),
+            "labels": found.labels.astype(np.int32),
+            "truth_boxes": truth.boxes.ravel(),
+            "truth_labels": truth.categories.astype(np.int32),
+            "truth_areas": truth.areas,
+            "truth_crowd": truth.iscrowd,
+        }
+    raise GramLoopError(f"a {type(found).__name__} cannot be compared with {type(truth).__name__}")
 
 
 def counts_of(tables: Sequence[Any], method: str) -> NDArray[np.int64]:  # → (images, 3, classes)

@@ -16,20 +16,21 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from gramloop.core.cost import counting
+from gramloop.data.labelled import LabelledImage, read_labelled
 from gramloop.data.records import DataSet, Image8, Record, Task
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.memory import peak_memory, reset_peak
 from gramloop.evaluate.methods import Method
 from gramloop.evaluate.plan import Plan, Unit
-from gramloop.evaluate.rows import Failure, Rows, detection_row, segmentation_row
-from gramloop.evaluate.sources import Loaded, check_categories, load_predictor, open_condition, open_planned
+from gramloop.evaluate.rows import Failure, Rows, statistics_of
+from gramloop.evaluate.sources import check_categories, open_condition, open_planned
 from gramloop.evaluate.store import Facts
-from gramloop.metrics.miou import count
+from gramloop.tasks.loading import load_predictor
+from gramloop.tasks.prediction import P
+from gramloop.tasks.predictor import Predictor
 
 AHEAD = 4  # images waiting for the model
 
@@ -47,22 +48,13 @@ class Finished:
     facts: Facts
 
 
-@dataclass(frozen=True)
-class _Prepared:
-    """An image with its truth: a label map (H, W), or the instances of its record."""
-
-    image: Image8
-    truth: Any
-    ignored: int
-
-
 class Session:
     """A plan with its model loaded and its data opened, ready to run units one after the other."""
 
     def __init__(self, plan: Plan, device: torch.device | str | None = None) -> None:
         self.plan = plan
         self.device = torch.device(device or plan.model.device)
-        self.loaded: Loaded = load_predictor(plan.task, plan.model, self.device)
+        self.predictor = load_predictor(plan.task, plan.model.files, plan.model.sizes, self.device)
         self.opened = open_planned(plan)
         self._data: tuple[str, DataSet] | None = None
 
@@ -70,7 +62,7 @@ class Session:
         """The set of one condition; the latest is kept, since units come condition by condition."""
         if self._data is None or self._data[0] != key:
             data = open_condition(self.plan, self.opened, key)
-            check_categories(self.loaded, data)
+            check_categories(self.predictor, data)
             self._data = (key, data)
         return self._data[1]
 
@@ -86,15 +78,15 @@ class Session:
         records = self.data(unit.condition)[unit.start : unit.stop]
         rows = Rows(self.plan.task, self.plan.diagnostics, self.plan.pictures)
         failures, spent = [], defaultdict[str, float](float)
-        with deterministic(self.plan.model.threads), counting(self.loaded.blocks) as counter:
-            for position, prepared in _prepared(records, unit.start, self.plan.task):
+        with deterministic(self.plan.model.threads), counting(self.predictor.blocks) as counter:
+            for position, shown in _read_ahead(records, unit.start, self.plan.task):
                 if stopped():
                     raise Stopped
                 record = records[position - unit.start]
-                if isinstance(prepared, _Prepared):
-                    self._predict(rows, position, record, prepared, spent)
+                if isinstance(shown, str):
+                    failures.append(Failure(position, str(record.image_id), shown))
                 else:
-                    failures.append(Failure(position, str(record.image_id), prepared))
+                    self._predict(rows, position, record, shown, spent)
                 on_image()
         facts = Facts(
             time.perf_counter() - began,
@@ -107,24 +99,19 @@ class Session:
         return Finished(rows.table(), tuple(failures), facts)
 
     def _predict(
-        self, rows: Rows, position: int, record: Record, prepared: _Prepared, spent: dict[str, float]
+        self, rows: Rows, position: int, record: Record, shown: LabelledImage, spent: dict[str, float]
     ) -> None:
+        trace = wanted_trace(self.plan, position)
         try:
-            trace = wanted_trace(self.plan, position)
-            found = predict_all(self.loaded.predictor, prepared.image, self.plan.methods, trace, spent)
+            found = predict_all(self.predictor, shown.pixels, self.plan.methods, trace, spent)
         except (MemoryError, torch.OutOfMemoryError) as error:
             raise GramLoopError(
                 f"{record.path} does not fit into memory; try a smaller short side"
             ) from error
         for method in self.plan.methods:
             prediction = found[method.name]
-            rows.add(position, record.image_id, method.name, prediction, self._row(prediction, prepared))
-
-    def _row(self, prediction: Any, prepared: _Prepared) -> dict[str, Any]:
-        if self.plan.task == "detection":
-            return detection_row(prediction, prepared.truth)
-        classes = len(self.plan.categories)
-        return segmentation_row(count(prediction.labels, prepared.truth, classes, prepared.ignored))
+            statistics = statistics_of(prediction, shown.truth, len(self.plan.categories))
+            rows.add(position, record.image_id, method.name, prediction, statistics)
 
 
 def wanted_trace(plan: Plan, position: int) -> bool | None:
@@ -135,14 +122,14 @@ def wanted_trace(plan: Plan, position: int) -> bool | None:
 
 
 def predict_all(
-    predictor: Any,
-    image: NDArray[np.uint8],
+    predictor: Predictor[P],
+    image: Image8,
     methods: Sequence[Method],
     trace: bool | None = False,
     spent: dict[str, float] | None = None,
-) -> dict[str, Any]:
+) -> dict[str, P]:
     """The predictions of all methods for one image, by name; the baseline comes with the first replay."""
-    found: dict[str, Any] = {}
+    found: dict[str, P] = {}
     for together in calls(methods):
         began = time.perf_counter()
         last = together[-1]
@@ -166,34 +153,20 @@ def calls(methods: Sequence[Method]) -> list[tuple[Method, ...]]:
     return [(ordinary[0], replays[0]), *((method,) for method in replays[1:])]
 
 
-def _prepared(records: Sequence[Record], start: int, task: Task) -> Iterator[tuple[int, _Prepared | str]]:
+def _read_ahead(
+    records: Sequence[Record], start: int, task: Task
+) -> Iterator[tuple[int, LabelledImage | str]]:
     """Images in order, each made ready while those before are being worked on."""
     with ThreadPoolExecutor(1, "gramloop-images") as pool:
-        waiting: deque[Future[_Prepared | str]] = deque()
+        waiting: deque[Future[LabelledImage | str]] = deque()
         upcoming = iter(records)
         try:
             for position in range(start, start + len(records)):
                 while len(waiting) < AHEAD and (record := next(upcoming, None)) is not None:
-                    waiting.append(pool.submit(_prepare, record, task))
+                    waiting.append(pool.submit(read_labelled, record, task))
                 yield position, waiting.popleft().result()
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
-
-
-def _prepare(record: Record, task: Task) -> _Prepared | str:
-    """The image and its truth, or a sentence about what is wrong with them."""
-    try:
-        image = record.image()
-        if image.shape[:2] != (record.height, record.width):
-            return f"{record.path} is {image.shape[1]} x {image.shape[0]}, but was {record.width} x {record.height}"
-        if task == "detection":
-            return _Prepared(image, record.instances(), 0)
-        labels = record.labels()
-    except GramLoopError as error:
-        return str(error)
-    if labels.shape != image.shape[:2]:
-        return f"the labels of {record.path} are {labels.shape[1]} x {labels.shape[0]}, unlike the image"
-    return _Prepared(image, labels, 255 if record.classes is None else record.classes.ignored)
 
 
 @contextmanager

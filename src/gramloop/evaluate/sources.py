@@ -1,11 +1,10 @@
-"""From a plan's descriptions to the real things: an opened suite, and a predictor with its weights loaded."""
+"""The data of a plan, opened and compared with what was planned; and checksums of the model's files."""
 
 from __future__ import annotations
 
 import hashlib
 import platform
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -16,93 +15,29 @@ from gramloop.data.opening import OpenSuite, ReadOptions, open_suite
 from gramloop.data.records import DataSet, Task
 from gramloop.data.suites import Condition
 from gramloop.errors import GramLoopError
-from gramloop.evaluate.plan import DataSource, ModelSource, Plan, condition_of
+from gramloop.evaluate.plan import DataSource, Plan, condition_of
 from gramloop.shifts.seeds import RECIPE_VERSION
 
 if TYPE_CHECKING:
-    import torch
-    from torch import nn
+    from gramloop.tasks.prediction import Prediction
+    from gramloop.tasks.predictor import Predictor
 
-TINY_SHORT_SIDE = 192  # the size of the scenes that the embedded model was trained on
 SUGGESTION = "replay.json"  # may lie beside weights, and decides no prediction
 CLEAN = "clean"  # the fingerprint of the set that conditions are made from
 
 
-@dataclass(frozen=True)
-class Loaded:
-    """A predictor, its backbone's blocks, and the numbers that it gives to classes."""
-
-    predictor: Any  # predict(image, replay, paired, trace=…), as the predictors of gramloop.tasks
-    blocks: Sequence[nn.Module]
-    categories: frozenset[int]
-
-    @property
-    def depth(self) -> int:
-        """How many blocks the backbone has."""
-        return len(self.blocks)
-
-
-def load_predictor(task: Task, model: ModelSource, device: torch.device | str | None = None) -> Loaded:
-    """The model of a plan, frozen and in evaluation mode, on ``device`` or the first of the plan's kind."""
-    device = device or model.device
-    files = {name: Path(path) for name, path in model.files.items()}
-    if model.kind == "tiny":
-        return _load_tiny(task, files["folder"], model.sizes, device)
-    return _load_files(task, files, model.sizes, device)
-
-
-def _load_tiny(task: Task, folder: Path, sizes: Mapping[str, Any], device: torch.device | str) -> Loaded:
-    from gramloop.models.tiny import load_tiny
-
-    model = load_tiny(folder, device)
-    blocks = tuple(model.backbone.blocks)
-    if task == "detection":
-        from gramloop.tasks.dense_detect import DenseDetector
-
-        if sizes:
-            raise GramLoopError(
-                f"the embedded detector sees images in their own size; leave out {', '.join(sizes)}"
-            )
-        detector = DenseDetector(model.backbone, model.detect, model.segment.taps[-1])
-        return Loaded(detector, blocks, frozenset(range(1, len(model.things) + 1)))
-    from gramloop.tasks.segment import SegmentConfig, Segmenter
-
-    config = SegmentConfig(**{"mode": "whole", "short_side": TINY_SHORT_SIDE, **sizes})
-    return Loaded(Segmenter(model.segmentor(), config), blocks, frozenset(range(len(model.classes))))
-
-
-def _load_files(
-    task: Task, files: Mapping[str, Path], sizes: Mapping[str, Any], device: torch.device | str
-) -> Loaded:
-    if task == "detection":
-        from gramloop.tasks.detect import DetectConfig, load_detector
-
-        detector = load_detector(
-            files.get("backbone"), files["head"], config=DetectConfig(**sizes), device=device
-        )
-        known = frozenset(range(detector.model.head.config.classes))
-        return Loaded(detector, tuple(detector.model.backbone.blocks), known)
-    from gramloop.tasks.segment import SegmentConfig, load_segmenter
-
-    segmenter = load_segmenter(
-        files.get("backbone"), files["head"], config=SegmentConfig(**sizes), device=device
-    )
-    model = segmenter.model
-    return Loaded(segmenter, tuple(model.backbone.blocks), frozenset(range(model.classes)))
-
-
-def check_categories(loaded: Loaded, data: DataSet) -> None:
+def check_categories(predictor: Predictor[Prediction], data: DataSet) -> None:
     """Refuse a set with classes that the model has no number for."""
-    listed = set(data.categories)
-    if data.task == "semantic" and len(loaded.categories) != len(listed):
+    listed, known = set(data.categories), set(predictor.classes)
+    if data.task == "semantic" and len(known) != len(listed):
         raise GramLoopError(
-            f"the model tells {len(loaded.categories)} classes apart, but {data.root} lists {len(listed)}"
+            f"the model tells {len(known)} classes apart, but {data.root} lists {len(listed)}"
         )
-    if strangers := sorted(listed - loaded.categories):
+    if strangers := sorted(listed - known):
         name = data.categories[strangers[0]]
         raise GramLoopError(
             f"{data.root} lists the category {strangers[0]} ({name}), which the model does not know; "
-            f"it knows {min(loaded.categories)}..{max(loaded.categories)}"
+            f"it knows {min(known)}..{max(known)}"
         )
 
 

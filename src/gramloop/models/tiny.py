@@ -14,6 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from gramloop.core.config import ReplayConfig
+from gramloop.core.settings import read_replay
 from gramloop.errors import GramLoopError
 from gramloop.models.backbone import Backbone, load_backbone
 from gramloop.models.checkpoint import identity_plan, load, open_checkpoint
@@ -21,6 +23,8 @@ from gramloop.models.dense_detect import DenseBoxes, DenseDetectConfig, DenseDet
 from gramloop.models.linear import LinearHead, LinearSegmentor, load_linear_head
 
 WEIGHTS = Path(__file__).parent / "weights"
+TINY_SHORT_SIDE = 192  # the size of the scenes that the embedded model was trained on
+SUGGESTED = WEIGHTS / "replay.json"  # the replay that was found for it on other scenes
 _FILES = (
     "tiny.json",
     "backbone/config.json",
@@ -77,6 +81,11 @@ def normalise(images: Tensor) -> Tensor:
     pixels = images.permute(0, 3, 1, 2).float() / 255
     mean, deviation = (torch.tensor(v, device=images.device)[:, None, None] for v in (_MEAN, _DEVIATION))
     return (pixels - mean) / deviation
+
+
+def suggested_replay() -> ReplayConfig:
+    """The setting that was found on other scenes, as stored beside the weights."""
+    return read_replay(SUGGESTED)
 
 
 def load_tiny(folder: Path | str = WEIGHTS, device: torch.device | str = "cpu") -> TinyModel:

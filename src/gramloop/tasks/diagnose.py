@@ -20,6 +20,7 @@ from gramloop.core.cost import Cost, extra_blocks
 from gramloop.core.loop import Loop, attached
 from gramloop.errors import GramLoopError
 from gramloop.report.figures.diagnostic import Diagnosed
+from gramloop.tasks.maps import per_patch
 
 Map = NDArray[np.float32]
 
@@ -171,22 +172,12 @@ def diagnose_prediction(
     after = trace.post_drift
     return Diagnosis(
         config,
-        _cells(trace.drift, trace.cell),
-        _cells(trace.gate, trace.cell),
-        None if after is None else _cells(after[None], trace.cell)[0],
+        per_patch(trace.drift, trace.cell),
+        per_patch(trace.gate, trace.cell),
+        None if after is None else per_patch(after[None], trace.cell)[0],
         None,
         Cost(depth + extra_blocks(config, depth), depth),
     )
-
-
-def _cells(maps: Map, cell: int) -> Map:  # (K, H, W) → (K, h, w)
-    """One value per patch from maps of ``cell`` entries along the side of a patch."""
-    if cell == 1:
-        return maps
-    rows, columns = (max(1, round(side / cell)) for side in maps.shape[1:])
-    pooled = torch.nn.functional.adaptive_avg_pool2d(torch.from_numpy(maps).double(), (rows, columns))
-    small: Map = pooled.float().numpy()
-    return small
 
 
 def _ratio(part: float, whole: float) -> float | None:

@@ -26,8 +26,7 @@ SHORT_SIDE = 512  # enough patches to see something, and minutes less than the t
 def load_tiny_view(args: argparse.Namespace, settings: Settings) -> View:
     """The embedded model, or one in its format, with the replay that was found for it."""
     from gramloop.demo.experiment import default_replay
-    from gramloop.evaluate.sources import TINY_SHORT_SIDE
-    from gramloop.models.tiny import WEIGHTS, load_tiny
+    from gramloop.models.tiny import TINY_SHORT_SIDE, WEIGHTS, load_tiny
 
     embedded = args.model in (None, "tiny")
     model = load_tiny(WEIGHTS if embedded else args.model, device_of(args.device))

@@ -39,6 +39,18 @@ class CropMaps:
         return ReplayMaps(means["drift"], means["gate"], _only(means), patch)
 
 
+def per_patch(
+    maps: NDArray[np.float32], cell: int, longest: int | None = None
+) -> NDArray[np.float32]:  # (n, H, W) → (n, h, w)
+    """Means over patches of ``cell`` entries a side, or over larger cells where a side has more than ``longest``."""
+    patches = [max(1, round(side / cell)) for side in maps.shape[1:]]
+    share = 1.0 if longest is None else min(1.0, longest / max(patches))
+    rows, columns = (max(1, round(count * share)) for count in patches)
+    pooled = F.adaptive_avg_pool2d(torch.from_numpy(maps).double(), (rows, columns))
+    means: NDArray[np.float32] = pooled.float().numpy()
+    return means
+
+
 def trace_kinds(trace: Trace) -> dict[str, Tensor]:
     """The maps (B, K, h, w) of one view by kind; post_drift, where it was measured, has K = 1."""
     kinds = {"drift": trace.drift, "gate": trace.gate}

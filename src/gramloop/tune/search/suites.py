@@ -8,11 +8,12 @@ from functools import partial
 from typing import Any
 
 from gramloop.data.opening import OpenSuite
-from gramloop.data.records import Record, Task
-from gramloop.evaluate.plan import ModelSource, Plan
+from gramloop.data.records import Record
+from gramloop.evaluate.plan import Plan
 from gramloop.evaluate.planning import Request, plan_and_model
-from gramloop.evaluate.sources import load_predictor, open_condition, open_planned
-from gramloop.tune.search.subject import Subject, taps_of
+from gramloop.evaluate.sources import open_condition, open_planned
+from gramloop.tasks.loading import load_predictor
+from gramloop.tune.search.subject import Subject
 from gramloop.tune.search.worth import CLEAN
 
 SCENE_SPLIT = "tune"  # scenes that neither evaluate nor the demonstration shows
@@ -20,14 +21,16 @@ SCENE_SPLIT = "tune"  # scenes that neither evaluate nor the demonstration shows
 
 def suite_subject(request: Request) -> Subject:
     """The model and the data of a request, checked against each other as an evaluation would."""
-    plan, loaded = plan_and_model(replace(request, methods=("baseline",)))
+    plan, predictor = plan_and_model(replace(request, methods=("baseline",)))
     records = _Records(plan)
     return Subject(
         task=plan.task,
         depth=plan.model.depth,
         categories=tuple(plan.categories),
         images=records.ids(),
-        make_predictor=partial(_predictor, plan.task, plan.model),
+        make_predictor=partial(
+            load_predictor, plan.task, plan.model.files, plan.model.sizes, plan.model.device
+        ),
         open_records=records,
         about={
             "suite": plan.suite,
@@ -38,7 +41,7 @@ def suite_subject(request: Request) -> Subject:
             "versions": dict(plan.versions),
         },
         threads=plan.model.threads,
-        taps=taps_of(loaded.predictor),
+        taps=predictor.taps,
     )
 
 
@@ -70,7 +73,3 @@ class _Records:
         if self.opened is None:
             self.opened = open_planned(self.plan)
         return self.opened
-
-
-def _predictor(task: Task, model: ModelSource) -> Any:
-    return load_predictor(task, model).predictor
