@@ -13,7 +13,7 @@ import pytest
 from gramloop.cli import COMMANDS
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
 
 
 def test_the_readmes_python_runs_from_top_to_bottom(tmp_path: Path) -> None:
@@ -40,3 +40,16 @@ def test_links_and_pictures_exist(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text()):
         if "://" not in target:
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_files_that_are_named_exist(page: Path) -> None:
+    for name in re.findall(r"\b(?:benchmarks|docs|tests|tools)/[\w/]+\.\w+", page.read_text()):
+        assert (ROOT / name).exists(), f"{page.name} names {name}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_lines_are_wrapped(page: Path) -> None:
+    """Tables cannot be broken."""
+    long = [line for line in page.read_text().splitlines() if len(line) > 120 and not line.startswith("|")]
+    assert not long
