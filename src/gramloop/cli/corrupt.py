@@ -11,9 +11,6 @@ from typing import TYPE_CHECKING
 from gramloop.errors import GramLoopError
 
 if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.progress import Progress
-
     from gramloop.data.checks import Check
     from gramloop.data.opening import OpenSuite
 
@@ -81,23 +78,20 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _write(opened: OpenSuite, args: argparse.Namespace) -> int:
-    from rich.console import Console
-
     from gramloop.data.pool import write_suite
     from gramloop.io.pool import worker_count
+    from gramloop.io.progress import progress_bar
 
     assert opened.clean is not None
-    console = Console(stderr=True)
     start = time.perf_counter()
-    with _bar(console) as bar:
-        task = bar.add_task(opened.suite.name, total=len(opened) * len(opened.clean))
+    with progress_bar(opened.suite.name, len(opened) * len(opened.clean)) as advance:
         outcome = write_suite(
             opened,
             args.target,
             workers=args.workers,
-            on_chunk=lambda condition, images: bar.update(task, advance=images, description=condition.key),
+            on_chunk=lambda condition, images: advance(condition.key, images),
             on_finished=lambda condition: (
-                None if console.is_terminal else print(condition.key, file=sys.stderr)
+                None if sys.stderr.isatty() else print(condition.key, file=sys.stderr)
             ),
         )
     seconds = time.perf_counter() - start
@@ -112,10 +106,3 @@ def _write(opened: OpenSuite, args: argparse.Namespace) -> int:
     if outcome.failures:
         print(f"{len(outcome.failures)} images failed; put them right and run this again", file=sys.stderr)
     return 1 if outcome.failures else 0
-
-
-def _bar(console: Console) -> Progress:
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = TextColumn("{task.description:24}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)

@@ -11,10 +11,7 @@ from typing import TYPE_CHECKING
 from gramloop.errors import GramLoopError
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from gramloop.demo.experiment import Experiment
-    from gramloop.report.statistics import Gain
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,9 +33,10 @@ def run(args: argparse.Namespace) -> int:
     from gramloop.demo.exemplars import exemplars
     from gramloop.demo.experiment import QUICK, Size, prepare
     from gramloop.demo.pictures import draw
-    from gramloop.demo.reporting import REPLICATES
+    from gramloop.demo.reporting import REPLICATES, make_report
     from gramloop.demo.table import summary
     from gramloop.io.atomic import atomic_write, make_folder
+    from gramloop.io.progress import progress_bar
 
     size = QUICK if args.quick else Size()
     if args.scenes is not None:
@@ -48,8 +46,9 @@ def run(args: argparse.Namespace) -> int:
     make_folder(args.out)
     console, begin = Console(), time.perf_counter()
     experiment = prepare(args.out, size)
-    _evaluate(console, experiment, args.workers)
-    page, gains = _report(console, experiment, args.out / "report")
+    _evaluate(experiment, args.workers)
+    with progress_bar("report", None) as advance:
+        page, gains = make_report(experiment, args.out / "report", advance)
     table = summary(gains, experiment.segmentation.replay, REPLICATES)
     atomic_write(args.out / "demo.png", draw(exemplars(experiment)))
     atomic_write(args.out / "demo.md", table.markdown().encode())
@@ -65,30 +64,20 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _evaluate(console: Console, experiment: Experiment, workers: int | None) -> None:
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
+def _evaluate(experiment: Experiment, workers: int | None) -> None:
     from gramloop.demo.experiment import run as run_all
     from gramloop.evaluate.engines import Done
     from gramloop.evaluate.evaluation import Watcher
+    from gramloop.io.progress import progress_bar
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console) as progress:
-        total = sum(part.plan.images for part in experiment.parts)
-        task = progress.add_task("Unseen scenes, ordinary and replayed", total=total)
+    total = sum(part.plan.images for part in experiment.parts)
+    with progress_bar("unseen scenes, ordinary and replayed", total) as advance:
 
         class Bar(Watcher):
             def found(self, done: Done) -> None:
-                progress.advance(task, len(done.unit))
+                advance(steps=len(done.unit))
 
             def images(self, number: int) -> None:
-                progress.advance(task, number)
+                advance(steps=number)
 
         run_all(experiment, Bar(), workers)
-
-
-def _report(console: Console, experiment: Experiment, folder: Path) -> tuple[Path, list[Gain]]:
-    from gramloop.demo.reporting import make_report
-
-    with console.status("Report") as status:
-        return make_report(experiment, folder, lambda now: status.update(f"Report: {now}"))

@@ -66,6 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Diagnose every image; 2 if some could not be done."""
     from gramloop.io.atomic import make_folder
+    from gramloop.io.progress import tracked
     from gramloop.tasks.outputs import find_images
 
     shifts = _shifts(args.shift, args.severity)
@@ -74,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
     ]
     looked = _load(args)
     make_folder(args.out)
-    failures = sum(not _attempt(looked, file, shifts) for file in _with_bar(files))
+    failures = sum(not _attempt(looked, file, shifts) for file in tracked(files, "diagnosing", len(files)))
     if failures:
         print(f"{failures} of {len(files)} images could not be done", file=sys.stderr)
     return 2 if failures else 0
@@ -193,12 +194,3 @@ def _load(args: argparse.Namespace) -> Looked:
     if args.backbone is not None:
         return Looked(*load_backbone_view(args, settings))
     return Looked(*load_tiny_view(args, settings))
-
-
-def _with_bar(files: list[ImageFile]) -> Iterator[ImageFile]:
-    from rich.console import Console
-    from rich.progress import track
-
-    console = Console(stderr=True)
-    quiet = len(files) < 2 or not console.is_terminal
-    yield from track(files, "diagnosing", console=console, transient=True, disable=quiet)

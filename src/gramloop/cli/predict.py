@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -59,6 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Predict every image; 2 if some could not be done."""
     from gramloop.io.atomic import make_folder
+    from gramloop.io.progress import progress_bar
     from gramloop.tasks.outputs import find_images
 
     replay = None if args.no_replay else replay_of(args)
@@ -67,11 +67,11 @@ def run(args: argparse.Namespace) -> int:
     make_folder(args.out)
     start = time.perf_counter()
     failures = 0
-    with _progress(len(files)) as advance:
+    with progress_bar("predicting", len(files)) as advance:
         for file in files:
             advance(file.path.name, 0)
             failures += not _attempt(predict, file)
-            advance(file.path.name, 1)
+            advance(file.path.name)
     done = len(files) - failures
     print(f"{_count(done)} done in {time.perf_counter() - start:.1f} s, written to {args.out}")
     if failures:
@@ -218,17 +218,3 @@ def _image(pixels: np.ndarray) -> Any:
     from PIL import Image
 
     return Image.fromarray(pixels)
-
-
-@contextmanager
-def _progress(total: int) -> Iterator[Callable[[str, int], None]]:
-    """A bar on the terminal when there is more than one image."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    console = Console(stderr=True)
-    columns = TextColumn("{task.description:30.30}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    hidden = total < 2 or not console.is_terminal
-    with Progress(*columns, console=console, transient=True, disable=hidden) as bar:
-        task = bar.add_task("", total=total)
-        yield lambda name, steps: bar.update(task, advance=steps, description=name)

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from rich.progress import Progress
-
     from gramloop.report.document import Document
 
 
@@ -45,12 +43,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Write the report and print its verdicts."""
-    from gramloop.report.writing import check_folder
+    from gramloop.io.progress import progress_bar
+    from gramloop.report.writing import check_folder, report_files, write_report
 
     check_folder(args.out)
-    with _progress() as progress:
-        document = _document(args, progress)
-        page = _write(document, args.out, progress)
+    document = _document(args)
+    with progress_bar("writing", len(report_files(document))) as advance:
+        page = write_report(document, args.out, advance)
     for verdict in document.verdicts:
         print(f"{verdict.suite}, {verdict.method}: {verdict.words}. {verdict.sentence}")
     if document.warnings:
@@ -60,47 +59,18 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _document(args: argparse.Namespace, progress: Progress) -> Document:
+def _document(args: argparse.Namespace) -> Document:
+    from gramloop.io.progress import progress_bar
     from gramloop.report.assemble import make_document
     from gramloop.report.figures import draw_all
     from gramloop.report.load import count_conditions, gather
     from gramloop.report.statistics import count_resamplings, gains_of
 
-    step = _step(progress, "reading", count_conditions(args.results))
-    gathered = gather(args.results, step)
+    with progress_bar("reading", count_conditions(args.results)) as advance:
+        gathered = gather(args.results, advance)
     total = count_resamplings(gathered.runs) if args.bootstrap == "images" else None
-    gains = gains_of(gathered.runs, args.bootstrap, on_progress=_step(progress, "resampling", total))
-    drawn = draw_all(
-        gathered,
-        args.exemplar,
-        not args.no_pdf,
-        gains=gains,
-        on_progress=_step(progress, "drawing figures", None),
-    )
+    with progress_bar("resampling", total) as advance:
+        gains = gains_of(gathered.runs, args.bootstrap, on_progress=advance)
+    with progress_bar("drawing figures", None) as advance:
+        drawn = draw_all(gathered, args.exemplar, not args.no_pdf, gains=gains, on_progress=advance)
     return make_document(gathered, gains, drawn.pictures, drawn.remarks)
-
-
-def _write(document: Document, folder: Path, progress: Progress) -> Path:
-    from gramloop.report.writing import report_files, write_report
-
-    return write_report(document, folder, _step(progress, "writing", len(report_files(document))))
-
-
-def _progress() -> Progress:
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[now]}"),
-        console=Console(stderr=True),
-        transient=True,
-    )
-
-
-def _step(progress: Progress, words: str, total: int | None) -> Any:
-    """A function that moves a bar on by one and says at what the work is."""
-    task = progress.add_task(words, total=total, now="")
-    return lambda now: progress.update(task, advance=1, now=now)

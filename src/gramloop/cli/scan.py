@@ -12,7 +12,6 @@ from gramloop.errors import GramLoopError
 
 if TYPE_CHECKING:
     import numpy as np
-    from rich.console import Console
     from rich.table import Table
 
     from gramloop.data.suites import Condition
@@ -78,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
     backbone, prepare = _backbone(args)
     make_folder(args.out)
     console, begin = Console(), time.perf_counter()
-    found = _scan(args, console, backbone, images, prepare, shifts)
+    found = _scan(args, backbone, images, prepare, shifts)
     seconds = time.perf_counter() - begin
     atomic_write(args.out / "scan.json", to_json(found, score))
     atomic_write(args.out / "scan.png", draw_map(found, score))
@@ -189,19 +188,15 @@ def _backbone(args: argparse.Namespace) -> tuple[Any, Callable[[np.ndarray], Any
 
 def _scan(
     args: argparse.Namespace,
-    console: Console,
     backbone: Any,
     images: list[Any],
     prepare: Callable[[np.ndarray], Any],
     shifts: tuple[Condition, ...],
 ) -> Scan:
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
+    from gramloop.io.progress import progress_bar
     from gramloop.tune.scan.scanning import scan_windows
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task("All windows, image by image", total=len(images) * (1 + len(shifts)))
+    with progress_bar("all windows, image by image", len(images) * (1 + len(shifts))) as advance:
         return scan_windows(
             backbone,
             images,
@@ -210,5 +205,5 @@ def _scan(
             max_length=args.max_length,
             replays=args.replays,
             chunk=args.chunk,
-            progress=lambda: progress.advance(task),
+            progress=advance,
         )

@@ -23,16 +23,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Write the scenes."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
     from gramloop.data.scenes.files import SceneFiles, write_scenes
+    from gramloop.io.progress import progress_bar
 
     wanted = SceneFiles(args.count, args.start, args.size, args.split, args.seed)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True)) as progress:
-        bar = progress.add_task("drawing scenes", total=args.count)
-        write_scenes(args.folder, wanted, workers=args.workers, on_scenes=lambda n: progress.advance(bar, n))
+    with progress_bar("drawing scenes", args.count) as advance:
+        write_scenes(args.folder, wanted, workers=args.workers, on_scenes=lambda n: advance(steps=n))
     print(
         f"{args.count} scenes in {args.folder}: label pictures with classes.txt, and annotations/instances_val.json"
     )

@@ -179,21 +179,15 @@ def _request(args: argparse.Namespace, scenes: Path) -> Any:
 
 
 def _tune(search: Search, args: argparse.Namespace) -> Tuning | None:
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
+    from gramloop.io.progress import progress_bar
     from gramloop.tune.search.display import describe_plan
     from gramloop.tune.search.tuning import run as run_tuning
 
     print(describe_plan(search), file=sys.stderr)
-    columns = (TextColumn("Predictions"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     workers = 1 if args.workers is None and device_type(args.device) == "cuda" else args.workers
     try:
-        with Progress(*columns, console=Console(stderr=True)) as progress:
-            task = progress.add_task("", total=search.schedule.predictions)
-            return run_tuning(
-                search, args.out, workers=workers, advance=lambda many: progress.advance(task, many)
-            )
+        with progress_bar("predictions", search.schedule.predictions) as advance:
+            return run_tuning(search, args.out, workers=workers, advance=lambda many: advance(steps=many))
     except KeyboardInterrupt:
         print(
             f"gramloop tune: stopped; finished trials are in {args.out}, and the same command goes on",

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal
 
 from PIL import Image, UnidentifiedImageError
 
 from gramloop.errors import GramLoopError
+from gramloop.io.progress import tracked
 
 Check = Literal["headers", "decode"]
 CHECKS = ("headers", "decode")
 SHOWN = 10
 EIGHT_BIT = ("1", "L", "P", "RGB", "RGBA", "LA", "CMYK", "YCbCr")
 EXIF_ORIENTATION = 0x0112
-
-T = TypeVar("T")
 
 
 @dataclass
@@ -62,7 +61,7 @@ def read_headers(paths: Sequence[Path], check: Check, what: str) -> list[Header]
         raise GramLoopError(f"check must be one of {', '.join(CHECKS)}, not {check!r}")
     with ThreadPoolExecutor(min(32, os.cpu_count() or 1)) as pool:
         found = pool.map(lambda path: _look_into(path, check), paths)
-        return list(progress(found, f"checking {what}", len(paths)))
+        return list(tracked(found, f"checking {what}", len(paths)))
 
 
 def _look_into(path: Path, check: Check) -> Header:
@@ -98,14 +97,3 @@ def image_problem(path: Path, header: Header, declared: tuple[int, int] | None =
 def _orientation(path: Path) -> int:
     with Image.open(path) as picture:
         return int(picture.getexif().get(EXIF_ORIENTATION, 1))
-
-
-def progress(items: Iterable[T], description: str, total: int) -> Iterator[T]:
-    """Pass items through, with a bar on a terminal that vanishes at the end."""
-    from rich.console import Console
-    from rich.progress import track
-
-    console = Console(stderr=True)
-    yield from track(
-        items, description, total=total, console=console, transient=True, disable=not console.is_terminal
-    )

@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from gramloop.data.checks import Check, Problems, image_problem, progress, read_headers
+from gramloop.data.checks import Check, Problems, image_problem, read_headers
 from gramloop.data.records import LABEL_MODES, ClassList, DataSet, Record
 from gramloop.errors import GramLoopError
+from gramloop.io.progress import tracked
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff")
 LABEL_SUFFIXES = (".png", ".tif", ".tiff", ".bmp")
@@ -131,7 +132,7 @@ def _records(
 
 
 def _check_label_values(records: list[Record], problems: Problems) -> None:
-    for record in progress(records, "checking label values", len(records)):
+    for record in tracked(records, "checking label values", len(records)):
         try:
             record.labels()
         except GramLoopError as error:

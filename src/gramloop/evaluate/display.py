@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -12,8 +13,7 @@ from typing import Any
 from rich import box
 from rich.console import Console, Group
 from rich.live import Live
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn
-from rich.progress import TimeRemainingColumn as TimeLeft
+from rich.progress import ProgressColumn, Task
 from rich.table import Table
 from rich.text import Text
 
@@ -24,6 +24,7 @@ from gramloop.evaluate.methods import BASELINE
 from gramloop.evaluate.plan import Plan
 from gramloop.evaluate.results import MEAN, Results, collect
 from gramloop.evaluate.store import Store
+from gramloop.io.progress import make_bar, use_screen
 from gramloop.metrics.robustness import EXPECTED_SHARE
 
 SHOWN = 8  # conditions in the live table
@@ -40,30 +41,22 @@ class Display(Watcher):
         self._gain = RunningGain(store.plan)
         self._left = {key: len(list(store.plan.units_of(key))) for key in store.plan.conditions}
         self._gains: dict[str, dict[str, float]] = {}  # in the order of the latest news
-        self._console = Console(stderr=True)
-        self._bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            _Speed(),
-            TimeLeft(),
-            console=self._console,
-        )
+        self._bar = make_bar(_Speed())
+        self._console, self._shown = self._bar.console, ExitStack()
         self._task = self._bar.add_task("images", total=store.plan.images)
         self._counted = 0  # images predicted in this run
         self._earlier = 0  # images stored before
-        self._live = Live(self._shown(), console=self._console, refresh_per_second=4, transient=True)
+        self._live = Live(self._content(), console=self._console, refresh_per_second=4, transient=True)
 
     def __enter__(self) -> Display:
-        if self._console.is_terminal:
-            self._live.start()
+        if self._shown.enter_context(use_screen()):
+            self._shown.enter_context(self._live)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._console.is_terminal:
-            self._live.stop()
+        self._shown.close()
 
     def found(self, done: Done) -> None:
         """A unit was stored before."""
@@ -87,7 +80,7 @@ class Display(Watcher):
         key = done.unit.condition
         if self._left[key] == 0 and not self._console.is_terminal:
             self._console.print(f"{key}: {self._plan.conditions[key]} images{_gain_words(self._gains, key)}")
-        self._live.update(self._shown())
+        self._live.update(self._content())
 
     def _take(self, done: Done) -> None:
         key = done.unit.condition
@@ -100,7 +93,7 @@ class Display(Watcher):
             self._gains.pop(key, None)
             self._gains[key] = gains
 
-    def _shown(self) -> Group:
+    def _content(self) -> Group:
         table = Table(box=None, padding=(0, 2, 0, 0))
         if self._gains:
             table.add_column("gain so far")

@@ -17,20 +17,19 @@ import math
 import pickle
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO
 
 import torch
 from torch import Tensor, nn
 
 from gramloop.errors import GramLoopError
+from gramloop.io.progress import tracked
 
 Shape = tuple[int, ...]
 Shapes = dict[str, Shape]
 
-_LARGE = 1 << 30  # bytes; reading this much takes seconds, so it is worth a progress bar
+_BLOCK = 1 << 26  # bytes that are read at once
 _GROUPS = 40  # a large file is converted in about this many groups
 _SMALL = 1 << 23  # bytes; not worth a group of its own
 
@@ -121,9 +120,10 @@ def verify_digest(path: Path) -> None:
             f"{path} cannot be verified: its name does not end in a sha256 prefix, as in model-a955f4ea.pth"
         )
     digest = hashlib.sha256()
-    with _open_with_progress(path) as stream:
-        while block := stream.read(1 << 22):
-            digest.update(block)
+    blocks = -(-path.stat().st_size // _BLOCK)
+    with path.open("rb") as stream:
+        for _ in tracked(range(blocks), f"verifying {path.name}", blocks):
+            digest.update(stream.read(_BLOCK))
     if not digest.hexdigest().startswith(named[1]):
         raise GramLoopError(
             f"{path} is damaged or renamed: its sha256 begins with {digest.hexdigest()[:8]}, "
@@ -200,7 +200,7 @@ def _assign(module: nn.Module, name: str, value: Tensor) -> None:
 
 
 def _groups(checkpoint: Checkpoint, plan: LoadPlan) -> Iterator[list[str]]:
-    """The targets of a plan in groups of about a fortieth of the file; a large file gets a progress bar."""
+    """The targets of a plan in groups of about a fortieth of the file, with a progress bar."""
     sizes = {
         name: math.prod(checkpoint.shapes[name]) * kind.itemsize for name, kind in checkpoint.dtypes.items()
     }
@@ -215,13 +215,7 @@ def _groups(checkpoint: Checkpoint, plan: LoadPlan) -> Iterator[list[str]]:
             gathered = set()
         groups[-1].append(target)
         gathered |= set(source.reads)
-    if total < _LARGE:
-        return iter(groups)
-    try:
-        from rich.progress import track
-    except ModuleNotFoundError:
-        return iter(groups)
-    return iter(track(groups, f"loading {checkpoint.path.name}", transient=True))
+    return tracked(groups, f"loading {checkpoint.path.name}", len(groups))
 
 
 def _describe(path: Path, reader: Callable[[], Mapping[str, Tensor]]) -> Checkpoint:
@@ -280,17 +274,6 @@ def _files_of_folder(folder: Path) -> list[Path]:
     if missing:
         raise GramLoopError(f"{folder} lacks {missing[0]}, which its index names")
     return [folder / name for name in names]
-
-
-def _open_with_progress(path: Path) -> AbstractContextManager[BinaryIO]:
-    if path.stat().st_size >= _LARGE:
-        try:
-            from rich.progress import open as open_with_bar
-
-            return open_with_bar(path, "rb", description=f"verifying {path.name}", transient=True)
-        except ModuleNotFoundError:
-            pass
-    return path.open("rb")
 
 
 def _first_line(error: Exception) -> str:
