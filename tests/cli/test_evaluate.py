@@ -215,6 +215,12 @@ def test_misuse_is_told_in_a_sentence(tmp_path, capsys, arguments, sentence):
     assert sentence in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("slip", [["--method", "a:eps=abc"], ["--replay", "no.json"]], ids=" ".join)
+def test_a_slip_in_settings_writes_nothing(tmp_path, slip):
+    assert main(["evaluate", "--out", str(tmp_path / "out"), "--suite", "scenes-c", *slip]) == 2
+    assert not (tmp_path / "out").exists()
+
+
 def test_settings_without_a_suite_are_not_ignored(evaluated, capsys):
     assert main(["evaluate", "--out", str(evaluated), "--method", "ungated"]) == 2
     assert "--method belongs to a new evaluation" in capsys.readouterr().err

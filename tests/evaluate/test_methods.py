@@ -14,7 +14,7 @@ from gramloop.evaluate.methods import (
     blocks_per_view,
     check_methods,
     parse_method,
-    with_replay_file,
+    read_methods,
 )
 
 
@@ -59,7 +59,7 @@ def test_slips_are_named(text, sentence):
 
 def test_a_method_is_there_once():
     with pytest.raises(GramLoopError, match="gramloop is given twice"):
-        check_methods([parse_method("gramloop"), parse_method("gramloop")])
+        read_methods(["gramloop", "gramloop"])
     with pytest.raises(GramLoopError, match="at least one method"):
         check_methods([])
 
@@ -74,12 +74,8 @@ def test_settings_files_are_read(tmp_path):
     assert parse_method("mine:window=5-6,replays=1,trust=0.25,adaptive=spread:0.1:0.3").replay == NESTED
     baseline, ungated = parse_method("baseline"), parse_method("ungated")
     tuned = Method("gramloop", NESTED)
-    assert with_replay_file([baseline, parse_method("gramloop"), ungated], str(path)) == [
-        baseline,
-        tuned,
-        ungated,
-    ]
-    assert with_replay_file([baseline, ungated], str(path)) == [baseline, ungated, tuned]
+    assert read_methods(["baseline", "gramloop", "ungated"], str(path)) == [baseline, tuned, ungated]
+    assert read_methods(["baseline", "ungated"], str(path)) == [baseline, ungated, tuned]
     with pytest.raises(GramLoopError, match="gramloop has its settings already"):
         parse_method(f"gramloop:{path}")
 

@@ -141,16 +141,18 @@ def _given(args: argparse.Namespace) -> str:
 
 
 def _request(args: argparse.Namespace, scenes: Path) -> Any:
+    from gramloop.evaluate.methods import read_methods
     from gramloop.evaluate.planning import Request
 
     files, sizes, device = model_files(args), model_sizes(args), device_type(args.device)
-
+    methods = args.method or ("baseline", "gramloop")
+    read_methods(methods, args.replay)  # a slip is told before scenes are drawn
     return Request(
         suite=args.suite,
         task=TASKS[args.task],  # type: ignore[arg-type]
         files=files,
         data=data_source(args, scenes),
-        methods=args.method or ("baseline", "gramloop"),
+        methods=methods,
         conditions=args.condition,
         severities=args.severity,
         images=args.images,

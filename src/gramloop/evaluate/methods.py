@@ -79,12 +79,15 @@ def parse_method(text: str) -> Method:
     return Method(name, parse_replay(rest))
 
 
-def with_replay_file(methods: Sequence[Method], path: str) -> list[Method]:
-    """The methods with ``gramloop`` as a settings file has it; it comes last where it was not among them."""
-    tuned = Method(GRAMLOOP, read_replay(path))
-    if all(method.name != GRAMLOOP for method in methods):
-        return [*methods, tuned]
-    return [tuned if method.name == GRAMLOOP else method for method in methods]
+def read_methods(texts: Sequence[str], replay: str | None = None) -> list[Method]:
+    """The methods of texts; with a settings file ``gramloop`` is as that has it, and last where it was not named."""
+    methods = [parse_method(text) for text in texts]
+    if replay is not None:
+        tuned = Method(GRAMLOOP, read_replay(replay))
+        methods = [tuned if method.name == GRAMLOOP else method for method in methods]
+        methods += [tuned] if tuned not in methods else []
+    check_methods(methods)
+    return methods
 
 
 def check_methods(methods: Sequence[Method]) -> None:

@@ -11,7 +11,7 @@ from gramloop.data.opening import OpenSuite
 from gramloop.data.records import Task
 from gramloop.data.suites import find_suite
 from gramloop.errors import GramLoopError
-from gramloop.evaluate.methods import Method, check_methods, parse_method, with_replay_file
+from gramloop.evaluate.methods import Method, read_methods
 from gramloop.evaluate.plan import PICTURES, DataSource, ModelSource, Plan
 from gramloop.evaluate.sources import (
     CLEAN,
@@ -62,10 +62,7 @@ def make_plan(request: Request) -> Plan:
 
 def plan_and_model(request: Request) -> tuple[Plan, Predictor[Prediction]]:
     """The plan of `make_plan`, and the predictor without weights that told what there is to know."""
-    methods = [parse_method(text) for text in request.methods]
-    if request.replay is not None:
-        methods = with_replay_file(methods, request.replay)
-    check_methods(methods)
+    methods = read_methods(request.methods, request.replay)
     kind = "tiny" if "folder" in request.files else "files"
     model = ModelSource(
         kind, request.files, checksums(request.files), 0, dict(request.sizes), request.device, request.threads

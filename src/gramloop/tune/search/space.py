@@ -51,10 +51,9 @@ class Space:
         For a head on several ``taps``: two strengths, each shown to all of them or to the next one only.
         """
         usual: dict[str, Sequence[object]] = {"window": windows(depth, longest), "replays": (1,)}
+        usual["strength"] = STRENGTHS
         if len(taps) > 1:
             usual |= {"strength": TAPPED_STRENGTHS, "until": (None, TAP)}
-        else:
-            usual["strength"] = STRENGTHS
         return cls({**usual, **values})
 
     def candidates(
