@@ -1,14 +1,22 @@
-"""Calling a host's blocks again, the way the host just called one of them."""
+"""Calling a host's blocks again, the way the host just called one of them.
+
+States come as lists, because some hosts push several resolutions through their blocks at once; each entry
+(B, T, C) is gated on its own.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor
 
 from gramloop.core.hosts import Host
-from gramloop.core.replay import Chain, States
 from gramloop.errors import GramLoopError
+
+States = list[Tensor]
+Masks = Sequence[Tensor | None]  # of valid patches, (B, N) bool, per entry of the state
+_HIDDEN_STATES = ("hidden_states", "x", "input")
 
 
 def states_of(output: Any) -> States:
@@ -37,27 +45,15 @@ def with_states(output: Any, states: States) -> Any:
 class BlockCall:
     """How the host called a block: its hidden states aside, every block is given the same arguments."""
 
-    def __init__(
-        self, host: Host, args: tuple[Any, ...], kwargs: dict[str, Any], keyword: str | None
-    ) -> None:
-        """Remember everything but the hidden states, which stand first or under ``keyword``."""
-        self.executed = 0
-        self._host = host
-        self._args = args if keyword else args[1:]
-        self._kwargs = {name: value for name, value in kwargs.items() if name != keyword}
-        self._keyword = keyword
-        self._listed = isinstance(kwargs[keyword] if keyword else args[0], list)
-        self.chain = Chain(self._run, host.norm, host.prefix)
-
-    @classmethod
-    def of(cls, host: Host, args: tuple[Any, ...], kwargs: dict[str, Any]) -> BlockCall:
-        """Read a call off the arguments that a forward hook receives."""
-        if args:
-            return cls(host, args, kwargs, None)
-        keyword = next((name for name in ("hidden_states", "x", "input") if name in kwargs), None)
-        if keyword is None:
+    def __init__(self, host: Host, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Read it off the arguments that a forward hook receives; hidden states stand first, or have a name."""
+        keyword = None if args else next((name for name in _HIDDEN_STATES if name in kwargs), None)
+        if not args and keyword is None:
             raise GramLoopError(f"the blocks of {host.name} take no hidden states first: {sorted(kwargs)}")
-        return cls(host, args, kwargs, keyword)
+        self.host, self.executed = host, 0
+        self._keyword, self._args = keyword, args[1:]
+        self._kwargs = {name: value for name, value in kwargs.items() if name != keyword}
+        self._listed = isinstance(kwargs[keyword] if keyword else args[0], list)
 
     def given(self, states: States) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The same call with other hidden states, as positional and keyword arguments."""
@@ -70,9 +66,14 @@ class BlockCall:
         """States as the host hands them around."""
         return list(states) if self._listed else states[0]
 
-    def _run(self, first: int, last: int, states: States) -> States:
+    def patches(self, tokens: Tensor) -> Tensor:
+        """Final-normed patches, (B, T, C) -> (B, N, C)."""
+        return self.host.norm(tokens[:, self.host.prefix :])
+
+    def run(self, first: int, last: int, states: States) -> States:
+        """Blocks first to last (inclusive; none when last < first) applied to a state."""
         # block.forward, not block(): the host's capture hooks must not count replays and probes
-        for block in self._host.blocks[first : last + 1]:
+        for block in self.host.blocks[first : last + 1]:
             args, kwargs = self.given(states)
             states = states_of(block.forward(*args, **kwargs))
             self.executed += 1

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 from torch import nn
 
-from gramloop.core.config import Gate, GateAt, ReplayConfig, Strength, UpdateAt, Window, route
+from gramloop.core.config import Gate, GateAt, ReplayConfig, Strength, UpdateAt, Window
+from gramloop.core.replay import placement
+from gramloop.core.watch import watching
 
 
 @dataclass(frozen=True)
@@ -47,17 +49,7 @@ def cost(
 
 def extra_blocks(config: ReplayConfig, depth: int, keep: Sequence[int] = ()) -> int:
     """Blocks executed beyond the host's own forward, to replay and to know the ordinary output of ``keep``."""
-    place = route(config, depth)
-    width = place.end - place.start + 1
-    if config.update_at == "final":
-        return config.replays * (width + place.last - place.end)
-    measures = config.replays > 0 and config.measures_drift
-    probe = place.probe if measures else place.end
-    # the host goes on from the ordinary state at `until`, which has to be run up to there
-    resumes = config.replays > 0 and place.until < place.last
-    kept = [index for index in keep if not resumes or index <= place.until]
-    ordinary = max(probe, *kept, place.until if resumes else place.end)
-    return config.replays * (width + probe - place.end) + ordinary - place.end
+    return placement(config, depth, keep).extra_blocks
 
 
 class BlockCounter:
@@ -69,23 +61,11 @@ class BlockCounter:
 @contextmanager
 def counting(blocks: Sequence[nn.Module]) -> Iterator[BlockCounter]:
     """Count every execution of these blocks, by their host and by replays alike."""
-    counter = BlockCounter()
+    counter, lock = BlockCounter(), threading.Lock()
 
-    def counted(forward: Any) -> Any:
-        def run(*args: Any, **kwargs: Any) -> Any:
+    def count(index: int, output: object) -> None:
+        with lock:
             counter.blocks += 1
-            return forward(*args, **kwargs)
 
-        return run
-
-    before = [(block, vars(block).get("forward")) for block in blocks]
-    for block, _ in before:
-        vars(block)["forward"] = counted(block.forward)
-    try:
+    with watching(blocks, count):
         yield counter
-    finally:
-        for block, own in before:
-            if own is None:
-                del vars(block)["forward"]
-            else:
-                vars(block)["forward"] = own

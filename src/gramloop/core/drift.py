@@ -11,6 +11,8 @@ float32 keeps seven digits where the difference of two Gram matrices keeps four.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import torch
 from torch import Tensor
 
@@ -58,6 +60,26 @@ class GramAnchor:
 
     def _only_valid(self, patches: Tensor) -> Tensor:
         return patches if self._valid is None else patches.masked_fill(~self._valid[..., None], 0.0)
+
+
+class Probe:
+    """Measures states at the probe block, each entry on its own, against the ordinary pass."""
+
+    def __init__(
+        self, patches: Callable[[Tensor], Tensor], ordinary: list[Tensor], valid: Sequence[Tensor | None]
+    ) -> None:
+        """Anchor on the ordinary pass's state; ``patches`` makes final-normed patches of tokens."""
+        self._patches = patches
+        with torch.no_grad():
+            self._anchors = [
+                GramAnchor(patches(each), mask) for each, mask in zip(ordinary, valid, strict=True)
+            ]
+
+    def drift(self, states: list[Tensor]) -> list[Tensor]:
+        """Gram drift of every patch, one (B, N) per entry."""
+        with torch.no_grad():
+            both = zip(self._anchors, states, strict=True)
+            return [anchor.drift(self._patches(tokens)) for anchor, tokens in both]
 
 
 def _inverse_length(patches: Tensor) -> Tensor:

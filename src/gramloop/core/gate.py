@@ -5,6 +5,33 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from gramloop.core.config import ReplayConfig
+
+
+def patch_gate(patches: Tensor, drift: Tensor | None, config: ReplayConfig, valid: Tensor | None) -> Tensor:
+    """The gate that a configuration gives each patch: (B, N, C) and its drift (B, N) -> (B, N) in [0, 1]."""
+    if drift is not None and config.gates_by_drift:
+        gate = gram_gate(drift, config.eps, valid)
+        if config.strength == "matched":
+            gate = (mean_gate(gate, valid) * config.matched_to).expand_as(gate)
+        elif config.strength != 1.0:
+            gate = gate * config.strength
+    else:
+        level = 1.0 if config.gate == "none" else float(config.strength)
+        gate = torch.full(patches.shape[:2], level, dtype=torch.float32, device=patches.device)
+    if drift is not None and config.trust is not None:
+        gate = gate * _trusted(drift, config.trust, valid)
+    return gate if valid is None else torch.where(valid, gate, 0.0)
+
+
+def _trusted(drift: Tensor, trust: float, valid: Tensor | None) -> Tensor:
+    """The share of a proposal that its median drift leaves, (B, N) -> (B, 1); 1 up to ``trust``.
+
+    A patch without a finite drift gets gate 0 by the Gram gate alone, so the others decide.
+    """
+    counted = drift.isfinite() if valid is None else drift.isfinite() & valid
+    return (trust / masked_median(drift, counted).clamp(min=trust)).to(drift.dtype)
+
 
 def gram_gate(drift: Tensor, eps: float, valid: Tensor | None = None) -> Tensor:
     """exp(-drift / max(median, eps)) per image: (B, N) -> (B, N) in [0, 1].

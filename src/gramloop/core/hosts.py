@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
 
+from gramloop.core.trace import Grid
 from gramloop.errors import GramLoopError, GramLoopWarning
 
 
@@ -237,35 +238,30 @@ def _patch_embedding(model: nn.Module, blocks: tuple[nn.Module, ...]) -> nn.Conv
     return cutting[0] if len(cutting) == 1 else None
 
 
-@dataclass
-class PatchGrid:
-    """Listens to the patch embedding: the grid behind the tokens, and pixels that were cut off."""
+def grid_shown(conv: nn.Module, image: Tensor, output: Tensor) -> Grid:
+    """The patch grid of one embedded input, with a warning if the host drops a margin of it."""
+    assert isinstance(conv, nn.Conv2d)
+    height, width = image.shape[-2:]
+    down, across = conv.stride
+    if conv.padding == (0, 0) and (height % down or width % across):
+        warnings.warn(
+            f"the input is {height} x {width}, not a multiple of the patch size {down}: the host drops "
+            f"the last {height % down} rows and {width % across} columns",
+            GramLoopWarning,
+            stacklevel=3,
+        )
+    return output.shape[-2], output.shape[-1]
 
-    _grids: list[tuple[int, int]] = field(default_factory=list)
 
-    def after_embedding(self, conv: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> None:
-        """Note the grid of one input, and warn if the host drops a margin of it."""
-        assert isinstance(conv, nn.Conv2d)
-        self._grids.append((output.shape[-2], output.shape[-1]))
-        height, width = args[0].shape[-2:]
-        down, across = conv.stride
-        if conv.padding == (0, 0) and (height % down or width % across):
-            warnings.warn(
-                f"the input is {height} x {width}, not a multiple of the patch size {down}: the host drops "
-                f"the last {height % down} rows and {width % across} columns",
-                GramLoopWarning,
-                stacklevel=2,
+def grids_of(shown: Sequence[Grid], states: Sequence[Tensor], prefix: int) -> list[Grid | None]:
+    """The grids behind these states, of those that were shown; each None where it is not known."""
+    recent = shown[-len(states) :]
+    if len(recent) != len(states):
+        return [None] * len(states)
+    for (height, width), tokens in zip(recent, states, strict=True):
+        if tokens.shape[1] != prefix + height * width:
+            raise GramLoopError(
+                f"a block returned {tokens.shape[1]} tokens where {prefix} prefix tokens and a patch grid of "
+                f"{height} x {width} make {prefix + height * width}; if the prefix is another, pass prefix="
             )
-
-    def take(self, states: Sequence[Tensor], prefix: int) -> list[tuple[int, int] | None]:
-        """The grids of the inputs that became these states, each None where it is not known."""
-        recent, self._grids = self._grids[-len(states) :], []
-        if len(recent) != len(states):
-            return [None] * len(states)
-        for (height, width), tokens in zip(recent, states, strict=True):
-            if tokens.shape[1] != prefix + height * width:
-                raise GramLoopError(
-                    f"a block returned {tokens.shape[1]} tokens where {prefix} prefix tokens and a patch grid of "
-                    f"{height} x {width} make {prefix + height * width}; if the prefix is another, pass prefix="
-                )
-        return list(recent)
+    return list(recent)

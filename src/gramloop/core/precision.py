@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
+
+_switching = threading.Lock()
+_inside: list[str] = []  # the precision to restore, once for each thread for which it is switched
 
 
 def full_float32(device: torch.device) -> AbstractContextManager[None]:
@@ -14,10 +18,15 @@ def full_float32(device: torch.device) -> AbstractContextManager[None]:
     A bfloat16 Gram errs by about as much as a typical drift. Inside a compiled or exported graph the
     process-wide product precision cannot be switched: there, leave it at PyTorch's default, "highest".
     """
-    precision = "highest" if torch.compiler.is_compiling() else torch.get_float32_matmul_precision()
+    precision = "highest" if torch.compiler.is_compiling() else _precision_outside()
     if precision == "highest" and not torch.is_autocast_enabled(device.type):
         return nullcontext()
     return _switched(device, precision)
+
+
+def _precision_outside() -> str:
+    with _switching:
+        return _inside[0] if _inside else torch.get_float32_matmul_precision()
 
 
 @contextmanager
@@ -26,8 +35,13 @@ def _switched(device: torch.device, precision: str) -> Iterator[None]:
         if precision == "highest":
             yield
             return
-        torch.set_float32_matmul_precision("highest")
+        with _switching:
+            _inside.append(precision)
+            torch.set_float32_matmul_precision("highest")
         try:
             yield
         finally:
-            torch.set_float32_matmul_precision(precision)
+            with _switching:
+                _inside.pop()
+                if not _inside:  # the last thread out restores
+                    torch.set_float32_matmul_precision(precision)

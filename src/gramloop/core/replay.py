@@ -1,179 +1,216 @@
-"""Algorithm 1 over a chain of blocks. Knows no model.
+"""Algorithm 1 in its two placements: the accepted step is applied at the window's end, or at the last block.
 
-Symbols are the paper's: Z is the state at the window's end, Y the state at the last block, [s, e] the
-window, K the number of replays. States come as lists, because some hosts push several resolutions through
-their blocks at once; each entry (B, T, C) is gated on its own.
+Symbols are the paper's: Z is the state at the window's end, Y the state at the last block, K the number of
+replays. A placement holds what stays the same over forwards; what belongs to one is in its `Forward`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from gramloop.core.config import ReplayConfig, Route
-from gramloop.core.drift import GramAnchor
-from gramloop.core.gate import gram_gate, interpolate, masked_median, mean_gate, token_gate
-from gramloop.core.signals import median, share
-from gramloop.core.trace import Trace
-
-States = list[Tensor]
-Masks = Sequence[Tensor | None]
+from gramloop.core.call import BlockCall, States
+from gramloop.core.config import ReplayConfig, Route, route
+from gramloop.core.drift import Probe
+from gramloop.core.forward import Forward
+from gramloop.core.gate import interpolate, patch_gate, token_gate
+from gramloop.core.signals import Decision
 
 
 @dataclass(frozen=True)
-class Chain:
-    """The host's blocks as the algorithm sees them.
+class _Placement:
+    """What both placements share. ``keep`` and ``trace`` are those of `attach`."""
 
-    run: blocks first to last (inclusive; none when last < first) applied to a state.
-    norm: the encoder's final norm.
-    prefix: how many class and register tokens stand before the patches.
-    """
-
-    run: Callable[[int, int, States], States]
-    norm: Callable[[Tensor], Tensor]
-    prefix: int
-
-    def patches(self, tokens: Tensor) -> Tensor:
-        """Final-normed patches, (B, T, C) -> (B, N, C)."""
-        return self.norm(tokens[:, self.prefix :])
-
-
-class Probe:
-    """Measures states at the probe block against the ordinary pass."""
-
-    def __init__(self, chain: Chain, ordinary: States, valid: Masks) -> None:
-        """Anchor on the ordinary pass's state at the probe block."""
-        self._chain = chain
-        with torch.no_grad():
-            self._anchors = [
-                GramAnchor(chain.patches(tokens), mask) for tokens, mask in zip(ordinary, valid, strict=True)
-            ]
-
-    def drift(self, states: States) -> list[Tensor]:
-        """Gram drift of every patch, one (B, N) per entry."""
-        with torch.no_grad():
-            return [
-                anchor.drift(self._chain.patches(tokens))
-                for anchor, tokens in zip(self._anchors, states, strict=True)
-            ]
-
-
-@dataclass(frozen=True)
-class Replay:
-    """Everything that stays the same over the replays of one forward.
-
-    probe: where drift is measured, or None where nothing depends on it.
-    valid: a mask of valid patches, (B, N) bool, per entry of the state, or None.
-    traces: one per entry, or none at all.
-    """
-
-    chain: Chain
-    place: Route
     config: ReplayConfig
-    probe: Probe | None
-    valid: Masks
-    traces: Sequence[Trace]
-
-    def at_window_end(
-        self, Z: States, shares: list[Tensor] | None = None, first: States | None = None
-    ) -> States:
-        """Replay and gate at the window's end: Z_0 -> Z_K.
-
-        shares: how much of the gate each image gets, (B,) per entry, where that is decided.
-        first: the first proposal, where it is known.
-        """
-        run, place = self.chain.run, self.place
-        for replay in range(self.config.replays):
-            proposal = first if first is not None and replay == 0 else run(place.start, place.end, Z)
-            drift = None
-            if self.probe is not None:
-                with torch.no_grad():
-                    drift = self.probe.drift(run(place.end + 1, place.probe, proposal))
-            if replay == 0 and drift is not None and self._decides_by_drift:
-                shares = self._shares_by_drift(drift)
-            Z = self._accept(Z, proposal, drift, shares)
-            if replay == 0 and self._decides_by_drift and shares is not None and all_skipped(shares):
-                for trace, tokens in zip(self.traces, Z, strict=False):  # as many maps as any other image has
-                    trace.skip(tokens[:, self.chain.prefix :], self.config.replays - 1)
-                break
-        return Z
+    route: Route
+    keep: tuple[int, ...]
+    trace: bool
 
     @property
-    def _decides_by_drift(self) -> bool:
-        return self.config.adaptive is not None and self.config.adaptive.signal == "drift"
-
-    def _shares_by_drift(self, drifts: list[Tensor]) -> list[Tensor]:
-        assert self.config.adaptive is not None
-        signals = [median(drift, mask) for drift, mask in zip(drifts, self.valid, strict=True)]
-        for trace, signal in zip(self.traces, signals, strict=False):
-            trace.signal = signal
-        return [share(self.config.adaptive, signal) for signal in signals]
-
-    def at_last_block(self, Z: States, Y: States) -> States:
-        """Loop on ungated, and gate what it does to the last block's output: Y_0 -> Y_K."""
-        run, place = self.chain.run, self.place
-        for _ in range(self.config.replays):
-            Z = run(place.start, place.end, Z)
-            probed = run(place.end + 1, place.probe, Z)
-            drift = None if self.probe is None else self.probe.drift(probed)
-            Y = self._accept(Y, run(place.probe + 1, place.last, probed), drift)
-        return Y
+    def measures(self) -> bool:
+        """Whether proposals are probed."""
+        return self.config.replays > 0 and (self.config.measures_drift or self.trace)
 
     def _accept(
         self,
+        forward: Forward,
+        prefix: int,
         states: States,
         proposals: States,
         drifts: list[Tensor] | None,
         shares: list[Tensor] | None = None,
     ) -> States:
-        prefix = self.chain.prefix
+        """Move each token its gate's share of the way; ``shares`` scale the gates of images, (B,) per entry."""
+        config = self.config
+        accepts_all = config.gate == "none" and config.trust is None and shares is None
         accepted = []
-        for i, (state, proposal, mask) in enumerate(zip(states, proposals, self.valid, strict=True)):
+        for i, (state, proposal, mask) in enumerate(zip(states, proposals, forward.masks, strict=True)):
             drift = None if drifts is None else drifts[i]
-            gate = _patch_gate(state[:, prefix:], drift, self.config, mask)
+            gate = patch_gate(state[:, prefix:], drift, config, mask)
             if shares is not None:
                 gate = gate * shares[i][:, None].to(gate.device)
-            if self._accepts_all and mask is None and shares is None:
+            if accepts_all and mask is None:
                 new = proposal
             else:
                 new = interpolate(state, proposal, token_gate(gate, prefix, mask))
-            if self.traces and drift is not None:
-                self.traces[i].record(drift, gate, (new - state)[:, prefix:], mask)
+            if forward.traces and drift is not None:
+                forward.traces[i].record(drift, gate, (new - state)[:, prefix:], mask)
             accepted.append(new)
         return accepted
 
+
+class AtWindowEnd(_Placement):
+    """Replay and gate at the window's end; the host goes on from what was accepted."""
+
     @property
-    def _accepts_all(self) -> bool:
-        return self.config.gate == "none" and self.config.trust is None
+    def steps(self) -> set[int]:
+        """The blocks after which there is something to do."""
+        return {self.route.end, self.route.probe} if self.trace else {self.route.end}
+
+    @property
+    def resumes(self) -> bool:
+        """Whether the host goes on from the ordinary state after ``until``."""
+        return self.config.replays > 0 and self.route.until < self.route.last
+
+    @property
+    def reach(self) -> int:
+        """The last block that is run beside the host: for a proposal, the probe, a kept block or ``until``."""
+        route = self.route
+        kept = [index for index in self.keep if not self.resumes or index <= route.until]
+        return max(
+            [route.end, *kept, route.probe if self.measures else 0, route.until if self.resumes else 0]
+        )
+
+    @property
+    def extra_blocks(self) -> int:
+        """Blocks executed beside the host's own, by every replay and by the ordinary suffix."""
+        route = self.route
+        probe = route.probe if self.measures else route.end
+        return self.config.replays * (probe - route.start + 1) + self.reach - route.end
+
+    def shows_ordinary(self, forward: Forward, index: int) -> bool:
+        """Whether the host's own forward shows the ordinary output of a block."""
+        end, until = self.route.end, self.route.until
+        return index < end or (self.resumes and index > until) or (forward.skipped and index > end)
+
+    def after_block(self, forward: Forward, index: int, call: BlockCall, states: States) -> States | None:
+        """What is due after one of ``steps``; the states to go on with, where they are others."""
+        refined = None
+        if index == self.route.end:
+            forward.reach_window_end(call.host, states, self.trace)
+            refined = self._replay(forward, call, states)
+            forward.blocks_executed += call.executed
+            if not self.trace:
+                forward.probe = None
+        if index == self.route.probe and forward.probe is not None:
+            forward.record_post_drift(states if refined is None else refined)
+        return refined
+
+    def _replay(self, forward: Forward, call: BlockCall, Z: States) -> States | None:
+        """Z_0 -> Z_K; None where nothing is replayed."""
+        run, prefix, route, replays = call.run, call.host.prefix, self.route, self.config.replays
+        if not replays:
+            self._run_ordinary_suffix(forward, call, Z)
+            return None
+        decision = Decision(self.config.adaptive, prefix, forward.masks, forward.traces)
+        if decision.by_state(Z) or decision.by_proposal(Z, proposal := run(route.start, route.end, Z)):
+            forward.trace_skipped(Z, prefix, replays)
+            forward.skipped = True  # the host's own suffix is the ordinary pass, and the only one
+            if route.end in self.keep:
+                forward.ordinary[route.end] = call.as_output(Z)
+            return None
+        self._run_ordinary_suffix(forward, call, Z)
+        for replay in range(replays):
+            if replay:
+                proposal = run(route.start, route.end, Z)
+            drift = None
+            if forward.probe is not None:
+                with torch.no_grad():
+                    drift = forward.probe.drift(run(route.end + 1, route.probe, proposal))
+            skips = replay == 0 and drift is not None and decision.by_drift(drift)
+            Z = self._accept(forward, prefix, Z, proposal, drift, decision.shares)
+            if skips:
+                forward.trace_skipped(Z, prefix, replays - 1)
+                break
+        return Z
+
+    def _run_ordinary_suffix(self, forward: Forward, call: BlockCall, Z: States) -> None:
+        """The ordinary pass after the window, as far as the probe or a kept block needs it."""
+        route = self.route
+        states = Z
+        with nullcontext() if self.resumes else torch.no_grad():
+            for index in range(route.end, self.reach + 1):
+                if index > route.end:
+                    states = call.run(index, index, states)
+                if index in self.keep:
+                    forward.ordinary[index] = call.as_output(states)
+                if index == route.probe and self.measures:
+                    forward.probe = Probe(call.patches, states, forward.masks)
+                if index == route.until and self.resumes:
+                    forward.resumed = states
 
 
-def all_skipped(shares: list[Tensor]) -> bool:
-    """Whether no image of the batch is to be replayed; inside a compiled graph that cannot be asked."""
-    return not torch.compiler.is_compiling() and not any(bool(each.any()) for each in shares)
+class AtLastBlock(_Placement):
+    """Loop on ungated, and gate what that does to the last block; the host's own pass stays ordinary until then."""
+
+    resumes = False
+
+    @property
+    def steps(self) -> set[int]:
+        """The blocks after which there is something to do."""
+        return {self.route.end, self.route.probe, self.route.last}
+
+    @property
+    def reach(self) -> int:
+        """The last block that is run beside the host."""
+        return self.route.last if self.config.replays else self.route.end
+
+    @property
+    def extra_blocks(self) -> int:
+        """Blocks executed beside the host's own, by every replay."""
+        return self.config.replays * (self.route.last - self.route.start + 1)
+
+    def shows_ordinary(self, forward: Forward, index: int) -> bool:
+        """Whether the host's own forward shows the ordinary output of a block: always, before the update."""
+        return True
+
+    def after_block(self, forward: Forward, index: int, call: BlockCall, states: States) -> States | None:
+        """What is due after one of ``steps``; the states to go on with, where they are others."""
+        route = self.route
+        if index == route.end:
+            forward.reach_window_end(call.host, states, self.trace)
+            forward.call, forward.window_end = call, states
+        if forward.call is None:  # attached while this forward was under way
+            return None
+        if index == route.probe and self.measures:
+            forward.probe = Probe(forward.call.patches, states, forward.masks)
+        if index != route.last or not self.config.replays:
+            return None
+        Y = self._replay(forward, forward.call, states)
+        forward.blocks_executed += forward.call.executed
+        if self.trace and route.probe == route.last:
+            forward.record_post_drift(Y)
+        forward.window_end, forward.call, forward.probe = [], None, None
+        return Y
+
+    def _replay(self, forward: Forward, call: BlockCall, Y: States) -> States:
+        """Y_0 -> Y_K."""
+        run, route, Z = call.run, self.route, forward.window_end
+        for _ in range(self.config.replays):
+            Z = run(route.start, route.end, Z)
+            probed = run(route.end + 1, route.probe, Z)
+            drift = None if forward.probe is None else forward.probe.drift(probed)
+            Y = self._accept(forward, call.host.prefix, Y, run(route.probe + 1, route.last, probed), drift)
+        return Y
 
 
-def _patch_gate(patches: Tensor, drift: Tensor | None, config: ReplayConfig, valid: Tensor | None) -> Tensor:
-    if drift is not None and config.gates_by_drift:
-        gate = gram_gate(drift, config.eps, valid)
-        if config.strength == "matched":
-            gate = (mean_gate(gate, valid) * config.matched_to).expand_as(gate)
-        elif config.strength != 1.0:
-            gate = gate * config.strength
-    else:
-        level = 1.0 if config.gate == "none" else float(config.strength)
-        gate = torch.full(patches.shape[:2], level, dtype=torch.float32, device=patches.device)
-    if drift is not None and config.trust is not None:
-        gate = gate * _trusted(drift, config.trust, valid)
-    return gate if valid is None else torch.where(valid, gate, 0.0)
-
-
-def _trusted(drift: Tensor, trust: float, valid: Tensor | None) -> Tensor:
-    """The share of a proposal that its median drift leaves, (B, N) -> (B, 1); 1 up to ``trust``.
-
-    A patch without a finite drift gets gate 0 by the Gram gate alone, so the others decide.
-    """
-    counted = drift.isfinite() if valid is None else drift.isfinite() & valid
-    return (trust / masked_median(drift, counted).clamp(min=trust)).to(drift.dtype)
+def placement(
+    config: ReplayConfig, depth: int, keep: Sequence[int] = (), trace: bool = False
+) -> AtWindowEnd | AtLastBlock:
+    """The placement that a configuration asks for, on ``depth`` blocks."""
+    kind = AtLastBlock if config.update_at == "final" else AtWindowEnd
+    return kind(config, route(config, depth), tuple(keep), trace)

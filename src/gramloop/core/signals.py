@@ -7,17 +7,21 @@ are known before anything is replayed. How far a proposal moves, and its drift, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from threading import get_ident
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from gramloop.core.call import Masks, States
 from gramloop.core.config import Adaptive
 from gramloop.core.gate import masked_median
 from gramloop.core.hosts import Host
+from gramloop.core.trace import Trace
+from gramloop.core.watch import watching
 
 _TINY = 1e-12
 
@@ -57,6 +61,45 @@ def share(rule: Adaptive, signal: Tensor) -> Tensor:
     return torch.where(signal.isfinite(), scale, 0.0)
 
 
+class Decision:
+    """Whether, and how strongly, a rule replays each image of one forward: decided as soon as its signal is known.
+
+    Each step of the forward shows what it has, and hears whether no image of the batch is to be replayed.
+
+    shares: how much of the gate each image gets, (B,) per entry of the state; None where nothing is decided.
+    """
+
+    def __init__(self, rule: Adaptive | None, prefix: int, valid: Masks, traces: Sequence[Trace]) -> None:
+        self.shares: list[Tensor] | None = None
+        self._rule, self._prefix, self._valid, self._traces = rule, prefix, valid, traces
+
+    def by_state(self, Z: States) -> bool:
+        """The ordinary state at the window's end."""
+        return self._skips({"length": length, "spread": spread}, self._patches(Z))
+
+    def by_proposal(self, Z: States, proposal: States) -> bool:
+        """The first proposal."""
+        return self._skips({"step": step}, self._patches(Z), self._patches(proposal))
+
+    def by_drift(self, drifts: list[Tensor]) -> bool:
+        """The first proposal's drift, (B, N) per entry."""
+        return self._skips({"drift": median}, drifts)
+
+    def _patches(self, states: States) -> list[Tensor]:
+        return [tokens[:, self._prefix :] for tokens in states]
+
+    def _skips(self, measures: Mapping[str, Callable[..., Tensor]], *shown: list[Tensor]) -> bool:
+        rule = self._rule
+        if rule is None or rule.signal not in measures:
+            return False
+        signals = [measures[rule.signal](*each) for each in zip(*shown, self._valid, strict=True)]
+        for trace, signal in zip(self._traces, signals, strict=False):
+            trace.signal = signal
+        self.shares = [share(rule, signal) for signal in signals]
+        # inside a compiled graph this cannot be asked
+        return not torch.compiler.is_compiling() and not any(bool(each.any()) for each in self.shares)
+
+
 @dataclass
 class Observed:
     """Signals of the ordinary pass at every block: lists by block, one entry per image seen."""
@@ -76,41 +119,26 @@ class Observed:
 def observing(host: Host) -> Iterator[Observed]:
     """Measure the ordinary pass of every forward at every block, whatever replay is attached meanwhile.
 
-    A replay calls ``block.forward`` too. What is ordinary is the first call since the host began a forward;
-    the host alone calls blocks as modules, which is what the hook before its first block sees.
+    A replay calls ``block.forward`` too. What is ordinary is the first run since the host began a forward in the
+    same thread; the host alone calls blocks as modules, which is what the hook before its first block sees.
     """
     seen = Observed([[] for _ in host.blocks], [[] for _ in host.blocks])
-    waiting: set[int] = set()
+    waiting: set[tuple[int, int]] = set()  # thread and block
 
-    def begin(*_: Any) -> None:
-        waiting.update(range(host.depth))
+    def begin(*_: object) -> None:
+        waiting.update((get_ident(), index) for index in range(host.depth))
 
-    def watched(index: int, forward: Any) -> Any:
-        def run(*args: Any, **kwargs: Any) -> Any:
-            output = forward(*args, **kwargs)
-            if index in waiting:
-                waiting.discard(index)
-                states = output if isinstance(output, Tensor) else output[0]
-                patches = states.detach()[:, host.prefix :]
-                seen.length[index] += length(patches).tolist()
-                seen.spread[index] += spread(patches).tolist()
-            return output
+    def watch(index: int, output: Any) -> None:
+        if (get_ident(), index) not in waiting:
+            return
+        waiting.discard((get_ident(), index))
+        states = output if isinstance(output, Tensor) else output[0]
+        patches = states.detach()[:, host.prefix :]
+        seen.length[index] += length(patches).tolist()
+        seen.spread[index] += spread(patches).tolist()
 
-        return run
-
-    before: list[tuple[nn.Module, Any]] = [(block, vars(block).get("forward")) for block in host.blocks]
-    handle = host.blocks[0].register_forward_pre_hook(begin)
-    for index, (block, _) in enumerate(before):
-        vars(block)["forward"] = watched(index, block.forward)
-    try:
+    with host.blocks[0].register_forward_pre_hook(begin), watching(host.blocks, watch):
         yield seen
-    finally:
-        handle.remove()
-        for block, own in before:
-            if own is None:
-                del vars(block)["forward"]
-            else:
-                vars(block)["forward"] = own
 
 
 def _lengths(patches: Tensor) -> Tensor:

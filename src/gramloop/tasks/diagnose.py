@@ -114,7 +114,9 @@ def diagnose(
     grid: rows and columns of patches, where the model does not reveal them.
     """
     call = run or (lambda given: model(**given) if isinstance(given, Mapping) else model(given))
-    with attached(model, config, trace=True, blocks=blocks, norm=norm, prefix=prefix, **settings) as loop:
+    with attached(
+        model, config, trace=True, blocks=blocks, norm=norm, prefix=prefix, this_thread=True, **settings
+    ) as loop:
         if not loop.config.replays:
             raise GramLoopError("a replay of 0 passes has nothing to diagnose; replays must be at least 1")
         with torch.no_grad():

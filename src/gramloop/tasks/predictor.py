@@ -6,8 +6,8 @@ tasks here share: attaching the replay, keeping what the ordinary version needs,
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Generic, Literal, Protocol, overload, runtime_checkable
 
 import torch
@@ -163,19 +163,17 @@ class ViTPredictor(Generic[P]):
         """The ordinary version, if paired, and the last one."""
         raise NotImplementedError
 
-    @contextmanager
     def _attached(
         self, replay: ReplayConfig | None, paired: bool, trace: bool | None
-    ) -> Iterator[Loop | None]:
-        """The replay for the length of a ``with`` block, with the taps kept that a pair needs."""
+    ) -> AbstractContextManager[Loop | None]:
+        """The replay for a ``with`` block of this thread, with the taps kept that a pair needs."""
         if replay is None:
             if paired:
                 raise GramLoopError("a paired prediction needs a replay, such as ReplayConfig()")
-            yield None
-            return
+            return nullcontext()
         wanted = replay.measures_drift and replay.replays > 0 if trace is None else trace
-        with attached(self.backbone.model, replay, keep=self._kept(replay, paired), trace=wanted) as loop:
-            yield loop
+        keep = self._kept(replay, paired)
+        return attached(self.backbone.model, replay, keep=keep, trace=wanted, this_thread=True)
 
     def _kept(self, replay: ReplayConfig, paired: bool) -> tuple[int, ...]:
         """Taps whose ordinary output has to be kept; those before the window's end are ordinary anyway."""

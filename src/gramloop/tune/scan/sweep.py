@@ -22,7 +22,6 @@ from gramloop.core.config import Window
 from gramloop.core.drift import GramAnchor
 from gramloop.core.gate import masked_median
 from gramloop.core.hosts import Host
-from gramloop.core.replay import Chain
 from gramloop.errors import GramLoopError
 
 Statistics = dict[str, NDArray[np.float64]]  # name -> one number per window, (W,)
@@ -96,7 +95,7 @@ def listening(host: Host, at_last_block: Callable[[BlockCall, list[Tensor]], Non
             ordinary.clear()
         ordinary.append(_one_image(host, output))
         if index == host.depth - 1:
-            at_last_block(BlockCall.of(host, args, kwargs), ordinary)
+            at_last_block(BlockCall(host, args, kwargs), ordinary)
 
     handles = [
         block.register_forward_hook(partial(after_block, index), with_kwargs=True)
@@ -127,7 +126,7 @@ def _measure_windows(
     replays: int,
     chunk: int | None,
 ) -> WindowStatistics:
-    anchor = GramAnchor(call.chain.patches(ordinary[-1]))
+    anchor = GramAnchor(call.patches(ordinary[-1]))
     size = chunk or _affordable(ordinary[0])
     parts, blocks = [], host.depth
     for first in range(0, len(windows), size):
@@ -155,7 +154,7 @@ class _Sweep:
     ) -> None:
         self.blocks = 0
         self._depth, self._prefix = host.depth, host.prefix
-        self._chain, self._ordinary, self._anchor, self._windows = call.chain, ordinary, anchor, windows
+        self._call, self._ordinary, self._anchor, self._windows = call, ordinary, anchor, windows
 
     def statistics(self, replays: int) -> Statistics:
         """Ungated replays of every window: how far they step, in which direction, and what it does in the end."""
@@ -163,9 +162,9 @@ class _Sweep:
         state = torch.cat([self._ordinary[end] for _, end in self._windows])  # (W, T, C)
         before: Tensor | None = None
         for replay in range(1, replays + 1):
-            proposal, final, blocks = replay_windows(self._chain, self._depth, self._windows, state)
+            proposal, final, blocks = replay_windows(self._call, self._depth, self._windows, state)
             self.blocks += blocks
-            drift = self._anchor.drift(self._chain.patches(final))  # (W, N)
+            drift = self._anchor.drift(self._call.patches(final))  # (W, N)
             step = (proposal.float() - state.float())[:, self._prefix :]  # (W, N, C)
             relative = _median(_length(step) / _length(state[:, self._prefix :].float()))
             if replay == 1:
@@ -181,7 +180,7 @@ class _Sweep:
 
 
 def replay_windows(
-    chain: Chain, depth: int, windows: Sequence[Window], state: Tensor
+    call: BlockCall, depth: int, windows: Sequence[Window], state: Tensor
 ) -> tuple[Tensor, Tensor, int]:
     """Replay each window on its state and go on to the last block, all windows in one sweep.
 
@@ -191,7 +190,7 @@ def replay_windows(
     alive, proposal, blocks = state.clone(), torch.empty_like(state), 0
     for index in range(windows[0][0], depth):
         entered = sum(start <= index for start, _ in windows)
-        alive[:entered] = chain.run(index, index, [alive[:entered]])[0]
+        alive[:entered] = call.run(index, index, [alive[:entered]])[0]
         blocks += entered
         for place, (_, end) in enumerate(windows[:entered]):
             if end == index:

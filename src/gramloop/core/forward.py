@@ -1,0 +1,114 @@
+"""The state of one forward. It belongs to the thread that runs the forward, so threads can share a model."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gramloop.core.call import BlockCall, Masks, States
+from gramloop.core.drift import Probe
+from gramloop.core.hosts import Host, grids_of
+from gramloop.core.trace import Grid, Trace
+from gramloop.errors import GramLoopError
+
+
+@dataclass
+class Forward:
+    """One forward: what is known before the first block, what its blocks hand on, and what it leaves.
+
+    grids, valid: the patch grids that the embedding showed, and the masks of valid patches as they were given.
+    masks, probe: the checked masks, one per entry of the state, and the anchor of the ordinary pass.
+    call, window_end: how the host called the window's last block and what that returned, for a later update.
+    resumed: the ordinary state at ``until``, where the host goes on from it.
+    skipped: no image is replayed, so that the host's own blocks show the ordinary pass.
+    traces, ordinary, blocks_executed: as `Loop` shows them.
+    """
+
+    grids: list[Grid] = field(default_factory=list)
+    valid: Tensor | Sequence[Tensor] | None = None
+    masks: Masks = ()
+    probe: Probe | None = None
+    call: BlockCall | None = None
+    window_end: States = field(default_factory=list)
+    resumed: States = field(default_factory=list)
+    skipped: bool = False
+    traces: list[Trace] = field(default_factory=list)
+    ordinary: dict[int, Any] = field(default_factory=dict)
+    blocks_executed: int = 0
+
+    def reach_window_end(self, host: Host, Z: States, trace: bool) -> None:
+        """Check grids and masks against the state, and begin to trace."""
+        grids = grids_of(self.grids, Z, host.prefix)
+        self.traces = [Trace(grid) for grid in grids] if trace else []
+        self.masks = _masks_for(self.valid, Z, host.prefix)
+        self.blocks_executed = host.depth
+
+    def trace_skipped(self, Z: States, prefix: int, replays: int) -> None:
+        """Trace as many maps as any other image has, where these replays are left out."""
+        for trace, tokens in zip(self.traces, Z, strict=False):
+            trace.skip(tokens[:, prefix:], replays)
+
+    def record_post_drift(self, states: States) -> None:
+        """Trace the drift of the state that was accepted in the end."""
+        assert self.probe is not None
+        for trace, drift in zip(self.traces, self.probe.drift(states), strict=True):
+            trace.post_drift = trace.as_map(drift)
+        self.probe = None
+
+
+class Forwards:
+    """One thread's forwards: the latest and the next. ``listens``: whether this thread's are replayed."""
+
+    def __init__(self, listens: bool) -> None:
+        self.listens, self.latest, self.next = listens, Forward(), Forward()
+
+    def begin(self) -> Forward:
+        """The next forward has reached the first block that matters."""
+        self.latest, self.next = self.next, Forward()
+        return self.latest
+
+
+class PerThread(threading.local):
+    """Each thread's own `Forwards`. ``thread``: the only one whose forwards are replayed; None for all."""
+
+    def __init__(self, thread: int | None) -> None:
+        # never assigned again: a compiled graph writes into what a thread-local holds, but not its attributes
+        self.forwards = Forwards(thread is None or thread == threading.get_ident())
+        self.thread = thread
+
+    def __reduce__(self) -> tuple[type[PerThread], tuple[int | None]]:
+        # a copy of a model starts afresh, and a replay for one thread does not follow into it
+        return PerThread, (None if self.thread is None else NO_THREAD,)
+
+    def meets(self, other: PerThread) -> bool:
+        """Whether some thread's forwards would be replayed by both."""
+        mine, its = self.thread, other.thread
+        return NO_THREAD not in (mine, its) and (None in (mine, its) or mine == its)
+
+
+NO_THREAD = -1
+
+
+def _masks_for(given: Tensor | Sequence[Tensor] | None, states: States, prefix: int) -> Masks:
+    if given is None:
+        return [None] * len(states)
+    masks = [given] if isinstance(given, Tensor) else list(given)
+    if len(masks) != len(states):
+        raise GramLoopError(f"{len(masks)} valid-patch masks were given for {len(states)} inputs")
+    return [_mask_for(mask, tokens, prefix) for mask, tokens in zip(masks, states, strict=True)]
+
+
+def _mask_for(mask: Tensor, tokens: Tensor, prefix: int) -> Tensor:
+    expected = (tokens.shape[0], tokens.shape[1] - prefix)
+    flat = mask.flatten(1) if mask.ndim == 3 else mask
+    if mask.dtype != torch.bool or tuple(flat.shape) != expected:
+        raise GramLoopError(
+            f"the valid-patch mask is {mask.dtype} of shape {tuple(mask.shape)}; this forward has "
+            f"{expected[0]} images of {expected[1]} patches, so it is bool of shape {expected} or (B, h, w)"
+        )
+    return flat.to(tokens.device)
