@@ -23,7 +23,7 @@ from gramloop.tune.scan.scores import rank_correlation
 from gramloop.tune.search.adapting import best_rule, is_on
 from gramloop.tune.search.space import windows
 from gramloop.tune.search.split import Sample
-from gramloop.tune.search.worth import Measured, Worth, worth
+from gramloop.tune.search.worth import PairedStatistics, Worth, worth
 
 TAPS = default_taps(12)
 WINDOW_FAMILIES = ("gaussian_noise", "defocus_blur", "snow", "pixelate")
@@ -208,11 +208,11 @@ def _by_window(
     return found
 
 
-def _cells(found: Mapping[Condition, Sequence[Counted]], key: str) -> dict[str, list[Measured]]:
+def _cells(found: Mapping[Condition, Sequence[Counted]], key: str) -> dict[str, list[PairedStatistics]]:
     """A branch as tune sees a candidate."""
     return {
         condition[0]: [
-            Measured(
+            PairedStatistics(
                 Sample(place, str(place), place),
                 {"counts": frame[f"ordinary|{key.split('|')[2]}"]},
                 {"counts": frame[key]},

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from safetensors import safe_open
 from torch import Tensor, nn
+from transformers import ViTConfig, ViTModel
 
-from gramloop.models.hf import transformers_module
 from gramloop.models.released_names import BackboneShape
 from gramloop.models.taps import Tap, TappedViT
 from gramloop.tasks.images import Normalisation
@@ -30,8 +30,7 @@ class ViTB(TappedViT):
 
     def __init__(self, weights: dict[str, Tensor]) -> None:
         super().__init__(BackboneShape(depth=12, width=768, registers=0, patch=16))
-        library = transformers_module("models.vit")
-        self.model = library.ViTModel(library.ViTConfig(), add_pooling_layer=False)
+        self.model = ViTModel(ViTConfig(), add_pooling_layer=False)
         self.model.load_state_dict(weights)
         self.eval()
 

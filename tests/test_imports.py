@@ -18,8 +18,10 @@ import gramloop
 
 SURFACE = [
     "gramloop",
-    *(f"gramloop.{room}" for room in ["data", "metrics", "models", "shifts", "tasks", "tune"]),
+    *(f"gramloop.{room}" for room in ["data", "evaluate", "metrics", "models", "shifts", "tasks", "tune"]),
 ]
+ROOT = Path(__file__).parents[1]
+SCRIPTS = [*sorted((ROOT / "benchmarks").glob("*.py")), *sorted((ROOT / "tools").glob("*.py"))]
 PACKAGE = Path(gramloop.__file__).parent
 ORDER = [
     "errors",
@@ -51,6 +53,22 @@ def imports_of(path: Path, package: Path) -> Iterator[tuple[int, str]]:
             yield from ((node.lineno, f"{module}.{alias.name}") for alias in node.names)
         elif isinstance(node, ast.Constant) and re.fullmatch(rf"{package.name}(\.\w+)+\.?", str(node.value)):
             yield node.lineno, str(node.value)
+
+
+def missing(path: Path) -> list[str]:
+    """Names that a script imports from the package and that are not there."""
+    found = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "gramloop":
+            try:
+                module = importlib.import_module(str(node.module))
+            except ModuleNotFoundError as error:
+                found.append(str(error))
+                continue
+            inside = {each.name for each in pkgutil.iter_modules(getattr(module, "__path__", ()))}
+            names = [alias.name for alias in node.names if alias.name not in inside]
+            found += [f"{node.module}.{name}" for name in names if not hasattr(module, name)]
+    return found
 
 
 def against_the_order(package: Path) -> list[str]:
@@ -98,6 +116,11 @@ def test_a_planted_violation_is_found(tmp_path: Path, file: str, line: str, name
     assert against_the_order(package) == []
     (package / file).write_text(f"{line}\n")
     assert against_the_order(package) == [f"{file}:{1 + line.count(chr(10))} imports {name}"]
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
+def test_scripts_import_what_is_there(script: Path) -> None:
+    assert missing(script) == []
 
 
 @pytest.mark.parametrize("package", SURFACE)

@@ -16,7 +16,7 @@ from gramloop.evaluate.plan import Plan
 from gramloop.evaluate.rows import KEPT, first_rows, maps_of, picture_of
 from gramloop.evaluate.session import Session, deterministic
 from gramloop.evaluate.store import Store
-from gramloop.evaluate.trajectories import trajectories, with_companions
+from gramloop.evaluate.trajectories import trajectories_of, with_companions
 from small_runs import small_plan
 
 TRIO = ("gramloop-raw", "gramloop-matched", "gramloop")
@@ -42,8 +42,8 @@ def test_the_plan_gains_the_companions_of_the_gate(plan: Plan):
     replay = {method.name: method.replay for method in plan.methods}
     assert replay["gramloop-raw"] == ReplayConfig((3, 3), gate="none")
     assert replay["gramloop-matched"] == ReplayConfig((3, 3), gate="uniform", strength="matched")
-    assert trajectories(plan) == {"gramloop": TRIO}
-    assert trajectories(replace(plan, diagnostics=False)) == {}
+    assert trajectories_of(plan) == {"gramloop": TRIO}
+    assert trajectories_of(replace(plan, diagnostics=False)) == {}
 
 
 def test_companions_that_are_there_already_are_taken():

@@ -29,7 +29,7 @@ def with_companions(methods: Sequence[Method]) -> list[Method]:
     return [*methods, *missing]
 
 
-def trajectories(plan: Plan) -> dict[str, Names]:
+def trajectories_of(plan: Plan) -> dict[str, Names]:
     """The methods that belong together, by the name of the Gram-gated one; none without diagnostics."""
     if not plan.diagnostics:
         return {}

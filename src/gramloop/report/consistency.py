@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gramloop.data.suites import Condition
-from gramloop.evaluate.trajectories import trajectories
+from gramloop.evaluate.trajectories import trajectories_of
 from gramloop.report.load import Run
 
 RAW, UNIFORM, GATED = range(3)  # places of the trajectories
@@ -67,7 +67,7 @@ def ratios(sums: NDArray[np.float64]) -> NDArray[np.float64]:  # (..., 3) → (.
 
 def gram_consistency(run: Run) -> Iterator[GramConsistency]:
     """One for every Gram-gated method whose companions were run; none without all drifts of all conditions."""
-    for gated, names in trajectories(run.plan).items():
+    for gated, names in trajectories_of(run.plan).items():
         measured = [one for one in run.results if all(len(one.drift.get(n, ())) == one.images for n in names)]
         if measured and len(measured) == len(run.plan.conditions):
             yield GramConsistency(

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from gramloop.tasks.dense_detect import DenseDetector
     from gramloop.tasks.detect import DetectConfig, Detector, load_detector
     from gramloop.tasks.images import Normalisation, read_image, to_tensor
+    from gramloop.tasks.loading import load_predictor
     from gramloop.tasks.prediction import Detection, Pair, Prediction, Segmentation
     from gramloop.tasks.predictor import Predictor, ViTPredictor
     from gramloop.tasks.segment import SegmentConfig, Segmenter, load_segmenter
@@ -17,5 +18,5 @@ else:
 __all__ = [
     "DenseDetector", "DetectConfig", "Detection", "Detector", "Normalisation", "Pair", "Prediction",
     "Predictor", "SegmentConfig", "Segmentation", "Segmenter", "ViTPredictor", "load_detector",
-    "load_segmenter", "read_image", "to_tensor",
+    "load_predictor", "load_segmenter", "read_image", "to_tensor",
 ]  # fmt: skip

@@ -10,12 +10,11 @@ if TYPE_CHECKING:
     from gramloop.tune.scan.scores import SCORES, rank_correlation, ranked
     from gramloop.tune.search.plan import Options
     from gramloop.tune.search.space import Space
-    from gramloop.tune.search.subject import LabelledImage
     from gramloop.tune.search.tuning import Tuning, tune
 else:
     __getattr__, __dir__ = lazy_names(__name__)
 
 __all__ = [
-    "SCORES", "LabelledImage", "Options", "Scan", "Space", "Tuning", "rank_correlation", "ranked",
-    "read_scan", "scan_windows", "tune",
+    "SCORES", "Options", "Scan", "Space", "Tuning", "rank_correlation", "ranked", "read_scan",
+    "scan_windows", "tune",
 ]  # fmt: skip
