@@ -38,7 +38,7 @@ TABLE = Table(
 def test_markdown_shows_what_the_table_shows() -> None:
     lines = formats.markdown(TABLE).splitlines()
     assert lines[0] == r"### A \#title"
-    assert r"| fog\_3 \| 50% | 0.333 | -0.123 | \[-0.300, +0.050\] |" in lines
+    assert r"| fog\_3 \| 50% | 0.333 | -0.123 | [-0.300, +0.050] |" in lines
     assert r"| \[snow\] | **2.000** | – | – |" in lines
     assert "| :-- | --: | --: | --: |" in lines
     assert lines[-1].startswith("A note")
@@ -93,3 +93,25 @@ def test_latex_leaves_no_special_character_as_it_is(words: str) -> None:
 @pytest.mark.parametrize("make", [formats.markdown, formats.csv, formats.latex])
 def test_a_table_without_rows(make: object) -> None:
     assert make(Table("t", "T", "", COLUMNS, ()))  # type: ignore[operator]
+
+
+def test_the_terminal_shows_what_the_table_shows() -> None:
+    from rich.console import Console
+
+    console = Console(width=120, record=True, file=io.StringIO())
+    console.print(formats.terminal(TABLE))
+    shown = console.export_text()
+    assert "Caption_1." in shown
+    assert "A note: --bootstrap" in shown
+    for row in range(len(ROWS)):
+        (line,) = (each for each in shown.splitlines() if TABLE.text(row, 0) in each)
+        assert [cell.strip() for cell in line.strip("│ ").split("│")] == [
+            TABLE.text(row, place) for place in range(4)
+        ]
+
+
+def test_an_interval_can_come_with_its_estimate() -> None:
+    column = Column("gain", "Δ", "interval", estimate=True)
+    table = Table("t", "T", "", (column,), ((Interval(-0.12, -0.3, 0.05),), (None,)))
+    assert [table.text(row, 0) for row in range(2)] == ["-0.12 [-0.30, +0.05]", "–"]
+    assert formats.csv(table).splitlines()[1] == "-0.12,-0.3,0.05"

@@ -37,6 +37,7 @@ def run(args: argparse.Namespace) -> int:
     from gramloop.demo.table import summary
     from gramloop.io.atomic import atomic_write, make_folder
     from gramloop.io.progress import progress_bar
+    from gramloop.report.formats import markdown, terminal
 
     size = QUICK if args.quick else Size()
     if args.scenes is not None:
@@ -50,9 +51,9 @@ def run(args: argparse.Namespace) -> int:
     with progress_bar("report", None) as advance:
         page, gains = make_report(experiment, args.out / "report", advance)
     table = summary(gains, experiment.segmentation.replay, REPLICATES)
-    atomic_write(args.out / "demo.png", draw(exemplars(experiment)))
-    atomic_write(args.out / "demo.md", table.markdown().encode())
-    console.print(table.rich())
+    atomic_write(args.out / "demo.png", draw(exemplars(experiment)).png())
+    atomic_write(args.out / "demo.md", markdown(table, level=1).encode())
+    console.print(terminal(table))
     console.print(
         f"\nThe whole report, tables and figures: [bold]{page}[/bold]\n"
         f"Three scenes with both predictions, drift and gate: [bold]{args.out / 'demo.png'}[/bold] "

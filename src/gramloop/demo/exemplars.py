@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gramloop.data.scenes.drawing import Scene, scene
-from gramloop.demo.experiment import SPLIT, Experiment, Part
+from gramloop.demo.experiment import SPLIT, Experiment, PlannedEvaluation
 from gramloop.evaluate.methods import BASELINE, GRAMLOOP
 from gramloop.evaluate.plan import condition_of
 from gramloop.evaluate.rows import counts_of
@@ -57,7 +57,7 @@ def exemplars(experiment: Experiment) -> list[Exemplar]:
     return found
 
 
-def accuracy_gains(part: Part) -> dict[tuple[str, int], float]:
+def accuracy_gains(part: PlannedEvaluation) -> dict[tuple[str, int], float]:
     """By condition and position: how many more of an image's labelled pixels the replay gets right, in percent."""
     store = Store(part.folder, part.plan)
     gains = {}

@@ -40,7 +40,7 @@ QUICK = Size(8, SHIFTS[:2])
 
 
 @dataclass(frozen=True)
-class Part:
+class PlannedEvaluation:
     """One evaluation: a task on clean or on shifted scenes."""
 
     plan: Plan
@@ -58,13 +58,13 @@ class Part:
 class Experiment:
     """Both tasks on the same scenes."""
 
-    segmentation: Part  # under shift
-    detection: Part
-    clean_segmentation: Part
-    clean_detection: Part
+    segmentation: PlannedEvaluation  # under shift
+    detection: PlannedEvaluation
+    clean_segmentation: PlannedEvaluation
+    clean_detection: PlannedEvaluation
 
     @property
-    def parts(self) -> tuple[Part, ...]:
+    def parts(self) -> tuple[PlannedEvaluation, ...]:
         """All four; what a report shows first comes first."""
         return self.segmentation, self.detection, self.clean_segmentation, self.clean_detection
 
@@ -81,7 +81,7 @@ def prepare(folder: Path, size: Size) -> Experiment:
     """
     drawn = draw_scenes(folder / f"scenes-{size.scenes}", SceneFiles(size.scenes, split=SPLIT))
 
-    def part(task: Task, shifts: Sequence[str] = (), diagnostics: bool = False) -> Part:
+    def part(task: Task, shifts: Sequence[str] = (), diagnostics: bool = False) -> PlannedEvaluation:
         plan = make_plan(
             Request(
                 suite="scenes-c" if shifts else "scenes",
@@ -95,7 +95,7 @@ def prepare(folder: Path, size: Size) -> Experiment:
                 replay=str(SUGGESTED),
             )
         )
-        return Part(plan, folder / "results" / f"{plan.suite}-{task}-{plan.hash[:8]}")
+        return PlannedEvaluation(plan, folder / "results" / f"{plan.suite}-{task}-{plan.hash[:8]}")
 
     return Experiment(
         part("semantic", size.shifts, diagnostics=True),  # for one task: its two companions take their time

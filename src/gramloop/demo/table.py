@@ -1,55 +1,17 @@
-"""The demonstration's table, for the terminal and as Markdown: both tasks, condition by condition."""
+"""The demonstration's table: both tasks, condition by condition."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from gramloop.core.config import ReplayConfig
 from gramloop.core.settings import describe_replay
-from gramloop.data.suites import Condition
 from gramloop.evaluate.methods import BASELINE, GRAMLOOP
-from gramloop.evaluate.rows import boxes_of, counts_of
-from gramloop.metrics.ap_bootstrap import ap_delta
-from gramloop.metrics.bootstrap import Interval, image_bootstrap, miou_delta, verdict
+from gramloop.metrics.bootstrap import Interval, image_bootstrap
 from gramloop.report.load import Run
-from gramloop.report.statistics import Gain
-
-_WORDS = {
-    "helps": "replay helps",
-    "hurts": "replay hurts",
-    "inconclusive": "inconclusive whether replay helps",
-}
-_COLUMNS = ("condition", "mIoU", "replayed", "Δ [95%]", "AP", "replayed", "Δ [95%]")
-_MEAN = "mean of shifts"
-
-
-@dataclass(frozen=True)
-class Table:
-    """Rows of text under a title, with what they say in words."""
-
-    title: str
-    rows: Sequence[tuple[str, ...]]
-    words: Sequence[str]
-
-    def rich(self) -> Any:
-        """For the terminal."""
-        from rich.console import Group
-        from rich.table import Table as RichTable
-
-        table = RichTable(title=self.title, title_justify="left")
-        for index, name in enumerate(_COLUMNS):
-            table.add_column(name, justify="left" if index == 0 else "right")
-        for row in self.rows:
-            table.add_row(*row, end_section=row[0] == "clean", style="bold" if row[0] == _MEAN else "")
-        return Group(table, *self.words)
-
-    def markdown(self) -> str:
-        """For a file."""
-        lines = ["| " + " | ".join(_COLUMNS) + " |", "|---" + "|---:" * (len(_COLUMNS) - 1) + "|"]
-        lines += ["| " + " | ".join(row) + " |" for row in self.rows]
-        return "\n".join([self.title, "", *lines, "", *self.words, ""])
+from gramloop.report.measure import used_ids
+from gramloop.report.statistics import Gain, stored_delta, verdict_of
+from gramloop.report.tables.table import Cell, Column, Table
 
 
 def summary(gains: Sequence[Gain], replay: ReplayConfig, replicates: int) -> Table:
@@ -58,37 +20,49 @@ def summary(gains: Sequence[Gain], replay: ReplayConfig, replicates: int) -> Tab
     ``gains`` are the report's: means and verdicts here are the same as there.
     """
     own = {(gain.run.plan.task, bool(gain.run.shifted)): gain for gain in gains if gain.method == GRAMLOOP}
-    segmentation, detection = own["semantic", True], own["detection", True]
-    rows: list[tuple[str, ...]] = [
-        ("clean", *_mean_cells(own["semantic", False]), *_mean_cells(own["detection", False]))
-    ]
-    intervals = [_by_condition(gain.run, replicates) for gain in (segmentation, detection)]
-    for condition in segmentation.run.shifted:
-        cells = (
-            text
-            for gain, found in zip((segmentation, detection), intervals, strict=True)
-            for text in _cells(gain.run.scores(BASELINE)[condition], found[condition])
-        )
-        rows.append((condition.display_name, *cells))
-    rows.append((_MEAN, *_mean_cells(segmentation), *_mean_cells(detection)))
-    words = [
-        f"{task} under shift: {_WORDS[gain.words]} ({gain.interval}{_doubt(gain)})."
-        for task, gain in (("Segmentation", segmentation), ("Detection", detection))
-    ]
-    return Table(_title(segmentation.run, replay), rows, words)
-
-
-def _doubt(gain: Gain) -> str:
-    """The interval corrected for few images, where it says something else."""
-    corrected = gain.corrected
-    if gain.interval is None or corrected is None or verdict(corrected) == verdict(gain.interval):
-        return ""
-    return (
-        f"; corrected for so few images [{corrected.low:+.3f}, {corrected.high:+.3f}], so take it with care"
+    clean, shifted = ([own[task, under] for task in ("semantic", "detection")] for under in (False, True))
+    columns = [Column("condition", "condition", "text")]
+    for run in (gain.run for gain in shifted):
+        columns.append(Column(run.metric, run.metric))
+        columns.append(Column(f"{run.metric} replayed", "replayed"))
+        columns.append(Column(f"{run.metric} gain", "Δ, 95% CI", "interval", estimate=True))
+    rows: list[tuple[Cell, ...]] = [("clean", *_mean_cells(clean))]
+    by_condition = zip(*(_condition_cells(gain.run, replicates) for gain in shifted), strict=True)
+    for condition, cells in zip(shifted[0].run.shifted, by_condition, strict=True):
+        rows.append((condition.display_name, *cells[0], *cells[1]))
+    rows.append(("mean of shifts", *_mean_cells(shifted)))
+    return Table(
+        "demo",
+        "The embedded model, ordinary and replayed",
+        _caption(shifted[0].run, replay),
+        tuple(columns),
+        tuple(rows),
+        notes=tuple(_verdicts(shifted)),
+        footer=1,
     )
 
 
-def _title(run: Run, replay: ReplayConfig) -> str:
+def _mean_cells(gains: Sequence[Gain]) -> Iterator[Cell]:
+    for gain in gains:
+        ordinary, interval = gain.run.score(BASELINE), gain.interval
+        assert ordinary is not None
+        assert interval is not None
+        yield from _cells(ordinary, interval)
+
+
+def _condition_cells(run: Run, replicates: int) -> Iterator[tuple[Cell, ...]]:
+    for condition in run.shifted:
+        units = run.units(condition.key)
+        delta, images = stored_delta(run, units, GRAMLOOP), len(used_ids(units))
+        interval = image_bootstrap(delta, images, replicates=replicates)
+        yield _cells(run.scores(BASELINE)[condition], interval)
+
+
+def _cells(ordinary: float, interval: Interval) -> tuple[Cell, ...]:
+    return ordinary, ordinary + interval.estimate, interval
+
+
+def _caption(run: Run, replay: ReplayConfig) -> str:
     ordinary, replayed = (run.spent.blocks[method] / run.spent.images for method in (BASELINE, GRAMLOOP))
     return (
         f"{run.results[0].images} unseen scenes; {describe_replay(replay)}; "
@@ -96,32 +70,7 @@ def _title(run: Run, replay: ReplayConfig) -> str:
     )
 
 
-def _by_condition(run: Run, replicates: int) -> Mapping[Condition, Interval]:
-    found = {}
-    for condition in run.shifted:
-        tables = run.tables(condition.key)
-        if run.plan.task == "semantic":
-            counts = [counts_of(tables, method) for method in (BASELINE, GRAMLOOP)]
-            delta, images = miou_delta(*counts), len(counts[0])
-        else:
-            categories = list(run.plan.categories)
-            truth, ordinary = boxes_of(tables, BASELINE, categories)
-            delta = ap_delta(truth, ordinary, boxes_of(tables, GRAMLOOP, categories)[1])
-            images = len(truth.images)
-        found[condition] = image_bootstrap(delta, images, replicates=replicates)
-    return found
-
-
-def _mean_cells(gain: Gain) -> tuple[str, str, str]:
-    ordinary, interval = gain.run.score(BASELINE), gain.interval
-    assert ordinary is not None
-    assert interval is not None
-    return _cells(ordinary, interval)
-
-
-def _cells(ordinary: float, interval: Interval) -> tuple[str, str, str]:
-    return (
-        f"{ordinary:.2f}",
-        f"{ordinary + interval.estimate:.2f}",
-        f"{interval.estimate:+.2f} [{interval.low:+.2f}, {interval.high:+.2f}]",
-    )
+def _verdicts(gains: Sequence[Gain]) -> Iterator[str]:
+    for task, gain in zip(("Segmentation", "Detection"), gains, strict=True):
+        said = verdict_of(gain)
+        yield f"{task} under shift: {said.words}. {said.sentence}"

@@ -1,13 +1,17 @@
-"""A table as Markdown, CSV and LaTeX: the first and last as it is shown, CSV in full precision."""
+"""A table as Markdown, CSV, LaTeX and on a terminal: as it is shown, but for CSV, which has full precision."""
 
 from __future__ import annotations
 
 import csv as csv_module
 import io
 import re
+from typing import TYPE_CHECKING
 
 from gramloop.metrics.bootstrap import Interval
 from gramloop.report.tables.table import ABSENT, Cell, Column, Table
+
+if TYPE_CHECKING:
+    from rich.console import Group
 
 _LATEX = {
     "\\": r"\textbackslash{}",
@@ -46,7 +50,7 @@ def markdown(table: Table, level: int = 3) -> str:
     lines.append(_piped([_plain(column.title) for column in table.columns]))
     lines.append(_piped([":--" if column.kind == "text" else "--:" for column in table.columns]))
     for row in range(len(table.rows)):
-        cells = [_plain(table.text(row, column)) for column in range(len(table.columns))]
+        cells = [_markdown_cell(table, row, column) for column in range(len(table.columns))]
         shown = [f"**{text}**" if (row, place) in table.best else text for place, text in enumerate(cells)]
         lines.append(_piped(shown))
     for note in table.notes:
@@ -84,6 +88,27 @@ def latex(table: Table) -> str:
     lines += [r"    \bottomrule", r"  \end{tabular}", rf"  \caption{{{_escaped(notes)}}}"]
     lines += [rf"  \label{{tab:{table.key}}}", r"\end{table}"]
     return "\n".join(lines) + "\n"
+
+
+def terminal(table: Table) -> Group:
+    """For a console: the caption, a table with its means in bold, and the notes."""
+    from rich.console import Group
+    from rich.table import Table as Grid
+    from rich.text import Text
+
+    grid = Grid(title=Text(table.caption or table.title), title_justify="left")
+    for column in table.columns:
+        grid.add_column(Text(column.title), justify="left" if column.kind == "text" else "right")
+    last = len(table.rows) - table.footer
+    for row in range(len(table.rows)):
+        texts = [Text(table.text(row, place)) for place in range(len(table.columns))]
+        grid.add_row(*texts, style="bold" if row >= last else "", end_section=row == last - 1)
+    return Group(grid, *map(Text, table.notes))
+
+
+def _markdown_cell(table: Table, row: int, place: int) -> str:
+    text = table.text(row, place)
+    return _plain(text) if isinstance(table.rows[row][place], str) else text  # a number has no marks
 
 
 def _plain(text: str) -> str:

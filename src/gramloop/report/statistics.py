@@ -128,7 +128,7 @@ def _over_images(
         if len(among) < 2:
             reason = f"{len(among)} images of {result.condition} could be drawn, and it takes at least 2"
             return Gain(run, method, points, "images", None, reason)
-        delta = _expanded(_delta(run, units, method), ids, among)
+        delta = _expanded(stored_delta(run, units, method), ids, among)
         own_seed = seed if shared else seed + index
         draws.append(image_draws(delta, len(among), replicates=replicates, seed=own_seed))
         images = len(among) if shared else images + len(among)
@@ -142,7 +142,8 @@ def _common_images(run: Run) -> list[str]:
     return sorted(set.intersection(*sets))
 
 
-def _delta(run: Run, units: Sequence[StoredUnit], method: str) -> Delta:
+def stored_delta(run: Run, units: Sequence[StoredUnit], method: str) -> Delta:
+    """The gain of a method over the baseline on the stored images of a condition, for any weights of them."""
     tables = [unit.table for unit in units]
     if run.plan.task == "semantic":
         return miou_delta(counts_of(tables, BASELINE), counts_of(tables, method))

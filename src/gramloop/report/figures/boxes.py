@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from matplotlib.patches import Patch, Rectangle
+from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
 from gramloop.report.figures.matching import Annotated, Found, Region, Role, Roles, centred, roles, shown
-from gramloop.report.figures.style import BLUE, GREEN, ORANGE, PLUM, RED, photograph, shrunk
+from gramloop.report.figures.panels import draw_box, photograph, shrunk
+from gramloop.report.figures.style import BLUE, GREEN, ORANGE, PLUM, RED
 
 _COLOURS: Mapping[Role, str] = {"gained": GREEN, "lost": PLUM, "false": RED}
 _BASELINE, _METHOD = BLUE, ORANGE
@@ -64,33 +65,13 @@ def draw_detection(panels: Sequence[Any], row: DetectionRow) -> None:
         panel.set_ylim(bottom, top)
     annotations, given = row.annotations(), row.roles()
     for box, label in zip(annotations.boxes, annotations.labels.tolist(), strict=True):
-        _box(panels[1], box, GREEN, _name(row, label), dashed=True)
+        draw_box(panels[1], box, GREEN, _name(row, label), dashed=True)
     for panel, found, kinds, own in zip(
         panels[2:], row.predictions(), (given.baseline, given.method), (_BASELINE, _METHOD), strict=True
     ):
         drawn = list(zip(found, kinds, strict=True))[:_MOST]
         for (box, score, label), kind in reversed(drawn):  # the surest on top
-            _box(panel, box, _COLOURS.get(kind, own), f"{_name(row, label)} {score:.2f}")
-
-
-def _box(panel: Any, box: NDArray[Any], colour: str, words: str, *, dashed: bool = False) -> None:
-    x, y, width, height = box[0], box[1], box[2] - box[0], box[3] - box[1]
-    style: Any = {"linestyle": (0, (3, 1.5))} if dashed else {}
-    panel.add_patch(Rectangle((x, y), width, height, fill=False, edgecolor="white", linewidth=1.7))
-    panel.add_patch(Rectangle((x, y), width, height, fill=False, edgecolor=colour, linewidth=0.95, **style))
-    (left, right), (bottom, top) = panel.get_xlim(), panel.get_ylim()
-    near_top = y - top < 0.08 * (bottom - top)  # no room above: write inside the box
-    panel.text(
-        max(x, left),
-        max(y, top) if near_top else y,
-        words,
-        fontsize=4.8,
-        color="black" if colour == ORANGE else "white",
-        va="top" if near_top else "bottom",
-        ha="left" if x < left + 0.75 * (right - left) else "right",
-        bbox={"facecolor": colour, "edgecolor": "none", "pad": 0.6},
-        clip_on=True,
-    )
+            draw_box(panel, box, _COLOURS.get(kind, own), f"{_name(row, label)} {score:.2f}")
 
 
 def _name(row: DetectionRow, label: int) -> str:

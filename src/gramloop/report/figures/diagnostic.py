@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from gramloop.errors import GramLoopError
+from gramloop.report.figures.panels import bare, colour_bar, draw_map, photograph, shrunk
 from gramloop.report.figures.style import (
     COLUMN,
     DRIFT_MAP,
@@ -22,10 +22,7 @@ from gramloop.report.figures.style import (
     GATE_MAP,
     Drawn,
     Sheet,
-    bare,
     percent_of,
-    photograph,
-    shrunk,
     styled,
 )
 
@@ -75,8 +72,8 @@ def _square(row: Diagnosed, high: float) -> Any:
     for panel, name, letter in zip(panels, _titles(row), "abcd", strict=True):
         panel.set_title(f"({letter}) {name}", loc="left", pad=2.5)
     below = lower + tall + 0.07
-    _bar(sheet, gate, (left[0] + 0.12, below, width - 0.24), "gate")
-    _bar(
+    colour_bar(sheet, gate, (left[0] + 0.12, below, width - 0.24), "gate")
+    colour_bar(
         sheet,
         drift,
         (left[1] + 0.12, below, width - 0.24),
@@ -106,9 +103,9 @@ def _rows(rows: Sequence[Diagnosed], high: float) -> Any:
     for column, shown in ((1, drift), (2, gate), (3, drift)):
         place = (left[column] + 0.12, top, width - 0.24)
         if column == 2:
-            _bar(sheet, shown, place, "gate")
+            colour_bar(sheet, shown, place, "gate")
         else:
-            _bar(sheet, shown, place, "Gram drift, all rows", beyond=beyond)
+            colour_bar(sheet, shown, place, "Gram drift, all rows", beyond=beyond)
     return sheet.figure
 
 
@@ -121,46 +118,15 @@ def _exceeds(rows: Sequence[Diagnosed], high: float) -> bool:
 def _fill(panels: Sequence[Any], row: Diagnosed, high: float) -> tuple[Any, Any]:
     """Draw one row's four panels; the shown drift and gate are what colour bars belong to."""
     photograph(panels[0], shrunk(row.image), high=(row.image.shape[0], row.image.shape[1]))
-    drift = _map(panels[1], row.drift, DRIFT_MAP, high)
-    gate = _map(panels[2], row.gate, GATE_MAP, 1.0)
+    drift = draw_map(panels[1], row.drift, DRIFT_MAP, high)
+    gate = draw_map(panels[2], row.gate, GATE_MAP, 1.0)
     if row.post is not None:
-        _map(panels[3], row.post, DRIFT_MAP, high)
+        draw_map(panels[3], row.post, DRIFT_MAP, high)
     else:
         bare(panels[3]).text(
             0.5, 0.5, "not measured", ha="center", va="center", transform=panels[3].transAxes
         )
     return drift, gate
-
-
-def _map(panel: Any, values: NDArray[Any], colours: str, high: float) -> Any:
-    return bare(panel).imshow(
-        np.asarray(values, dtype=np.float64),
-        cmap=colours,
-        vmin=0.0,
-        vmax=high,
-        interpolation="nearest",
-        aspect="auto",
-    )
-
-
-def _bar(
-    sheet: Sheet, shown: Any, place: tuple[float, float, float], label: str, *, beyond: bool = False
-) -> None:
-    left, top, width = place
-    axes = sheet.panel(left, top, width, 0.055)
-    high = float(shown.norm.vmax)
-    bar = sheet.figure.colorbar(
-        shown, cax=axes, orientation="horizontal", extend="max" if beyond else "neither"
-    )
-    bar.outline.set_linewidth(0.4)
-    bar.ax.tick_params(length=1.5, pad=1, labelsize=6)
-    exponent = 0 if 0.1 <= high < 100 else int(np.floor(np.log10(high)))
-    ticks = MaxNLocator(4, steps=[1, 2, 2.5, 5, 10]).tick_values(0, high / 10.0**exponent)
-    ticks = [tick for tick in ticks if tick <= high / 10.0**exponent * 1.0001]
-    bar.set_ticks([tick * 10.0**exponent for tick in ticks])
-    bar.set_ticklabels([f"{tick:g}" for tick in ticks])
-    times = f" (×$10^{{{exponent}}}$)" if exponent else ""
-    sheet.text(left + width / 2, top + 0.17, label + times, fontsize=6.5, ha="center")
 
 
 def _height(row: Diagnosed, width: float) -> float:

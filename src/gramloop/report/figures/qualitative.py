@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from gramloop.errors import GramLoopError
 from gramloop.report.figures.boxes import DetectionRow, draw_detection, gist_of_boxes, legend_of_boxes
+from gramloop.report.figures.panels import draw_legend, draw_outline, painted, photograph, shrunk
 from gramloop.report.figures.style import (
     CLASS_COLOURS,
     FULL,
@@ -21,8 +22,6 @@ from gramloop.report.figures.style import (
     OTHER,
     Drawn,
     Sheet,
-    photograph,
-    shrunk,
     styled,
 )
 
@@ -107,7 +106,7 @@ def _draw(rows: Sequence[Row], methods: Sequence[str]) -> Any:
             _draw_segmentation(sheet, panels, row, next(colours), top + tall)
         top += tall + legend
     if detects:
-        _legend(sheet, legend_of_boxes(methods), sheet.height - 0.01, lower=True)
+        draw_legend(sheet, legend_of_boxes(methods), sheet.height - 0.01, lower=True)
     return sheet.figure
 
 
@@ -125,9 +124,9 @@ def _draw_segmentation(
     small = shrunk(row.image)
     photograph(panels[0], small, high=size)
     for panel, labels in zip(panels[1:], (row.truth, row.baseline, row.method), strict=True):
-        photograph(panel, _painted(small, labels, colours, row.ignored), high=size)
+        photograph(panel, painted(small, labels, colours, row.ignored), high=size)
     for mask, colour in ((row.lost, LOST), (row.gained, GAINED)):
-        _contour(panels[3], mask, colour, small.shape[:2])
+        draw_outline(panels[3], mask, colour, small.shape[:2])
     handles: list[Any] = [
         Patch(color=colour, label=row.names.get(label, f"class {label}")) for label, colour in colours.items()
     ]
@@ -136,44 +135,7 @@ def _draw_segmentation(
     share = max(int(row.valid.sum()), 1)
     for mask, colour, word in ((row.gained, GAINED, "gained"), (row.lost, LOST, "lost")):
         handles.append(Line2D([], [], color=colour, linewidth=1.4, label=f"{word} {mask.sum() / share:.1%}"))
-    _legend(sheet, handles, below + 0.02)
-
-
-def _contour(panel: Any, mask: NDArray[np.bool_], colour: str, size: tuple[int, ...]) -> None:
-    """The outline of a region, black beneath so that it shows on any class."""
-    small = _nearest(mask.astype(np.uint8), size)
-    if not small.any():
-        return
-    height, width = mask.shape
-    framed = np.pad(small, 1).astype(float)  # so that an outline closes at the rim
-    across = (np.arange(-1, size[1] + 1) + 0.5) * width / size[1]
-    down = (np.arange(-1, size[0] + 1) + 0.5) * height / size[0]
-    for line, thickness in (("black", 1.3), (colour, 0.8)):
-        panel.contour(
-            across.clip(0, width), down.clip(0, height), framed, [0.5], colors=line, linewidths=thickness
-        )
-
-
-def _painted(
-    image: NDArray[np.uint8], labels: NDArray[Any], colours: Mapping[int, str], ignored: int
-) -> NDArray[np.uint8]:
-    labels = _nearest(labels, image.shape[:2])
-    paint = np.empty((*labels.shape, 3))
-    paint[:] = _rgb(OTHER)
-    for label, colour in colours.items():
-        paint[labels == label] = _rgb(colour)
-    grey = image.mean(axis=2, keepdims=True)  # the photo's own hues would mislead
-    blended = 0.3 * grey + 0.7 * paint
-    blended[labels == ignored] = 255
-    painted: NDArray[np.uint8] = blended.astype(np.uint8)
-    return painted
-
-
-def _nearest(values: NDArray[Any], size: tuple[int, ...]) -> NDArray[Any]:
-    rows = (np.arange(size[0]) + 0.5) * values.shape[0] / size[0]
-    columns = (np.arange(size[1]) + 0.5) * values.shape[1] / size[1]
-    picked: NDArray[Any] = values[rows.astype(int)[:, None], columns.astype(int)[None]]
-    return picked
+    draw_legend(sheet, handles, below + 0.02)
 
 
 def _present(row: SegmentationRow) -> dict[int, int]:
@@ -200,26 +162,6 @@ def class_colours(rows: Sequence[SegmentationRow]) -> list[dict[int, str]]:
                 known.setdefault(label, own[label])
         found.append({label: own[label] for label in largest})
     return found
-
-
-def _rgb(colour: str) -> tuple[int, int, int]:
-    return int(colour[1:3], 16), int(colour[3:5], 16), int(colour[5:7], 16)
-
-
-def _legend(sheet: Sheet, handles: Sequence[Any], top: float, *, lower: bool = False) -> None:
-    sheet.figure.legend(
-        handles=handles,
-        loc="lower left" if lower else "upper left",
-        bbox_to_anchor=(0, 1 - top / sheet.height),
-        ncols=len(handles),
-        fontsize=6,
-        frameon=False,
-        borderpad=0.1,
-        handlelength=1.0,
-        handletextpad=0.4,
-        columnspacing=1.0,
-        borderaxespad=0.1,
-    )
 
 
 def _words(rows: Sequence[Row], methods: Sequence[str]) -> tuple[str, str]:

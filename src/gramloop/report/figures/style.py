@@ -12,15 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import matplotlib
-import numpy as np
 from matplotlib.figure import Figure
-from numpy.typing import NDArray
-from PIL import Image
 
 COLUMN, FULL = 3.3, 6.9  # inches: one column of a paper, and both
 DPI = 220
-LONGEST_SIDE = 640  # pixels of a photograph inside a figure
-_FEW_PIXELS = 400
 
 # Okabe and Ito's colours
 BLUE, ORANGE, GREEN, PINK = "#0072B2", "#E69F00", "#009E73", "#CC79A7"
@@ -111,36 +106,6 @@ class Sheet:
         """Words at a place; their top left corner, unless the options say otherwise."""
         options = {"va": "top", "ha": "left", **options}
         return self.figure.text(left / self.width, 1 - top / self.height, words, **options)
-
-
-def bare(axes: Any) -> Any:
-    """No ticks, no numbers, a hairline around."""
-    axes.set_xticks([])
-    axes.set_yticks([])
-    for side in axes.spines.values():
-        side.set_linewidth(0.4)
-        side.set_color(FAINT)
-    return axes
-
-
-def photograph(axes: Any, picture: NDArray[Any], *, high: tuple[int, int] | None = None) -> Any:
-    """An image (H, W, 3) in a bare panel; coordinates stay those of the pixels ``high`` = (H, W) it stands for."""
-    rows, columns = high or picture.shape[:2]
-    small = max(picture.shape[:2]) < _FEW_PIXELS  # goes into a PDF as it is, instead of many times as large
-    style = "none" if small else "antialiased"
-    bare(axes).imshow(picture, extent=(0, columns, rows, 0), interpolation=style, aspect="auto")
-    axes.set_xlim(0, columns)
-    axes.set_ylim(rows, 0)
-    return axes
-
-
-def shrunk(picture: NDArray[np.uint8], longest: int = LONGEST_SIDE) -> NDArray[np.uint8]:
-    """A photograph no larger than a figure can show."""
-    if max(picture.shape[:2]) <= longest:
-        return picture
-    small = Image.fromarray(picture)
-    small.thumbnail((longest, longest))
-    return np.asarray(small)
 
 
 def words_width(words: str, size: float) -> float:

@@ -24,6 +24,7 @@ class Column:
     digits: int = 2
     signed: bool = False  # gains: with their sign, and coloured by it
     unit: str = ""  # after the number: "×", " GB"
+    estimate: bool = False  # intervals: with their estimate before them
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,8 @@ class Table:
         if cell is None or (isinstance(cell, float) and math.isnan(cell)):
             return ABSENT
         if isinstance(cell, Interval):
-            return f"[{cell.low:+.{about.digits}f}, {cell.high:+.{about.digits}f}]"
+            ends = f"[{cell.low:+.{about.digits}f}, {cell.high:+.{about.digits}f}]"
+            return f"{cell.estimate:+.{about.digits}f} {ends}" if about.estimate else ends
         if isinstance(cell, str):
             return cell
         sign = "+" if about.signed else ""
