@@ -49,4 +49,4 @@ def test_an_image_in_memory_is_taken_as_it_is_unless_its_labels_do_not_fit():
     given = LabelledImage(3, pixels, PixelLabels(np.zeros((6, 8), np.uint8)))
     assert read_labelled(given, "semantic") is given
     wrong = LabelledImage(3, pixels, PixelLabels(np.zeros((6, 9), np.uint8)))
-    assert read_labelled(wrong, "semantic") == "the labels of image 3 are 9 x 6, unlike the image"
+    assert read_labelled(wrong, "semantic") == "the labels of 3 are 9 x 6, unlike the image"

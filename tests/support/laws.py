@@ -5,13 +5,17 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import SimpleNamespace
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import nn
 
 from gramloop.core.config import ReplayConfig
-from gramloop.tune.search.subject import LabelledImage, Subject, subject_of
+from gramloop.core.cost import Cost
+from gramloop.data.labelled import LabelledImage, PixelLabels
+from gramloop.tasks.prediction import Pair, Segmentation
+from gramloop.tune.search.subject import Subject, subject_of
 
 DEPTH = 6
 SIDE = 16
@@ -44,6 +48,15 @@ class Lawful:
     noise: float = 0.0
     seed: int = 0
 
+    task: ClassVar = "semantic"
+    classes: ClassVar = dict.fromkeys((0, 1, 2))
+    blocks: ClassVar = tuple(nn.Identity() for _ in range(DEPTH))
+    host: ClassVar = None
+    taps: ClassVar = ()
+
+    def cost(self, replay: ReplayConfig | None = None, paired: bool = False) -> Cost:
+        return Cost(DEPTH + (replay is not None), DEPTH)
+
     def predict(
         self,
         image: NDArray[np.uint8],
@@ -51,12 +64,12 @@ class Lawful:
         paired: bool = False,
         *,
         trace: bool | None = None,
-    ) -> object:
-        ordinary = SimpleNamespace(labels=self._labels(image, None), blocks=DEPTH)
+    ) -> Segmentation | Pair[Segmentation]:
+        ordinary = Segmentation(self._labels(image, None), blocks=DEPTH)
         if replay is None:
             return ordinary
-        replayed = SimpleNamespace(labels=self._labels(image, replay), blocks=DEPTH + 1)
-        return SimpleNamespace(ordinary=ordinary, replayed=replayed) if paired else replayed
+        replayed = Segmentation(self._labels(image, replay), blocks=DEPTH + 1)
+        return Pair(ordinary, replayed) if paired else replayed
 
     def _labels(self, image: NDArray[np.uint8], replay: ReplayConfig | None) -> NDArray[np.int32]:
         truth = image[..., 0].astype(np.int32)
@@ -82,10 +95,10 @@ def pictures(condition: str, images: int) -> list[LabelledImage]:
         pixels = np.stack([truth, np.full_like(truth, condition != "clean"), truth], axis=-1)
         pixels[0, 0, 2] = 10 + FAMILIES.index(condition) if condition != "clean" else 0
         pixels[0, 1, 2] = number % 256
-        made.append(LabelledImage(f"image-{number}", pixels, truth))
+        made.append(LabelledImage(f"image-{number}", pixels, PixelLabels(truth)))
     return made
 
 
 def lawful_subject(predictor: Lawful, images: int = 40, families: int = len(FAMILIES)) -> Subject:
     shown = {name: pictures(name, images) for name in ("clean", *FAMILIES[:families])}
-    return subject_of(predictor, shown, task="semantic", categories=(0, 1, 2), depth=DEPTH)
+    return subject_of(predictor, shown)

@@ -132,7 +132,7 @@ def test_a_model_without_blocks_predicts_and_refuses_to_replay(image):
     own = Thresholding()
     assert isinstance(own, Predictor)
     assert own.predict(image).labels.any()
-    with pytest.raises(GramLoopError, match="Thresholding has no vision transformer that could be replayed"):
+    with pytest.raises(GramLoopError, match="Thresholding has no transformer blocks that could be replayed"):
         own.predict(image, ReplayConfig())
     assert not isinstance(lambda: own, Predictor)
 

@@ -9,6 +9,7 @@ from gramloop.core.config import ReplayConfig
 from gramloop.core.settings import read_settings
 from gramloop.data.opening import ReadOptions, open_suite
 from gramloop.data.suites import Condition
+from gramloop.errors import GramLoopError
 from gramloop.metrics.miou import count, mean_iou
 from gramloop.tune.search.plan import plan_search
 from gramloop.tune.search.space import Space
@@ -61,6 +62,20 @@ def test_a_data_set_with_ones_own_predictor(model_folder, scene_folder):
     assert (own.depth, own.task, own.images) == (plain.depth, plain.task, plain.images)
     found = [tune(subject, space=SPACE, budget=170).outcome for subject in (plain, own)]
     assert found[0] == found[1]
+
+
+def test_what_is_no_predictor_is_told_what_it_lacks(scene_folder):
+    data = open_suite("scenes-c", scene_folder, options=LABELLED).clean
+    for wrong in ("a model", lambda: "a model"):
+        with pytest.raises(GramLoopError, match=r"str is no predictor .* it lacks predict, task, classes"):
+            subject_of(wrong, data, conditions=[Condition("fog", 3)])
+
+
+def test_a_set_of_another_task_is_refused(model_folder, scene_folder):
+    plain = suite_subject(small_request(model_folder, scene_folder))
+    boxes = open_suite("scenes-c", scene_folder, options=ReadOptions(task="detection")).clean
+    with pytest.raises(GramLoopError, match="annotated for detection, but the predictor is for semantic"):
+        subject_of(plain.make_predictor, boxes, conditions=[Condition("fog", 3)])
 
 
 def test_the_verdict_is_that_of_the_images(model_folder, scene_folder, tmp_path):

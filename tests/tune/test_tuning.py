@@ -12,6 +12,7 @@ import pytest
 
 from gramloop.core.config import ReplayConfig
 from gramloop.core.settings import read_replay, read_settings
+from gramloop.data.labelled import PixelLabels
 from gramloop.errors import GramLoopError
 from gramloop.tune.search.journal import TRIALS
 from gramloop.tune.search.plan import Options, plan_search
@@ -183,7 +184,7 @@ def test_an_image_that_cannot_be_read_counts_for_no_candidate(tmp_path):
 
     def with_a_bad_one(key):
         records = list(subject.open_records(key))
-        records[5] = replace(records[5], truth=records[5].truth[:-1])
+        records[5] = replace(records[5], truth=PixelLabels(records[5].truth.indices[:-1]))
         return records
 
     found = run(plan_search(replace(subject, open_records=with_a_bad_one), SPACE, 500, CALM), tmp_path)

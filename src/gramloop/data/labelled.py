@@ -35,7 +35,7 @@ def read_labelled(record: Record | LabelledImage, task: Task) -> LabelledImage |
     except GramLoopError as error:
         return str(error)
     if isinstance(found.truth, PixelLabels) and found.truth.indices.shape != found.pixels.shape[:2]:
-        name = f"image {record.image_id}" if isinstance(record, LabelledImage) else record.path
+        name = record.image_id if isinstance(record, LabelledImage) else record.path
         high, wide = found.truth.indices.shape
         return f"the labels of {name} are {wide} x {high}, unlike the image"
     return found

@@ -42,11 +42,11 @@ class Predictor(Protocol[P_co]):
 
     @property
     def blocks(self) -> Sequence[nn.Module]:
-        """The transformer blocks, first to last, for counting; empty where there are none."""
+        """The transformer blocks, first to last, among which a replay's window lies; empty where it can have none."""
 
     @property
     def host(self) -> Host | None:
-        """The ViT that a replay is attached to; None where nothing can be replayed."""
+        """The ViT whose blocks these are, to observe it; None where it is not at hand."""
 
     @property
     def taps(self) -> tuple[int, ...]:
@@ -76,13 +76,23 @@ class Predictor(Protocol[P_co]):
     ) -> Pair[P_co]: ...
 
 
+def check_predictor(given: object) -> None:
+    """Refuse what is no `Predictor`, and say what it lacks."""
+    if not isinstance(given, Predictor):
+        parts = ("predict", "task", "classes", "blocks", "host", "taps", "cost")
+        lacking = ", ".join(name for name in parts if not hasattr(given, name))
+        raise GramLoopError(
+            f"{type(given).__name__} is no predictor as gramloop.tasks.Predictor says; it lacks {lacking}"
+        )
+
+
 def check_replay(predictor: Predictor[Prediction], replay: ReplayConfig) -> Route:
     """The replay's place among the predictor's blocks, or a sentence about why it has none."""
-    if predictor.host is None:
+    if not predictor.blocks:
         raise GramLoopError(
-            f"{type(predictor).__name__} has no vision transformer that could be replayed; leave out the replay"
+            f"{type(predictor).__name__} has no transformer blocks that could be replayed; leave out the replay"
         )
-    return route(replay, predictor.host.depth)
+    return route(replay, len(predictor.blocks))
 
 
 class ViTPredictor(Generic[P]):

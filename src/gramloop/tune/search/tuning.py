@@ -8,18 +8,21 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from gramloop import __version__
 from gramloop.core.config import ReplayConfig
 from gramloop.core.settings import describe_replay, write_replay
-from gramloop.data.records import DataSet
+from gramloop.data.labelled import LabelledImage
+from gramloop.data.records import DataSet, Record
 from gramloop.io.lock import locked
+from gramloop.tasks.prediction import Prediction
+from gramloop.tasks.predictor import Predictor
 from gramloop.tune.search.journal import Journal, plan_hash, read_search_plan
 from gramloop.tune.search.plan import Options, Search, plan_search
 from gramloop.tune.search.rounds import SearchOutcome, Standing, run_search
 from gramloop.tune.search.space import Space
-from gramloop.tune.search.subject import Subject, subject_of
+from gramloop.tune.search.subject import Subject, SubjectOptions, subject_of
 from gramloop.tune.search.verdict import JudgedPart
 from gramloop.tune.search.workers import start_workers
 from gramloop.tune.search.worth import CLEAN
@@ -82,8 +85,8 @@ class Tuning:
 
 
 def tune(
-    predictor: Any,
-    data: Mapping[str, Sequence[Any]] | DataSet | None = None,
+    predictor: Subject | Predictor[Prediction] | Callable[[], Predictor[Prediction]],
+    data: Mapping[str, Sequence[Record | LabelledImage]] | DataSet | None = None,
     space: Space | None = None,
     budget: int = 2000,
     *,
@@ -91,7 +94,7 @@ def tune(
     out: Path | str | None = None,
     workers: int | None = 1,
     advance: Callable[[int], None] = lambda _: None,
-    **subject: Any,
+    **subject: Unpack[SubjectOptions],
 ) -> Tuning:
     """Find a replay setting within a budget of predictions, and judge it on images and shifts not searched.
 
@@ -104,7 +107,7 @@ def tune(
         out: a folder for plan, trials and result; the same call goes on there after an interruption.
         workers: processes; None takes as many as the cores hold.
         advance: told how many predictions were made or found.
-        subject: the other arguments of `subject_of`: task, categories, conditions, depth, …
+        subject: the other arguments of `subject_of`: conditions, categories, …
     """
     if isinstance(predictor, Subject):
         described = predictor
