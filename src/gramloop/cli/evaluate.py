@@ -15,11 +15,11 @@ from gramloop.cli.model_options import (
     add_data_options,
     add_model_options,
     data_source,
-    device_type,
     model_files,
     model_sizes,
 )
 from gramloop.errors import GramLoopError
+from gramloop.io.device import choose_device
 
 if TYPE_CHECKING:
     from gramloop.evaluate.evaluation import Engine, EvaluationOutcome
@@ -144,7 +144,7 @@ def _request(args: argparse.Namespace, scenes: Path) -> Any:
     from gramloop.evaluate.methods import read_methods
     from gramloop.evaluate.planning import Request
 
-    files, sizes, device = model_files(args), model_sizes(args), device_type(args.device)
+    files, sizes, device = model_files(args), model_sizes(args), choose_device(args.device).type
     methods = args.method or ("baseline", "gramloop")
     read_methods(methods, args.replay)  # a slip is told before scenes are drawn
     return Request(

@@ -71,15 +71,6 @@ def model_sizes(args: argparse.Namespace) -> dict[str, Any]:
     return sizes
 
 
-def device_type(name: str | None) -> str:
-    """What the model runs on."""
-    import torch
-
-    if name == "cuda" and not torch.cuda.is_available():
-        raise GramLoopError("--device cuda is not on this machine; cpu always is")
-    return name or ("cuda" if torch.cuda.is_available() else "cpu")
-
-
 def data_source(args: argparse.Namespace, scenes: Path, split: str = "val") -> DataSource:
     """The set that the options name; scenes of a split are drawn where a suite of scenes has no folder."""
     from gramloop.data.scenes.files import COUNT, SUITE, SceneFiles, draw_scenes

@@ -106,28 +106,16 @@ def _count(images: int) -> str:
 
 def _predictor(args: argparse.Namespace, replay: ReplayConfig | None) -> Predict:
     """The task's predictor, with its checkpoints loaded and the replay checked against their depth."""
+    from gramloop.io.device import choose_device
+
     if args.head is None:
         raise GramLoopError(
             f"--head FILE is missing: the weights that {args.task} needs on top of the backbone"
         )
     if not 0 <= args.threshold <= 1:
         raise GramLoopError(f"--threshold is a score from 0 to 1, not {args.threshold:g}")
-    device = _device(args.device)
+    device = choose_device(args.device)
     return _segment(args, replay, device) if args.task == "segment" else _detect(args, replay, device)
-
-
-def _device(name: str | None) -> torch.device:
-    import torch
-
-    if name is None:
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        return torch.empty(0, device=name).device
-    except (
-        RuntimeError,
-        AssertionError,
-    ):  # torch says the one for an unknown name, the other for a missing GPU
-        raise GramLoopError(f"--device {name} is not on this machine; cpu always is") from None
 
 
 def _segment(args: argparse.Namespace, replay: ReplayConfig | None, device: torch.device) -> Predict:

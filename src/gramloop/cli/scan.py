@@ -163,14 +163,14 @@ def _images(args: argparse.Namespace) -> list[Any]:
 
 def _backbone(args: argparse.Namespace) -> tuple[Any, Callable[[np.ndarray], Any]]:
     """The backbone, and what makes of pixels a forward through it."""
-    from gramloop.cli.predict import _device
+    from gramloop.io.device import choose_device
     from gramloop.models.dinov2 import load_any_backbone
     from gramloop.models.tiny import WEIGHTS
     from gramloop.tasks.images import SATELLITE, WEB, resize_short_side, to_tensor
 
     embedded = args.model == _EMBEDDED
     backbone = load_any_backbone(
-        WEIGHTS / "backbone" if embedded else args.model, device=_device(args.device)
+        WEIGHTS / "backbone" if embedded else args.model, device=choose_device(args.device)
     )
     patch = backbone.shape.patch
     short = _PATCHES * patch if args.short_side is None else args.short_side

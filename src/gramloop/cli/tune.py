@@ -14,11 +14,11 @@ from gramloop.cli.model_options import (
     add_data_options,
     add_model_options,
     data_source,
-    device_type,
     model_files,
     model_sizes,
 )
 from gramloop.errors import GramLoopError
+from gramloop.io.device import choose_device
 
 if TYPE_CHECKING:
     from gramloop.tune.search.plan import Search
@@ -162,7 +162,7 @@ def _request(args: argparse.Namespace, scenes: Path) -> Any:
     from gramloop.tune.search.suites import SCENE_SPLIT
 
     suite = find_suite(args.suite)
-    files, sizes, device = model_files(args), model_sizes(args), device_type(args.device)
+    files, sizes, device = model_files(args), model_sizes(args), choose_device(args.device).type
 
     return Request(
         suite=args.suite,
@@ -184,7 +184,7 @@ def _tune(search: Search, args: argparse.Namespace) -> Tuning | None:
     from gramloop.tune.search.tuning import run as run_tuning
 
     print(describe_plan(search), file=sys.stderr)
-    workers = 1 if args.workers is None and device_type(args.device) == "cuda" else args.workers
+    workers = 1 if args.workers is None and choose_device(args.device).type == "cuda" else args.workers
     try:
         with progress_bar("predictions", search.schedule.predictions) as advance:
             return run_tuning(search, args.out, workers=workers, advance=lambda many: advance(steps=many))

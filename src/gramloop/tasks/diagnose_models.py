@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch import nn
 
 from gramloop.core.config import ReplayConfig, route
 from gramloop.core.hosts import find_host
 from gramloop.errors import GramLoopError
+from gramloop.io.device import choose_device
 from gramloop.tasks.diagnose import Diagnosis, diagnose, diagnose_prediction
 from gramloop.tasks.images import SATELLITE, WEB, Normalisation, resize_short_side, to_tensor
 
@@ -29,7 +29,7 @@ def load_tiny_view(args: argparse.Namespace, settings: Settings) -> View:
     from gramloop.models.tiny import TINY_SHORT_SIDE, WEIGHTS, load_tiny
 
     embedded = args.model in (None, "tiny")
-    model = load_tiny(WEIGHTS if embedded else args.model, device_of(args.device))
+    model = load_tiny(WEIGHTS if embedded else args.model, choose_device(args.device))
     replay = settings(default_replay() if embedded else None)
     name = "tiny" if embedded else str(args.model)
     return name, _whole_image(model, _first(model), replay, WEB, args.short_side, TINY_SHORT_SIDE)
@@ -37,7 +37,7 @@ def load_tiny_view(args: argparse.Namespace, settings: Settings) -> View:
 
 def load_backbone_view(args: argparse.Namespace, settings: Settings) -> View:
     """A backbone's file, or a folder that transformers can open."""
-    path, device = Path(args.backbone), device_of(args.device)
+    path, device = Path(args.backbone), choose_device(args.device)
     normalisation = SATELLITE if "sat493m" in path.name else _stored_normalisation(path)
     if _is_foreign_folder(path):
         model = _open_with_transformers(path).to(device)
@@ -52,7 +52,7 @@ def load_backbone_view(args: argparse.Namespace, settings: Settings) -> View:
 
 def load_task_view(args: argparse.Namespace, settings: Settings) -> View:
     """A predictor with its head, which looks through its own windows."""
-    device, replay = device_of(args.device), settings()
+    device, replay = choose_device(args.device), settings()
     sizes = {} if args.short_side is None else {"short_side": args.short_side}
     predictor: Any
     if args.task == "detect":
@@ -72,16 +72,6 @@ def load_task_view(args: argparse.Namespace, settings: Settings) -> View:
         return pixels, diagnose_prediction(predictor, pixels, placed, depth)
 
     return Path(args.head).name, look
-
-
-def device_of(name: str | None) -> torch.device:
-    """The device asked for, or the best there is."""
-    if name is None:
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        return torch.empty(0, device=name).device
-    except (RuntimeError, AssertionError):
-        raise GramLoopError(f"--device {name} is not on this machine; cpu always is") from None
 
 
 def _whole_image(
