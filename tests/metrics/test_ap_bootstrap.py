@@ -8,10 +8,11 @@ import pytest
 from gramloop.errors import GramLoopError
 from gramloop.metrics import ap_bootstrap
 from gramloop.metrics.ap_bootstrap import ap_delta, weighted_ap
-from gramloop.metrics.bootstrap import image_bootstrap, picked_delta
-from gramloop.metrics.boxes import FoundBoxes, TrueBoxes, resample
+from gramloop.metrics.bootstrap import image_bootstrap
+from gramloop.metrics.boxes import FoundBoxes, TrueBoxes
 from gramloop.metrics.coco_ap import average_precision
 from random_boxes import random_set
+from resampling import picked_delta, resample
 
 SAME = 1e-9  # of a percentage, as for average precision itself
 NOTHING = FoundBoxes(np.zeros(0, int), np.zeros((0, 4)), np.zeros(0), np.zeros(0, int))

@@ -13,12 +13,12 @@ from gramloop.metrics.bootstrap import (
     image_bootstrap,
     mean_delta,
     miou_delta,
-    picked_delta,
     verdict,
 )
-from gramloop.metrics.boxes import FoundBoxes, TrueBoxes, resample
+from gramloop.metrics.boxes import FoundBoxes, TrueBoxes
 from gramloop.metrics.coco_ap import average_precision
 from gramloop.metrics.miou import mean_iou
+from resampling import picked_delta, resample
 
 
 def named(values: np.ndarray) -> dict[str, np.ndarray]:

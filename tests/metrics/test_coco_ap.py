@@ -18,9 +18,10 @@ from pycocotools.cocoeval import COCOeval
 from gramloop.data.records import DataSet, Record
 from gramloop.errors import GramLoopError
 from gramloop.metrics import coco_ap
-from gramloop.metrics.boxes import FoundBoxes, TrueBoxes, resample
+from gramloop.metrics.boxes import FoundBoxes, TrueBoxes
 from gramloop.metrics.coco_ap import ApResult, average_precision
 from random_boxes import CATEGORIES, random_set
+from resampling import resample
 
 EVALUATORS = ("hotcoco", "pycocotools")
 FIGURES = ("ap", "ap50", "ap75", "small", "medium", "large")

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gramloop.core.config import Adaptive
-from gramloop.tune.search.adapting import best_rule, is_on, rules, share_on, switched
+from gramloop.tune.search.adapting import best_rule, is_on, rules, switched
 from gramloop.tune.search.split import Sample
 from gramloop.tune.search.worth import PairedStatistics
 
@@ -55,7 +55,7 @@ def test_a_signal_that_falls_under_shift() -> None:
     assert found is not None
     assert found[0].signal == "spread"
     assert found[0].full < found[0].off
-    assert share_on(cells, found[0], END) > 0
+    assert all(is_on(found[0], one.signals["spread"][END]) for one in cells["fog/3"])
 
 
 def test_no_rule_where_replay_only_loses_or_signals_are_not_known() -> None:

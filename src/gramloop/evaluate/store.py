@@ -52,13 +52,9 @@ class StoredUnit:
 class UnusableFile(GramLoopError):  # noqa: N818 - it is a state of a file, told as a sentence
     """A unit's file that is torn, damaged or of another plan."""
 
-    foreign = False
-
 
 class ForeignFile(UnusableFile):
     """A whole file that belongs elsewhere: it is put aside, never overwritten."""
-
-    foreign = True
 
 
 class Store:

@@ -123,7 +123,7 @@ def image_bootstrap(
     """The interval of a paired difference over resampled images.
 
     ``delta`` gets how often each image was drawn, one row per replicate, and answers with one difference per
-    row. :func:`miou_delta`, :func:`mean_delta`, :func:`picked_delta` and, for average precision,
+    row. :func:`miou_delta`, :func:`mean_delta` and, for average precision,
     :func:`gramloop.metrics.ap_bootstrap.ap_delta` make such functions.
     """
     return mean_interval([image_draws(delta, images, replicates=replicates, seed=seed)], images, level)
@@ -183,19 +183,6 @@ def mean_delta(baseline: NDArray[Any], method: NDArray[Any]) -> Delta:
     if not np.isfinite(gains).all():
         raise GramLoopError(f"image {int(np.flatnonzero(~np.isfinite(gains))[0])} has no finite difference")
     return lambda weights: weights @ gains / weights.sum(axis=1)
-
-
-def picked_delta(difference: Callable[[NDArray[np.int64]], float]) -> Delta:
-    """Any statistic at all, from the images drawn: called once per replicate, so as slow as it is.
-
-    ``difference`` gets the positions of the images drawn, in order and repeated as often as drawn.
-    """
-
-    def delta(weights: Weights) -> NDArray[np.float64]:
-        images = np.arange(weights.shape[1])
-        return np.array([difference(np.repeat(images, row)) for row in weights], dtype=np.float64)
-
-    return delta
 
 
 def _drawn(weights: Weights, counts: Stacked) -> NDArray[np.float64]:

@@ -105,29 +105,6 @@ class FoundBoxes:
         )
 
 
-def resample(
-    truth: TrueBoxes, detections: FoundBoxes, picks: NDArray[np.int64]
-) -> tuple[TrueBoxes, FoundBoxes]:
-    """A set made of images drawn by position, repeated as often as drawn, numbered by place in the draw."""
-    images = np.asarray(truth.images)
-    order = np.argsort(images)
-    owners = [order[places(each.image_ids, images[order])] for each in (truth, detections)]
-    kept, new_truth = _drawn_rows(owners[0], len(images), picks)
-    found, new_found = _drawn_rows(owners[1], len(images), picks)
-    return (
-        TrueBoxes(
-            range(len(picks)),
-            truth.categories,
-            new_truth,
-            truth.boxes[kept],
-            truth.labels[kept],
-            truth.areas[kept],
-            truth.crowd[kept],
-        ),
-        FoundBoxes(new_found, detections.boxes[found], detections.scores[found], detections.labels[found]),
-    )
-
-
 def places(image_ids: NDArray[Any], images: NDArray[Any]) -> NDArray[np.int64]:
     """Where ids stand among the sorted ids of all images."""
     if not len(image_ids):
@@ -137,18 +114,6 @@ def places(image_ids: NDArray[Any], images: NDArray[Any]) -> NDArray[np.int64]:
     if (strange := images[found] != ids).any():
         raise GramLoopError(f"image {ids[strange][0]} has boxes, but is not among the images to be scored")
     return found.astype(np.int64)
-
-
-def _drawn_rows(
-    owners: NDArray[np.int64], images: int, picks: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Rows of the images drawn, and the place in the draw that each belongs to."""
-    order = np.argsort(owners, kind="stable")
-    sizes = np.bincount(owners, minlength=images)
-    first = np.cumsum(sizes) - sizes
-    taken = sizes[picks]
-    within = np.arange(taken.sum()) - np.repeat(np.cumsum(taken) - taken, taken)
-    return order[np.repeat(first[picks], taken) + within], np.repeat(np.arange(len(picks)), taken)
 
 
 def _check_columns(owner: str, boxes: NDArray[Any], *columns: NDArray[Any]) -> None:

@@ -47,10 +47,6 @@ class Comparison:
         """The means over all conditions: mPC, or COCO-O's mAP."""
         return Scores(float(self.baseline.mean()), float(self.method.mean()))
 
-    def by_family(self) -> dict[str, Scores]:
-        """Means over the severities of each shift, in the order of the conditions."""
-        return self._means(lambda condition: condition.name)
-
     def by_severity(self) -> dict[int, Scores]:
         """Means over the shifts at each severity, mildest first."""
         return dict(sorted(self._means(lambda condition: condition.severity).items()))

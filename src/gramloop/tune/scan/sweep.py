@@ -46,11 +46,6 @@ def all_windows(depth: int, max_length: int) -> tuple[Window, ...]:
     )
 
 
-def sweep_blocks(depth: int, windows: Sequence[Window], replays: int) -> int:
-    """Blocks that one image costs here: the ordinary pass, and per replay every window from its start on."""
-    return depth + replays * sum(depth - start for start, _ in windows)
-
-
 def naive_blocks(depth: int, windows: Sequence[Window], replays: int) -> int:
     """Blocks of one traced forward per window with ``gramloop.attach``: each pays for its own ordinary pass."""
     ordinary = sum(depth + (depth - 1 - end) for _, end in windows)

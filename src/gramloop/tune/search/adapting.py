@@ -64,12 +64,6 @@ def switched(cells: Cells, rule: Adaptive, end: int) -> dict[str, list[PairedSta
     }
 
 
-def share_on(cells: Cells, rule: Adaptive, end: int) -> float:
-    """Which share of all images the rule replays."""
-    decisions = [is_on(rule, _signal(one, rule.signal, end)) for each in cells.values() for one in each]
-    return float(np.mean(decisions)) if decisions else 0.0
-
-
 def is_on(rule: Adaptive, signal: float) -> bool:
     """Whether a switch replays an image with this signal."""
     return signal > rule.off if rule.full >= rule.off else signal < rule.off
