@@ -18,7 +18,10 @@ import gramloop
 
 SURFACE = [
     "gramloop",
-    *(f"gramloop.{room}" for room in ["data", "evaluate", "metrics", "models", "shifts", "tasks", "tune"]),
+    *(
+        f"gramloop.{room}"
+        for room in ["data", "evaluate", "metrics", "models", "report", "shifts", "tasks", "tune"]
+    ),
 ]
 ROOT = Path(__file__).parents[1]
 SCRIPTS = [*sorted((ROOT / "benchmarks").glob("*.py")), *sorted((ROOT / "tools").glob("*.py"))]

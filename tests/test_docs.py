@@ -1,0 +1,99 @@
+"""Python in the docs imports from rooms, and runs where it needs nothing that only its reader has."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import re
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from transformers import DINOv3ViTConfig, DINOv3ViTModel
+
+import gramloop
+from gramloop.tasks import to_tensor
+from small_stores import make_plan, write_store
+
+ROOT = Path(__file__).parents[1]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
+Names = dict[str, object]
+
+
+def python_of(page: Path) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+
+
+MENDED_SOON = ("diagnose.md",)
+
+
+@pytest.mark.parametrize(
+    "page",
+    [page for page in PAGES if python_of(page) and page.name not in MENDED_SOON],
+    ids=lambda page: page.name,
+)
+def test_imports_are_public_names(page: Path) -> None:
+    for node in ast.walk(ast.parse("\n".join(python_of(page)))):
+        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("gramloop"):
+            assert str(node.module).count(".") <= 1, f"{page.name} imports from a file inside a room"
+            module = importlib.import_module(str(node.module))
+            assert {alias.name for alias in node.names} <= set(module.__all__), f"{page.name}, {node.module}"
+        if isinstance(node, ast.Import):
+            assert not [alias.name for alias in node.names if alias.name.startswith("gramloop.")]
+
+
+def a_model(folder: Path) -> Names:
+    """What a reader of docs/replay.md and docs/scan.md has at hand."""
+    torch.manual_seed(0)
+    config = DINOv3ViTConfig(
+        hidden_size=32, num_hidden_layers=12, num_attention_heads=2, intermediate_size=64, patch_size=16
+    )
+    model = DINOv3ViTModel(config).eval().requires_grad_(False)
+    model.trunk = SimpleNamespace(layers=model.model.layer, norm=model.norm)
+    images = np.random.default_rng(0).integers(0, 256, (2, 64, 64, 3), np.uint8)
+    tensors = [to_tensor(image) for image in images]
+    return {
+        "gramloop": gramloop,
+        "model": model,
+        "image": tensors[0],
+        "tensors": tensors,
+        "others": tensors[::-1],
+        "photographs": list(images),
+        "prepare": to_tensor,
+    }
+
+
+def an_evaluation(folder: Path) -> Names:
+    """What a reader of docs/evaluate.md and docs/report.md has at hand."""
+    if not (folder / "out").exists():
+        write_store(folder / "out" / "c", make_plan())
+        write_store(folder / "out" / "clean", make_plan(suite="scenes", conditions=["clean"]))
+    return {"folder": folder / "out" / "c"}
+
+
+@pytest.mark.parametrize(
+    ("page", "given", "left"),
+    [
+        ("replay.md", a_model, lambda names: names["loop"].trace.gate[0].shape == (1, 4, 4)),
+        ("scan.md", a_model, lambda names: len(names["found"].windows) > 12),
+        ("evaluate.md", an_evaluation, lambda names: names["counts"].shape == (12, 3, 3)),
+        ("report.md", an_evaluation, lambda names: Path("report/index.html").exists()),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_python_runs(
+    page: str,
+    given: Callable[[Path], Names],
+    left: Callable[[Names], bool],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: Names = {}
+    for block in python_of(ROOT / "docs" / page):
+        names |= given(tmp_path)
+        exec(block, names)
+    assert left(names)
