@@ -5,25 +5,18 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gramloop.cli.model_options import (
-    NAMED,
-    TASKS,
-    add_data_options,
-    add_model_options,
-    data_source,
-    model_files,
-    model_sizes,
-)
+from gramloop.cli.model_options import NAMED, TASKS, add_data_options, add_model_options, request_of
 from gramloop.errors import GramLoopError
-from gramloop.io.device import choose_device
 
 if TYPE_CHECKING:
     from gramloop.evaluate.evaluation import Engine, EvaluationOutcome
     from gramloop.evaluate.plan import Plan
+    from gramloop.evaluate.planning import Request
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -140,26 +133,15 @@ def _given(args: argparse.Namespace) -> str:
     return next((f"--{name.replace('_', '-')}" for name in options if getattr(args, name)), "")
 
 
-def _request(args: argparse.Namespace, scenes: Path) -> Any:
+def _request(args: argparse.Namespace, scenes: Path) -> Request:
     from gramloop.evaluate.methods import read_methods
-    from gramloop.evaluate.planning import Request
 
-    files, sizes, device = model_files(args), model_sizes(args), choose_device(args.device).type
     methods = args.method or ("baseline", "gramloop")
     read_methods(methods, args.replay)  # a slip is told before scenes are drawn
-    return Request(
-        suite=args.suite,
-        task=TASKS[args.task],  # type: ignore[arg-type]
-        files=files,
-        data=data_source(args, scenes),
+    return replace(
+        request_of(args, scenes),
         methods=methods,
-        conditions=args.condition,
-        severities=args.severity,
-        images=args.images,
         shards=args.shards,
-        sizes=sizes,
-        device=device,
-        threads=args.threads,
         diagnostics=args.diagnostics,
         pictures=args.pictures,
         replay=args.replay,

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 from gramloop.errors import GramLoopError
 
 if TYPE_CHECKING:
+    from gramloop.data.records import Task
     from gramloop.evaluate.plan import DataSource
+    from gramloop.evaluate.planning import Request
 
-TASKS = {"segment": "semantic", "detect": "detection"}
+TASKS: dict[str, Task] = {"segment": "semantic", "detect": "detection"}
 NAMED = 10  # images that could not be used, told one by one
 
 
@@ -46,8 +48,27 @@ def add_model_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--whole", action="store_true", help="segment the whole image at once")
 
 
-def model_files(args: argparse.Namespace) -> dict[str, str]:
-    """The files that the options name."""
+def request_of(args: argparse.Namespace, scenes: Path, split: str = "val") -> Request:
+    """The evaluation of the options above; scenes of a split are drawn where a suite of scenes has no folder."""
+    from gramloop.evaluate.planning import Request
+    from gramloop.io.device import choose_device
+
+    files, sizes, device = _model_files(args), _model_sizes(args), choose_device(args.device).type
+    return Request(
+        suite=args.suite,
+        task=TASKS[args.task],
+        files=files,
+        data=_data_source(args, scenes, split),
+        conditions=args.condition,
+        severities=args.severity,
+        images=args.images,
+        sizes=sizes,
+        device=device,
+        threads=args.threads,
+    )
+
+
+def _model_files(args: argparse.Namespace) -> dict[str, str]:
     if args.head is not None:
         given = {"backbone": args.backbone, "head": args.head}
         return {name: str(Path(path).resolve()) for name, path in given.items() if path is not None}
@@ -58,8 +79,7 @@ def model_files(args: argparse.Namespace) -> dict[str, str]:
     return {"folder": str(WEIGHTS if args.model == "tiny" else Path(args.model).resolve())}
 
 
-def model_sizes(args: argparse.Namespace) -> dict[str, Any]:
-    """How images are shown to the model, where an option says so."""
+def _model_sizes(args: argparse.Namespace) -> dict[str, Any]:
     given = {name: getattr(args, name) for name in ("short_side", "crop", "stride")}
     sizes = {name: value for name, value in given.items() if value is not None}
     if args.task == "detect" and (args.whole or args.crop or args.stride):
@@ -71,8 +91,7 @@ def model_sizes(args: argparse.Namespace) -> dict[str, Any]:
     return sizes
 
 
-def data_source(args: argparse.Namespace, scenes: Path, split: str = "val") -> DataSource:
-    """The set that the options name; scenes of a split are drawn where a suite of scenes has no folder."""
+def _data_source(args: argparse.Namespace, scenes: Path, split: str) -> DataSource:
     from gramloop.data.scenes.files import COUNT, SUITE, SceneFiles, draw_scenes
     from gramloop.data.suites import find_suite
     from gramloop.evaluate.plan import DataSource

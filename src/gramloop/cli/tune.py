@@ -5,22 +5,16 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from gramloop.cli.model_options import (
-    NAMED,
-    TASKS,
-    add_data_options,
-    add_model_options,
-    data_source,
-    model_files,
-    model_sizes,
-)
+from gramloop.cli.model_options import NAMED, TASKS, add_data_options, add_model_options, request_of
 from gramloop.errors import GramLoopError
 from gramloop.io.device import choose_device
 
 if TYPE_CHECKING:
+    from gramloop.evaluate.planning import Request
     from gramloop.tune.search.plan import Search
     from gramloop.tune.search.tuning import Tuning
 
@@ -156,26 +150,14 @@ def _search(args: argparse.Namespace, scenes: Path) -> Search:
     return plan_search(subject, space, args.budget, options)
 
 
-def _request(args: argparse.Namespace, scenes: Path) -> Any:
+def _request(args: argparse.Namespace, scenes: Path) -> Request:
     from gramloop.data.suites import find_suite
-    from gramloop.evaluate.planning import Request
     from gramloop.tune.search.suites import SCENE_SPLIT
 
-    suite = find_suite(args.suite)
-    files, sizes, device = model_files(args), model_sizes(args), choose_device(args.device).type
-
-    return Request(
-        suite=args.suite,
-        task=TASKS[args.task],  # type: ignore[arg-type]
-        files=files,
-        data=data_source(args, scenes, SCENE_SPLIT),
-        conditions=args.condition,
-        severities=args.severity or ([SEVERITY] if suite.generated else []),
-        images=args.images,
-        sizes=sizes,
-        device=device,
-        threads=args.threads,
-    )
+    request = request_of(args, scenes, SCENE_SPLIT)
+    if args.severity or not find_suite(args.suite).generated:
+        return request
+    return replace(request, severities=[SEVERITY])
 
 
 def _tune(search: Search, args: argparse.Namespace) -> Tuning | None:
