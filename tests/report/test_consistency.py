@@ -13,9 +13,9 @@ import pytest
 from gramloop.report.assemble import make_document
 from gramloop.report.consistency import gram_consistency, ratios
 from gramloop.report.document import Document
-from gramloop.report.figures import draw_all
 from gramloop.report.figures.consistency import consistency_figure
-from gramloop.report.load import gather
+from gramloop.report.figures.drawing import draw_figures
+from gramloop.report.load import load_runs
 from gramloop.report.tables.gram import consistency_table
 from small_stores import CONDITIONS, make_plan, pixels, write_store
 
@@ -38,14 +38,14 @@ def write(folder: Path, drift: Drift = random_drift, **options: Any) -> None:
 
 
 def report(folder: Path) -> Document:
-    gathered = gather([folder])
-    drawn = draw_all(gathered, pdf=False)
-    return make_document(gathered, [], drawn.pictures, drawn.remarks)
+    loaded = load_runs([folder])
+    drawn = draw_figures(loaded, pdf=False)
+    return make_document(loaded, [], drawn.figures, drawn.remarks)
 
 
 def test_r_divides_sums_over_severities_and_images(tmp_path: Path) -> None:
     write(tmp_path)
-    (run,) = gather([tmp_path]).runs
+    (run,) = load_runs([tmp_path]).runs
     (found,) = gram_consistency(run)
     sums: Mapping[str, list[float]] = {
         family: [
@@ -71,7 +71,7 @@ def test_r_divides_sums_over_severities_and_images(tmp_path: Path) -> None:
 
 def test_the_figure_marks_what_the_table_prints(tmp_path: Path) -> None:
     write(tmp_path)
-    (run,) = gather([tmp_path]).runs
+    (run,) = load_runs([tmp_path]).runs
     (found,) = gram_consistency(run)
     (axes,) = consistency_figure(found).figure.axes
     marks = {line.get_label(): line.get_xdata() for line in axes.get_lines()}
@@ -88,7 +88,7 @@ def test_the_nearer_trajectory_is_marked(tmp_path: Path) -> None:
         tmp_path,
         lambda condition, method, position: {"gramloop": 1.0, "gramloop-matched": 2.0}.get(method, 4.0),
     )
-    (run,) = gather([tmp_path]).runs
+    (run,) = load_runs([tmp_path]).runs
     (found,) = gram_consistency(run)
     table = consistency_table(run, found)
     assert table.rows[0] == ("Fog", 24, 0.5, 0.25, -0.25)
@@ -110,7 +110,7 @@ def test_table_and_figure_say_the_same_or_are_both_absent(gone: str, tmp_path: P
     if gone not in ("nothing", "an image"):
         assert "consistency" not in sections
         return
-    (table,), (figure,) = sections["consistency"].tables, sections["consistency"].pictures
+    (table,), (figure,) = sections["consistency"].tables, sections["consistency"].figures
     said = re.search(r"in (\d+ of 6) conditions and (\d+ of 3) families", table.notes[0])
     drawn = re.search(r"in (\d+ of 3) shifts and (\d+ of 6) conditions \((\d+) paired images", figure.caption)
     assert said is not None
@@ -126,7 +126,7 @@ def test_without_ungated_drift_there_is_no_ratio_and_a_sentence_says_so(tmp_path
     (table,) = section.tables
     assert table.rows[0] == ("Fog", 24, None, None, None)
     assert table.rows[1] == ("Snow", 24, 1.0, 1.0, 0.0)
-    assert not section.pictures
+    assert not section.figures
     assert "Gram consistency of scenes-c is not drawn: the ungated replay of fog does not drift" in " ".join(
         document.warnings
     )

@@ -10,14 +10,10 @@ from gramloop.evaluate.evaluation import evaluate
 from gramloop.evaluate.methods import BASELINE
 from gramloop.evaluate.rows import counts_of
 from gramloop.metrics.miou import class_iou
-from gramloop.report.figures import SECTIONS, all_pictures, draw_all
-from gramloop.report.figures.drawing import (
-    main_method,
-    multiplier,
-    severities_of_one_image,
-)
+from gramloop.report.figures.drawing import SECTIONS, blocks_multiplier, draw_figures, main_method
 from gramloop.report.figures.kept import Images, kept_images
-from gramloop.report.load import gather
+from gramloop.report.figures.showing import severities_of_one_image
+from gramloop.report.load import load_runs
 from small_runs import small_plan, write_model, write_scene_set
 
 METHODS = ("baseline", "gramloop", "loop-loop")
@@ -44,44 +40,44 @@ def evaluated(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def gathered(evaluated):
-    return gather([evaluated / "results"])
+def loaded(evaluated):
+    return load_runs([evaluated / "results"])
 
 
 @pytest.fixture(scope="module")
 def only_boxes(evaluated):
-    return gather([evaluated / "results" / "detection"])
+    return load_runs([evaluated / "results" / "detection"])
 
 
 @pytest.fixture(scope="module")
-def drawn(gathered):
-    return draw_all(gathered, pdf=False)
+def drawn(loaded):
+    return draw_figures(loaded, pdf=False)
 
 
-def test_every_run_gets_its_figures(gathered, drawn):
+def test_every_run_gets_its_figures(loaded, drawn):
     assert not drawn.remarks
-    keys = [picture.key for _, picture in drawn.pictures]
+    keys = [figure.key for figure in drawn.figures]
     assert len(set(keys)) == len(keys)
-    for run in gathered.runs:
-        own = {section for section, picture in drawn.pictures if picture.key.startswith(run.key)}
+    for run in loaded.runs:
+        own = {figure.section for figure in drawn.figures if figure.key.startswith(run.key)}
         assert own == set(SECTIONS)
     assert keys[0].startswith("suites-severity")
-    for _, picture in drawn.pictures:
-        assert picture.png.startswith(b"\x89PNG")
-        assert picture.pdf is None
-        assert picture.caption.endswith(".")
-        assert len(picture.alt) > len(picture.caption)
+    for figure in drawn.figures:
+        assert figure.png.startswith(b"\x89PNG")
+        assert figure.pdf is None
+        assert figure.caption.endswith(".")
+        assert len(figure.alt) > len(figure.caption)
 
 
 def test_the_same_results_give_the_same_bytes(only_boxes, drawn):
-    before = {picture.title: picture.png for _, picture in drawn.pictures}
-    for _, picture in draw_all(only_boxes, pdf=False).pictures:
-        named = picture.title.replace(only_boxes.runs[0].name, "scenes-c detection")
-        assert before[named] == picture.png
+    before = {figure.title: figure.png for figure in drawn.figures}
+    for figure in draw_figures(only_boxes, pdf=False).figures:
+        named = figure.title.replace(only_boxes.runs[0].name, "scenes-c detection")
+        assert before[named] == figure.png
 
 
-def test_kept_images_have_their_own_scores(gathered):
-    run = next(each for each in gathered.runs if each.plan.task == "semantic")
+def test_kept_images_have_their_own_scores(loaded):
+    run = next(each for each in loaded.runs if each.plan.task == "semantic")
     kept = kept_images(run, "gramloop")
     assert [(image.condition.key, image.position) for image in kept] == [
         (key, position) for key in run.plan.conditions for position in (0, 1)
@@ -92,8 +88,8 @@ def test_kept_images_have_their_own_scores(gathered):
         assert image.score("semantic", BASELINE) == pytest.approx(expected, rel=1e-12)
 
 
-def test_label_maps_of_a_row_are_those_that_were_counted(gathered):
-    run = next(each for each in gathered.runs if each.plan.task == "semantic")
+def test_label_maps_of_a_row_are_those_that_were_counted(loaded):
+    run = next(each for each in loaded.runs if each.plan.task == "semantic")
     images = Images(run)
     for image in kept_images(run, "gramloop")[:3]:
         row = images.row(image, "gramloop", "because")
@@ -103,8 +99,8 @@ def test_label_maps_of_a_row_are_those_that_were_counted(gathered):
             assert int(right.sum()) == int(intersection.sum())
 
 
-def test_the_diagnostic_shows_the_first_image_under_impulse_noise(gathered):
-    kept = kept_images(gathered.runs[0], "gramloop")
+def test_the_diagnostic_shows_the_first_image_under_impulse_noise(loaded):
+    kept = kept_images(loaded.runs[0], "gramloop")
     rows = severities_of_one_image(kept, "gramloop")
     assert [(row.condition.key, row.position) for row in rows] == [
         ("impulse_noise/1", 0),
@@ -115,33 +111,33 @@ def test_the_diagnostic_shows_the_first_image_under_impulse_noise(gathered):
     assert np.isfinite(maps.post_drift).all()
 
 
-def test_the_method_shown_and_its_cost(gathered):
-    run = gathered.runs[0]
+def test_the_method_shown_and_its_cost(loaded):
+    run = loaded.runs[0]
     assert main_method(run) == "gramloop"
     window = next(each.replay.window for each in run.plan.methods if each.name == "gramloop")
     width, suffix = window[1] - window[0] + 1, 5 - window[1]
-    assert multiplier(run, "gramloop") == (6 + 2 * (width + suffix) + suffix) / 6
-    assert multiplier(run, BASELINE) == 1.0
+    assert blocks_multiplier(run, "gramloop") == (6 + 2 * (width + suffix) + suffix) / 6
+    assert blocks_multiplier(run, BASELINE) == 1.0
 
 
 def test_images_that_the_reader_names(only_boxes):
-    found = all_pictures(only_boxes, ["fog/3:1"], pdf=False)
-    pictures = {picture.key: picture for _, picture in found}
-    shown = [picture for key, picture in pictures.items() if "predictions" in key]
-    assert all("chosen by the reader" in picture.alt for picture in shown)
-    assert any(key.endswith("diagnostic-chosen-1") for key in pictures)
+    found = draw_figures(only_boxes, ["fog/3:1"], pdf=False).figures
+    figures = {figure.key: figure for figure in found}
+    shown = [figure for key, figure in figures.items() if "predictions" in key]
+    assert all("chosen by the reader" in figure.alt for figure in shown)
+    assert any(key.endswith("diagnostic-chosen-1") for key in figures)
     with pytest.raises(GramLoopError, match=r"image 99 under fog/3; evaluate keeps"):
-        all_pictures(only_boxes, ["fog/3:99"], pdf=False)
+        draw_figures(only_boxes, ["fog/3:99"], pdf=False)
 
 
 def test_without_the_images_a_sentence_stands_for_their_figures(evaluated, tmp_path):
     moved = evaluated / "elsewhere"
     shutil.move(evaluated / "scenes", moved)
     try:
-        result = draw_all(gather([evaluated / "results" / "semantic"]), pdf=False)
+        result = draw_figures(load_runs([evaluated / "results" / "semantic"]), pdf=False)
     finally:
         shutil.move(moved, evaluated / "scenes")
-    assert {section for section, _ in result.pictures} == {"severity", "cost", "consistency"}
+    assert {figure.section for figure in result.figures} == {"severity", "cost", "consistency"}
     (said,) = result.remarks
     assert said.startswith("Figures with images of scenes-c are left out: ")
     assert "does not exist" in said

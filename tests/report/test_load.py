@@ -11,7 +11,7 @@ from gramloop.evaluate.plan import DataSource
 from gramloop.evaluate.results import collect
 from gramloop.evaluate.rows import counts_of
 from gramloop.metrics.miou import class_iou, mean_iou
-from gramloop.report.load import gather
+from gramloop.report.load import load_runs
 from gramloop.report.measure import partition_of
 from small_stores import CLASSES, CONDITIONS, make_plan, write_store
 
@@ -20,7 +20,7 @@ def test_scores_are_those_of_evaluate(tmp_path: Path) -> None:
     for task in ("semantic", "detection"):
         store = write_store(tmp_path / task, make_plan(task=task))
         results = collect(store)
-        (run,) = gather([tmp_path / task]).runs
+        (run,) = load_runs([tmp_path / task]).runs
         assert run.complete
         for method in run.methods:
             assert run.score(method) == results.mean(method)
@@ -31,7 +31,7 @@ def test_scores_are_those_of_evaluate(tmp_path: Path) -> None:
 
 def test_classes_and_partitions_are_sums_of_their_images(tmp_path: Path) -> None:
     store = write_store(tmp_path / "r", make_plan(images=13))
-    (run,) = gather([tmp_path / "r"]).runs
+    (run,) = load_runs([tmp_path / "r"]).runs
     tables = [store.read(unit).table for unit in store.plan.units_of("snow/3")]  # type: ignore[union-attr]
     counts = counts_of(tables, "gramloop")  # (images, 3, classes)
     cell = next(each for each in run.results if each.condition.key == "snow/3")
@@ -51,7 +51,7 @@ def test_detection_by_category_and_on_parts(tmp_path: Path) -> None:
     which is reached by 67 of COCO's 101 recalls.
     """
     write_store(tmp_path / "r", make_plan(task="detection"))
-    (run,) = gather([tmp_path / "r"]).runs
+    (run,) = load_runs([tmp_path / "r"]).runs
     cell = run.results[0]
     assert cell.classes["gramloop"].tolist() == pytest.approx([100, 100])
     cats, dogs = cell.classes["baseline"]
@@ -77,7 +77,7 @@ KNOWN = [2, 2, 3, 2, 2]  # by sha256sum, sort and counting lines
 
 def test_missing_conditions_are_named_and_leave_no_mean(tmp_path: Path) -> None:
     write_store(tmp_path / "r", make_plan(), skip=["snow/3"])
-    found = gather([tmp_path / "r"])
+    found = load_runs([tmp_path / "r"])
     (run,) = found.runs
     assert not run.complete
     assert run.score("gramloop") is None
@@ -89,14 +89,14 @@ def test_a_torn_unit_is_named_and_leaves_no_mean(tmp_path: Path) -> None:
     store = write_store(tmp_path / "r", make_plan())
     torn = store.path(next(store.plan.units_of("fog/1")))
     torn.write_bytes(torn.read_bytes()[:-20])
-    found = gather([tmp_path / "r"])
+    found = load_runs([tmp_path / "r"])
     assert found.runs[0].score("gramloop") is None
     assert any(torn.name in sentence and "1 of 2 units" in sentence for sentence in found.warnings)
 
 
 def test_failures_and_unseen_classes_are_named(tmp_path: Path) -> None:
     write_store(tmp_path / "r", make_plan(), lost={"fog/1": [3, 4]})
-    found = gather([tmp_path / "r"])
+    found = load_runs([tmp_path / "r"])
     assert found.runs[0].results[0].images == 10
     words = " ".join(found.warnings)
     assert "2 images count for no method: image-003 in fog/1 (cannot be decoded)" in words
@@ -106,7 +106,7 @@ def test_failures_and_unseen_classes_are_named(tmp_path: Path) -> None:
 
 def test_a_condition_without_a_usable_image_leaves_no_mean(tmp_path: Path) -> None:
     write_store(tmp_path / "r", make_plan(), lost={"fog/1": range(12)})
-    found = gather([tmp_path / "r"])
+    found = load_runs([tmp_path / "r"])
     assert found.runs[0].unscored == ("fog/1",)
     assert found.runs[0].score("gramloop") is None
     assert any("no score for fog/1" in sentence for sentence in found.warnings)
@@ -135,7 +135,7 @@ def test_plans_that_cannot_be_compared_are_said_and_kept_apart(
         changes = {"methods": (plan.methods[0], other)}
     write_store(tmp_path / "a", plan)
     write_store(tmp_path / "b", replace(plan, **changes))  # type: ignore[arg-type]
-    found = gather([tmp_path / "a", tmp_path / "b"])
+    found = load_runs([tmp_path / "a", tmp_path / "b"])
     assert [len(group) for group in found.groups] == [1, 1]
     sentence = next(each for each in found.warnings if "cannot be compared" in each)
     assert words in sentence
@@ -146,7 +146,7 @@ def test_suites_of_one_model_stand_together(tmp_path: Path) -> None:
     write_store(tmp_path / "c", make_plan())
     write_store(tmp_path / "clean", make_plan(suite="scenes", conditions=["clean"]))
     write_store(tmp_path / "detect", make_plan(task="detection"))
-    found = gather([tmp_path])  # a folder of results folders
+    found = load_runs([tmp_path])  # a folder of results folders
     assert [len(group) for group in found.groups] == [3]
     assert [run.name for run in found.runs] == [
         "scenes-c segmentation",
@@ -158,16 +158,16 @@ def test_suites_of_one_model_stand_together(tmp_path: Path) -> None:
 
 def test_what_is_no_result_is_refused(tmp_path: Path) -> None:
     with pytest.raises(GramLoopError, match="holds no results of gramloop evaluate"):
-        gather([tmp_path])
+        load_runs([tmp_path])
     write_store(tmp_path / "a", make_plan())
     write_store(tmp_path / "b", make_plan())
     with pytest.raises(GramLoopError, match="hold the same plan"):
-        gather([tmp_path / "a", tmp_path / "b"])
+        load_runs([tmp_path / "a", tmp_path / "b"])
 
 
 def test_costs_add_up_over_units(tmp_path: Path) -> None:
     write_store(tmp_path / "r", make_plan(methods=["baseline", "gramloop", "loop-loop"]))
-    (run,) = gather([tmp_path / "r"]).runs
+    (run,) = load_runs([tmp_path / "r"]).runs
     images = 12 * len(CONDITIONS)
     assert run.spent.images == images
     assert run.spent.seconds == pytest.approx(4.5 * images)

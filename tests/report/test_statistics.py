@@ -8,14 +8,15 @@ import pytest
 
 from gramloop.evaluate.rows import counts_of
 from gramloop.metrics.bootstrap import Interval, cluster_bootstrap, image_bootstrap, miou_delta, widened
-from gramloop.report.load import Run, gather
+from gramloop.report.load import load_runs
+from gramloop.report.run import Run
 from gramloop.report.statistics import Gain, count_resamplings, gains_of, verdict_of
 from small_stores import CONDITIONS, make_plan, pixels, write_store
 
 
 def one_run(folder: Path, **changes: object) -> Run:
     write_store(folder, make_plan(**changes))  # type: ignore[arg-type]
-    return gather([folder]).runs[0]
+    return load_runs([folder]).runs[0]
 
 
 def test_over_families_with_all_their_severities(tmp_path: Path) -> None:
@@ -49,7 +50,7 @@ def test_over_images_with_all_their_shifted_versions(tmp_path: Path) -> None:
 
 def test_an_image_that_failed_once_is_drawn_nowhere(tmp_path: Path) -> None:
     write_store(tmp_path / "r", make_plan(), lost={"fog/1": [3]})
-    (gain,) = gains_of(gather([tmp_path / "r"]).runs, "images", replicates=50)
+    (gain,) = gains_of(load_runs([tmp_path / "r"]).runs, "images", replicates=50)
     assert gain.interval is not None
     assert gain.interval.units == 11
 
@@ -84,7 +85,7 @@ def test_one_family_has_no_interval_and_says_why(tmp_path: Path) -> None:
 def test_missing_conditions_have_no_gain_and_say_why(tmp_path: Path) -> None:
     write_store(tmp_path / "r", make_plan(), skip=["fog/1"])
     for over in ("families", "images"):
-        (gain,) = gains_of(gather([tmp_path / "r"]).runs, over)  # type: ignore[arg-type]
+        (gain,) = gains_of(load_runs([tmp_path / "r"]).runs, over)  # type: ignore[arg-type]
         assert (gain.points, gain.interval) == (None, None)
         assert "1 of 6 conditions have no score" in verdict_of(gain).sentence
 
@@ -112,5 +113,5 @@ def test_equal_methods_cannot_be_told_apart(tmp_path: Path) -> None:
     write_store(
         tmp_path / "r", make_plan(), lambda condition, method, place: pixels(condition, "same", place)
     )
-    (gain,) = gains_of(gather([tmp_path / "r"]).runs)
+    (gain,) = gains_of(load_runs([tmp_path / "r"]).runs)
     assert (gain.points, gain.words) == (0, "inconclusive")

@@ -8,7 +8,8 @@ import pytest
 from gramloop.data.suites import Condition, find_suite
 from gramloop.errors import GramLoopError
 from gramloop.metrics.bootstrap import Interval
-from gramloop.report.load import Run, gather
+from gramloop.report.load import load_runs
+from gramloop.report.run import Run
 from gramloop.report.tables.ablation import partition_table, placement_table
 from gramloop.report.tables.classes import class_tables
 from gramloop.report.tables.conditions import every_condition, every_metric, family_means, group_means
@@ -71,7 +72,7 @@ def test_means_by_family_and_kind() -> None:
 
 def test_a_missing_condition_empties_its_means_and_no_others(tmp_path: Path) -> None:
     write_store(tmp_path / "r", make_plan(), skip=["snow/3"])
-    (run,) = gather([tmp_path / "r"]).runs
+    (run,) = load_runs([tmp_path / "r"]).runs
     table = family_means(run)
     empty = {row[0]: row[1] is None for row in table.rows}
     assert empty == {"Fog": False, "Snow": True, "Pixelate": False, "Macro mean": True}
@@ -86,7 +87,7 @@ def test_a_missing_condition_empties_its_means_and_no_others(tmp_path: Path) -> 
 
 def test_every_metric_of_detections(tmp_path: Path) -> None:
     write_store(tmp_path / "r", make_plan(task="detection"))
-    (run,) = gather([tmp_path / "r"]).runs
+    (run,) = load_runs([tmp_path / "r"]).runs
     table = every_metric(run)
     assert table is not None
     assert [column.key for column in table.columns[2:]] == ["AP", "AP50", "AP75", "APs", "APm", "APl"]
@@ -122,7 +123,7 @@ def test_a_class_in_some_labels_only_is_counted_and_left_out() -> None:
 def test_placement_over_two_folders(tmp_path: Path) -> None:
     write_store(tmp_path / "a", make_plan())
     write_store(tmp_path / "b", make_plan(methods=["baseline", "loop-loop"]))
-    (group,) = gather([tmp_path]).groups
+    (group,) = load_runs([tmp_path]).groups
     table = placement_table(group[0], group)
     assert table is not None
     assert [row[:3] for row in table.rows] == [
@@ -136,7 +137,7 @@ def test_placement_over_two_folders(tmp_path: Path) -> None:
 def test_cost_of_a_pair_and_of_a_baseline_timed_elsewhere(tmp_path: Path) -> None:
     write_store(tmp_path / "pair", make_plan())
     write_store(tmp_path / "alone", make_plan(methods=["baseline"]))
-    (group,) = gather([tmp_path / "pair", tmp_path / "alone"]).groups
+    (group,) = load_runs([tmp_path / "pair", tmp_path / "alone"]).groups
     alone = cost_table(path_costs(group[0], group[:1]))
     assert [row[3] for row in alone.rows] == [None, pytest.approx(2.5)]
     assert any("was not timed alone" in note for note in alone.notes)

@@ -6,7 +6,7 @@ import numpy as np
 from PIL import Image
 
 from gramloop.metrics.bootstrap import Interval
-from gramloop.report.document import Document, Picture, Section, Verdict
+from gramloop.report.document import Document, RenderedFigure, Section, Verdict
 from gramloop.report.tables.table import Column, Table
 
 LONG_WORD = "sha256:" + "9f86d081884c7d65" * 8
@@ -66,8 +66,10 @@ def small_document() -> Document:
                     ),
                 ),
                 (
-                    Picture("gains", "Gains", "Dots and bars.", png(1600, 600), b"%PDF", "A row of dots"),
-                    Picture("cost", "Cost", "", png(400, 300), None, "Two bars"),
+                    RenderedFigure(
+                        "gains", "Gains", "Dots and bars.", png(1600, 600), b"%PDF", "A row of dots"
+                    ),
+                    RenderedFigure("cost", "Cost", "", png(400, 300), None, "Two bars"),
                 ),
             ),
             Section("all", "Everything", "", (Table("all", "Conditions", "", COLUMNS, long),)),

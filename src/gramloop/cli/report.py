@@ -62,15 +62,15 @@ def run(args: argparse.Namespace) -> int:
 def _document(args: argparse.Namespace) -> Document:
     from gramloop.io.progress import progress_bar
     from gramloop.report.assemble import make_document
-    from gramloop.report.figures import draw_all
-    from gramloop.report.load import count_conditions, gather
+    from gramloop.report.figures.drawing import draw_figures
+    from gramloop.report.load import count_conditions, load_runs
     from gramloop.report.statistics import count_resamplings, gains_of
 
     with progress_bar("reading", count_conditions(args.results)) as advance:
-        gathered = gather(args.results, advance)
-    total = count_resamplings(gathered.runs) if args.bootstrap == "images" else None
+        loaded = load_runs(args.results, advance)
+    total = count_resamplings(loaded.runs) if args.bootstrap == "images" else None
     with progress_bar("resampling", total) as advance:
-        gains = gains_of(gathered.runs, args.bootstrap, on_progress=advance)
+        gains = gains_of(loaded.runs, args.bootstrap, on_progress=advance)
     with progress_bar("drawing figures", None) as advance:
-        drawn = draw_all(gathered, args.exemplar, not args.no_pdf, gains=gains, on_progress=advance)
-    return make_document(gathered, gains, drawn.pictures, drawn.remarks)
+        drawn = draw_figures(loaded, args.exemplar, not args.no_pdf, gains=gains, on_progress=advance)
+    return make_document(loaded, gains, drawn.figures, drawn.remarks)

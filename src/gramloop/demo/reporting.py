@@ -8,8 +8,8 @@ from pathlib import Path
 
 from gramloop.demo.experiment import Experiment
 from gramloop.report.assemble import make_document
-from gramloop.report.figures import draw_all
-from gramloop.report.load import gather
+from gramloop.report.figures.drawing import draw_figures
+from gramloop.report.load import load_runs
 from gramloop.report.statistics import Gain, gains_of
 from gramloop.report.writing import write_report
 
@@ -24,8 +24,8 @@ def make_report(
 
     ``on_progress`` hears what is being done.
     """
-    gathered = gather([part.folder for part in experiment.parts], on_progress)
-    gains = gains_of(gathered.runs, "images", replicates=REPLICATES, on_progress=on_progress)
-    drawn = draw_all(gathered, (), False, gains, on_progress)
-    document = make_document(gathered, gains, drawn.pictures, drawn.remarks)
+    loaded = load_runs([part.folder for part in experiment.parts], on_progress)
+    gains = gains_of(loaded.runs, "images", replicates=REPLICATES, on_progress=on_progress)
+    drawn = draw_figures(loaded, (), False, gains, on_progress)
+    document = make_document(loaded, gains, drawn.figures, drawn.remarks)
     return write_report(replace(document, title=TITLE), folder, on_progress), gains

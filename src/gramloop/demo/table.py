@@ -8,8 +8,8 @@ from gramloop.core.config import ReplayConfig
 from gramloop.core.settings import describe_replay
 from gramloop.evaluate.methods import BASELINE, GRAMLOOP
 from gramloop.metrics.bootstrap import Interval, image_bootstrap
-from gramloop.report.load import Run
 from gramloop.report.measure import used_ids
+from gramloop.report.run import Run
 from gramloop.report.statistics import Gain, stored_delta, verdict_of
 from gramloop.report.tables.table import Cell, Column, Table
 

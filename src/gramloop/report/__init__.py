@@ -7,10 +7,16 @@ from gramloop.lazy import lazy_names
 if TYPE_CHECKING:
     from gramloop.report.assemble import make_document
     from gramloop.report.document import Document
-    from gramloop.report.load import Gathered, Run, gather
-    from gramloop.report.statistics import Gain, gains_of
+    from gramloop.report.figures.drawing import Figures, draw_figures
+    from gramloop.report.load import LoadedRuns, load_runs
+    from gramloop.report.run import Run
+    from gramloop.report.statistics import Gain, gains_of, verdict_of
+    from gramloop.report.tables.table import Column, Table
     from gramloop.report.writing import write_report
 else:
     __getattr__, __dir__ = lazy_names(__name__)
 
-__all__ = ["Document", "Gain", "Gathered", "Run", "gains_of", "gather", "make_document", "write_report"]
+__all__ = [
+    "Column", "Document", "Figures", "Gain", "LoadedRuns", "Run", "Table", "draw_figures", "gains_of",
+    "load_runs", "make_document", "verdict_of", "write_report",
+]  # fmt: skip

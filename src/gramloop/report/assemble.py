@@ -1,4 +1,4 @@
-"""From gathered results to a document: which tables and figures there are, under which heading, in what order."""
+"""From loaded results to a document: which tables and figures there are, under which heading, in what order."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from gramloop.core.settings import describe_replay, replay_text
 from gramloop.evaluate.plan import Plan
 from gramloop.evaluate.store import MANIFEST
 from gramloop.report.consistency import gram_consistency
-from gramloop.report.document import Document, Picture, Section
-from gramloop.report.load import TASK_WORDS, Gathered, Run
+from gramloop.report.document import Document, RenderedFigure, Section
+from gramloop.report.load import LoadedRuns
+from gramloop.report.run import TASK_WORDS, Run
 from gramloop.report.statistics import Gain, verdict_of
 from gramloop.report.tables.ablation import partition_table, placement_table
 from gramloop.report.tables.classes import class_tables
@@ -22,11 +23,11 @@ from gramloop.report.tables.gram import consistency_table
 from gramloop.report.tables.main import gains_table, main_results
 from gramloop.report.tables.table import Table
 
-Tables = Callable[[Gathered, Sequence[Gain]], Iterator[Table]]
+Tables = Callable[[LoadedRuns, Sequence[Gain]], Iterator[Table]]
 
 
 @dataclass(frozen=True)
-class _Part:
+class _SectionPlan:
     key: str
     title: str
     text: str
@@ -34,49 +35,49 @@ class _Part:
 
 
 def make_document(
-    gathered: Gathered,
+    loaded: LoadedRuns,
     gains: Sequence[Gain],
-    pictures: Sequence[tuple[str, Picture]] = (),
+    figures: Sequence[RenderedFigure] = (),
     remarks: Sequence[str] = (),
 ) -> Document:
-    """The report; pictures come with the key of their section, and remarks join the warnings."""
+    """The report; remarks join the warnings."""
     sections = []
-    for part in _PARTS:
-        tables = tuple(part.tables(gathered, gains))
-        own = tuple(picture for key, picture in pictures if key == part.key)
+    for part in _OUTLINE:
+        tables = tuple(part.tables(loaded, gains))
+        own = tuple(figure for figure in figures if figure.section == part.key)
         if tables or own:
             sections.append(Section(part.key, part.title, part.text, tables, own))
-    known = {part.key for part in _PARTS}
-    if others := tuple(picture for key, picture in pictures if key not in known):
+    known = {part.key for part in _OUTLINE}
+    if others := tuple(figure for figure in figures if figure.section not in known):
         sections.append(Section("figures", "Further figures", "", (), others))
     return Document(
-        title=f"Gram-gated replay on {_listed(dict.fromkeys(run.plan.suite for run in gathered.runs))}",
-        subtitle=_subtitle(gathered),
+        title=f"Gram-gated replay on {_listed(dict.fromkeys(run.plan.suite for run in loaded.runs))}",
+        subtitle=_subtitle(loaded),
         verdicts=tuple(verdict_of(gain) for gain in gains),
-        warnings=tuple(dict.fromkeys((*gathered.warnings, *remarks))),
+        warnings=tuple(dict.fromkeys((*loaded.warnings, *remarks))),
         sections=tuple(sections),
-        facts=_facts(gathered),
+        facts=_facts(loaded),
     )
 
 
-def _main(gathered: Gathered, gains: Sequence[Gain]) -> Iterator[Table]:
-    for number, group in enumerate(gathered.groups, start=1):
-        yield main_results(group, "main" if len(gathered.groups) == 1 else f"main-{number}")
+def _main(loaded: LoadedRuns, gains: Sequence[Gain]) -> Iterator[Table]:
+    for number, group in enumerate(loaded.groups, start=1):
+        yield main_results(group, "main" if len(loaded.groups) == 1 else f"main-{number}")
     if gains:
         yield gains_table(gains)
 
 
-def _shifts(gathered: Gathered, gains: Sequence[Gain]) -> Iterator[Table]:
-    for run in gathered.runs:
+def _shifts(loaded: LoadedRuns, gains: Sequence[Gain]) -> Iterator[Table]:
+    for run in loaded.runs:
         if run.shifted:
             yield family_means(run)
             if (kinds := group_means(run)) is not None:
                 yield kinds
 
 
-def _placement(gathered: Gathered, gains: Sequence[Gain]) -> Iterator[Table]:
+def _placement(loaded: LoadedRuns, gains: Sequence[Gain]) -> Iterator[Table]:
     shown = set()
-    for group in gathered.groups:
+    for group in loaded.groups:
         for run in group:
             table = placement_table(run, group)
             if table is not None and table.rows not in shown:  # peers would give the same table again
@@ -84,61 +85,58 @@ def _placement(gathered: Gathered, gains: Sequence[Gain]) -> Iterator[Table]:
                 yield table
 
 
-def _partitions(gathered: Gathered, gains: Sequence[Gain]) -> Iterator[Table]:
-    yield from (table for run in gathered.runs if (table := partition_table(run)) is not None)
+def _partitions(loaded: LoadedRuns, gains: Sequence[Gain]) -> Iterator[Table]:
+    yield from (table for run in loaded.runs if (table := partition_table(run)) is not None)
 
 
-def _classes(gathered: Gathered, gains: Sequence[Gain]) -> Iterator[Table]:
-    for run in gathered.runs:
-        gated = {
-            each.name for each in run.plan.methods if each.replay is not None and each.replay.gate == "gram"
-        }
+def _classes(loaded: LoadedRuns, gains: Sequence[Gain]) -> Iterator[Table]:
+    for run in loaded.runs:
         for method in run.replays:
-            if method in gated:  # the others are there for comparison
+            if method in run.gated:  # the others are there for comparison
                 yield from class_tables(run, method)
 
 
-def _cost(gathered: Gathered, gains: Sequence[Gain]) -> Iterator[Table]:
-    for group in gathered.groups:
+def _cost(loaded: LoadedRuns, gains: Sequence[Gain]) -> Iterator[Table]:
+    for group in loaded.groups:
         for run in group:
             if costs := path_costs(run, group):
                 device, diagnosed = run.plan.model.device.upper(), run.plan.diagnostics
                 yield cost_table(costs, f"{run.key}-cost", run.name, device, diagnosed)
 
 
-def _gram(gathered: Gathered, gains: Sequence[Gain]) -> Iterator[Table]:
-    for run in gathered.runs:
+def _gram(loaded: LoadedRuns, gains: Sequence[Gain]) -> Iterator[Table]:
+    for run in loaded.runs:
         yield from (consistency_table(run, found) for found in gram_consistency(run))
 
 
-def _conditions(gathered: Gathered, gains: Sequence[Gain]) -> Iterator[Table]:
-    for run in gathered.runs:
+def _conditions(loaded: LoadedRuns, gains: Sequence[Gain]) -> Iterator[Table]:
+    for run in loaded.runs:
         yield every_condition(run)
         if (metrics := every_metric(run)) is not None:
             yield metrics
 
 
-def _none(gathered: Gathered, gains: Sequence[Gain]) -> Iterator[Table]:
+def _none(loaded: LoadedRuns, gains: Sequence[Gain]) -> Iterator[Table]:
     return iter(())
 
 
-_PARTS = (
-    _Part("main", "Main results", "", _main),
-    _Part("severity", "By shift and severity", "", _shifts),
-    _Part(
+_OUTLINE = (
+    _SectionPlan("main", "Main results", "", _main),
+    _SectionPlan("severity", "By shift and severity", "", _shifts),
+    _SectionPlan(
         "placement",
         "Placement of gate and update",
         "Drift can be measured, and the accepted step applied, at the end of the loop or at the last layer.",
         _placement,
     ),
-    _Part(
+    _SectionPlan(
         "partitions",
         "Partition consistency",
         "A gain that hangs on a few images is gone in the parts of the set that lack them.",
         _partitions,
     ),
-    _Part("classes", "Classes", "", _classes),
-    _Part(
+    _SectionPlan("classes", "Classes", "", _classes),
+    _SectionPlan(
         "consistency",
         "Gram consistency at matched strength",
         "The ungated replay accepts every step whole. The uniform one accepts, for every patch, the mean share that "
@@ -146,10 +144,10 @@ _PARTS = (
         "patches.",
         _gram,
     ),
-    _Part("cost", "Cost", "", _cost),
-    _Part("diagnostic", "What the gate does in single images", "", _none),
-    _Part("predictions", "Predictions", "", _none),
-    _Part("conditions", "Every condition", "", _conditions),
+    _SectionPlan("cost", "Cost", "", _cost),
+    _SectionPlan("diagnostic", "What the gate does in single images", "", _none),
+    _SectionPlan("predictions", "Predictions", "", _none),
+    _SectionPlan("conditions", "Every condition", "", _conditions),
 )
 
 
@@ -158,8 +156,8 @@ def _listed(words: Sequence[str] | dict[str, None]) -> str:
     return f"{', '.join(rest)} and {last}" if rest else last
 
 
-def _subtitle(gathered: Gathered) -> str:
-    runs = gathered.runs
+def _subtitle(loaded: LoadedRuns) -> str:
+    runs = loaded.runs
     tasks = _listed(dict.fromkeys(TASK_WORDS[run.plan.task] for run in runs))
     conditions, images = (
         sum(len(run.results) for run in runs),
@@ -172,10 +170,10 @@ def _subtitle(gathered: Gathered) -> str:
     )
 
 
-def _facts(gathered: Gathered) -> dict[str, dict[str, str]]:
-    facts = {run.name: _about_run(run) for run in gathered.runs}
+def _facts(loaded: LoadedRuns) -> dict[str, dict[str, str]]:
+    facts = {run.name: _about_run(run) for run in loaded.runs}
     methods: dict[str, str] = {}
-    for run in gathered.runs:
+    for run in loaded.runs:
         for method in run.plan.methods:
             words = "the model as it is"
             if method.replay is not None:
@@ -184,7 +182,7 @@ def _facts(gathered: Gathered) -> dict[str, dict[str, str]]:
             if told != words:
                 methods[f"{method.name} in {run.name}"] = words
     versions: dict[str, dict[str, None]] = {}
-    for run in gathered.runs:
+    for run in loaded.runs:
         for name, value in run.plan.versions.items():
             versions.setdefault(name, {})[value] = None
     return {**facts, "Methods": methods, "Versions": {name: _listed(each) for name, each in versions.items()}}

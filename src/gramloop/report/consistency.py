@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from gramloop.data.suites import Condition
 from gramloop.evaluate.trajectories import trajectories_of
-from gramloop.report.load import Run
+from gramloop.report.run import Run
 
 RAW, UNIFORM, GATED = range(3)  # places of the trajectories
 

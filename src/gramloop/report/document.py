@@ -1,4 +1,4 @@
-"""What a report says, before it is a page: verdicts, warnings, and sections of tables and pictures."""
+"""What a report says, before it is a page: verdicts, warnings, and sections of tables and figures."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gramloop.report.tables.table import Table
 
 
 @dataclass(frozen=True)
-class Picture:
+class RenderedFigure:
     """A figure, drawn already."""
 
     key: str  # names its files
@@ -19,6 +19,7 @@ class Picture:
     png: bytes
     pdf: bytes | None
     alt: str  # what it shows, for those who do not see it
+    section: str = ""  # the key of the section it belongs to
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class Section:
     title: str
     text: str
     tables: tuple[Table, ...] = ()
-    pictures: tuple[Picture, ...] = ()
+    figures: tuple[RenderedFigure, ...] = ()
 
 
 @dataclass(frozen=True)

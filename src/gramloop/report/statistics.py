@@ -28,8 +28,8 @@ from gramloop.metrics.bootstrap import (
     widened,
 )
 from gramloop.report.document import Verdict
-from gramloop.report.load import Run
 from gramloop.report.measure import used_ids
+from gramloop.report.run import Run
 
 Over = Literal["families", "images"]
 TRUSTED = 0.90  # a percentile interval that covers less gives no verdict; the corrected one does
@@ -60,6 +60,13 @@ class Gain:
     def deciding(self) -> Interval | None:
         """The interval that the verdict goes by: the corrected one where the other covers too little."""
         return self.interval if (self.coverage or 0) >= TRUSTED else self.corrected
+
+    @property
+    def drawn_from(self) -> str:
+        """What was resampled, in words."""
+        if self.over == "images":
+            return "images"
+        return "domains" if self.run.suite.kind == "o" else "shift families"
 
     @property
     def words(self) -> VerdictWord:
@@ -178,15 +185,8 @@ def _sentence(gain: Gain) -> str:
     moved = f"{metric} {scope} changes by {_signed(gain.points)} points"
     if gain.interval is None:
         return f"{moved}, without an interval: {gain.reason}."
-    evidence = f"{gain.interval.level:.0%} interval {_ends(gain.interval)} over {_drawn(gain)}"
+    evidence = f"{gain.interval.level:.0%} interval {_ends(gain.interval)} over {gain.interval.units} {gain.drawn_from}"
     return f"{moved}, {evidence}{_caution(gain)}."
-
-
-def _drawn(gain: Gain) -> str:
-    number = 0 if gain.interval is None else gain.interval.units
-    if gain.over == "images":
-        return f"{number} images"
-    return f"{number} {'domains' if gain.run.suite.kind == 'o' else 'shift families'}"
 
 
 def _caution(gain: Gain) -> str:

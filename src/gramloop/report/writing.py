@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from gramloop.errors import GramLoopError
@@ -11,6 +12,7 @@ from gramloop.io.atomic import atomic_write
 from gramloop.report import formats
 from gramloop.report.document import Document
 from gramloop.report.page import render
+from gramloop.report.tables.table import Table
 
 PAGE, MARKDOWN, TABLES, FIGURES = "index.html", "report.md", "tables", "figures"
 
@@ -21,15 +23,19 @@ def report_files(document: Document) -> dict[str, Callable[[], bytes]]:
     for section in document.sections:
         for table in section.tables:
             for ending, make in (("md", formats.markdown), ("csv", formats.csv), ("tex", formats.latex)):
-                files[f"{TABLES}/{table.key}.{ending}"] = lambda make=make, table=table: make(table).encode()  # type: ignore[misc]
-        for picture in section.pictures:
-            files[f"{FIGURES}/{picture.key}.png"] = lambda picture=picture: picture.png  # type: ignore[misc]
-            if picture.pdf is not None:
-                files[f"{FIGURES}/{picture.key}.pdf"] = lambda data=picture.pdf: data  # type: ignore[misc]
+                files[f"{TABLES}/{table.key}.{ending}"] = partial(_encoded, make, table)
+        for figure in section.figures:
+            for ending, data in (("png", figure.png), ("pdf", figure.pdf)):
+                if data is not None:
+                    files[f"{FIGURES}/{figure.key}.{ending}"] = partial(bytes, data)
     others = tuple(files)
     files[MARKDOWN] = lambda: whole_markdown(document).encode()
     files[PAGE] = lambda: render(document, others).encode()
     return files
+
+
+def _encoded(make: Callable[[Table], str], table: Table) -> bytes:
+    return make(table).encode()
 
 
 def write_report(
@@ -80,14 +86,14 @@ def whole_markdown(document: Document) -> str:
         lines += [section.text, ""] if section.text else []
         for table in section.tables:
             lines += [formats.markdown(table), ""]
-        for picture in section.pictures:
-            shown = " ".join(picture.alt.split()).replace("[", "(").replace("]", ")")
+        for figure in section.figures:
+            shown = " ".join(figure.alt.split()).replace("[", "(").replace("]", ")")
             lines += [
-                f"### {picture.title}",
+                f"### {figure.title}",
                 "",
-                f"![{shown}]({FIGURES}/{picture.key}.png)",
+                f"![{shown}]({FIGURES}/{figure.key}.png)",
                 "",
-                picture.caption,
+                figure.caption,
                 "",
             ]
     lines += ["## Configuration and versions", ""]

@@ -18,9 +18,10 @@ from gramloop.evaluate.sources import open_condition, open_planned
 from gramloop.evaluate.store import Store, UnusableFile
 from gramloop.metrics.miou import mean_iou
 from gramloop.report.figures.boxes import DetectionRow
+from gramloop.report.figures.diagnostic import Diagnosed
 from gramloop.report.figures.matching import Annotated, Found, f1
 from gramloop.report.figures.qualitative import Row, SegmentationRow
-from gramloop.report.load import Run
+from gramloop.report.run import Run
 
 UNITS = {"semantic": "points of mIoU", "detection": "points of F1"}
 
@@ -38,6 +39,10 @@ class KeptImage:
     def place(self) -> str:
         """Where it is, in words."""
         return f"{self.condition.display_name} · image {self.image_id}"
+
+    def is_called(self, condition: str, image: str) -> bool:
+        """Whether a reader means it, by the image's id or position."""
+        return self.condition.key == condition and image in (self.image_id, str(self.position))
 
     def maps(self, method: str) -> KeptMaps | None:
         """The replay's maps."""
@@ -76,10 +81,10 @@ def kept_images(run: Run, method: str) -> list[KeptImage]:
 
 
 class Images:
-    """The pictures behind kept images, opened when first asked for."""
+    """The images of a run that figures show, opened when first asked for."""
 
     def __init__(self, run: Run) -> None:
-        self._run = run
+        self.run = run
         self._opened: Any = None
         self._sets: dict[str, DataSet] = {}
 
@@ -88,8 +93,8 @@ class Images:
         key = kept.condition.key
         if key not in self._sets:
             if self._opened is None:
-                self._opened = open_planned(self._run.plan)
-            self._sets[key] = open_condition(self._run.plan, self._opened, key)
+                self._opened = open_planned(self.run.plan)
+            self._sets[key] = open_condition(self.run.plan, self._opened, key)
         record = self._sets[key][kept.position]
         if str(record.image_id) != kept.image_id:
             raise GramLoopError(
@@ -97,9 +102,16 @@ class Images:
             )
         return record
 
+    def diagnosed(self, kept: KeptImage, method: str, label: str) -> Diagnosed:
+        """A row of the diagnostic figure; the image must keep the method's maps."""
+        maps = kept.maps(method)
+        assert maps is not None
+        drift, gate = maps.last_drift, maps.last_gate
+        return Diagnosed(label, self.record(kept).image(), drift, gate, maps.post_drift)
+
     def row(self, kept: KeptImage, method: str, why: str) -> Row:
         """A row of the figure of predictions."""
-        record, plan = self.record(kept), self._run.plan
+        record, plan = self.record(kept), self.run.plan
         title = f"{why} · {kept.place}"
         if plan.task == "detection":
             found = [_found(kept.rows[name]) for name in (BASELINE, method)]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import matplotlib
@@ -68,6 +68,10 @@ class Drawn:
     title: str
     caption: str
     alt: str
+
+    def of(self, name: str) -> Drawn:
+        """The same figure, its title with the name of the run it is of."""
+        return replace(self, title=f"{self.title}: {name}")
 
     def png(self) -> bytes:
         """The figure for a screen."""

@@ -16,7 +16,7 @@ from markupsafe import Markup
 from PIL import Image
 
 from gramloop.metrics.bootstrap import Interval
-from gramloop.report.document import Document, Picture, Section, Verdict
+from gramloop.report.document import Document, RenderedFigure, Section, Verdict
 from gramloop.report.formats import csv, latex, markdown
 from gramloop.report.page.intervals import MINUS, bar, in_words, reach, tone_of
 from gramloop.report.tables.table import Column, Table
@@ -73,7 +73,7 @@ class _Numbers:
 
 
 @dataclass(frozen=True)
-class _Cell:
+class _CellView:
     text: str
     value: str | None  # in full precision, for sorting; nothing where there is no number
     classes: str
@@ -85,17 +85,17 @@ class _TableView:
     number: int
     table: Table
     kinds: list[str]
-    body: list[list[_Cell]]
-    foot: list[list[_Cell]]
+    body: list[list[_CellView]]
+    foot: list[list[_CellView]]
     long: bool
     copies: dict[str, str]  # by format
     links: list[tuple[str, str]]  # what is offered and where it lies
 
 
 @dataclass(frozen=True)
-class _PictureView:
+class _FigureView:
     number: int
-    picture: Picture
+    figure: RenderedFigure
     source: str
     width: int
     height: int
@@ -107,7 +107,7 @@ class _SectionView:
     section: Section
     paragraphs: list[str]
     tables: list[_TableView]
-    pictures: list[_PictureView]
+    figures: list[_FigureView]
 
 
 @dataclass(frozen=True)
@@ -151,15 +151,15 @@ def _interval_words(interval: Interval) -> str:
 
 
 def _section(section: Section, numbers: _Numbers, files: Collection[str]) -> _SectionView:
-    tables, pictures = [], []
+    tables, figures = [], []
     for table in section.tables:
         numbers.table += 1
         tables.append(_table(table, numbers.table, files))
-    for picture in section.pictures:
+    for figure in section.figures:
         numbers.figure += 1
-        pictures.append(_picture(picture, numbers.figure, files))
+        figures.append(_figure(figure, numbers.figure, files))
     paragraphs = [part.strip() for part in section.text.split("\n\n") if part.strip()]
-    return _SectionView(section, paragraphs, tables, pictures)
+    return _SectionView(section, paragraphs, tables, figures)
 
 
 def _table(table: Table, number: int, files: Collection[str]) -> _TableView:
@@ -182,7 +182,7 @@ def _kind(column: Column) -> str:
     return "text" if column.kind == "text" else "number"
 
 
-def _cell(table: Table, row: int, place: int, limit: float) -> _Cell:
+def _cell(table: Table, row: int, place: int, limit: float) -> _CellView:
     cell, column = table.rows[row][place], table.columns[place]
     text, classes, drawing, value = table.text(row, place), [_kind(column)], Markup(""), None
     if isinstance(cell, Interval):
@@ -196,18 +196,18 @@ def _cell(table: Table, row: int, place: int, limit: float) -> _Cell:
     if not isinstance(cell, str):
         text = text.replace("-", MINUS)
     known = value is not None and math.isfinite(value)
-    return _Cell(text, repr(value) if known else None, " ".join(classes), drawing)
+    return _CellView(text, repr(value) if known else None, " ".join(classes), drawing)
 
 
-def _picture(picture: Picture, number: int, files: Collection[str]) -> _PictureView:
-    with Image.open(BytesIO(picture.png)) as image:
+def _figure(figure: RenderedFigure, number: int, files: Collection[str]) -> _FigureView:
+    with Image.open(BytesIO(figure.png)) as image:
         pixels, density = image.size, image.info.get("dpi", (_ENLARGED, _ENLARGED))
     width, height = (
         max(1, round(side * _ENLARGED / float(each))) for side, each in zip(pixels, density, strict=True)
     )
-    source = "data:image/png;base64," + base64.b64encode(picture.png).decode()
-    offers = _links("figures", picture.key, ("png", "pdf"), files)
-    return _PictureView(number, picture, source, width, height, offers)
+    source = "data:image/png;base64," + base64.b64encode(figure.png).decode()
+    offers = _links("figures", figure.key, ("png", "pdf"), files)
+    return _FigureView(number, figure, source, width, height, offers)
 
 
 def _links(folder: str, key: str, endings: tuple[str, ...], files: Collection[str]) -> list[tuple[str, str]]:

@@ -9,8 +9,8 @@ import numpy as np
 
 from gramloop.core.config import GateAt, ReplayConfig
 from gramloop.evaluate.methods import BASELINE
-from gramloop.report.load import Run
 from gramloop.report.measure import PARTS
+from gramloop.report.run import Run
 from gramloop.report.tables.main import DIGITS, clean_coco_of, method_cells, method_columns, robustness_of
 from gramloop.report.tables.table import ABSENT, Cell, Column, Table, mark_best, mark_best_of_rows
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gramloop.evaluate.methods import BASELINE
-from gramloop.report.load import Run
+from gramloop.report.run import Run
 from gramloop.report.tables.main import DIGITS, gain_key
 from gramloop.report.tables.table import Cell, Column, Table, mark_best_of_rows
 

@@ -9,7 +9,7 @@ import numpy as np
 from gramloop.data.suites import Condition, display_name
 from gramloop.evaluate.methods import BASELINE
 from gramloop.evaluate.results import METRICS
-from gramloop.report.load import Run
+from gramloop.report.run import Run
 from gramloop.report.tables.main import DIGITS, method_cells, method_columns
 from gramloop.report.tables.table import Cell, Column, Table, mark_best_of_rows
 

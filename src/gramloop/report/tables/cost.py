@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from gramloop.core.cost import extra_blocks
 from gramloop.evaluate.methods import BASELINE
-from gramloop.report.load import Run
+from gramloop.report.run import Run
 from gramloop.report.tables.table import Cell, Column, Table
 
 

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from gramloop.data.suites import display_name
 from gramloop.report.consistency import GramConsistency, ratios
-from gramloop.report.load import Run
+from gramloop.report.run import Run
 from gramloop.report.tables.table import Cell, Column, Table, mark_best_of_rows
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from gramloop.evaluate.methods import BASELINE
 from gramloop.metrics.robustness import effective_robustness
-from gramloop.report.load import Run
+from gramloop.report.run import Run
 from gramloop.report.statistics import Gain
 from gramloop.report.tables.table import Cell, Column, Table, mark_best_of_rows
 
