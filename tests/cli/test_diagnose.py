@@ -13,9 +13,8 @@ from gramloop.cli import main
 from gramloop.core.config import ReplayConfig
 from gramloop.core.settings import write_replay
 from gramloop.data.scenes.drawing import scene
-from gramloop.demo.experiment import default_replay
 from gramloop.models.detector import BACKBONE_PREFIX
-from gramloop.models.tiny import load_tiny
+from gramloop.models.tiny import load_tiny, suggested_replay
 from gramloop.tasks.diagnose import diagnose
 from gramloop.tasks.images import to_tensor
 
@@ -38,10 +37,10 @@ def test_figure_and_numbers_of_an_image(photo, tmp_path, capsys):
     ]
     said = json.loads((tmp_path / "boat.diagnosis.json").read_text())
     pixels = to_tensor(scene(3, 96).image)
-    expected = diagnose(load_tiny(), pixels, default_replay())
+    expected = diagnose(load_tiny(), pixels, suggested_replay())
     (entry,) = said["conditions"]
     assert {name: entry[name] for name in expected.as_json()} == expected.as_json()
-    assert said["replay"]["window"] == list(default_replay().window)
+    assert said["replay"]["window"] == list(suggested_replay().window)
     assert "blocks" in capsys.readouterr().out
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     assert run(photo, "--out", tmp_path, "--short-side", 96) == 0

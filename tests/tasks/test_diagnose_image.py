@@ -6,9 +6,8 @@ import torch
 
 import gramloop
 from gramloop.data.scenes.drawing import scene
-from gramloop.demo.experiment import default_replay
 from gramloop.errors import GramLoopError
-from gramloop.models.tiny import load_tiny, normalise
+from gramloop.models.tiny import load_tiny, normalise, suggested_replay
 from gramloop.tasks.diagnose import Spread, diagnose, diagnose_prediction
 from gramloop.tasks.segment import SegmentConfig, Segmenter
 
@@ -90,7 +89,7 @@ def test_any_call_and_any_model(tiny, pixels):
 def test_a_predictor_looks_as_its_task_does(tiny):
     image = scene(3, 96).image
     segmenter = Segmenter(tiny.segmentor(), SegmentConfig(mode="whole", short_side=96))
-    found = diagnose_prediction(segmenter, image, REPLAY, 12)
+    found = diagnose_prediction(segmenter, image, REPLAY)
     direct = diagnose(tiny, normalise(torch.from_numpy(image.copy())[None]), REPLAY)
     assert found.drift.shape == direct.drift.shape
     # one window over the whole image: the same maps, but for the rounding of sums over a patch's pixels
@@ -109,7 +108,7 @@ def test_a_predictor_looks_as_its_task_does(tiny):
 )
 def test_what_cannot_be_diagnosed(tiny, pixels, changes, batch, words):
     with pytest.raises(GramLoopError, match=words):
-        diagnose(tiny, pixels.repeat(batch, 1, 1, 1), default_replay(), **changes)
+        diagnose(tiny, pixels.repeat(batch, 1, 1, 1), suggested_replay(), **changes)
 
 
 def test_spread_leaves_out_what_is_not_finite():

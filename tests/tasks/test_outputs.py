@@ -9,6 +9,7 @@ from pycocotools.coco import COCO
 
 from gramloop.errors import GramLoopError
 from gramloop.tasks.outputs import coco_results, find_images, labels_png
+from gramloop.tasks.prediction import Detection
 
 
 @pytest.fixture
@@ -84,13 +85,16 @@ def test_detections_are_results_that_coco_s_own_tools_read(tmp_path):
     }
     annotations.createIndex()
     boxes = np.array([[1.5, 2, 11.5, 22], [0, 0, 100, 80]], np.float32)
-    data = coco_results(Path("x/000000000139.jpg"), boxes, np.array([0.9, 0.25]), np.array([3, 90]))
+    data = coco_results(
+        Path("x/000000000139.jpg"), Detection(boxes, np.array([0.9, 0.25]), np.array([3, 90]))
+    )
     (tmp_path / "results.json").write_bytes(data)
     results = annotations.loadRes(str(tmp_path / "results.json"))
     found = results.loadAnns(results.getAnnIds(imgIds=[139]))
     assert [each["bbox"] for each in found] == [[1.5, 2, 10, 20], [0, 0, 100, 80]]
     assert [(each["category_id"], each["score"]) for each in found] == [(3, 0.9), (90, 0.25)]
     assert (
-        json.loads(coco_results(Path("cat.jpg"), boxes[:1], np.ones(1), np.ones(1)))[0]["image_id"] == "cat"
+        json.loads(coco_results(Path("cat.jpg"), Detection(boxes[:1], np.ones(1), np.ones(1))))[0]["image_id"]
+        == "cat"
     )
-    assert json.loads(coco_results(Path("cat.jpg"), boxes[:0], np.ones(0), np.ones(0))) == []
+    assert json.loads(coco_results(Path("cat.jpg"), Detection(boxes[:0], np.ones(0), np.ones(0)))) == []

@@ -1,15 +1,18 @@
 import io
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from gramloop.errors import GramLoopError
 from gramloop.tasks.class_names import ADE20K, COCO
-from gramloop.tasks.pictures import Boxes, PatchMaps, _shared, draw_detections, draw_segmentation
+from gramloop.tasks.pictures import _shared, draw_detections, draw_prediction, draw_segmentation
+from gramloop.tasks.prediction import Detection, Prediction, ReplayMaps, Segmentation
 
 BLUE, ORANGE = (0x00, 0x72, 0xB2), (0xE6, 0x9F, 0x00)
-PHOTO = Image.new("RGB", (90, 60), (200, 200, 200))
-MAPS = PatchMaps(np.linspace(0, 2e-4, 24).reshape(4, 6), np.linspace(0, 1, 24).reshape(4, 6))
+PHOTO = np.full((60, 90, 3), 200, np.uint8)
+MAPS = ReplayMaps(np.linspace(0, 2e-4, 24).reshape(1, 4, 6), np.linspace(0, 1, 24).reshape(1, 4, 6))
 
 
 def opened(png):
@@ -22,26 +25,26 @@ def amount(picture, colour):
     return int((picture == colour).all(-1).sum())
 
 
-def boxes(*rows):
+def boxes(*rows, trace=None):
     table = np.array(rows, dtype=float).reshape(-1, 6)
-    return Boxes(table[:, :4], table[:, 4], table[:, 5].astype(int))
+    return Detection(table[:, :4], table[:, 4], table[:, 5].astype(int), trace=trace)
 
 
 def test_a_picture_has_a_pane_for_everything_there_is():
-    labels = np.zeros((60, 90), int)
+    found = Segmentation(np.zeros((60, 90), int))
     widths = [
-        opened(draw_segmentation(PHOTO, labels)).shape[1],
-        opened(draw_segmentation(PHOTO, labels, labels)).shape[1],
-        opened(draw_segmentation(PHOTO, labels, labels, MAPS)).shape[1],
+        opened(draw_segmentation(PHOTO, found)).shape[1],
+        opened(draw_segmentation(PHOTO, found, found)).shape[1],
+        opened(draw_segmentation(PHOTO, found, replace(found, trace=MAPS))).shape[1],
     ]
     assert [round(width / widths[0] * 2) for width in widths] == [2, 3, 5]
 
 
 def test_boxes_that_only_one_prediction_has_are_orange():
     one = boxes((10, 10, 40, 40, 0.9, 1), (50, 10, 80, 40, 0.8, 1))
-    same = opened(draw_detections(PHOTO, one, one, MAPS, COCO))
+    same = opened(draw_detections(PHOTO, one, replace(one, trace=MAPS), COCO))
     other_class = boxes((10, 10, 40, 40, 0.9, 1), (50, 10, 80, 40, 0.8, 2))
-    changed = opened(draw_detections(PHOTO, one, other_class, MAPS, COCO))
+    changed = opened(draw_detections(PHOTO, one, replace(other_class, trace=MAPS), COCO))
     assert amount(changed, ORANGE) > amount(same, ORANGE) + 200
     assert amount(changed, BLUE) < amount(same, BLUE)
 
@@ -53,7 +56,7 @@ def test_boxes_below_the_threshold_are_not_drawn():
 
 
 def test_no_boxes_at_all_make_a_picture():
-    assert opened(draw_detections(PHOTO, boxes(), boxes(), MAPS)).size
+    assert opened(draw_detections(PHOTO, boxes(), boxes(trace=MAPS))).size
     assert not _shared(boxes((0, 0, 1, 1, 1, 1)), boxes()).any()
 
 
@@ -65,13 +68,21 @@ def test_sharing_is_half_an_overlap_in_the_same_class():
 
 @pytest.mark.parametrize("size", [(1, 400), (400, 1), (3, 2)])
 def test_extreme_shapes_are_drawn(size):
-    labels = np.arange(size[0] * size[1]).reshape(size[1], size[0]) % 12
-    assert opened(draw_segmentation(Image.new("RGB", size), labels, labels, MAPS)).size
+    found = Segmentation(np.arange(size[0] * size[1]).reshape(size[1], size[0]) % 12, trace=MAPS)
+    assert opened(draw_segmentation(np.zeros((size[1], size[0], 3), np.uint8), found, found)).size
 
 
 def test_a_drift_of_zero_everywhere_is_drawn():
-    still = PatchMaps(np.zeros((4, 6)), np.ones((4, 6)))
-    assert opened(draw_detections(PHOTO, boxes(), boxes(), still)).size
+    still = ReplayMaps(np.zeros((1, 4, 6)), np.ones((1, 4, 6)))
+    assert opened(draw_detections(PHOTO, boxes(), boxes(trace=still))).size
+
+
+def test_every_task_has_its_picture():
+    one, labels = boxes((10, 10, 80, 50, 0.9, 1)), Segmentation(np.ones((60, 90), int))
+    assert draw_prediction(PHOTO, one, one, COCO, 0.95) == draw_detections(PHOTO, one, one, COCO, 0.95)
+    assert draw_prediction(PHOTO, labels, None, ADE20K) == draw_segmentation(PHOTO, labels, classes=ADE20K)
+    with pytest.raises(GramLoopError, match="no picture of a Prediction"):
+        draw_prediction(PHOTO, Prediction(), None, {})
 
 
 def test_class_names_are_those_of_the_sets():

@@ -172,6 +172,13 @@ def signatures(path):
 def test_no_signature_with_a_predictor_or_a_prediction_says_any():
     files = Path(gramloop.__file__).parent.rglob("*.py")
     found = [each for path in files for each in signatures(path)]
-    passing = [name for name, names in found if names & PASSED]
-    assert len(passing) > 10
+    passing = {name for name, names in found if names & PASSED}
+    assert passing >= {
+        "session.py: predict_all",
+        "rows.py: add",
+        "subject.py: subject_of",
+        "tuning.py: tune",
+        "diagnose.py: diagnose_prediction",
+        "predict.py: _write",
+    }
     assert [name for name, names in found if names & PASSED and "Any" in names] == []

@@ -5,31 +5,23 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gramloop.cli.each_image import do_each_image
+from gramloop.cli.model_options import TASKS
 from gramloop.cli.replay_options import add_replay_options, replay_of
 from gramloop.errors import GramLoopError
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from gramloop.data.shifted import Shift
     from gramloop.tasks.diagnose import Diagnosis
+    from gramloop.tasks.images import RGB
     from gramloop.tasks.outputs import ImageFile
+    from gramloop.tasks.views import View
 
 VERSION = "diagnosis"  # in the names of the files that are written
-
-
-@dataclass(frozen=True)
-class Looked:
-    """A model ready for images: pixels (H, W, 3) → the image as the model saw it, and its diagnosis."""
-
-    name: str
-    diagnose: Callable[[np.ndarray], tuple[np.ndarray, Diagnosis]]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -66,49 +58,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Diagnose every image; 2 if some could not be done."""
     from gramloop.io.atomic import make_folder
-    from gramloop.io.progress import tracked
     from gramloop.tasks.outputs import find_images
 
     shifts = _shifts(args.shift, args.severity)
     files = [
         file for file in find_images(args.images, args.out) if not file.path.name.endswith(f".{VERSION}.png")
     ]
-    looked = _load(args)
+    view = _view(args)
     make_folder(args.out)
-    failures = sum(not _attempt(looked, file, shifts) for file in tracked(files, "diagnosing", len(files)))
+    failures = do_each_image(files, "diagnosing", lambda file: _write(view, file, shifts))
     if failures:
         print(f"{failures} of {len(files)} images could not be done", file=sys.stderr)
     return 2 if failures else 0
 
 
-def _attempt(looked: Looked, file: ImageFile, shifts: Sequence[Shift]) -> bool:
-    """Whether one image could be done; if not, one sentence says why."""
-    from torch import OutOfMemoryError
-
-    try:
-        _write(looked, file, shifts)
-    except GramLoopError as error:
-        said = str(error) if str(file.path) in str(error) else f"{file.path}: {error}"
-        print(said, file=sys.stderr)
-        return False
-    except (MemoryError, OutOfMemoryError):
-        print(f"{file.path}: it does not fit into memory; try a smaller --short-side", file=sys.stderr)
-        return False
-    return True
-
-
-def _write(looked: Looked, file: ImageFile, shifts: Sequence[Shift]) -> None:
+def _write(view: View, file: ImageFile, shifts: Sequence[Shift]) -> None:
     from gramloop.io.atomic import atomic_write
-    from gramloop.report.figures.diagnostic import diagnostic
+    from gramloop.report.figures.diagnostic import Diagnosed, diagnostic
     from gramloop.tasks.images import read_image
 
     pixels = read_image(file.path)
     rows, entries, config = [], [], None
     for shift, shown in _versions(pixels, file, shifts):
-        seen, found = looked.diagnose(shown)
+        seen, found = view.diagnose(shown)
         severity = 0 if shift is None else shift.condition.severity
         label = "clean" if shift is None else f"{shift.condition.name.replace('_', ' ')} {severity}"
-        rows.append(found.row(label if shifts else file.path.name, seen))
+        rows.append(Diagnosed.of(found, label if shifts else file.path.name, seen))
         entries.append({"shift": shift and shift.condition.name, "severity": severity, **found.as_json()})
         config = found.replay
         print(_line(file.path.name if not shifts else f"{file.path.name}, {label}", found))
@@ -116,7 +91,7 @@ def _write(looked: Looked, file: ImageFile, shifts: Sequence[Shift]) -> None:
     drawn = diagnostic(rows, f"Diagnostic of {file.path.name}")
     content = {
         "image": file.path.name,
-        "model": looked.name,
+        "model": view.name,
         "replay": config.as_json(),
         "caption": drawn.caption,
         "conditions": entries,
@@ -143,9 +118,7 @@ def _line(name: str, found: Diagnosis) -> str:
     )
 
 
-def _versions(
-    pixels: np.ndarray, file: ImageFile, shifts: Sequence[Shift]
-) -> Iterator[tuple[Shift | None, np.ndarray]]:
+def _versions(pixels: RGB, file: ImageFile, shifts: Sequence[Shift]) -> Iterator[tuple[Shift | None, RGB]]:
     from gramloop.data.records import Record
 
     yield None, pixels
@@ -180,17 +153,31 @@ def _shifts(name: str | None, severities: Sequence[int] | None) -> list[Shift]:
     return [Shift(suite.name, suite.kind, each) for each in chosen]
 
 
-def _load(args: argparse.Namespace) -> Looked:
-    from gramloop.tasks.diagnose_models import load_backbone_view, load_task_view, load_tiny_view
+def _view(args: argparse.Namespace) -> View:
+    """The model that the options name."""
+    from gramloop.io.device import choose_device
+    from gramloop.models.tiny import WEIGHTS, suggested_replay
+    from gramloop.tasks.loading import load_predictor
+    from gramloop.tasks.views import backbone_view, predictor_view, tiny_view
 
     if args.model is not None and (args.backbone or args.head):
         raise GramLoopError("--model is the embedded model; leave it out with --backbone or --head")
     if args.task is not None and args.head is None:
         raise GramLoopError(f"--task {args.task} needs the weights of its head: --head FILE is missing")
-
-    settings = partial(replay_of, args)
+    device, side = choose_device(args.device), args.short_side
     if args.head is not None:
-        return Looked(*load_task_view(args, settings))
+        task = TASKS[args.task or "segment"]
+        files = {
+            name: getattr(args, name) for name in ("backbone", "head") if getattr(args, name) is not None
+        }
+        sizes = {} if side is None else {"short_side": side}
+        if sizes and task == "semantic":
+            sizes["mode"] = "whole"
+        return predictor_view(
+            Path(args.head).name, load_predictor(task, files, sizes, device), replay_of(args)
+        )
     if args.backbone is not None:
-        return Looked(*load_backbone_view(args, settings))
-    return Looked(*load_tiny_view(args, settings))
+        return backbone_view(Path(args.backbone), replay_of(args), device, side)
+    if args.model in (None, "tiny"):
+        return tiny_view("tiny", WEIGHTS, replay_of(args, suggested_replay()), device, side)
+    return tiny_view(args.model, args.model, replay_of(args), device, side)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gramloop.errors import GramLoopError
 
@@ -53,7 +53,7 @@ def request_of(args: argparse.Namespace, scenes: Path, split: str = "val") -> Re
     from gramloop.evaluate.planning import Request
     from gramloop.io.device import choose_device
 
-    files, sizes, device = _model_files(args), _model_sizes(args), choose_device(args.device).type
+    files, sizes, device = _model_files(args), model_sizes(args), choose_device(args.device).type
     return Request(
         suite=args.suite,
         task=TASKS[args.task],
@@ -79,15 +79,16 @@ def _model_files(args: argparse.Namespace) -> dict[str, str]:
     return {"folder": str(WEIGHTS if args.model == "tiny" else Path(args.model).resolve())}
 
 
-def _model_sizes(args: argparse.Namespace) -> dict[str, Any]:
-    given = {name: getattr(args, name) for name in ("short_side", "crop", "stride")}
-    sizes = {name: value for name, value in given.items() if value is not None}
-    if args.task == "detect" and (args.whole or args.crop or args.stride):
-        raise GramLoopError("--whole, --crop and --stride belong to --task segment")
-    if args.whole:
-        sizes["mode"] = "whole"
-    elif args.crop or args.stride:
+def model_sizes(args: argparse.Namespace) -> dict[str, object]:
+    """How images are shown to the model, where an option says so."""
+    given = {name: getattr(args, name) for name in ("short_side", "crop", "stride", "whole")}
+    sizes = {name: value for name, value in given.items() if value is not None and value is not False}
+    if args.task == "detect" and (strange := [name for name in sizes if name != "short_side"]):
+        raise GramLoopError(f"--{strange[0]} belongs to --task segment")
+    if "crop" in sizes or "stride" in sizes:
         sizes["mode"] = "slide"
+    if sizes.pop("whole", False):
+        sizes["mode"] = "whole"
     return sizes
 
 

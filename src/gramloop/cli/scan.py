@@ -166,7 +166,7 @@ def _backbone(args: argparse.Namespace) -> tuple[Any, Callable[[np.ndarray], Any
     from gramloop.io.device import choose_device
     from gramloop.models.dinov2 import load_any_backbone
     from gramloop.models.tiny import WEIGHTS
-    from gramloop.tasks.images import SATELLITE, WEB, resize_short_side, to_tensor
+    from gramloop.tasks.images import normalisation_of, resize_short_side, to_tensor
 
     embedded = args.model == _EMBEDDED
     backbone = load_any_backbone(
@@ -176,7 +176,7 @@ def _backbone(args: argparse.Namespace) -> tuple[Any, Callable[[np.ndarray], Any
     short = _PATCHES * patch if args.short_side is None else args.short_side
     if short < patch or short % patch:
         raise GramLoopError(f"--short-side is {short}; it is a multiple of the patch, {patch}")
-    normalisation = SATELLITE if "sat493m" in args.model else WEB
+    normalisation = normalisation_of(args.model)
 
     def prepare(pixels: np.ndarray) -> Any:
         resized = resize_short_side(pixels, short, multiple=patch)

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gramloop.core.config import ReplayConfig
-from gramloop.core.settings import read_replay
 from gramloop.data.records import Task
 from gramloop.data.scenes.files import SceneFiles, draw_scenes
 from gramloop.errors import GramLoopError
@@ -15,12 +14,11 @@ from gramloop.evaluate.evaluation import Watcher, evaluate
 from gramloop.evaluate.methods import GRAMLOOP
 from gramloop.evaluate.plan import DataSource, Plan
 from gramloop.evaluate.planning import Request, make_plan
-from gramloop.models.tiny import WEIGHTS
+from gramloop.models.tiny import SUGGESTED, WEIGHTS
 
 SPLIT = "demo"  # neither the model nor the choice of its replay has seen these scenes
 SHIFTS = ("gaussian_noise", "impulse_noise", "defocus_blur", "fog", "jpeg_compression", "contrast")
 SEVERITY = 3
-SUGGESTED = WEIGHTS / "replay.json"  # the replay that was found for the embedded model on other scenes
 _SHARDS = 4  # of every condition, so that a few cores have something to share
 
 
@@ -67,11 +65,6 @@ class Experiment:
     def parts(self) -> tuple[PlannedEvaluation, ...]:
         """All four; what a report shows first comes first."""
         return self.segmentation, self.detection, self.clean_segmentation, self.clean_detection
-
-
-def default_replay() -> ReplayConfig:
-    """The setting that was found on other scenes, as stored beside the weights."""
-    return read_replay(SUGGESTED)
 
 
 def prepare(folder: Path, size: Size) -> Experiment:

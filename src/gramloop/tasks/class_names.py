@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+Classes = Mapping[int, str | None]  # a model's numbers for classes, with names where they are known
+
 _ADE20K = """
 wall, building, sky, floor, tree, ceiling, road, bed, window pane, grass, cabinet, sidewalk, person,
 earth, door, table, mountain, plant, curtain, chair, car, water, painting, sofa, shelf, house, sea,

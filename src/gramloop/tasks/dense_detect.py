@@ -15,10 +15,11 @@ from gramloop.core.loop import Loop
 from gramloop.errors import GramLoopError
 from gramloop.models.backbone import Backbone
 from gramloop.models.dense_detect import DenseDetectHead
+from gramloop.tasks.class_names import Classes
 from gramloop.tasks.images import RGB, WEB, Normalisation, resize, to_tensor
 from gramloop.tasks.maps import trace_kinds, window_maps
 from gramloop.tasks.prediction import Detection, WindowMaps
-from gramloop.tasks.predictor import Classes, ViTPredictor
+from gramloop.tasks.predictor import ViTPredictor
 
 
 class DenseDetector(ViTPredictor[Detection]):

@@ -7,7 +7,7 @@ diagnosis.as_json()
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Unpack
 
 import numpy as np
@@ -19,8 +19,10 @@ from gramloop.core.config import ReplayConfig, ReplaySettings
 from gramloop.core.cost import Cost, extra_blocks
 from gramloop.core.loop import Loop, attached
 from gramloop.errors import GramLoopError
-from gramloop.report.figures.diagnostic import Diagnosed
+from gramloop.tasks.images import RGB
 from gramloop.tasks.maps import per_patch
+from gramloop.tasks.prediction import Prediction
+from gramloop.tasks.predictor import Predictor, check_replay
 
 Map = NDArray[np.float32]
 
@@ -61,10 +63,6 @@ class Diagnosis:
     def grid(self) -> tuple[int, int]:
         """Rows and columns of patches."""
         return self.drift.shape[1], self.drift.shape[2]
-
-    def row(self, label: str, image: NDArray[np.uint8]) -> Diagnosed:
-        """A row of the figure: the last replay's maps beside the image as the model saw it."""
-        return Diagnosed(label, image, self.drift[-1], self.gate[-1], self.post_drift)
 
     def as_json(self) -> dict[str, Any]:
         """All numbers as plain values."""
@@ -160,17 +158,16 @@ def _maps(values: Sequence[Tensor], grid: tuple[int, int]) -> Map:  # (1, ...) e
     return maps
 
 
-def diagnose_prediction(
-    predictor: Any, image: NDArray[np.uint8], config: ReplayConfig, depth: int
-) -> Diagnosis:
-    """The same for a predictor of `gramloop.tasks`, which looks at the image in its own sizes and windows.
+def diagnose_prediction(predictor: Predictor[Prediction], image: RGB, config: ReplayConfig) -> Diagnosis:
+    """The same for a predictor, which looks at the image in its own sizes and windows.
 
     Maps are laid over the whole image, and averaged where windows overlap.
     """
-    found = predictor.predict(image, config, trace=True)
-    if found.trace is None:
+    place = check_replay(predictor, config)
+    config = replace(config, window=(place.start, place.end))
+    trace = predictor.predict(image, config, trace=True).trace
+    if trace is None:
         raise GramLoopError("nothing was replayed in this image, so there is nothing to diagnose")
-    trace = found.trace
     after = trace.post_drift
     return Diagnosis(
         config,
@@ -178,7 +175,7 @@ def diagnose_prediction(
         per_patch(trace.gate, trace.cell),
         None if after is None else per_patch(after[None], trace.cell)[0],
         None,
-        Cost(depth + extra_blocks(config, depth), depth),
+        predictor.cost(config),
     )
 
 

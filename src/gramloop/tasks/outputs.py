@@ -13,6 +13,7 @@ import numpy as np
 from PIL import Image
 
 from gramloop.errors import GramLoopError
+from gramloop.tasks.prediction import Detection, Prediction, Segmentation
 
 SUFFIXES = frozenset(
     [".bmp", ".gif", ".jp2", ".jpeg", ".jpg", ".pbm", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"]
@@ -80,6 +81,15 @@ def _refuse_clashes(files: Iterable[ImageFile]) -> None:
             )
 
 
+def result_file(found: Prediction, image: Path) -> tuple[str, bytes]:
+    """The ending and the content of a prediction's file: a label map, or COCO results."""
+    if isinstance(found, Segmentation):
+        return ".png", labels_png(found.labels)
+    if isinstance(found, Detection):
+        return ".json", coco_results(image, found)
+    raise GramLoopError(f"there is no file for a {type(found).__name__}")
+
+
 def labels_png(labels: np.ndarray) -> bytes:
     """A label map (H, W) as a grey PNG whose values are the classes; 16 bits if there are more than 256."""
     depth = np.uint8 if labels.max(initial=0) < 256 else np.uint16
@@ -88,13 +98,13 @@ def labels_png(labels: np.ndarray) -> bytes:
     return buffer.getvalue()
 
 
-def coco_results(image: Path, boxes: np.ndarray, scores: np.ndarray, labels: np.ndarray) -> bytes:
+def coco_results(image: Path, found: Detection) -> bytes:
     """Detections as COCO results: left, top, width, height in pixels.
 
     The image's id is its name without the ending: a number where it is one, as in COCO's own files.
     """
     identity = int(image.stem) if image.stem.isascii() and image.stem.isdecimal() else image.stem
-    corners = boxes.astype(float)
+    corners = found.boxes.astype(float)
     sizes = corners[:, 2:] - corners[:, :2]
     rows = [
         {
@@ -103,6 +113,6 @@ def coco_results(image: Path, boxes: np.ndarray, scores: np.ndarray, labels: np.
             "bbox": [round(value, 3) for value in (*corner[:2].tolist(), *size.tolist())],
             "score": round(float(score), 6),
         }
-        for corner, size, score, label in zip(corners, sizes, scores, labels, strict=True)
+        for corner, size, score, label in zip(corners, sizes, found.scores, found.labels, strict=True)
     ]
     return ("[\n" + ",\n".join(json.dumps(row) for row in rows) + "\n]\n").encode()

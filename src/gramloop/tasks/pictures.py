@@ -8,13 +8,20 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping
-from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
+from numpy.typing import NDArray
 from PIL import Image
+
+from gramloop.errors import GramLoopError
+from gramloop.tasks.class_names import Classes
+from gramloop.tasks.images import RGB
+from gramloop.tasks.prediction import Detection, Prediction, Segmentation
 
 _CLASS_COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#882255")
 _OTHER_COLOUR = "#999999"
@@ -23,63 +30,48 @@ _MOST_BOXES = 60  # in one pane; beyond that the eye sees none of them
 _LONGEST_SIDE = 640  # pixels of one pane; the picture is for looking, the numbers are in the other file
 
 
-@dataclass(frozen=True)
-class PatchMaps:
-    """What the replay measured, one number per patch."""
-
-    drift: np.ndarray  # (h, w)
-    gate: np.ndarray  # (h, w), 0 to 1
-
-
-@dataclass(frozen=True)
-class Boxes:
-    """Detections to draw."""
-
-    corners: np.ndarray  # (n, 4) xyxy in pixels
-    scores: np.ndarray  # (n,)
-    labels: np.ndarray  # (n,)
-
-    def above(self, threshold: float) -> Boxes:
-        """Those that score at least ``threshold``."""
-        return self.take(self.scores >= threshold)
-
-    def best(self, count: int) -> Boxes:
-        """The ``count`` highest scores."""
-        return self.take(np.argsort(-self.scores, kind="stable")[:count])
-
-    def take(self, which: np.ndarray) -> Boxes:
-        """Some of them, by index or mask."""
-        return Boxes(self.corners[which], self.scores[which], self.labels[which])
+def draw_prediction(
+    image: RGB,
+    ordinary: Prediction,
+    replayed: Prediction | None,
+    classes: Classes,
+    threshold: float = 0.5,
+) -> bytes:
+    """The picture of a prediction as PNG; boxes are drawn that score at least ``threshold``."""
+    if isinstance(ordinary, Segmentation) and isinstance(replayed, Segmentation | None):
+        return draw_segmentation(image, ordinary, replayed, classes)
+    if isinstance(ordinary, Detection) and isinstance(replayed, Detection | None):
+        return draw_detections(image, ordinary, replayed, classes, threshold)
+    raise GramLoopError(f"there is no picture of a {type(ordinary).__name__}")
 
 
 def draw_segmentation(
-    image: Image.Image,
-    ordinary: np.ndarray,
-    replayed: np.ndarray | None = None,
-    maps: PatchMaps | None = None,
-    names: Mapping[int, str] | None = None,
+    image: RGB,
+    ordinary: Segmentation,
+    replayed: Segmentation | None = None,
+    classes: Classes = MappingProxyType({}),
 ) -> bytes:
-    """The picture of a segmentation as PNG; label maps are (H, W) in the image's size."""
+    """The picture of a segmentation as PNG."""
     small = _shrink(image)
-    versions = [ordinary] if replayed is None else [ordinary, replayed]
+    versions = [each.labels for each in (ordinary, replayed) if each is not None]
     colours = _class_colours(versions)
-    figure, panes = _panes(small, len(versions), maps)
+    figure, panes = _panes(small, len(versions), replayed)
     for pane, labels, title in zip(panes[1:], versions, ("ordinary", "replayed"), strict=False):
         _show(pane, _blend(small, _resize_labels(labels, small.size), colours), title)
     if replayed is not None:
-        panes[2].set_title(f"replayed  ({(ordinary != replayed).mean():.1%} of pixels changed)", fontsize=10)
-    handles = [Patch(color=colour, label=_name(label, names)) for label, colour in colours.items()]
+        changed = (ordinary.labels != replayed.labels).mean()
+        panes[2].set_title(f"replayed  ({changed:.1%} of pixels changed)", fontsize=10)
+    handles = [Patch(color=colour, label=_name(label, classes)) for label, colour in colours.items()]
     if len(np.unique(np.stack(versions))) > len(colours):
         handles.append(Patch(color=_OTHER_COLOUR, label="other classes"))
     return _finish(figure, handles)
 
 
 def draw_detections(
-    image: Image.Image,
-    ordinary: Boxes,
-    replayed: Boxes | None = None,
-    maps: PatchMaps | None = None,
-    names: Mapping[int, str] | None = None,
+    image: RGB,
+    ordinary: Detection,
+    replayed: Detection | None = None,
+    classes: Classes = MappingProxyType({}),
     threshold: float = 0.5,
 ) -> bytes:
     """The picture of detections as PNG: the best boxes that score at least ``threshold``.
@@ -88,35 +80,38 @@ def draw_detections(
     and orange when it has none.
     """
     small = _shrink(image)
-    scale = np.array([small.width / image.width, small.height / image.height] * 2)
-    kept = [boxes.above(threshold) for boxes in (ordinary, replayed) if boxes is not None]
-    figure, panes = _panes(small, len(kept), maps)
-    for index, (boxes, title) in enumerate(zip(kept, ("ordinary", "replayed"), strict=False)):
+    scale = np.array([small.width / image.shape[1], small.height / image.shape[0]] * 2)
+    kept = [_take(each, each.scores >= threshold) for each in (ordinary, replayed) if each is not None]
+    figure, panes = _panes(small, len(kept), replayed)
+    for index, (found, title) in enumerate(zip(kept, ("ordinary", "replayed"), strict=False)):
         pane = panes[1 + index]
-        drawn = boxes.best(_MOST_BOXES)
-        _show(pane, np.asarray(small), f"{title}  ({_count(boxes, drawn)} ≥ {threshold:g})")
+        drawn = _take(found, np.argsort(-found.scores, kind="stable")[:_MOST_BOXES])
+        _show(pane, np.asarray(small), f"{title}  ({_count(found, drawn)} ≥ {threshold:g})")
         shared = _shared(drawn, kept[1 - index]) if len(kept) == 2 else np.ones(len(drawn.scores), bool)
-        _draw_boxes(pane, drawn, scale, shared, names)
+        _draw_boxes(pane, drawn, scale, shared, classes)
     handles = [Patch(color=_SAME, label="in both"), Patch(color=_CHANGED, label="in one only")]
     return _finish(figure, handles if len(kept) == 2 else [])
 
 
-def _panes(image: Image.Image, versions: int, maps: PatchMaps | None) -> tuple[Figure, list[Any]]:
-    """A row of panes: input, ``versions`` empty ones, and the two maps when there are any."""
-    count = 1 + versions + (2 if maps is not None else 0)
+def _take(found: Detection, which: NDArray[np.generic]) -> Detection:
+    """Some of the boxes, by index or mask."""
+    return Detection(found.boxes[which], found.scores[which], found.labels[which])
+
+
+def _panes(image: Image.Image, versions: int, replayed: Prediction | None) -> tuple[Figure, list[Axes]]:
+    """A row of panes: input, ``versions`` empty ones, and drift and gate of the last replay when there are any."""
+    trace = None if replayed is None else replayed.trace
+    count = 1 + versions + (2 if trace is not None else 0)
     width = 3.4
     height = min(max(width * image.height / image.width, 1.0), 6.0)
     figure = Figure(figsize=(width * count, height + 0.7), dpi=110, layout="constrained")
     panes = list(figure.subplots(1, count, squeeze=False)[0])
     _show(panes[0], np.asarray(image), "input")
-    if maps is not None:
-        high = float(np.nanpercentile(maps.drift, 99)) or 1e-12
-        _show_map(
-            figure, panes[-2], maps.drift, image, f"drift  (max {np.nanmax(maps.drift):.1e})", "magma", high
-        )
-        _show_map(
-            figure, panes[-1], maps.gate, image, f"gate  (mean {np.nanmean(maps.gate):.2f})", "cividis", 1.0
-        )
+    if trace is not None:
+        drift, gate = trace.drift[-1], trace.gate[-1]
+        high = float(np.nanpercentile(drift, 99)) or 1e-12
+        _show_map(figure, panes[-2], drift, image, f"drift  (max {np.nanmax(drift):.1e})", "magma", high)
+        _show_map(figure, panes[-1], gate, image, f"gate  (mean {np.nanmean(gate):.2f})", "cividis", 1.0)
     return figure, panes
 
 
@@ -152,8 +147,8 @@ def _finish(figure: Figure, handles: list[Patch]) -> bytes:
     return buffer.getvalue()
 
 
-def _shrink(image: Image.Image) -> Image.Image:
-    small = image.convert("RGB")
+def _shrink(image: RGB) -> Image.Image:
+    small = Image.fromarray(image)
     small.thumbnail((_LONGEST_SIDE, _LONGEST_SIDE))
     return small
 
@@ -182,22 +177,22 @@ def _rgb(colour: str) -> tuple[int, int, int]:
     return int(colour[1:3], 16), int(colour[3:5], 16), int(colour[5:7], 16)
 
 
-def _name(label: int, names: Mapping[int, str] | None) -> str:
-    return (names or {}).get(label, f"class {label}")
+def _name(label: int, classes: Classes) -> str:
+    return classes.get(label) or f"class {label}"
 
 
-def _count(boxes: Boxes, drawn: Boxes) -> str:
-    count = len(boxes.scores)
+def _count(found: Detection, drawn: Detection) -> str:
+    count = len(found.scores)
     if len(drawn.scores) < count:
         return f"best {len(drawn.scores)} of {count} boxes"
     return "1 box" if count == 1 else f"{count} boxes"
 
 
 def _draw_boxes(
-    pane: Any, boxes: Boxes, scale: np.ndarray, shared: np.ndarray, names: Mapping[int, str] | None
+    pane: Axes, found: Detection, scale: NDArray[np.float64], shared: NDArray[np.bool_], classes: Classes
 ) -> None:
     for corners, score, label, same in zip(
-        boxes.corners * scale, boxes.scores, boxes.labels, shared, strict=True
+        found.boxes * scale, found.scores, found.labels, shared, strict=True
     ):
         x1, y1, x2, y2 = corners
         colour = _SAME if same else _CHANGED
@@ -206,7 +201,7 @@ def _draw_boxes(
         pane.text(
             x1,
             y1,
-            f"{_name(int(label), names)} {score:.2f}",
+            f"{_name(int(label), classes)} {score:.2f}",
             fontsize=6.5,
             color="white" if same else "black",
             verticalalignment="bottom",
@@ -215,15 +210,15 @@ def _draw_boxes(
         )
 
 
-def _shared(boxes: Boxes, others: Boxes) -> np.ndarray:
+def _shared(found: Detection, others: Detection) -> NDArray[np.bool_]:
     """Which boxes have a partner of the same class with an intersection over union of at least one half."""
     if not len(others.scores):
-        return np.zeros(len(boxes.scores), bool)
-    low = np.maximum(boxes.corners[:, None, :2], others.corners[None, :, :2])
-    high = np.minimum(boxes.corners[:, None, 2:], others.corners[None, :, 2:])
+        return np.zeros(len(found.scores), bool)
+    low = np.maximum(found.boxes[:, None, :2], others.boxes[None, :, :2])
+    high = np.minimum(found.boxes[:, None, 2:], others.boxes[None, :, 2:])
     both = np.clip(high - low, 0, None).prod(-1)
-    areas = [(each.corners[:, 2:] - each.corners[:, :2]).prod(-1) for each in (boxes, others)]
+    areas = [(each.boxes[:, 2:] - each.boxes[:, :2]).prod(-1) for each in (found, others)]
     union = areas[0][:, None] + areas[1][None] - both
-    same = boxes.labels[:, None] == others.labels[None]
-    result: np.ndarray = ((both >= 0.5 * union) & same).any(1)
+    same = found.labels[:, None] == others.labels[None]
+    result: NDArray[np.bool_] = ((both >= 0.5 * union) & same).any(1)
     return result

@@ -6,7 +6,7 @@ tasks here share: attaching the replay, keeping what the ordinary version needs,
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Generic, Literal, Protocol, overload, runtime_checkable
 
@@ -20,12 +20,9 @@ from gramloop.core.loop import Loop, attached
 from gramloop.data.records import Task
 from gramloop.errors import GramLoopError
 from gramloop.models.taps import Tap, TappedViT
+from gramloop.tasks.class_names import Classes
 from gramloop.tasks.images import RGB, WEB, ImageLike, Normalisation, read_image
 from gramloop.tasks.prediction import P, P_co, Pair, Prediction
-
-Classes = Mapping[
-    int, str | None
-]  # the numbers a model gives to classes, with their names where they are known
 
 
 @runtime_checkable

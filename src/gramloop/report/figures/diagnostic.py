@@ -25,6 +25,7 @@ from gramloop.report.figures.style import (
     percent_of,
     styled,
 )
+from gramloop.tasks.diagnose import Diagnosis
 
 _GAP, _TITLE, _NOTE, _FOOT, _SIDE, _EDGE = 0.07, 0.19, 0.2, 0.36, 0.17, 0.02  # inches
 _TALLEST = 1.5  # of a panel's width; a longer strip would leave nothing to see
@@ -40,6 +41,11 @@ class Diagnosed:
     drift: NDArray[Any]  # (h, w) of the last proposal
     gate: NDArray[Any]  # (h, w)
     post: NDArray[Any] | None  # (h, w) of the accepted state, where it was measured
+
+    @classmethod
+    def of(cls, found: Diagnosis, label: str, image: NDArray[np.uint8]) -> Diagnosed:
+        """The last replay's maps beside the image as the model saw it."""
+        return cls(label, image, found.drift[-1], found.gate[-1], found.post_drift)
 
 
 def diagnostic(rows: Sequence[Diagnosed], title: str = "Diagnostic") -> Drawn:

@@ -1,0 +1,40 @@
+"""Images one after the other: one that cannot be done costs a sentence, and the others are done."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from gramloop.errors import GramLoopError
+
+if TYPE_CHECKING:
+    from gramloop.tasks.outputs import ImageFile
+
+
+def do_each_image(files: Sequence[ImageFile], doing: str, work: Callable[[ImageFile], None]) -> int:
+    """Do the work on every image, and count those that could not be done."""
+    from gramloop.io.progress import progress_bar
+
+    failures = 0
+    with progress_bar(doing, len(files)) as advance:
+        for file in files:
+            advance(file.path.name, 0)
+            failures += not _attempt(file, work)
+            advance(file.path.name)
+    return failures
+
+
+def _attempt(file: ImageFile, work: Callable[[ImageFile], None]) -> bool:
+    """Whether an image could be done; if not, one sentence says why."""
+    from torch import OutOfMemoryError
+
+    try:
+        work(file)
+        return True
+    except GramLoopError as error:
+        sentence = str(error)
+    except (MemoryError, OutOfMemoryError):
+        sentence = "it does not fit into memory; try a smaller --short-side"
+    print(sentence if str(file.path) in sentence else f"{file.path}: {sentence}", file=sys.stderr)
+    return False
