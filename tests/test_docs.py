@@ -97,3 +97,22 @@ def test_python_runs(
         names |= given(tmp_path)
         exec(block, names)
     assert left(names)
+
+
+WAYS = re.findall(
+    r"^### (.*?)\n(.*?)(?=^#|\Z)", (ROOT / "CONTRIBUTING.md").read_text(), re.DOTALL | re.MULTILINE
+)
+
+
+@pytest.mark.parametrize(("title", "way"), WAYS, ids=[title for title, _ in WAYS])
+def test_the_way_of_an_image_is_as_described(title: str, way: str) -> None:
+    rows = re.findall(r"^\| `([\w/]+\.py)` \| (.*) \|$", way, re.MULTILINE)
+    assert 3 <= len(rows) <= 10
+    assert len({file for file, _ in rows}) == len(rows)
+    for file, words in rows:
+        tree = ast.parse((ROOT / "src" / "gramloop" / file).read_text())
+        kinds = (ast.FunctionDef, ast.ClassDef)
+        defined = {node.name for node in ast.walk(tree) if isinstance(node, kinds)}
+        named = {name for name in re.findall(r"`([^`]+)`", words) if "/" not in name}
+        assert named
+        assert named <= defined, f"{file} has no {named - defined}"
