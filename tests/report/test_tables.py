@@ -39,9 +39,8 @@ def test_rows_that_do_not_fit_are_refused() -> None:
 def test_the_best_is_the_largest_as_shown_and_ties_share_it() -> None:
     rows = ((1.001, 5.0, None), (1.004, 4.0, None), (0.2, None, None))
     assert mark_best(COLUMNS, rows, ("a", "b")) == {(0, 0), (1, 0), (0, 1)}
-    assert mark_best(COLUMNS, rows, ("a",), lowest=True) == {(2, 0)}
-    assert mark_best(COLUMNS, rows, ("a",), group=(0, 1)) == frozenset()  # they read alike: none is best
     assert mark_best_of_rows(COLUMNS, rows, ("a", "b")) == {(0, 1), (1, 1)}
+    assert mark_best_of_rows(COLUMNS, rows, ("a", "b"), lowest=True) == {(0, 0), (1, 0)}
 
 
 def test_gains_are_taken_before_rounding() -> None:

@@ -73,13 +73,7 @@ def class_tables(run: Run, method: str, top: int = TOP) -> tuple[Table, ...]:
 
 
 def _table(
-    run: Run,
-    method: str,
-    found: ClassGains,
-    key: str,
-    title: str,
-    places: list[int],
-    notes: tuple[str, ...],
+    run: Run, method: str, found: ClassGains, key: str, title: str, places: list[int], notes: tuple[str, ...]
 ) -> Table:
     columns = (
         Column("rank", "Rank", digits=0),

@@ -69,21 +69,15 @@ class Table:
 
 
 def mark_best(
-    columns: tuple[Column, ...],
-    rows: tuple[tuple[Cell, ...], ...],
-    keys: tuple[str, ...],
-    *,
-    group: tuple[int, ...] | None = None,
-    lowest: bool = False,
+    columns: tuple[Column, ...], rows: tuple[tuple[Cell, ...], ...], keys: tuple[str, ...]
 ) -> frozenset[tuple[int, int]]:
     """The best cells of some columns, judged as they are shown: what reads alike is marked alike.
 
-    ``group`` limits the comparison to these rows. A column in which all cells tie has no best.
+    A column in which all cells tie has no best.
     """
-    chosen = range(len(rows)) if group is None else group
     places = [index for index, column in enumerate(columns) if column.key in keys]
     return frozenset().union(
-        *(_best(columns, rows, [(row, index) for row in chosen], lowest) for index in places)
+        *(_best(columns, rows, [(row, index) for row in range(len(rows))], False) for index in places)
     )
 
 
