@@ -83,7 +83,7 @@ def test_kept_images_have_their_own_scores(loaded):
         (key, position) for key in run.plan.conditions for position in (0, 1)
     ]
     for image in kept:
-        counts = counts_of(run.tables(image.condition.key), BASELINE)[image.position]
+        counts = counts_of([unit.table for unit in run.units(image.condition.key)], BASELINE)[image.position]
         expected = class_iou(counts)[counts[2] > 0].mean()
         assert image.score("semantic", BASELINE) == pytest.approx(expected, rel=1e-12)
 
@@ -94,7 +94,9 @@ def test_label_maps_of_a_row_are_those_that_were_counted(loaded):
     for image in kept_images(run, "gramloop")[:3]:
         row = images.row(image, "gramloop", "because")
         for version, method in ((row.baseline, BASELINE), (row.method, "gramloop")):
-            intersection = counts_of(run.tables(image.condition.key), method)[image.position, 0]
+            intersection = counts_of([unit.table for unit in run.units(image.condition.key)], method)[
+                image.position, 0
+            ]
             right = (version == row.truth) & row.valid
             assert int(right.sum()) == int(intersection.sum())
 

@@ -7,9 +7,10 @@ from matplotlib.colors import to_hex
 from gramloop.errors import GramLoopError
 from gramloop.report.figures.boxes import DetectionRow
 from gramloop.report.figures.diagnostic import Diagnosed, diagnostic, drift_scale
-from gramloop.report.figures.matching import Annotated, Found
+from gramloop.report.figures.matching import Annotated
 from gramloop.report.figures.qualitative import SegmentationRow, class_colours, qualitative
 from gramloop.report.figures.style import GREEN, PLUM, RED
+from gramloop.tasks.prediction import Detection
 
 
 def diagnosed(label, scale, post=True):
@@ -136,8 +137,8 @@ def detected():
     boxes = np.array([[5, 5, 25, 25], [40, 5, 60, 25], [70, 30, 90, 50]], float)
     false = np.array([[5, 40, 15, 50]], float)
     truth = Annotated(boxes, np.array([1, 1, 2]))
-    baseline = Found(np.concatenate([boxes[:2], false]), np.array([0.9, 0.8, 0.5]), np.array([1, 1, 2]))
-    method = Found(boxes[[0, 2]], np.array([0.9, 0.7]), np.array([1, 2]))
+    baseline = Detection(np.concatenate([boxes[:2], false]), np.array([0.9, 0.8, 0.5]), np.array([1, 1, 2]))
+    method = Detection(boxes[[0, 2]], np.array([0.9, 0.7]), np.array([1, 2]))
     return DetectionRow(
         "row", np.zeros((60, 100, 3), np.uint8), truth, baseline, method, {1: "cat", 2: "dog"}
     )
@@ -170,7 +171,7 @@ def test_all_four_panels_show_the_same_crop():
     found = panels(qualitative([cropped]).figure)
     assert {(axes.get_xlim(), axes.get_ylim()) for axes in found} == {((0.0, 50.0), (30.0, 0.0))}
     assert len(cropped.annotations()) == 2
-    assert [len(each) for each in cropped.predictions()] == [2, 1]
+    assert [len(each.scores) for each in cropped.predictions()] == [2, 1]
 
 
 @pytest.mark.parametrize("kind", ["png", "pdf"])

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gramloop.report.figures.matching import Annotated, Found, f1, match, overlaps, roles, shown
+from gramloop.report.figures.matching import Annotated, f1, match, overlaps, roles, shown
+from gramloop.tasks.prediction import Detection
 
 CAT, DOG = 1, 2
 
@@ -13,7 +14,9 @@ CAT, DOG = 1, 2
 def found(*rows):
     """Rows of box, score, label."""
     boxes = np.array([row[0] for row in rows], dtype=float).reshape(-1, 4)
-    return Found(boxes, np.array([row[1] for row in rows], float), np.array([row[2] for row in rows], int))
+    return Detection(
+        boxes, np.array([row[1] for row in rows], float), np.array([row[2] for row in rows], int)
+    )
 
 
 def annotated(*rows):
@@ -30,8 +33,8 @@ def plain_overlap(one, two):
 
 def plain_match(predictions, truth):
     """The rule, word by word, with loops."""
-    order = sorted(range(len(predictions)), key=lambda i: (-predictions.scores[i], i))
-    free, partner = set(range(len(truth))), [-1] * len(predictions)
+    order = sorted(range(len(predictions.scores)), key=lambda i: (-predictions.scores[i], i))
+    free, partner = set(range(len(truth))), [-1] * len(predictions.scores)
     for i in order:
         candidates = [
             (plain_overlap(predictions.boxes[i], truth.boxes[j]), -j)

@@ -21,7 +21,7 @@ COLUMNS = (
 ROWS = (
     ("fog_3 | 50%", 1 / 3, -0.1234567890123, Interval(-0.12, -0.3, 0.05)),
     ("[snow]", 2.0, None, None),
-    ("Mean", 7, 0.5, None),
+    ("Mean", 1, 0.5, None),
 )
 TABLE = Table(
     "t-1",
@@ -29,9 +29,10 @@ TABLE = Table(
     "Caption_1.",
     COLUMNS,
     ROWS,
-    frozenset({(1, 1)}),
+    ("score",),
     ("A note: --bootstrap “images” is ≥ 2 × 3.",),
     1,
+    downwards=True,
 )
 
 
@@ -51,7 +52,7 @@ def test_csv_keeps_every_digit() -> None:
     assert float(rows[1][2]) == -0.1234567890123
     assert [float(text) for text in rows[1][3:]] == [-0.12, -0.3, 0.05]
     assert rows[2][2:] == ["", "", "", ""]
-    assert rows[3][:2] == ["Mean", "7"]
+    assert rows[3][:2] == ["Mean", "1"]
 
 
 @given(st.lists(st.floats(allow_infinity=False), min_size=1, max_size=20))
@@ -68,7 +69,7 @@ def test_latex_with_booktabs() -> None:
     assert r"\begin{tabular}{@{}lrrr@{}}" in lines
     assert r"fog\_3 | 50\% & 0.333 & $-$0.123 & {[}$-$0.300, +0.050] \\" in lines
     assert r"{[}snow] & \textbf{2.000} & -- & -- \\" in lines  # \\ before [ would take it for a length
-    assert lines[lines.index(r"Mean & 7 & +0.500 & -- \\") - 1] == r"\midrule"
+    assert lines[lines.index(r"Mean & 1 & +0.500 & -- \\") - 1] == r"\midrule"
     assert [line for line in lines if line in (r"\toprule", r"\bottomrule")] == [r"\toprule", r"\bottomrule"]
     assert r"\caption{Caption\_1. A note: -{}-bootstrap ``images'' is ≥ 2 $\times$ 3.}" in lines
     assert r"\label{tab:t-1}" in lines

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from gramloop.metrics.bootstrap import Interval
 from gramloop.report.document import Document, Section, Verdict
 from gramloop.report.page import render
-from gramloop.report.page.intervals import bar, reach, tone_of
+from gramloop.report.page.intervals import bar, reach
 from gramloop.report.tables.table import Column, Table
 from small_document import ROWS, small_document
 
@@ -180,11 +180,17 @@ def test_an_axis_reaches_the_farthest_end(ends: tuple[float, float], limit: floa
 def test_a_bar_stands_where_its_numbers_do(estimate: float, below: float, above: float):
     interval = Interval(estimate, estimate - below, estimate + above)
     limit = reach([interval])
-    drawn = bar(interval, limit, tone_of(interval))
+    drawn = bar(interval, limit, "gain")
     low, high = (float(x) for x in re.search(r'"range" x1="([\d.]+)%" x2="([\d.]+)%"', drawn).groups())
     at = float(re.search(r'cx="([\d.]+)%"', drawn).group(1))
     assert 0 <= low <= at <= high <= 100
     for place, value in ((low, interval.low), (at, estimate), (high, interval.high)):
         assert (place - 50) / 46 * limit == pytest.approx(value, abs=0.006 / 46 * limit)  # rounded to 0.01%
-    tone = "gain" if interval.low > 0 else "loss" if interval.high < 0 else "open"
-    assert f'class="interval {tone}"' in drawn
+    assert 'class="interval gain"' in drawn
+
+
+def test_an_interval_has_the_tone_of_the_side_of_zero_that_it_lies_on():
+    body = render(small_document()).split("<tbody>", 1)[1].split("</table>", 1)[0]
+    expected = ["gain" if one.low > 0 else "loss" if one.high < 0 else "open" for *_, one, _ in ROWS if one]
+    assert set(expected) == {"gain", "loss", "open"}
+    assert re.findall(r'class="interval (\w+)"', body) == expected

@@ -36,7 +36,7 @@ def test_over_images_with_all_their_shifted_versions(tmp_path: Path) -> None:
     told: list[str] = []
     (gain,) = gains_of([run], "images", replicates=500, on_progress=told.append)
     stacks = [
-        np.stack([counts_of(run.tables(key), method) for key in CONDITIONS])
+        np.stack([counts_of([unit.table for unit in run.units(key)], method) for key in CONDITIONS])
         for method in ("baseline", "gramloop")
     ]
     together = image_bootstrap(miou_delta(*stacks), 12, replicates=500)

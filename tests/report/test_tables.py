@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from gramloop.report.tables.classes import class_tables
 from gramloop.report.tables.conditions import every_condition, every_metric, family_means, group_means
 from gramloop.report.tables.cost import cost_table, path_costs
 from gramloop.report.tables.main import main_results
-from gramloop.report.tables.table import Column, Table, mark_best, mark_best_of_rows
+from gramloop.report.tables.table import Column, Table
 from paper_runs import cell, plan
 from small_stores import make_plan, write_store
 
@@ -38,9 +39,11 @@ def test_rows_that_do_not_fit_are_refused() -> None:
 
 def test_the_best_is_the_largest_as_shown_and_ties_share_it() -> None:
     rows = ((1.001, 5.0, None), (1.004, 4.0, None), (0.2, None, None))
-    assert mark_best(COLUMNS, rows, ("a", "b")) == {(0, 0), (1, 0), (0, 1)}
-    assert mark_best_of_rows(COLUMNS, rows, ("a", "b")) == {(0, 1), (1, 1)}
-    assert mark_best_of_rows(COLUMNS, rows, ("a", "b"), lowest=True) == {(0, 0), (1, 0)}
+    table = Table("t", "T", "", COLUMNS, rows, ("a", "b"))
+    assert table.best == {(0, 1), (1, 1)}
+    assert replace(table, downwards=True).best == {(0, 0), (1, 0), (0, 1)}
+    assert replace(table, downwards=True, lowest=True, compared=("a",)).best == {(2, 0)}
+    assert replace(table, downwards=True, rows=rows[:2], compared=("a",)).best == set()  # they read alike
 
 
 def test_gains_are_taken_before_rounding() -> None:

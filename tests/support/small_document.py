@@ -62,7 +62,15 @@ def small_document() -> Document:
                 "First paragraph.\n\nSecond paragraph.",
                 (
                     Table(
-                        "scores", "Scores", "In percent.", COLUMNS, ROWS, frozenset({(2, 1)}), ("A note.",), 1
+                        "scores",
+                        "Scores",
+                        "In percent.",
+                        COLUMNS,
+                        ROWS,
+                        ("score",),
+                        ("A note.",),
+                        1,
+                        downwards=True,
                     ),
                 ),
                 (

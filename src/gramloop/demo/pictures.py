@@ -13,7 +13,7 @@ from gramloop.data.scenes.drawing import CLASSES, THINGS
 from gramloop.demo.exemplars import Exemplar
 from gramloop.report.figures.diagnostic import Diagnosed, drift_scale
 from gramloop.report.figures.heat import signed
-from gramloop.report.figures.matching import Found, shown
+from gramloop.report.figures.matching import shown
 from gramloop.report.figures.panels import (
     colour_bar,
     draw_box,
@@ -24,7 +24,17 @@ from gramloop.report.figures.panels import (
     photograph,
 )
 from gramloop.report.figures.qualitative import SegmentationRow
-from gramloop.report.figures.style import DRIFT_MAP, FULL, GAINED, GATE_MAP, INK, LOST, Drawn, Sheet, styled
+from gramloop.report.figures.style import (
+    DRIFT_MAP,
+    FULL,
+    GAINED,
+    GATE_MAP,
+    INK,
+    LOST,
+    Drawn,
+    Sheet,
+    styled,
+)
 
 _COLUMNS = ("input", "annotation", "ordinary", "GramLoop", "proposal drift", "gate")
 _COLOURS = {
@@ -85,7 +95,8 @@ def _draw_scene(panels: Sequence[Any], seen: Exemplar) -> None:
     for box, category in zip(corners, true.categories, strict=True):
         draw_box(panels[1], box, INK, THINGS[category], scale=_SMALL)
     for panel, found in zip(panels[2:], (boxes.ordinary, boxes.replayed), strict=True):
-        for box, score, label in shown(Found(found.boxes, found.scores, found.labels)):
+        sure = shown(found)
+        for box, score, label in zip(sure.boxes, sure.scores, sure.labels, strict=True):
             draw_box(panel, box, INK, f"{THINGS[label - 1]} {score:.2f}", scale=_SMALL)
 
 

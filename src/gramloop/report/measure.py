@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -63,24 +63,20 @@ def measure_condition(plan: Plan, key: str, units: Sequence[StoredUnit]) -> Cond
     scored = score_condition(plan, key, units)
     tables = [unit.table for unit in units]
     names = [method.name for method in plan.methods]
-    whole = ConditionResults(
+    found = ConditionResults(
         condition_of(key), scored.images, scored.scores, scored.failures, spent=_spent(units)
     )
     if not scored.images:
-        return whole
+        return found
     members = memberships(image_ids(units), used_ids(units))  # (1 + 2 * PARTS, images)
     look = _look_at_pixels if plan.task == "semantic" else _look_at_boxes
     looked = {name: look(plan, tables, name, members) for name in names}
-    return ConditionResults(
-        whole.condition,
-        whole.images,
-        whole.scores,
-        whole.failures,
-        classes={name: found.classes for name, found in looked.items()},
+    return replace(
+        found,
+        classes={name: each.classes for name, each in looked.items()},
         labelled=next(iter(looked.values())).labelled,
-        parts={name: found.parts for name, found in looked.items()} if len(members) > 1 else {},
+        parts={name: each.parts for name, each in looked.items()} if len(members) > 1 else {},
         drift=_drift(tables, names),
-        spent=whole.spent,
     )
 
 

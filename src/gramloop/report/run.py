@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -130,10 +129,6 @@ class Run:
         """All units of a complete condition, read again; their tables hold a row per image and method."""
         store = Store(self.folder, self.plan)
         return [unit for each in self.plan.units_of(key) if (unit := store.read(each)) is not None]
-
-    def tables(self, key: str) -> list[Any]:
-        """The Arrow tables of a complete condition."""
-        return [unit.table for unit in self.units(key)]
 
     @property
     def unlabelled(self) -> tuple[str, ...]:

@@ -10,9 +10,10 @@ import numpy as np
 from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
-from gramloop.report.figures.matching import Annotated, Found, Region, Role, Roles, centred, roles, shown
+from gramloop.report.figures.matching import Annotated, Region, Role, Roles, centred, roles, shown
 from gramloop.report.figures.panels import draw_box, photograph, shrunk
 from gramloop.report.figures.style import BLUE, GREEN, ORANGE, PLUM, RED
+from gramloop.tasks.prediction import Detection
 
 _COLOURS: Mapping[Role, str] = {"gained": GREEN, "lost": PLUM, "false": RED}
 _BASELINE, _METHOD = BLUE, ORANGE
@@ -26,8 +27,8 @@ class DetectionRow:
     title: str
     image: NDArray[np.uint8]  # (H, W, 3)
     truth: Annotated
-    baseline: Found
-    method: Found
+    baseline: Detection
+    method: Detection
     names: Mapping[int, str] = field(default_factory=dict)
     crop: Region | None = None
     categories: frozenset[int] | None = None
@@ -44,7 +45,7 @@ class DetectionRow:
             keep &= np.isin(self.truth.labels, sorted(self.categories))
         return Annotated(self.truth.boxes[keep], self.truth.labels[keep])
 
-    def predictions(self) -> tuple[Found, Found]:
+    def predictions(self) -> tuple[Detection, Detection]:
         """The predictions that the panels show, by falling score."""
         first, second = (
             shown(each, crop=self.crop, categories=self.categories) for each in (self.baseline, self.method)
@@ -69,8 +70,8 @@ def draw_detection(panels: Sequence[Any], row: DetectionRow) -> None:
     for panel, found, kinds, own in zip(
         panels[2:], row.predictions(), (given.baseline, given.method), (_BASELINE, _METHOD), strict=True
     ):
-        drawn = list(zip(found, kinds, strict=True))[:_MOST]
-        for (box, score, label), kind in reversed(drawn):  # the surest on top
+        drawn = list(zip(found.boxes, found.scores, found.labels.tolist(), kinds, strict=True))[:_MOST]
+        for box, score, label, kind in reversed(drawn):  # the surest on top
             draw_box(panel, box, _COLOURS.get(kind, own), f"{_name(row, label)} {score:.2f}")
 
 

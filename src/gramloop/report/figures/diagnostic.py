@@ -15,7 +15,16 @@ from numpy.typing import NDArray
 
 from gramloop.errors import GramLoopError
 from gramloop.report.figures.panels import bare, colour_bar, draw_map, photograph, shrunk
-from gramloop.report.figures.style import COLUMN, DRIFT_MAP, FULL, GATE_MAP, Drawn, Sheet, percent_of, styled
+from gramloop.report.figures.style import (
+    COLUMN,
+    DRIFT_MAP,
+    FULL,
+    GATE_MAP,
+    Drawn,
+    Sheet,
+    percent_of,
+    styled,
+)
 from gramloop.tasks.diagnose import Diagnosis
 
 _GAP, _TITLE, _NOTE, _FOOT, _SIDE, _EDGE = 0.07, 0.19, 0.2, 0.36, 0.17, 0.02  # inches

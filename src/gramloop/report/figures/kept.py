@@ -19,9 +19,10 @@ from gramloop.evaluate.store import Store, UnusableFile
 from gramloop.metrics.miou import mean_iou
 from gramloop.report.figures.boxes import DetectionRow
 from gramloop.report.figures.diagnostic import Diagnosed
-from gramloop.report.figures.matching import Annotated, Found, f1
+from gramloop.report.figures.matching import Annotated, f1
 from gramloop.report.figures.qualitative import Row, SegmentationRow
 from gramloop.report.run import Run
+from gramloop.tasks.prediction import Detection
 
 UNITS = {"semantic": "points of mIoU", "detection": "points of F1"}
 
@@ -126,11 +127,9 @@ class Images:
         )
 
 
-def _found(row: Mapping[str, Any]) -> Found:
-    boxes = np.asarray(row["boxes"], dtype=np.float64).reshape(-1, 4)
-    return Found(
-        boxes, np.asarray(row["scores"], dtype=np.float64), np.asarray(row["labels"], dtype=np.int64)
-    )
+def _found(row: Mapping[str, Any]) -> Detection:
+    boxes, scores = (np.asarray(row[name], dtype=np.float32) for name in ("boxes", "scores"))
+    return Detection(boxes.reshape(-1, 4), scores, np.asarray(row["labels"], dtype=np.int64))
 
 
 def _annotated(row: Mapping[str, Any]) -> Annotated:

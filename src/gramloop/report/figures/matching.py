@@ -6,35 +6,17 @@ union) of at least 0.50. Average precision is computed elsewhere and knows no th
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gramloop.tasks.prediction import Detection
+
 SCORE, OVERLAP = 0.40, 0.50
 Region = tuple[float, float, float, float]  # left, top, right, bottom in pixels
 Role = Literal["gained", "lost", "false", "plain"]
-
-
-@dataclass(frozen=True)
-class Found:
-    """Predicted boxes of one image."""
-
-    boxes: NDArray[Any]  # (n, 4) left, top, right, bottom
-    scores: NDArray[Any]  # (n,)
-    labels: NDArray[Any]  # (n,)
-
-    def take(self, which: NDArray[Any]) -> Found:
-        """Some of them, by index or mask."""
-        return Found(self.boxes[which], self.scores[which], self.labels[which])
-
-    def __iter__(self) -> Iterator[tuple[NDArray[Any], float, int]]:
-        return iter(zip(self.boxes, self.scores.tolist(), self.labels.tolist(), strict=True))
-
-    def __len__(self) -> int:
-        return len(self.scores)
 
 
 @dataclass(frozen=True)
@@ -49,16 +31,20 @@ class Annotated:
 
 
 def shown(
-    found: Found, score: float = SCORE, crop: Region | None = None, categories: frozenset[int] | None = None
-) -> Found:
+    found: Detection,
+    score: float = SCORE,
+    crop: Region | None = None,
+    categories: frozenset[int] | None = None,
+) -> Detection:
     """The predictions that a picture shows, by falling score: sure enough, of its categories, centred in its crop."""
     keep = np.asarray(found.scores >= score)
     if categories is not None:
         keep &= np.isin(found.labels, sorted(categories))
     if crop is not None:
         keep &= centred(found.boxes, crop)
-    kept = found.take(keep)
-    return kept.take(np.argsort(-np.asarray(kept.scores), kind="stable"))
+    chosen = np.flatnonzero(keep)
+    chosen = chosen[np.argsort(-np.asarray(found.scores)[chosen], kind="stable")]
+    return Detection(found.boxes[chosen], found.scores[chosen], found.labels[chosen])
 
 
 def centred(boxes: NDArray[Any], crop: Region) -> NDArray[np.bool_]:
@@ -82,14 +68,14 @@ def overlaps(boxes: NDArray[Any], others: NDArray[Any]) -> NDArray[np.float64]: 
     return ratio
 
 
-def match(found: Found, truth: Annotated, overlap: float = OVERLAP) -> NDArray[np.int64]:  # → (n,)
+def match(found: Detection, truth: Annotated, overlap: float = OVERLAP) -> NDArray[np.int64]:  # → (n,)
     """For each prediction the annotation that it recovers, or -1.
 
     Predictions are served by falling score, in their order where scores tie. Each takes the free annotation of
     its category that it overlaps most, if by ``overlap`` or more.
     """
-    partner = np.full(len(found), -1, dtype=np.int64)
-    if not len(found) or not len(truth):
+    partner = np.full(len(found.scores), -1, dtype=np.int64)
+    if not len(found.scores) or not len(truth):
         return partner
     shared = overlaps(found.boxes, truth.boxes)
     shared[np.asarray(found.labels)[:, None] != np.asarray(truth.labels)[None]] = -1
@@ -111,7 +97,7 @@ class Roles:
     lost: frozenset[int]
 
 
-def roles(baseline: Found, method: Found, truth: Annotated) -> Roles:
+def roles(baseline: Detection, method: Detection, truth: Annotated) -> Roles:
     """Compare two methods' shown predictions.
 
     "gained": an object that the method recovers and the baseline does not. "lost": one that only the baseline
@@ -129,17 +115,17 @@ def roles(baseline: Found, method: Found, truth: Annotated) -> Roles:
     )
 
 
-def f1(found: Found, truth: Annotated, score: float = SCORE) -> float:
+def f1(found: Detection, truth: Annotated, score: float = SCORE) -> float:
     """Twice the matches over predictions shown plus annotations: 1 for a perfect image, also for an empty one."""
     kept = shown(found, score)
-    both = len(kept) + len(truth)
+    both = len(kept.scores) + len(truth)
     return 1.0 if not both else float(2 * (match(kept, truth) >= 0).sum() / both)
 
 
-def _absent(found: Found, other: Found) -> NDArray[np.bool_]:
+def _absent(found: Detection, other: Detection) -> NDArray[np.bool_]:
     """Which boxes have no counterpart of the same category among the other method's."""
-    if not len(other):
-        return np.ones(len(found), dtype=np.bool_)
+    if not len(other.scores):
+        return np.ones(len(found.scores), dtype=np.bool_)
     same = np.asarray(found.labels)[:, None] == np.asarray(other.labels)[None]
     absent: NDArray[np.bool_] = ~((overlaps(found.boxes, other.boxes) >= OVERLAP) & same).any(axis=1)
     return absent

@@ -94,7 +94,8 @@ def draw_box(
     panel: Any, box: NDArray[Any], colour: str, words: str, *, dashed: bool = False, scale: float = 1.0
 ) -> None:
     """A box (left, top, right, bottom) with words at its corner, legible on anything; ``scale`` for small panels."""
-    x, y, width, height = box[0], box[1], box[2] - box[0], box[3] - box[1]
+    x, y, x1, y1 = map(float, box)
+    width, height = x1 - x, y1 - y
     style: Any = {"linestyle": (0, (3, 1.5))} if dashed else {}
     panel.add_patch(Rectangle((x, y), width, height, fill=False, edgecolor="white", linewidth=1.7 * scale))
     panel.add_patch(

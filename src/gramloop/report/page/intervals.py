@@ -23,13 +23,6 @@ def reach(intervals: Iterable[Interval | None]) -> float:
     return next(step * power for step in (1, 2, 5, 10) if step * power >= largest * (1 - 1e-12))
 
 
-def tone_of(interval: Interval) -> str:
-    """Which side of zero the whole interval lies on: gain, loss or open."""
-    if interval.low > 0:
-        return "gain"
-    return "loss" if interval.high < 0 else "open"
-
-
 def bar(interval: Interval, limit: float, tone: str, *, height: int = 20, label: str = "") -> Markup:
     """The interval on an axis from -limit to +limit; with no label it is decoration beside its own text."""
     if not all(map(math.isfinite, (interval.low, interval.high, interval.estimate))):
@@ -48,14 +41,6 @@ def bar(interval: Interval, limit: float, tone: str, *, height: int = 20, label:
         tone=tone, height=height, about=about, middle=middle, low=low, high=high, at=at,
         radius=height / 5,
     )  # fmt: skip
-
-
-def in_words(interval: Interval, digits: int = 3) -> str:
-    """The estimate and its interval with true minus signs, as in ``+0.100 [−0.020, +0.200]``."""
-    estimate, low, high = (
-        f"{value:+.{digits}f}" for value in (interval.estimate, interval.low, interval.high)
-    )
-    return f"{estimate} [{low}, {high}]".replace("-", MINUS)
 
 
 def _place(value: float, limit: float) -> float:

@@ -15,10 +15,10 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 from PIL import Image
 
-from gramloop.metrics.bootstrap import Interval
+from gramloop.metrics.bootstrap import Interval, verdict
 from gramloop.report.document import Document, RenderedFigure, Section, Verdict
 from gramloop.report.formats import csv, latex, markdown
-from gramloop.report.page.intervals import MINUS, bar, in_words, reach, tone_of
+from gramloop.report.page.intervals import MINUS, bar, reach
 from gramloop.report.tables.table import Column, Table
 
 _HERE = Path(__file__).parent
@@ -135,12 +135,12 @@ def _unbroken(text: str) -> Markup:
 
 
 def _verdicts(verdicts: tuple[Verdict, ...]) -> Iterator[_VerdictView]:
-    limit = reach(verdict.interval for verdict in verdicts)
-    for verdict in verdicts:
-        one, tone = verdict.interval, _TONES.get(verdict.words, "open")
+    limit = reach(said.interval for said in verdicts)
+    for said in verdicts:
+        one, tone = said.interval, _TONES.get(said.words, "open")
         drawing = Markup("") if one is None else bar(one, limit, tone, height=24, label=_interval_words(one))
-        numbers = "" if one is None else in_words(one)
-        yield _VerdictView(verdict, tone, drawing, numbers, f"{limit:g}")
+        numbers = "" if one is None else str(one).replace("-", MINUS)
+        yield _VerdictView(said, tone, drawing, numbers, f"{limit:g}")
 
 
 def _interval_words(interval: Interval) -> str:
@@ -186,7 +186,7 @@ def _cell(table: Table, row: int, place: int, limit: float) -> _CellView:
     cell, column = table.rows[row][place], table.columns[place]
     text, classes, drawing, value = table.text(row, place), [_kind(column)], Markup(""), None
     if isinstance(cell, Interval):
-        drawing, value = bar(cell, limit, tone_of(cell), height=14), cell.estimate
+        drawing, value = bar(cell, limit, _TONES.get(verdict(cell), "open"), height=14), cell.estimate
     elif isinstance(cell, int | float):
         value = cell
         if column.signed and value and math.isfinite(value):

@@ -12,7 +12,7 @@ from gramloop.evaluate.methods import BASELINE
 from gramloop.report.measure import PARTS
 from gramloop.report.run import Run
 from gramloop.report.tables.main import DIGITS, clean_coco_of, method_cells, method_columns, robustness_of
-from gramloop.report.tables.table import ABSENT, Cell, Column, Table, mark_best, mark_best_of_rows
+from gramloop.report.tables.table import ABSENT, Cell, Column, Table
 
 _PLACES = {"end": "Loop end", "final": "Final layer"}
 
@@ -66,14 +66,14 @@ def placement_table(run: Run, group: Sequence[Run]) -> Table | None:
         gain = None if score is None or ordinary is None else score - ordinary
         robust = (robustness_of(peer, clean)[name],) if clean else ()
         rows.append((_place(replay.gate_at), _PLACES[replay.update_at], name, score, gain, *robust))
-    table_rows = tuple(rows)
     return Table(
         f"{run.key}-placement",
         f"Placement of gate and update, {run.name}",
         "Where drift is measured and where the accepted step is applied; all else is equal.",
         columns,
-        table_rows,
-        mark_best(columns, table_rows, ("score", "robustness")),
+        tuple(rows),
+        ("score", "robustness"),
+        downwards=True,
     )
 
 
@@ -97,14 +97,13 @@ def partition_table(run: Run) -> Table | None:
             scores = {method: _number(found[kind, part]) for method, found in means.items()}
             name = f"S{part + 1}" if kind == 0 else f"all but S{part + 1}"
             rows.append((name, *method_cells(run.methods, scores)))
-    table_rows = tuple(rows)
     return Table(
         f"{run.key}-partitions",
         f"Partition consistency, {run.name}",
         f"{run.score_title} in percent on four fixed subsets of the images, and on all other images.",
         columns,
-        table_rows,
-        mark_best_of_rows(columns, table_rows, run.methods),
+        tuple(rows),
+        run.methods,
         (*(_improved(means, method) for method in run.replays), _DIVISION),
     )
 

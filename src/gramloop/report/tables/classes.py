@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from gramloop.evaluate.methods import BASELINE
 from gramloop.report.run import Run
 from gramloop.report.tables.main import DIGITS, gain_key
-from gramloop.report.tables.table import Cell, Column, Table, mark_best_of_rows
+from gramloop.report.tables.table import Cell, Column, Table
 
 TOP = 10
 
@@ -73,7 +73,13 @@ def class_tables(run: Run, method: str, top: int = TOP) -> tuple[Table, ...]:
 
 
 def _table(
-    run: Run, method: str, found: ClassGains, key: str, title: str, places: list[int], notes: tuple[str, ...]
+    run: Run,
+    method: str,
+    found: ClassGains,
+    key: str,
+    title: str,
+    places: list[int],
+    notes: tuple[str, ...],
 ) -> Table:
     columns = (
         Column("rank", "Rank", digits=0),
@@ -100,7 +106,7 @@ def _table(
         f"{metric} of a class in percent, {over}.",
         columns,
         rows,
-        mark_best_of_rows(columns, rows, (BASELINE, method)),
+        (BASELINE, method),
         notes,
     )
 

@@ -11,7 +11,7 @@ from gramloop.evaluate.methods import BASELINE
 from gramloop.evaluate.results import METRICS
 from gramloop.report.run import Run
 from gramloop.report.tables.main import DIGITS, method_cells, method_columns
-from gramloop.report.tables.table import Cell, Column, Table, mark_best_of_rows
+from gramloop.report.tables.table import Cell, Column, Table
 
 MACRO = "Macro mean"
 _NUMBERS = {1: "One", 2: "Two", 3: "Three", 4: "Four", 5: "Five"}
@@ -76,14 +76,13 @@ def _means_table(
             for method in run.replays
         ]
         notes.append(f"Of {len(found)} rows, {', '.join(won)}.")
-    table_rows = tuple(rows)
     return Table(
         f"{run.key}-{kind}",
         title,
         f"{caption}; differences are computed before rounding.",
         columns,
-        table_rows,
-        mark_best_of_rows(columns, table_rows, run.methods),
+        tuple(rows),
+        run.methods,
         tuple(notes),
         footer=1,
     )
@@ -110,14 +109,13 @@ def every_condition(run: Run) -> Table:
             continue
         scores: dict[str, float | None] = {name: found[run.metric] for name, found in result.scores.items()}
         rows.append((key, result.images, len(result.failures), *method_cells(run.methods, scores)))
-    table_rows = tuple(rows)
     return Table(
         f"{run.key}-conditions",
         f"{run.name}, every condition",
         f"{run.metric} in percent; excluded images count for no method.",
         columns,
-        table_rows,
-        mark_best_of_rows(columns, table_rows, run.methods),
+        tuple(rows),
+        run.methods,
         tuple(f"{key}: {why}." for key, why in run.missing.items()),
     )
 

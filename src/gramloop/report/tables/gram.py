@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from gramloop.data.suites import display_name
 from gramloop.report.consistency import GramConsistency, ratios
 from gramloop.report.run import Run
-from gramloop.report.tables.table import Cell, Column, Table, mark_best_of_rows
+from gramloop.report.tables.table import Cell, Column, Table
 
 
 def consistency_table(run: Run, found: GramConsistency) -> Table:
@@ -32,9 +32,10 @@ def consistency_table(run: Run, found: GramConsistency) -> Table:
         "of that of the ungated replay (1); lower is nearer.",
         columns,
         rows,
-        mark_best_of_rows(columns, rows, ("uniform", "gated"), lowest=True),
+        ("uniform", "gated"),
         (_sentence(found),),
         footer=1,
+        lowest=True,
     )
 
 

@@ -8,7 +8,7 @@ from gramloop.evaluate.methods import BASELINE
 from gramloop.metrics.robustness import effective_robustness
 from gramloop.report.run import Run
 from gramloop.report.statistics import Gain
-from gramloop.report.tables.table import Cell, Column, Table, mark_best_of_rows
+from gramloop.report.tables.table import Cell, Column, Table
 
 DIGITS = 3  # of scores and gains, as the paper prints them
 
@@ -53,7 +53,11 @@ def methods_of(runs: Sequence[Run]) -> tuple[str, ...]:
 def main_results(group: Sequence[Run], key: str = "main") -> Table:
     """Clean scores, mPC, COCO-O's mAP and effective robustness of runs that were made alike."""
     methods = methods_of(group)
-    columns = (Column("suite", "Suite", "text"), Column("metric", "Metric", "text"), *method_columns(methods))
+    columns = (
+        Column("suite", "Suite", "text"),
+        Column("metric", "Metric", "text"),
+        *method_columns(methods),
+    )
     rows: list[tuple[Cell, ...]] = []
     notes = []
     for run in group:
@@ -65,15 +69,14 @@ def main_results(group: Sequence[Run], key: str = "main") -> Table:
             robust = robustness_of(run, clean)
             rows.append((run.name, "ER", *method_cells(methods, robust)))
             notes.append("ER is COCO-O's mAP less 0.45 times the AP on clean COCO, in points.")
-    table_rows = tuple(rows)
     return Table(
         key,
         "Main results",
         "Scores in percent, higher is better; mPC is the unweighted mean over all shifted conditions. "
         "Differences are computed before rounding.",
         columns,
-        table_rows,
-        mark_best_of_rows(columns, table_rows, methods),
+        tuple(rows),
+        methods,
         tuple(dict.fromkeys(notes)),
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 from gramloop.errors import GramLoopError
@@ -36,9 +37,11 @@ class Table:
     caption: str
     columns: tuple[Column, ...]
     rows: tuple[tuple[Cell, ...], ...]
-    best: frozenset[tuple[int, int]] = frozenset()  # (row, column), by value; ties are marked alike
+    compared: tuple[str, ...] = ()  # keys of columns; the best cell of each row among them is marked
     notes: tuple[str, ...] = ()  # said below the table
     footer: int = 0  # how many last rows are means, kept at the end when sorting
+    downwards: bool = False  # the best cell is that of each column instead
+    lowest: bool = False  # the best number is the lowest
 
     def __post_init__(self) -> None:
         for row in self.rows:
@@ -67,46 +70,26 @@ class Table:
         """Where the column of this key stands."""
         return next(index for index, column in enumerate(self.columns) if column.key == key)
 
+    @cached_property
+    def best(self) -> frozenset[tuple[int, int]]:
+        """Row and column of the best cells, judged as they are shown: what reads alike is marked alike."""
+        rows, places = (
+            range(len(self.rows)),
+            [i for i, each in enumerate(self.columns) if each.key in self.compared],
+        )
+        if self.downwards:
+            groups = [[(row, place) for row in rows] for place in places]
+        else:
+            groups = [[(row, place) for place in places] for row in rows]
+        return frozenset().union(*map(self._best_of, groups))
 
-def mark_best(
-    columns: tuple[Column, ...], rows: tuple[tuple[Cell, ...], ...], keys: tuple[str, ...]
-) -> frozenset[tuple[int, int]]:
-    """The best cells of some columns, judged as they are shown: what reads alike is marked alike.
-
-    A column in which all cells tie has no best.
-    """
-    places = [index for index, column in enumerate(columns) if column.key in keys]
-    return frozenset().union(
-        *(_best(columns, rows, [(row, index) for row in range(len(rows))], False) for index in places)
-    )
-
-
-def mark_best_of_rows(
-    columns: tuple[Column, ...],
-    rows: tuple[tuple[Cell, ...], ...],
-    keys: tuple[str, ...],
-    *,
-    lowest: bool = False,
-) -> frozenset[tuple[int, int]]:
-    """The same within each row, over the columns of these keys."""
-    places = [index for index, column in enumerate(columns) if column.key in keys]
-    return frozenset().union(
-        *(_best(columns, rows, [(row, index) for index in places], lowest) for row in range(len(rows)))
-    )
-
-
-def _best(
-    columns: tuple[Column, ...],
-    rows: tuple[tuple[Cell, ...], ...],
-    places: list[tuple[int, int]],
-    lowest: bool,
-) -> set[tuple[int, int]]:
-    values = {
-        (row, index): round(float(cell), columns[index].digits)
-        for row, index in places
-        if isinstance(cell := rows[row][index], int | float) and math.isfinite(cell)
-    }
-    if len(set(values.values())) < 2:
-        return set()
-    top = (min if lowest else max)(values.values())
-    return {place for place, value in values.items() if value == top}
+    def _best_of(self, group: list[tuple[int, int]]) -> set[tuple[int, int]]:
+        values = {
+            (row, place): round(float(cell), self.columns[place].digits)
+            for row, place in group
+            if isinstance(cell := self.rows[row][place], int | float) and math.isfinite(cell)
+        }
+        if len(set(values.values())) < 2:  # where all tie, none is best
+            return set()
+        top = (min if self.lowest else max)(values.values())
+        return {place for place, value in values.items() if value == top}
