@@ -15,7 +15,7 @@ from gramloop.core.settings import write_replay
 from gramloop.data.scenes.drawing import scene
 from gramloop.models.detector import BACKBONE_PREFIX
 from gramloop.models.tiny import load_tiny, suggested_replay
-from gramloop.tasks.diagnose import diagnose
+from gramloop.tasks.diagnosis import diagnose
 from gramloop.tasks.images import to_tensor
 
 

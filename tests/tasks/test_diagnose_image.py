@@ -8,7 +8,7 @@ import gramloop
 from gramloop.data.scenes.drawing import scene
 from gramloop.errors import GramLoopError
 from gramloop.models.tiny import load_tiny, normalise, suggested_replay
-from gramloop.tasks.diagnose import Spread, diagnose, diagnose_prediction
+from gramloop.tasks.diagnosis import Spread, diagnose, diagnose_prediction
 from gramloop.tasks.segment import SegmentConfig, Segmenter
 
 REPLAY = gramloop.ReplayConfig(window=(8, 9), replays=2)

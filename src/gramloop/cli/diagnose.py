@@ -16,7 +16,7 @@ from gramloop.errors import GramLoopError
 
 if TYPE_CHECKING:
     from gramloop.data.shifted import Shift
-    from gramloop.tasks.diagnose import Diagnosis
+    from gramloop.tasks.diagnosis import Diagnosis
     from gramloop.tasks.images import RGB
     from gramloop.tasks.outputs import ImageFile
     from gramloop.tasks.views import View

@@ -7,6 +7,7 @@ from gramloop.lazy import lazy_names
 if TYPE_CHECKING:
     from gramloop.report.assemble import make_document
     from gramloop.report.document import Document
+    from gramloop.report.figures.diagnostic import Diagnosed, diagnostic
     from gramloop.report.figures.drawing import Figures, draw_figures
     from gramloop.report.load import LoadedRuns, load_runs
     from gramloop.report.run import Run
@@ -17,6 +18,6 @@ else:
     __getattr__, __dir__ = lazy_names(__name__)
 
 __all__ = [
-    "Column", "Document", "Figures", "Gain", "LoadedRuns", "Run", "Table", "draw_figures", "gains_of",
-    "load_runs", "make_document", "verdict_of", "write_report",
+    "Column", "Diagnosed", "Document", "Figures", "Gain", "LoadedRuns", "Run", "Table", "diagnostic",
+    "draw_figures", "gains_of", "load_runs", "make_document", "verdict_of", "write_report",
 ]  # fmt: skip

@@ -7,6 +7,7 @@ from gramloop.lazy import lazy_names
 if TYPE_CHECKING:
     from gramloop.tasks.dense_detect import DenseDetector
     from gramloop.tasks.detect import DetectConfig, Detector, load_detector
+    from gramloop.tasks.diagnosis import Diagnosis, diagnose
     from gramloop.tasks.images import Normalisation, read_image, to_tensor
     from gramloop.tasks.loading import load_predictor
     from gramloop.tasks.prediction import Detection, Pair, Prediction, Segmentation
@@ -16,7 +17,7 @@ else:
     __getattr__, __dir__ = lazy_names(__name__)
 
 __all__ = [
-    "DenseDetector", "DetectConfig", "Detection", "Detector", "Normalisation", "Pair", "Prediction",
-    "Predictor", "SegmentConfig", "Segmentation", "Segmenter", "ViTPredictor", "load_detector",
-    "load_predictor", "load_segmenter", "read_image", "to_tensor",
+    "DenseDetector", "DetectConfig", "Detection", "Detector", "Diagnosis", "Normalisation", "Pair",
+    "Prediction", "Predictor", "SegmentConfig", "Segmentation", "Segmenter", "ViTPredictor", "diagnose",
+    "load_detector", "load_predictor", "load_segmenter", "read_image", "to_tensor",
 ]  # fmt: skip

@@ -15,7 +15,7 @@ from gramloop.core.hosts import find_host
 from gramloop.errors import GramLoopError
 from gramloop.models.dinov2 import load_any_backbone
 from gramloop.models.tiny import TINY_SHORT_SIDE, load_tiny
-from gramloop.tasks.diagnose import Diagnosis, diagnose, diagnose_prediction
+from gramloop.tasks.diagnosis import Diagnosis, diagnose, diagnose_prediction
 from gramloop.tasks.images import RGB, WEB, Normalisation, normalisation_of, resize_short_side, to_tensor
 from gramloop.tasks.prediction import Prediction
 from gramloop.tasks.predictor import Predictor, check_replay

@@ -25,7 +25,7 @@ from gramloop.report.figures.style import (
     percent_of,
     styled,
 )
-from gramloop.tasks.diagnose import Diagnosis
+from gramloop.tasks.diagnosis import Diagnosis
 
 _GAP, _TITLE, _NOTE, _FOOT, _SIDE, _EDGE = 0.07, 0.19, 0.2, 0.36, 0.17, 0.02  # inches
 _TALLEST = 1.5  # of a panel's width; a longer strip would leave nothing to see
