@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from dense_library_models import DENSE
 from torch import Tensor, nn
 
 from reference_packages import import_reference
@@ -171,6 +172,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], int]] = {
     "own-head": (SegmentorOnBackbone, 64),
     "timm-vit": (_timm_vit, 64),
     "timm-eva": (_timm_eva, 64),
+    **{name: (builder, 64) for name, builder in DENSE.items()},
 }
 
 

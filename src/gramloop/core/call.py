@@ -1,7 +1,7 @@
 """Calling a host's blocks again, the way the host just called one of them.
 
 States come as lists, because some hosts push several resolutions through their blocks at once; each entry
-(B, T, C) is gated on its own.
+is gated on its own, as tokens (B, T, C) whatever the host's layout.
 """
 
 from __future__ import annotations
@@ -53,7 +53,9 @@ class BlockCall:
         self.host, self.executed = host, 0
         self._keyword, self._args = keyword, args[1:]
         self._kwargs = {name: value for name, value in kwargs.items() if name != keyword}
-        self._listed = isinstance(kwargs[keyword] if keyword else args[0], list)
+        hidden = kwargs[keyword] if keyword else args[0]
+        self._listed = isinstance(hidden, list)
+        self.grids = [host.layout.grid(state) for state in states_of(hidden)]
 
     def given(self, states: States) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The same call with other hidden states, as positional and keyword arguments."""
@@ -64,17 +66,26 @@ class BlockCall:
 
     def as_output(self, states: States) -> Any:
         """States as the host hands them around."""
-        return list(states) if self._listed else states[0]
+        shaped = self.shaped(states)
+        return shaped if self._listed else shaped[0]
+
+    def shaped(self, states: States) -> States:
+        """Tokens in the host's own layout."""
+        return [self.host.layout.state(*each) for each in zip(states, self.grids, strict=True)]
+
+    def states_of(self, output: Any) -> States:
+        """The hidden states in a block's output, as tokens."""
+        return [self.host.layout.tokens(state) for state in states_of(output)]
 
     def patches(self, tokens: Tensor) -> Tensor:
         """Final-normed patches, (B, T, C) -> (B, N, C)."""
-        return self.host.norm(tokens[:, self.host.prefix :])
+        return self.host.norm(self.host.layout.patches(tokens))
 
     def run(self, first: int, last: int, states: States) -> States:
         """Blocks first to last (inclusive; none when last < first) applied to a state."""
         # block.forward, not block(): the host's capture hooks must not count replays and probes
         for block in self.host.blocks[first : last + 1]:
             args, kwargs = self.given(states)
-            states = states_of(block.forward(*args, **kwargs))
+            states = self.states_of(block.forward(*args, **kwargs))
             self.executed += 1
         return states

@@ -13,6 +13,7 @@ from torch import Tensor
 from gramloop.core.call import BlockCall, Masks, States
 from gramloop.core.drift import Probe
 from gramloop.core.hosts import Host, grids_of
+from gramloop.core.layout import Layout
 from gramloop.core.trace import Grid, Trace
 from gramloop.errors import GramLoopError
 
@@ -41,17 +42,18 @@ class Forward:
     ordinary: dict[int, Any] = field(default_factory=dict)
     blocks_executed: int = 0
 
-    def reach_window_end(self, host: Host, Z: States, trace: bool) -> None:
+    def reach_window_end(self, call: BlockCall, Z: States, trace: bool) -> None:
         """Check grids and masks against the state, and begin to trace."""
-        grids = grids_of(self.grids, Z, host.prefix)
+        host = call.host
+        grids = call.grids if host.layout.map else grids_of(self.grids, Z, host.layout)
         self.traces = [Trace(grid) for grid in grids] if trace else []
-        self.masks = _masks_for(self.valid, Z, host.prefix)
+        self.masks = _masks_for(self.valid, Z, host)
         self.blocks_executed = host.depth
 
-    def trace_skipped(self, Z: States, prefix: int, replays: int) -> None:
+    def trace_skipped(self, Z: States, layout: Layout, replays: int) -> None:
         """Trace as many maps as any other image has, where these replays are left out."""
         for trace, tokens in zip(self.traces, Z, strict=False):
-            trace.skip(tokens[:, prefix:], replays)
+            trace.skip(layout.patches(tokens), replays)
 
     def record_post_drift(self, states: States) -> None:
         """Trace the drift of the state that was accepted in the end."""
@@ -94,17 +96,21 @@ class PerThread(threading.local):
 NO_THREAD = -1
 
 
-def _masks_for(given: Tensor | Sequence[Tensor] | None, states: States, prefix: int) -> Masks:
+def _masks_for(given: Tensor | Sequence[Tensor] | None, states: States, host: Host) -> Masks:
     if given is None:
         return [None] * len(states)
+    if host.shuffles:
+        raise GramLoopError(
+            f"{host.name} shuffles its patches, so a mask of valid patches cannot be matched to them"
+        )
     masks = [given] if isinstance(given, Tensor) else list(given)
     if len(masks) != len(states):
         raise GramLoopError(f"{len(masks)} valid-patch masks were given for {len(states)} inputs")
-    return [_mask_for(mask, tokens, prefix) for mask, tokens in zip(masks, states, strict=True)]
+    return [_mask_for(mask, tokens, host.layout.others) for mask, tokens in zip(masks, states, strict=True)]
 
 
-def _mask_for(mask: Tensor, tokens: Tensor, prefix: int) -> Tensor:
-    expected = (tokens.shape[0], tokens.shape[1] - prefix)
+def _mask_for(mask: Tensor, tokens: Tensor, others: int) -> Tensor:
+    expected = (tokens.shape[0], tokens.shape[1] - others)
     flat = mask.flatten(1) if mask.ndim == 3 else mask
     if mask.dtype != torch.bool or tuple(flat.shape) != expected:
         raise GramLoopError(

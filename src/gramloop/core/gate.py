@@ -63,11 +63,13 @@ def mean_gate(gate: Tensor, valid: Tensor | None = None) -> Tensor:
     return gate.sum(1, keepdim=True) / valid.sum(1, keepdim=True).clamp(min=1)
 
 
-def token_gate(gate: Tensor, prefix: int, valid: Tensor | None = None) -> Tensor:
-    """Patch gates with the mean gate before them for ``prefix`` class and register tokens: (B, P + N)."""
-    if prefix == 0:
+def token_gate(gate: Tensor, prefix: int, valid: Tensor | None = None, suffix: int = 0) -> Tensor:
+    """Patch gates between mean gates for the class, register and detection tokens around them: (B, P + N + S)."""
+    if prefix == suffix == 0:
         return gate
-    return torch.cat([mean_gate(gate, valid).expand(-1, prefix), gate], dim=1)
+    mean = mean_gate(gate, valid)
+    around = [mean.expand(-1, prefix), gate, mean.expand(-1, suffix)]
+    return torch.cat(around if suffix else around[:2], dim=1)
 
 
 def interpolate(state: Tensor, proposal: Tensor, gate: Tensor) -> Tensor:

@@ -1,8 +1,4 @@
-"""Where each ViT family keeps its blocks, its final norm and its prefix tokens.
-
-Families are recognised by the names of classes and never imported, so nothing here needs the library that
-a host comes from.
-"""
+"""Find the ViT in a model, by its class or as its user describes it."""
 
 from __future__ import annotations
 
@@ -13,6 +9,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from gramloop.core.families import FAMILIES, Family
+from gramloop.core.layout import Layout
 from gramloop.core.trace import Grid
 from gramloop.errors import GramLoopError, GramLoopWarning
 
@@ -23,15 +21,28 @@ class Host:
 
     plain_depth: how many blocks, from the first, form a plain chain over the same tokens.
     why_not_plain: what the later ones do, for the refusal.
+    embedding: the module that cuts images into patches and so shows their grid.
+    shuffles: the patches of an image come in an order of their own.
     """
 
     name: str
     blocks: tuple[nn.Module, ...]
     norm: Callable[[Tensor], Tensor]
-    prefix: int
-    patch_embedding: nn.Conv2d | None
+    layout: Layout
+    embedding: nn.Module | None
     plain_depth: int
     why_not_plain: str = ""
+    shuffles: bool = False
+
+    @property
+    def patch_embedding(self) -> nn.Conv2d | None:
+        """The convolution that cuts images into patches, where it is one."""
+        return self.embedding if isinstance(self.embedding, nn.Conv2d) else None
+
+    @property
+    def prefix(self) -> int:
+        """How many class and register tokens stand before the patches."""
+        return self.layout.prefix
 
     @property
     def depth(self) -> int:
@@ -49,85 +60,22 @@ class Host:
             )
 
 
-@dataclass(frozen=True)
-class _Family:
-    """How to read one family's model: attribute paths, and the number of prefix tokens."""
-
-    blocks: str
-    norm: str
-    prefix: Callable[[Any], int]
-    plain_depth: Callable[[Any, int], int] = lambda vit, depth: depth
-    why_not_plain: str = ""
-
-
-def _fixed(count: int) -> Callable[[Any], int]:
-    return lambda vit: count
-
-
-def _class_and_registers(vit: Any) -> int:
-    return 1 + int(getattr(vit.config, "num_register_tokens", 0) or 0)
-
-
-def _meta_prefix(vit: Any) -> int:
-    return 1 + int(getattr(vit, "n_storage_tokens", getattr(vit, "num_register_tokens", 0)))
-
-
-def _before_queries(vit: Any, depth: int) -> int:
-    return depth - int(vit.config.num_blocks)
-
-
-def _if_one_window(vit: Any, depth: int) -> int:
-    return depth if int(vit.config.num_windows) == 1 else 0
-
-
-def _unless_mixed_rope(vit: Any, depth: int) -> int:
-    return 0 if getattr(vit, "rope_mixed", False) else depth
-
-
-_QUERIES = "it inserts mask queries among the tokens there"
-_WINDOWS = "it regroups the tokens of one image into windows, so no block sees the whole image's patches"
-_MIXED = "every block has position tables of its own (mixed RoPE)"
-
-_FAMILIES: dict[str, _Family] = {
-    # Meta's own modules
-    "DinoVisionTransformer": _Family("blocks", "norm", _meta_prefix),
-    # transformers
-    "DINOv3ViTModel": _Family("model.layer", "norm", _class_and_registers),
-    "DINOv3ViTBackbone": _Family("model.layer", "norm", _class_and_registers),
-    "Dinov2Model": _Family("encoder.layer", "layernorm", _fixed(1)),
-    "Dinov2Backbone": _Family("encoder.layer", "layernorm", _fixed(1)),
-    "Dinov2WithRegistersModel": _Family("encoder.layer", "layernorm", _class_and_registers),
-    "Dinov2WithRegistersBackbone": _Family("encoder.layer", "layernorm", _class_and_registers),
-    "ViTModel": _Family("layers", "layernorm", _fixed(1)),
-    "DeiTModel": _Family("layers", "layernorm", _fixed(2)),
-    "IJepaModel": _Family("layers", "layernorm", _fixed(0)),
-    "DPTModel": _Family("encoder.layer", "layernorm", _fixed(1)),
-    "CLIPVisionModel": _Family("encoder.layers", "post_layernorm", _fixed(1)),
-    "SiglipVisionModel": _Family("encoder.layers", "post_layernorm", _fixed(0)),
-    "Siglip2VisionModel": _Family("encoder.layers", "post_layernorm", _fixed(0)),
-    "EomtForUniversalSegmentation": _Family(
-        "layers", "layernorm", _class_and_registers, _before_queries, _QUERIES
-    ),
-    "EomtDinov3ForUniversalSegmentation": _Family(
-        "layers", "layernorm", _class_and_registers, _before_queries, _QUERIES
-    ),
-    "RfDetrDinov2Backbone": _Family("encoder.layer", "layernorm", _fixed(1), _if_one_window, _WINDOWS),
-    "LwDetrViTBackbone": _Family("encoder.layer", "", _fixed(0), _if_one_window, _WINDOWS),
-    # timm
-    "VisionTransformer": _Family("blocks", "norm", lambda vit: int(vit.num_prefix_tokens)),
-    "Eva": _Family("blocks", "norm", lambda vit: int(vit.num_prefix_tokens), _unless_mixed_rope, _MIXED),
-}
-
-
 def find_host(
     model: nn.Module,
     blocks: Sequence[nn.Module] | None = None,
     norm: nn.Module | Callable[[Tensor], Tensor] | None = None,
     prefix: int | None = None,
+    which: str | None = None,
 ) -> Host:
-    """The one ViT in ``model``, or the one described by ``blocks``, ``norm`` and ``prefix``."""
+    """The one ViT in ``model``, or in its submodule ``which``, or the one that blocks, norm and prefix describe."""
     if not isinstance(model, nn.Module):
         raise GramLoopError(f"attach takes a torch.nn.Module, not {type(model).__name__}")
+    if which is not None:
+        if blocks is not None:
+            raise GramLoopError(
+                f"which={which!r} names a known ViT and blocks= describes one; give one of them"
+            )
+        model = _part(model, which)
     if blocks is not None:
         return _described_host(model, blocks, norm, prefix)
     if norm is not None or prefix is not None:
@@ -138,37 +86,49 @@ def find_host(
     if found:
         names = ", ".join(path or "the model itself" for path, _, _ in found)
         raise GramLoopError(
-            f"{type(model).__name__} contains {len(found)} ViTs ({names}); attach to the one you mean"
+            f"{type(model).__name__} contains {len(found)} ViTs ({names}); say which= to name one of them"
         )
     raise GramLoopError(
         f"no ViT found in {type(model).__name__}: looked at its {sum(1 for _ in model.modules())} modules for "
-        f"{', '.join(_FAMILIES)}; for another ViT pass blocks=, norm= and prefix="
+        f"{', '.join(FAMILIES)}; for another ViT pass blocks=, norm= and prefix="
     )
 
 
-def _known_hosts(model: nn.Module) -> Iterator[tuple[str, nn.Module, _Family]]:
+def _part(model: nn.Module, which: str) -> nn.Module:
+    part: nn.Module | None = dict(model.named_modules()).get(which)
+    if part is None:
+        names = ", ".join(path or "the model itself" for path, _, _ in _known_hosts(model)) or "none"
+        raise GramLoopError(
+            f"{type(model).__name__} has no module {which!r}; its ViTs are at: {names}; which= is such a path, or "
+            "that of a part that contains one"
+        )
+    return part
+
+
+def _known_hosts(model: nn.Module) -> Iterator[tuple[str, nn.Module, Family]]:
     """Every module of a known family that does not lie inside another one."""
     inside: set[nn.Module] = set()
     for path, module in model.named_modules():
         if module in inside:
             continue
-        family = next((_FAMILIES[c.__name__] for c in type(module).__mro__ if c.__name__ in _FAMILIES), None)
+        family = next((FAMILIES[c.__name__] for c in type(module).__mro__ if c.__name__ in FAMILIES), None)
         if family is not None and _reach(module, family.blocks) is not None:
             inside.update(module.modules())
             yield path, module, family
 
 
-def _known_host(path: str, vit: nn.Module, family: _Family) -> Host:
+def _known_host(path: str, vit: nn.Module, family: Family) -> Host:
     blocks = _flat(_reach(vit, family.blocks))
     norm = _reach(vit, family.norm) if family.norm else None
     return Host(
         name=f"{type(vit).__name__} at {path}" if path else type(vit).__name__,
         blocks=blocks,
         norm=_applied(norm),
-        prefix=family.prefix(vit),
-        patch_embedding=_patch_embedding(vit, blocks),
+        layout=family.layout(vit),
+        embedding=_embedding(vit, blocks, family),
         plain_depth=family.plain_depth(vit, len(blocks)),
         why_not_plain=family.why_not_plain,
+        shuffles=family.shuffles,
     )
 
 
@@ -192,8 +152,8 @@ def _described_host(
         name=type(model).__name__,
         blocks=chain,
         norm=_applied(norm),
-        prefix=prefix,
-        patch_embedding=_patch_embedding(model, chain),
+        layout=Layout(prefix),
+        embedding=_patch_embedding(model, chain),
         plain_depth=len(chain),
     )
 
@@ -224,6 +184,13 @@ def _applied(norm: nn.Module | Callable[[Tensor], Tensor] | None) -> Callable[[T
     return norm.forward if isinstance(norm, nn.Module) else norm
 
 
+def _embedding(vit: nn.Module, blocks: tuple[nn.Module, ...], family: Family) -> nn.Module | None:
+    if family.shuffles:
+        return None
+    own = _reach(vit, family.embedding) if family.embedding else None
+    return own if isinstance(own, nn.Module) else _patch_embedding(vit, blocks)
+
+
 def _patch_embedding(model: nn.Module, blocks: tuple[nn.Module, ...]) -> nn.Conv2d | None:
     """The convolution that cuts the image into patches, if there is exactly one."""
     in_blocks = {module for block in blocks for module in block.modules()}
@@ -238,30 +205,43 @@ def _patch_embedding(model: nn.Module, blocks: tuple[nn.Module, ...]) -> nn.Conv
     return cutting[0] if len(cutting) == 1 else None
 
 
-def grid_shown(conv: nn.Module, image: Tensor, output: Tensor) -> Grid:
+def grid_shown(embedding: nn.Module, image: Tensor, output: Tensor) -> Grid:
     """The patch grid of one embedded input, with a warning if the host drops a margin of it."""
-    assert isinstance(conv, nn.Conv2d)
+    if image.ndim != 4:
+        raise GramLoopError(
+            f"the input has shape {tuple(image.shape)}: images packed into one sequence are not replayed; give them "
+            "one by one, as (B, C, H, W)"
+        )
     height, width = image.shape[-2:]
-    down, across = conv.stride
-    if conv.padding == (0, 0) and (height % down or width % across):
+    conv = embedding if isinstance(embedding, nn.Conv2d) else None
+    down, across = conv.stride if conv else _patch_size(embedding)
+    if (conv is None or conv.padding == (0, 0)) and (height % down or width % across):
         warnings.warn(
             f"the input is {height} x {width}, not a multiple of the patch size {down}: the host drops "
             f"the last {height % down} rows and {width % across} columns",
             GramLoopWarning,
             stacklevel=3,
         )
-    return output.shape[-2], output.shape[-1]
+    return (output.shape[-2], output.shape[-1]) if conv else (height // down, width // across)
 
 
-def grids_of(shown: Sequence[Grid], states: Sequence[Tensor], prefix: int) -> list[Grid | None]:
+def _patch_size(embedding: nn.Module) -> tuple[int, int]:
+    size: object = embedding.patch_size
+    assert isinstance(size, int)
+    return size, size
+
+
+def grids_of(shown: Sequence[Grid], states: Sequence[Tensor], layout: Layout) -> list[Grid | None]:
     """The grids behind these states, of those that were shown; each None where it is not known."""
     recent = shown[-len(states) :]
     if len(recent) != len(states):
         return [None] * len(states)
     for (height, width), tokens in zip(recent, states, strict=True):
-        if tokens.shape[1] != prefix + height * width:
+        if tokens.shape[1] != layout.others + height * width:
+            behind = f" and {layout.suffix} after the patches" if layout.suffix else ""
             raise GramLoopError(
-                f"a block returned {tokens.shape[1]} tokens where {prefix} prefix tokens and a patch grid of "
-                f"{height} x {width} make {prefix + height * width}; if the prefix is another, pass prefix="
+                f"a block returned {tokens.shape[1]} tokens where {layout.prefix} prefix tokens{behind} and a patch "
+                f"grid of {height} x {width} make {layout.others + height * width}; if the prefix is another, pass "
+                "prefix="
             )
     return list(recent)

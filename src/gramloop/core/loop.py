@@ -13,7 +13,7 @@ from typing import Any, Unpack
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from gramloop.core.call import BlockCall, states_of, with_states
+from gramloop.core.call import BlockCall, with_states
 from gramloop.core.config import PAPER_DEPTH, ReplayConfig, ReplaySettings, default_window
 from gramloop.core.forward import PerThread
 from gramloop.core.hosts import Host, find_host, grid_shown
@@ -33,6 +33,7 @@ def attach(
     blocks: Sequence[nn.Module] | None = None,
     norm: nn.Module | Callable[[Tensor], Tensor] | None = None,
     prefix: int | None = None,
+    which: str | None = None,
     this_thread: bool = False,
     **settings: Unpack[ReplaySettings],
 ) -> Loop:
@@ -49,10 +50,11 @@ def attach(
     keep: blocks whose output in the ordinary pass is kept in ``loop.ordinary``, for paired predictions.
     blocks, norm, prefix: for a ViT of an unknown family: its blocks in order, its final norm, and how many
         class and register tokens stand before the patches.
+    which: the path of the ViT in ``model``, or of a part that contains it, where a model holds several.
     this_thread: replay in forwards of the calling thread alone. Others run the model as if nothing were attached,
         or with what they attach for themselves in this way.
     """
-    host = find_host(model, blocks, norm, prefix)
+    host = find_host(model, blocks, norm, prefix, which)
     loop = Loop(host, _settle(host, config, settings), trace, tuple(keep), this_thread)
     loop._register()
     return loop
@@ -153,7 +155,7 @@ class Loop:
                 raise GramLoopError(
                     f"{self.host.name} has a replay attached already; detach() that one first"
                 )
-            blocks, embedding, add = self.host.blocks, self.host.patch_embedding, self._handles.append
+            blocks, embedding, add = self.host.blocks, self.host.embedding, self._handles.append
             for index in sorted({*self._placement.keep, *self._placement.steps}):
                 hook = partial(self._after_block, index)
                 # prepend: the host's own capture hooks must see the refined state
@@ -175,12 +177,12 @@ class Loop:
             raise GramLoopError(f"{self.host.name} was put into training mode with a replay attached")
         forward = forwards.begin() if index == self._first else forwards.latest
         if index in placement.keep and placement.shows_ordinary(forward, index):
-            forward.ordinary[index] = output
+            forward.ordinary[index] = output[0] if isinstance(output, tuple) else output
         if index not in placement.steps:
             return None
         call = BlockCall(self.host, args, kwargs)
-        refined = placement.after_block(forward, index, call, states_of(output))
-        return None if refined is None else with_states(output, refined)
+        refined = placement.after_block(forward, index, call, call.states_of(output))
+        return None if refined is None else with_states(output, call.shaped(refined))
 
     def _before_resumed(self, block: nn.Module, args: Any, kwargs: Any = None) -> tuple[Any, Any] | None:
         """The first block after ``until`` is given the ordinary state."""
@@ -188,9 +190,9 @@ class Loop:
         states, forward.resumed = forward.resumed, []
         return BlockCall(self.host, args, kwargs).given(states) if states and kwargs is not None else None
 
-    def _after_embedding(self, conv: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> None:
+    def _after_embedding(self, embedding: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> None:
         if self._here.forwards.listens:
-            self._here.forwards.next.grids.append(grid_shown(conv, args[0], output))
+            self._here.forwards.next.grids.append(grid_shown(embedding, args[0], output))
 
 
 _registering = threading.Lock()  # torch can give two threads that register hooks at once the same handle

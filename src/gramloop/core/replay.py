@@ -18,6 +18,7 @@ from gramloop.core.config import ReplayConfig, Route, route
 from gramloop.core.drift import Probe
 from gramloop.core.forward import Forward
 from gramloop.core.gate import interpolate, patch_gate, token_gate
+from gramloop.core.layout import Layout
 from gramloop.core.signals import Decision
 
 
@@ -38,7 +39,7 @@ class _Placement:
     def _accept(
         self,
         forward: Forward,
-        prefix: int,
+        layout: Layout,
         states: States,
         proposals: States,
         drifts: list[Tensor] | None,
@@ -50,15 +51,15 @@ class _Placement:
         accepted = []
         for i, (state, proposal, mask) in enumerate(zip(states, proposals, forward.masks, strict=True)):
             drift = None if drifts is None else drifts[i]
-            gate = patch_gate(state[:, prefix:], drift, config, mask)
+            gate = patch_gate(layout.patches(state), drift, config, mask)
             if shares is not None:
                 gate = gate * shares[i][:, None].to(gate.device)
             if accepts_all and mask is None:
                 new = proposal
             else:
-                new = interpolate(state, proposal, token_gate(gate, prefix, mask))
+                new = interpolate(state, proposal, token_gate(gate, layout.prefix, mask, layout.suffix))
             if forward.traces and drift is not None:
-                forward.traces[i].record(drift, gate, (new - state)[:, prefix:], mask)
+                forward.traces[i].record(drift, gate, layout.patches(new - state), mask)
             accepted.append(new)
         return accepted
 
@@ -101,7 +102,7 @@ class AtWindowEnd(_Placement):
         """What is due after one of ``steps``; the states to go on with, where they are others."""
         refined = None
         if index == self.route.end:
-            forward.reach_window_end(call.host, states, self.trace)
+            forward.reach_window_end(call, states, self.trace)
             refined = self._replay(forward, call, states)
             forward.blocks_executed += call.executed
             if not self.trace:
@@ -112,13 +113,13 @@ class AtWindowEnd(_Placement):
 
     def _replay(self, forward: Forward, call: BlockCall, Z: States) -> States | None:
         """Z_0 -> Z_K; None where nothing is replayed."""
-        run, prefix, route, replays = call.run, call.host.prefix, self.route, self.config.replays
+        run, layout, route, replays = call.run, call.host.layout, self.route, self.config.replays
         if not replays:
             self._run_ordinary_suffix(forward, call, Z)
             return None
-        decision = Decision(self.config.adaptive, prefix, forward.masks, forward.traces)
+        decision = Decision(self.config.adaptive, layout, forward.masks, forward.traces)
         if decision.by_state(Z) or decision.by_proposal(Z, proposal := run(route.start, route.end, Z)):
-            forward.trace_skipped(Z, prefix, replays)
+            forward.trace_skipped(Z, layout, replays)
             forward.skipped = True  # the host's own suffix is the ordinary pass, and the only one
             if route.end in self.keep:
                 forward.ordinary[route.end] = call.as_output(Z)
@@ -132,9 +133,9 @@ class AtWindowEnd(_Placement):
                 with torch.no_grad():
                     drift = forward.probe.drift(run(route.end + 1, route.probe, proposal))
             skips = replay == 0 and drift is not None and decision.by_drift(drift)
-            Z = self._accept(forward, prefix, Z, proposal, drift, decision.shares)
+            Z = self._accept(forward, layout, Z, proposal, drift, decision.shares)
             if skips:
-                forward.trace_skipped(Z, prefix, replays - 1)
+                forward.trace_skipped(Z, layout, replays - 1)
                 break
         return Z
 
@@ -182,7 +183,7 @@ class AtLastBlock(_Placement):
         """What is due after one of ``steps``; the states to go on with, where they are others."""
         route = self.route
         if index == route.end:
-            forward.reach_window_end(call.host, states, self.trace)
+            forward.reach_window_end(call, states, self.trace)
             forward.call, forward.window_end = call, states
         if forward.call is None:  # attached while this forward was under way
             return None
@@ -204,7 +205,7 @@ class AtLastBlock(_Placement):
             Z = run(route.start, route.end, Z)
             probed = run(route.end + 1, route.probe, Z)
             drift = None if forward.probe is None else forward.probe.drift(probed)
-            Y = self._accept(forward, call.host.prefix, Y, run(route.probe + 1, route.last, probed), drift)
+            Y = self._accept(forward, call.host.layout, Y, run(route.probe + 1, route.last, probed), drift)
         return Y
 
 

@@ -20,6 +20,7 @@ from gramloop.core.call import Masks, States
 from gramloop.core.config import Adaptive
 from gramloop.core.gate import masked_median
 from gramloop.core.hosts import Host
+from gramloop.core.layout import Layout
 from gramloop.core.trace import Trace
 from gramloop.core.watch import watching
 
@@ -69,9 +70,9 @@ class Decision:
     shares: how much of the gate each image gets, (B,) per entry of the state; None where nothing is decided.
     """
 
-    def __init__(self, rule: Adaptive | None, prefix: int, valid: Masks, traces: Sequence[Trace]) -> None:
+    def __init__(self, rule: Adaptive | None, layout: Layout, valid: Masks, traces: Sequence[Trace]) -> None:
         self.shares: list[Tensor] | None = None
-        self._rule, self._prefix, self._valid, self._traces = rule, prefix, valid, traces
+        self._rule, self._layout, self._valid, self._traces = rule, layout, valid, traces
 
     def by_state(self, Z: States) -> bool:
         """The ordinary state at the window's end."""
@@ -86,7 +87,7 @@ class Decision:
         return self._skips({"drift": median}, drifts)
 
     def _patches(self, states: States) -> list[Tensor]:
-        return [tokens[:, self._prefix :] for tokens in states]
+        return [self._layout.patches(tokens) for tokens in states]
 
     def _skips(self, measures: Mapping[str, Callable[..., Tensor]], *shown: list[Tensor]) -> bool:
         rule = self._rule
@@ -133,7 +134,7 @@ def observing(host: Host) -> Iterator[Observed]:
             return
         waiting.discard((get_ident(), index))
         states = output if isinstance(output, Tensor) else output[0]
-        patches = states.detach()[:, host.prefix :]
+        patches = host.layout.patches(host.layout.tokens(states.detach()))
         seen.length[index] += length(patches).tolist()
         seen.spread[index] += spread(patches).tolist()
 

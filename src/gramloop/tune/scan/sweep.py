@@ -110,7 +110,7 @@ def _one_image(host: Host, output: Any) -> Tensor:
         raise GramLoopError(
             f"an input of the scan showed {images} images to {host.name} at once; it shows one"
         )
-    return states[0]
+    return host.layout.tokens(states[0])
 
 
 def _measure_windows(
@@ -148,7 +148,7 @@ class _Sweep:
         windows: Sequence[Window],
     ) -> None:
         self.blocks = 0
-        self._depth, self._prefix = host.depth, host.prefix
+        self._depth, self._layout = host.depth, host.layout
         self._call, self._ordinary, self._anchor, self._windows = call, ordinary, anchor, windows
 
     def statistics(self, replays: int) -> Statistics:
@@ -160,8 +160,8 @@ class _Sweep:
             proposal, final, blocks = replay_windows(self._call, self._depth, self._windows, state)
             self.blocks += blocks
             drift = self._anchor.drift(self._call.patches(final))  # (W, N)
-            step = (proposal.float() - state.float())[:, self._prefix :]  # (W, N, C)
-            relative = _median(_length(step) / _length(state[:, self._prefix :].float()))
+            step = self._layout.patches(proposal.float() - state.float())  # (W, N, C)
+            relative = _median(_length(step) / _length(self._layout.patches(state).float()))
             if replay == 1:
                 found |= {"drift_mean": _mean(drift), "drift_median": _median(drift), "step": relative}
                 found["amplification"] = found["drift_median"].sqrt() / relative
