@@ -6,6 +6,7 @@ from gramloop.lazy import lazy_names
 
 if TYPE_CHECKING:
     from gramloop.data.coco import open_coco
+    from gramloop.data.depth_maps import DepthFormat, DepthMap
     from gramloop.data.labelled import LabelledImage, PixelLabels
     from gramloop.data.opening import OpenSuite, ReadOptions, open_set, open_suite
     from gramloop.data.pool import write_suite
@@ -19,7 +20,7 @@ else:
     __getattr__, __dir__ = lazy_names(__name__)
 
 __all__ = [
-    "ClassList", "Condition", "DataSet", "Instances", "LabelledImage", "OpenSuite", "PixelLabels",
+    "ClassList", "Condition", "DataSet", "DepthFormat", "DepthMap", "Instances", "LabelledImage", "OpenSuite", "PixelLabels",
     "ReadOptions", "Record", "Scene", "Shift", "Suite", "find_suite", "open_coco", "open_semantic",
     "open_set", "open_suite", "scene", "shift_data_set", "write_scenes", "write_suite",
 ]  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gramloop.data.depth_maps import DepthMap
 from gramloop.data.records import Image8, ImageId, Instances, LabelMap, Record, Task
 from gramloop.errors import GramLoopError
 
@@ -16,7 +17,7 @@ class PixelLabels:
     ignored: int = 255  # the index of pixels that are not scored
 
 
-Truth = PixelLabels | Instances
+Truth = PixelLabels | Instances | DepthMap
 
 
 @dataclass(frozen=True)
@@ -34,11 +35,24 @@ def read_labelled(record: Record | LabelledImage, task: Task) -> LabelledImage |
         found = record if isinstance(record, LabelledImage) else _decoded(record, task)
     except GramLoopError as error:
         return str(error)
-    if isinstance(found.truth, PixelLabels) and found.truth.indices.shape != found.pixels.shape[:2]:
-        name = record.image_id if isinstance(record, LabelledImage) else record.path
-        high, wide = found.truth.indices.shape
-        return f"the labels of {name} are {wide} x {high}, unlike the image"
-    return found
+    name = record.image_id if isinstance(record, LabelledImage) else record.path
+    return _misfit(found, str(name)) or found
+
+
+def _misfit(found: LabelledImage, name: str) -> str:
+    """What is wrong between an image and its truth, or nothing."""
+    truth = found.truth
+    if isinstance(truth, Instances):
+        return ""
+    what, shape = (
+        ("depth", truth.metres.shape) if isinstance(truth, DepthMap) else ("labels", truth.indices.shape)
+    )
+    if shape != found.pixels.shape[:2]:
+        verb = "is" if what == "depth" else "are"
+        return f"the {what} of {name} {verb} {shape[1]} x {shape[0]}, unlike the image"
+    if isinstance(truth, DepthMap) and not truth.known.any():
+        return f"the depth of {name} is known at no pixel between {truth.near:g} and {truth.far:g} m"
+    return ""
 
 
 def _decoded(record: Record, task: Task) -> LabelledImage:
@@ -48,5 +62,7 @@ def _decoded(record: Record, task: Task) -> LabelledImage:
         raise GramLoopError(f"{record.path} is {wide} x {high}, but was {record.width} x {record.height}")
     if task == "detection":
         return LabelledImage(record.image_id, pixels, record.instances())
+    if task == "depth":
+        return LabelledImage(record.image_id, pixels, record.depth())
     ignored = 255 if record.classes is None else record.classes.ignored
     return LabelledImage(record.image_id, pixels, PixelLabels(record.labels(), ignored))

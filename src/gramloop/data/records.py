@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, overload
+from typing import Any, Literal, get_args, overload
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from gramloop.data.depth_maps import DepthFormat, DepthMap
 from gramloop.errors import GramLoopError
 
 ImageId = int | str
-Task = Literal["semantic", "detection"]
+Task = Literal["semantic", "detection", "depth"]
+TASKS: tuple[Task, ...] = get_args(Task)
 Annotation = Mapping[str, Any]  # one entry of a COCO file's "annotations"
 Image8 = NDArray[np.uint8]  # (H, W, 3) RGB
 LabelMap = NDArray[np.unsignedinteger[Any]]  # (H, W) class indices
@@ -115,6 +117,9 @@ class Record:
     label_path: Path | None = None
     classes: ClassList | None = field(default=None, repr=False)
     annotations: tuple[Annotation, ...] | None = field(default=None, repr=False)
+    depth_format: DepthFormat | None = field(
+        default=None, repr=False
+    )  # of ``label_path``, where it holds depth
 
     def image(self) -> Image8:
         """The pixels, (H, W, 3) RGB uint8, at native size."""
@@ -123,7 +128,9 @@ class Record:
     def labels(self) -> LabelMap:
         """The class index of every pixel, (H, W); ``classes.ignored`` where nothing is scored."""
         if self.label_path is None or self.classes is None:
-            raise GramLoopError(f"image {self.image_id} has no label map: its data set annotates instances")
+            raise GramLoopError(
+                f"image {self.image_id} has no label map: its data set annotates another task"
+            )
         labels = self.classes.to_indices(read_label_values(self.label_path), self.label_path)
         if labels.shape != (self.height, self.width):
             raise GramLoopError(
@@ -131,6 +138,12 @@ class Record:
                 f"but its image is {self.width} x {self.height}"
             )
         return labels
+
+    def depth(self) -> DepthMap:
+        """The distance of every pixel, 0 where it is not known."""
+        if self.label_path is None or self.depth_format is None:
+            raise GramLoopError(f"image {self.image_id} has no depth: its data set annotates another task")
+        return self.depth_format.read(self.label_path)
 
     def shown_annotations(self) -> tuple[Annotation, ...]:
         """The entries of the COCO file for this image."""

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from gramloop.data.depth_maps import DepthMap
 from gramloop.data.masks import annotation_mask
 from gramloop.data.records import Annotation, DataSet, Image8, LabelMap, Record
 from gramloop.data.suites import Condition, SuiteKind
@@ -104,6 +105,13 @@ class ShiftedRecord(Record):
         moved: LabelMap = geometry.warp_labels(labels, shift.affine(self), self.classes.ignored)
         return moved
 
+    def depth(self) -> DepthMap:
+        """The depth, moved with the pixels; not known where nothing was."""
+        depth, shift = super().depth(), self._shift()
+        if not shift.moves:
+            return depth
+        return replace(depth, metres=geometry.warp_depth(depth.metres, shift.affine(self)))
+
     def shown_annotations(self) -> tuple[Annotation, ...]:
         """The entries of the COCO file, moved with the pixels."""
         annotations, shift = super().shown_annotations(), self._shift()
@@ -126,6 +134,7 @@ def shift_record(record: Record, shift: Shift) -> ShiftedRecord:
         record.label_path,
         record.classes,
         record.annotations,
+        record.depth_format,
         shift,
     )
 

@@ -87,7 +87,7 @@ class Display(Watcher):
         self._left[key] -= 1
         self._gain.add(done)
         gains = self._gain.of(key)
-        if self._plan.task == "detection" and self._left[key] == 0:
+        if self._plan.task != "semantic" and self._left[key] == 0:
             gains = _final_gains(collect(self._store, [key]))
         if gains:
             self._gains.pop(key, None)

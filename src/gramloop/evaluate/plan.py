@@ -14,11 +14,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from gramloop.data.records import Task
+from gramloop.data.records import TASKS, Task
 from gramloop.data.suites import Condition
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.methods import Method, check_methods
 from gramloop.io.difference import first_difference
+from gramloop.metrics.depth import ALIGNMENTS, Alignment
 
 LAYOUT = 2
 PICTURES = 4  # images of every condition that keep what a figure needs
@@ -89,6 +90,7 @@ class Plan:
     diagnostics: bool = False
     pictures: int = PICTURES  # first images of every condition that keep label maps and the replay's maps
     seed: int = SEED
+    alignment: Alignment = "auto"  # of predicted depth with the true one, image by image
 
     def __post_init__(self) -> None:
         check_methods(self.methods)
@@ -98,8 +100,14 @@ class Plan:
             raise GramLoopError(f"the number of shards must be at least 1, not {self.shards}")
         if self.pictures < 0:
             raise GramLoopError(f"the number of pictures must be at least 0, not {self.pictures}")
-        if self.task not in ("semantic", "detection"):
-            raise GramLoopError(f"the task must be semantic or detection, not {self.task!r}")
+        if self.task not in TASKS:
+            raise GramLoopError(f"the task must be {', '.join(TASKS[:-1])} or {TASKS[-1]}, not {self.task!r}")
+        if self.alignment not in ALIGNMENTS:
+            raise GramLoopError(f"the alignment is one of {', '.join(ALIGNMENTS)}, not {self.alignment!r}")
+        if self.alignment != "auto" and self.task != "depth":
+            raise GramLoopError(
+                f"an alignment belongs to depth; leave {self.alignment!r} out for {self.task}"
+            )
 
     @property
     def units(self) -> tuple[Unit, ...]:
@@ -145,6 +153,7 @@ class Plan:
             "diagnostics": self.diagnostics,
             "pictures": self.pictures,
             "seed": self.seed,
+            **({"alignment": self.alignment} if self.task == "depth" else {}),
             "data": data,
             "model": model,
             "where": where,

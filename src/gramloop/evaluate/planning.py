@@ -21,6 +21,7 @@ from gramloop.evaluate.sources import (
     versions,
 )
 from gramloop.evaluate.trajectories import with_companions
+from gramloop.metrics.depth import Alignment
 from gramloop.tasks.loading import load_predictor
 from gramloop.tasks.prediction import Prediction
 from gramloop.tasks.predictor import Predictor, check_replay
@@ -46,6 +47,7 @@ class Request:
     threads: int = 1
     diagnostics: bool = False
     pictures: int = PICTURES
+    alignment: Alignment = "auto"  # of depth; see `gramloop.metrics.depth`
     replay: str | None = None  # a settings file for the method gramloop
 
     def __post_init__(self) -> None:
@@ -65,7 +67,13 @@ def plan_and_model(request: Request) -> tuple[Plan, Predictor[Prediction]]:
     methods = read_methods(request.methods, request.replay)
     kind = "tiny" if "folder" in request.files else "files"
     model = ModelSource(
-        kind, request.files, checksums(request.files), 0, dict(request.sizes), request.device, request.threads
+        kind,
+        request.files,
+        checksums(request.files, request.task),
+        0,
+        dict(request.sizes),
+        request.device,
+        request.threads,
     )
     opened = _open(request)
     predictor = load_predictor(request.task, request.files, request.sizes, device="meta")
@@ -101,6 +109,7 @@ def plan_and_model(request: Request) -> tuple[Plan, Predictor[Prediction]]:
         versions=versions(),
         diagnostics=request.diagnostics,
         pictures=request.pictures,
+        alignment=request.alignment,
     )
     return plan, predictor
 

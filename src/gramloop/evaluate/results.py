@@ -12,20 +12,24 @@ import numpy as np
 
 from gramloop.evaluate.methods import BASELINE
 from gramloop.evaluate.plan import Plan, condition_of
-from gramloop.evaluate.rows import Failure, boxes_of, counts_of
+from gramloop.evaluate.rows import DEPTH, Failure, boxes_of, counts_of, depth_scores_of
 from gramloop.evaluate.store import RESULTS, Store, StoredUnit
 from gramloop.io.atomic import atomic_write
 from gramloop.metrics.coco_ap import average_precision
 from gramloop.metrics.miou import mean_iou
 from gramloop.metrics.robustness import mean_performance
 
-METRICS = {"semantic": ("mIoU",), "detection": ("AP", "AP50", "AP75", "APs", "APm", "APl")}
+METRICS = {
+    "semantic": ("mIoU",),
+    "detection": ("AP", "AP50", "AP75", "APs", "APm", "APl"),
+    "depth": DEPTH,
+}
 MEAN = "mean"  # over the shifted conditions: mPC, or COCO-O's mAP
 
 
 @dataclass(frozen=True)
 class ConditionScores:
-    """One condition: metrics in percent by method, the main one first, and the images behind them."""
+    """One condition: metrics by method, the main one first and in percent, and the images behind them."""
 
     condition: str
     images: int
@@ -93,6 +97,8 @@ def score_condition(plan: Plan, key: str, units: Sequence[StoredUnit]) -> Condit
         elif plan.task == "semantic":
             total = counts_of(tables, method.name).sum(axis=0)  # (3, classes)
             values = [float(mean_iou(total))]
+        elif plan.task == "depth":
+            values = depth_scores_of(tables, method.name).mean(axis=0).tolist()
         else:
             found = average_precision(*boxes_of(tables, method.name, list(plan.categories)))
             values = [found.ap, found.ap50, found.ap75, found.small, found.medium, found.large]

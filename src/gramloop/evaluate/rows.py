@@ -1,7 +1,7 @@
 """One unit's statistics as an Arrow table: a row for each image and method, from which every score follows.
 
 Segmentation rows hold pixels per class (intersection, prediction, label), detection rows all boxes, scores
-and labels together with the truth. Rows are complete in themselves: no score needs the images again. Those of a
+and labels together with the truth, depth rows the numbers of their image. Rows are complete in themselves: no score needs the images again. Those of a
 condition's first images also keep what a figure shows, so that no figure needs the model again.
 """
 
@@ -10,22 +10,24 @@ from __future__ import annotations
 import hashlib
 import io
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
+from gramloop.data.depth_maps import DepthMap
 from gramloop.data.labelled import PixelLabels, Truth
 from gramloop.data.records import ImageId, Instances, Task
 from gramloop.errors import GramLoopError
 from gramloop.metrics.boxes import FoundBoxes, TrueBoxes
+from gramloop.metrics.depth import Alignment, aligned_depth, depth_scores
 from gramloop.metrics.miou import count
-from gramloop.tasks.outputs import labels_png
-from gramloop.tasks.prediction import Detection, Prediction, ReplayMaps, Segmentation
+from gramloop.tasks.outputs import DEPTH_STEPS, depth_png, labels_png
+from gramloop.tasks.prediction import Depth, Detection, Prediction, ReplayMaps, Segmentation
 
-Statistics = Mapping[str, NDArray[np.generic]]  # by column
+Statistics = Mapping[str, NDArray[np.generic] | np.float64]  # by column
 LONGEST = 64  # cells along the long side of a kept map
 _COMMON = {"position": pa.int32(), "image_id": pa.string(), "method": pa.string(), "blocks": pa.int32()}
 _DIAGNOSTICS = {
@@ -34,7 +36,7 @@ _DIAGNOSTICS = {
     "post_drift": pa.float32(),  # the mean of the state that was accepted in the end
 }
 _KEPT = {
-    "picture": pa.binary(),  # the predicted label map, a PNG
+    "picture": pa.binary(),  # the predicted label map, or depth in metres as `depth_png` writes it, a PNG
     "map_size": pa.list_(pa.int32()),  # height and width
     "map_scales": pa.list_(pa.float32()),  # the largest value of each map of `KeptMaps`; nan for no map
     "maps": pa.binary(),  # float16 (4, height, width), divided by the scales
@@ -50,9 +52,12 @@ _DETECTION = {
     "truth_areas": pa.list_(pa.float64()),
     "truth_crowd": pa.list_(pa.bool_()),
 }
+DEPTH = ("delta1", "delta2", "delta3", "AbsRel", "RMSE", "log10", "SILog")  # as `DepthScores` lists them
+_DEPTH = {name: pa.float64() for name in DEPTH}
 SCHEMAS: Mapping[Task, Any] = {
     "semantic": pa.schema({**_COMMON, **_SEMANTIC, **_DIAGNOSTICS, **_KEPT}),
     "detection": pa.schema({**_COMMON, **_DETECTION, **_DIAGNOSTICS, **_KEPT}),
+    "depth": pa.schema({**_COMMON, **_DEPTH, **_DIAGNOSTICS, **_KEPT}),
 }
 
 
@@ -107,6 +112,8 @@ class Rows:
         if position < self.pictures:
             if isinstance(found, Segmentation):
                 row["picture"] = labels_png(found.labels)
+            if isinstance(found, Depth):
+                row["picture"] = depth_png(found.values)
             if found.trace is not None:
                 row.update(_kept(found.trace))
         self.rows.append(row)
@@ -164,6 +171,12 @@ def picture_of(row: Mapping[str, Any]) -> NDArray[np.int32] | None:
     return np.asarray(Image.open(io.BytesIO(row["picture"]))).astype(np.int32)
 
 
+def depth_of(row: Mapping[str, Any]) -> NDArray[np.float32] | None:
+    """The predicted depth (H, W) in metres that a row keeps, aligned as it was scored, or None."""
+    stored = picture_of(row)
+    return None if stored is None else stored.astype(np.float32) / np.float32(DEPTH_STEPS)
+
+
 def maps_of(row: Mapping[str, Any]) -> KeptMaps | None:
     """The replay's maps that a row keeps, or None."""
     if row["maps"] is None:
@@ -174,8 +187,16 @@ def maps_of(row: Mapping[str, Any]) -> KeptMaps | None:
     return KeptMaps(maps[0], maps[1], maps[2], None if np.isnan(scales[3]) else maps[3])
 
 
+def comparable(found: Prediction, truth: Truth, alignment: Alignment = "auto") -> Prediction:
+    """The prediction as it is compared with its truth: depth in metres and aligned, all else as it is."""
+    if not isinstance(found, Depth) or not isinstance(truth, DepthMap):
+        return found
+    metres = aligned_depth(found.values, truth, alignment, disparity=found.disparity)
+    return replace(found, values=metres.astype(np.float32), disparity=False)
+
+
 def statistics_of(found: Prediction, truth: Truth, classes: int) -> Statistics:
-    """What is stored of one image's prediction beside its truth: the columns of its task."""
+    """What is stored of one image's prediction, made `comparable`, beside its truth: the columns of its task."""
     if isinstance(found, Segmentation) and isinstance(truth, PixelLabels):
         counts = count(found.labels, truth.indices, classes, truth.ignored)
         return {"intersection": counts.intersection, "prediction": counts.prediction, "label": counts.label}
@@ -188,6 +209,11 @@ def statistics_of(found: Prediction, truth: Truth, classes: int) -> Statistics:
             "truth_labels": truth.categories.astype(np.int32),
             "truth_areas": truth.areas,
             "truth_crowd": truth.iscrowd,
+        }
+    if isinstance(found, Depth) and isinstance(truth, DepthMap):
+        return {
+            name: np.float64(value)
+            for name, value in zip(DEPTH, depth_scores(found.values, truth), strict=True)
         }
     raise GramLoopError(f"a {type(found).__name__} cannot be compared with {type(truth).__name__}")
 
@@ -219,6 +245,12 @@ def boxes_of(tables: Sequence[Any], method: str, categories: Sequence[int]) -> t
         _flat(table["labels"]).astype(np.int64),
     )
     return truth, found
+
+
+def depth_scores_of(tables: Sequence[Any], method: str) -> NDArray[np.float64]:  # → (images, len(DEPTH))
+    """The numbers of every image under a method, in order of position."""
+    table = _rows_of(tables, method)
+    return np.stack([table[name].to_numpy() for name in DEPTH], axis=1)
 
 
 def content_digest(table: Any) -> str:

@@ -25,9 +25,10 @@ from gramloop.errors import GramLoopError
 from gramloop.evaluate.memory import peak_memory, reset_peak
 from gramloop.evaluate.methods import Method
 from gramloop.evaluate.plan import Plan, Unit
-from gramloop.evaluate.rows import Failure, Rows, statistics_of
+from gramloop.evaluate.rows import Failure, Rows, comparable, statistics_of
 from gramloop.evaluate.sources import check_categories, open_condition, open_planned
 from gramloop.evaluate.store import Facts
+from gramloop.metrics.depth import NoScoreError
 from gramloop.tasks.loading import load_predictor
 from gramloop.tasks.prediction import P
 from gramloop.tasks.predictor import Predictor
@@ -85,8 +86,8 @@ class Session:
                 record = records[position - unit.start]
                 if isinstance(shown, str):
                     failures.append(Failure(position, str(record.image_id), shown))
-                else:
-                    self._predict(rows, position, record, shown, spent)
+                elif reason := self._predict(rows, position, record, shown, spent):
+                    failures.append(Failure(position, str(record.image_id), reason))
                 on_image()
         facts = Facts(
             time.perf_counter() - began,
@@ -100,7 +101,8 @@ class Session:
 
     def _predict(
         self, rows: Rows, position: int, record: Record, shown: LabelledImage, spent: dict[str, float]
-    ) -> None:
+    ) -> str:
+        """Add the rows of one image; or none, and a sentence about what cannot be scored."""
         trace = wanted_trace(self.plan, position)
         try:
             found = predict_all(self.predictor, shown.pixels, self.plan.methods, trace, spent)
@@ -108,10 +110,16 @@ class Session:
             raise GramLoopError(
                 f"{record.path} does not fit into memory; try a smaller short side"
             ) from error
+        compared, classes = {}, len(self.plan.categories)
+        for name, prediction in found.items():
+            try:
+                prediction = comparable(prediction, shown.truth, self.plan.alignment)
+                compared[name] = prediction, statistics_of(prediction, shown.truth, classes)
+            except NoScoreError as error:
+                return f"{name}: {error}"
         for method in self.plan.methods:
-            prediction = found[method.name]
-            statistics = statistics_of(prediction, shown.truth, len(self.plan.categories))
-            rows.add(position, record.image_id, method.name, prediction, statistics)
+            rows.add(position, record.image_id, method.name, *compared[method.name])
+        return ""
 
 
 def wanted_trace(plan: Plan, position: int) -> bool | None:

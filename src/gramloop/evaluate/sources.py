@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from gramloop.tasks.predictor import Predictor
 
 SUGGESTION = "replay.json"  # may lie beside weights, and decides no prediction
+DEPTH_HEAD = "depth.safetensors"  # decides predictions of depth alone
 CLEAN = "clean"  # the fingerprint of the set that conditions are made from
 
 
@@ -87,9 +88,10 @@ def _refuse_change(plan: Plan, key: str, data: DataSet) -> None:
         )
 
 
-def checksums(files: Mapping[str, str]) -> dict[str, str]:
-    """The sha256 of every weight file; a folder is hashed file by file."""
+def checksums(files: Mapping[str, str], task: Task | None = None) -> dict[str, str]:
+    """The sha256 of every weight file that takes part in a task; a folder is hashed file by file."""
     found = {}
+    passed_over = (SUGGESTION,) if task == "depth" else (SUGGESTION, DEPTH_HEAD)
     for name, place in files.items():
         path = Path(place)
         if not path.exists():
@@ -97,7 +99,7 @@ def checksums(files: Mapping[str, str]) -> dict[str, str]:
         inside = sorted(
             each
             for each in path.rglob("*")
-            if each.suffix in (".json", ".safetensors", ".pth") and each.name != SUGGESTION
+            if each.suffix in (".json", ".safetensors", ".pth") and each.name not in passed_over
         )
         parts = inside if path.is_dir() else [path]
         for part in parts:

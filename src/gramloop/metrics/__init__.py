@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     )
     from gramloop.metrics.boxes import FoundBoxes, TrueBoxes
     from gramloop.metrics.coco_ap import ApResult, average_precision
+    from gramloop.metrics.depth import DepthScores, aligned_depth, depth_scores
     from gramloop.metrics.miou import Counts, class_iou, count, mean_iou, merge
     from gramloop.metrics.robustness import (
         Comparison,
@@ -28,8 +29,8 @@ else:
     __getattr__, __dir__ = lazy_names(__name__)
 
 __all__ = [
-    "ApResult", "Comparison", "Counts", "FoundBoxes", "Interval", "Scores", "TrueBoxes",
-    "average_precision", "class_iou", "cluster_bootstrap", "coco_o_map", "compare", "count", "coverage",
-    "effective_robustness", "image_bootstrap", "mean_iou", "mean_performance", "merge", "verdict",
+    "ApResult", "Comparison", "Counts", "DepthScores", "FoundBoxes", "Interval", "Scores", "TrueBoxes",
+    "aligned_depth", "average_precision", "class_iou", "cluster_bootstrap", "coco_o_map", "compare", "count", "coverage",
+    "depth_scores",    "effective_robustness", "image_bootstrap", "mean_iou", "mean_performance", "merge", "verdict",
     "widened",
 ]  # fmt: skip

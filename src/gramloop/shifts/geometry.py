@@ -63,6 +63,15 @@ def warp_labels(labels: npt.NDArray[Any], affine: Matrix, fill: int) -> npt.NDAr
     return np.asarray(warped).astype(labels.dtype, copy=False)
 
 
+def warp_depth(metres: npt.NDArray[np.float32], affine: Matrix) -> npt.NDArray[np.float32]:
+    """A depth map (H, W) moved, nearest neighbour, 0 where nothing was; a mean of two depths would be in neither."""
+    size = metres.shape[1], metres.shape[0]
+    warped: npt.NDArray[np.float32] = cv2.warpAffine(
+        metres, affine, size, flags=cv2.INTER_NEAREST, borderValue=0
+    )
+    return warped
+
+
 def warp_masks(masks: npt.NDArray[Any], affine: Matrix) -> npt.NDArray[np.uint8]:
     """Instance masks (N, H, W), true where the instance is, moved bilinearly and rounded back to 0 and 1."""
     masks = np.ascontiguousarray(masks != 0).view(np.uint8)

@@ -18,6 +18,7 @@ from gramloop.tasks.prediction import Detection, Prediction, Segmentation
 SUFFIXES = frozenset(
     [".bmp", ".gif", ".jp2", ".jpeg", ".jpg", ".pbm", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"]
 )
+DEPTH_STEPS = 256  # to the metre in a depth picture
 VERSIONS = ("ordinary", "replayed", "picture")
 
 
@@ -95,6 +96,14 @@ def labels_png(labels: np.ndarray) -> bytes:
     depth = np.uint8 if labels.max(initial=0) < 256 else np.uint16
     buffer = io.BytesIO()
     Image.fromarray(labels.astype(depth)).save(buffer, format="png")
+    return buffer.getvalue()
+
+
+def depth_png(metres: np.ndarray) -> bytes:
+    """Depth (H, W) in metres as a grey PNG of 16 bits, 256 steps to the metre, as KITTI writes it; 0 is unknown."""
+    steps = np.clip(np.round(np.nan_to_num(metres) * DEPTH_STEPS), 0, 65535)
+    buffer = io.BytesIO()
+    Image.fromarray(steps.astype(np.uint16)).save(buffer, format="png")
     return buffer.getvalue()
 
 

@@ -8,6 +8,8 @@ from typing import Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from gramloop.errors import GramLoopError
+
 
 @dataclass(frozen=True)
 class ReplayMaps:
@@ -76,3 +78,17 @@ class Detection(Prediction):
     scores: NDArray[np.float32]  # (n,)
     labels: NDArray[np.int64]  # (n,) category ids
     trace: WindowMaps | None = field(default=None, kw_only=True)
+
+
+@dataclass(frozen=True)
+class Depth(Prediction):
+    """The distance of every pixel in metres, or its inverse."""
+
+    values: NDArray[np.float32]  # (H, W)
+    disparity: bool = False  # the values are inverse distances, in a unit of the model's own
+
+    def __post_init__(self) -> None:
+        if self.values.ndim != 2 or not np.issubdtype(self.values.dtype, np.floating):
+            raise GramLoopError(
+                f"depth is one floating-point number per pixel, (H, W), not {self.values.dtype} {self.values.shape}"
+            )
