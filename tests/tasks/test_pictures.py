@@ -8,7 +8,7 @@ from PIL import Image
 from gramloop.errors import GramLoopError
 from gramloop.tasks.class_names import ADE20K, COCO
 from gramloop.tasks.pictures import _shared, draw_detections, draw_prediction, draw_segmentation
-from gramloop.tasks.prediction import Detection, Prediction, ReplayMaps, Segmentation
+from gramloop.tasks.prediction import Depth, Detection, Prediction, ReplayMaps, Segmentation
 
 BLUE, ORANGE = (0x00, 0x72, 0xB2), (0xE6, 0x9F, 0x00)
 PHOTO = np.full((60, 90, 3), 200, np.uint8)
@@ -81,6 +81,13 @@ def test_every_task_has_its_picture():
     one, labels = boxes((10, 10, 80, 50, 0.9, 1)), Segmentation(np.ones((60, 90), int))
     assert draw_prediction(PHOTO, one, one, COCO, 0.95) == draw_detections(PHOTO, one, one, COCO, 0.95)
     assert draw_prediction(PHOTO, labels, None, ADE20K) == draw_segmentation(PHOTO, labels, classes=ADE20K)
+    near = Depth(np.linspace(1, 9, 60 * 90, dtype=np.float32).reshape(60, 90), trace=MAPS)
+    assert (
+        opened(draw_prediction(PHOTO, near, near, {})).shape[1]
+        > opened(draw_prediction(PHOTO, near, None, {})).shape[1]
+    )
+    flat = Depth(np.full((60, 90), 3, np.float32), disparity=True)
+    assert opened(draw_prediction(PHOTO, flat, None, {})).size
     with pytest.raises(GramLoopError, match="no picture of a Prediction"):
         draw_prediction(PHOTO, Prediction(), None, {})
 

@@ -13,7 +13,7 @@ import numpy as np
 from PIL import Image
 
 from gramloop.errors import GramLoopError
-from gramloop.tasks.prediction import Detection, Prediction, Segmentation
+from gramloop.tasks.prediction import Depth, Detection, Prediction, Segmentation
 
 SUFFIXES = frozenset(
     [".bmp", ".gif", ".jp2", ".jpeg", ".jpg", ".pbm", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"]
@@ -83,11 +83,13 @@ def _refuse_clashes(files: Iterable[ImageFile]) -> None:
 
 
 def result_file(found: Prediction, image: Path) -> tuple[str, bytes]:
-    """The ending and the content of a prediction's file: a label map, or COCO results."""
+    """The ending and the content of a prediction's file: a label map, COCO results, or an array of depth."""
     if isinstance(found, Segmentation):
         return ".png", labels_png(found.labels)
     if isinstance(found, Detection):
         return ".json", coco_results(image, found)
+    if isinstance(found, Depth):
+        return ".npy", depth_npy(found.values)
     raise GramLoopError(f"there is no file for a {type(found).__name__}")
 
 
@@ -96,6 +98,13 @@ def labels_png(labels: np.ndarray) -> bytes:
     depth = np.uint8 if labels.max(initial=0) < 256 else np.uint16
     buffer = io.BytesIO()
     Image.fromarray(labels.astype(depth)).save(buffer, format="png")
+    return buffer.getvalue()
+
+
+def depth_npy(values: np.ndarray) -> bytes:
+    """Depth or disparity (H, W) as the model gives it, float32, a file of numpy."""
+    buffer = io.BytesIO()
+    np.save(buffer, values.astype(np.float32))
     return buffer.getvalue()
 
 

@@ -21,7 +21,7 @@ from PIL import Image
 from gramloop.errors import GramLoopError
 from gramloop.tasks.class_names import Classes
 from gramloop.tasks.images import RGB
-from gramloop.tasks.prediction import Detection, Prediction, Segmentation
+from gramloop.tasks.prediction import Depth, Detection, Prediction, Segmentation
 
 _CLASS_COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#882255")
 _OTHER_COLOUR = "#999999"
@@ -42,6 +42,8 @@ def draw_prediction(
         return draw_segmentation(image, ordinary, replayed, classes)
     if isinstance(ordinary, Detection) and isinstance(replayed, Detection | None):
         return draw_detections(image, ordinary, replayed, classes, threshold)
+    if isinstance(ordinary, Depth) and isinstance(replayed, Depth | None):
+        return draw_depth(image, ordinary, replayed)
     raise GramLoopError(f"there is no picture of a {type(ordinary).__name__}")
 
 
@@ -93,6 +95,28 @@ def draw_detections(
     return _finish(figure, handles if len(kept) == 2 else [])
 
 
+def draw_depth(image: RGB, ordinary: Depth, replayed: Depth | None = None) -> bytes:
+    """The picture of depth as PNG, both versions on one scale."""
+    small = _shrink(image)
+    versions = [each.values for each in (ordinary, replayed) if each is not None]
+    figure, panes = _panes(small, len(versions), replayed)
+    low, high = np.percentile(np.stack(versions), [1, 99])  # a few stray pixels must not set the scale
+    colours = "viridis" if ordinary.disparity else "viridis_r"  # what is near is bright
+    unit = "disparity" if ordinary.disparity else "depth in m"
+    for pane, values, title in zip(panes[1:], versions, ("ordinary", "replayed"), strict=False):
+        _show_map(
+            figure,
+            pane,
+            values,
+            small,
+            f"{title}  ({unit})",
+            colours,
+            max(float(high), float(low) + 1e-6),
+            float(low),
+        )
+    return _finish(figure, [])
+
+
 def _take(found: Detection, which: NDArray[np.generic]) -> Detection:
     """Some of the boxes, by index or mask."""
     return Detection(found.boxes[which], found.scores[which], found.labels[which])
@@ -122,10 +146,17 @@ def _show(pane: Any, picture: np.ndarray, title: str) -> None:
 
 
 def _show_map(
-    figure: Figure, pane: Any, values: np.ndarray, image: Image.Image, title: str, colours: str, high: float
+    figure: Figure,
+    pane: Any,
+    values: np.ndarray,
+    image: Image.Image,
+    title: str,
+    colours: str,
+    high: float,
+    low: float = 0.0,
 ) -> None:
     extent = (0, image.width, image.height, 0)
-    shown = pane.imshow(values, cmap=colours, vmin=0, vmax=high, extent=extent, interpolation="nearest")
+    shown = pane.imshow(values, cmap=colours, vmin=low, vmax=high, extent=extent, interpolation="nearest")
     pane.set_title(title, fontsize=10)
     pane.set_axis_off()
     beside = pane.inset_axes((1.02, 0.0, 0.045, 1.0))  # as tall as the image
