@@ -6,13 +6,14 @@ loop.detach()                   # and the model is what it was
 
 from typing import TYPE_CHECKING
 
-from gramloop.errors import GramLoopError, GramLoopWarning
+from gramloop.errors import GramLoopError, GramLoopWarning, UntunedWindowWarning
 from gramloop.lazy import lazy_names
 
 if TYPE_CHECKING:
     from gramloop.core.config import Adaptive, ReplayConfig
     from gramloop.core.cost import Cost, cost, counting
     from gramloop.core.loop import Loop, attach, attached
+    from gramloop.core.settings import parse_replay, read_replay, write_replay
     from gramloop.core.trace import Trace
 else:
     __getattr__, __dir__ = lazy_names(__name__)
@@ -21,5 +22,5 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Adaptive", "Cost", "GramLoopError", "GramLoopWarning", "Loop", "ReplayConfig", "Trace",
-    "attach", "attached", "cost", "counting",
+    "UntunedWindowWarning", "attach", "attached", "cost", "counting", "parse_replay", "read_replay", "write_replay",
 ]  # fmt: skip
