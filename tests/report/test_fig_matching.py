@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gramloop.report.figures.matching import Annotated, f1, match, overlaps, roles, shown
+from gramloop.report.figures.matching import Annotated, f1, match, overlaps, roles, shown_boxes
 from gramloop.tasks.prediction import Detection
 
 CAT, DOG = 1, 2
@@ -85,7 +85,7 @@ def test_shown_keeps_the_threshold_the_categories_and_centres_in_the_crop():
         ((3, 3, 9, 9), 0.9, CAT),  # reaches into the crop, but its centre lies outside
         ((4, 4, 6, 6), 0.7, CAT),  # centre on the rim
     )
-    kept = shown(predictions, crop=(0, 0, 5, 5), categories=frozenset([CAT]))
+    kept = shown_boxes(predictions, crop=(0, 0, 5, 5), categories=frozenset([CAT]))
     assert kept.scores.tolist() == [0.7, 0.4]
 
 

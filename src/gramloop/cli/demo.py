@@ -34,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
     from gramloop.demo.experiment import QUICK, Size, prepare
     from gramloop.demo.pictures import draw
     from gramloop.demo.reporting import REPLICATES, make_report
-    from gramloop.demo.table import summary
+    from gramloop.demo.table import summary_table
     from gramloop.io.atomic import atomic_write, make_folder
     from gramloop.io.progress import progress_bar
     from gramloop.report.formats import markdown, terminal
@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
     _evaluate(experiment, args.workers)
     with progress_bar("report", None) as advance:
         page, gains = make_report(experiment, args.out / "report", advance)
-    table = summary(gains, experiment.segmentation.replay, REPLICATES)
+    table = summary_table(gains, experiment.segmentation.replay, REPLICATES)
     atomic_write(args.out / "demo.png", draw(exemplars(experiment)).png())
     atomic_write(args.out / "demo.md", markdown(table, level=1).encode())
     console.print(terminal(table))

@@ -13,13 +13,13 @@ from gramloop.data.scenes.drawing import CLASSES, THINGS
 from gramloop.demo.exemplars import Exemplar
 from gramloop.report.figures.diagnostic import Diagnosed, drift_scale
 from gramloop.report.figures.heat import signed
-from gramloop.report.figures.matching import shown
+from gramloop.report.figures.matching import shown_boxes
 from gramloop.report.figures.panels import (
     colour_bar,
     draw_box,
     draw_legend,
-    draw_map,
     draw_outline,
+    draw_values,
     painted,
     photograph,
 )
@@ -62,8 +62,8 @@ def draw(rows: Sequence[Exemplar]) -> Drawn:
             panels = [sheet.panel(x, top, _WIDTH, _WIDTH) for x in left]
             panels[0].set_ylabel(found.label, fontsize=6.5, labelpad=2)
             _draw_scene(panels[:4], seen)
-            drift = draw_map(panels[4], found.drift, DRIFT_MAP, high)
-            gate = draw_map(panels[5], found.gate, GATE_MAP, 1.0)
+            drift = draw_values(panels[4], found.drift, DRIFT_MAP, high)
+            gate = draw_values(panels[5], found.gate, GATE_MAP, 1.0)
         below = sheet.height - _FOOT + 0.04
         exceeds = any(bool(found.drift.max() > high) for found in maps)
         colour_bar(sheet, drift, (left[4] + 0.06, below, _WIDTH - 0.12), "Gram drift", beyond=exceeds)
@@ -95,7 +95,7 @@ def _draw_scene(panels: Sequence[Any], seen: Exemplar) -> None:
     for box, category in zip(corners, true.categories, strict=True):
         draw_box(panels[1], box, INK, THINGS[category], scale=_SMALL)
     for panel, found in zip(panels[2:], (boxes.ordinary, boxes.replayed), strict=True):
-        sure = shown(found)
+        sure = shown_boxes(found)
         for box, score, label in zip(sure.boxes, sure.scores, sure.labels, strict=True):
             draw_box(panel, box, INK, f"{THINGS[label - 1]} {score:.2f}", scale=_SMALL)
 

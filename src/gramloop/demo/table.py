@@ -14,7 +14,7 @@ from gramloop.report.statistics import Gain, stored_delta, verdict_of
 from gramloop.report.tables.table import Cell, Column, Table
 
 
-def summary(gains: Sequence[Gain], replay: ReplayConfig, replicates: int) -> Table:
+def summary_table(gains: Sequence[Gain], replay: ReplayConfig, replicates: int) -> Table:
     """Scores clean, under each shift and over all of them; intervals are over images.
 
     ``gains`` are the report's: means and verdicts here are the same as there.

@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
-from gramloop.report.figures.matching import Annotated, Region, Role, Roles, centred, roles, shown
+from gramloop.report.figures.matching import Annotated, Region, Role, Roles, centred, roles, shown_boxes
 from gramloop.report.figures.panels import draw_box, photograph, shrunk
 from gramloop.report.figures.style import BLUE, GREEN, ORANGE, PLUM, RED
 from gramloop.tasks.prediction import Detection
@@ -48,7 +48,8 @@ class DetectionRow:
     def predictions(self) -> tuple[Detection, Detection]:
         """The predictions that the panels show, by falling score."""
         first, second = (
-            shown(each, crop=self.crop, categories=self.categories) for each in (self.baseline, self.method)
+            shown_boxes(each, crop=self.crop, categories=self.categories)
+            for each in (self.baseline, self.method)
         )
         return first, second
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gramloop.errors import GramLoopError
-from gramloop.report.figures.panels import bare, colour_bar, draw_map, photograph, shrunk
+from gramloop.report.figures.panels import bare, colour_bar, draw_values, photograph, shrunk
 from gramloop.report.figures.style import (
     COLUMN,
     DRIFT_MAP,
@@ -124,10 +124,10 @@ def _exceeds(rows: Sequence[Diagnosed], high: float) -> bool:
 def _fill(panels: Sequence[Any], row: Diagnosed, high: float) -> tuple[Any, Any]:
     """Draw one row's four panels; the shown drift and gate are what colour bars belong to."""
     photograph(panels[0], shrunk(row.image), high=(row.image.shape[0], row.image.shape[1]))
-    drift = draw_map(panels[1], row.drift, DRIFT_MAP, high)
-    gate = draw_map(panels[2], row.gate, GATE_MAP, 1.0)
+    drift = draw_values(panels[1], row.drift, DRIFT_MAP, high)
+    gate = draw_values(panels[2], row.gate, GATE_MAP, 1.0)
     if row.post is not None:
-        draw_map(panels[3], row.post, DRIFT_MAP, high)
+        draw_values(panels[3], row.post, DRIFT_MAP, high)
     else:
         bare(panels[3]).text(
             0.5, 0.5, "not measured", ha="center", va="center", transform=panels[3].transAxes

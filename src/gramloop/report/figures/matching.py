@@ -30,7 +30,7 @@ class Annotated:
         return len(self.labels)
 
 
-def shown(
+def shown_boxes(
     found: Detection,
     score: float = SCORE,
     crop: Region | None = None,
@@ -117,7 +117,7 @@ def roles(baseline: Detection, method: Detection, truth: Annotated) -> Roles:
 
 def f1(found: Detection, truth: Annotated, score: float = SCORE) -> float:
     """Twice the matches over predictions shown plus annotations: 1 for a perfect image, also for an empty one."""
-    kept = shown(found, score)
+    kept = shown_boxes(found, score)
     both = len(kept.scores) + len(truth)
     return 1.0 if not both else float(2 * (match(kept, truth) >= 0).sum() / both)
 

@@ -117,7 +117,7 @@ def draw_box(
     )
 
 
-def draw_map(panel: Any, values: NDArray[Any], colours: str, high: float) -> Any:
+def draw_values(panel: Any, values: NDArray[Any], colours: str, high: float) -> Any:
     """Values (h, w) in a bare panel, on a scale from 0; what is shown is what a colour bar belongs to."""
     return bare(panel).imshow(
         np.asarray(values, dtype=np.float64),

@@ -33,13 +33,9 @@ def placements(run: Run, group: Sequence[Run]) -> list[tuple[str, ReplayConfig, 
 
 
 def _same_images(first: Run, second: Run) -> bool:
-    one, two = first.plan, second.plan
-    return (one.suite, one.task, one.data.fingerprints, dict(one.conditions)) == (
-        two.suite,
-        two.task,
-        two.data.fingerprints,
-        dict(two.conditions),
-    )
+    plans = (first.plan, second.plan)
+    one, two = ((plan.suite, plan.task, plan.data.fingerprints, dict(plan.conditions)) for plan in plans)
+    return one == two
 
 
 def placement_table(run: Run, group: Sequence[Run]) -> Table | None:
@@ -85,16 +81,14 @@ def partition_table(run: Run) -> Table | None:
     """Scores on four fixed subsets of the images and on their complements; None where it cannot be had."""
     if not run.replays or not run.complete or not all(result.parts for result in run.results):
         return None
-    chosen = run.averaged
-    means = {
-        method: np.mean([result.parts[method] for result in chosen], axis=0)  # (2, PARTS)
-        for method in run.methods
+    means = {  # (2, PARTS)
+        method: np.mean([result.parts[method] for result in run.averaged], axis=0) for method in run.methods
     }
     columns = (Column("part", "Images", "text"), *method_columns(run.methods))
     rows: list[tuple[Cell, ...]] = []
     for kind in range(2):
         for part in range(PARTS):
-            scores = {method: _number(found[kind, part]) for method, found in means.items()}
+            scores = {method: float(found[kind, part]) for method, found in means.items()}
             name = f"S{part + 1}" if kind == 0 else f"all but S{part + 1}"
             rows.append((name, *method_cells(run.methods, scores)))
     return Table(
@@ -112,10 +106,6 @@ _DIVISION = (
     "Images are ordered by the SHA-256 of their id and cut into four runs of equal length, so the subsets do not "
     "depend on content, order or method."
 )
-
-
-def _number(value: float) -> float | None:
-    return float(value) if np.isfinite(value) else None
 
 
 def _improved(means: dict[str, np.ndarray[tuple[int, ...], np.dtype[np.float64]]], method: str) -> str:

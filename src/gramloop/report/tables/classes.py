@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from gramloop.evaluate.methods import BASELINE
 from gramloop.report.run import Run
-from gramloop.report.tables.main import DIGITS, gain_key
+from gramloop.report.tables.main import method_cells, method_columns
 from gramloop.report.tables.table import Cell, Column, Table
 
 TOP = 10
@@ -64,50 +64,27 @@ def class_tables(run: Run, method: str, top: int = TOP) -> tuple[Table, ...]:
     ranked = found.ranked()
     gaining = [place for place in ranked[:top] if found.gains[place] > 0]
     losing = [place for place in reversed(ranked[-top:]) if found.gains[place] < 0]
-    notes = _notes(run, method, found)
-    tables = []
-    for key, title, places in (("gains", "largest gains", gaining), ("losses", "largest losses", losing)):
-        if places:
-            tables.append(_table(run, method, found, key, title, places, notes))
-    return tuple(tables)
+    each = (("gains", gaining), ("losses", losing))
+    return tuple(_table(run, method, found, kind, places) for kind, places in each if places)
 
 
-def _table(
-    run: Run,
-    method: str,
-    found: ClassGains,
-    key: str,
-    title: str,
-    places: list[int],
-    notes: tuple[str, ...],
-) -> Table:
-    columns = (
-        Column("rank", "Rank", digits=0),
-        Column("class", "Class", "text"),
-        Column(BASELINE, BASELINE, digits=DIGITS),
-        Column(method, method, digits=DIGITS),
-        Column(gain_key(method), "Δ", digits=DIGITS, signed=True),
-    )
-    rows: tuple[tuple[Cell, ...], ...] = tuple(
-        (
-            rank,
-            found.names[place],
-            float(found.baseline[place]),
-            float(found.method[place]),
-            float(found.gains[place]),
-        )
-        for rank, place in enumerate(places, start=1)
-    )
+def _table(run: Run, method: str, found: ClassGains, kind: str, places: list[int]) -> Table:
+    pair = (BASELINE, method)
+    columns = (Column("rank", "Rank", digits=0), Column("class", "Class", "text"), *method_columns(pair))
+    rows: list[tuple[Cell, ...]] = []
+    for rank, place in enumerate(places, start=1):
+        scores = {BASELINE: float(found.baseline[place]), method: float(found.method[place])}
+        rows.append((rank, found.names[place], *method_cells(pair, scores)))
     metric = "IoU" if run.plan.task == "semantic" else "AP"
     over = f"averaged over {len(run.shifted)} shifted conditions" if run.shifted else "on clean images"
     return Table(
-        f"{run.key}-{method}-class-{key}",
-        f"Classes with the {title}, {run.name}, {method}",
+        f"{run.key}-{method}-class-{kind}",
+        f"Classes with the largest {kind}, {run.name}, {method}",
         f"{metric} of a class in percent, {over}.",
         columns,
-        rows,
-        (BASELINE, method),
-        notes,
+        tuple(rows),
+        pair,
+        _notes(run, method, found),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from gramloop.evaluate.methods import BASELINE
 from gramloop.metrics.robustness import effective_robustness
@@ -15,33 +15,26 @@ DIGITS = 3  # of scores and gains, as the paper prints them
 
 def method_columns(methods: Sequence[str]) -> tuple[Column, ...]:
     """A column for each method, then one for the gain of each over the baseline."""
-    scores = [Column(name, name, digits=DIGITS) for name in methods]
-    gains = [
-        Column(gain_key(name), gain_title(name, methods), digits=DIGITS, signed=True) for name in methods
-    ]
-    with_baseline = gains if BASELINE in methods else []
-    return (*scores, *(column for column in with_baseline if column.key != gain_key(BASELINE)))
+    scores = (Column(name, name, digits=DIGITS) for name in methods)
+    replays = _compared(methods)
+    titles = ["Δ"] if len(replays) == 1 else [f"Δ {name}" for name in replays]
+    gains = zip(replays, titles, strict=True)
+    return (*scores, *(Column(f"{name} gain", title, digits=DIGITS, signed=True) for name, title in gains))
 
 
-def method_cells(methods: Sequence[str], scores: dict[str, float | None]) -> tuple[Cell, ...]:
+def method_cells(methods: Sequence[str], scores: Mapping[str, float | None]) -> tuple[Cell, ...]:
     """The cells of `method_columns`; gains are differences of unrounded scores."""
-    ordinary = scores.get(BASELINE)
-    gains: list[Cell] = []
-    for name in methods:
-        score = scores.get(name)
-        if BASELINE in methods and name != BASELINE:
-            gains.append(None if score is None or ordinary is None else score - ordinary)
-    return (*(scores.get(name) for name in methods), *gains)
+    ordinary, each = scores.get(BASELINE), {name: scores.get(name) for name in methods}
+    gains = (_difference(each[name], ordinary) for name in _compared(methods))
+    return (*each.values(), *gains)
 
 
-def gain_key(method: str) -> str:
-    """The key of a method's column of gains."""
-    return f"{method} gain"
+def _compared(methods: Sequence[str]) -> list[str]:
+    return [name for name in methods if name != BASELINE] if BASELINE in methods else []
 
 
-def gain_title(method: str, methods: Sequence[str]) -> str:
-    """Its title; it need not say whose gain it is where there is one method."""
-    return "Δ" if len([name for name in methods if name != BASELINE]) == 1 else f"Δ {method}"
+def _difference(score: float | None, ordinary: float | None) -> float | None:
+    return None if score is None or ordinary is None else score - ordinary
 
 
 def methods_of(runs: Sequence[Run]) -> tuple[str, ...]:

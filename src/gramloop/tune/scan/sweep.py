@@ -24,7 +24,7 @@ from gramloop.core.gate import masked_median
 from gramloop.core.hosts import Host
 from gramloop.errors import GramLoopError
 
-Statistics = dict[str, NDArray[np.float64]]  # name -> one number per window, (W,)
+ByWindow = dict[str, NDArray[np.float64]]  # name -> one number per window, (W,)
 
 # A trajectory holds its states four times over, and a block's activations are about 12 times its state.
 _NUMBERS_PER_STATE = 16
@@ -35,7 +35,7 @@ _BYTES_AT_ONCE = 1 << 30
 class WindowStatistics:
     """One image: statistics per window, and the blocks that were executed for them."""
 
-    statistics: Statistics
+    statistics: ByWindow
     blocks: int
 
 
@@ -151,7 +151,7 @@ class _Sweep:
         self._depth, self._layout = host.depth, host.layout
         self._call, self._ordinary, self._anchor, self._windows = call, ordinary, anchor, windows
 
-    def statistics(self, replays: int) -> Statistics:
+    def statistics(self, replays: int) -> ByWindow:
         """Ungated replays of every window: how far they step, in which direction, and what it does in the end."""
         found: dict[str, Tensor] = {}
         state = torch.cat([self._ordinary[end] for _, end in self._windows])  # (W, T, C)
