@@ -17,6 +17,8 @@ from gramloop.core.layout import Layout
 from gramloop.core.trace import Grid, Trace
 from gramloop.errors import GramLoopError
 
+NO_THREAD = -1
+
 
 @dataclass
 class Forward:
@@ -91,9 +93,6 @@ class PerThread(threading.local):
         """Whether some thread's forwards would be replayed by both."""
         mine, its = self.thread, other.thread
         return NO_THREAD not in (mine, its) and (None in (mine, its) or mine == its)
-
-
-NO_THREAD = -1
 
 
 def _masks_for(given: Tensor | Sequence[Tensor] | None, states: States, host: Host) -> Masks:

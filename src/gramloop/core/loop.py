@@ -195,7 +195,7 @@ class Loop:
             self._here.forwards.next.grids.append(grid_shown(embedding, args[0], output))
 
 
-_registering = threading.Lock()  # torch can give two threads that register hooks at once the same handle
+_registering = threading.RLock()  # torch can give two threads that register hooks at once the same handle
 
 
 def _loops_on(host: Host) -> Iterator[Loop]:
