@@ -17,6 +17,7 @@ from transformers import DINOv3ViTConfig, DINOv3ViTModel
 
 import gramloop
 from gramloop.tasks import to_tensor
+from small_runs import write_model, write_scene_set
 from small_stores import make_plan, write_store
 
 ROOT = Path(__file__).parents[1]
@@ -66,12 +67,19 @@ def a_model_and_a_photograph(folder: Path) -> Names:
     return {"model": names["model"], "pixels": names["image"], "image": names["photographs"][0]}
 
 
+def a_model_and_a_set(folder: Path) -> Names:
+    """What a reader of docs/evaluate.md has at hand."""
+    if not (folder / "model").exists():
+        write_model(folder / "model")
+        write_scene_set(folder / "data" / "mine", 2)
+    return {}
+
+
 def an_evaluation(folder: Path) -> Names:
-    """What a reader of docs/evaluate.md and docs/report.md has at hand."""
-    if not (folder / "out").exists():
-        write_store(folder / "out" / "c", make_plan())
-        write_store(folder / "out" / "clean", make_plan(suite="scenes", conditions=["clean"]))
-    return {"folder": folder / "out" / "c"}
+    """What a reader of docs/report.md has at hand."""
+    write_store(folder / "out" / "c", make_plan())
+    write_store(folder / "out" / "clean", make_plan(suite="scenes", conditions=["clean"]))
+    return {}
 
 
 @pytest.mark.parametrize(
@@ -80,7 +88,7 @@ def an_evaluation(folder: Path) -> Names:
         ("replay.md", a_model, lambda names: names["loop"].trace.gate[0].shape == (1, 4, 4)),
         ("diagnose.md", a_model_and_a_photograph, lambda names: Path("my_image.pdf").stat().st_size > 1000),
         ("scan.md", a_model, lambda names: len(names["found"].windows) > 12),
-        ("evaluate.md", an_evaluation, lambda names: names["counts"].shape == (12, 3, 3)),
+        ("evaluate.md", a_model_and_a_set, lambda names: names["counts"].shape[:2] == (2, 3)),
         ("report.md", an_evaluation, lambda names: Path("report/index.html").exists()),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
