@@ -121,3 +121,35 @@ def test_other_peoples_folders_are_left_alone(
     assert os.listdir(tmp_path / "letters") == ["to-ada.txt"]
     assert main(["report", str(results), "--out", str(results / "seg")]) == 2
     assert "holds results of gramloop evaluate" in capsys.readouterr().err
+
+
+def test_a_report_without_labels_speaks_of_agreement_and_of_no_gain_on_clean_images(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_store(tmp_path / "results" / "shifted", make_plan(suite="photos-c", truth="clean"))
+    write_store(
+        tmp_path / "results" / "clean", make_plan(suite="photos", conditions=["clean"], truth="clean")
+    )
+    out = tmp_path / "report"
+    assert main(["report", str(tmp_path / "results"), "--out", str(out), "--no-pdf"]) == 0
+    said = capsys.readouterr().out
+    assert "Agreement with the clean prediction (mIoU) over 6 shifted conditions changes by" in said
+    assert "photos, gramloop" not in said  # no verdict on clean images
+    text = (out / "report.md").read_text()
+    assert "none is accuracy" in text
+    assert "mPC (agreement mIoU)" in text
+    with (out / "tables" / "main.csv").open() as stream:
+        clean = next(row for row in csv.DictReader(stream) if row["suite"] == "photos")
+    assert clean["metric"] == "agreement mIoU"
+    assert clean["gramloop gain"] == ""
+    assert "no change of them is a gain or a loss" in text
+
+
+def test_labels_and_clean_predictions_are_not_set_side_by_side(tmp_path: Path) -> None:
+    from gramloop.report import load_runs
+
+    write_store(tmp_path / "with", make_plan())
+    write_store(tmp_path / "without", make_plan(truth="clean"))
+    loaded = load_runs([tmp_path / "with", tmp_path / "without"])
+    assert len(loaded.groups) == 2
+    assert "one is compared with labels, the other with clean predictions" in loaded.warnings[0]

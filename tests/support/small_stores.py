@@ -12,7 +12,7 @@ import pyarrow as pa
 from gramloop.core.config import ReplayConfig
 from gramloop.evaluate.methods import BASELINE, Method
 from gramloop.evaluate.plan import DataSource, ModelSource, Plan
-from gramloop.evaluate.rows import SCHEMAS, Failure
+from gramloop.evaluate.rows import Failure, schema_of
 from gramloop.evaluate.store import Facts, Store, begin
 
 GATED = ReplayConfig((3, 4))
@@ -77,7 +77,7 @@ def write_store(
             if position not in gone
             for method in plan.methods
         ]
-        table = pa.Table.from_pylist(rows, schema=SCHEMAS[plan.task])
+        table = pa.Table.from_pylist(rows, schema=schema_of(plan.task, plan.label_free))
         failures = [Failure(place, f"image-{place:03d}", "cannot be decoded") for place in gone]
         store.write(unit, table, failures, facts(plan, len(unit)))
     return store

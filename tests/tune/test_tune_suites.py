@@ -7,11 +7,14 @@ import pytest
 
 from gramloop.core.config import ReplayConfig
 from gramloop.core.settings import read_settings
+from gramloop.data.labelled import LabelledImage
 from gramloop.data.opening import ReadOptions, open_suite
 from gramloop.data.suites import Condition
 from gramloop.errors import GramLoopError
+from gramloop.evaluate.truth import KNOWN
 from gramloop.metrics.miou import count, mean_iou
-from gramloop.tune.search.plan import plan_search
+from gramloop.tune.search.display import describe_plan, print_tuning
+from gramloop.tune.search.plan import Options, plan_search
 from gramloop.tune.search.space import Space
 from gramloop.tune.search.subject import Bench, Trial, subject_of
 from gramloop.tune.search.suites import suite_subject
@@ -96,3 +99,69 @@ def test_the_verdict_is_that_of_the_images(model_folder, scene_folder, tmp_path)
     part = found.outcome.parts[-1]
     assert part.name == "clean"
     assert (part.ordinary, part.replayed) == tuple(float(mean_iou(total)) for total in totals.values())
+
+
+def test_without_labels_the_truth_is_the_clean_prediction(model_folder, scene_folder, tmp_path):
+    blind = suite_subject(small_request(model_folder, scene_folder, truth="clean"))
+    assert blind.about["truth"] == "clean"
+    bench = Bench(pickle.loads(pickle.dumps(blind)))
+    config = ReplayConfig(window=(3, 4), replays=1)
+    clean = bench.run(Trial("clean", 2, blind.images["clean"][2], (0,), (config,)))
+    agreed, predicted, labelled = np.array(clean["ordinary"]["counts"])
+    assert np.array_equal(agreed, predicted)
+    assert np.array_equal(agreed, labelled)
+    foggy = bench.run(Trial("fog/3", 2, blind.images["fog/3"][2], (0,), (config,)))
+    assert np.array_equal(
+        np.array(foggy["ordinary"]["counts"])[2], labelled
+    )  # the same truth under every shift
+
+
+@pytest.mark.parametrize("task", ["semantic", "detection"])
+def test_tuning_without_labels_never_calls_a_change_of_clean_predictions_a_gain(
+    model_folder, scene_folder, tmp_path, task
+):
+    subject = suite_subject(small_request(model_folder, scene_folder, task, truth="clean"))
+    search = plan_search(subject, SPACE, 170)
+    assert search.plan()["options"]["clean_tolerance"] == 100.0
+    assert "no change of them is a gain" in describe_plan(search)
+    found = run(search, tmp_path)
+    assert "points of agreement with the clean prediction on" in found.sentence
+    assert found.sentence.endswith(KNOWN)
+    assert "clean predictions change by" in found.sentence
+    assert "on clean images" not in found.sentence
+    about = read_settings(tmp_path / RESULT)[1]
+    assert set(about["unseen images"]["clean"]) == {"images", "families", "agreement"}
+    assert about["unseen images"]["clean"]["agreement"] < 100
+    assert "clean gain" not in about["finalists"][0]
+    assert about["finalists"][0]["clean change"] < 0
+    from rich.console import Console
+
+    console = Console(record=True, width=200)
+    print_tuning(found, console)
+    told = console.export_text()
+    assert "points changed" in told
+    assert "agreement gain" in told
+
+
+def test_a_limit_on_change_without_labels(model_folder, scene_folder):
+    subject = suite_subject(small_request(model_folder, scene_folder, truth="clean"))
+    found = tune(subject, space=SPACE, budget=170, options=Options(clean_tolerance=0.0)).outcome
+    assert not found.chosen  # every replay changes something
+
+
+def test_images_in_memory_without_labels_need_their_clean_versions(model_folder, scene_folder):
+    plain = suite_subject(small_request(model_folder, scene_folder))
+    shown = {key: [record.image() for record in plain.open_records(key)] for key in ("clean", "fog/3")}
+    data = {
+        key: [LabelledImage(number, pixels, None) for number, pixels in enumerate(each)]
+        for key, each in shown.items()
+    }
+    own = subject_of(plain.make_predictor, data, truth="clean")
+    bench = Bench(own)
+    config = ReplayConfig(window=(3, 4), replays=1)
+    blind = Bench(suite_subject(small_request(model_folder, scene_folder, truth="clean")))
+    expected = blind.run(Trial("fog/3", 1, plain.images["fog/3"][1], (0,), (config,)))
+    assert bench.run(Trial("fog/3", 1, "1", (0,), (config,)))["replayed"] == expected["replayed"]
+    del data["clean"][0]
+    with pytest.raises(GramLoopError, match=r"0 of fog/3 is not among the clean ones"):
+        subject_of(plain.make_predictor, data, truth="clean")

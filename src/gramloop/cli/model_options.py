@@ -33,6 +33,18 @@ def add_data_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--classes", type=Path, metavar="FILE", help="class list of a set of label pictures")
     group.add_argument("--origin", choices=("auto", "folders", "generated"), default="auto")
     group.add_argument("--format", choices=("png", "jpg"), default="png", help="of generated images")
+    group.add_argument(
+        "--truth",
+        choices=("labels", "clean"),
+        help="what predictions are compared with: the labels, or what the plain model says on the clean image, which "
+        "needs none, so that DIR may be any folder of photographs (labels)",
+    )
+    group.add_argument(
+        "--truth-score",
+        type=float,
+        metavar="P",
+        help="boxes of the clean prediction that score at least P count as objects (0.5)",
+    )
     group.add_argument("--partial", action="store_true", help="accept a part of COCO or ADE20K")
 
 
@@ -51,8 +63,11 @@ def add_model_options(group: argparse._ArgumentGroup) -> None:
 def request_of(args: argparse.Namespace, scenes: Path, split: str = "val") -> Request:
     """The evaluation of the options above; scenes of a split are drawn where a suite of scenes has no folder."""
     from gramloop.evaluate.planning import Request
+    from gramloop.evaluate.truth import SCORE
     from gramloop.io.device import choose_device
 
+    if args.truth_score is not None and (args.truth, args.task) != ("clean", "detect"):
+        raise GramLoopError("--truth-score belongs to --truth clean --task detect")
     files, sizes, device = _model_files(args), model_sizes(args), choose_device(args.device).type
     return Request(
         suite=args.suite,
@@ -65,18 +80,15 @@ def request_of(args: argparse.Namespace, scenes: Path, split: str = "val") -> Re
         sizes=sizes,
         device=device,
         threads=args.threads,
+        truth=args.truth or "labels",
+        truth_score=SCORE if args.truth_score is None else args.truth_score,
     )
-
-
-def head_files(args: argparse.Namespace) -> dict[str, str]:
-    """The head's file, and the backbone's where it is given."""
-    given = {"backbone": args.backbone, "head": args.head}
-    return {name: path for name, path in given.items() if path is not None}
 
 
 def _model_files(args: argparse.Namespace) -> dict[str, str]:
     if args.head is not None:
-        return {name: str(Path(path).resolve()) for name, path in head_files(args).items()}
+        given = {"backbone": args.backbone, "head": args.head}
+        return {name: str(Path(path).resolve()) for name, path in given.items() if path is not None}
     if args.backbone is not None:
         raise GramLoopError("--head FILE is missing: a backbone alone predicts nothing")
     from gramloop.models.tiny import WEIGHTS

@@ -1,4 +1,4 @@
-"""``gramloop tune``: where, how often and how strongly to replay on a model and data with labels, and whether at all."""
+"""``gramloop tune``: where, how often and how strongly to replay on a model and data, and whether at all."""
 
 from __future__ import annotations
 
@@ -76,9 +76,9 @@ def _add_choice(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--clean-tolerance",
         type=float,
-        default=0.1,
         metavar="P",
-        help="points that clean images may lose (0.1)",
+        help="points that clean images may lose (0.1); with --truth clean, points by which their predictions may "
+        "change (any, for a change need be no loss)",
     )
     group.add_argument(
         "--confidence", type=float, default=0.95, metavar="P", help="that the choice beats no replay (0.95)"

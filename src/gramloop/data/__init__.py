@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from gramloop.data.depth_maps import DepthFormat, DepthMap
     from gramloop.data.labelled import LabelledImage, PixelLabels
     from gramloop.data.opening import OpenSuite, ReadOptions, open_set, open_suite
+    from gramloop.data.photos import open_photos
     from gramloop.data.pool import write_suite
     from gramloop.data.records import ClassList, DataSet, Instances, Record
     from gramloop.data.scenes.drawing import Scene, scene
@@ -21,6 +22,6 @@ else:
 
 __all__ = [
     "ClassList", "Condition", "DataSet", "DepthFormat", "DepthMap", "Instances", "LabelledImage", "OpenSuite", "PixelLabels",
-    "ReadOptions", "Record", "Scene", "Shift", "Suite", "find_suite", "open_coco", "open_semantic",
-    "open_set", "open_suite", "scene", "shift_data_set", "write_scenes", "write_suite",
+    "ReadOptions", "Record", "Scene", "Shift", "Suite", "find_suite", "open_coco", "open_photos",
+    "open_semantic", "open_set", "open_suite", "scene", "shift_data_set", "write_scenes", "write_suite",
 ]  # fmt: skip

@@ -22,17 +22,17 @@ Truth = PixelLabels | Instances | DepthMap
 
 @dataclass(frozen=True)
 class LabelledImage:
-    """An image with its truth."""
+    """An image with its truth; None where it has no labels, or they are not asked for."""
 
     image_id: ImageId
     pixels: Image8  # (H, W, 3) RGB
-    truth: Truth
+    truth: Truth | None
 
 
-def read_labelled(record: Record | LabelledImage, task: Task) -> LabelledImage | str:
-    """The image and the truth of a record, decoded; or a sentence about what is wrong with them."""
+def read_labelled(record: Record | LabelledImage, task: Task, labels: bool = True) -> LabelledImage | str:
+    """The image and, where ``labels`` are wanted, the truth of a record; or a sentence about what is wrong with them."""
     try:
-        found = record if isinstance(record, LabelledImage) else _decoded(record, task)
+        found = record if isinstance(record, LabelledImage) else _decoded(record, task, labels)
     except GramLoopError as error:
         return str(error)
     name = record.image_id if isinstance(record, LabelledImage) else record.path
@@ -42,7 +42,7 @@ def read_labelled(record: Record | LabelledImage, task: Task) -> LabelledImage |
 def _misfit(found: LabelledImage, name: str) -> str:
     """What is wrong between an image and its truth, or nothing."""
     truth = found.truth
-    if isinstance(truth, Instances):
+    if truth is None or isinstance(truth, Instances):
         return ""
     what, shape = (
         ("depth", truth.metres.shape) if isinstance(truth, DepthMap) else ("labels", truth.indices.shape)
@@ -55,11 +55,13 @@ def _misfit(found: LabelledImage, name: str) -> str:
     return ""
 
 
-def _decoded(record: Record, task: Task) -> LabelledImage:
+def _decoded(record: Record, task: Task, labels: bool) -> LabelledImage:
     pixels = record.image()
     high, wide = pixels.shape[:2]
     if (high, wide) != (record.height, record.width):
         raise GramLoopError(f"{record.path} is {wide} x {high}, but was {record.width} x {record.height}")
+    if not labels:
+        return LabelledImage(record.image_id, pixels, None)
     if task == "detection":
         return LabelledImage(record.image_id, pixels, record.instances())
     if task == "depth":

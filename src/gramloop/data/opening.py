@@ -12,6 +12,7 @@ import numpy as np
 from gramloop.data.checks import Check, Problems
 from gramloop.data.coco import COCO_CATEGORIES_ONLY, COCO_VAL2017, Expected, coco_root, open_coco
 from gramloop.data.manifest import read_manifest
+from gramloop.data.photos import open_unlabelled
 from gramloop.data.records import DataSet, Record, Task
 from gramloop.data.semantic import ADE20K_IMAGES, DEFAULT_SPLIT, ade20k_classes, open_semantic, semantic_root
 from gramloop.data.shifted import Encoding, Shift, shift_data_set
@@ -28,13 +29,14 @@ COCO_O_BOXES = 26624
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """How a set is read: which part, which class list, how thoroughly, and whether it must be complete."""
+    """How a set is read: which part, which class list, how thoroughly, whether complete and with its labels."""
 
     split: str = DEFAULT_SPLIT
     classes: Path | None = None
     task: Task | None = None
     check: Check = "headers"
     partial: bool = False  # accept other counts than those of the public set
+    labels: bool = True  # False reads images alone, and any folder of them is a set
 
 
 @dataclass(frozen=True)
@@ -116,7 +118,9 @@ def open_suite(
 
 
 def open_set(base: str, root: Path, options: ReadOptions, expected: Expected | None = None) -> DataSet:
-    """Open one plain set: COCO, ADE20K, or one's own in either layout."""
+    """Open one plain set: COCO, ADE20K, one's own in either layout, or images without labels."""
+    if not options.labels:
+        return open_unlabelled(root, options.task or "semantic", split=options.split, check=options.check)
     if base == "ade20k":
         images = None if options.partial else ADE20K_IMAGES
         classes = ade20k_classes(root)
@@ -140,7 +144,7 @@ def _own_task(root: Path, options: ReadOptions) -> Task:
     if not semantic and not detection:
         raise GramLoopError(
             f"{root} is no data set: it needs images/ with annotations/ of label pictures, "
-            "or annotations/instances_*.json in COCO format"
+            "or annotations/instances_*.json in COCO format; photographs without labels need --truth clean"
         )
     return "semantic" if semantic else "detection"
 

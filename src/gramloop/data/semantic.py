@@ -57,7 +57,7 @@ def open_semantic(
     folder = semantic_root(root)
     if folder is None:
         raise GramLoopError(f"{root} is no set of images and labels: it needs images/ and annotations/")
-    images_folder, labels_folder = _split_folders(folder, split)
+    images_folder, labels_folder = split_folders(folder, split)
     class_list = classes if isinstance(classes, ClassList) else _class_list(folder, classes)
     problems = Problems(folder)
     images = _by_key(images_folder, IMAGE_SUFFIXES, problems)
@@ -78,7 +78,8 @@ def open_semantic(
     return DataSet(folder, "semantic", tuple(records), dict(enumerate(class_list.names)))
 
 
-def _split_folders(folder: Path, split: str) -> tuple[Path, Path]:
+def split_folders(folder: Path, split: str) -> tuple[Path, Path]:
+    """The folders of the images and of the label pictures of a split."""
     images = folder / "images"
     labels = next(folder / name for name in LABEL_FOLDERS if (folder / name).is_dir())
     if (images / split).is_dir() and (labels / split).is_dir():

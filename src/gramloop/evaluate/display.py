@@ -22,8 +22,9 @@ from gramloop.evaluate.engines import Done
 from gramloop.evaluate.evaluation import RunningGain, StoreState, Watcher
 from gramloop.evaluate.methods import BASELINE
 from gramloop.evaluate.plan import Plan
-from gramloop.evaluate.results import MEAN, Results, collect
+from gramloop.evaluate.results import MEAN, Results, collect, tells_gain
 from gramloop.evaluate.store import Store
+from gramloop.evaluate.truth import SENTENCE
 from gramloop.io.progress import make_bar, use_screen
 from gramloop.metrics.robustness import EXPECTED_SHARE
 
@@ -86,7 +87,7 @@ class Display(Watcher):
         key = done.unit.condition
         self._left[key] -= 1
         self._gain.add(done)
-        gains = self._gain.of(key)
+        gains = self._gain.of(key) if tells_gain(self._plan, key) else {}
         if self._plan.task != "semantic" and self._left[key] == 0:
             gains = _final_gains(collect(self._store, [key]))
         if gains:
@@ -119,6 +120,8 @@ def _gain_words(gains: dict[str, dict[str, float]], key: str) -> str:
 
 def _final_gains(results: Results) -> dict[str, float]:
     one = results.conditions[0]
+    if not tells_gain(results.plan, one.condition):
+        return {}
     ordinary = one.scores.get(BASELINE, {}).get(results.metric, math.nan)
     gains = {name: values[results.metric] - ordinary for name, values in one.scores.items()}
     return {name: gain for name, gain in gains.items() if name != BASELINE and math.isfinite(gain)}
@@ -132,18 +135,23 @@ def print_results(results: Results, console: Console | None = None) -> None:
     for name in names:
         table.add_column(name, justify="right", no_wrap=True)
     for one in results.conditions:
-        table.add_row(one.condition, *_cells(names, {n: one.scores[n][results.metric] for n in names}))
+        scores = {name: one.scores[name][results.metric] for name in names}
+        table.add_row(one.condition, *_cells(names, scores, tells_gain(results.plan, one.condition)))
     means = {name: mean for name in names if (mean := results.mean(name)) is not None}
     if len(means) == len(names):
         table.add_section()
         table.add_row(MEAN, *_cells(names, means))
-    (console or Console()).print(table)
+    console = console or Console()
+    console.print(table)
+    if results.plan.label_free:
+        console.print(f"{SENTENCE[0].upper()}{SENTENCE[1:]}.", highlight=False)
 
 
-def _cells(names: Sequence[str], scores: dict[str, float]) -> list[str]:
+def _cells(names: Sequence[str], scores: dict[str, float], gains: bool = True) -> list[str]:
     cells = []
     for name in names:
-        gain = f" ({scores[name] - scores[BASELINE]:+.3f})" if BASELINE in scores and name != BASELINE else ""
+        told = gains and BASELINE in scores and name != BASELINE
+        gain = f" ({scores[name] - scores[BASELINE]:+.3f})" if told else ""
         cells.append(f"{scores[name]:.3f}{gain}")
     return cells
 

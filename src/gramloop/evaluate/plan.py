@@ -18,6 +18,7 @@ from gramloop.data.records import TASKS, Task
 from gramloop.data.suites import Condition
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.methods import Method, check_methods
+from gramloop.evaluate.truth import CLEAN_PREDICTION, LABELS, SCORE, TruthKind, check_truth
 from gramloop.io.difference import first_difference
 from gramloop.metrics.depth import ALIGNMENTS, Alignment
 
@@ -91,9 +92,12 @@ class Plan:
     pictures: int = PICTURES  # first images of every condition that keep label maps and the replay's maps
     seed: int = SEED
     alignment: Alignment = "auto"  # of predicted depth with the true one, image by image
+    truth: TruthKind = "labels"  # what predictions are compared with
+    truth_score: float = SCORE  # of a clean prediction's box that counts as an object
 
     def __post_init__(self) -> None:
         check_methods(self.methods)
+        check_truth(self.truth, self.truth_score)
         if not self.conditions or min(self.conditions.values()) < 1:
             raise GramLoopError(f"the plan of {self.suite} needs conditions with at least one image each")
         if self.shards < 1:
@@ -108,6 +112,11 @@ class Plan:
             raise GramLoopError(
                 f"an alignment belongs to depth; leave {self.alignment!r} out for {self.task}"
             )
+
+    @property
+    def label_free(self) -> bool:
+        """Whether predictions are compared with clean ones, so that scores are agreement and not accuracy."""
+        return self.truth == CLEAN_PREDICTION
 
     @property
     def units(self) -> tuple[Unit, ...]:
@@ -143,10 +152,14 @@ class Plan:
             "classes": data.pop("classes"),
             "model": dict(model.pop("files")),
         }
+        truth: dict[str, Any] = {} if self.truth == LABELS else {"truth": self.truth}
+        if truth and self.task == "detection":
+            truth["truth_score"] = self.truth_score
         return {
             "layout": LAYOUT,
             "suite": self.suite,
             "task": self.task,
+            **truth,  # came later: plans with labels stay what they were
             "methods": {method.name: method.as_json() for method in self.methods},
             "conditions": dict(self.conditions),
             "shards": self.shards,

@@ -13,14 +13,9 @@ from gramloop.data.suites import find_suite
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.methods import Method, read_methods
 from gramloop.evaluate.plan import PICTURES, DataSource, ModelSource, Plan
-from gramloop.evaluate.sources import (
-    CLEAN,
-    check_categories,
-    checksums,
-    open_data,
-    versions,
-)
+from gramloop.evaluate.sources import CLEAN, check_categories, checksums, open_data, versions
 from gramloop.evaluate.trajectories import with_companions
+from gramloop.evaluate.truth import CLEAN_PREDICTION, SCORE, TruthKind, check_truth
 from gramloop.metrics.depth import Alignment
 from gramloop.tasks.loading import load_predictor
 from gramloop.tasks.prediction import Prediction
@@ -49,8 +44,11 @@ class Request:
     pictures: int = PICTURES
     alignment: Alignment = "auto"  # of depth; see `gramloop.metrics.depth`
     replay: str | None = None  # a settings file for the method gramloop
+    truth: TruthKind = "labels"
+    truth_score: float = SCORE
 
     def __post_init__(self) -> None:
+        check_truth(self.truth, self.truth_score)
         for name in ("images", "shards", "threads"):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -93,7 +91,9 @@ def plan_and_model(request: Request) -> tuple[Plan, Predictor[Prediction]]:
             fingerprints[condition.key] = fingerprint(data)
         if data.task != request.task:
             raise GramLoopError(f"{data.root} is annotated for {data.task}, not for {request.task}")
-        if not categories:
+        if not categories and request.truth == CLEAN_PREDICTION:
+            categories = {number: name or f"class {number}" for number, name in predictor.classes.items()}
+        elif not categories:
             check_categories(predictor, data)
             categories = dict(data.categories)
         counts[condition.key] = min(len(data), request.images or len(data))
@@ -110,6 +110,8 @@ def plan_and_model(request: Request) -> tuple[Plan, Predictor[Prediction]]:
         diagnostics=request.diagnostics,
         pictures=request.pictures,
         alignment=request.alignment,
+        truth=request.truth,
+        truth_score=request.truth_score,
     )
     return plan, predictor
 
@@ -117,4 +119,14 @@ def plan_and_model(request: Request) -> tuple[Plan, Predictor[Prediction]]:
 def _open(request: Request) -> OpenSuite:
     suite = find_suite(request.suite)
     chosen = suite.select(list(request.conditions) or None, list(request.severities) or None)
-    return open_data(request.suite, request.data, request.task, chosen)
+    if request.truth == CLEAN_PREDICTION and suite.kind == "o":
+        raise GramLoopError(
+            f"the domains of {suite.name} have no clean images to predict, so they need their labels"
+        )
+    opened = open_data(request.suite, request.data, request.task, chosen, request.truth)
+    if request.truth == CLEAN_PREDICTION and opened.clean is None and suite.kind != "clean":
+        raise GramLoopError(
+            f"{request.data.root} holds shifted images alone; the truth clean needs the clean ones that they were made "
+            "from: give their folder, and the shifts are made again"
+        )
+    return opened

@@ -14,6 +14,7 @@ from gramloop.evaluate.methods import BASELINE
 from gramloop.evaluate.plan import Plan, condition_of
 from gramloop.evaluate.rows import DEPTH, Failure, boxes_of, counts_of, depth_scores_of
 from gramloop.evaluate.store import RESULTS, Store, StoredUnit
+from gramloop.evaluate.truth import AGREEMENT
 from gramloop.io.atomic import atomic_write
 from gramloop.metrics.coco_ap import average_precision
 from gramloop.metrics.miou import mean_iou
@@ -25,6 +26,17 @@ METRICS = {
     "depth": DEPTH,
 }
 MEAN = "mean"  # over the shifted conditions: mPC, or COCO-O's mAP
+
+
+def metrics_of(plan: Plan) -> tuple[str, ...]:
+    """The names of a plan's scores, the main one first; without labels they say that they are agreement."""
+    names = METRICS[plan.task]
+    return tuple(f"{AGREEMENT} {name}" for name in names) if plan.label_free else names
+
+
+def tells_gain(plan: Plan, key: str) -> bool:
+    """Whether a difference to the baseline is a gain; on clean images without labels it only says how much changed."""
+    return not plan.label_free or condition_of(key).name != "clean"
 
 
 @dataclass(frozen=True)
@@ -47,7 +59,7 @@ class Results:
     @property
     def metric(self) -> str:
         """The main metric."""
-        return METRICS[self.plan.task][0]
+        return metrics_of(self.plan)[0]
 
     def mean(self, method: str) -> float | None:
         """The unweighted mean of the main metric over all shifted conditions, once all are complete."""
@@ -60,13 +72,15 @@ class Results:
 
     def csv(self) -> str:
         """The results table: the same bytes however the work was shared out."""
-        metrics = METRICS[self.plan.task]
+        metrics = metrics_of(self.plan)
         stream = io.StringIO()
         writer = csv.writer(stream, lineterminator="\n")
         writer.writerow(["condition", "method", "images", "excluded", *metrics, f"{metrics[0]} gain"])
         for one in self.conditions:
             for method, values in one.scores.items():
-                gain = _gain(values[metrics[0]], one.scores.get(BASELINE, {}).get(metrics[0]), method)
+                ordinary = one.scores.get(BASELINE, {}).get(metrics[0])
+                told = ordinary if tells_gain(self.plan, one.condition) else None
+                gain = _gain(values[metrics[0]], told, method)
                 counts = [one.images, len(one.failures)]
                 writer.writerow([one.condition, method, *counts, *map(repr, values.values()), gain])
         ordinary = self.mean(BASELINE) if BASELINE in self._names else None
@@ -102,7 +116,7 @@ def score_condition(plan: Plan, key: str, units: Sequence[StoredUnit]) -> Condit
         else:
             found = average_precision(*boxes_of(tables, method.name, list(plan.categories)))
             values = [found.ap, found.ap50, found.ap75, found.small, found.medium, found.large]
-        scores[method.name] = dict(zip(METRICS[plan.task], values, strict=True))
+        scores[method.name] = dict(zip(metrics_of(plan), values, strict=True))
     return ConditionScores(key, images, tuple(failures), scores)
 
 

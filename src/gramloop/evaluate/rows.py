@@ -42,6 +42,7 @@ _KEPT = {
     "maps": pa.binary(),  # float16 (4, height, width), divided by the scales
 }
 KEPT = tuple(_KEPT)
+CLEAN_PICTURE = "clean_picture"  # the clean prediction as a PNG, where it is the truth of a label map
 _SEMANTIC = {name: pa.list_(pa.int64()) for name in ("intersection", "prediction", "label")}
 _DETECTION = {
     "boxes": pa.list_(pa.float32()),  # left, top, right, bottom of one box after the other
@@ -59,6 +60,12 @@ SCHEMAS: Mapping[Task, Any] = {
     "detection": pa.schema({**_COMMON, **_DETECTION, **_DIAGNOSTICS, **_KEPT}),
     "depth": pa.schema({**_COMMON, **_DEPTH, **_DIAGNOSTICS, **_KEPT}),
 }
+
+
+def schema_of(task: Task, label_free: bool) -> Any:
+    """The columns of a unit's table; without labels the pictures keep what they were compared with."""
+    schema = SCHEMAS[task]
+    return schema.append(pa.field(CLEAN_PICTURE, pa.binary())) if label_free else schema
 
 
 @dataclass(frozen=True)
@@ -91,11 +98,21 @@ class Rows:
     diagnostics: bool = False
     pictures: int = 0
     rows: list[dict[str, object]] = field(default_factory=list)
+    label_free: bool = False
 
     def add(
-        self, position: int, image_id: ImageId, method: str, found: Prediction, statistics: Statistics
+        self,
+        position: int,
+        image_id: ImageId,
+        method: str,
+        found: Prediction,
+        statistics: Statistics,
+        truth: Truth | None = None,
     ) -> None:
-        """One image under one method; ``found`` is its prediction, for blocks and the replay's maps."""
+        """One image under one method; ``found`` is its prediction, for blocks and the replay's maps.
+
+        ``truth`` is what it was compared with, for the pictures of a run without labels.
+        """
         row: dict[str, object] = {
             "position": position,
             "image_id": str(image_id),
@@ -114,13 +131,15 @@ class Rows:
                 row["picture"] = labels_png(found.labels)
             if isinstance(found, Depth):
                 row["picture"] = depth_png(found.values)
+            if self.label_free and isinstance(truth, PixelLabels):
+                row[CLEAN_PICTURE] = labels_png(truth.indices.astype(np.int32))
             if found.trace is not None:
                 row.update(_kept(found.trace))
         self.rows.append(row)
 
     def table(self) -> Any:
         """The Arrow table, rows in order of image and method as they came."""
-        return pa.Table.from_pylist(self.rows, schema=SCHEMAS[self.task])
+        return pa.Table.from_pylist(self.rows, schema=schema_of(self.task, self.label_free))
 
 
 def _means(trace: ReplayMaps) -> dict[str, object]:
@@ -162,13 +181,13 @@ def first_rows(tables: Sequence[Any], method: str, count: int) -> list[dict[str,
     return chosen
 
 
-def picture_of(row: Mapping[str, Any]) -> NDArray[np.int32] | None:
+def picture_of(row: Mapping[str, Any], column: str = "picture") -> NDArray[np.int32] | None:
     """The predicted label map (H, W) that a row keeps, in the size of the image, or None."""
-    if row["picture"] is None:
+    if row.get(column) is None:
         return None
     from PIL import Image
 
-    return np.asarray(Image.open(io.BytesIO(row["picture"]))).astype(np.int32)
+    return np.asarray(Image.open(io.BytesIO(row[column]))).astype(np.int32)
 
 
 def depth_of(row: Mapping[str, Any]) -> NDArray[np.float32] | None:
@@ -187,7 +206,7 @@ def maps_of(row: Mapping[str, Any]) -> KeptMaps | None:
     return KeptMaps(maps[0], maps[1], maps[2], None if np.isnan(scales[3]) else maps[3])
 
 
-def comparable(found: Prediction, truth: Truth, alignment: Alignment = "auto") -> Prediction:
+def comparable(found: Prediction, truth: Truth | None, alignment: Alignment = "auto") -> Prediction:
     """The prediction as it is compared with its truth: depth in metres and aligned, all else as it is."""
     if not isinstance(found, Depth) or not isinstance(truth, DepthMap):
         return found
@@ -195,7 +214,7 @@ def comparable(found: Prediction, truth: Truth, alignment: Alignment = "auto") -
     return replace(found, values=metres.astype(np.float32), disparity=False)
 
 
-def statistics_of(found: Prediction, truth: Truth, classes: int) -> Statistics:
+def statistics_of(found: Prediction, truth: Truth | None, classes: int) -> Statistics:
     """What is stored of one image's prediction, made `comparable`, beside its truth: the columns of its task."""
     if isinstance(found, Segmentation) and isinstance(truth, PixelLabels):
         counts = count(found.labels, truth.indices, classes, truth.ignored)

@@ -19,9 +19,10 @@ from typing import Any
 import torch
 
 from gramloop.core.cost import counting
-from gramloop.data.labelled import LabelledImage, read_labelled
-from gramloop.data.records import DataSet, Image8, Record, Task
+from gramloop.data.labelled import LabelledImage, Truth, read_labelled
+from gramloop.data.records import DataSet, Image8, Record
 from gramloop.errors import GramLoopError
+from gramloop.evaluate.clean_truth import CleanTruth
 from gramloop.evaluate.memory import peak_memory, reset_peak
 from gramloop.evaluate.methods import Method
 from gramloop.evaluate.plan import Plan, Unit
@@ -57,13 +58,15 @@ class Session:
         self.device = torch.device(device or plan.model.device)
         self.predictor = load_predictor(plan.task, plan.model.files, plan.model.sizes, self.device)
         self.opened = open_planned(plan)
+        self._clean = CleanTruth(self.predictor, plan.truth_score) if plan.label_free else None
         self._data: tuple[str, DataSet] | None = None
 
     def data(self, key: str) -> DataSet:
         """The set of one condition; the latest is kept, since units come condition by condition."""
         if self._data is None or self._data[0] != key:
             data = open_condition(self.plan, self.opened, key)
-            check_categories(self.predictor, data)
+            if not self.plan.label_free:
+                check_categories(self.predictor, data)
             self._data = (key, data)
         return self._data[1]
 
@@ -77,16 +80,19 @@ class Session:
         began = time.perf_counter()
         reset_peak(self.device)
         records = self.data(unit.condition)[unit.start : unit.stop]
-        rows = Rows(self.plan.task, self.plan.diagnostics, self.plan.pictures)
+        rows = Rows(
+            self.plan.task, self.plan.diagnostics, self.plan.pictures, label_free=self.plan.label_free
+        )
         failures, spent = [], defaultdict[str, float](float)
         with deterministic(self.plan.model.threads), counting(self.predictor.blocks) as counter:
-            for position, shown in _read_ahead(records, unit.start, self.plan.task):
+            for position, shown in _read_ahead(records, unit.start, self.plan):
                 if stopped():
                     raise Stopped
                 record = records[position - unit.start]
-                if isinstance(shown, str):
-                    failures.append(Failure(position, str(record.image_id), shown))
-                elif reason := self._predict(rows, position, record, shown, spent):
+                truth = shown if isinstance(shown, str) else self._truth(position, record, shown)
+                if isinstance(shown, str) or isinstance(truth, str):
+                    failures.append(Failure(position, str(record.image_id), str(truth)))
+                elif reason := self._predict(rows, position, record, shown.pixels, truth, spent):
                     failures.append(Failure(position, str(record.image_id), reason))
                 on_image()
         facts = Facts(
@@ -99,13 +105,30 @@ class Session:
         )
         return Finished(rows.table(), tuple(failures), facts)
 
+    def _truth(self, position: int, record: Record, shown: LabelledImage) -> Truth | str | None:
+        """What the predictions of an image are compared with; or a sentence about why it is not known."""
+        if self._clean is None:
+            return shown.truth
+        try:
+            return self._clean.of(
+                record if self.opened.clean is None else self.opened.clean[position], record
+            )
+        except GramLoopError as error:
+            return str(error)
+
     def _predict(
-        self, rows: Rows, position: int, record: Record, shown: LabelledImage, spent: dict[str, float]
+        self,
+        rows: Rows,
+        position: int,
+        record: Record,
+        pixels: Image8,
+        truth: Truth | None,
+        spent: dict[str, float],
     ) -> str:
         """Add the rows of one image; or none, and a sentence about what cannot be scored."""
         trace = wanted_trace(self.plan, position)
         try:
-            found = predict_all(self.predictor, shown.pixels, self.plan.methods, trace, spent)
+            found = predict_all(self.predictor, pixels, self.plan.methods, trace, spent)
         except (MemoryError, torch.OutOfMemoryError) as error:
             raise GramLoopError(
                 f"{record.path} does not fit into memory; try a smaller short side"
@@ -113,12 +136,12 @@ class Session:
         compared, classes = {}, len(self.plan.categories)
         for name, prediction in found.items():
             try:
-                prediction = comparable(prediction, shown.truth, self.plan.alignment)
-                compared[name] = prediction, statistics_of(prediction, shown.truth, classes)
+                prediction = comparable(prediction, truth, self.plan.alignment)
+                compared[name] = prediction, statistics_of(prediction, truth, classes)
             except NoScoreError as error:
                 return f"{name}: {error}"
         for method in self.plan.methods:
-            rows.add(position, record.image_id, method.name, *compared[method.name])
+            rows.add(position, record.image_id, method.name, *compared[method.name], truth)
         return ""
 
 
@@ -162,7 +185,7 @@ def calls(methods: Sequence[Method]) -> list[tuple[Method, ...]]:
 
 
 def _read_ahead(
-    records: Sequence[Record], start: int, task: Task
+    records: Sequence[Record], start: int, plan: Plan
 ) -> Iterator[tuple[int, LabelledImage | str]]:
     """Images in order, each made ready while those before are being worked on."""
     with ThreadPoolExecutor(1, "gramloop-images") as pool:
@@ -171,7 +194,7 @@ def _read_ahead(
         try:
             for position in range(start, start + len(records)):
                 while len(waiting) < AHEAD and (record := next(upcoming, None)) is not None:
-                    waiting.append(pool.submit(read_labelled, record, task))
+                    waiting.append(pool.submit(read_labelled, record, plan.task, not plan.label_free))
                 yield position, waiting.popleft().result()
         finally:
             pool.shutdown(wait=False, cancel_futures=True)

@@ -16,6 +16,7 @@ from gramloop.data.records import DataSet, Task
 from gramloop.data.suites import Condition
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.plan import DataSource, Plan, condition_of
+from gramloop.evaluate.truth import LABELS, TruthKind
 from gramloop.shifts.seeds import RECIPE_VERSION
 
 if TYPE_CHECKING:
@@ -43,9 +44,13 @@ def check_categories(predictor: Predictor[Prediction], data: DataSet) -> None:
 
 
 def open_data(
-    plan_suite: str, data: DataSource, task: Task | None, conditions: Sequence[Condition]
+    plan_suite: str,
+    data: DataSource,
+    task: Task | None,
+    conditions: Sequence[Condition],
+    truth: TruthKind = "labels",
 ) -> OpenSuite:
-    """The suite of a plan with these conditions."""
+    """The suite of a plan with these conditions; its labels are read where they are the truth."""
     names = list(dict.fromkeys(condition.name for condition in conditions))
     severities = sorted({condition.severity for condition in conditions if condition.severity})
     return open_suite(
@@ -59,6 +64,7 @@ def open_data(
             classes=Path(data.classes) if data.classes else None,
             task=task,
             partial=data.partial,
+            labels=truth == LABELS,
         ),
         encoding=cast(Any, data.encoding),
     )
@@ -66,7 +72,8 @@ def open_data(
 
 def open_planned(plan: Plan) -> OpenSuite:
     """The data of a plan; a clean set that conditions are made from must be the one that was planned."""
-    opened = open_data(plan.suite, plan.data, plan.task, [condition_of(key) for key in plan.conditions])
+    conditions = [condition_of(key) for key in plan.conditions]
+    opened = open_data(plan.suite, plan.data, plan.task, conditions, plan.truth)
     if opened.clean is not None:
         _refuse_change(plan, CLEAN, opened.clean)
     return opened

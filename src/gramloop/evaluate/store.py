@@ -20,7 +20,7 @@ import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.plan import Plan, Unit, difference, read_plan
-from gramloop.evaluate.rows import SCHEMAS, Failure, content_digest
+from gramloop.evaluate.rows import Failure, content_digest, schema_of
 from gramloop.io.atomic import atomic_write, remove_leftovers
 from gramloop.io.lock import is_taken
 
@@ -110,7 +110,7 @@ class Store:
             raise ForeignFile(f"{path} belongs to the plan {owner}, not to {self.plan.hash}")
         if described != asdict(unit):
             raise ForeignFile(f"{path} holds another part of the plan ({described})")
-        if not table.schema.equals(SCHEMAS[self.plan.task]):
+        if not table.schema.equals(schema_of(self.plan.task, self.plan.label_free)):
             raise ForeignFile(f"{path} has other columns than this version of gramloop writes")
         lost = {failure.position for failure in failures}
         expected = [

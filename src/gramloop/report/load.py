@@ -10,6 +10,7 @@ from gramloop.errors import GramLoopError
 from gramloop.evaluate.methods import BASELINE
 from gramloop.evaluate.plan import Plan, read_plan
 from gramloop.evaluate.store import PLAN, Store, StoredUnit, UnusableFile
+from gramloop.evaluate.truth import KNOWN, SENTENCE
 from gramloop.report.measure import ConditionResults, measure_condition
 from gramloop.report.run import TASK_WORDS, Run
 
@@ -129,6 +130,8 @@ def unlike(first: Run, second: Run) -> str:
         return "images were shown to the model in other sizes"
     if one.suite == two.suite and one.task == two.task and one.data.fingerprints != two.data.fingerprints:
         return "they are of other images"
+    if one.truth != two.truth:
+        return f"one is compared with {first.truth_words}, the other with {second.truth_words}"
     settings = {method.name: method.replay for method in one.methods}
     for method in two.methods:
         if settings.get(method.name, method.replay) != method.replay:
@@ -163,7 +166,7 @@ def _grouped(runs: Sequence[Run]) -> tuple[tuple[tuple[Run, ...], ...], list[str
 
 
 def _warnings(run: Run) -> list[str]:
-    sentences = []
+    sentences = [f"{run.name} was run without labels: {SENTENCE}. {KNOWN}"] if run.plan.label_free else []
     if run.missing:
         listed = _some([f"{key} ({why})" for key, why in run.missing.items()], 6)
         sentences.append(
@@ -183,7 +186,7 @@ def _warnings(run: Run) -> list[str]:
             f"its means are over these, and {left_out} were not asked for."
         )
     if run.unlabelled:
-        sentences.append(f"{run.name}: the labels never hold {_some(run.unlabelled, 8)}.")
+        sentences.append(f"{run.name}: the {run.truth_words} never hold {_some(run.unlabelled, 8)}.")
     if BASELINE not in run.methods:
         sentences.append(f"{run.name} was run without the baseline, so it has no gains.")
     return sentences

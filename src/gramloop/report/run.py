@@ -47,6 +47,16 @@ class Run:
         return main_metric(self.plan)
 
     @property
+    def changes_only(self) -> bool:
+        """Whether it only says how far clean predictions change: without labels, that is no gain and no loss."""
+        return self.plan.label_free and not self.shifted
+
+    @property
+    def truth_words(self) -> str:
+        """What predictions are compared with."""
+        return "clean predictions" if self.plan.label_free else "labels"
+
+    @property
     def methods(self) -> tuple[str, ...]:
         """Names, the baseline first."""
         names = [method.name for method in self.plan.methods]

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from gramloop.evaluate.methods import BASELINE
 from gramloop.evaluate.rows import boxes_of, counts_of
 from gramloop.evaluate.store import StoredUnit
+from gramloop.evaluate.truth import AGREEMENT
 from gramloop.metrics.ap_bootstrap import ap_delta
 from gramloop.metrics.bootstrap import (
     REPLICATES,
@@ -85,7 +86,7 @@ def gains_of(
     """The gain of every method over the baseline, run by run; ``on_progress`` hears of every condition resampled."""
     found = []
     for run in runs:
-        for method in run.replays:
+        for method in () if run.changes_only else run.replays:
             ordinary, replayed = run.score(BASELINE), run.score(method)
             points = None if ordinary is None or replayed is None else replayed - ordinary
             if points is None:
@@ -100,7 +101,8 @@ def gains_of(
 
 def count_resamplings(runs: Sequence[Run]) -> int:
     """How often `gains_of` over images will tell of its progress."""
-    return sum(len(run.replays) * (len(run.results) if run.complete else 1) for run in runs)
+    told = [run for run in runs if not run.changes_only]
+    return sum(len(run.replays) * (len(run.results) if run.complete else 1) for run in told)
 
 
 def _incomplete(run: Run) -> str:
@@ -179,6 +181,10 @@ def verdict_of(gain: Gain) -> Verdict:
 
 def _sentence(gain: Gain) -> str:
     run, metric = gain.run, gain.run.metric
+    if run.plan.label_free:
+        metric = (
+            f"{AGREEMENT.capitalize()} with the clean prediction ({metric.removeprefix(AGREEMENT).strip()})"
+        )
     if gain.points is None:
         return f"There is no mean {metric}, for {gain.reason}."
     scope = f"over {len(run.shifted)} shifted conditions" if run.shifted else "on clean images"

@@ -80,10 +80,10 @@ def _name(row: DetectionRow, label: int) -> str:
     return row.names.get(label, f"class {label}")
 
 
-def legend_of_boxes(methods: Sequence[str]) -> list[Any]:
+def legend_of_boxes(methods: Sequence[str], truth: str = "annotation") -> list[Any]:
     """What the colours of boxes mean."""
     baseline, method = methods
-    dashed = Patch(fill=False, edgecolor=GREEN, linestyle=(0, (2, 1)), label="annotation")
+    dashed = Patch(fill=False, edgecolor=GREEN, linestyle=(0, (2, 1)), label=truth)
     kinds = {
         f"only {method} recovers it": GREEN,
         f"{method} loses it": PLUM,

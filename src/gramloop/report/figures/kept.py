@@ -13,9 +13,10 @@ from gramloop.data.suites import Condition
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.methods import BASELINE
 from gramloop.evaluate.plan import condition_of
-from gramloop.evaluate.rows import KeptMaps, first_rows, maps_of, picture_of
+from gramloop.evaluate.rows import CLEAN_PICTURE, KeptMaps, first_rows, maps_of, picture_of
 from gramloop.evaluate.sources import open_condition, open_planned
 from gramloop.evaluate.store import Store, UnusableFile
+from gramloop.evaluate.truth import UNSCORED
 from gramloop.metrics.miou import mean_iou
 from gramloop.report.figures.boxes import DetectionRow
 from gramloop.report.figures.diagnostic import Diagnosed
@@ -121,13 +122,17 @@ class Images:
         maps = [picture_of(kept.rows[name]) for name in (BASELINE, method)]
         if maps[0] is None or maps[1] is None:
             raise GramLoopError(f"image {kept.image_id} of {kept.condition} keeps no label map")
-        ignored = 255 if record.classes is None else record.classes.ignored
-        return SegmentationRow(
-            title, record.image(), record.labels(), maps[0], maps[1], plan.categories, ignored
-        )
+        if plan.label_free:
+            shown, ignored = picture_of(kept.rows[method], CLEAN_PICTURE), UNSCORED
+        else:
+            shown = record.labels().astype(np.int32)
+            ignored = 255 if record.classes is None else record.classes.ignored
+        if shown is None:
+            raise GramLoopError(f"image {kept.image_id} of {kept.condition} keeps no clean prediction")
+        return SegmentationRow(title, record.image(), shown, maps[0], maps[1], plan.categories, ignored)
 
 
-def _found(row: Mapping[str, object]) -> Detection:
+def _found(row: Mapping[str, Any]) -> Detection:
     boxes, scores = (np.asarray(row[name], dtype=np.float32) for name in ("boxes", "scores"))
     return Detection(boxes.reshape(-1, 4), scores, np.asarray(row["labels"], dtype=np.int64))
 

@@ -14,11 +14,19 @@ from numpy.typing import NDArray
 from gramloop.errors import GramLoopError
 from gramloop.report.figures.boxes import DetectionRow, draw_detection, gist_of_boxes, legend_of_boxes
 from gramloop.report.figures.panels import draw_legend, draw_outline, painted, photograph, shrunk
-from gramloop.report.figures.style import CLASS_COLOURS, FULL, GAINED, LOST, OTHER, Drawn, Sheet, styled
+from gramloop.report.figures.style import (
+    CLASS_COLOURS,
+    FULL,
+    GAINED,
+    LOST,
+    OTHER,
+    Drawn,
+    Sheet,
+    styled,
+)
 
 _GAP, _HEAD, _TITLE, _LEGEND, _EDGE = 0.06, 0.17, 0.17, 0.19, 0.02  # inches
 _TALLEST = 1.35  # of a panel's width
-_COLUMNS = ("input", "annotation")
 
 
 @dataclass(frozen=True)
@@ -67,23 +75,26 @@ def _both(*masks: NDArray[np.bool_]) -> NDArray[np.bool_]:
 
 
 def qualitative(
-    rows: Sequence[Row], title: str = "Predictions", methods: Sequence[str] = ("baseline", "gramloop")
+    rows: Sequence[Row],
+    title: str = "Predictions",
+    methods: Sequence[str] = ("baseline", "gramloop"),
+    truth: str = "annotation",
 ) -> Drawn:
-    """The figure, a row of four panels for each image."""
+    """The figure, a row of four panels for each image; ``truth`` is what predictions are compared with."""
     if not rows:
         raise GramLoopError("a figure of predictions needs at least one image")
     with styled():
-        return Drawn(_draw(rows, methods), title, *_words(rows, methods))
+        return Drawn(_draw(rows, methods, truth), title, *_words(rows, methods, truth))
 
 
-def _draw(rows: Sequence[Row], methods: Sequence[str]) -> Any:
+def _draw(rows: Sequence[Row], methods: Sequence[str], truth: str) -> Any:
     width = (FULL - 3 * _GAP - 2 * _EDGE) / 4
     heights = [width * min(_shape(row)[0] / _shape(row)[1], _TALLEST) for row in rows]
     detects = any(isinstance(row, DetectionRow) for row in rows)
     legends = [_LEGEND if isinstance(row, SegmentationRow) else 0.05 for row in rows]
     sheet = Sheet(FULL, _HEAD + sum(heights) + sum(legends) + _TITLE * len(rows) + _LEGEND * detects)
     left = [_EDGE + column * (width + _GAP) for column in range(4)]
-    for x, name in zip(left, (*_COLUMNS, *methods), strict=True):
+    for x, name in zip(left, ("input", truth, *methods), strict=True):
         sheet.text(x + width / 2, 0.03, name, ha="center", fontweight="bold")
     colours = iter(class_colours([row for row in rows if isinstance(row, SegmentationRow)]))
     top = _HEAD
@@ -97,7 +108,7 @@ def _draw(rows: Sequence[Row], methods: Sequence[str]) -> Any:
             _draw_segmentation(sheet, panels, row, next(colours), top + tall)
         top += tall + legend
     if detects:
-        draw_legend(sheet, legend_of_boxes(methods), sheet.height - 0.01, lower=True)
+        draw_legend(sheet, legend_of_boxes(methods, truth), sheet.height - 0.01, lower=True)
     return sheet.figure
 
 
@@ -155,12 +166,12 @@ def class_colours(rows: Sequence[SegmentationRow]) -> list[dict[int, str]]:
     return found
 
 
-def _words(rows: Sequence[Row], methods: Sequence[str]) -> tuple[str, str]:
-    parts = [f"Columns: input, annotation, {methods[0]}, {methods[1]}; every row says why it was chosen."]
+def _words(rows: Sequence[Row], methods: Sequence[str], truth: str) -> tuple[str, str]:
+    parts = [f"Columns: input, {truth}, {methods[0]}, {methods[1]}; every row says why it was chosen."]
     if any(isinstance(row, SegmentationRow) for row in rows):
         parts.append(
-            f"Green outlines: scored pixels that {methods[1]} alone gets right; magenta: those that it alone gets "
-            "wrong. White pixels have no label."
+            f"Green outlines: scored pixels in which {methods[1]} alone agrees with the {truth}; magenta: those in which "
+            f"{methods[0]} alone does. White pixels have no label."
         )
     if any(isinstance(row, DetectionRow) for row in rows):
         parts.append(

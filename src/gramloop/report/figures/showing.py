@@ -11,6 +11,7 @@ from gramloop.report.figures.exemplars import choose
 from gramloop.report.figures.kept import UNITS, Images, KeptImage
 from gramloop.report.figures.qualitative import qualitative
 from gramloop.report.figures.style import Drawn
+from gramloop.report.run import Run
 
 _SHOWN_FIRST = ("impulse_noise", "impulse")  # the diagnostic's shift, as in the paper, where it was evaluated
 _MOST_ROWS = 6
@@ -42,6 +43,8 @@ def predictions(
 ) -> Iterator[tuple[str, Drawn]]:
     """Baseline and method in the images that the reader chose, or in the best, the worst and a typical one."""
     run = images.run
+    if run.changes_only:
+        return
     reasons = {image.place: (image, "chosen by the reader") for image in chosen}
     pairs = list(reasons.values())[:_MOST_ROWS]
     if not pairs:
@@ -49,11 +52,17 @@ def predictions(
         shifted = [image for image in kept if image.condition.name != "clean"] or list(kept)
         scores = [[image.score(task, name) for name in (BASELINE, method)] for image in shifted]
         gains = {index: replayed - ordinary for index, (ordinary, replayed) in enumerate(scores)}
-        pairs = [(shifted[index], why) for index, why in choose(gains, UNITS[task]).items()]
+        pairs = [(shifted[index], why) for index, why in choose(gains, _unit(run)).items()]
     rows = [images.row(image, method, why) for image, why in pairs]
     if rows:
-        drawn = qualitative(rows, f"Predictions of baseline and {method}", (BASELINE, method))
+        truth = "clean prediction" if run.plan.label_free else "annotation"
+        drawn = qualitative(rows, f"Predictions of baseline and {method}", (BASELINE, method), truth)
         yield f"{run.key}-predictions", drawn.of(run.name)
+
+
+def _unit(run: Run) -> str:
+    unit = UNITS[run.plan.task]
+    return f"{unit} with the clean prediction" if run.plan.label_free else unit
 
 
 def severities_of_one_image(kept: Sequence[KeptImage], method: str) -> list[KeptImage]:

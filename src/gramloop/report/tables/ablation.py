@@ -79,7 +79,12 @@ def _place(gate_at: GateAt) -> str:
 
 def partition_table(run: Run) -> Table | None:
     """Scores on four fixed subsets of the images and on their complements; None where it cannot be had."""
-    if not run.replays or not run.complete or not all(result.parts for result in run.results):
+    if (
+        run.changes_only
+        or not run.replays
+        or not run.complete
+        or not all(result.parts for result in run.results)
+    ):
         return None
     means = {  # (2, PARTS)
         method: np.mean([result.parts[method] for result in run.averaged], axis=0) for method in run.methods

@@ -59,7 +59,7 @@ def class_gains(run: Run, method: str) -> ClassGains | None:
 def class_tables(run: Run, method: str, top: int = TOP) -> tuple[Table, ...]:
     """The classes that gain most, and those that lose most."""
     found = class_gains(run, method)
-    if found is None:
+    if found is None or run.changes_only:
         return ()
     ranked = found.ranked()
     gaining = [place for place in ranked[:top] if found.gains[place] > 0]
@@ -76,6 +76,7 @@ def _table(run: Run, method: str, found: ClassGains, kind: str, places: list[int
         scores = {BASELINE: float(found.baseline[place]), method: float(found.method[place])}
         rows.append((rank, found.names[place], *method_cells(pair, scores)))
     metric = "IoU" if run.plan.task == "semantic" else "AP"
+    metric += " with the clean predictions" if run.plan.label_free else ""
     over = f"averaged over {len(run.shifted)} shifted conditions" if run.shifted else "on clean images"
     return Table(
         f"{run.key}-{method}-class-{kind}",
@@ -92,8 +93,10 @@ def _notes(run: Run, method: str, found: ClassGains) -> tuple[str, ...]:
     lost = int((found.gains < 0).sum())
     notes = [f"Of {len(found.names)} classes {found.improved} improve under {method} and {lost} lose."]
     if run.unlabelled:
-        notes.append(f"The labels never hold {', '.join(run.unlabelled)}.")
+        notes.append(f"The {run.truth_words} never hold {', '.join(run.unlabelled)}.")
     partly = len(run.plan.categories) - len(found.names) - len(run.unlabelled)
     if partly:
-        notes.append(f"{partly} classes are in the labels of some conditions only, and not in this table.")
+        notes.append(
+            f"{partly} classes are in the {run.truth_words} of some conditions only, and not in this table."
+        )
     return tuple(notes)

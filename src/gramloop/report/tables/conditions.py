@@ -8,7 +8,7 @@ import numpy as np
 
 from gramloop.data.suites import Condition, display_name
 from gramloop.evaluate.methods import BASELINE
-from gramloop.evaluate.results import METRICS
+from gramloop.evaluate.results import metrics_of, tells_gain
 from gramloop.report.run import Run
 from gramloop.report.tables.main import DIGITS, method_cells, method_columns
 from gramloop.report.tables.table import Cell, Column, Table
@@ -108,7 +108,8 @@ def every_condition(run: Run) -> Table:
             rows.append((key, None, None, *method_cells(run.methods, {})))
             continue
         scores: dict[str, float | None] = {name: found[run.metric] for name, found in result.scores.items()}
-        rows.append((key, result.images, len(result.failures), *method_cells(run.methods, scores)))
+        cells = method_cells(run.methods, scores, not tells_gain(run.plan, key))
+        rows.append((key, result.images, len(result.failures), *cells))
     return Table(
         f"{run.key}-conditions",
         f"{run.name}, every condition",
@@ -122,7 +123,7 @@ def every_condition(run: Run) -> Table:
 
 def every_metric(run: Run) -> Table | None:
     """All metrics of every condition and method; None where there is but one metric."""
-    metrics = METRICS[run.plan.task]
+    metrics = metrics_of(run.plan)
     if len(metrics) == 1:
         return None
     columns = (

@@ -22,9 +22,15 @@ def method_columns(methods: Sequence[str]) -> tuple[Column, ...]:
     return (*scores, *(Column(f"{name} gain", title, digits=DIGITS, signed=True) for name, title in gains))
 
 
-def method_cells(methods: Sequence[str], scores: Mapping[str, float | None]) -> tuple[Cell, ...]:
-    """The cells of `method_columns`; gains are differences of unrounded scores."""
-    ordinary, each = scores.get(BASELINE), {name: scores.get(name) for name in methods}
+def method_cells(
+    methods: Sequence[str], scores: Mapping[str, float | None], changes_only: bool = False
+) -> tuple[Cell, ...]:
+    """The cells of `method_columns`; gains are differences of unrounded scores.
+
+    There are none where scores only say how far predictions change.
+    """
+    ordinary = None if changes_only else scores.get(BASELINE)
+    each = {name: scores.get(name) for name in methods}
     gains = (_difference(each[name], ordinary) for name in _compared(methods))
     return (*each.values(), *gains)
 
@@ -46,22 +52,32 @@ def methods_of(runs: Sequence[Run]) -> tuple[str, ...]:
 def main_results(group: Sequence[Run], key: str = "main") -> Table:
     """Clean scores, mPC, COCO-O's mAP and effective robustness of runs that were made alike."""
     methods = methods_of(group)
-    columns = (Column("suite", "Suite", "text"), Column("metric", "Metric", "text"), *method_columns(methods))
+    columns = (
+        Column("suite", "Suite", "text"),
+        Column("metric", "Metric", "text"),
+        *method_columns(methods),
+    )
     rows: list[tuple[Cell, ...]] = []
     notes = []
     for run in group:
         scores = {name: run.score(name) for name in run.methods}
-        rows.append((run.name, run.score_title, *method_cells(methods, scores)))
+        rows.append((run.name, run.score_title, *method_cells(methods, scores, run.changes_only)))
+        if run.changes_only:
+            notes.append(
+                f"{run.name} has no labels: its agreement only says how much of the clean predictions stays, and no "
+                "change of them is a gain or a loss."
+            )
         if not run.complete:
             notes.append(f"{run.name} has no mean: conditions are missing.")
         if (clean := clean_coco_of(run, group)) is not None:
             robust = robustness_of(run, clean)
             rows.append((run.name, "ER", *method_cells(methods, robust)))
             notes.append("ER is COCO-O's mAP less 0.45 times the AP on clean COCO, in points.")
+    what = "Agreement with the clean prediction" if group[0].plan.label_free else "Scores"
     return Table(
         key,
         "Main results",
-        "Scores in percent, higher is better; mPC is the unweighted mean over all shifted conditions. "
+        f"{what} in percent, higher is better; mPC is the unweighted mean over all shifted conditions. "
         "Differences are computed before rounding.",
         columns,
         tuple(rows),

@@ -9,7 +9,8 @@ from rich.console import Console
 from rich.table import Table
 
 from gramloop.core.settings import describe_replay
-from gramloop.tune.search.plan import Search
+from gramloop.evaluate.truth import SENTENCE
+from gramloop.tune.search.plan import ANY_CHANGE, Search
 from gramloop.tune.search.tuning import Tuning, counted
 from gramloop.tune.search.worth import CLEAN
 
@@ -36,6 +37,12 @@ def describe_plan(search: Search) -> str:
     ]
     if CLEAN not in search.subject.images:
         lines.append("the clean images are not known: nothing is asked of them")
+    if search.subject.label_free:
+        limit = "nothing is asked of their change"
+        if search.tolerance < ANY_CHANGE:
+            limit = f"they may change by {search.tolerance:g} points"
+        lines.append(f"without labels: {SENTENCE}")
+        lines.append(f"clean predictions are the measure, so no change of them is a gain; {limit}")
     return "\n".join(lines)
 
 
@@ -50,12 +57,19 @@ def print_tuning(tuning: Tuning, console: Console | None = None) -> None:
 def _finalists(tuning: Tuning) -> Table:
     table = _table(f"Decision, {tuning.search.schedule.decide.images} fresh images")
     table.add_column("setting")
-    for name in ("gain", "± s.e.", "clean", "cost"):
+    label_free = tuning.search.subject.label_free
+    names = (
+        ("agreement", "± s.e.", "clean changes", "cost")
+        if label_free
+        else ("gain", "± s.e.", "clean", "cost")
+    )
+    for name in names:
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("")
     for one in tuning.outcome.finalists:
         chosen = tuning.outcome.chosen and one is tuning.outcome.leader
-        numbers = [_signed(one.worth.gain), f"{one.worth.error:.2f}", _signed(one.worth.clean)]
+        clean = f"{-one.worth.clean:.2f}" if label_free else _signed(one.worth.clean)
+        numbers = [_signed(one.worth.gain), f"{one.worth.error:.2f}", clean]
         table.add_row(describe_replay(one.config), *numbers, f"{one.cost:.2f}x", "chosen" if chosen else "")
     table.add_row("no replay", "0.00", "", "0.00", "1.00x", "" if tuning.outcome.chosen else "chosen")
     return table
@@ -66,7 +80,9 @@ def _verdict(tuning: Tuning) -> Table:
     images = min(part.images for part in tuning.outcome.parts)
     table = _table(f"Verdict on {what}, {images} images not searched, 95% intervals")
     table.add_column("families", no_wrap=True)
-    for name in ("ordinary", "gain", "over families", "over images"):
+    label_free = tuning.search.subject.label_free
+    gain = "agreement gain" if label_free else "gain"
+    for name in ("ordinary", gain, "over families", "over images"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("", no_wrap=True)
     for part in tuning.outcome.parts:
@@ -75,6 +91,9 @@ def _verdict(tuning: Tuning) -> Table:
             "" if each is None else f"[{each.low:+.2f}, {each.high:+.2f}]".replace("[", r"\[")
             for each in (part.over_families, part.over_images)
         ]
+        if part.changes_only:
+            table.add_row("clean", "", "", "", "", f"{-part.gain:.2f} points changed")
+            continue
         scores = [f"{part.ordinary:.2f}", _signed(part.gain)]
         table.add_row(name, *scores, *spans, part.word)
     return table

@@ -17,6 +17,8 @@ from gramloop.tune.search.subject import Subject
 from gramloop.tune.search.worth import CLEAN
 
 LAYOUT = 1
+TOLERANCE = 0.1  # points that clean images may lose
+ANY_CHANGE = 100.0  # points by which clean predictions may change where no label says what a change is worth
 SearchCell = tuple[str, Sample]  # a condition, and an image of it
 
 
@@ -24,7 +26,8 @@ SearchCell = tuple[str, Sample]  # a condition, and an image of it
 class Options:
     """How candidates are compared.
 
-    clean_tolerance: points that clean images may lose.
+    clean_tolerance: points that clean images may lose, 0.1 where nothing is said. Without labels it is how far their
+        predictions may change, and nothing is asked where nothing is said: a change need be no loss.
     confidence: of the decision that a replay is better than none, over all finalists together.
     caution: standard errors that are taken off a gain when candidates are ranked.
     objective: the gain, or the gain per ordinary forward that the replay adds.
@@ -35,7 +38,7 @@ class Options:
     judge_on: a pattern of image ids, such as ``drive7_*``, that only the verdict sees; a part of all by default.
     """
 
-    clean_tolerance: float = 0.1
+    clean_tolerance: float | None = None
     confidence: float = 0.95
     caution: float = 1.0
     objective: Literal["gain", "gain-per-cost"] = "gain"
@@ -51,10 +54,9 @@ class Options:
     def __post_init__(self) -> None:
         if not 0.5 <= self.confidence < 1:
             raise GramLoopError(f"the confidence lies from 0.5 to below 1, not at {self.confidence}")
-        if not (self.caution >= 0 and self.clean_tolerance >= 0):
-            raise GramLoopError(
-                f"caution and tolerance are 0 or more, not {self.caution} and {self.clean_tolerance}"
-            )
+        tolerance = self.clean_tolerance
+        if not (self.caution >= 0 and (tolerance is None or tolerance >= 0)):
+            raise GramLoopError(f"caution and tolerance are 0 or more, not {self.caution} and {tolerance}")
         if self.objective not in ("gain", "gain-per-cost"):
             raise GramLoopError(f"the objective is gain or gain-per-cost, not {self.objective!r}")
         if self.max_cost is not None and not self.max_cost > 1:
@@ -90,9 +92,17 @@ class Search:
 
     def _options(self) -> dict[str, Any]:
         options = {**asdict(self.options), "unseen": list(self.split.unseen)}
+        options["clean_tolerance"] = self.tolerance
         if self.options.judge_on is None:  # came later: plans without it stay what they were
             del options["judge_on"]
         return options
+
+    @property
+    def tolerance(self) -> float:
+        """Points that clean images may lose, or without labels change by."""
+        given = self.options.clean_tolerance
+        unsaid = ANY_CHANGE if self.subject.label_free else TOLERANCE
+        return unsaid if given is None else given
 
     def cells(self, part: str, images: int) -> list[SearchCell]:
         """The first images of a part, each under every condition of the part."""

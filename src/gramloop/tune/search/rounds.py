@@ -63,9 +63,8 @@ def run_search(
     leader = winner or finalists[0]
     judging = search.cells("verdict", search.schedule.verdict.images)
     run.measure(judging, [leader.number])
-    parts = judge(
-        search.subject.task, search.subject.categories, search.split, run.measured(leader.number, judging)
-    )
+    subject, measured = search.subject, run.measured(leader.number, judging)
+    parts = judge(subject.task, subject.categories, search.split, measured, subject.label_free)
     return SearchOutcome(
         leader, winner is not None, tuple(finalists), parts, run.predictions, tuple(run.failures)
     )
@@ -101,7 +100,7 @@ class _SearchRun:
         measured = self.measured(number, cells)
         _, end = config.window or (0, 0)
         return best_rule(
-            subject.task, subject.categories, measured, end, options.clean_tolerance, options.caution
+            subject.task, subject.categories, measured, end, self.search.tolerance, options.caution
         )
 
     def measure(self, cells: Sequence[SearchCell], candidates: Sequence[int]) -> None:
@@ -165,7 +164,7 @@ class _SearchRun:
         for number in candidates:
             value = self._worth(number, cells)
             if ruled and quick and (rule := self._best_rule(number, cells)) is not None:
-                caution, tolerance = self.search.options.caution, self.search.options.clean_tolerance
+                caution, tolerance = self.search.options.caution, self.search.tolerance
                 if not value.harmless(tolerance) or rule[1].cautious(caution) > value.cautious(caution):
                     value = rule[1]
             if strict is not None:
@@ -173,7 +172,7 @@ class _SearchRun:
                 over_all = self._worth(number, clean)
                 value = Worth(value.gain, value.error, value.freedom, over_all.clean, over_all.clean_error)
             found.append(Standing(number, self._configs[number], self._cost(number, cells), value))
-        tolerance = self.search.options.clean_tolerance
+        tolerance = self.search.tolerance
 
         def key(one: Standing) -> tuple[bool, float]:
             kept = (
@@ -189,7 +188,7 @@ class _SearchRun:
         """Whether a finalist beats no replay, each with its share of the allowed error."""
         options = self.search.options
         each = 1 - (1 - options.confidence) / (self.search.schedule.finalists + len(self._twins))
-        return one.worth.harmless(options.clean_tolerance) and one.worth.beats_nothing(each)
+        return one.worth.harmless(self.search.tolerance) and one.worth.beats_nothing(each)
 
     def _value(self, one: Standing) -> float:
         cautious = one.worth.cautious(self.search.options.caution)

@@ -1,10 +1,10 @@
-"""What is tuned: a predictor and labelled images under conditions, and how one trial of the search is measured."""
+"""What is tuned: a predictor and images under conditions, and how one trial of the search is measured."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from typing import TypedDict
 
@@ -17,6 +17,8 @@ from gramloop.data.records import DataSet, Instances, Record, Task
 from gramloop.data.shifted import Shift, shift_data_set
 from gramloop.data.suites import Condition
 from gramloop.errors import GramLoopError
+from gramloop.evaluate.clean_truth import CleanTruth
+from gramloop.evaluate.truth import CLEAN_PREDICTION, SCORE, TruthKind, check_truth
 from gramloop.metrics.miou import count
 from gramloop.tasks.prediction import Detection, Prediction, Segmentation
 from gramloop.tasks.predictor import Predictor, check_predictor
@@ -39,12 +41,27 @@ class Subject:
     about: Mapping[str, object] = field(default_factory=dict, repr=False)  # fingerprints, for the plan
     threads: int = 1
     taps: tuple[int, ...] = ()  # blocks that the head reads, where that is known
+    truth: TruthKind = "labels"  # what predictions are compared with
+    truth_score: float = SCORE  # of a clean prediction's box that counts as an object
 
     def __post_init__(self) -> None:
         if self.task not in ("semantic", "detection"):
             raise GramLoopError(f"the task must be semantic or detection, not {self.task!r}")
         if not any(key != "clean" for key in self.images):
             raise GramLoopError("tuning needs at least one shifted condition beside the clean images")
+        check_truth(self.truth, self.truth_score)
+        clean = set(self.images.get("clean", ()))
+        for key, ids in self.images.items() if self.label_free else ():
+            if strangers := [each for each in ids if each not in clean]:
+                raise GramLoopError(
+                    f"the truth clean needs every image without its shift too, and {strangers[0]} of {key} is not "
+                    "among the clean ones"
+                )
+
+    @property
+    def label_free(self) -> bool:
+        """Whether predictions are compared with clean ones, so that scores are agreement and not accuracy."""
+        return self.truth == CLEAN_PREDICTION
 
 
 class SubjectOptions(TypedDict, total=False):
@@ -55,6 +72,8 @@ class SubjectOptions(TypedDict, total=False):
     categories: Sequence[int] | None
     about: Mapping[str, object]
     threads: int
+    truth: TruthKind
+    truth_score: float
 
 
 def subject_of(
@@ -66,6 +85,8 @@ def subject_of(
     categories: Sequence[int] | None = None,
     about: Mapping[str, object] | None = None,
     threads: int = 1,
+    truth: TruthKind = "labels",
+    truth_score: float = SCORE,
 ) -> Subject:
     """A predictor with its images.
 
@@ -78,6 +99,8 @@ def subject_of(
         categories: the class numbers that are scored; those of the set, or else of the predictor.
         about: what identifies model and data, for the plan and the result.
         threads: of torch, in each process; sums depend on it.
+        truth: ``clean`` compares with what the predictor says on the clean image, and reads no labels.
+        truth_score: boxes of a clean prediction that score less count for nothing.
     """
     if not callable(predictor):
         check_predictor(predictor)
@@ -100,10 +123,19 @@ def subject_of(
         images,
         make,
         data.__getitem__,
-        about or {},
+        {**(about or {}), **about_truth(made.task, truth, truth_score)},
         threads,
         made.taps,
+        truth,
+        truth_score,
     )
+
+
+def about_truth(task: Task, truth: TruthKind, score: float) -> dict[str, object]:
+    """What a plan says of the truth; nothing of labels, as before there was another."""
+    if truth != CLEAN_PREDICTION:
+        return {}
+    return {"truth": truth, **({"truth score": score} if task == "detection" else {})}
 
 
 @dataclass(frozen=True)
@@ -131,6 +163,8 @@ class Bench:
         self._host = self.predictor.host
         self._records = lru_cache(2)(subject.open_records)  # conditions come one after the other
         self._shown = lru_cache(PREPARED)(self._show)
+        self._clean = CleanTruth(self.predictor, subject.truth_score)
+        self._clean_places = {name: place for place, name in enumerate(subject.images.get("clean", ()))}
 
     def run(self, trial: Trial) -> dict[str, object]:
         """The statistics of a trial as plain values: the ordinary prediction once, then every candidate's."""
@@ -140,7 +174,10 @@ class Bench:
         first, *others = trial.configs
         with observing(self._host) if self._host is not None else nullcontext() as observed:
             pair = self.predictor.predict(shown.pixels, first, paired=True, trace=False)
-        found = [pair.replayed, *(self.predictor.predict(shown.pixels, each, trace=False) for each in others)]
+        found = [
+            pair.replayed,
+            *(self.predictor.predict(shown.pixels, each, trace=False) for each in others),
+        ]
         result: dict[str, object] = {
             "job": trial.key,
             "ordinary": self._statistic(pair.ordinary, shown.truth),
@@ -158,7 +195,7 @@ class Bench:
             }
         return result
 
-    def _statistic(self, found: Prediction, truth: Truth) -> dict[str, object]:
+    def _statistic(self, found: Prediction, truth: Truth | None) -> dict[str, object]:
         """Plain lists of numbers, from which any score follows."""
         if isinstance(found, Segmentation) and isinstance(truth, PixelLabels):
             counts = count(found.labels, truth.indices, len(self.subject.categories), truth.ignored)
@@ -175,7 +212,14 @@ class Bench:
             raise GramLoopError(
                 f"image {position} of {condition} is {record.image_id}, but was {image_id} when the search was planned"
             )
-        return read_labelled(record, self.subject.task)
+        shown = read_labelled(record, self.subject.task, labels=not self.subject.label_free)
+        if isinstance(shown, str) or not self.subject.label_free:
+            return shown
+        clean = self._records("clean")[self._clean_places[image_id]]
+        try:
+            return replace(shown, truth=self._clean.of(clean, record))
+        except GramLoopError as error:
+            return str(error)
 
 
 def _itself(predictor: Predictor[Prediction]) -> Predictor[Prediction]:

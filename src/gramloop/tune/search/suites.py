@@ -13,7 +13,7 @@ from gramloop.evaluate.plan import Plan
 from gramloop.evaluate.planning import Request, plan_and_model
 from gramloop.evaluate.sources import open_condition, open_planned
 from gramloop.tasks.loading import load_predictor
-from gramloop.tune.search.subject import Subject
+from gramloop.tune.search.subject import Subject, about_truth
 from gramloop.tune.search.worth import CLEAN
 
 SCENE_SPLIT = "tune"  # scenes that neither evaluate nor the demonstration shows
@@ -39,9 +39,12 @@ def suite_subject(request: Request) -> Subject:
             "sizes": dict(plan.model.sizes),
             "device": plan.model.device,
             "versions": dict(plan.versions),
+            **about_truth(plan.task, plan.truth, plan.truth_score),
         },
         threads=plan.model.threads,
         taps=predictor.taps,
+        truth=plan.truth,
+        truth_score=plan.truth_score,
     )
 
 

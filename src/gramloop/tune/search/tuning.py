@@ -15,6 +15,7 @@ from gramloop.core.config import ReplayConfig
 from gramloop.core.settings import describe_replay, write_replay
 from gramloop.data.labelled import LabelledImage
 from gramloop.data.records import DataSet, Record
+from gramloop.evaluate.truth import KNOWN
 from gramloop.io.lock import locked
 from gramloop.tasks.prediction import Prediction
 from gramloop.tasks.predictor import Predictor
@@ -48,11 +49,12 @@ class Tuning:
         """The verdict in words."""
         leader = describe_replay(self.outcome.leader.config)
         judged = "; ".join(_part_in_words(part) for part in self.outcome.parts)
+        known = f" {KNOWN}" if self.search.subject.label_free else ""
         if self.outcome.chosen:
-            return f"Chosen: {leader}. On images that the search has not seen: {judged}."
+            return f"Chosen: {leader}. On images that the search has not seen: {judged}.{known}"
         return (
             f"No replay: none of {len(self.search.candidates)} candidates beat it beyond noise. The nearest, "
-            f"{leader}, on images that the search has not seen: {judged}."
+            f"{leader}, on images that the search has not seen: {judged}.{known}"
         )
 
     def about(self) -> dict[str, Any]:
@@ -71,7 +73,7 @@ class Tuning:
                 "rungs": [[rung.candidates, rung.cells] for rung in schedule.rungs],
                 "excluded images": len(self.outcome.failures),
             },
-            "finalists": [_finalist(one) for one in self.outcome.finalists],
+            "finalists": [_finalist(one, self.search.subject.label_free) for one in self.outcome.finalists],
             "nearest": None if self.outcome.chosen else self.outcome.leader.config.as_json(),
             "split": self.search.split.as_json(),
             "task": self.search.subject.task,
@@ -151,17 +153,20 @@ def counted(part: JudgedPart) -> str:
 
 
 def _part_in_words(part: JudgedPart) -> str:
+    if part.changes_only:
+        return f"clean predictions change by {-part.gain:.2f} points, for better or worse"
     where = "clean images" if part.name == CLEAN else counted(part)
     interval = part.widest
     span = f" [{interval.low:+.2f}, {interval.high:+.2f}]" if interval is not None else ""
-    return f"{part.gain:+.2f}{span} points on {where} ({part.word})"
+    points = "points of agreement with the clean prediction" if part.label_free else "points"
+    return f"{part.gain:+.2f}{span} {points} on {where} ({part.word})"
 
 
-def _finalist(one: Standing) -> dict[str, Any]:
+def _finalist(one: Standing, label_free: bool) -> dict[str, Any]:
     numbers = {
         "gain": one.worth.gain,
         "error": one.worth.error,
-        "clean gain": one.worth.clean,
+        "clean change" if label_free else "clean gain": one.worth.clean,
         "cost": one.cost,
     }
     finite = {name: value if math.isfinite(value) else None for name, value in numbers.items()}

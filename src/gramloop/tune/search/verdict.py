@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -41,6 +41,7 @@ class JudgedPart:
     replayed: float
     over_families: Interval | None  # None with fewer than two families
     over_images: Interval | None  # None where conditions have images of their own
+    label_free: bool = False  # scores are agreement with the clean prediction
 
     @property
     def gain(self) -> float:
@@ -63,8 +64,15 @@ class JudgedPart:
         intervals = [each for each in (self.over_families, self.over_images) if each is not None]
         return max(intervals, key=lambda each: each.high - each.low, default=None)
 
+    @property
+    def changes_only(self) -> bool:
+        """Whether it only says how far clean predictions change: without labels, that is no gain and no loss."""
+        return self.label_free and self.name == CLEAN
+
     def as_json(self) -> dict[str, Any]:
         """Plain values."""
+        if self.changes_only:
+            return {"images": self.images, "families": 0, "agreement": _number(self.replayed)}
         return {
             "images": self.images,
             "families": self.families,
@@ -78,7 +86,11 @@ class JudgedPart:
 
 
 def judge(
-    task: Task, categories: Sequence[int], split: Split, cells: Mapping[str, Sequence[PairedStatistics]]
+    task: Task,
+    categories: Sequence[int],
+    split: Split,
+    cells: Mapping[str, Sequence[PairedStatistics]],
+    label_free: bool = False,
 ) -> tuple[JudgedPart, ...]:
     """The parts of a verdict: searched families, other families and clean images, where there are any."""
     found = []
@@ -89,7 +101,8 @@ def judge(
     ):
         keys = [key for key in cells if family(key) in families and cells[key]]
         if keys:
-            found.append(_part(name, task, categories, {key: cells[key] for key in keys}))
+            part = _part(name, task, categories, {key: cells[key] for key in keys})
+            found.append(replace(part, label_free=label_free))
     return tuple(found)
 
 
@@ -155,7 +168,12 @@ def _score(
 def _interval(interval: Interval | None) -> dict[str, Any] | None:
     if interval is None:
         return None
-    return {"low": interval.low, "high": interval.high, "level": interval.level, "drawn from": interval.units}
+    return {
+        "low": interval.low,
+        "high": interval.high,
+        "level": interval.level,
+        "drawn from": interval.units,
+    }
 
 
 def _number(value: float) -> float | None:
