@@ -6,7 +6,7 @@ import pytest
 
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.plan import DataSource
-from gramloop.evaluate.planning import make_plan
+from gramloop.evaluate.planning import make_plan, plan_and_model
 from small_runs import small_plan, small_request, write_model
 
 
@@ -27,6 +27,14 @@ def test_planning_twice_gives_one_plan(model_folder: Path, scene_folder: Path):
     assert first == second
     assert first.hash == second.hash
     assert first.categories[1] == "ball"
+
+
+@pytest.mark.parametrize("task", ["semantic", "detection"])
+def test_a_plan_is_made_without_reading_weights(model_folder: Path, scene_folder: Path, task: str):
+    plan, predictor = plan_and_model(small_request(model_folder, scene_folder, task))
+    assert (plan.model.depth, predictor.task) == (len(predictor.blocks), task) == (6, task)
+    assert set(plan.categories.values()) == set(predictor.classes.values())
+    assert all(value.is_meta for block in predictor.blocks for value in block.parameters())
 
 
 def test_other_weights_give_another_plan(model_folder: Path, scene_folder: Path, tmp_path: Path):

@@ -1,6 +1,7 @@
 """All predictors are one kind of thing: what they say about themselves is true, and their types leave nothing open."""
 
 import ast
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -11,6 +12,8 @@ import torch
 import gramloop
 from golden import load_golden
 from gramloop import Adaptive, Cost, GramLoopError, ReplayConfig, counting
+from gramloop.evaluate.methods import Method
+from gramloop.evaluate.session import predict_all
 from gramloop.models.detector import BACKBONE_PREFIX
 from gramloop.models.tiny import load_tiny
 from gramloop.tasks.class_names import COCO
@@ -137,6 +140,35 @@ def test_a_model_without_blocks_predicts_and_refuses_to_replay(image):
     assert not isinstance(lambda: own, Predictor)
 
 
+class Mirrored:
+    """A way to predict differently, around any segmenter: as in a mirror, at the same cost."""
+
+    def __init__(self, inner):
+        self.inner = inner
+
+    def __getattr__(self, name):
+        return getattr(self.inner, name)
+
+    def predict(self, image, replay=None, paired=False, *, trace=None):
+        found = self.inner.predict(image[:, ::-1].copy(), replay, paired=paired, trace=trace)
+        turn = lambda one: replace(one, labels=one.labels[:, ::-1])  # noqa: E731
+        return Pair(turn(found.ordinary), turn(found.replayed)) if paired else turn(found)
+
+
+def test_a_predictor_around_another_is_evaluated_like_it(predictors, image):
+    around, methods = (
+        Mirrored(predictors["segmenter"]),
+        [Method("baseline"), Method("late", REPLAYS["method"])],
+    )
+    assert isinstance(around, Predictor)
+    found = predict_all(around, image, methods)
+    inner = predict_all(predictors["segmenter"], image[:, ::-1].copy(), methods)
+    for name in ("baseline", "late"):
+        assert np.array_equal(found[name].labels, inner[name].labels[:, ::-1])
+        assert found[name].blocks == inner[name].blocks
+    assert found["late"].blocks == around.cost(REPLAYS["method"], paired=True).blocks
+
+
 def test_a_replay_is_checked_against_the_blocks(predictor):
     assert check_replay(predictor, ReplayConfig(window=(2, 3))).end == 3
     with pytest.raises(GramLoopError, match="reaches past the last block"):
@@ -178,7 +210,7 @@ def test_no_signature_with_a_predictor_or_a_prediction_says_any():
         "rows.py: add",
         "subject.py: subject_of",
         "tuning.py: tune",
-        "diagnose.py: diagnose_prediction",
+        "diagnosis.py: diagnose_prediction",
         "predict.py: _write",
     }
     assert [name for name, names in found if names & PASSED and "Any" in names] == []

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gramloop.cli.each_image import do_each_image
-from gramloop.cli.model_options import TASKS
+from gramloop.cli.model_options import TASKS, head_files
 from gramloop.cli.replay_options import add_replay_options, replay_of
 from gramloop.errors import GramLoopError
 
@@ -167,15 +167,10 @@ def _view(args: argparse.Namespace) -> View:
     device, side = choose_device(args.device), args.short_side
     if args.head is not None:
         task = TASKS[args.task or "segment"]
-        files = {
-            name: getattr(args, name) for name in ("backbone", "head") if getattr(args, name) is not None
-        }
-        sizes = {} if side is None else {"short_side": side}
-        if sizes and task == "semantic":
-            sizes["mode"] = "whole"
-        return predictor_view(
-            Path(args.head).name, load_predictor(task, files, sizes, device), replay_of(args)
-        )
+        whole = {"mode": "whole"} if task == "semantic" else {}
+        sizes = {} if side is None else {"short_side": side, **whole}
+        predictor = load_predictor(task, head_files(args), sizes, device)
+        return predictor_view(Path(args.head).name, predictor, replay_of(args))
     if args.backbone is not None:
         return backbone_view(Path(args.backbone), replay_of(args), device, side)
     if args.model in (None, "tiny"):

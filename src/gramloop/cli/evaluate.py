@@ -117,7 +117,7 @@ def _plan(args: argparse.Namespace, scenes: Path) -> Plan:
 
 def _given(args: argparse.Namespace) -> str:
     """The first option that describes an evaluation, although no suite is named."""
-    options = (
+    options = [
         "data",
         "condition",
         "severity",
@@ -131,7 +131,7 @@ def _given(args: argparse.Namespace) -> str:
         "short_side",
         "truth",
         "truth_score",
-    )
+    ]
     return next((f"--{name.replace('_', '-')}" for name in options if getattr(args, name)), "")
 
 
@@ -220,7 +220,7 @@ def _status(folder: Path, coco_results: Path | None) -> int:
     from gramloop.evaluate.effective import check_use
     from gramloop.evaluate.evaluation import look
     from gramloop.evaluate.plan import read_plan
-    from gramloop.evaluate.results import Results, score_condition
+    from gramloop.evaluate.results import collect
     from gramloop.evaluate.store import PLAN, Store
 
     if not (folder / PLAN).is_file():
@@ -229,12 +229,7 @@ def _status(folder: Path, coco_results: Path | None) -> int:
     check_use(store.plan, coco_results)
     progress = look(store)
     unfinished = {unit.condition for unit in progress.missing}
-    scored = []
-    for key in store.plan.conditions:
-        units = [] if key in unfinished else [store.read(unit) for unit in store.plan.units_of(key)]
-        if whole := [unit for unit in units if unit is not None]:
-            scored.append(score_condition(store.plan, key, whole))
-    results = Results(store.plan, tuple(scored))
+    results = collect(store, [key for key in store.plan.conditions if key not in unfinished])
     print_status(store, progress, results)
     print_effective(results, coco_results)
     return 0

@@ -85,10 +85,15 @@ def request_of(args: argparse.Namespace, scenes: Path, split: str = "val") -> Re
     )
 
 
+def head_files(args: argparse.Namespace) -> dict[str, str]:
+    """The head's file, and the backbone's where it is given."""
+    given = {"backbone": args.backbone, "head": args.head}
+    return {name: path for name, path in given.items() if path is not None}
+
+
 def _model_files(args: argparse.Namespace) -> dict[str, str]:
     if args.head is not None:
-        given = {"backbone": args.backbone, "head": args.head}
-        return {name: str(Path(path).resolve()) for name, path in given.items() if path is not None}
+        return {name: str(Path(path).resolve()) for name, path in head_files(args).items()}
     if args.backbone is not None:
         raise GramLoopError("--head FILE is missing: a backbone alone predicts nothing")
     from gramloop.models.tiny import WEIGHTS

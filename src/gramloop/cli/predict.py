@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gramloop.cli.each_image import do_each_image
-from gramloop.cli.model_options import TASKS, model_sizes
+from gramloop.cli.model_options import TASKS, head_files, model_sizes
 from gramloop.cli.replay_options import add_replay_options, replay_of
 from gramloop.core.config import ReplayConfig
 from gramloop.errors import GramLoopError
@@ -84,9 +84,10 @@ def _predictor(args: argparse.Namespace, replay: ReplayConfig | None) -> Predict
         )
     if not 0 <= args.threshold <= 1:
         raise GramLoopError(f"--threshold is a score from 0 to 1, not {args.threshold:g}")
-    files = {name: getattr(args, name) for name in ("backbone", "head") if getattr(args, name) is not None}
     device = choose_device(args.device)
-    predictor = load_predictor(TASKS[args.task], files, model_sizes(args), device, args.verify)
+    predictor = load_predictor(
+        TASKS[args.task], head_files(args), model_sizes(args), device, verify=args.verify
+    )
     if replay is not None:
         check_replay(predictor, replay)
     return predictor

@@ -24,17 +24,7 @@ from gramloop.report.figures.panels import (
     photograph,
 )
 from gramloop.report.figures.qualitative import SegmentationRow
-from gramloop.report.figures.style import (
-    DRIFT_MAP,
-    FULL,
-    GAINED,
-    GATE_MAP,
-    INK,
-    LOST,
-    Drawn,
-    Sheet,
-    styled,
-)
+from gramloop.report.figures.style import DRIFT_MAP, FULL, GAINED, GATE_MAP, INK, LOST, Drawn, Sheet, styled
 
 _COLUMNS = ("input", "annotation", "ordinary", "GramLoop", "proposal drift", "gate")
 _COLOURS = {

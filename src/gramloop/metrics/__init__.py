@@ -30,7 +30,7 @@ else:
 
 __all__ = [
     "ApResult", "Comparison", "Counts", "DepthScores", "FoundBoxes", "Interval", "Scores", "TrueBoxes",
-    "aligned_depth", "average_precision", "class_iou", "cluster_bootstrap", "coco_o_map", "compare", "count", "coverage",
-    "depth_scores",    "effective_robustness", "image_bootstrap", "mean_iou", "mean_performance", "merge", "verdict",
-    "widened",
+    "aligned_depth", "average_precision", "class_iou", "cluster_bootstrap", "coco_o_map", "compare",
+    "count", "coverage", "depth_scores", "effective_robustness", "image_bootstrap", "mean_iou",
+    "mean_performance", "merge", "verdict", "widened",
 ]  # fmt: skip

@@ -113,12 +113,7 @@ def _normal_quantile(level: float) -> float:
 
 
 def image_bootstrap(
-    delta: Delta,
-    images: int,
-    *,
-    replicates: int = REPLICATES,
-    seed: int = SEED,
-    level: float = LEVEL,
+    delta: Delta, images: int, *, replicates: int = REPLICATES, seed: int = SEED, level: float = LEVEL
 ) -> Interval:
     """The interval of a paired difference over resampled images.
 

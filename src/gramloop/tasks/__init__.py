@@ -17,7 +17,7 @@ else:
     __getattr__, __dir__ = lazy_names(__name__)
 
 __all__ = [
-    "DenseDetector", "Depth", "DetectConfig", "Detection", "Detector", "Diagnosis", "Normalisation",
-    "Pair", "Prediction", "Predictor", "SegmentConfig", "Segmentation", "Segmenter", "ViTPredictor",
-    "diagnose", "load_detector", "load_predictor", "load_segmenter", "read_image", "to_tensor",
+    "DenseDetector", "Depth", "DetectConfig", "Detection", "Detector", "Diagnosis", "Normalisation", "Pair",
+    "Prediction", "Predictor", "SegmentConfig", "Segmentation", "Segmenter", "ViTPredictor", "diagnose",
+    "load_detector", "load_predictor", "load_segmenter", "read_image", "to_tensor",
 ]  # fmt: skip

@@ -24,6 +24,9 @@ from gramloop.tasks.class_names import Classes
 from gramloop.tasks.images import RGB, WEB, ImageLike, Normalisation, read_image
 from gramloop.tasks.prediction import P, P_co, Pair, Prediction
 
+Replay = ReplayConfig | None  # None predicts with the model as it is
+Tracing = bool | None  # whether to return drift and gate; None where the replay measures them anyway
+
 
 @runtime_checkable
 class Predictor(Protocol[P_co]):
@@ -49,27 +52,17 @@ class Predictor(Protocol[P_co]):
     def taps(self) -> tuple[int, ...]:
         """The blocks that the head reads; empty where that is not known."""
 
-    def cost(self, replay: ReplayConfig | None = None, paired: bool = False) -> Cost:
+    def cost(self, replay: Replay = None, paired: bool = False) -> Cost:
         """Blocks executed per view of an image, at most; a model without blocks counts as one."""
 
     @overload
     def predict(
-        self,
-        image: ImageLike,
-        replay: ReplayConfig | None = ...,
-        paired: Literal[False] = ...,
-        *,
-        trace: bool | None = ...,
+        self, image: ImageLike, replay: Replay = ..., paired: Literal[False] = ..., *, trace: Tracing = ...
     ) -> P_co: ...
 
     @overload
     def predict(
-        self,
-        image: ImageLike,
-        replay: ReplayConfig | None = ...,
-        *,
-        paired: Literal[True],
-        trace: bool | None = ...,
+        self, image: ImageLike, replay: Replay = ..., *, paired: Literal[True], trace: Tracing = ...
     ) -> Pair[P_co]: ...
 
 
@@ -98,11 +91,7 @@ class ViTPredictor(Generic[P]):
     task: Task
 
     def __init__(
-        self,
-        backbone: TappedViT,
-        taps: Sequence[int],
-        classes: Classes,
-        normalisation: Normalisation = WEB,
+        self, backbone: TappedViT, taps: Sequence[int], classes: Classes, normalisation: Normalisation = WEB
     ) -> None:
         self.backbone, self.taps, self.classes = backbone, tuple(taps), classes
         self.normalisation = normalisation
@@ -117,7 +106,7 @@ class ViTPredictor(Generic[P]):
         """The ViT that a replay is attached to."""
         return find_host(self.backbone.model)
 
-    def cost(self, replay: ReplayConfig | None = None, paired: bool = False) -> Cost:
+    def cost(self, replay: Replay = None, paired: bool = False) -> Cost:
         """Blocks executed per view of an image; an adaptive replay may pass over some."""
         depth = self.backbone.shape.depth
         extra = 0 if replay is None else extra_blocks(replay, depth, self._kept(replay, paired))
@@ -125,32 +114,17 @@ class ViTPredictor(Generic[P]):
 
     @overload
     def predict(
-        self,
-        image: ImageLike,
-        replay: ReplayConfig | None = ...,
-        paired: Literal[False] = ...,
-        *,
-        trace: bool | None = ...,
+        self, image: ImageLike, replay: Replay = ..., paired: Literal[False] = ..., *, trace: Tracing = ...
     ) -> P: ...
 
     @overload
     def predict(
-        self,
-        image: ImageLike,
-        replay: ReplayConfig | None = ...,
-        *,
-        paired: Literal[True],
-        trace: bool | None = ...,
+        self, image: ImageLike, replay: Replay = ..., *, paired: Literal[True], trace: Tracing = ...
     ) -> Pair[P]: ...
 
     @torch.no_grad()
     def predict(
-        self,
-        image: ImageLike,
-        replay: ReplayConfig | None = None,
-        paired: bool = False,
-        *,
-        trace: bool | None = None,
+        self, image: ImageLike, replay: Replay = None, paired: bool = False, *, trace: Tracing = None
     ) -> P | Pair[P]:
         """Predict an image.
 
@@ -170,9 +144,7 @@ class ViTPredictor(Generic[P]):
         """The ordinary version, if paired, and the last one."""
         raise NotImplementedError
 
-    def _attached(
-        self, replay: ReplayConfig | None, paired: bool, trace: bool | None
-    ) -> AbstractContextManager[Loop | None]:
+    def _attached(self, replay: Replay, paired: bool, trace: Tracing) -> AbstractContextManager[Loop | None]:
         """The replay for a ``with`` block of this thread, with the taps kept that a pair needs."""
         if replay is None:
             if paired:

@@ -9,17 +9,7 @@ import numpy as np
 from gramloop.data.suites import display_name
 from gramloop.errors import GramLoopError
 from gramloop.report.consistency import GramConsistency, ratios
-from gramloop.report.figures.style import (
-    BLUE,
-    COLUMN,
-    FAINT,
-    INK,
-    ORANGE,
-    Drawn,
-    Sheet,
-    styled,
-    words_width,
-)
+from gramloop.report.figures.style import BLUE, COLUMN, FAINT, INK, ORANGE, Drawn, Sheet, styled, words_width
 
 _ROW, _TOP, _FOOT = 0.17, 0.24, 0.5  # inches
 

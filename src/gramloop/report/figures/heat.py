@@ -14,15 +14,7 @@ from numpy.typing import NDArray
 
 from gramloop.data.suites import display_name
 from gramloop.errors import GramLoopError
-from gramloop.report.figures.style import (
-    COLUMN,
-    GAIN_MAP,
-    INK,
-    Drawn,
-    Sheet,
-    styled,
-    words_width,
-)
+from gramloop.report.figures.style import COLUMN, GAIN_MAP, INK, Drawn, Sheet, styled, words_width
 
 _ROW, _GAP, _TOP, _FOOT = 0.165, 0.06, 0.30, 0.43  # inches
 _NARROW = 1.4  # inches of a lone column

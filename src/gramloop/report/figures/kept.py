@@ -132,7 +132,7 @@ class Images:
         return SegmentationRow(title, record.image(), shown, maps[0], maps[1], plan.categories, ignored)
 
 
-def _found(row: Mapping[str, Any]) -> Detection:
+def _found(row: Mapping[str, object]) -> Detection:
     boxes, scores = (np.asarray(row[name], dtype=np.float32) for name in ("boxes", "scores"))
     return Detection(boxes.reshape(-1, 4), scores, np.asarray(row["labels"], dtype=np.int64))
 

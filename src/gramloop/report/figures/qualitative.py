@@ -14,16 +14,7 @@ from numpy.typing import NDArray
 from gramloop.errors import GramLoopError
 from gramloop.report.figures.boxes import DetectionRow, draw_detection, gist_of_boxes, legend_of_boxes
 from gramloop.report.figures.panels import draw_legend, draw_outline, painted, photograph, shrunk
-from gramloop.report.figures.style import (
-    CLASS_COLOURS,
-    FULL,
-    GAINED,
-    LOST,
-    OTHER,
-    Drawn,
-    Sheet,
-    styled,
-)
+from gramloop.report.figures.style import CLASS_COLOURS, FULL, GAINED, LOST, OTHER, Drawn, Sheet, styled
 
 _GAP, _HEAD, _TITLE, _LEGEND, _EDGE = 0.06, 0.17, 0.17, 0.19, 0.02  # inches
 _TALLEST = 1.35  # of a panel's width

@@ -52,11 +52,7 @@ def methods_of(runs: Sequence[Run]) -> tuple[str, ...]:
 def main_results(group: Sequence[Run], key: str = "main") -> Table:
     """Clean scores, mPC, COCO-O's mAP and effective robustness of runs that were made alike."""
     methods = methods_of(group)
-    columns = (
-        Column("suite", "Suite", "text"),
-        Column("metric", "Metric", "text"),
-        *method_columns(methods),
-    )
+    columns = (Column("suite", "Suite", "text"), Column("metric", "Metric", "text"), *method_columns(methods))
     rows: list[tuple[Cell, ...]] = []
     notes = []
     for run in group:

@@ -53,11 +53,7 @@ def naive_blocks(depth: int, windows: Sequence[Window], replays: int) -> int:
 
 
 def measure(
-    host: Host,
-    forward: Callable[[], Any],
-    windows: Sequence[Window],
-    replays: int,
-    chunk: int | None = None,
+    host: Host, forward: Callable[[], Any], windows: Sequence[Window], replays: int, chunk: int | None = None
 ) -> WindowStatistics:
     """Run ``forward``, one image through the host, and measure every window inside it.
 

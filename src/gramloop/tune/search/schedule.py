@@ -115,12 +115,7 @@ def plan_schedule(
     left -= decided * price + judged * verdict.conditions
     decided = min(decide.images, decided + left // price)  # where the verdict ran out of images
     return Schedule(
-        budget,
-        candidates,
-        rungs,
-        kept,
-        Stage(decided, decide.conditions),
-        Stage(judged, verdict.conditions),
+        budget, candidates, rungs, kept, Stage(decided, decide.conditions), Stage(judged, verdict.conditions)
     )
 
 
@@ -129,10 +124,7 @@ def least_budget(finalists: int, decide: Stage, verdict: Stage) -> int:
     for_decision = FEWEST_IMAGES * finalists * decide.conditions
     for_verdict = FEWEST_IMAGES * verdict.conditions
     # each must fit into its share of what the rungs leave, rounding included
-    shares = (
-        for_decision / DECIDE_SHARE,
-        for_verdict / (1 - RUNGS_SHARE - DECIDE_SHARE),
-    )
+    shares = (for_decision / DECIDE_SHARE, for_verdict / (1 - RUNGS_SHARE - DECIDE_SHARE))
     return math.ceil(max(shares)) + 1
 
 

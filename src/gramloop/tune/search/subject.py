@@ -174,10 +174,7 @@ class Bench:
         first, *others = trial.configs
         with observing(self._host) if self._host is not None else nullcontext() as observed:
             pair = self.predictor.predict(shown.pixels, first, paired=True, trace=False)
-        found = [
-            pair.replayed,
-            *(self.predictor.predict(shown.pixels, each, trace=False) for each in others),
-        ]
+        found = [pair.replayed, *(self.predictor.predict(shown.pixels, each, trace=False) for each in others)]
         result: dict[str, object] = {
             "job": trial.key,
             "ordinary": self._statistic(pair.ordinary, shown.truth),

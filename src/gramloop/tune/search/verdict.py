@@ -168,12 +168,7 @@ def _score(
 def _interval(interval: Interval | None) -> dict[str, Any] | None:
     if interval is None:
         return None
-    return {
-        "low": interval.low,
-        "high": interval.high,
-        "level": interval.level,
-        "drawn from": interval.units,
-    }
+    return {"low": interval.low, "high": interval.high, "level": interval.level, "drawn from": interval.units}
 
 
 def _number(value: float) -> float | None:
