@@ -21,7 +21,10 @@ COMMANDS = {
     "scan": "find where replay acts gently on a backbone, without labels",
     "demo": "see the method at work, with nothing to download",
     "scenes": "draw procedural scenes with labels, boxes and masks",
+    "list": "tell which models can be named",
 }
+
+_MODULES = {"list": "listing"}  # a module of that name would hide Python's own
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -57,7 +60,7 @@ def _parser(wanted: str | None) -> argparse.ArgumentParser:
     for name, summary in COMMANDS.items():
         command = commands.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".")
         if name == wanted:
-            module = importlib.import_module(f"gramloop.cli.{name}")
+            module = importlib.import_module(f"gramloop.cli.{_MODULES.get(name, name)}")
             module.add_arguments(command)
             command.set_defaults(run=module.run)
     return parser

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gramloop.cli.each_image import do_each_image
-from gramloop.cli.model_options import TASKS, head_files
+from gramloop.cli.model_options import MODEL_HELP, TASKS, head_files
 from gramloop.cli.replay_options import add_replay_options, replay_of
 from gramloop.errors import GramLoopError
 
@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("images", nargs="+", metavar="IMAGE", help="files, folders or globs")
     parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="folder for the results")
     model = parser.add_argument_group("model")
-    model.add_argument("--model", metavar="NAME", help="tiny (embedded, the default), or a folder like it")
+    model.add_argument("--model", metavar="SPEC", help=MODEL_HELP)
     model.add_argument(
         "--backbone", metavar="FILE", help="DINOv3 or DINOv2 weights, or any transformers folder with a ViT"
     )
@@ -158,10 +158,11 @@ def _view(args: argparse.Namespace) -> View:
     from gramloop.io.device import choose_device
     from gramloop.models.tiny import WEIGHTS, suggested_replay
     from gramloop.tasks.loading import load_predictor
+    from gramloop.tasks.model_spec import model_files
     from gramloop.tasks.views import backbone_view, predictor_view, tiny_view
 
     if args.model is not None and (args.backbone or args.head):
-        raise GramLoopError("--model is the embedded model; leave it out with --backbone or --head")
+        raise GramLoopError("--model is a whole model; leave it out with --backbone or --head")
     if args.task is not None and args.head is None:
         raise GramLoopError(f"--task {args.task} needs the weights of its head: --head FILE is missing")
     device, side = choose_device(args.device), args.short_side
@@ -175,4 +176,8 @@ def _view(args: argparse.Namespace) -> View:
         return backbone_view(Path(args.backbone), replay_of(args), device, side)
     if args.model in (None, "tiny"):
         return tiny_view("tiny", WEIGHTS, replay_of(args, suggested_replay()), device, side)
-    return tiny_view(args.model, args.model, replay_of(args), device, side)
+    files = model_files(args.model)
+    if "folder" in files:
+        return tiny_view(args.model, files["folder"], replay_of(args), device, side)
+    sizes = {} if side is None else {"short_side": side}
+    return predictor_view(args.model, load_predictor(None, files, sizes, device), replay_of(args))

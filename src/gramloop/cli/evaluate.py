@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="folder for plan and results")
     parser.add_argument("--suite", metavar="NAME", help="scenes-c, coco-c, ade20k-p, coco-o, my-set-c, …")
-    parser.add_argument("--task", choices=tuple(TASKS), default="segment")
+    parser.add_argument("--task", choices=tuple(TASKS), help="segment, unless the model says otherwise")
     parser.add_argument(
         "--method",
         action="append",
@@ -138,8 +138,9 @@ def _given(args: argparse.Namespace) -> str:
 def _request(args: argparse.Namespace, scenes: Path) -> Request:
     from gramloop.evaluate.methods import read_methods
 
-    methods = args.method or ("baseline", "gramloop")
-    read_methods(methods, args.replay)  # a slip is told before scenes are drawn
+    methods = args.method or ()
+    if methods:
+        read_methods(methods, args.replay)  # a slip is told before scenes are drawn
     return replace(
         request_of(args, scenes),
         methods=methods,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,10 @@ if TYPE_CHECKING:
     from gramloop.evaluate.planning import Request
 
 TASKS: dict[str, Task] = {"segment": "semantic", "detect": "detection"}
+MODEL_HELP = (
+    "tiny (embedded) or a folder like it, hf:FOLDER (transformers; hf:NAME downloads it), my_models.py:make, "
+    "package.module:make, or a name of gramloop list models"
+)
 NAMED = 10  # images that could not be used, told one by one
 
 
@@ -50,7 +55,7 @@ def add_data_options(group: argparse._ArgumentGroup) -> None:
 
 def add_model_options(group: argparse._ArgumentGroup) -> None:
     """Which model, and how images are shown to it."""
-    group.add_argument("--model", default="tiny", metavar="NAME", help="tiny (embedded), or a folder like it")
+    group.add_argument("--model", default="tiny", metavar="SPEC", help=MODEL_HELP)
     group.add_argument("--backbone", metavar="FILE", help="DINOv3 weights, or a transformers folder")
     group.add_argument("--head", metavar="FILE", help="the head's weights; then --model is not used")
     group.add_argument("--device", choices=("cpu", "cuda"), help="cuda where there is one, else cpu")
@@ -66,12 +71,15 @@ def request_of(args: argparse.Namespace, scenes: Path, split: str = "val") -> Re
     from gramloop.evaluate.truth import SCORE
     from gramloop.io.device import choose_device
 
-    if args.truth_score is not None and (args.truth, args.task) != ("clean", "detect"):
+    files, sizes, device = model_files_of(args), model_sizes(args), choose_device(args.device).type
+    if args.truth_score is not None and (args.truth, task_asked(args, files)) not in (
+        ("clean", "detection"),
+        ("clean", None),
+    ):
         raise GramLoopError("--truth-score belongs to --truth clean --task detect")
-    files, sizes, device = _model_files(args), model_sizes(args), choose_device(args.device).type
     return Request(
         suite=args.suite,
-        task=TASKS[args.task],
+        task=task_asked(args, files),
         files=files,
         data=_data_source(args, scenes, split),
         conditions=args.condition,
@@ -91,14 +99,22 @@ def head_files(args: argparse.Namespace) -> dict[str, str]:
     return {name: path for name, path in given.items() if path is not None}
 
 
-def _model_files(args: argparse.Namespace) -> dict[str, str]:
+def task_asked(args: argparse.Namespace, files: Mapping[str, str]) -> Task | None:
+    """The task of the options; None where the model is one that says so itself."""
+    if args.task is None and ("folder" in files or "head" in files):
+        return "semantic"
+    return None if args.task is None else TASKS[args.task]
+
+
+def model_files_of(args: argparse.Namespace) -> dict[str, str]:
+    """The model that the options name."""
     if args.head is not None:
         return {name: str(Path(path).resolve()) for name, path in head_files(args).items()}
     if args.backbone is not None:
         raise GramLoopError("--head FILE is missing: a backbone alone predicts nothing")
-    from gramloop.models.tiny import WEIGHTS
+    from gramloop.tasks.model_spec import model_files
 
-    return {"folder": str(WEIGHTS if args.model == "tiny" else Path(args.model).resolve())}
+    return model_files(args.model)
 
 
 def model_sizes(args: argparse.Namespace) -> dict[str, object]:

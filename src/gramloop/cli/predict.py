@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gramloop.cli.each_image import do_each_image
-from gramloop.cli.model_options import TASKS, head_files, model_sizes
+from gramloop.cli.model_options import MODEL_HELP, TASKS, head_files, model_sizes
 from gramloop.cli.replay_options import add_replay_options, replay_of
 from gramloop.core.config import ReplayConfig
 from gramloop.errors import GramLoopError
@@ -28,8 +28,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "runs are replaced. An image that cannot be done costs one sentence and the exit code 2."
     )
     parser.add_argument("images", nargs="+", metavar="IMAGE", help="files, folders or globs")
-    parser.add_argument("--task", required=True, choices=("segment", "detect"))
+    parser.add_argument("--task", choices=tuple(TASKS), help="needed unless the model has one alone")
     parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="folder for the results")
+    parser.add_argument("--model", metavar="SPEC", help=MODEL_HELP)
     parser.add_argument("--backbone", metavar="FILE", help="DINOv3 weights, or a transformers folder")
     parser.add_argument("--head", metavar="FILE", help="the head's weights")
     parser.add_argument(
@@ -78,19 +79,31 @@ def _predictor(args: argparse.Namespace, replay: ReplayConfig | None) -> Predict
     from gramloop.tasks.loading import load_predictor
     from gramloop.tasks.predictor import check_replay
 
-    if args.head is None:
-        raise GramLoopError(
-            f"--head FILE is missing: the weights that {args.task} needs on top of the backbone"
-        )
     if not 0 <= args.threshold <= 1:
         raise GramLoopError(f"--threshold is a score from 0 to 1, not {args.threshold:g}")
+    files = _files(args)
+    if args.task is None and not {"hf", "make"} & set(files):
+        raise GramLoopError(f"--task is missing: {', '.join(TASKS)}")
     device = choose_device(args.device)
-    predictor = load_predictor(
-        TASKS[args.task], head_files(args), model_sizes(args), device, verify=args.verify
-    )
+    task = None if args.task is None else TASKS[args.task]
+    predictor = load_predictor(task, files, model_sizes(args), device, verify=args.verify)
     if replay is not None:
         check_replay(predictor, replay)
     return predictor
+
+
+def _files(args: argparse.Namespace) -> dict[str, str]:
+    if args.model is not None:
+        if args.backbone or args.head:
+            raise GramLoopError("--model is a whole model; leave it out with --backbone or --head")
+        from gramloop.tasks.model_spec import model_files
+
+        return model_files(args.model)
+    if args.head is None:
+        raise GramLoopError(
+            f"--head FILE is missing: the weights that {args.task or 'a task'} needs on top of the backbone"
+        )
+    return head_files(args)
 
 
 def _write(

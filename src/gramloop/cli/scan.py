@@ -28,7 +28,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "Without images, tiny looks at drawn scenes."
     )
     parser.add_argument(
-        "model", metavar="MODEL", help=f"{_EMBEDDED}, a file of backbone weights, or a transformers folder"
+        "model",
+        metavar="MODEL",
+        help=f"{_EMBEDDED}, a file of backbone weights, a transformers folder, or a whole model as --model of evaluate",
     )
     parser.add_argument(
         "images", nargs="*", metavar="IMAGE", help="files, folders or globs; a few are enough"
@@ -168,6 +170,8 @@ def _backbone(args: argparse.Namespace) -> tuple[Any, Callable[[np.ndarray], Any
     from gramloop.models.tiny import WEIGHTS
     from gramloop.tasks.images import normalisation_of, resize_short_side, to_tensor
 
+    if ":" in args.model and not Path(args.model).exists():
+        return _whole_model(args)
     embedded = args.model == _EMBEDDED
     backbone = load_any_backbone(
         WEIGHTS / "backbone" if embedded else args.model, device=choose_device(args.device)
@@ -184,6 +188,25 @@ def _backbone(args: argparse.Namespace) -> tuple[Any, Callable[[np.ndarray], Any
         return lambda: backbone(tensor, [backbone.shape.depth - 1])
 
     return backbone, prepare
+
+
+def _whole_model(args: argparse.Namespace) -> tuple[Any, Callable[[np.ndarray], Any]]:
+    """A model with its head, which is shown images as it was made to."""
+    from gramloop.core.config import ReplayConfig
+    from gramloop.io.device import choose_device
+    from gramloop.tasks.model_spec import open_model
+    from gramloop.tasks.module_predictor import ModulePredictor
+    from gramloop.tasks.predictor import check_replay
+
+    if args.short_side is not None:
+        raise GramLoopError(f"{args.model} shows itself images as it was made to; leave out --short-side")
+    predictor = open_model(args.model, device=choose_device(args.device))
+    check_replay(predictor, ReplayConfig(window=(0, 0), gate_at="end"))
+    if not isinstance(predictor, ModulePredictor):
+        raise GramLoopError(
+            f"{args.model} is a predictor of its own; a scan needs the torch module inside it"
+        )
+    return predictor.model, lambda pixels: lambda: predictor.predict(pixels)
 
 
 def _scan(

@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--suite", required=True, metavar="NAME", help="scenes-c, coco-c, ade20k-p, my-set-c, …"
     )
-    parser.add_argument("--task", choices=tuple(TASKS), default="segment")
+    parser.add_argument("--task", choices=tuple(TASKS), help="segment, unless the model says otherwise")
     parser.add_argument(
         "--budget", type=int, default=2000, metavar="N", help="predictions, everything included (2000)"
     )

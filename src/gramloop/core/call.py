@@ -6,7 +6,7 @@ is gated on its own, as tokens (B, T, C) whatever the host's layout.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -42,12 +42,25 @@ def with_states(output: Any, states: States) -> Any:
     return states
 
 
+def hidden_states(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> States:
+    """The hidden states that a block is called with; they stand first, or have a name."""
+    name = None if args else _named(kwargs)
+    if not args and name is None:
+        return []
+    given = args[0] if name is None else kwargs[name]
+    return list(given) if isinstance(given, list) else [given]
+
+
+def _named(kwargs: Mapping[str, Any]) -> str | None:
+    return next((name for name in _HIDDEN_STATES if name in kwargs), None)
+
+
 class BlockCall:
     """How the host called a block: its hidden states aside, every block is given the same arguments."""
 
     def __init__(self, host: Host, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Read it off the arguments that a forward hook receives; hidden states stand first, or have a name."""
-        keyword = None if args else next((name for name in _HIDDEN_STATES if name in kwargs), None)
+        keyword = None if args else _named(kwargs)
         if not args and keyword is None:
             raise GramLoopError(f"the blocks of {host.name} take no hidden states first: {sorted(kwargs)}")
         self.host, self.executed = host, 0

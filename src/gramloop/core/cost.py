@@ -52,6 +52,15 @@ def extra_blocks(config: ReplayConfig, depth: int, keep: Sequence[int] = ()) -> 
     return placement(config, depth, keep).extra_blocks
 
 
+def pair_blocks(config: ReplayConfig, depth: int) -> int:
+    """Blocks executed for an ordinary and a replayed forward that share a `gramloop.core.memory.Memory`."""
+    placed = placement(config, depth)
+    if not config.replays or config.update_at == "final":
+        return depth + placed.extra_blocks
+    # the ordinary suffix is remembered; the host runs its own on the replayed state, as far as that is shown
+    return depth + placed.extra_blocks - placed.reach + placed.route.until
+
+
 class BlockCounter:
     """How many times blocks have run since counting began."""
 

@@ -18,7 +18,7 @@ from gramloop.core.config import PAPER_DEPTH, ReplayConfig, ReplaySettings, defa
 from gramloop.core.forward import PerThread
 from gramloop.core.hosts import Host, find_host, grid_shown
 from gramloop.core.known import known_setting
-from gramloop.core.replay import placement
+from gramloop.core.replay import AtLastBlock, AtWindowEnd, placement
 from gramloop.core.settings import read_replay
 from gramloop.core.trace import Trace
 from gramloop.errors import GramLoopError, UntunedWindowWarning
@@ -61,6 +61,16 @@ def attach(
 
 
 attached = attach
+
+
+def check_host(host: Host, config: ReplayConfig) -> None:
+    """Refuse a replay that reaches into blocks of a host that are no plain chain, as `attach` would."""
+    _check_reach(host, placement(config, host.depth))
+
+
+def _check_reach(host: Host, placed: AtWindowEnd | AtLastBlock) -> None:
+    if placed.config.replays or placed.reach > placed.route.end:
+        host.check_plain_chain(placed.reach)
 
 
 def _settle(host: Host, config: ReplayConfig | str | Path | None, settings: ReplaySettings) -> ReplayConfig:
@@ -146,8 +156,7 @@ class Loop:
         for index in self._placement.keep:
             if not 0 <= index < self.host.depth:
                 raise GramLoopError(f"keep names block {index}; the blocks are 0 to {self.host.depth - 1}")
-        if self.config.replays or self._placement.reach > self.route.end:
-            self.host.check_plain_chain(self._placement.reach)
+        _check_reach(self.host, self._placement)
 
     def _register(self) -> None:
         with _registering:

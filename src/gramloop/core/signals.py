@@ -21,6 +21,7 @@ from gramloop.core.config import Adaptive
 from gramloop.core.gate import masked_median
 from gramloop.core.hosts import Host
 from gramloop.core.layout import Layout
+from gramloop.core.memory import repeats
 from gramloop.core.trace import Trace
 from gramloop.core.watch import watching
 
@@ -127,6 +128,8 @@ def observing(host: Host) -> Iterator[Observed]:
     waiting: set[tuple[int, int]] = set()  # thread and block
 
     def begin(*_: object) -> None:
+        if repeats():  # the same forward once more: its ordinary pass was seen
+            return
         waiting.update((get_ident(), index) for index in range(host.depth))
 
     def watch(index: int, output: Any) -> None:

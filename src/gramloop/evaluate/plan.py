@@ -44,8 +44,8 @@ class DataSource:
 class ModelSource:
     """The model: its files with their checksums, how images are shown to it, and on what it runs."""
 
-    kind: str  # "tiny": one folder, as gramloop.models.tiny reads it; "files": a backbone and a head
-    files: Mapping[str, str]  # "folder", or "backbone" and "head": path
+    kind: str  # "tiny", "files" (a backbone and a head), "hf" or "make", as `gramloop.tasks.loading.kind_of` says
+    files: Mapping[str, str]  # as `gramloop.tasks.load_predictor` takes them
     sha256: Mapping[str, str]
     depth: int
     sizes: Mapping[str, Any] = field(default_factory=dict)

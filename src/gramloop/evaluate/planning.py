@@ -11,15 +11,17 @@ from gramloop.data.opening import OpenSuite
 from gramloop.data.records import Task
 from gramloop.data.suites import find_suite
 from gramloop.errors import GramLoopError
-from gramloop.evaluate.methods import Method, read_methods
+from gramloop.evaluate.methods import BASELINE, GRAMLOOP, REPLAYS, Method, read_methods
 from gramloop.evaluate.plan import PICTURES, DataSource, ModelSource, Plan
 from gramloop.evaluate.sources import CLEAN, check_categories, checksums, open_data, versions
 from gramloop.evaluate.trajectories import with_companions
 from gramloop.evaluate.truth import CLEAN_PREDICTION, SCORE, TruthKind, check_truth
 from gramloop.metrics.depth import Alignment
-from gramloop.tasks.loading import load_predictor
+from gramloop.tasks.loading import kind_of, load_predictor
 from gramloop.tasks.prediction import Prediction
 from gramloop.tasks.predictor import Predictor, check_replay
+from gramloop.tasks.renumbering import numbered_as
+from gramloop.tasks.user_fingerprints import user_fingerprints
 
 SHARD = 50  # images per unit: minutes of a large model, and small enough to lose
 
@@ -29,10 +31,10 @@ class Request:
     """What is to be evaluated, as a user says it."""
 
     suite: str
-    task: Task
-    files: Mapping[str, str]  # "folder" of a small model, or "backbone" and "head"
+    task: Task | None  # None: as the model says
+    files: Mapping[str, str]  # as `gramloop.tasks.load_predictor` takes them
     data: DataSource
-    methods: Sequence[str] = ("baseline", "gramloop")
+    methods: Sequence[str] = ()  # baseline and, where the model can be replayed, gramloop
     conditions: Sequence[str] = ()
     severities: Sequence[int] = ()
     images: int | None = None  # the first so many of every condition
@@ -62,20 +64,19 @@ def make_plan(request: Request) -> Plan:
 
 def plan_and_model(request: Request) -> tuple[Plan, Predictor[Prediction]]:
     """The plan of `make_plan`, and the predictor without weights that told what there is to know."""
-    methods = read_methods(request.methods, request.replay)
-    kind = "tiny" if "folder" in request.files else "files"
-    model = ModelSource(
-        kind,
-        request.files,
-        checksums(request.files, request.task),
-        0,
-        dict(request.sizes),
-        request.device,
-        request.threads,
-    )
-    opened = _open(request)
+    if request.methods:
+        read_methods(request.methods, request.replay)  # a slip is told before anything is opened
+    sha256 = checksums(request.files, request.task)
     predictor = load_predictor(request.task, request.files, request.sizes, device="meta")
-    depth = len(predictor.blocks)
+    if "make" in request.files:
+        sha256 = user_fingerprints(request.files["make"], predictor)
+    task, depth = predictor.task, predictor.cost().ordinary
+    kind = kind_of(request.files)
+    model = ModelSource(
+        kind, request.files, sha256, depth, dict(request.sizes), request.device, request.threads
+    )
+    opened = _open(request, task)
+    methods = read_methods(request.methods or _default_methods(predictor), request.replay)
     for method in methods:
         if method.replay is not None:
             check_replay(predictor, method.replay)
@@ -89,23 +90,25 @@ def plan_and_model(request: Request) -> tuple[Plan, Predictor[Prediction]]:
         data = opened.open(condition) if opened.clean is None else opened.clean
         if opened.clean is None:
             fingerprints[condition.key] = fingerprint(data)
-        if data.task != request.task:
-            raise GramLoopError(f"{data.root} is annotated for {data.task}, not for {request.task}")
+        if data.task != task:
+            raise GramLoopError(f"{data.root} is annotated for {data.task}, not for {task}")
         if not categories and request.truth == CLEAN_PREDICTION:
-            categories = {number: name or f"class {number}" for number, name in predictor.classes.items()}
+            categories = _own_categories(predictor)
         elif not categories:
+            if kind not in ("tiny", "files"):
+                predictor = numbered_as(predictor, data.categories)
             check_categories(predictor, data)
             categories = dict(data.categories)
         counts[condition.key] = min(len(data), request.images or len(data))
     plan = Plan(
         suite=request.suite,
-        task=request.task,
+        task=task,
         methods=tuple(chosen),
         conditions=counts,
         shards=request.shards or max(1, -(-max(counts.values()) // SHARD)),
         categories=categories,
         data=replace(request.data, fingerprints=fingerprints),
-        model=replace(model, depth=depth),
+        model=model,
         versions=versions(),
         diagnostics=request.diagnostics,
         pictures=request.pictures,
@@ -116,14 +119,33 @@ def plan_and_model(request: Request) -> tuple[Plan, Predictor[Prediction]]:
     return plan, predictor
 
 
-def _open(request: Request) -> OpenSuite:
+def _own_categories(predictor: Predictor[Prediction]) -> dict[int, str]:
+    """The classes of a model that is compared with itself."""
+    if not predictor.classes and predictor.task != "depth":
+        name = getattr(predictor, "name", type(predictor).__name__)
+        raise GramLoopError(
+            f"{name} does not say its classes, which the truth clean counts; give it classes = [...]"
+        )
+    return {number: name or f"class {number}" for number, name in predictor.classes.items()}
+
+
+def _default_methods(predictor: Predictor[Prediction]) -> tuple[str, ...]:
+    """The plain model and, where it can be replayed as published, that."""
+    try:
+        check_replay(predictor, REPLAYS[GRAMLOOP])
+    except GramLoopError:
+        return (BASELINE,)
+    return (BASELINE, GRAMLOOP)
+
+
+def _open(request: Request, task: Task) -> OpenSuite:
     suite = find_suite(request.suite)
     chosen = suite.select(list(request.conditions) or None, list(request.severities) or None)
     if request.truth == CLEAN_PREDICTION and suite.kind == "o":
         raise GramLoopError(
             f"the domains of {suite.name} have no clean images to predict, so they need their labels"
         )
-    opened = open_data(request.suite, request.data, request.task, chosen, request.truth)
+    opened = open_data(request.suite, request.data, task, chosen, request.truth)
     if request.truth == CLEAN_PREDICTION and opened.clean is None and suite.kind != "clean":
         raise GramLoopError(
             f"{request.data.root} holds shifted images alone; the truth clean needs the clean ones that they were made "

@@ -30,7 +30,7 @@ from gramloop.evaluate.rows import Failure, Rows, comparable, statistics_of
 from gramloop.evaluate.sources import check_categories, open_condition, open_planned
 from gramloop.evaluate.store import Facts
 from gramloop.metrics.depth import NoScoreError
-from gramloop.tasks.loading import load_predictor
+from gramloop.tasks.loading import load_numbered
 from gramloop.tasks.prediction import P
 from gramloop.tasks.predictor import Predictor
 
@@ -56,7 +56,9 @@ class Session:
     def __init__(self, plan: Plan, device: torch.device | str | None = None) -> None:
         self.plan = plan
         self.device = torch.device(device or plan.model.device)
-        self.predictor = load_predictor(plan.task, plan.model.files, plan.model.sizes, self.device)
+        self.predictor = load_numbered(
+            plan.task, plan.model.files, plan.model.sizes, self.device, plan.categories
+        )
         self.opened = open_planned(plan)
         self._clean = CleanTruth(self.predictor, plan.truth_score) if plan.label_free else None
         self._data: tuple[str, DataSet] | None = None

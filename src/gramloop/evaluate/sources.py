@@ -25,12 +25,16 @@ if TYPE_CHECKING:
 
 SUGGESTION = "replay.json"  # may lie beside weights, and decides no prediction
 DEPTH_HEAD = "depth.safetensors"  # decides predictions of depth alone
+WEIGHTS = (".json", ".safetensors", ".pth")
+OTHER_WEIGHTS = (".bin", ".pt", ".txt")  # that transformers may have, too
 CLEAN = "clean"  # the fingerprint of the set that conditions are made from
 
 
 def check_categories(predictor: Predictor[Prediction], data: DataSet) -> None:
     """Refuse a set with classes that the model has no number for."""
     listed, known = set(data.categories), set(predictor.classes)
+    if not known:  # a function of somebody's own may not say
+        return
     if data.task == "semantic" and len(known) != len(listed):
         raise GramLoopError(
             f"the model tells {len(known)} classes apart, but {data.root} lists {len(listed)}"
@@ -96,17 +100,20 @@ def _refuse_change(plan: Plan, key: str, data: DataSet) -> None:
 
 
 def checksums(files: Mapping[str, str], task: Task | None = None) -> dict[str, str]:
-    """The sha256 of every weight file that takes part in a task; a folder is hashed file by file."""
+    """The sha256 of every weight file that takes part in a task; a folder is hashed file by file. Code is no weight."""
     found = {}
     passed_over = (SUGGESTION,) if task == "depth" else (SUGGESTION, DEPTH_HEAD)
     for name, place in files.items():
+        if name == "make":
+            continue
         path = Path(place)
         if not path.exists():
             raise GramLoopError(f"the {name} {path} does not exist")
         inside = sorted(
             each
             for each in path.rglob("*")
-            if each.suffix in (".json", ".safetensors", ".pth") and each.name not in passed_over
+            if each.suffix in (WEIGHTS if name != "hf" else (*WEIGHTS, *OTHER_WEIGHTS))
+            and each.name not in passed_over
         )
         parts = inside if path.is_dir() else [path]
         for part in parts:

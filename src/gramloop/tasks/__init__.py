@@ -10,14 +10,18 @@ if TYPE_CHECKING:
     from gramloop.tasks.diagnosis import Diagnosis, diagnose
     from gramloop.tasks.images import Normalisation, read_image, to_tensor
     from gramloop.tasks.loading import load_predictor
+    from gramloop.tasks.model_spec import open_model
+    from gramloop.tasks.module_predictor import ModulePredictor
     from gramloop.tasks.prediction import Depth, Detection, Pair, Prediction, Segmentation
     from gramloop.tasks.predictor import Predictor, ViTPredictor
     from gramloop.tasks.segment import SegmentConfig, Segmenter, load_segmenter
+    from gramloop.tasks.user_models import FunctionPredictor, as_predictor
 else:
     __getattr__, __dir__ = lazy_names(__name__)
 
 __all__ = [
-    "DenseDetector", "Depth", "DetectConfig", "Detection", "Detector", "Diagnosis", "Normalisation", "Pair",
-    "Prediction", "Predictor", "SegmentConfig", "Segmentation", "Segmenter", "ViTPredictor", "diagnose",
-    "load_detector", "load_predictor", "load_segmenter", "read_image", "to_tensor",
+    "DenseDetector", "Depth", "DetectConfig", "Detection", "Detector", "Diagnosis", "FunctionPredictor",
+    "ModulePredictor", "Normalisation", "Pair", "Prediction", "Predictor", "SegmentConfig", "Segmentation",
+    "Segmenter", "ViTPredictor", "as_predictor", "diagnose", "load_detector", "load_predictor",
+    "load_segmenter", "open_model", "read_image", "to_tensor",
 ]  # fmt: skip

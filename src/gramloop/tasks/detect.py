@@ -38,7 +38,7 @@ from gramloop.tasks.images import (
 )
 from gramloop.tasks.maps import trace_kinds, window_maps
 from gramloop.tasks.prediction import Detection, Pair, WindowMaps
-from gramloop.tasks.predictor import ViTPredictor
+from gramloop.tasks.predictor import ViTPredictor, check_pair
 
 
 @dataclass(frozen=True)
@@ -87,6 +87,7 @@ class Detector(ViTPredictor[Detection]):
         """
         if not images:
             return []
+        check_pair(replay, paired)
         pixels = [read_image(image) for image in images]
         with self._attached(replay, paired, trace) as loop:
             versions = self._look_at(pixels, loop, paired)

@@ -15,6 +15,7 @@ from gramloop.tasks.dense_detect import DenseDetector
 from gramloop.tasks.detect import DetectConfig, load_detector
 from gramloop.tasks.prediction import Detection, Prediction
 from gramloop.tasks.predictor import Predictor, ViTPredictor
+from gramloop.tasks.renumbering import numbered_as
 from gramloop.tasks.segment import SegmentConfig, Segmenter, load_segmenter
 
 Files = Mapping[str, str] | Mapping[str, Path]
@@ -23,7 +24,7 @@ Config = TypeVar("Config")
 
 
 def load_predictor(
-    task: Task,
+    task: Task | None,
     files: Files,
     sizes: Sizes | None = None,
     device: torch.device | str = "cpu",
@@ -32,15 +33,53 @@ def load_predictor(
     """A predictor with its model frozen and in evaluation mode.
 
     Args:
-        task: what is predicted.
+        task: what is predicted; None as the model says, which is to segment where it does not.
         files: ``folder`` as `gramloop.models.tiny` reads it; or ``head``, with ``backbone`` unless the head's file
-            holds it too.
+            holds it too; or ``hf``, a folder of transformers; or ``make``, ``FILE.py:NAME`` or ``package.module:NAME``.
         sizes: how images are shown to the model, where it is not as usual.
         device: where it runs. On "meta" no weight is read: the predictor tells about itself, but cannot predict.
         verify: compare weights with the sha256 in the names of their files.
     """
-    load = segmenter_of if task == "semantic" else detector_of
+    if "hf" in files or "make" in files:
+        return _any_model(task, files, sizes, device)
+    load = segmenter_of if task in (None, "semantic") else detector_of
     return load(files, sizes or {}, device, verify)
+
+
+def load_numbered(
+    task: Task,
+    files: Files,
+    sizes: Sizes | None,
+    device: torch.device | str,
+    categories: Mapping[int, str],
+) -> Predictor[Prediction]:
+    """A predictor as `load_predictor` gives it, whose classes are numbered as in a data set.
+
+    Models from transformers and of one's own bring names; the released heads count as their data sets do.
+    """
+    predictor = load_predictor(task, files, sizes, device)
+    return predictor if kind_of(files) in ("tiny", "files") else numbered_as(predictor, categories)
+
+
+def kind_of(files: Files) -> str:
+    """The kind of model that files make up, as a plan names it."""
+    return next((kind for kind in ("hf", "make") if kind in files), "tiny" if "folder" in files else "files")
+
+
+def _any_model(
+    task: Task | None, files: Files, sizes: Sizes | None, device: torch.device | str
+) -> Predictor[Prediction]:
+    if sizes:
+        raise GramLoopError(
+            f"{next(iter(files.values()))} shows itself images as it was made to; leave out {', '.join(sizes)}"
+        )
+    if "hf" in files:
+        from gramloop.tasks.transformers_models import load_transformers_model
+
+        return load_transformers_model(files["hf"], task, device)
+    from gramloop.tasks.user_models import load_user_model
+
+    return load_user_model(str(files["make"]), task, device)
 
 
 def segmenter_of(

@@ -16,7 +16,7 @@ from torch import nn
 from gramloop.core.config import ReplayConfig, Route, route
 from gramloop.core.cost import Cost, extra_blocks
 from gramloop.core.hosts import Host, find_host
-from gramloop.core.loop import Loop, attached
+from gramloop.core.loop import Loop, attached, check_host
 from gramloop.data.records import Task
 from gramloop.errors import GramLoopError
 from gramloop.models.taps import Tap, TappedViT
@@ -79,13 +79,61 @@ def check_predictor(given: object) -> None:
 def check_replay(predictor: Predictor[Prediction], replay: ReplayConfig) -> Route:
     """The replay's place among the predictor's blocks, or a sentence about why it has none."""
     if not predictor.blocks:
-        raise GramLoopError(
-            f"{type(predictor).__name__} has no transformer blocks that could be replayed; leave out the replay"
-        )
+        name = getattr(predictor, "name", type(predictor).__name__)
+        raise GramLoopError(f"{name} has no transformer blocks that could be replayed; leave out the replay")
+    if predictor.host is not None:
+        check_host(predictor.host, replay)
     return route(replay, len(predictor.blocks))
 
 
-class ViTPredictor(Generic[P]):
+def check_pair(replay: Replay, paired: bool) -> None:
+    """Refuse a pair of one."""
+    if paired and replay is None:
+        raise GramLoopError("a paired prediction needs a replay, such as ReplayConfig()")
+
+
+def wants_trace(replay: ReplayConfig, trace: Tracing) -> bool:
+    """Whether drift and gate are kept: as asked, or where the replay measures them anyway."""
+    return replay.measures_drift and replay.replays > 0 if trace is None else trace
+
+
+class ImagePredictor(Generic[P]):
+    """What predicts one image at a time: how is said in ``_versions``."""
+
+    @overload
+    def predict(
+        self, image: ImageLike, replay: Replay = ..., paired: Literal[False] = ..., *, trace: Tracing = ...
+    ) -> P: ...
+
+    @overload
+    def predict(
+        self, image: ImageLike, replay: Replay = ..., *, paired: Literal[True], trace: Tracing = ...
+    ) -> Pair[P]: ...
+
+    @torch.no_grad()
+    def predict(
+        self, image: ImageLike, replay: Replay = None, paired: bool = False, *, trace: Tracing = None
+    ) -> P | Pair[P]:
+        """Predict an image.
+
+        Args:
+            image: a path, a PIL image or an array.
+            replay: what to replay; None predicts with the model as it is.
+            paired: also return the ordinary prediction, which costs little or nothing beside a replay.
+            trace: return drift and gate, whatever the gate; by default they come where the replay measures
+                them anyway.
+        """
+        pixels = read_image(image)
+        check_pair(replay, paired)
+        versions = self._versions(pixels, replay, paired, trace)
+        return Pair(*versions) if paired else versions[-1]
+
+    def _versions(self, pixels: RGB, replay: Replay, paired: bool, trace: Tracing) -> Sequence[P]:
+        """The ordinary version, if paired, and the last one."""
+        raise NotImplementedError
+
+
+class ViTPredictor(ImagePredictor[P]):
     """A head on taps of a frozen ViT. A task says how it looks at one image, in ``_look``."""
 
     task: Task
@@ -112,33 +160,9 @@ class ViTPredictor(Generic[P]):
         extra = 0 if replay is None else extra_blocks(replay, depth, self._kept(replay, paired))
         return Cost(depth + extra, depth)
 
-    @overload
-    def predict(
-        self, image: ImageLike, replay: Replay = ..., paired: Literal[False] = ..., *, trace: Tracing = ...
-    ) -> P: ...
-
-    @overload
-    def predict(
-        self, image: ImageLike, replay: Replay = ..., *, paired: Literal[True], trace: Tracing = ...
-    ) -> Pair[P]: ...
-
-    @torch.no_grad()
-    def predict(
-        self, image: ImageLike, replay: Replay = None, paired: bool = False, *, trace: Tracing = None
-    ) -> P | Pair[P]:
-        """Predict an image.
-
-        Args:
-            image: a path, a PIL image or an array.
-            replay: what to replay; None predicts with the model as it is.
-            paired: also return the ordinary prediction, which costs little or nothing beside a replay.
-            trace: return drift and gate, whatever the gate; by default they come where the replay measures
-                them anyway.
-        """
-        pixels = read_image(image)
+    def _versions(self, pixels: RGB, replay: Replay, paired: bool, trace: Tracing) -> Sequence[P]:
         with self._attached(replay, paired, trace) as loop:
-            versions = self._look(pixels, loop, paired)
-        return Pair(*versions) if paired else versions[-1]
+            return self._look(pixels, loop, paired)
 
     def _look(self, pixels: RGB, loop: Loop | None, paired: bool) -> Sequence[P]:
         """The ordinary version, if paired, and the last one."""
@@ -147,11 +171,9 @@ class ViTPredictor(Generic[P]):
     def _attached(self, replay: Replay, paired: bool, trace: Tracing) -> AbstractContextManager[Loop | None]:
         """The replay for a ``with`` block of this thread, with the taps kept that a pair needs."""
         if replay is None:
-            if paired:
-                raise GramLoopError("a paired prediction needs a replay, such as ReplayConfig()")
             return nullcontext()
-        wanted = replay.measures_drift and replay.replays > 0 if trace is None else trace
         keep = self._kept(replay, paired)
+        wanted = wants_trace(replay, trace)
         return attached(self.backbone.model, replay, keep=keep, trace=wanted, this_thread=True)
 
     def _kept(self, replay: ReplayConfig, paired: bool) -> tuple[int, ...]:

@@ -7,12 +7,14 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+from gramloop.core.config import ReplayConfig
 from gramloop.data.opening import OpenSuite
 from gramloop.data.records import Record
 from gramloop.evaluate.plan import Plan
 from gramloop.evaluate.planning import Request, plan_and_model
 from gramloop.evaluate.sources import open_condition, open_planned
-from gramloop.tasks.loading import load_predictor
+from gramloop.tasks.loading import load_numbered
+from gramloop.tasks.predictor import check_replay
 from gramloop.tune.search.subject import Subject, about_truth
 from gramloop.tune.search.worth import CLEAN
 
@@ -22,6 +24,7 @@ SCENE_SPLIT = "tune"  # scenes that neither evaluate nor the demonstration shows
 def suite_subject(request: Request) -> Subject:
     """The model and the data of a request, checked against each other as an evaluation would."""
     plan, predictor = plan_and_model(replace(request, methods=("baseline",)))
+    check_replay(predictor, ReplayConfig(window=(0, 0), gate_at="end"))
     records = _Records(plan)
     return Subject(
         task=plan.task,
@@ -29,7 +32,12 @@ def suite_subject(request: Request) -> Subject:
         categories=tuple(plan.categories),
         images=records.ids(),
         make_predictor=partial(
-            load_predictor, plan.task, plan.model.files, plan.model.sizes, plan.model.device
+            load_numbered,
+            plan.task,
+            plan.model.files,
+            plan.model.sizes,
+            plan.model.device,
+            dict(plan.categories),
         ),
         open_records=records,
         about={

@@ -1,0 +1,138 @@
+"""Any torch module with its pre- and postprocessing as a predictor, replayed where one ViT is inside.
+
+Nothing is known of how its head reads the ViT: a pair runs the model twice, and its blocks remember the first time
+(`gramloop.core.memory`), so that it costs no more than a pair of the predictors that know their taps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace as with_fields
+
+import torch
+from torch import Tensor, nn
+
+from gramloop.core.config import ReplayConfig
+from gramloop.core.cost import Cost, extra_blocks, pair_blocks
+from gramloop.core.hosts import Host, find_host
+from gramloop.core.loop import Loop, attached
+from gramloop.core.memory import remembering
+from gramloop.data.records import Task
+from gramloop.errors import GramLoopError
+from gramloop.tasks.class_names import Classes
+from gramloop.tasks.images import RGB
+from gramloop.tasks.maps import trace_kinds, window_maps
+from gramloop.tasks.prediction import Detection, P, ReplayMaps
+from gramloop.tasks.predictor import ImagePredictor, Replay, Tracing, check_replay, wants_trace
+
+Size = tuple[int, int]  # height and width of the original image
+
+
+class ModulePredictor(ImagePredictor[P]):
+    """A torch module, called with what ``preprocess`` makes of an image; ``postprocess`` reads what it returns.
+
+    Args:
+        model: the module, which is put into evaluation mode.
+        preprocess: pixels (H, W, 3) uint8 -> what the module is called with: keywords as a mapping, several
+            arguments as a tuple, or one.
+        postprocess: what the module returned, and the image's height and width -> a prediction of that size.
+        task, classes: what is predicted, and the numbers in it.
+        name: of the model, in sentences.
+    """
+
+    taps: tuple[int, ...] = ()  # not known
+
+    def __init__(
+        self,
+        model: nn.Module,
+        preprocess: Callable[[RGB], object],
+        postprocess: Callable[[object, Size], P],
+        task: Task,
+        classes: Classes,
+        name: str | None = None,
+    ) -> None:
+        self.model = model.eval()
+        self.task: Task = task
+        self.classes, self.name = classes, name or type(model).__name__
+        self._preprocess, self._postprocess = preprocess, postprocess
+        self._shares = True  # until a pair shows that its passes have nothing in common
+        try:
+            self.host: Host | None = find_host(model)
+        except GramLoopError:
+            self.host = None
+
+    @property
+    def blocks(self) -> Sequence[nn.Module]:
+        """The transformer blocks, first to last; none where the model is no ViT."""
+        return () if self.host is None else self.host.blocks
+
+    def cost(self, replay: Replay = None, paired: bool = False) -> Cost:
+        """Blocks executed per view of an image, at most."""
+        depth = len(self.blocks)
+        if replay is None or not depth:
+            return Cost(depth or 1, depth or 1)
+        alone = depth + extra_blocks(replay, depth)
+        if not paired:
+            return Cost(alone, depth)
+        return Cost(pair_blocks(replay, depth) if self._shares else depth + alone, depth)
+
+    def _versions(self, pixels: RGB, replay: Replay, paired: bool, trace: Tracing) -> Sequence[P]:
+        given = _moved(self._preprocess(pixels.copy()), self.device)  # theirs to write into
+        size = (pixels.shape[0], pixels.shape[1])
+        if replay is None:
+            return [self._ordinary(given, size)]
+        check_replay(self, replay)
+        if paired:
+            return self._pair(given, size, replay, trace)
+        return [self._replayed(given, size, replay, trace)]
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        return next((each.device for each in self.model.parameters()), torch.device("cpu"))
+
+    def _ordinary(self, given: object, size: Size) -> P:
+        return with_fields(self._run(given, size), blocks=len(self.blocks) or 1)
+
+    def _replayed(self, given: object, size: Size, replay: ReplayConfig, trace: Tracing) -> P:
+        with attached(self.model, replay, trace=wants_trace(replay, trace), this_thread=True) as loop:
+            found = self._run(given, size)
+            return with_fields(_traced(found, loop), blocks=loop.blocks_executed)
+
+    def _pair(self, given: object, size: Size, replay: ReplayConfig, trace: Tracing) -> list[P]:
+        with remembering(self.blocks) as memory:
+            ordinary = self._ordinary(given, size)
+            memory.repeat()
+            replayed = self._replayed(given, size, replay, trace)
+        self._shares = memory.answered > 0
+        return [ordinary, with_fields(replayed, blocks=round(memory.executed / max(1, memory.views)))]
+
+    def _run(self, given: object, size: Size) -> P:
+        if isinstance(given, Mapping):
+            outputs = self.model(**given)
+        else:
+            outputs = self.model(*given) if isinstance(given, tuple) else self.model(given)
+        return self._postprocess(outputs, size)
+
+
+def _moved(given: object, device: torch.device) -> object:
+    """The same with its tensors on a device."""
+    if isinstance(given, Tensor):
+        return given.to(device)
+    if isinstance(given, Mapping):
+        return {name: _moved(value, device) for name, value in given.items()}
+    if isinstance(given, tuple | list):
+        return type(given)(_moved(value, device) for value in given)
+    return given
+
+
+def _traced(found: P, loop: Loop) -> P:
+    """The prediction with the maps of the latest view, where that is one image whose grid of patches is known."""
+    trace = loop.trace
+    if trace is None or not trace.drift or trace.grid is None or len(trace.drift[0]) != 1:
+        return found
+    maps = {kind: values[0].numpy() for kind, values in trace_kinds(trace).items()}
+    if isinstance(found, Detection):
+        return with_fields(found, trace=window_maps(maps, maps))
+    post = maps["post_drift"][0] if "post_drift" in maps else None
+    return with_fields(found, trace=ReplayMaps(maps["drift"], maps["gate"], post))

@@ -1,0 +1,187 @@
+"""Dense models as transformers saves them: the architecture decides the task, the folder's processor does the rest.
+
+The image is prepared and the outputs are read by the image processor that lies beside the weights, with no threshold
+on boxes, as average precision wants it. Classes are those of ``id2label``.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gramloop.data.records import Task
+from gramloop.errors import GramLoopError
+from gramloop.tasks.class_names import Classes
+from gramloop.tasks.images import RGB
+from gramloop.tasks.module_predictor import ModulePredictor, Size
+from gramloop.tasks.prediction import Depth, Prediction
+from gramloop.tasks.reading import read_prediction
+
+Read = Callable[[Any, Any, list[Size]], Any]  # a processor, the model's outputs and the image's size
+
+
+def _read_labels(processor: Any, outputs: Any, sizes: list[Size]) -> Any:
+    return processor.post_process_semantic_segmentation(outputs, target_sizes=sizes)[0].long()
+
+
+def _read_boxes(processor: Any, outputs: Any, sizes: list[Size]) -> Any:
+    return processor.post_process_object_detection(outputs, threshold=0.0, target_sizes=sizes)[0]
+
+
+def _read_depth(processor: Any, outputs: Any, sizes: list[Size]) -> Any:
+    return processor.post_process_depth_estimation(outputs, target_sizes=sizes)[0]["predicted_depth"]
+
+
+# by the kind of head in the name of the class: the task, and how the processor reads its outputs
+_HEADS: Mapping[str, tuple[Task, Read]] = {
+    "ForSemanticSegmentation": ("semantic", _read_labels),
+    "ForUniversalSegmentation": ("semantic", _read_labels),
+    "ForObjectDetection": ("detection", _read_boxes),
+    "ForDepthEstimation": ("depth", _read_depth),
+}
+_SAME_HEAD = {
+    "DetrForSegmentation": "ForUniversalSegmentation",
+    "MaskFormerForInstanceSegmentation": "ForUniversalSegmentation",
+}
+_TEXT = "it takes words beside the image, and a prediction here has the image alone"
+_REFUSED = {
+    "OwlViTForObjectDetection": _TEXT,
+    "Owlv2ForObjectDetection": _TEXT,
+    "GroundingDinoForObjectDetection": _TEXT,
+    "MMGroundingDinoForObjectDetection": _TEXT,
+    "OmDetTurboForObjectDetection": _TEXT,
+    "OneFormerForUniversalSegmentation": _TEXT,
+    "VideomtForUniversalSegmentation": "it takes a video, and a prediction here has one image",
+}
+
+
+def load_transformers_model(
+    folder: str | Path, task: Task | None = None, device: torch.device | str = "cpu"
+) -> ModulePredictor[Prediction]:
+    """The model of a folder that ``save_pretrained`` wrote, or that was downloaded from the hub.
+
+    Args:
+        folder: with config.json, weights and preprocessor_config.json. Nothing is fetched.
+        task: refuse a model for another.
+        device: where it runs. On "meta" no weight is read: the predictor tells about itself, but cannot predict.
+    """
+    path = Path(folder)
+    name = architecture(path)
+    found, read = _head(name, path)
+    if task is not None and found != task:
+        raise GramLoopError(f"{path} holds {name}, a model for {found}, not for {task}")
+    with _opening(path):
+        model = _model(name, path, torch.device(device))
+        processor = _processor(path)
+    labels = {} if found == "depth" else model.config.id2label
+    classes: Classes = {int(number): str(label) for number, label in labels.items()}
+    inverse = _is_inverse(name, model.config)
+
+    taken = inspect.signature(model.forward).parameters
+
+    def preprocess(pixels: RGB) -> Mapping[str, Any]:
+        given = processor(images=pixels, return_tensors="pt")
+        return {key: value for key, value in given.items() if key in taken}
+
+    def postprocess(outputs: object, size: Size) -> Prediction:
+        prediction = read_prediction(read(processor, outputs, [size]), size, name)
+        return replace(prediction, disparity=inverse) if isinstance(prediction, Depth) else prediction
+
+    return ModulePredictor(model, preprocess, postprocess, found, classes, name)
+
+
+def architecture(path: Path) -> str:
+    """The class that a folder's config.json names."""
+    file = path / "config.json"
+    if not file.is_file():
+        raise GramLoopError(
+            f"{file} is missing; a transformers folder has it, with weights and an image processor"
+        )
+    try:
+        names = json.loads(file.read_text(encoding="utf-8")).get("architectures") or []
+    except (ValueError, AttributeError) as error:
+        raise GramLoopError(f"{file} is not a configuration that transformers wrote: {error}") from error
+    if len(names) != 1 or not isinstance(names[0], str):
+        raise GramLoopError(
+            f"{file} names no architecture, so the task is not known; save the whole model, not a part"
+        )
+    return names[0]
+
+
+def task_of_folder(path: Path) -> Task:
+    """What the model of a folder predicts."""
+    return _head(architecture(path), path)[0]
+
+
+def _head(name: str, path: Path) -> tuple[Task, Read]:
+    kind = _SAME_HEAD.get(name) or next((head for head in _HEADS if name.endswith(head)), None)
+    if name in _REFUSED:
+        raise GramLoopError(f"{path} holds {name}, which cannot be evaluated: {_REFUSED[name]}")
+    if kind is None:
+        raise GramLoopError(
+            f"{path} holds {name}, which predicts nothing that can be evaluated; there are models "
+            f"{', '.join(_HEADS)}"
+        )
+    return _HEADS[kind]
+
+
+def _is_inverse(name: str, config: Any) -> bool:
+    """Whether depth is predicted as its inverse, in no unit: DPT as MiDaS trained it, and relative Depth Anything."""
+    kind = getattr(config, "depth_estimation_type", None)
+    return kind == "relative" or (kind is None and name.startswith("DPT"))
+
+
+def _model(name: str, path: Path, device: torch.device) -> Any:
+    import transformers
+
+    kind = getattr(transformers, name, None)
+    if kind is None:
+        raise GramLoopError(
+            f"transformers {transformers.__version__} has no {name}, which {path / 'config.json'} names"
+        )
+    if device.type == "meta":
+        with torch.device("meta"):
+            model = kind(kind.config_class.from_pretrained(path, local_files_only=True))
+    else:
+        model = kind.from_pretrained(path, local_files_only=True, dtype=torch.float32).to(device)
+    return model.eval().requires_grad_(False)
+
+
+def _processor(path: Path) -> Any:
+    from transformers import AutoImageProcessor
+
+    if not any((path / name).is_file() for name in ("preprocessor_config.json", "processor_config.json")):
+        raise GramLoopError(
+            f"{path / 'preprocessor_config.json'} is missing: the image processor says how images are shown to the model"
+        )
+    return AutoImageProcessor.from_pretrained(path, local_files_only=True)
+
+
+@contextmanager
+def _opening(path: Path) -> Iterator[None]:
+    """One sentence for what transformers says about a folder, and no bars while it reads weights."""
+    from transformers.utils import logging
+
+    shown, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
+    try:
+        yield
+    except (OSError, ValueError, KeyError, RuntimeError, ImportError, AttributeError, TypeError) as error:
+        if isinstance(error, GramLoopError):
+            raise
+        words = re.sub(r"\s+", " ", str(error)).strip() or type(error).__name__
+        first = re.split(r"(?<=[.!?]) ", words)[0]
+        raise GramLoopError(f"transformers cannot open {path}: {first}") from error
+    finally:
+        logging.set_verbosity(level)
+        if shown:
+            logging.enable_progress_bar()

@@ -1,0 +1,184 @@
+"""Models of one's own: a function ``make`` in a file or a package returns one, in any of three forms.
+
+A `Predictor` is taken as it is. A torch module has ``preprocess`` (pixels -> what it is called with) and
+``postprocess`` (what it returned, the image's size -> a prediction); it is replayed where one ViT is inside. Any
+other callable takes pixels (H, W, 3) uint8 and returns a prediction; it cannot be replayed. ``task`` and ``classes``
+are attributes of what is returned, or of ``make``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import torch
+from torch import nn
+
+from gramloop.core.cost import Cost
+from gramloop.data.records import Task
+from gramloop.errors import GramLoopError
+from gramloop.tasks.images import RGB
+from gramloop.tasks.module_predictor import ModulePredictor
+from gramloop.tasks.prediction import Prediction
+from gramloop.tasks.predictor import ImagePredictor, Predictor, Replay, Tracing, check_replay
+from gramloop.tasks.reading import KINDS, read_classes, read_prediction, task_of
+
+Function = Callable[[RGB], object]
+_LOOK = 64  # side of the grey image that a function is shown to learn its task
+
+
+class FunctionPredictor(ImagePredictor[Prediction]):
+    """A function from pixels to a prediction. It can be shown shifted images, and nothing inside it is replayed."""
+
+    blocks: Sequence[nn.Module] = ()
+    host = None
+    taps: tuple[int, ...] = ()
+
+    def __init__(
+        self, function: Function, task: Task | None = None, classes: object = None, name: str = "the function"
+    ) -> None:
+        """Without a ``task`` the function is shown a grey image, and what it returns tells."""
+        self.function, self.name = function, name
+        self.classes = read_classes(classes, name)
+        grey = np.full((_LOOK, _LOOK, 3), 128, np.uint8)
+        self.task: Task = task or task_of(read_prediction(function(grey), grey.shape[:2], name))
+
+    def cost(self, replay: Replay = None, paired: bool = False) -> Cost:
+        """A model without blocks counts as one."""
+        return Cost(1, 1)
+
+    def _versions(self, pixels: RGB, replay: Replay, paired: bool, trace: Tracing) -> list[Prediction]:
+        if replay is not None:
+            check_replay(self, replay)
+        found = read_prediction(self.function(pixels.copy()), (pixels.shape[0], pixels.shape[1]), self.name)
+        if task_of(found) != self.task:
+            raise GramLoopError(
+                f"{self.name} returned a {type(found).__name__}, although its task is {self.task}"
+            )
+        return [found]
+
+
+def load_user_model(
+    spec: str, task: Task | None = None, device: torch.device | str = "cpu"
+) -> Predictor[Prediction]:
+    """What ``FILE.py:make`` or ``package.module:make`` returns, as a predictor.
+
+    ``make`` is called with ``device=…`` if it takes that, and without arguments otherwise.
+    """
+    make = find_make(spec)
+    # somebody's own code cannot be asked to read no weights
+    place = torch.device("cpu" if str(device) == "meta" else device)
+    try:
+        takes = "device" in inspect.signature(make).parameters
+        made = make(device=place) if takes else make()
+    except GramLoopError:
+        raise
+    except Exception as error:  # whatever it is, it happened in somebody else's code
+        raise GramLoopError(f"{spec} failed with {type(error).__name__}: {error}") from error
+    found = as_predictor(
+        made, task or getattr(make, "task", None), getattr(make, "classes", None), spec, place
+    )
+    if task is not None and found.task != task:
+        raise GramLoopError(f"{spec} is a model for {found.task}, not for {task}")
+    return found
+
+
+def as_predictor(
+    made: object,
+    task: Task | None = None,
+    classes: object = None,
+    name: str | None = None,
+    device: torch.device | None = None,
+) -> Predictor[Prediction]:
+    """A predictor, a torch module with ``preprocess`` and ``postprocess``, or a function, as a predictor."""
+    if isinstance(made, Predictor):
+        return made
+    name = name or str(getattr(made, "__name__", type(made).__name__))
+    task = getattr(made, "task", task)
+    if task not in (None, *KINDS.values()):
+        raise GramLoopError(f"the task of {name} is {task!r}; it is one of {', '.join(KINDS.values())}")
+    classes = getattr(made, "classes", classes)
+    if isinstance(made, nn.Module):
+        return _of_module(made if device is None else made.to(device), task, classes, name)
+    if not callable(made):
+        raise GramLoopError(
+            f"{name} returned {type(made).__name__}; it is a Predictor, a torch module with preprocess and postprocess, "
+            "or a function from an image to a prediction"
+        )
+    return FunctionPredictor(made, task, classes, name)
+
+
+def _of_module(
+    module: nn.Module, task: Task | None, classes: object, name: str
+) -> ModulePredictor[Prediction]:
+    steps = {part: getattr(module, part, None) for part in ("preprocess", "postprocess")}
+    if missing := [part for part, step in steps.items() if not callable(step)]:
+        raise GramLoopError(
+            f"{name} returned the torch module {type(module).__name__} without {' and '.join(missing)}: preprocess takes "
+            "pixels (H, W, 3) uint8, postprocess what the module returned and the image's (height, width)"
+        )
+    before, after = steps.values()
+    assert callable(before)
+    assert callable(after)
+
+    def postprocess(outputs: object, size: tuple[int, int]) -> Prediction:
+        return read_prediction(after(outputs, size), size, name)
+
+    predictor = ModulePredictor(
+        module, before, postprocess, task or "semantic", read_classes(classes, name), name
+    )
+    if task is None:
+        predictor.task = task_of(predictor.predict(np.full((_LOOK, _LOOK, 3), 128, np.uint8)))
+    return predictor
+
+
+def find_make(spec: str) -> Callable[..., object]:
+    """The function behind ``FILE.py:NAME`` or ``package.module:NAME``."""
+    place, _, attribute = spec.rpartition(":")
+    if not place or not attribute:
+        raise GramLoopError(f"{spec!r} names no function; it is my_models.py:make or package.module:make")
+    found: object = _module(place)
+    for part in attribute.split("."):
+        found = getattr(found, part, None)
+    if not callable(found):
+        raise GramLoopError(f"{place} has no function {attribute}")
+    return found
+
+
+def _module(place: str) -> ModuleType:
+    try:
+        return _of_file(Path(place)) if place.endswith(".py") else importlib.import_module(place)
+    except GramLoopError:
+        raise
+    except ModuleNotFoundError as error:
+        if error.name is not None and place.startswith(error.name):
+            raise GramLoopError(f"there is no module {error.name}, which {place} names") from error
+        raise GramLoopError(f"{place} needs the package {error.name!r}, which is not installed") from error
+    except Exception as error:  # somebody else's code
+        raise GramLoopError(f"{place} cannot be imported: {type(error).__name__}: {error}") from error
+
+
+def _of_file(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise GramLoopError(f"{path} does not exist; a model of your own is FILE.py:make")
+    name = f"_gramloop_{path.stem}_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    if str(path.parent.resolve()) not in sys.path:
+        sys.path.append(str(path.parent.resolve()))  # what lies beside it can be imported, as for a script
+    sys.modules[name] = module  # classes of it can be pickled, and dataclasses look themselves up
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module

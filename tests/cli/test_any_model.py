@@ -1,0 +1,143 @@
+"""``--model`` takes any dense model: predict, evaluate and tune, with and without a replay."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from dense_folders import save_model
+from PIL import Image
+
+from gramloop.cli import main
+from gramloop.evaluate import read_plan
+from small_sets import write_semantic
+
+BRIGHT = "def make():\n    return lambda image: (image.mean(2) > 128).astype(int)\n"
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_semantic(tmp_path_factory.mktemp("data"), 3)
+
+
+@pytest.fixture(scope="module")
+def vit(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_model("DPT", tmp_path_factory.mktemp("model"))
+
+
+def evaluate(out: Path, model: str, data: Path, *more: str) -> int:
+    conditions = ["--condition", "fog", "--condition", "contrast", "--severity", "3"]
+    common = ["--suite", "my-set-c", "--data", str(data), "--workers", "1"]
+    return main(["evaluate", "--out", str(out), "--model", model, *common, *conditions, *more])
+
+
+def rows(out: Path) -> list[dict[str, str]]:
+    with (out / "results.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+def test_evaluate_a_transformers_folder(tmp_path: Path, data: Path, vit: Path) -> None:
+    assert evaluate(tmp_path / "out", f"hf:{vit}", data) == 0
+    plan = read_plan(tmp_path / "out" / "plan.json")
+    assert (plan.task, plan.model.kind, plan.model.depth) == ("semantic", "hf", 6)
+    assert [method.name for method in plan.methods] == ["baseline", "gramloop"]
+    assert {"hf/config.json", "hf/model.safetensors", "hf/preprocessor_config.json"} <= set(plan.model.sha256)
+    assert {row["condition"] for row in rows(tmp_path / "out")} >= {"fog/3", "contrast/3"}
+    config = vit / "preprocessor_config.json"
+    before = config.read_text()
+    config.write_text(before.replace("0.5", "0.4"))
+    try:
+        assert evaluate(tmp_path / "out", f"hf:{vit}", data) == 2, "another processor is another evaluation"
+    finally:
+        config.write_text(before)
+
+
+def test_evaluate_a_function_without_a_replay(
+    tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "my_models.py"
+    file.write_text(BRIGHT)
+    assert evaluate(tmp_path / "out", f"{file}:make", data) == 0
+    plan = read_plan(tmp_path / "out" / "plan.json")
+    assert (plan.model.kind, plan.model.depth) == ("make", 1)
+    assert [method.name for method in plan.methods] == ["baseline"]
+    assert set(plan.model.sha256) == {"make"}
+    assert evaluate(tmp_path / "no", f"{file}:make", data, "--method", "gramloop") == 2
+    assert "has no transformer blocks that could be replayed" in capsys.readouterr().err
+    assert main(["tune", "--out", str(tmp_path / "t"), "--suite", "my-set-c", "--data", str(data), "--model", f"{file}:make"]) == 2  # fmt: skip
+    assert "has no transformer blocks that could be replayed" in capsys.readouterr().err
+
+
+def test_predict_takes_any_model(tmp_path: Path, vit: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    image = tmp_path / "image.png"
+    pixels = np.random.default_rng(0).integers(0, 256, (40, 60, 3), np.uint8)
+    Image.fromarray(pixels).save(image)
+    out = tmp_path / "out"
+    window = ["--window", "1", "2"]
+    assert main(["predict", str(image), "--out", str(out), "--model", f"hf:{vit}", *window]) == 0
+    assert {path.name for path in out.iterdir()} == {
+        f"image.{part}.png" for part in ("ordinary", "replayed", "picture")
+    }
+    file = tmp_path / "my_models.py"
+    file.write_text(BRIGHT)
+    plain = [str(image), "--out", str(out), "--model", f"{file}:make"]
+    assert main(["predict", *plain]) == 2
+    assert "leave out the replay" in capsys.readouterr().err
+    assert main(["predict", *plain, "--no-replay"]) == 0
+    with Image.open(out / "image.ordinary.png") as found:
+        assert np.array_equal(np.asarray(found), pixels.mean(2) > 128)
+    assert main(["predict", *plain, "--head", "x.pth"]) == 2
+    assert "--model is a whole model" in capsys.readouterr().err
+    assert main(["predict", str(image), "--out", str(out), "--model", "tiny"]) == 2
+    assert "--task is missing" in capsys.readouterr().err
+
+
+def test_detections_of_a_folder_are_written(tmp_path: Path) -> None:
+    folder = save_model("Detr", tmp_path / "model")
+    image = tmp_path / "image.png"
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (40, 60, 3), np.uint8)).save(image)
+    arguments = [str(image), "--out", str(tmp_path / "out"), "--model", f"hf:{folder}", "--no-replay"]
+    assert main(["predict", *arguments]) == 0
+    found = json.loads((tmp_path / "out" / "image.ordinary.json").read_text())
+    assert found
+    assert {entry["category_id"] for entry in found} <= {0, 1, 2}
+
+
+def test_models_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", "models"]) == 0
+    assert "hf:FOLDER" in capsys.readouterr().out
+
+
+def test_the_file_in_the_docs_runs(tmp_path: Path, data: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "models.md").read_text()
+    code = re.search(r"```python\n(# my_models\.py\n.*?)```", page, re.DOTALL)
+    assert code is not None
+    assert len(code[1].splitlines()) <= 24
+    (tmp_path / "my_models.py").write_text(code[1])
+    spec = f"{tmp_path / 'my_models.py'}:make"
+    assert evaluate(tmp_path / "out", spec, data, "--method", "baseline", "--method", "late:window=3-4") == 0
+    assert read_plan(tmp_path / "out" / "plan.json").model.depth == 6
+
+
+def test_scan_and_diagnose_take_a_whole_model(tmp_path: Path, vit: Path, data: Path) -> None:
+    image = str(next((data / "images" / "validation").iterdir()))
+    found = [
+        "scan",
+        f"hf:{vit}",
+        image,
+        "--out",
+        str(tmp_path / "scan"),
+        "--max-length",
+        "1",
+        "--shift",
+        "none",
+    ]
+    assert main(found) == 0
+    assert json.loads((tmp_path / "scan" / "scan.json").read_text())["depth"] == 6
+    arguments = [image, "--model", f"hf:{vit}", "--out", str(tmp_path / "diagnosis"), "--window", "1", "2"]
+    assert main(["diagnose", *arguments]) == 0
+    assert len(list((tmp_path / "diagnosis").glob("*.diagnosis.json"))) == 1

@@ -1,0 +1,48 @@
+"""Classes are matched by name, and by number where no name is shared."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gramloop import GramLoopError
+from gramloop.tasks import FunctionPredictor
+from gramloop.tasks.renumbering import numbered_as
+
+PIXELS = np.zeros((4, 4, 3), np.uint8)
+
+
+def boxes(image):
+    return [[0, 0, 1, 1]] * 3, [0.9, 0.8, 0.7], [0, 1, 2]
+
+
+def quarters(image):
+    return np.kron([[0, 1], [2, 1]], np.ones((2, 2), int))
+
+
+def test_boxes_follow_names_and_others_are_left_out() -> None:
+    found = numbered_as(
+        FunctionPredictor(boxes, "detection", ["person", "car", "kite"]), {1: "Car", 18: "person"}
+    )
+    assert found.classes == {18: "person", 1: "car"}
+    assert found.predict(PIXELS).labels.tolist() == [18, 1]
+
+
+def test_labels_follow_names() -> None:
+    mine = FunctionPredictor(quarters, "semantic", ["traffic light", "road", "sky"])
+    found = numbered_as(mine, {0: "sky", 1: "traffic_light", 2: "Road"})
+    assert found.predict(PIXELS).labels[[0, 0, 2], [0, 2, 0]].tolist() == [1, 2, 0]
+
+
+@pytest.mark.parametrize("names", [["LABEL_0", "LABEL_1", "LABEL_2"], ["sky", "road", "car"], None])
+def test_numbers_stay_where_names_say_nothing_else(names: list[str] | None) -> None:
+    mine = FunctionPredictor(boxes, "detection", names)
+    assert numbered_as(mine, {0: "sky", 1: "road", 2: "car"}) is mine
+
+
+def test_a_name_that_the_model_lacks_is_told() -> None:
+    mine = FunctionPredictor(boxes, "detection", ["person", "car", "kite"])
+    with pytest.raises(
+        GramLoopError, match="lists 'zebra', which the model has no class for, although it knows 'car'"
+    ):
+        numbered_as(mine, {1: "zebra", 2: "car"})

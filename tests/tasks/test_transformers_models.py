@@ -1,0 +1,116 @@
+"""Dense models of transformers, from a folder to a prediction, and to a pair that equals two predictions."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from dense_folders import LABELS, MODELS, save_model
+
+from gramloop import GramLoopError, ReplayConfig, counting
+from gramloop.tasks import Detection, Segmentation, open_model
+
+PIXELS = np.random.default_rng(0).integers(0, 256, (50, 70, 3), np.uint8)
+AT_END = ReplayConfig(window=(1, 2), gate_at="end")
+TASKS = {"Detr": "detection", "DeformableDetr": "detection", "Yolos": "detection", "LwDetr": "detection"}
+WITHOUT_REPLAY = {"Segformer", "Mask2Former", "Detr", "DeformableDetr"}
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    return {}
+
+
+@pytest.fixture(params=list(MODELS))
+def saved(request: pytest.FixtureRequest, folders: dict[str, Path], tmp_path_factory: pytest.TempPathFactory):
+    name = request.param
+    if name not in folders:
+        folders[name] = save_model(name, tmp_path_factory.mktemp("model"))
+    return name, folders[name]
+
+
+def same(one: Segmentation | Detection, other: Segmentation | Detection) -> bool:
+    parts = ("labels",) if isinstance(one, Segmentation) else ("boxes", "scores", "labels")
+    return all(np.array_equal(getattr(one, part), getattr(other, part)) for part in parts)
+
+
+def test_predicts_in_the_size_of_the_image(saved: tuple[str, Path]) -> None:
+    name, folder = saved
+    predictor = open_model(f"hf:{folder}")
+    assert predictor.task == TASKS.get(name, "semantic")
+    assert predictor.classes == LABELS
+    found = predictor.predict(PIXELS)
+    assert found.blocks == (len(predictor.blocks) or 1)
+    if isinstance(found, Segmentation):
+        assert found.labels.shape == PIXELS.shape[:2]
+        assert set(np.unique(found.labels)) <= set(LABELS)
+    else:
+        assert isinstance(found, Detection)
+        assert len(found.boxes) == len(found.scores) > 0
+        assert (np.diff(found.scores) <= 0).all()
+        assert set(found.labels.tolist()) <= set(LABELS)
+    described = open_model(f"hf:{folder}", device="meta")
+    assert len(described.blocks) == len(predictor.blocks)
+    assert described.classes == predictor.classes
+
+
+def test_a_pair_equals_two_predictions(saved: tuple[str, Path]) -> None:
+    name, folder = saved
+    predictor = open_model(f"hf:{folder}")
+    if name in WITHOUT_REPLAY:
+        with pytest.raises(GramLoopError, match="has no transformer blocks that could be replayed"):
+            predictor.predict(PIXELS, AT_END)
+        return
+    with counting(predictor.blocks) as counter:
+        pair = predictor.predict(PIXELS, AT_END, paired=True)
+    assert counter.blocks == pair.blocks == predictor.cost(AT_END, paired=True).blocks
+    assert same(pair.ordinary, predictor.predict(PIXELS))
+    alone = predictor.predict(PIXELS, AT_END)
+    assert same(pair.replayed, alone)
+    assert alone.blocks == predictor.cost(AT_END).blocks
+    if name != "EomtDinov3":  # whose random queries all vote for one class
+        assert not same(pair.replayed, pair.ordinary)
+
+
+def test_eomt_is_replayed_before_its_queries_only(tmp_path: Path) -> None:
+    predictor = open_model(f"hf:{save_model('Eomt', tmp_path)}")
+    with pytest.raises(GramLoopError, match="inserts mask queries"):
+        predictor.predict(PIXELS, ReplayConfig(window=(1, 2)))
+
+
+@pytest.mark.parametrize(
+    ("config", "sentence"),
+    [
+        (
+            {"architectures": ["OwlViTForObjectDetection"]},
+            "OwlViTForObjectDetection.*takes words beside the image",
+        ),
+        ({"architectures": ["VideomtForUniversalSegmentation"]}, "takes a video"),
+        ({"architectures": ["ViTForImageClassification"]}, "predicts nothing that can be evaluated"),
+        ({"architectures": ["WonderForObjectDetection"]}, "transformers .* has no WonderForObjectDetection"),
+        ({}, "names no architecture"),
+        (None, "config.json is missing"),
+    ],
+    ids=["words", "video", "classifier", "unknown", "no name", "no config"],
+)
+def test_what_cannot_be_evaluated_is_refused(tmp_path: Path, config: object, sentence: str) -> None:
+    if config is not None:
+        (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(GramLoopError, match=sentence) as told:
+        open_model(f"hf:{tmp_path}")
+    assert "\n" not in str(told.value)
+
+
+def test_slips_are_told(tmp_path: Path) -> None:
+    folder = save_model("Segformer", tmp_path / "model")
+    with pytest.raises(GramLoopError, match="a model for semantic, not for detection"):
+        open_model(f"hf:{folder}", "detection")
+    with pytest.raises(GramLoopError, match="leave out short_side"):
+        open_model(f"hf:{folder}", sizes={"short_side": 100})
+    (folder / "preprocessor_config.json").unlink()
+    with pytest.raises(GramLoopError, match=r"preprocessor_config\.json is missing"):
+        open_model(f"hf:{folder}")
+    with pytest.raises(GramLoopError, match="is no folder, and no name of the hub"):
+        open_model("hf:/no/such/folder")
