@@ -48,7 +48,7 @@ class ViTB(TappedViT):
         for block in self.blocks:
             state = block(state)
             states.append(state)
-        return [self.tap(states[index], grid) for index in taps]
+        return [self.tap(states[index], grid, index) for index in taps]
 
 
 def load_vitb(path: Path) -> ViTB:

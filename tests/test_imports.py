@@ -20,7 +20,17 @@ SURFACE = [
     "gramloop",
     *(
         f"gramloop.{room}"
-        for room in ["data", "evaluate", "metrics", "models", "report", "shifts", "tasks", "tune"]
+        for room in [
+            "data",
+            "evaluate",
+            "metrics",
+            "mitigations",
+            "models",
+            "report",
+            "shifts",
+            "tasks",
+            "tune",
+        ]
     ),
 ]
 ROOT = Path(__file__).parents[1]
@@ -36,6 +46,7 @@ ORDER = [
     "data",
     "metrics",
     "tasks",
+    "mitigations",
     "evaluate",
     "tune",
     "report",

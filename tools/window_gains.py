@@ -64,7 +64,7 @@ def _taps(
 
 def _labels(tiny: TinyModel, pixels: Tensor, taps: dict[int, Tensor]) -> Iterator[np.ndarray]:
     grid = tiny.backbone.grid(pixels)
-    logits = tiny.segment([tiny.backbone.tap(taps[tap], grid).map for tap in tiny.segment.taps])
+    logits = tiny.segment([tiny.backbone.tap(taps[tap], grid, tap).map for tap in tiny.segment.taps])
     for one in logits:
         scores = F.interpolate(one[None], pixels.shape[-2:], mode="bilinear", align_corners=False)
         yield scores[0].argmax(0).to(torch.int32).numpy()

@@ -61,7 +61,7 @@ class Backbone(TappedViT):
                 state = block(state, position_embeddings=positions)
                 if index in wanted:
                     states[index] = state
-        return [self.tap(states[index], grid) for index in taps]
+        return [self.tap(states[index], grid, index) for index in taps]
 
     @property
     def blocks(self) -> nn.ModuleList:

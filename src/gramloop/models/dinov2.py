@@ -67,7 +67,7 @@ class Dinov2Backbone(TappedViT):
             state = block(state)
             if index in wanted:
                 states[index] = state
-        return [self.tap(states[index], grid) for index in taps]
+        return [self.tap(states[index], grid, index) for index in taps]
 
 
 def load_dinov2(

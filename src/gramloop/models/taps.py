@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,6 +58,7 @@ class TappedViT(nn.Module):
     def __init__(self, shape: BackboneShape) -> None:
         super().__init__()
         self.shape = shape
+        self.adjust: Callable[[int, Tap], Tap] | None = None  # what a head sees instead of a block's tap
 
     @property
     def blocks(self) -> nn.ModuleList:
@@ -77,9 +78,10 @@ class TappedViT(nn.Module):
         """The features of :meth:`features`, so that a backbone can be called."""
         return self.features(pixels, taps)
 
-    def tap(self, state: Tensor, grid: tuple[int, int]) -> Tap:
+    def tap(self, state: Tensor, grid: tuple[int, int], block: int) -> Tap:
         """A block's output, given as all tokens (B, T, C) before the final norm, as a feature."""
-        return Tap(self.norm(state), grid)
+        tap = Tap(self.norm(state), grid)
+        return tap if self.adjust is None else self.adjust(block, tap)
 
     def grid(self, pixels: Tensor) -> tuple[int, int]:
         """Rows and columns of patches in a batch of images; each side must be a multiple of the patch."""

@@ -185,6 +185,6 @@ class ViTPredictor(ImagePredictor[P]):
         """The taps of the latest forward without the replay."""
         kept = loop.ordinary
         return [
-            self.backbone.tap(kept[index], tap.grid) if index in kept else tap
+            self.backbone.tap(kept[index], tap.grid, index) if index in kept else tap
             for index, tap in zip(self.taps, taps, strict=True)
         ]

@@ -1,0 +1,52 @@
+"""Predictions of one image, mirrored back and made one: averages of probabilities or of depth, fused boxes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gramloop.errors import GramLoopError
+from gramloop.mitigations.fusion import fused
+from gramloop.tasks.prediction import Depth, Detection, Prediction, Segmentation
+
+
+def merged(looks: Sequence[Prediction]) -> Prediction:
+    """One prediction of several; a single one is returned as it is. Blocks add up, traces are dropped."""
+    first = looks[0]
+    if len(looks) == 1:
+        return first
+    blocks = sum(look.blocks for look in looks)
+    if isinstance(first, Segmentation):
+        scores = [look.scores for look in looks if isinstance(look, Segmentation)]
+        mean: NDArray[np.float32] = np.stack([_needed(each) for each in scores]).mean(0, dtype=np.float32)
+        return Segmentation(mean.argmax(0).astype(np.int32), mean, blocks=blocks)
+    if isinstance(first, Detection):
+        return fused([look for look in looks if isinstance(look, Detection)])
+    if isinstance(first, Depth):
+        values = [look.values for look in looks if isinstance(look, Depth)]
+        return Depth(np.stack(values).mean(0, dtype=np.float32), first.disparity, blocks=blocks)
+    raise GramLoopError(f"several predictions of the kind {type(first).__name__} cannot be made one")
+
+
+def mirrored(found: Prediction, width: int) -> Prediction:
+    """The prediction of the image with left and right exchanged, so many pixels wide; without its trace."""
+    found = replace(found, trace=None)
+    if isinstance(found, Segmentation):
+        scores = None if found.scores is None else found.scores[:, :, ::-1]
+        return replace(found, labels=found.labels[:, ::-1], scores=scores)
+    if isinstance(found, Detection):
+        left, top, right, bottom = found.boxes.T
+        boxes = np.stack([width - right, top, width - left, bottom], axis=1)
+        return replace(found, boxes=boxes)
+    if isinstance(found, Depth):
+        return replace(found, values=found.values[:, ::-1])
+    raise GramLoopError(f"a prediction of the kind {type(found).__name__} cannot be mirrored")
+
+
+def _needed(scores: NDArray[np.float32] | None) -> NDArray[np.float32]:
+    if scores is None:
+        raise GramLoopError("this predictor gives labels without scores, and only scores can be averaged")
+    return scores
