@@ -4,45 +4,51 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from dataclasses import fields, is_dataclass, replace
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 
 from gramloop.errors import GramLoopError
 from gramloop.tasks.dense_detect import DenseDetector
+from gramloop.tasks.detect import DetectConfig
 from gramloop.tasks.images import RGB, resize
 from gramloop.tasks.prediction import Detection, Prediction
 from gramloop.tasks.predictor import Predictor, ViTPredictor
+from gramloop.tasks.segment import SegmentConfig
+
+Config = SegmentConfig | DetectConfig
 
 
 def check_scaling(predictor: Predictor[Prediction], wanting: str, factors: Sequence[float]) -> None:
     """Refuse a predictor whose size cannot be set, or is too coarse for a factor."""
     if all(factor == 1 for factor in factors) or isinstance(predictor, DenseDetector):
         return
-    if not isinstance(predictor, ViTPredictor) or "short_side" not in _settings(predictor):
+    config = _config(predictor)
+    if config is None or not isinstance(predictor, ViTPredictor):
         raise GramLoopError(
             f"{wanting} shows images in other sizes, and {type(predictor).__name__} has no size to set"
         )
+    multiple = _multiple(predictor)
     for factor in factors:
-        if factor != 1 and _short_side(predictor, factor) == predictor_config(predictor).short_side:
+        if factor != 1 and _short_side(config, factor, multiple) == config.short_side:
             raise GramLoopError(
-                f"{wanting} changes nothing: {factor:g} times the short side of "
-                f"{predictor_config(predictor).short_side} is the same after rounding to {_multiple(predictor)}"
+                f"{wanting} changes nothing: {factor:g} times the short side of {config.short_side} is the same "
+                f"after rounding to a multiple of {multiple}"
             )
 
 
 def scaled(predictor: Predictor[Prediction], factor: float) -> Predictor[Prediction]:
     """The predictor with its short side so many times as long, rounded to what its model can take."""
-    if factor == 1 or not isinstance(predictor, ViTPredictor) or isinstance(predictor, DenseDetector):
+    config = _config(predictor)
+    if factor == 1 or config is None or not isinstance(predictor, ViTPredictor):
         return predictor
-    short = _short_side(predictor, factor)
-    settings: dict[str, int] = {"short_side": short}
-    if {"crop", "stride"} <= _settings(predictor):
-        config = predictor_config(predictor)
-        settings["crop"] = min(config.crop, short)
-        settings["stride"] = min(config.stride, settings["crop"])
-    return with_config(predictor, **settings)
+    short = _short_side(config, factor, _multiple(predictor))
+    if isinstance(config, DetectConfig):
+        return _with_config(predictor, replace(config, short_side=short))
+    crop = min(config.crop, short)
+    return _with_config(
+        predictor, replace(config, short_side=short, crop=crop, stride=min(config.stride, crop))
+    )
 
 
 def shown(predictor: Predictor[Prediction], pixels: RGB, factor: float) -> RGB:
@@ -64,31 +70,26 @@ def brought_back(found: Prediction, seen: RGB, pixels: RGB) -> Prediction:
 
 def with_scores(predictor: Predictor[Prediction]) -> Predictor[Prediction]:
     """The predictor that gives scores beside labels, where it can be asked to."""
-    if not isinstance(predictor, ViTPredictor) or "scores" not in _settings(predictor):
+    config = _config(predictor)
+    if not isinstance(config, SegmentConfig) or not isinstance(predictor, ViTPredictor):
         return predictor
-    return with_config(predictor, scores=True)
+    return _with_config(predictor, replace(config, scores=True))
 
 
-def with_config(predictor: ViTPredictor[Prediction], **settings: int | bool) -> ViTPredictor[Prediction]:
+def _config(predictor: Predictor[Prediction]) -> Config | None:
+    config = getattr(predictor, "config", None)
+    return config if isinstance(config, Config) else None
+
+
+def _with_config(predictor: ViTPredictor[Prediction], config: Config) -> ViTPredictor[Prediction]:
     """A copy with other settings; the model is shared."""
     changed = copy.copy(predictor)
-    vars(changed)["config"] = replace(predictor_config(predictor), **settings)
+    vars(changed)["config"] = config
     return changed
 
 
-def predictor_config(predictor: ViTPredictor[Prediction]) -> Any:
-    """How a task shows images to its model: a dataclass of the task's own, or None."""
-    return getattr(predictor, "config", None)
-
-
-def _settings(predictor: ViTPredictor[Prediction]) -> set[str]:
-    config = predictor_config(predictor)
-    return {field.name for field in fields(config)} if is_dataclass(config) else set()
-
-
-def _short_side(predictor: ViTPredictor[Prediction], factor: float) -> int:
-    multiple = _multiple(predictor)
-    return max(1, int(predictor_config(predictor).short_side * factor / multiple + 0.5)) * multiple
+def _short_side(config: Config, factor: float, multiple: int) -> int:
+    return max(1, int(config.short_side * factor / multiple + 0.5)) * multiple
 
 
 def _multiple(predictor: ViTPredictor[Prediction]) -> int:
