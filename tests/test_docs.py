@@ -16,6 +16,7 @@ import torch
 from transformers import DINOv3ViTConfig, DINOv3ViTModel
 
 import gramloop
+from gramloop.data.scenes.files import SceneFiles, write_scenes
 from gramloop.tasks import to_tensor
 from small_runs import write_model, write_scene_set
 from small_stores import make_plan, write_store
@@ -82,6 +83,12 @@ def an_evaluation(folder: Path) -> Names:
     return {}
 
 
+def a_set_with_depth(folder: Path) -> Names:
+    """What a reader of docs/depth.md has at hand."""
+    write_scenes(folder / "scenes", SceneFiles(1, size=64), workers=1)
+    return {"folder": folder / "scenes", "prediction": np.linspace(1, 9, 64 * 64).reshape(64, 64)}
+
+
 @pytest.mark.parametrize(
     ("page", "given", "left"),
     [
@@ -89,6 +96,7 @@ def an_evaluation(folder: Path) -> Names:
         ("diagnose.md", a_model_and_a_photograph, lambda names: Path("my_image.pdf").stat().st_size > 1000),
         ("scan.md", a_model, lambda names: len(names["found"].windows) > 12),
         ("evaluate.md", a_model_and_a_set, lambda names: names["counts"].shape[:2] == (2, 3)),
+        ("depth.md", a_set_with_depth, lambda names: names["predicted"].shape == (64, 64)),
         ("report.md", an_evaluation, lambda names: Path("report/index.html").exists()),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

@@ -49,7 +49,7 @@ def test_table_and_page_say_the_same(made: Path) -> None:
     markdown = (made / "report" / "report.md").read_text()
     verdicts = dict(re.findall(r"\*\*scenes-c (\w+), gramloop: ([a-z ]+)\.\*\*", markdown))
     table = (made / "demo.md").read_text()
-    for task in ("segmentation", "detection"):
+    for task in ("segmentation", "detection", "depth"):
         [(words, sentence)] = re.findall(rf"{task.capitalize()} under shift: (\w+)\. (.*)", table)
         assert words == verdicts[task]
         assert f"**scenes-c {task}, gramloop: {words}.** {sentence}" in markdown

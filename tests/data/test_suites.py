@@ -27,6 +27,12 @@ def test_the_table_has_the_sizes_of_the_benchmarks():
         "coco": 1,
         "coco-c": 75,
         "coco-p": 85,
+        "nyu": 1,
+        "nyu-c": 75,
+        "nyu-p": 85,
+        "kitti": 1,
+        "kitti-c": 75,
+        "kitti-p": 85,
         "coco-o": 6,
     }
     for suite in SUITES.values():

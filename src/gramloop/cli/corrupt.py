@@ -42,7 +42,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--classes", type=Path, metavar="FILE", help="class list of a set of label pictures")
     parser.add_argument(
-        "--task", choices=("semantic", "detection"), help="for a set that has both kinds of labels"
+        "--task",
+        choices=("semantic", "detection", "depth"),
+        help="for a set that has several kinds of labels",
     )
     parser.add_argument("--frost-textures", type=Path, metavar="DIR", help="your own frost pictures")
     parser.add_argument("--partial", action="store_true", help="accept a part of COCO or ADE20K")

@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--backbone", metavar="FILE", help="DINOv3 or DINOv2 weights, or any transformers folder with a ViT"
     )
     model.add_argument("--head", metavar="FILE", help="look as this head's task does, with its windows")
-    model.add_argument("--task", choices=("segment", "detect"), help="of the head")
+    model.add_argument("--task", choices=tuple(TASKS), help="of the head; depth is the embedded model's")
     model.add_argument("--device", metavar="NAME", help="cuda where there is one, else cpu")
     model.add_argument(
         "--short-side",
@@ -163,6 +163,10 @@ def _view(args: argparse.Namespace) -> View:
 
     if args.model is not None and (args.backbone or args.head):
         raise GramLoopError("--model is a whole model; leave it out with --backbone or --head")
+    if args.task == "depth" and args.head is None and args.backbone is None and args.model in (None, "tiny"):
+        shown = {} if args.short_side is None else {"short_side": args.short_side}
+        estimator = load_predictor("depth", {"folder": WEIGHTS}, shown, choose_device(args.device))
+        return predictor_view("tiny", estimator, replay_of(args, suggested_replay()))
     if args.task is not None and args.head is None:
         raise GramLoopError(f"--task {args.task} needs the weights of its head: --head FILE is missing")
     device, side = choose_device(args.device), args.short_side

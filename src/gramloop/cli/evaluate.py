@@ -27,7 +27,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "the end and makes the exit code 1."
     )
     parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="folder for plan and results")
-    parser.add_argument("--suite", metavar="NAME", help="scenes-c, coco-c, ade20k-p, coco-o, my-set-c, …")
+    parser.add_argument(
+        "--suite", metavar="NAME", help="scenes-c, coco-c, ade20k-p, coco-o, nyu-c, my-set-c, …"
+    )
     parser.add_argument("--task", choices=tuple(TASKS), help="segment, unless the model says otherwise")
     parser.add_argument(
         "--method",
@@ -38,6 +40,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--replay", metavar="FILE", help="settings of the method gramloop, as gramloop tune writes them"
+    )
+    parser.add_argument(
+        "--align",
+        choices=("none", "median", "scale-shift"),
+        help="how predicted depth is aligned with the true one, image by image (none; scale-shift for models of disparity)",
     )
     parser.add_argument("--status", action="store_true", help="tell how far DIR is, and run nothing")
     parser.add_argument(
@@ -131,6 +138,7 @@ def _given(args: argparse.Namespace) -> str:
         "short_side",
         "truth",
         "truth_score",
+        "align",
     ]
     return next((f"--{name.replace('_', '-')}" for name in options if getattr(args, name)), "")
 

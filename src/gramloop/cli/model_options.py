@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from gramloop.evaluate.plan import DataSource
     from gramloop.evaluate.planning import Request
 
-TASKS: dict[str, Task] = {"segment": "semantic", "detect": "detection"}
+TASKS: dict[str, Task] = {"segment": "semantic", "detect": "detection", "depth": "depth"}
 MODEL_HELP = (
     "tiny (embedded) or a folder like it, hf:FOLDER (transformers; hf:NAME downloads it), my_models.py:make, "
     "package.module:make, or a name of gramloop list models"
@@ -90,6 +90,7 @@ def request_of(args: argparse.Namespace, scenes: Path, split: str = "val") -> Re
         threads=args.threads,
         truth=args.truth or "labels",
         truth_score=SCORE if args.truth_score is None else args.truth_score,
+        alignment=getattr(args, "align", None) or "auto",
     )
 
 
@@ -121,7 +122,7 @@ def model_sizes(args: argparse.Namespace) -> dict[str, object]:
     """How images are shown to the model, where an option says so."""
     given = {name: getattr(args, name) for name in ("short_side", "crop", "stride", "whole")}
     sizes = {name: value for name, value in given.items() if value is not None and value is not False}
-    if args.task == "detect" and (strange := [name for name in sizes if name != "short_side"]):
+    if args.task not in (None, "segment") and (strange := [name for name in sizes if name != "short_side"]):
         raise GramLoopError(f"--{strange[0]} belongs to --task segment")
     if "crop" in sizes or "stride" in sizes:
         sizes["mode"] = "slide"

@@ -1,4 +1,4 @@
-"""``gramloop predict``: segment images or detect objects in them, ordinary and replayed."""
+"""``gramloop predict``: segment images, detect objects or estimate depth in them, ordinary and replayed."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the arguments."""
     parser.epilog = (
-        "For each image DIR gets NAME.ordinary and NAME.replayed, as .png (grey levels are classes) or .json "
-        "(COCO results), and NAME.picture.png with input, both predictions, drift and gate. Results of earlier "
+        "For each image DIR gets NAME.ordinary and NAME.replayed, as .png (grey levels are classes), .json "
+        "(COCO results) or .npy (depth in metres), and NAME.picture.png with input, both predictions, drift and gate. Results of earlier "
         "runs are replaced. An image that cannot be done costs one sentence and the exit code 2."
     )
     parser.add_argument("images", nargs="+", metavar="IMAGE", help="files, folders or globs")
@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="folder for the results")
     parser.add_argument("--model", metavar="SPEC", help=MODEL_HELP)
     parser.add_argument("--backbone", metavar="FILE", help="DINOv3 weights, or a transformers folder")
-    parser.add_argument("--head", metavar="FILE", help="the head's weights")
+    parser.add_argument("--head", metavar="FILE", help="the head's weights; depth has the embedded model's")
     parser.add_argument(
         "--verify", action="store_true", help="compare both files with the sha256 in their names"
     )
@@ -99,6 +99,10 @@ def _files(args: argparse.Namespace) -> dict[str, str]:
         from gramloop.tasks.model_spec import model_files
 
         return model_files(args.model)
+    if args.head is None and args.task == "depth":
+        from gramloop.models.tiny import WEIGHTS
+
+        return {"folder": str(WEIGHTS)}
     if args.head is None:
         raise GramLoopError(
             f"--head FILE is missing: the weights that {args.task or 'a task'} needs on top of the backbone"

@@ -6,6 +6,7 @@ from gramloop.lazy import lazy_names
 
 if TYPE_CHECKING:
     from gramloop.data.coco import open_coco
+    from gramloop.data.depth import open_depth
     from gramloop.data.depth_maps import DepthFormat, DepthMap
     from gramloop.data.labelled import LabelledImage, PixelLabels
     from gramloop.data.opening import OpenSuite, ReadOptions, open_set, open_suite
@@ -22,6 +23,6 @@ else:
 
 __all__ = [
     "ClassList", "Condition", "DataSet", "DepthFormat", "DepthMap", "Instances", "LabelledImage", "OpenSuite", "PixelLabels",
-    "ReadOptions", "Record", "Scene", "Shift", "Suite", "find_suite", "open_coco", "open_photos",
+    "ReadOptions", "Record", "Scene", "Shift", "Suite", "find_suite", "open_coco", "open_depth", "open_photos",
     "open_semantic", "open_set", "open_suite", "scene", "shift_data_set", "write_scenes", "write_suite",
 ]  # fmt: skip

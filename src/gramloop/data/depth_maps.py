@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -67,22 +69,34 @@ class DepthFormat:
 
 def read_depth_values(path: Path) -> NDArray[Any]:  # → (H, W)
     """The numbers of a depth file as they are stored."""
+    with _opened(path) as found:
+        return np.array(found)
+
+
+def depth_shape(path: Path) -> tuple[int, int]:
+    """Height and width of a depth file, without reading its numbers."""
+    with _opened(path) as found:
+        return (found.height, found.width) if isinstance(found, Image.Image) else found.shape
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[NDArray[Any] | Image.Image]:
     try:
         if path.suffix == ".npy":
-            values: NDArray[Any] = np.load(path, allow_pickle=False)
-        else:
-            with Image.open(path) as picture:
-                if picture.mode not in _DEPTH_MODES:
-                    raise GramLoopError(
-                        f"{path} is a {picture.mode} picture; depth has one channel of 16 bits, or is a .npy file"
-                    )
-                values = np.array(picture)
+            values: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+            if values.ndim != 2 or values.dtype.kind not in "uif":
+                raise GramLoopError(
+                    f"{path} holds {values.dtype} of shape {values.shape}; depth is one number per pixel, (H, W)"
+                )
+            yield values
+            return
+        with Image.open(path) as picture:
+            if picture.mode not in _DEPTH_MODES:
+                raise GramLoopError(
+                    f"{path} is a {picture.mode} picture; depth has one channel of 16 bits, or is a .npy file"
+                )
+            yield picture
     except (OSError, SyntaxError, ValueError, EOFError) as error:
         if isinstance(error, GramLoopError):
             raise
         raise GramLoopError(f"cannot decode the depth file {path}: {error}") from error
-    if values.ndim != 2 or not np.issubdtype(values.dtype, np.number) or np.iscomplexobj(values):
-        raise GramLoopError(
-            f"{path} holds {values.dtype} of shape {values.shape}; depth is one number per pixel, (H, W)"
-        )
-    return values

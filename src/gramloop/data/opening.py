@@ -11,6 +11,7 @@ import numpy as np
 
 from gramloop.data.checks import Check, Problems
 from gramloop.data.coco import COCO_CATEGORIES_ONLY, COCO_VAL2017, Expected, coco_root, open_coco
+from gramloop.data.depth import FORMATS, depth_root, open_depth
 from gramloop.data.manifest import read_manifest
 from gramloop.data.photos import open_unlabelled
 from gramloop.data.records import DataSet, Record, Task
@@ -128,23 +129,30 @@ def open_set(base: str, root: Path, options: ReadOptions, expected: Expected | N
     if base == "coco":
         expected = COCO_CATEGORIES_ONLY if options.partial else expected or COCO_VAL2017
         return open_coco(root, check=options.check, expected=expected)
-    if _own_task(root, options) == "semantic":
+    if base in FORMATS:
+        return open_depth(root, split=options.split, stored=FORMATS[base], check=options.check)
+    task = _own_task(root, options)
+    if task == "depth":
+        return open_depth(root, split=options.split, check=options.check)
+    if task == "semantic":
         return open_semantic(root, split=options.split, classes=options.classes, check=options.check)
     return open_coco(root, check=options.check)
 
 
 def _own_task(root: Path, options: ReadOptions) -> Task:
-    semantic, detection = semantic_root(root) is not None, coco_root(root) is not None
     if options.task is not None:
         return options.task
+    semantic, detection = semantic_root(root) is not None, coco_root(root) is not None
     if semantic and detection:
         raise GramLoopError(
             f"{root} has label pictures and COCO annotations; choose the task semantic or detection"
         )
     if not semantic and not detection:
+        if depth_root(root) is not None:
+            return "depth"
         raise GramLoopError(
             f"{root} is no data set: it needs images/ with annotations/ of label pictures, "
-            "or annotations/instances_*.json in COCO format; photographs without labels need --truth clean"
+            "annotations/instances_*.json in COCO format, or depth/; photographs without labels need --truth clean"
         )
     return "semantic" if semantic else "detection"
 

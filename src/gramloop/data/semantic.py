@@ -60,8 +60,8 @@ def open_semantic(
     images_folder, labels_folder = split_folders(folder, split)
     class_list = classes if isinstance(classes, ClassList) else _class_list(folder, classes)
     problems = Problems(folder)
-    images = _by_key(images_folder, IMAGE_SUFFIXES, problems)
-    labels = _by_key(labels_folder, LABEL_SUFFIXES, problems)
+    images = files_by_key(images_folder, IMAGE_SUFFIXES, problems)
+    labels = files_by_key(labels_folder, LABEL_SUFFIXES, problems)
     if not images:
         problems.add(f"{images_folder} holds no images")
     if expected_images is not None and len(images) != expected_images:
@@ -80,18 +80,26 @@ def open_semantic(
 
 def split_folders(folder: Path, split: str) -> tuple[Path, Path]:
     """The folders of the images and of the label pictures of a split."""
-    images = folder / "images"
     labels = next(folder / name for name in LABEL_FOLDERS if (folder / name).is_dir())
+    return split_folder(folder, (folder / "images", labels), split)
+
+
+def split_folder(folder: Path, parts: tuple[Path, Path], split: str) -> tuple[Path, Path]:
+    """The folders of images and labels of one split of a set; both whole where it has no splits."""
+    images, labels = parts
     if (images / split).is_dir() and (labels / split).is_dir():
         return images / split, labels / split
     subfolders = sorted(child.name for child in images.iterdir() if child.is_dir())
     if split != DEFAULT_SPLIT or any(name in KNOWN_SPLITS for name in subfolders):
         held = ", ".join(subfolders) or "no subfolders"
-        raise GramLoopError(f"{folder} has no split {split!r} with images and labels; images/ holds {held}")
+        raise GramLoopError(
+            f"{folder} has no split {split!r} with images and labels; {images.name}/ holds {held}"
+        )
     return images, labels
 
 
-def _by_key(folder: Path, suffixes: Sequence[str], problems: Problems) -> dict[str, Path]:
+def files_by_key(folder: Path, suffixes: Sequence[str], problems: Problems) -> dict[str, Path]:
+    """The files below a folder by their relative path without suffix, sorted."""
     found: dict[str, Path] = {}
     for path in sorted(folder.rglob("*")):
         if path.suffix.lower() not in suffixes or path.name.startswith("."):

@@ -1,6 +1,6 @@
 """The table of suites: which shifted conditions belong to which name.
 
-A suite is a base set (``coco``, ``ade20k``, or anybody's own) and a kind: clean, ``-c`` (corruptions), ``-p``
+A suite is a base set (``coco``, ``ade20k``, ``nyu``, ``kitti``, or anybody's own) and a kind: clean, ``-c`` (corruptions), ``-p``
 (perturbations) or ``-o`` (domains). Any other name is a suite as well: ``my-set-c`` is the corruptions of
 one's own set, ``my-set`` the set itself.
 """
@@ -127,6 +127,8 @@ SUITES = {
     for suite in (
         *_suites_over("ade20k"),
         *_suites_over("coco"),
+        *_suites_over("nyu"),
+        *_suites_over("kitti"),
         Suite("coco-o", "coco", "o", tuple(Condition(domain) for domain in DOMAINS)),
     )
 }

@@ -8,11 +8,12 @@ absent; a condition is finished when its checksum file is there and the manifest
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from gramloop.data.checks import Problems
+from gramloop.data.depth import FORMAT_FILE, moved_depth
 from gramloop.data.manifest import (
     CHECKSUMS,
     MANIFEST,
@@ -131,7 +132,9 @@ class SuiteWriter:
 
     def _write_image(self, record: ShiftedRecord, folder: Path, written: Written) -> None:
         image = f"{self.images_folder}{self.file_name(record)}"
-        if record.label_path is not None and record.classes is not None:
+        if record.label_path is not None and record.depth_format is not None:
+            written.checksums.append(self._write_depth(record, folder))
+        elif record.label_path is not None and record.classes is not None:
             labels = f"{self.prefix}annotations/{self._semantic_split()}/{record.image_id}"
             if record.shift is not None and record.shift.moves:
                 data = encode_labels(record.classes.to_values(record.labels()))
@@ -147,6 +150,21 @@ class SuiteWriter:
             written.checksums.append(_store(folder, image, record.encoded()))
             written.made += 1
 
+    def _write_depth(self, record: ShiftedRecord, folder: Path) -> tuple[str, str]:
+        """The depth of one image: its own file, or where it moved an array of metres."""
+        assert record.label_path is not None
+        name = f"depth/{self._semantic_split()}/{PurePosixPath(record.name).with_suffix('')}"
+        if record.shift is not None and record.shift.moves:
+            return _store(folder, f"{name}.npy", moved_depth(record))
+        return _store(folder, name + record.label_path.suffix, record.label_path.read_bytes())
+
+    def _format_file(self, condition: Condition) -> tuple[str, bytes]:
+        stored = self.clean[0].depth_format
+        assert stored is not None
+        if self.opened.shift(condition).moves:
+            stored = replace(stored, crop="none")  # it was cropped before it moved
+        return FORMAT_FILE, (json.dumps(asdict(stored)) + "\n").encode()
+
     def finish(self, condition: Condition, written: Written) -> str:
         """Write what belongs to the whole condition; returns the checksum of its checksums."""
         folder = self.target / condition.key
@@ -155,6 +173,8 @@ class SuiteWriter:
             path = f"{self.prefix}annotations/instances_{self._coco_split()}.json"
             data = self._annotation_file(written.annotations if moves else None)
             written.checksums.append(_store(folder, path, data))
+        elif self.clean.task == "depth":
+            written.checksums.append(_store(folder, *self._format_file(condition)))
         else:
             name, data = self._class_file()
             written.checksums.append(_store(folder, f"{self.prefix}{name}", data))

@@ -15,8 +15,8 @@ from gramloop.evaluate.rows import counts_of
 from gramloop.evaluate.session import deterministic
 from gramloop.evaluate.sources import open_condition, open_planned
 from gramloop.evaluate.store import Store
-from gramloop.tasks.loading import detector_of, segmenter_of
-from gramloop.tasks.prediction import Detection, Pair, Segmentation
+from gramloop.tasks.loading import depth_estimator_of, detector_of, segmenter_of
+from gramloop.tasks.prediction import Depth, Detection, Pair, Segmentation
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,7 @@ class Exemplar:
     image: NDArray[np.uint8]  # (H, W, 3)
     segmentation: Pair[Segmentation]
     detection: Pair[Detection]
+    depth: Pair[Depth]
 
 
 def exemplars(experiment: Experiment) -> list[Exemplar]:
@@ -39,21 +40,23 @@ def exemplars(experiment: Experiment) -> list[Exemplar]:
     places = sorted(gains, key=lambda place: gains[place])
     chosen = {"largest gain": places[-1], "median": places[len(places) // 2], "largest loss": places[0]}
     opened = open_planned(part.plan)
-    model, other = part.plan.model, experiment.detection.plan.model
-    segmenter = segmenter_of(model.files, model.sizes, model.device)
-    detector = detector_of(other.files, other.sizes, other.device)
+    models = [each.plan.model for each in (part, experiment.detection, experiment.depth)]
+    seen = [(model.files, model.sizes, model.device) for model in models]
+    segmenter, detector, estimator = (
+        segmenter_of(*seen[0]),
+        detector_of(*seen[1]),
+        depth_estimator_of(*seen[2]),
+    )
     found = []
     for kind, (key, position) in chosen.items():
         image = open_condition(part.plan, opened, key)[position].image()
         with deterministic(part.plan.model.threads):  # to the bit what was stored
             segmentation = segmenter.predict(image, part.replay, paired=True)
             detection = detector.predict(image, part.replay, paired=True)
+            depth = estimator.predict(image, part.replay, paired=True)
         condition, truth = condition_of(key), scene(position, image.shape[0], SPLIT)
-        found.append(
-            Exemplar(
-                kind, condition.display_name, gains[key, position], truth, image, segmentation, detection
-            )
-        )
+        pairs = (segmentation, detection, depth)
+        found.append(Exemplar(kind, condition.display_name, gains[key, position], truth, image, *pairs))
     return found
 
 

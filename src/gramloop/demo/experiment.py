@@ -1,4 +1,4 @@
-"""The demonstration's experiment: four paired evaluations of the embedded model, on scenes that nothing else sees."""
+"""The demonstration's experiment: six paired evaluations of the embedded model, on scenes that nothing else sees."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gramloop.core.config import ReplayConfig
-from gramloop.data.records import Task
+from gramloop.data.records import TASKS, Task
 from gramloop.data.scenes.files import SceneFiles, draw_scenes
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.evaluation import Watcher, evaluate
@@ -54,21 +54,21 @@ class PlannedEvaluation:
 
 @dataclass(frozen=True)
 class Experiment:
-    """Both tasks on the same scenes."""
+    """Three tasks on the same scenes."""
 
     segmentation: PlannedEvaluation  # under shift
     detection: PlannedEvaluation
-    clean_segmentation: PlannedEvaluation
-    clean_detection: PlannedEvaluation
+    depth: PlannedEvaluation
+    clean: tuple[PlannedEvaluation, ...]  # the same tasks on clean scenes
 
     @property
     def parts(self) -> tuple[PlannedEvaluation, ...]:
-        """All four; what a report shows first comes first."""
-        return self.segmentation, self.detection, self.clean_segmentation, self.clean_detection
+        """All six; what a report shows first comes first."""
+        return self.segmentation, self.detection, self.depth, *self.clean
 
 
 def prepare(folder: Path, size: Size) -> Experiment:
-    """Draw the scenes, and plan both tasks on them, shifted and clean.
+    """Draw the scenes, and plan the three tasks on them, shifted and clean.
 
     Folders are called by what they hold, so that a run of another size or version is not in the way.
     """
@@ -93,8 +93,8 @@ def prepare(folder: Path, size: Size) -> Experiment:
     return Experiment(
         part("semantic", size.shifts, diagnostics=True),  # for one task: its two companions take their time
         part("detection", size.shifts),
-        part("semantic"),
-        part("detection"),
+        part("depth", size.shifts),
+        tuple(part(task) for task in TASKS),
     )
 
 

@@ -1,4 +1,4 @@
-"""The demonstration's picture: input, annotation, both predictions, drift and gate, row by row."""
+"""The demonstration's picture: input, annotation, both predictions, drift and gate, and below them depth, row by row."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from matplotlib.patches import Patch
 
 from gramloop.data.scenes.drawing import CLASSES, THINGS
 from gramloop.demo.exemplars import Exemplar
+from gramloop.report.figures.depth import DepthRow, depth_scale, draw_depth
 from gramloop.report.figures.diagnostic import Diagnosed, drift_scale
 from gramloop.report.figures.heat import signed
 from gramloop.report.figures.matching import shown_boxes
@@ -41,19 +42,25 @@ _WIDTH = (FULL - _SIDE - _EDGE - (len(_COLUMNS) - 1) * _GAP) / len(_COLUMNS)
 def draw(rows: Sequence[Exemplar]) -> Drawn:
     """The picture, with what replay alone gets right and wrong outlined."""
     with styled():
-        sheet = Sheet(FULL, _HEAD + len(rows) * (_WIDTH + _GAP) + _FOOT)
+        sheet = Sheet(FULL, _HEAD + 2 * len(rows) * (_WIDTH + _GAP) + _FOOT)
         left = [_SIDE + column * (_WIDTH + _GAP) for column in range(len(_COLUMNS))]
         for x, name in zip(left, _COLUMNS, strict=True):
             sheet.text(x + _WIDTH / 2, 0.04, name, ha="center")
         maps = [_diagnosed(seen) for seen in rows]
         high = drift_scale(maps)
-        for index, (seen, found) in enumerate(zip(rows, maps, strict=True)):
-            top = _HEAD + index * (_WIDTH + _GAP)
+        deep = [_depth_row(seen) for seen in rows]
+        for index, (seen, found, metres) in enumerate(zip(rows, maps, deep, strict=True)):
+            top = _HEAD + 2 * index * (_WIDTH + _GAP)
             panels = [sheet.panel(x, top, _WIDTH, _WIDTH) for x in left]
             panels[0].set_ylabel(found.label, fontsize=6.5, labelpad=2)
             _draw_scene(panels[:4], seen)
             drift = draw_values(panels[4], found.drift, DRIFT_MAP, high)
             gate = draw_values(panels[5], found.gate, GATE_MAP, 1.0)
+            under = top + _WIDTH + _GAP
+            below_scene = [sheet.panel(x, under, _WIDTH, _WIDTH) for x in left[1:4]]
+            shown_depth = draw_depth(below_scene, metres, depth_scale(deep))
+            place = (left[0] + 0.06, under + _WIDTH / 2, _WIDTH - 0.12)
+            colour_bar(sheet, shown_depth, place, "depth (m)", beyond=True)
         below = sheet.height - _FOOT + 0.04
         exceeds = any(bool(found.drift.max() > high) for found in maps)
         colour_bar(sheet, drift, (left[4] + 0.06, below, _WIDTH - 0.12), "Gram drift", beyond=exceeds)
@@ -67,6 +74,11 @@ def _diagnosed(seen: Exemplar) -> Diagnosed:
     assert trace is not None
     label = f"{seen.condition}\n{seen.kind}: {signed(seen.gain, 1)} pp"
     return Diagnosed(label, seen.image, trace.drift[-1], trace.gate[-1], None)
+
+
+def _depth_row(seen: Exemplar) -> DepthRow:
+    known = np.where(seen.truth.depth > 0, seen.truth.depth, np.float32(np.nan))
+    return DepthRow(seen.condition, seen.image, known, seen.depth.ordinary.values, seen.depth.replayed.values)
 
 
 def _draw_scene(panels: Sequence[Any], seen: Exemplar) -> None:

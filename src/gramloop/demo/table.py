@@ -1,4 +1,4 @@
-"""The demonstration's table: both tasks, condition by condition."""
+"""The demonstration's table: three tasks, condition by condition."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from gramloop.core.config import ReplayConfig
 from gramloop.core.settings import describe_replay
+from gramloop.data.records import TASKS
 from gramloop.evaluate.methods import BASELINE, GRAMLOOP
 from gramloop.metrics.bootstrap import Interval, image_bootstrap
 from gramloop.report.measure import used_ids
@@ -20,7 +21,7 @@ def summary_table(gains: Sequence[Gain], replay: ReplayConfig, replicates: int) 
     ``gains`` are the report's: means and verdicts here are the same as there.
     """
     own = {(gain.run.plan.task, bool(gain.run.shifted)): gain for gain in gains if gain.method == GRAMLOOP}
-    clean, shifted = ([own[task, under] for task in ("semantic", "detection")] for under in (False, True))
+    clean, shifted = ([own[task, under] for task in TASKS] for under in (False, True))
     columns = [Column("condition", "condition", "text")]
     for run in (gain.run for gain in shifted):
         columns.append(Column(run.metric, run.metric))
@@ -29,7 +30,7 @@ def summary_table(gains: Sequence[Gain], replay: ReplayConfig, replicates: int) 
     rows: list[tuple[Cell, ...]] = [("clean", *_mean_cells(clean))]
     by_condition = zip(*(_condition_cells(gain.run, replicates) for gain in shifted), strict=True)
     for condition, cells in zip(shifted[0].run.shifted, by_condition, strict=True):
-        rows.append((condition.display_name, *cells[0], *cells[1]))
+        rows.append((condition.display_name, *(cell for task in cells for cell in task)))
     rows.append(("mean of shifts", *_mean_cells(shifted)))
     return Table(
         "demo",
@@ -71,6 +72,6 @@ def _caption(run: Run, replay: ReplayConfig) -> str:
 
 
 def _verdicts(gains: Sequence[Gain]) -> Iterator[str]:
-    for task, gain in zip(("Segmentation", "Detection"), gains, strict=True):
+    for task, gain in zip(("Segmentation", "Detection", "Depth"), gains, strict=True):
         said = verdict_of(gain)
         yield f"{task} under shift: {said.words}. {said.sentence}"

@@ -133,6 +133,8 @@ class Rows:
                 row["picture"] = depth_png(found.values)
             if self.label_free and isinstance(truth, PixelLabels):
                 row[CLEAN_PICTURE] = labels_png(truth.indices.astype(np.int32))
+            if self.label_free and isinstance(truth, DepthMap):
+                row[CLEAN_PICTURE] = depth_png(truth.metres)
             if found.trace is not None:
                 row.update(_kept(found.trace))
         self.rows.append(row)
@@ -190,9 +192,9 @@ def picture_of(row: Mapping[str, Any], column: str = "picture") -> NDArray[np.in
     return np.asarray(Image.open(io.BytesIO(row[column]))).astype(np.int32)
 
 
-def depth_of(row: Mapping[str, Any]) -> NDArray[np.float32] | None:
+def depth_of(row: Mapping[str, Any], column: str = "picture") -> NDArray[np.float32] | None:
     """The predicted depth (H, W) in metres that a row keeps, aligned as it was scored, or None."""
-    stored = picture_of(row)
+    stored = picture_of(row, column)
     return None if stored is None else stored.astype(np.float32) / np.float32(DEPTH_STEPS)
 
 

@@ -17,6 +17,7 @@ from gramloop.data.suites import Condition
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.plan import DataSource, Plan, condition_of
 from gramloop.evaluate.truth import LABELS, TruthKind
+from gramloop.models.tiny import DEPTH_HEAD
 from gramloop.shifts.seeds import RECIPE_VERSION
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from gramloop.tasks.predictor import Predictor
 
 SUGGESTION = "replay.json"  # may lie beside weights, and decides no prediction
-DEPTH_HEAD = "depth.safetensors"  # decides predictions of depth alone
 WEIGHTS = (".json", ".safetensors", ".pth")
 OTHER_WEIGHTS = (".bin", ".pt", ".txt")  # that transformers may have, too
 CLEAN = "clean"  # the fingerprint of the set that conditions are made from
@@ -102,6 +102,7 @@ def _refuse_change(plan: Plan, key: str, data: DataSet) -> None:
 def checksums(files: Mapping[str, str], task: Task | None = None) -> dict[str, str]:
     """The sha256 of every weight file that takes part in a task; a folder is hashed file by file. Code is no weight."""
     found = {}
+    # the depth head decides predictions of depth alone
     passed_over = (SUGGESTION,) if task == "depth" else (SUGGESTION, DEPTH_HEAD)
     for name, place in files.items():
         if name == "make":

@@ -49,7 +49,7 @@ def load_linear_head(
 ) -> LinearHead:
     """A linear head from a ``.safetensors`` or ``.pth`` file; give the ``taps`` if it does not know them."""
     checkpoint = open_checkpoint(path)
-    taps = taps or _stored_taps(checkpoint.path)
+    taps = taps or stored_taps(checkpoint.path)
     if not taps:
         raise GramLoopError(f"{path} does not say which taps it reads; give them")
     weight = checkpoint.shapes.get("conv.weight")
@@ -95,7 +95,8 @@ class LinearSegmentor(nn.Module):
         return F.interpolate(logits, size, mode="bilinear", align_corners=False)
 
 
-def _stored_taps(path: Path) -> tuple[int, ...]:
+def stored_taps(path: Path) -> tuple[int, ...]:
+    """The taps that a head's file remembers; none where it does not."""
     if path.suffix != ".safetensors":
         return ()
     from safetensors import safe_open

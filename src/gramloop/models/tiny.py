@@ -1,6 +1,6 @@
 """The embedded model: a small DINOv3 vision transformer, trained on procedural scenes, that needs no download.
 
-``load_tiny()`` gives the frozen backbone with a segmentation and a detection head. The folder of weights holds
+``load_tiny()`` gives the frozen backbone with a segmentation and a detection head, ``load_tiny_depth()`` its depth head. The folder of weights holds
 the backbone as transformers stores it, so ``DINOv3ViTModel.from_pretrained(WEIGHTS / "backbone")`` reads it too.
 """
 
@@ -19,6 +19,7 @@ from gramloop.core.settings import read_replay
 from gramloop.errors import GramLoopError
 from gramloop.models.backbone import Backbone, load_backbone
 from gramloop.models.checkpoint import identity_plan, load, open_checkpoint
+from gramloop.models.dense_depth import DenseDepthHead, load_depth_head
 from gramloop.models.dense_detect import DenseBoxes, DenseDetectConfig, DenseDetectHead
 from gramloop.models.linear import LinearHead, LinearSegmentor, load_linear_head
 
@@ -32,6 +33,7 @@ _FILES = (
     "segment.safetensors",
     "detect.safetensors",
 )
+DEPTH_HEAD = "depth.safetensors"  # apart from the others: what reads them does not depend on it
 _MEAN, _DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
@@ -102,6 +104,14 @@ def load_tiny(folder: Path | str = WEIGHTS, device: torch.device | str = "cpu") 
     load(detect, open_checkpoint(folder / "detect.safetensors"), identity_plan(detect), device=device)
     model = TinyModel(backbone, segment, detect, settings["stuff"], settings["things"])
     return model.eval().requires_grad_(False)
+
+
+def load_tiny_depth(folder: Path | str = WEIGHTS, device: torch.device | str = "cpu") -> DenseDepthHead:
+    """The depth head of the embedded model, or of one like it; it reads the same taps as the segmentation head."""
+    path = Path(folder) / DEPTH_HEAD
+    if not path.is_file():
+        raise GramLoopError(f"{path} is missing; a model without it predicts no depth")
+    return load_depth_head(path, device=device).requires_grad_(False)
 
 
 def save_tiny(model: TinyModel, folder: Path | str) -> None:

@@ -196,7 +196,7 @@ def _about_run(run: Run) -> dict[str, str]:
         "task": TASK_WORDS[plan.task],
         "conditions": f"{len(run.results)} complete of {len(plan.conditions)}",
         "images": _span(plan),
-        "classes": str(len(plan.categories)),
+        **({"alignment": plan.alignment} if plan.task == "depth" else {"classes": str(len(plan.categories))}),
         "backbone": f"{plan.model.depth} blocks",
         "device": f"{plan.model.device}, {plan.model.threads} thread{'s' * (plan.model.threads != 1)} per worker",
         "sizes": ", ".join(f"{name} {value}" for name, value in plan.model.sizes.items())

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from gramloop.data.suites import Condition
 from gramloop.evaluate.plan import Plan, condition_of
 from gramloop.evaluate.results import metrics_of, score_condition
-from gramloop.evaluate.rows import Failure, boxes_of, counts_of
+from gramloop.evaluate.rows import Failure, boxes_of, counts_of, depth_scores_of
 from gramloop.evaluate.store import StoredUnit
 from gramloop.metrics.ap_bootstrap import weighted_ap
 from gramloop.metrics.miou import class_iou, mean_iou
@@ -69,7 +69,7 @@ def measure_condition(plan: Plan, key: str, units: Sequence[StoredUnit]) -> Cond
     if not scored.images:
         return found
     members = memberships(image_ids(units), used_ids(units))  # (1 + 2 * PARTS, images)
-    look = _look_at_pixels if plan.task == "semantic" else _look_at_boxes
+    look = _LOOKS[plan.task]
     looked = {name: look(plan, tables, name, members) for name in names}
     return replace(
         found,
@@ -81,7 +81,7 @@ def measure_condition(plan: Plan, key: str, units: Sequence[StoredUnit]) -> Cond
 
 
 def main_metric(plan: Plan) -> str:
-    """mIoU or AP; without labels, agreement in it."""
+    """mIoU, AP or delta1; without labels, agreement in it."""
     return metrics_of(plan)[0]
 
 
@@ -138,6 +138,16 @@ def _look_at_boxes(plan: Plan, tables: Sequence[Any], method: str, members: NDAr
     scores, by_category = weighted_ap(*boxes_of(tables, method, order), members)
     classes = by_category[0][np.argsort(np.argsort(order))]
     return _Looked(classes, ~np.isnan(classes), scores[1:].reshape(2, -1))
+
+
+def _look_at_depth(plan: Plan, tables: Sequence[Any], method: str, members: NDArray[np.int64]) -> _Looked:
+    within = depth_scores_of(tables, method)[:, 0]  # (images,)
+    with np.errstate(invalid="ignore"):  # a part whose images could not be used has no score
+        scores = members @ within / members.sum(axis=1)
+    return _Looked(np.zeros(0), np.zeros(0, dtype=np.bool_), scores[1:].reshape(2, -1))
+
+
+_LOOKS = {"semantic": _look_at_pixels, "detection": _look_at_boxes, "depth": _look_at_depth}
 
 
 def _drift(tables: Sequence[Any], names: Sequence[str]) -> dict[str, NDArray[np.float64]]:

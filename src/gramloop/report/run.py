@@ -17,7 +17,7 @@ from gramloop.evaluate.store import Store, StoredUnit
 from gramloop.metrics.robustness import Comparison, compare
 from gramloop.report.measure import ConditionResults, Spent, main_metric
 
-TASK_WORDS = {"semantic": "segmentation", "detection": "detection"}
+TASK_WORDS = {"semantic": "segmentation", "detection": "detection", "depth": "depth"}
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Run:
 
     @property
     def metric(self) -> str:
-        """mIoU or AP."""
+        """mIoU, AP or delta1."""
         return main_metric(self.plan)
 
     @property

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gramloop.evaluate.methods import BASELINE
-from gramloop.evaluate.rows import boxes_of, counts_of
+from gramloop.evaluate.rows import boxes_of, counts_of, depth_scores_of
 from gramloop.evaluate.store import StoredUnit
 from gramloop.evaluate.truth import AGREEMENT
 from gramloop.metrics.ap_bootstrap import ap_delta
@@ -23,6 +23,7 @@ from gramloop.metrics.bootstrap import (
     cluster_bootstrap,
     coverage,
     image_draws,
+    mean_delta,
     mean_interval,
     miou_delta,
     verdict,
@@ -156,6 +157,9 @@ def stored_delta(run: Run, units: Sequence[StoredUnit], method: str) -> Delta:
     tables = [unit.table for unit in units]
     if run.plan.task == "semantic":
         return miou_delta(counts_of(tables, BASELINE), counts_of(tables, method))
+    if run.plan.task == "depth":
+        ordinary_scores, scores = (depth_scores_of(tables, name)[:, 0] for name in (BASELINE, method))
+        return mean_delta(ordinary_scores, scores)
     categories = list(run.plan.categories)
     truth, ordinary = boxes_of(tables, BASELINE, categories)
     return ap_delta(truth, ordinary, boxes_of(tables, method, categories)[1])

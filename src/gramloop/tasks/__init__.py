@@ -6,6 +6,7 @@ from gramloop.lazy import lazy_names
 
 if TYPE_CHECKING:
     from gramloop.tasks.dense_detect import DenseDetector
+    from gramloop.tasks.depth import DepthConfig, DepthEstimator
     from gramloop.tasks.detect import DetectConfig, Detector, load_detector
     from gramloop.tasks.diagnosis import Diagnosis, diagnose
     from gramloop.tasks.images import Normalisation, read_image, to_tensor
@@ -20,8 +21,8 @@ else:
     __getattr__, __dir__ = lazy_names(__name__)
 
 __all__ = [
-    "DenseDetector", "Depth", "DetectConfig", "Detection", "Detector", "Diagnosis", "FunctionPredictor",
-    "ModulePredictor", "Normalisation", "Pair", "Prediction", "Predictor", "SegmentConfig", "Segmentation",
-    "Segmenter", "ViTPredictor", "as_predictor", "diagnose", "load_detector", "load_predictor",
-    "load_segmenter", "open_model", "read_image", "to_tensor",
+    "DenseDetector", "Depth", "DepthConfig", "DepthEstimator", "DetectConfig", "Detection", "Detector",
+    "Diagnosis", "FunctionPredictor", "ModulePredictor", "Normalisation", "Pair", "Prediction", "Predictor",
+    "SegmentConfig", "Segmentation", "Segmenter", "ViTPredictor", "as_predictor", "diagnose",
+    "load_detector", "load_predictor", "load_segmenter", "open_model", "read_image", "to_tensor",
 ]  # fmt: skip

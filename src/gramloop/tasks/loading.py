@@ -10,8 +10,9 @@ import torch
 
 from gramloop.data.records import Task
 from gramloop.errors import GramLoopError
-from gramloop.models.tiny import TINY_SHORT_SIDE, load_tiny
+from gramloop.models.tiny import TINY_SHORT_SIDE, load_tiny, load_tiny_depth
 from gramloop.tasks.dense_detect import DenseDetector
+from gramloop.tasks.depth import DepthConfig, DepthEstimator
 from gramloop.tasks.detect import DetectConfig, load_detector
 from gramloop.tasks.prediction import Detection, Prediction
 from gramloop.tasks.predictor import Predictor, ViTPredictor
@@ -19,7 +20,9 @@ from gramloop.tasks.renumbering import numbered_as
 from gramloop.tasks.segment import SegmentConfig, Segmenter, load_segmenter
 
 Files = Mapping[str, str] | Mapping[str, Path]
-Sizes = Mapping[str, object]  # how images are shown: settings of `SegmentConfig` or `DetectConfig`
+Sizes = Mapping[
+    str, object
+]  # how images are shown: settings of `SegmentConfig`, `DetectConfig` or `DepthConfig`
 Config = TypeVar("Config")
 
 
@@ -42,8 +45,12 @@ def load_predictor(
     """
     if "hf" in files or "make" in files:
         return _any_model(task, files, sizes, device)
-    load = segmenter_of if task in (None, "semantic") else detector_of
-    return load(files, sizes or {}, device, verify)
+    loaders: dict[Task, Callable[..., Predictor[Prediction]]] = {
+        "semantic": segmenter_of,
+        "detection": detector_of,
+        "depth": depth_estimator_of,
+    }
+    return loaders[task or "semantic"](files, sizes or {}, device, verify)
 
 
 def load_numbered(
@@ -112,6 +119,22 @@ def detector_of(
         )
     classes = dict(enumerate(model.things, start=1))
     return DenseDetector(model.backbone, model.detect, model.segment.taps[-1], classes)
+
+
+def depth_estimator_of(
+    files: Files, sizes: Sizes, device: torch.device | str = "cpu", verify: bool = False
+) -> DepthEstimator:
+    """`load_predictor` for depth."""
+    if "folder" not in files:
+        raise GramLoopError(
+            f"{files['head']} cannot be read as a depth head; depth is predicted by the embedded model, "
+            "or a folder like it with depth.safetensors"
+        )
+    model, head = load_tiny(files["folder"], device), load_tiny_depth(files["folder"], device)
+    if strange := [name for name in sizes if name != "short_side"]:
+        raise GramLoopError(f"a depth head sees the whole image; leave out {', '.join(strange)}")
+    config = _config(DepthConfig, {"short_side": TINY_SHORT_SIDE, **sizes})
+    return DepthEstimator(model.backbone, head, config)
 
 
 def _config(kind: Callable[..., Config], sizes: Sizes) -> Config:

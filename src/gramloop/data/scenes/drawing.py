@@ -1,8 +1,12 @@
 """Procedural scenes: an endless labelled data set that needs no download.
 
 A scene is a small landscape or street: textured stuff up to a horizon, textured things standing on it, lit
-from one side, with semantic labels, instance masks and boxes. Scene ``i`` of a split is the same to the byte
+from one side, with semantic labels, instance masks, boxes and depth. Scene ``i`` of a split is the same to the byte
 in any order, process and batch.
+
+Depth follows from how a scene is drawn: the ground is a plane seen by an eye 1.6 m above it, so a row of pixels below
+the horizon lies at 1.6 m over its share of the picture below the horizon; a thing stands upright at the row of its
+foot; walls and mountains stand on the horizon, 40 m away, and no ground is farther. The sky has no depth.
 """
 
 from __future__ import annotations
@@ -23,6 +27,8 @@ CLASSES = STUFF + THINGS
 RECIPE = 1  # part of every seed: raise it when the pictures change
 
 _SMALLEST = 64
+FAR = 40.0  # metres to what stands on the horizon
+_EYE = 1.6  # metres above the ground, for a picture as high as it is far away
 _GROUNDS = {  # what stands where, as weights in the order of THINGS
     "grass": (2, 2, 4, 3, 2, 0.3, 3, 1.5),
     "water": (2, 0.5, 0, 0, 0, 9, 0, 0.3),
@@ -40,6 +46,7 @@ class Scene:
     boxes: Array  # (n, 4) int64, x, y, width, height of the visible part
     categories: Array  # (n,) int64, index into THINGS
     masks: Array  # (n, H, W) bool, the visible part
+    depth: Array  # (H, W) float32, metres, 0 = sky
 
 
 @dataclass(frozen=True)
@@ -72,7 +79,7 @@ def scene(index: int, size: int = 192, split: str = "train", seed: int = 0) -> S
     objects = _place_things(rng, layers, labels, horizon, size)
     for number, thing in enumerate(objects, start=1):
         _paint_thing(image, owner, labels, thing, number, light)
-    return _finish(rng, image, labels, owner, objects)
+    return _finish(rng, image, labels, owner, objects, horizon)
 
 
 def _seed_of(index: int, split: str, seed: int) -> int:
@@ -199,7 +206,12 @@ def _cast_shadow(image: Array, thing: _SceneObject, light: float) -> None:
 
 
 def _finish(
-    rng: np.random.Generator, image: Array, labels: Array, owner: Array, objects: list[_SceneObject]
+    rng: np.random.Generator,
+    image: Array,
+    labels: Array,
+    owner: Array,
+    objects: list[_SceneObject],
+    horizon: float,
 ) -> Scene:
     tint = 0.94 + 0.1 * hsv(rng.uniform(0.05, 0.65), 0.6, 1.0)
     image *= (tint * rng.uniform(0.85, 1.08)).astype(np.float32)
@@ -210,4 +222,22 @@ def _finish(
     )
     boxes = np.array([cv2.boundingRect(mask.astype(np.uint8)) for mask in masks], np.int64).reshape(-1, 4)
     categories = np.array([objects[number - 1].kind for number in visible], np.int64)
-    return Scene(pixels, labels, boxes, categories, masks)
+    return Scene(pixels, labels, boxes, categories, masks, _depth(labels, owner, objects, horizon))
+
+
+def _depth(labels: Array, owner: Array, objects: list[_SceneObject], horizon: float) -> Array:
+    size = len(labels)
+    metres = np.repeat(_distance(np.arange(size) + 0.5, horizon, size)[:, None], size, axis=1)
+    upright = np.isin(labels, [CLASSES.index(name) + 1 for name in ("brick", "mountain")])
+    metres[upright] = FAR
+    metres[labels == CLASSES.index("sky") + 1] = 0
+    for number, thing in enumerate(objects, start=1):
+        foot = np.array([thing.top + thing.height])
+        metres[owner == number] = _distance(foot, horizon, size)
+    return metres
+
+
+def _distance(rows: Array, horizon: float, size: int) -> Array:
+    """How far the ground is at these rows, (n,) in pixels from the top."""
+    below = rows / size - horizon
+    return (_EYE / np.maximum(below, _EYE / FAR)).astype(np.float32)

@@ -1,7 +1,7 @@
-"""Writing procedural scenes to disk in both layouts: label pictures with a class list, and COCO's JSON.
+"""Writing procedural scenes to disk in all layouts: label pictures with a class list, COCO's JSON, and depth.
 
-``images/validation/*.png`` serves both; ``annotations/validation/*.png`` and ``classes.txt`` are the one,
-``annotations/instances_val.json`` the other. Every file is whole or absent, and going on after a stop gives
+``images/validation/*.png`` serves all; ``annotations/validation/*.png`` and ``classes.txt`` are the first,
+``annotations/instances_val.json`` the second, ``depth/validation/*.png`` in millimetres and ``depth.json`` the third. Every file is whole or absent, and going on after a stop gives
 the same bytes as one run.
 """
 
@@ -17,7 +17,9 @@ from typing import Any
 import cv2
 import numpy as np
 
-from gramloop.data.scenes.drawing import CLASSES, RECIPE, THINGS, Scene, scene
+from gramloop.data.depth import FORMAT_FILE
+from gramloop.data.depth_maps import DepthFormat
+from gramloop.data.scenes.drawing import CLASSES, FAR, RECIPE, THINGS, Scene, scene
 from gramloop.data.scenes.textures import Array
 from gramloop.errors import GramLoopError
 from gramloop.io.atomic import atomic_write, remove_leftovers
@@ -27,6 +29,7 @@ from gramloop.io.pool import process_context, process_pool, run_unordered, worke
 SETTINGS_FILE = "scenes.json"
 ANNOTATIONS = Path("annotations", "instances_val.json")  # written last
 SUITE, COUNT = "scenes", 100  # the base set that is drawn where no folder is given, and how many of it
+STORED = DepthFormat(scale=1000.0, near=1e-3, far=FAR)  # how depth is written
 _CHUNK = 16
 _ZOOM = 4  # outlines are traced this much enlarged, so that they lie within 1/8 pixel of the pixels' edges
 
@@ -82,7 +85,11 @@ def draw_scenes(folder: Path, wanted: SceneFiles) -> Path:
     settings = folder / SETTINGS_FILE
     if settings.is_file() and (folder / ANNOTATIONS).is_file():
         found = json.loads(settings.read_text())
-        if found == {**asdict(wanted), "recipe": found.get("recipe")}:  # an older recipe's are as good
+        with_depth = (folder / FORMAT_FILE).is_file() or found.get("recipe") != RECIPE
+        if with_depth and found == {
+            **asdict(wanted),
+            "recipe": found.get("recipe"),
+        }:  # an older one is as good
             return folder
     write_scenes(folder, wanted, workers=1)
     return folder
@@ -114,7 +121,8 @@ def _write_chunk(folder: Path, wanted: SceneFiles, chunk: range) -> dict[int, li
     annotations: dict[int, list[dict[str, Any]]] = {}
     for index in chunk:
         one = scene(index, wanted.size, wanted.split, wanted.seed)
-        pictures = {"images": one.image[..., ::-1], "annotations": one.labels}
+        depth = np.round(one.depth * STORED.scale).astype(np.uint16)
+        pictures = {"images": one.image[..., ::-1], "annotations": one.labels, "depth": depth}
         for part, picture in pictures.items():
             path = folder / part / "validation" / file_name(index)
             if not path.is_file():
@@ -181,6 +189,8 @@ def _finish(folder: Path, wanted: SceneFiles, by_scene: dict[int, list[dict[str,
         ],
         "categories": [{"id": number, "name": name} for number, name in enumerate(THINGS, start=1)],
     }
+    stored = json.dumps({"scale": STORED.scale, "near": STORED.near, "far": STORED.far})
+    atomic_write(folder / FORMAT_FILE, f"{stored}\n".encode())
     data = json.dumps(content, separators=(",", ":")).encode()
     atomic_write(folder / ANNOTATIONS, data)
     remove_leftovers(folder)

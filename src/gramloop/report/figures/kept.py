@@ -8,24 +8,26 @@ from typing import Any
 
 import numpy as np
 
+from gramloop.data.depth_maps import DepthMap
 from gramloop.data.records import DataSet, Record
 from gramloop.data.suites import Condition
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.methods import BASELINE
 from gramloop.evaluate.plan import condition_of
-from gramloop.evaluate.rows import CLEAN_PICTURE, KeptMaps, first_rows, maps_of, picture_of
+from gramloop.evaluate.rows import CLEAN_PICTURE, KeptMaps, depth_of, first_rows, maps_of, picture_of
 from gramloop.evaluate.sources import open_condition, open_planned
 from gramloop.evaluate.store import Store, UnusableFile
 from gramloop.evaluate.truth import UNSCORED
 from gramloop.metrics.miou import mean_iou
 from gramloop.report.figures.boxes import DetectionRow
+from gramloop.report.figures.depth import DepthRow
 from gramloop.report.figures.diagnostic import Diagnosed
 from gramloop.report.figures.matching import Annotated, f1
 from gramloop.report.figures.qualitative import Row, SegmentationRow
 from gramloop.report.run import Run
 from gramloop.tasks.prediction import Detection
 
-UNITS = {"semantic": "points of mIoU", "detection": "points of F1"}
+UNITS = {"semantic": "points of mIoU", "detection": "points of F1", "depth": "points of delta1"}
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ class KeptImage:
     def score(self, task: str, method: str) -> float:
         """How good one prediction is by itself, in percent.
 
-        That is F1 of the boxes that pictures show, or mIoU over the classes that the image is annotated with: a
+        That is F1 of the boxes that pictures show, delta1, or mIoU over the classes that the image is annotated with: a
         few stray pixels of another class would otherwise decide it.
         """
         row = self.rows[method]
@@ -61,6 +63,8 @@ class KeptImage:
             counts = np.stack([row[name] for name in ("intersection", "prediction", "label")])
             present = counts[2] > 0
             return float(mean_iou(counts[:, present])) if present.any() else float("nan")
+        if task == "depth":
+            return float(row["delta1"])
         return 100 * f1(_found(row), _annotated(row))
 
 
@@ -119,6 +123,14 @@ class Images:
             found = [_found(kept.rows[name]) for name in (BASELINE, method)]
             truth = _annotated(kept.rows[method])
             return DetectionRow(title, record.image(), truth, found[0], found[1], plan.categories)
+        if plan.task == "depth":
+            depths = [depth_of(kept.rows[name]) for name in (BASELINE, method)]
+            if depths[0] is None or depths[1] is None:
+                raise GramLoopError(f"image {kept.image_id} of {kept.condition} keeps no depth")
+            clean = depth_of(kept.rows[method], CLEAN_PICTURE) if plan.label_free else None
+            true = record.depth() if clean is None else DepthMap(clean)
+            known = np.where(true.known, true.metres, np.float32(np.nan))
+            return DepthRow(title, record.image(), known, depths[0], depths[1])
         maps = [picture_of(kept.rows[name]) for name in (BASELINE, method)]
         if maps[0] is None or maps[1] is None:
             raise GramLoopError(f"image {kept.image_id} of {kept.condition} keeps no label map")

@@ -13,10 +13,12 @@ from numpy.typing import NDArray
 
 from gramloop.errors import GramLoopError
 from gramloop.report.figures.boxes import DetectionRow, draw_detection, gist_of_boxes, legend_of_boxes
-from gramloop.report.figures.panels import draw_legend, draw_outline, painted, photograph, shrunk
+from gramloop.report.figures.depth import DepthRow, depth_scale, draw_depth, gist_of_depth
+from gramloop.report.figures.panels import colour_bar, draw_legend, draw_outline, painted, photograph, shrunk
 from gramloop.report.figures.style import CLASS_COLOURS, FULL, GAINED, LOST, OTHER, Drawn, Sheet, styled
 
 _GAP, _HEAD, _TITLE, _LEGEND, _EDGE = 0.06, 0.17, 0.17, 0.19, 0.02  # inches
+_SCALE = 0.32  # inches of a colour bar with its words
 _TALLEST = 1.35  # of a panel's width
 
 
@@ -57,7 +59,7 @@ class SegmentationRow:
         return _both(self.valid, self.baseline == self.truth, self.method != self.truth)
 
 
-Row = SegmentationRow | DetectionRow
+Row = SegmentationRow | DetectionRow | DepthRow
 
 
 def _both(*masks: NDArray[np.bool_]) -> NDArray[np.bool_]:
@@ -83,7 +85,9 @@ def _draw(rows: Sequence[Row], methods: Sequence[str], truth: str) -> Any:
     heights = [width * min(_shape(row)[0] / _shape(row)[1], _TALLEST) for row in rows]
     detects = any(isinstance(row, DetectionRow) for row in rows)
     legends = [_LEGEND if isinstance(row, SegmentationRow) else 0.05 for row in rows]
-    sheet = Sheet(FULL, _HEAD + sum(heights) + sum(legends) + _TITLE * len(rows) + _LEGEND * detects)
+    deep = [row for row in rows if isinstance(row, DepthRow)]
+    below = _LEGEND * detects + _SCALE * bool(deep)
+    sheet = Sheet(FULL, _HEAD + sum(heights) + sum(legends) + _TITLE * len(rows) + below)
     left = [_EDGE + column * (width + _GAP) for column in range(4)]
     for x, name in zip(left, ("input", truth, *methods), strict=True):
         sheet.text(x + width / 2, 0.03, name, ha="center", fontweight="bold")
@@ -95,9 +99,15 @@ def _draw(rows: Sequence[Row], methods: Sequence[str], truth: str) -> Any:
         panels = [sheet.panel(x, top, width, tall) for x in left]
         if isinstance(row, DetectionRow):
             draw_detection(panels, row)
+        elif isinstance(row, DepthRow):
+            photograph(panels[0], shrunk(row.image), high=row.image.shape[:2])
+            shown = draw_depth(panels[1:], row, depth_scale(deep))
         else:
             _draw_segmentation(sheet, panels, row, next(colours), top + tall)
         top += tall + legend
+    if deep:
+        place = (left[1] + 0.06, sheet.height - below + 0.02, 3 * width + 2 * _GAP - 0.12)
+        colour_bar(sheet, shown, place, "depth (m)", beyond=True)
     if detects:
         draw_legend(sheet, legend_of_boxes(methods, truth), sheet.height - 0.01, lower=True)
     return sheet.figure
@@ -169,6 +179,10 @@ def _words(rows: Sequence[Row], methods: Sequence[str], truth: str) -> tuple[str
             "Boxes with a score of at least 0.40, matched greedily to annotations of the same category at an "
             "overlap of at least 0.50; these filters serve the picture and enter no score."
         )
+    if any(isinstance(row, DepthRow) for row in rows):
+        parts.append(
+            "Depth in metres, aligned as it was scored, all panels on one scale; white pixels have no known depth."
+        )
     caption = " ".join(parts)
     return caption, " ".join([caption, *(_gist(row) for row in rows)])
 
@@ -176,5 +190,7 @@ def _words(rows: Sequence[Row], methods: Sequence[str], truth: str) -> tuple[str
 def _gist(row: Row) -> str:
     if isinstance(row, DetectionRow):
         return gist_of_boxes(row)
+    if isinstance(row, DepthRow):
+        return gist_of_depth(row)
     share = max(int(row.valid.sum()), 1)
     return f"{row.title}: {row.gained.sum() / share:.1%} of pixels gained, {row.lost.sum() / share:.1%} lost."

@@ -24,6 +24,7 @@ CLASS_COLOURS = (BLUE, ORANGE, GREEN, PINK, SKY, RED, YELLOW, PLUM)
 GAINED, LOST = "#00D860", "#FF2DC8"  # vivid, to stand out on classes; green and magenta differ for every eye
 INK, FAINT, OTHER = "#222222", "#8a8a8a", "#999999"
 DRIFT_MAP, GATE_MAP, GAIN_MAP = "viridis", "cividis", "RdBu"
+DEPTH_MAP = "viridis_r"  # perceptually even, what is near is bright
 
 _RC: Mapping[str, Any] = {
     "font.family": "DejaVu Sans",  # comes with matplotlib, hence the same everywhere

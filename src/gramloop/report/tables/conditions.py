@@ -13,6 +13,13 @@ from gramloop.report.run import Run
 from gramloop.report.tables.main import DIGITS, method_cells, method_columns
 from gramloop.report.tables.table import Cell, Column, Table
 
+_METRICS = {
+    "detection": "COCO's average precision in percent: over IoU 0.50 to 0.95, at 0.50, at 0.75, and of small, medium and "
+    "large objects.",
+    "depth": "Means over images. delta1 to delta3 are the share of pixels whose depth is within a factor of 1.25, 1.25² and "
+    "1.25³ of the truth, in percent, higher is better; of the others lower is better: AbsRel, RMSE in metres, log10, and "
+    "SILog times 100.",
+}
 MACRO = "Macro mean"
 _NUMBERS = {1: "One", 2: "Two", 3: "Three", 4: "Four", 5: "Five"}
 
@@ -139,8 +146,8 @@ def every_metric(run: Run) -> Table | None:
     return Table(
         f"{run.key}-metrics",
         f"{run.name}, every metric",
-        "COCO's average precision in percent: over IoU 0.50 to 0.95, at 0.50, at 0.75, and of small, medium and large objects.",
+        _METRICS[run.plan.task],
         columns,
         rows,
-        notes=("A dash stands where the truth holds no such object.",),
+        notes=() if run.plan.task == "depth" else ("A dash stands where the truth holds no such object.",),
     )

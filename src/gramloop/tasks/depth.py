@@ -1,0 +1,73 @@
+"""Depth estimation: an image in, the distance of every pixel out, ordinary or replayed or both.
+
+The image is resized to a short side that the model knows, its long side rounded to whole patches, and seen at once;
+depth comes back in the size of the original.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gramloop.core.loop import Loop
+from gramloop.errors import GramLoopError
+from gramloop.models.dense_depth import DenseDepthHead
+from gramloop.models.taps import Tap, TappedViT
+from gramloop.tasks.images import RGB, WEB, Normalisation, resize_short_side, to_tensor
+from gramloop.tasks.maps import CropMaps
+from gramloop.tasks.prediction import Depth, ReplayMaps
+from gramloop.tasks.predictor import ViTPredictor
+from gramloop.tasks.sliding import Crop
+
+
+@dataclass(frozen=True)
+class DepthConfig:
+    """How an image is shown to the model."""
+
+    short_side: int = 192
+
+    def __post_init__(self) -> None:
+        if self.short_side < 1:
+            raise GramLoopError(f"the short side must be positive, not {self.short_side}")
+
+
+class DepthEstimator(ViTPredictor[Depth]):
+    """A backbone and a depth head ready for images."""
+
+    task = "depth"
+
+    def __init__(
+        self,
+        backbone: TappedViT,
+        head: DenseDepthHead,
+        config: DepthConfig | None = None,
+        normalisation: Normalisation = WEB,
+    ) -> None:
+        backbone.check_taps(head.taps)
+        if head.channels != backbone.shape.width:
+            raise GramLoopError(
+                f"the depth head was made for a backbone of width {head.channels}, this one has {backbone.shape.width}"
+            )
+        super().__init__(backbone, head.taps, {}, normalisation)
+        self.head, self.config = head, config or DepthConfig()
+        if self.config.short_side % backbone.shape.patch:
+            raise GramLoopError(
+                f"this model needs sides that are multiples of {backbone.shape.patch}, not {self.config.short_side}"
+            )
+
+    def _look(self, pixels: RGB, loop: Loop | None, paired: bool) -> list[Depth]:
+        patch, depth = self.backbone.shape.patch, self.backbone.shape.depth
+        shown = resize_short_side(pixels, self.config.short_side, multiple=patch)
+        tensor = to_tensor(shown, self.normalisation).to(self.backbone.device)
+        taps = self.backbone(tensor, self.taps)
+        if loop is None:
+            return [self._depth(taps, pixels, depth)]
+        high, wide = tensor.shape[-2:]
+        maps = CropMaps(high, wide)
+        maps.add([Crop(0, 0, high, wide)], loop.trace)
+        replayed = self._depth(taps, pixels, loop.blocks_executed, maps.finish(patch))
+        return [*([self._depth(self._ordinary(loop, taps), pixels, depth)] if paired else []), replayed]
+
+    def _depth(self, taps: Sequence[Tap], pixels: RGB, blocks: int, maps: ReplayMaps | None = None) -> Depth:
+        found = self.head.depth([tap.map for tap in taps], (pixels.shape[0], pixels.shape[1]))
+        return Depth(found[0].cpu().numpy(), blocks=blocks, trace=maps)

@@ -1,0 +1,162 @@
+"""Depth from image to report: pairs, stored numbers, what is excluded, the bootstrap, and that other plans stay as they were."""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from gramloop.core.config import ReplayConfig
+from gramloop.data.opening import ReadOptions, open_set
+from gramloop.errors import GramLoopError
+from gramloop.evaluate.evaluation import evaluate
+from gramloop.evaluate.methods import BASELINE
+from gramloop.evaluate.plan import DataSource, read_plan
+from gramloop.evaluate.rows import DEPTH, comparable, depth_of, depth_scores_of, first_rows
+from gramloop.evaluate.session import Session
+from gramloop.evaluate.store import PLAN, Store
+from gramloop.metrics.depth import depth_scores
+from gramloop.models.dense_depth import DenseDepthHead, load_depth_head
+from gramloop.report.assemble import make_document
+from gramloop.report.figures.drawing import draw_figures
+from gramloop.report.load import load_runs
+from gramloop.report.statistics import gains_of
+from gramloop.tasks.loading import load_predictor
+from gramloop.tasks.prediction import Depth
+from small_runs import SIDE, small_plan, write_model
+
+SIZES = {"short_side": SIDE}
+REPLAY = ReplayConfig(window=(2, 4), replays=2)
+
+
+@pytest.fixture(scope="module")
+def depth_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = write_model(tmp_path_factory.mktemp("deep"))
+    torch.manual_seed(1)
+    head = DenseDepthHead(32, [2, 5], width=8)
+    with torch.no_grad():
+        head.out.bias.fill_(1.5)
+    head.save(folder / "depth.safetensors")
+    return folder
+
+
+def test_a_head_reads_back_as_it_was_written(depth_model: Path) -> None:
+    head = load_depth_head(depth_model / "depth.safetensors")
+    assert (head.taps, head.channels, head.width) == ((2, 5), 32, 8)
+    maps = [torch.randn(1, 32, 4, 6) for _ in range(2)]
+    assert head(maps).shape == (1, 1, 16, 24)
+    assert head.depth(maps, (33, 47)).shape == (1, 33, 47)
+    with pytest.raises(GramLoopError, match="is not a depth head on 2 taps"):
+        load_depth_head(depth_model / "segment.safetensors")
+
+
+def test_a_pair_is_two_predictions(depth_model: Path, scene_folder: Path) -> None:
+    predictor = load_predictor("depth", {"folder": depth_model}, SIZES)
+    image = open_set("scenes", scene_folder, ReadOptions(task="depth"))[0].image()
+    pair = predictor.predict(image, REPLAY, paired=True)
+    alone, ordinary = predictor.predict(image, REPLAY), predictor.predict(image)
+    assert isinstance(ordinary, Depth)
+    assert ordinary.values.shape == image.shape[:2]
+    assert (pair.ordinary.values == ordinary.values).all()
+    assert (pair.replayed.values == alone.values).all()
+    assert not (alone.values == ordinary.values).all()
+    assert alone.trace is not None
+    assert predictor.classes == {}
+    with pytest.raises(GramLoopError, match="sees the whole image; leave out crop"):
+        load_predictor("depth", {"folder": depth_model}, {"crop": 64})
+    with pytest.raises(GramLoopError, match="cannot be read as a depth head"):
+        load_predictor("depth", {"head": "x.pth"})
+
+
+def test_stored_rows_are_the_numbers_of_their_images(
+    depth_model: Path, scene_folder: Path, tmp_path: Path
+) -> None:
+    plan = small_plan(depth_model, scene_folder, "depth", sizes=SIZES, alignment="median")
+    assert plan.as_json()["alignment"] == "median"
+    outcome = evaluate(plan, tmp_path, workers=1)
+    assert read_plan(tmp_path / PLAN).hash == plan.hash
+    store, session = Store(tmp_path, plan), Session(plan)
+    tables = [store.read(unit).table for unit in plan.units_of("fog/3")]
+    record = session.data("fog/3")[4]
+    found = comparable(session.predictor.predict(record.image()), record.depth(), "median")
+    assert isinstance(found, Depth)
+    np.testing.assert_allclose(
+        depth_scores_of(tables, BASELINE)[4], depth_scores(found.values, record.depth()), rtol=1e-6
+    )
+    kept = depth_of(first_rows(tables, BASELINE, 4)[0])
+    assert kept is not None
+    assert kept.shape == (SIDE, SIDE)
+    means = depth_scores_of(tables, BASELINE).mean(axis=0)
+    scores = next(one for one in outcome.results.conditions if one.condition == "fog/3").scores[BASELINE]
+    assert list(scores) == list(DEPTH)
+    np.testing.assert_allclose(list(scores.values()), means)
+    with (tmp_path / "results.csv").open() as stream:
+        rows = [row for row in csv.DictReader(stream) if row["condition"] == "fog/3"]
+    assert float(rows[0]["delta1"]) == means[0]
+    assert float(rows[1]["delta1 gain"]) == float(rows[1]["delta1"]) - float(rows[0]["delta1"])
+
+
+def test_a_report_of_depth(depth_model: Path, scene_folder: Path, tmp_path: Path) -> None:
+    plan = small_plan(depth_model, scene_folder, "depth", sizes=SIZES)
+    evaluate(plan, tmp_path, workers=1)
+    loaded = load_runs([tmp_path])
+    (over_images,) = gains_of(loaded.runs, "images", replicates=200)
+    (over_families,) = gains_of(loaded.runs, replicates=200)
+    assert over_images.points == over_families.points
+    assert over_images.interval is not None
+    assert over_images.interval.estimate == pytest.approx(over_images.points)
+    drawn = draw_figures(loaded, (), False, [over_images])
+    assert not drawn.remarks
+    document = make_document(loaded, [over_images], drawn.figures)
+    words = [table.caption for section in document.sections for table in section.tables]
+    assert any("within a factor of 1.25" in each for each in words)
+    picture = next(figure for figure in drawn.figures if figure.section == "predictions")
+    assert "on one scale" in picture.caption
+    assert "delta1 over 3 shifted conditions changes by" in document.verdicts[0].sentence
+
+
+def test_what_cannot_be_scored_counts_for_no_method(depth_model: Path, scene_folder: Path) -> None:
+    plan = small_plan(depth_model, scene_folder, "depth", sizes=SIZES, alignment="scale-shift", shards=1)
+    session = Session(plan)
+    ordinary = session.predictor.predict
+
+    def flat(image, replay=None, **options):
+        pair = ordinary(image, replay, **options)
+        still = replace(pair.ordinary, values=np.full_like(pair.ordinary.values, 3))
+        return replace(pair, ordinary=still)
+
+    session.predictor.predict = flat  # a model that sees nothing
+    unit = next(plan.units_of("fog/3"))
+    finished = session.run(unit)
+    assert finished.table.num_rows == 0
+    assert len(finished.failures) == len(unit)
+    assert "baseline: the prediction is 3 at every pixel of known depth" in finished.failures[0].reason
+
+
+def test_other_tasks_do_not_know_the_depth_head(
+    depth_model: Path, scene_folder: Path, tmp_path: Path
+) -> None:
+    before = small_plan(depth_model, scene_folder, "semantic")
+    assert "alignment" not in before.as_json()
+    head = depth_model / "depth.safetensors"
+    content = head.read_bytes()
+    head.rename(tmp_path / "aside")
+    try:
+        assert small_plan(depth_model, scene_folder, "semantic").hash == before.hash
+        with pytest.raises(GramLoopError, match="a model without it predicts no depth"):
+            small_plan(depth_model, scene_folder, "depth", sizes=SIZES)
+    finally:
+        head.write_bytes(content)
+    deep = small_plan(depth_model, scene_folder, "depth", sizes=SIZES)
+    assert any("depth.safetensors" in name for name in deep.model.sha256)
+    with pytest.raises(GramLoopError, match="belongs to depth"):
+        replace(before, alignment="median")
+
+
+def test_a_set_of_another_task_is_refused(depth_model: Path, tmp_path: Path) -> None:
+    with pytest.raises(GramLoopError, match="no set of images with depth"):
+        small_plan(depth_model, tmp_path, "depth", suite="own-c", data=DataSource(str(tmp_path)), sizes=SIZES)
