@@ -9,13 +9,14 @@ from gramloop.core.config import Adaptive
 from gramloop.core.settings import write_replay
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.methods import (
-    REPLAYS,
     Method,
     blocks_per_view,
     check_methods,
     parse_method,
     read_methods,
 )
+from gramloop.mitigations import stack_text
+from gramloop.mitigations.replay import REPLAYS
 
 
 def test_names_of_the_table():
@@ -107,3 +108,37 @@ def test_a_pair_costs_what_the_replay_costs():
     assert blocks_per_view(ungated, 40, traced=True) == 94
     ablation = [baseline, gramloop, parse_method("loop-loop"), parse_method("final-final")]
     assert blocks_per_view(ablation, 40) == 94 + 46 + 78
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "stack"),
+    [
+        ("recentre:0.3", "recentre-0.3", "recentre:0.3"),
+        ("recentre:c=1", "recentre-c1", "recentre:c=1"),
+        ("median", "median", "median"),
+        ("gramloop+recentre:0.3+median", "gramloop-recentre-0.3-median", "median+gramloop+recentre:0.3"),
+        ("both=recentre:0.3+gramloop", "both", "gramloop+recentre:0.3"),
+        ("m=scales:0.75,1,1.25", "m", "scales:0.75,1,1.25"),
+    ],
+)
+def test_mitigations_are_methods(text, name, stack):
+    method = parse_method(text)
+    assert (method.name, method.replay, stack_text(method.mitigations)) == (name, None, stack)
+    placed = method.with_window(12)
+    assert Method.from_json(name, json.loads(json.dumps(placed.as_json()))) == placed
+
+
+def test_a_replay_among_mitigations_keeps_its_settings_whole():
+    placed = parse_method("both=recentre:0.3+gramloop").with_window(40)
+    assert placed.as_json() == {
+        "mitigations": "recentre:0.3",
+        "replay": parse_method("gramloop").with_window(40).as_json(),
+    }
+    assert parse_method("one=replay:window=5-6") == parse_method("one:window=5-6")
+    assert parse_method("median:window=5-6") == Method("median", ReplayConfig((5, 6)))
+
+
+def test_mitigations_cost_their_looks():
+    methods = [parse_method(text) for text in ("baseline", "flip", "median", "both=gramloop+flip")]
+    assert blocks_per_view(methods, 40) == 40 + 80 + 40 + 188
+    assert blocks_per_view([*methods, parse_method("gramloop")], 40) == 94 + 80 + 40 + 188

@@ -36,7 +36,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         metavar="NAME",
         help="baseline, gramloop (both by default), ungated, uniform, matched, loop-loop, final-final, "
-        "NAME:window=5-7,replays=3,… or NAME:FILE.json; can be repeated",
+        "NAME:window=5-7,replays=3,… or NAME:FILE.json; any mitigations, as recentre:0.3 or "
+        "NAME=recentre:0.3+gramloop (docs/mitigations.md); can be repeated",
+    )
+    parser.add_argument(
+        "--source",
+        type=Path,
+        metavar="FILE",
+        help="what ordinary images look like to the model, for mitigations that need it",
     )
     parser.add_argument(
         "--replay", metavar="FILE", help="settings of the method gramloop, as gramloop tune writes them"
@@ -136,6 +143,7 @@ def _given(args: argparse.Namespace) -> str:
         "backbone",
         "shards",
         "short_side",
+        "source",
         "truth",
         "truth_score",
         "align",
@@ -149,8 +157,11 @@ def _request(args: argparse.Namespace, scenes: Path) -> Request:
     methods = args.method or ()
     if methods:
         read_methods(methods, args.replay)  # a slip is told before scenes are drawn
+    request = request_of(args, scenes)
+    source = {} if args.source is None else {"source": str(args.source.resolve())}
     return replace(
-        request_of(args, scenes),
+        request,
+        files={**request.files, **source},
         methods=methods,
         shards=args.shards,
         diagnostics=args.diagnostics,

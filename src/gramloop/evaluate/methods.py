@@ -1,73 +1,98 @@
-"""The methods that are compared: the plain model, the published replay, and any other replay by name."""
+"""The methods that are compared: the plain model, replays, and any other mitigations, each by name."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gramloop.core.config import ReplayConfig, route
+from gramloop.core.config import FIELDS, ReplayConfig, route
 from gramloop.core.cost import extra_blocks
-from gramloop.core.settings import parse_replay, read_replay
+from gramloop.core.settings import parse_replay, read_replay, split_setting
 from gramloop.errors import GramLoopError
+from gramloop.mitigations.applying import looks_of, replay_of
+from gramloop.mitigations.mitigation import Mitigation
+from gramloop.mitigations.replay import REPLAYS, Replay
+from gramloop.mitigations.texts import names_mitigations, ordered, parse_mitigations, stack_text
 
 BASELINE, GRAMLOOP = "baseline", "gramloop"
-REPLAYS: Mapping[str, ReplayConfig] = {
-    GRAMLOOP: ReplayConfig(),
-    "ungated": ReplayConfig(gate="none"),
-    "uniform": ReplayConfig(gate="uniform", strength=0.5),
-    "matched": ReplayConfig(gate="uniform", strength="matched"),
-    "loop-loop": ReplayConfig(gate_at="end"),
-    "final-final": ReplayConfig(update_at="final"),
-}
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 @dataclass(frozen=True)
 class Method:
-    """A name in tables, and the replay behind it; None is the model as it is."""
+    """A name in tables, and the replay or the mitigations it stands for; without either, the model as it is."""
 
     name: str
     replay: ReplayConfig | None = None
+    mitigations: tuple[Mitigation, ...] = ()  # a replay beside others is among them
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
             raise GramLoopError(
                 f"{self.name!r} is no name for a method; use letters, digits, dots and hyphens"
             )
-        if (self.name == BASELINE) != (self.replay is None):
-            raise GramLoopError(f"the method without a replay, and only that one, is called {BASELINE}")
+        if (self.name == BASELINE) != (self.replay is None and not self.mitigations):
+            raise GramLoopError(
+                f"the method without a replay or another mitigation, and only that one, is called {BASELINE}"
+            )
+        if self.replay is not None and self.mitigations:
+            raise GramLoopError(f"the replay of {self.name} belongs among its mitigations")
 
     def with_window(self, depth: int) -> Method:
         """The same with its window spelled out, so that no later default can change what was run."""
-        if self.replay is None:
-            return self
-        place = route(self.replay, depth)
-        return replace(self, replay=replace(self.replay, window=(place.start, place.end)))
+        stack = tuple(
+            Replay(_placed(each.config, depth)) if isinstance(each, Replay) else each
+            for each in self.mitigations
+        )
+        return replace(
+            self, replay=None if self.replay is None else _placed(self.replay, depth), mitigations=stack
+        )
+
+    def blocks(self, depth: int) -> int:
+        """Blocks executed for one view of an image, over all looks at it."""
+        replay = self.replay or replay_of(self.mitigations)
+        one = depth + (0 if replay is None else extra_blocks(replay, depth))
+        return one * len(looks_of(self.mitigations))
 
     def as_json(self) -> dict[str, Any] | None:
-        """The replay's settings, or None."""
-        return None if self.replay is None else self.replay.as_json()
+        """The replay's settings, or None; of mitigations their text, with a replay's settings beside it."""
+        if not self.mitigations:
+            return None if self.replay is None else self.replay.as_json()
+        text = stack_text([each for each in self.mitigations if not isinstance(each, Replay)])
+        replay = replay_of(self.mitigations)
+        return {"mitigations": text} | ({} if replay is None else {"replay": replay.as_json()})
 
     @classmethod
     def from_json(cls, name: str, settings: object) -> Method:
         """The method of a plan file."""
+        if isinstance(settings, dict) and "mitigations" in settings:
+            replays = [Replay(ReplayConfig.from_json(settings["replay"]))] if "replay" in settings else []
+            return cls(name, None, ordered([*parse_mitigations(settings["mitigations"]), *replays]))
         return cls(name, None if settings is None else ReplayConfig.from_json(settings))
 
 
 def parse_method(text: str) -> Method:
-    """A method of the table, ``NAME:setting=value,…`` with the settings of `ReplayConfig`, or ``NAME:FILE.json``.
+    """A method of the table, a replay ``NAME:setting=value,…`` or ``NAME:FILE.json``, or ``NAME=MITIGATIONS``.
 
     ``late:window=30-32,replays=3`` replays blocks 30 to 32 three times; what is not given is as published. The
-    file is one that ``gramloop tune`` writes. The names of the table keep their settings.
+    file is one that ``gramloop tune`` writes. The names of the table keep their settings. Mitigations are as
+    `gramloop.mitigations.parse_mitigations` reads them, ``both=recentre:0.3+gramloop``; without a name,
+    ``recentre:0.3`` is called recentre-0.3.
     """
+    if (mark := re.search("[=:+]", text)) and mark[0] == "=":
+        return _mitigated(*text.split("=", 1))
     name, _, rest = text.partition(":")
     table = {BASELINE: None, **REPLAYS}
+    of_a_replay = rest.endswith(".json") or split_setting(rest.split(",")[0])[0] in FIELDS
+    if "+" in text or (name not in table and names_mitigations(text) and not of_a_replay):
+        return _mitigated(re.sub("[:+,]", "-", text.replace("=", "")), text)
     if not rest:
         if name not in table:
             raise GramLoopError(
-                f"there is no method {name!r}; there are {', '.join(table)}, or NAME:window=5-7,replays=3"
+                f"there is no method {name!r}; there are {', '.join(table)}, or NAME:window=5-7,replays=3, "
+                "or mitigations such as recentre:0.3 and both=recentre:0.3+gramloop"
             )
         return Method(name, table[name])
     if name == BASELINE:
@@ -105,8 +130,22 @@ def blocks_per_view(methods: Sequence[Method], depth: int, traced: bool = False)
     With a trace, a replay that would measure no drift is probed like one with the Gram gate.
     """
     replays = [method.replay for method in methods if method.replay is not None]
+    others = sum(method.blocks(depth) for method in methods if method.mitigations)
     if not replays:
-        return depth
+        return others + (depth if any(method.name == BASELINE for method in methods) else 0)
     if traced:
         replays = [replace(each, gate="gram", strength=1.0) for each in replays]
-    return sum(depth + extra_blocks(replay, depth) for replay in replays)
+    return others + sum(depth + extra_blocks(replay, depth) for replay in replays)
+
+
+def _placed(replay: ReplayConfig, depth: int) -> ReplayConfig:
+    place = route(replay, depth)
+    return replace(replay, window=(place.start, place.end))
+
+
+def _mitigated(name: str, text: str) -> Method:
+    """The method of mitigations; a replay alone is one as it always was."""
+    stack = parse_mitigations(text)
+    if len(stack) == 1 and isinstance(stack[0], Replay):
+        return Method(name, stack[0].config)
+    return Method(name, None, stack)

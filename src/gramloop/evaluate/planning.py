@@ -11,12 +11,14 @@ from gramloop.data.opening import OpenSuite
 from gramloop.data.records import Task
 from gramloop.data.suites import find_suite
 from gramloop.errors import GramLoopError
-from gramloop.evaluate.methods import BASELINE, GRAMLOOP, REPLAYS, Method, read_methods
+from gramloop.evaluate.methods import BASELINE, GRAMLOOP, Method, read_methods
 from gramloop.evaluate.plan import PICTURES, DataSource, ModelSource, Plan
-from gramloop.evaluate.sources import CLEAN, check_categories, checksums, open_data, versions
+from gramloop.evaluate.sources import CLEAN, check_categories, checksums, open_data, open_source, versions
 from gramloop.evaluate.trajectories import with_companions
 from gramloop.evaluate.truth import CLEAN_PREDICTION, SCORE, TruthKind, check_truth
 from gramloop.metrics.depth import Alignment
+from gramloop.mitigations.applying import check_stack
+from gramloop.mitigations.replay import REPLAYS
 from gramloop.tasks.loading import kind_of, load_predictor
 from gramloop.tasks.prediction import Prediction
 from gramloop.tasks.predictor import Predictor, check_replay
@@ -32,7 +34,7 @@ class Request:
 
     suite: str
     task: Task | None  # None: as the model says
-    files: Mapping[str, str]  # as `gramloop.tasks.load_predictor` takes them
+    files: Mapping[str, str]  # as `gramloop.tasks.load_predictor` takes them, and "source" of ordinary images
     data: DataSource
     methods: Sequence[str] = ()  # baseline and, where the model can be replayed, gramloop
     conditions: Sequence[str] = ()
@@ -69,7 +71,7 @@ def plan_and_model(request: Request) -> tuple[Plan, Predictor[Prediction]]:
     sha256 = checksums(request.files, request.task)
     predictor = load_predictor(request.task, request.files, request.sizes, device="meta")
     if "make" in request.files:
-        sha256 = user_fingerprints(request.files["make"], predictor)
+        sha256 = {**user_fingerprints(request.files["make"], predictor), **sha256}
     task, depth = predictor.task, predictor.cost().ordinary
     kind = kind_of(request.files)
     model = ModelSource(
@@ -77,9 +79,11 @@ def plan_and_model(request: Request) -> tuple[Plan, Predictor[Prediction]]:
     )
     opened = _open(request, task)
     methods = read_methods(request.methods or _default_methods(predictor), request.replay)
+    source = open_source(request.files)
     for method in methods:
         if method.replay is not None:
             check_replay(predictor, method.replay)
+        check_stack(method.mitigations, predictor, source)
     chosen: list[Method] = [method.with_window(depth) for method in methods]
     if request.diagnostics:
         chosen = with_companions(chosen)

@@ -10,7 +10,7 @@ import os
 import platform
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,14 +24,15 @@ from gramloop.data.records import DataSet, Image8, Record
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.clean_truth import CleanTruth
 from gramloop.evaluate.memory import peak_memory, reset_peak
-from gramloop.evaluate.methods import Method
+from gramloop.evaluate.methods import BASELINE, Method
 from gramloop.evaluate.plan import Plan, Unit
 from gramloop.evaluate.rows import Failure, Rows, comparable, statistics_of
-from gramloop.evaluate.sources import check_categories, open_condition, open_planned
+from gramloop.evaluate.sources import check_categories, open_condition, open_planned, open_source
 from gramloop.evaluate.store import Facts
 from gramloop.metrics.depth import NoScoreError
+from gramloop.mitigations.applying import apply
 from gramloop.tasks.loading import load_numbered
-from gramloop.tasks.prediction import P
+from gramloop.tasks.prediction import Prediction
 from gramloop.tasks.predictor import Predictor
 
 AHEAD = 4  # images waiting for the model
@@ -59,6 +60,12 @@ class Session:
         self.predictor = load_numbered(
             plan.task, plan.model.files, plan.model.sizes, self.device, plan.categories
         )
+        source = open_source(plan.model.files)
+        self.mitigated: Mapping[str, Predictor[Prediction]] = {
+            method.name: apply(method.mitigations, self.predictor, source)
+            for method in plan.methods
+            if method.mitigations
+        }
         self.opened = open_planned(plan)
         self._clean = CleanTruth(self.predictor, plan.truth_score) if plan.label_free else None
         self._data: tuple[str, DataSet] | None = None
@@ -130,7 +137,7 @@ class Session:
         """Add the rows of one image; or none, and a sentence about what cannot be scored."""
         trace = wanted_trace(self.plan, position)
         try:
-            found = predict_all(self.predictor, pixels, self.plan.methods, trace, spent)
+            found = predict_all(self.predictor, pixels, self.plan.methods, trace, spent, self.mitigated)
         except (MemoryError, torch.OutOfMemoryError) as error:
             raise GramLoopError(
                 f"{record.path} does not fit into memory; try a smaller short side"
@@ -155,14 +162,24 @@ def wanted_trace(plan: Plan, position: int) -> bool | None:
 
 
 def predict_all(
-    predictor: Predictor[P],
+    predictor: Predictor[Prediction],
     image: Image8,
     methods: Sequence[Method],
     trace: bool | None = False,
     spent: dict[str, float] | None = None,
-) -> dict[str, P]:
-    """The predictions of all methods for one image, by name; the baseline comes with the first replay."""
-    found: dict[str, P] = {}
+    mitigated: Mapping[str, Predictor[Prediction]] | None = None,
+) -> dict[str, Prediction]:
+    """The predictions of all methods for one image, by name; the baseline comes with the first replay.
+
+    Args:
+        predictor: the plain one.
+        image: RGB, (H, W, 3).
+        methods: what is compared.
+        trace: whether replays return what they measure; None where they measure it anyway.
+        spent: seconds by call, to be added to.
+        mitigated: the predictors of methods with mitigations, by name.
+    """
+    found: dict[str, Prediction] = {}
     for together in calls(methods):
         began = time.perf_counter()
         last = together[-1]
@@ -170,7 +187,8 @@ def predict_all(
             pair = predictor.predict(image, last.replay, paired=True, trace=trace)
             found[together[0].name], found[last.name] = pair.ordinary, pair.replayed
         else:
-            found[last.name] = predictor.predict(image, last.replay, trace=trace)
+            chosen = mitigated[last.name] if last.mitigations and mitigated else predictor
+            found[last.name] = chosen.predict(image, last.replay, trace=trace)
         if spent is not None:
             name = "+".join(method.name for method in together)
             spent[name] = spent.get(name, 0.0) + time.perf_counter() - began
@@ -179,11 +197,12 @@ def predict_all(
 
 def calls(methods: Sequence[Method]) -> list[tuple[Method, ...]]:
     """Which methods are predicted in one call: the baseline with the first replay, all others alone."""
-    ordinary = [method for method in methods if method.replay is None]
+    ordinary = [method for method in methods if method.name == BASELINE]
     replays = [method for method in methods if method.replay is not None]
     if not ordinary or not replays:
         return [(method,) for method in methods]
-    return [(ordinary[0], replays[0]), *((method,) for method in replays[1:])]
+    paired = (ordinary[0], replays[0])
+    return [paired, *((method,) for method in methods if method not in paired)]
 
 
 def _read_ahead(

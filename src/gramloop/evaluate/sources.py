@@ -21,6 +21,7 @@ from gramloop.models.tiny import DEPTH_HEAD
 from gramloop.shifts.seeds import RECIPE_VERSION
 
 if TYPE_CHECKING:
+    from gramloop.mitigations.source import Source
     from gramloop.tasks.prediction import Prediction
     from gramloop.tasks.predictor import Predictor
 
@@ -97,6 +98,13 @@ def _refuse_change(plan: Plan, key: str, data: DataSet) -> None:
             f"the images or annotations in {data.root} changed since the evaluation was planned; "
             "put them back, or choose another folder for the results"
         )
+
+
+def open_source(files: Mapping[str, str]) -> Source | None:
+    """What ordinary images look like, where a file of the model's says so."""
+    from gramloop.mitigations.source import read_source
+
+    return read_source(files["source"]) if "source" in files else None
 
 
 def checksums(files: Mapping[str, str], task: Task | None = None) -> dict[str, str]:

@@ -7,6 +7,7 @@ the numbers for one backbone, and says which.
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -121,13 +122,9 @@ def write_source(path: str | Path, source: Source) -> None:
 
     tensors = {f"mean.{tap}": value.contiguous() for tap, value in source.means.items()}
     tensors |= {f"spread.{tap}": value.contiguous() for tap, value in source.spreads.items()}
-    about = {
-        "kind": KIND,
-        "noise": repr(source.noise),
-        "images": str(source.images),
-        "backbone": source.backbone,
-    }
-    atomic_write(Path(path), save(tensors, metadata=about))
+    about = {"noise": source.noise, "images": source.images, "backbone": source.backbone}
+    # one entry: safetensors writes several in any order, and the file's checksum should follow from its content
+    atomic_write(Path(path), save(tensors, metadata={KIND: json.dumps(about)}))
 
 
 def read_source(path: str | Path) -> Source:
@@ -136,16 +133,17 @@ def read_source(path: str | Path) -> Source:
 
     try:
         with safe_open(path, framework="pt") as opened:
-            about = opened.metadata() or {}
+            stored = opened.metadata() or {}
             parts = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 - no mapping
     except (OSError, SafetensorError) as error:
         raise GramLoopError(f"cannot read the source statistics {path}: {error}") from error
-    if about.get("kind") != KIND:
+    if KIND not in stored:
         raise GramLoopError(f"{path} holds no source statistics; gramloop.mitigations.calibrate makes them")
+    about = json.loads(stored[KIND])
     named = {
         kind: {int(name.split(".")[1]): value for name, value in parts.items() if name.startswith(kind)}
         for kind in ("mean.", "spread.")
     }
     return Source(
-        named["mean."], named["spread."], float(about["noise"]), int(about["images"]), about["backbone"]
+        named["mean."], named["spread."], float(about["noise"]), int(about["images"]), str(about["backbone"])
     )

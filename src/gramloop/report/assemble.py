@@ -10,6 +10,7 @@ from gramloop import __version__
 from gramloop.core.settings import describe_replay, replay_text
 from gramloop.evaluate.plan import Plan
 from gramloop.evaluate.store import MANIFEST
+from gramloop.mitigations.texts import stack_text
 from gramloop.report.consistency import gram_consistency
 from gramloop.report.document import Document, RenderedFigure, Section
 from gramloop.report.load import LoadedRuns
@@ -178,6 +179,8 @@ def _facts(loaded: LoadedRuns) -> dict[str, dict[str, str]]:
             words = "the model as it is"
             if method.replay is not None:
                 words = f"{describe_replay(method.replay)} ({replay_text(method.replay)})"
+            if method.mitigations:
+                words = stack_text(method.mitigations)
             told = methods.setdefault(method.name, words)
             if told != words:
                 methods[f"{method.name} in {run.name}"] = words

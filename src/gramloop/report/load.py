@@ -132,9 +132,9 @@ def unlike(first: Run, second: Run) -> str:
         return "they are of other images"
     if one.truth != two.truth:
         return f"one is compared with {first.truth_words}, the other with {second.truth_words}"
-    settings = {method.name: method.replay for method in one.methods}
+    settings = {method.name: method for method in one.methods}
     for method in two.methods:
-        if settings.get(method.name, method.replay) != method.replay:
+        if settings.get(method.name, method) != method:
             return f"the method {method.name} has other settings in each"
     return ""
 
@@ -142,7 +142,9 @@ def unlike(first: Run, second: Run) -> str:
 def _weights(plan: Plan, other: Plan) -> dict[str, str]:
     """Checksums that must agree: of all files for one task, without the head between tasks."""
     return {
-        name: value for name, value in plan.model.sha256.items() if plan.task == other.task or name != "head"
+        name: value
+        for name, value in plan.model.sha256.items()
+        if (plan.task == other.task or name != "head") and (name != "source" or name in other.model.sha256)
     }
 
 

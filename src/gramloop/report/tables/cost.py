@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gramloop.core.cost import extra_blocks
 from gramloop.evaluate.methods import BASELINE
 from gramloop.report.run import Run
 from gramloop.report.tables.table import Cell, Column, Table
@@ -34,10 +33,9 @@ def path_costs(run: Run, group: Sequence[Run] = ()) -> list[PathCost]:
     spent, depth = run.spent, run.plan.model.depth
     if not spent.images:
         return []
-    replays = {method.name: method.replay for method in run.plan.methods}
+    methods = {method.name: method for method in run.plan.methods}
     rows = []
     for name in run.methods:
-        replay = replays[name]
         call = next((each for each in spent.calls if name in each.split("+")), None)
         alone = call == name
         shared = call is not None and not alone
@@ -49,7 +47,7 @@ def path_costs(run: Run, group: Sequence[Run] = ()) -> list[PathCost]:
             PathCost(
                 name,
                 spent.blocks.get(name, 0) / spent.images,
-                depth + (extra_blocks(replay, depth) if replay is not None else 0),
+                methods[name].blocks(depth),
                 depth,
                 seconds,
                 BASELINE if shared and name != BASELINE else "",
