@@ -10,6 +10,7 @@ from gramloop.errors import GramLoopError, GramLoopWarning, UntunedWindowWarning
 from gramloop.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from gramloop import evaluate as evaluate  # a room that can be called, too
     from gramloop.core.config import Adaptive, ReplayConfig
     from gramloop.core.cost import Cost, cost, counting
     from gramloop.core.loop import Loop, attach, attached

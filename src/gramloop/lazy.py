@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 
 
 def lazy_names(package: str) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
@@ -24,6 +25,8 @@ def lazy_names(package: str) -> tuple[Callable[[str], object], Callable[[], list
 
     def get(name: str) -> object:
         home = homes().get(name)
+        if home == package:  # a package inside this one
+            return importlib.import_module(f"{package}.{name}")
         if home is None or not home.startswith(f"{package}."):
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         value = getattr(importlib.import_module(home), name)
@@ -31,3 +34,13 @@ def lazy_names(package: str) -> tuple[Callable[[str], object], Callable[[], list
         return value
 
     return get, lambda: sorted({*vars(module), *homes()})
+
+
+def calls(package: str, name: str) -> None:
+    """Let a package be called like the function of this name in it."""
+
+    class CallableModule(ModuleType):
+        def __call__(self, *args: object, **kwargs: object) -> object:
+            return getattr(self, name)(*args, **kwargs)
+
+    sys.modules[package].__class__ = CallableModule

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from dense_folders import save_model
+from dense_folders import DEPTH, MODELS, save_model
 from PIL import Image
 
 from gramloop.cli import main
@@ -141,3 +141,31 @@ def test_scan_and_diagnose_take_a_whole_model(tmp_path: Path, vit: Path, data: P
     arguments = [image, "--model", f"hf:{vit}", "--out", str(tmp_path / "diagnosis"), "--window", "1", "2"]
     assert main(["diagnose", *arguments]) == 0
     assert len(list((tmp_path / "diagnosis").glob("*.diagnosis.json"))) == 1
+
+
+QUICK = ("UperNet on Dinov2", "Detr")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [each if each in QUICK else pytest.param(each, marks=pytest.mark.slow) for each in (*MODELS, *DEPTH)],
+)
+def test_photographs_without_labels(name: str, tmp_path: Path, data: Path) -> None:
+    folder = save_model(name, tmp_path / "model")
+    photos = data / "images" / "validation"
+    arguments = [
+        "--suite",
+        "photos-c",
+        "--data",
+        str(photos),
+        "--truth",
+        "clean",
+        "--images",
+        "2",
+        "--workers",
+        "1",
+    ]
+    conditions = ["--condition", "fog", "--condition", "contrast", "--severity", "3"]
+    out = tmp_path / "out"
+    assert main(["evaluate", "--model", f"hf:{folder}", "--out", str(out), *arguments, *conditions]) == 0
+    assert {"fog/3", "contrast/3"} <= {row["condition"] for row in rows(out)}

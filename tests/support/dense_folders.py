@@ -150,6 +150,40 @@ def _lw_detr() -> Any:
     return t.LwDetrForObjectDetection(config), processor
 
 
+def _depth_anything() -> Any:
+    t = _t()
+    backbone = _dinov2_backbone(reshape_hidden_states=False, apply_layernorm=True)
+    config = t.DepthAnythingConfig(
+        backbone_config=backbone, reassemble_hidden_size=32, patch_size=14, neck_hidden_sizes=[8, 8, 8, 8],
+        fusion_hidden_size=8, head_hidden_size=8,
+    )  # fmt: skip
+    return t.DepthAnythingForDepthEstimation(config), t.DPTImageProcessorPil(size={"height": 56, "width": 56})
+
+
+def _dpt_depth() -> Any:
+    t = _t()
+    config = t.DPTConfig(
+        **VIT, backbone_out_indices=[1, 2, 4, 5], neck_hidden_sizes=[8, 8, 8, 8], fusion_hidden_size=8
+    )
+    return t.DPTForDepthEstimation(config), t.DPTImageProcessorPil(size={"height": 64, "width": 64})
+
+
+def _glpn() -> Any:
+    t = _t()
+    config = t.GLPNConfig(
+        depths=[1, 1, 1, 1],
+        hidden_sizes=[8, 16, 16, 16],
+        num_attention_heads=[1, 1, 2, 2],
+        decoder_hidden_size=16,
+    )
+    return t.GLPNForDepthEstimation(config), t.GLPNImageProcessorPil(size_divisor=32)
+
+
+DEPTH: dict[str, Callable[[], Any]] = {
+    "DepthAnything": _depth_anything,
+    "DPT depth": _dpt_depth,
+    "GLPN": _glpn,
+}
 MODELS: dict[str, Callable[[], Any]] = {
     "Segformer": _segformer,
     "Beit": _beit,
@@ -169,7 +203,7 @@ MODELS: dict[str, Callable[[], Any]] = {
 def save_model(name: str, folder: Path) -> Path:
     """The folder of a model with weights large enough for blocks to matter."""
     torch.manual_seed(0)
-    model, processor = MODELS[name]()
+    model, processor = (MODELS | DEPTH)[name]()
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.ndim > 1 and parameter.numel():

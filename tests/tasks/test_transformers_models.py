@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from dense_folders import LABELS, MODELS, save_model
+from dense_folders import DEPTH, LABELS, MODELS, save_model
 
 from gramloop import GramLoopError, ReplayConfig, counting
-from gramloop.tasks import Detection, Segmentation, open_model
+from gramloop.tasks import Depth, Detection, Segmentation, open_model
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (50, 70, 3), np.uint8)
 AT_END = ReplayConfig(window=(1, 2), gate_at="end")
@@ -114,3 +114,20 @@ def test_slips_are_told(tmp_path: Path) -> None:
         open_model(f"hf:{folder}")
     with pytest.raises(GramLoopError, match="is no folder, and no name of the hub"):
         open_model("hf:/no/such/folder")
+
+
+@pytest.mark.parametrize("name", DEPTH)
+def test_depth_in_the_size_of_the_image(name: str, tmp_path: Path) -> None:
+    predictor = open_model(f"hf:{save_model(name, tmp_path)}")
+    found = predictor.predict(PIXELS)
+    assert isinstance(found, Depth)
+    assert predictor.task == "depth"
+    assert found.values.shape == PIXELS.shape[:2]
+    assert found.disparity == (name != "GLPN")
+    if name == "GLPN":
+        assert not predictor.blocks
+        return
+    pair = predictor.predict(PIXELS, AT_END, paired=True)
+    assert np.array_equal(pair.ordinary.values, found.values)
+    assert np.array_equal(pair.replayed.values, predictor.predict(PIXELS, AT_END).values)
+    assert not np.array_equal(pair.replayed.values, found.values)

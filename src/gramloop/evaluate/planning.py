@@ -23,7 +23,7 @@ from gramloop.tasks.loading import kind_of, load_predictor
 from gramloop.tasks.prediction import Prediction
 from gramloop.tasks.predictor import Predictor, check_replay
 from gramloop.tasks.renumbering import numbered_as
-from gramloop.tasks.user_fingerprints import user_fingerprints
+from gramloop.tasks.user_fingerprints import object_fingerprints, user_fingerprints
 
 SHARD = 50  # images per unit: minutes of a large model, and small enough to lose
 
@@ -72,6 +72,8 @@ def plan_and_model(request: Request) -> tuple[Plan, Predictor[Prediction]]:
     predictor = load_predictor(request.task, request.files, request.sizes, device="meta")
     if "make" in request.files:
         sha256 = {**user_fingerprints(request.files["make"], predictor), **sha256}
+    if "object" in request.files:
+        sha256 = {**object_fingerprints(predictor), **sha256}
     task, depth = predictor.task, predictor.cost().ordinary
     kind = kind_of(request.files)
     model = ModelSource(

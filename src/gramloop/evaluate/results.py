@@ -7,8 +7,11 @@ import io
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
+from typing import Any
 
 import numpy as np
+import pyarrow as pa  # type: ignore[import-untyped]
 
 from gramloop.evaluate.methods import BASELINE
 from gramloop.evaluate.plan import Plan, condition_of
@@ -49,7 +52,7 @@ class ConditionScores:
     scores: Mapping[str, Mapping[str, float]]  # method: metric: value
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Results:
     """All conditions of a plan that are complete."""
 
@@ -89,6 +92,48 @@ class Results:
                 blank = [""] * (len(metrics) - 1)
                 writer.writerow([MEAN, method, "", "", repr(mean), *blank, _gain(mean, ordinary, method)])
         return stream.getvalue()
+
+    def to_arrow(self) -> pa.Table:
+        """A row for each condition and method, as in ``csv``; the means are left to the reader."""
+        rows = [
+            {"condition": one.condition, "method": method, "images": one.images, **values}
+            for one in self.conditions
+            for method, values in one.scores.items()
+        ]
+        return pa.Table.from_pylist(rows)
+
+    def to_pandas(self) -> Any:
+        """The same as a data frame; pandas must be installed."""
+        return self.to_arrow().to_pandas()
+
+    def __str__(self) -> str:
+        from rich.console import Console
+
+        from gramloop.evaluate.display import print_results
+
+        stream = io.StringIO()
+        print_results(self, Console(file=stream, width=120))
+        return stream.getvalue().rstrip()
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        """The table in a notebook."""
+        names = self._names
+        rows = [
+            [one.condition, *(one.scores[name][self.metric] for name in names)] for one in self.conditions
+        ]
+        means = [mean for name in names if (mean := self.mean(name)) is not None]
+        rows += [[MEAN, *means]] if len(means) == len(names) else []
+        head = "".join(f"<th>{escape(text)}</th>" for text in ("condition", *names))
+        body = "".join(
+            f"<tr><td>{escape(str(key))}</td>"
+            + "".join(f"<td>{value:.3f}</td>" for value in values)
+            + "</tr>"
+            for key, *values in rows
+        )
+        title = escape(f"{self.plan.suite}, {self.metric}")
+        return f"<table><caption>{title}</caption><tr>{head}</tr>{body}</table>"
 
     @property
     def _names(self) -> list[str]:

@@ -113,7 +113,7 @@ def checksums(files: Mapping[str, str], task: Task | None = None) -> dict[str, s
     # the depth head decides predictions of depth alone
     passed_over = (SUGGESTION,) if task == "depth" else (SUGGESTION, DEPTH_HEAD)
     for name, place in files.items():
-        if name == "make":
+        if name in ("make", "object"):
             continue
         path = Path(place)
         if not path.exists():

@@ -38,12 +38,13 @@ def load_predictor(
     Args:
         task: what is predicted; None as the model says, which is to segment where it does not.
         files: ``folder`` as `gramloop.models.tiny` reads it; or ``head``, with ``backbone`` unless the head's file
-            holds it too; or ``hf``, a folder of transformers; or ``make``, ``FILE.py:NAME`` or ``package.module:NAME``.
+            holds it too; or ``hf``, a folder of transformers; or ``make``, ``FILE.py:NAME`` or ``package.module:NAME``; or
+            ``object``, as `gramloop.tasks.held_models.hold_model` names one in memory.
         sizes: how images are shown to the model, where it is not as usual.
         device: where it runs. On "meta" no weight is read: the predictor tells about itself, but cannot predict.
         verify: compare weights with the sha256 in the names of their files.
     """
-    if "hf" in files or "make" in files:
+    if kind_of(files) not in ("tiny", "files"):
         return _any_model(task, files, sizes, device)
     loaders: dict[Task, Callable[..., Predictor[Prediction]]] = {
         "semantic": segmenter_of,
@@ -70,7 +71,9 @@ def load_numbered(
 
 def kind_of(files: Files) -> str:
     """The kind of model that files make up, as a plan names it."""
-    return next((kind for kind in ("hf", "make") if kind in files), "tiny" if "folder" in files else "files")
+    return next(
+        (kind for kind in ("hf", "make", "object") if kind in files), "tiny" if "folder" in files else "files"
+    )
 
 
 def _any_model(
@@ -84,6 +87,10 @@ def _any_model(
         from gramloop.tasks.transformers_models import load_transformers_model
 
         return load_transformers_model(files["hf"], task, device)
+    if "object" in files:
+        from gramloop.tasks.held_models import held_model
+
+        return held_model(str(files["object"]))
     from gramloop.tasks.user_models import load_user_model
 
     return load_user_model(str(files["make"]), task, device)

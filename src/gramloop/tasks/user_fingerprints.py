@@ -31,9 +31,22 @@ def user_fingerprints(spec: str, predictor: Predictor[Prediction]) -> dict[str, 
                 found[f"version of {distribution}"] = version(distribution)
             except PackageNotFoundError:
                 continue
-    for name, module in modules_inside(predictor):
-        found[f"weights{name and ' of '}{name}"] = _digest(module)
-    return found
+    return found | _weights(predictor)
+
+
+def object_fingerprints(predictor: Predictor[Prediction]) -> dict[str, str]:
+    """Checksums of the weights of a model in memory, and of the code of its class or function."""
+    model = getattr(predictor, "function", getattr(predictor, "model", predictor))
+    kind = model if inspect.isroutine(model) else type(model)
+    try:
+        code = inspect.getsource(kind)
+    except (OSError, TypeError):  # typed at a prompt, or not written in Python
+        code = repr(kind)
+    return {"code": hashlib.sha256(code.encode()).hexdigest()} | _weights(predictor)
+
+
+def _weights(predictor: Predictor[Prediction]) -> dict[str, str]:
+    return {f"weights{name and ' of '}{name}": _digest(module) for name, module in modules_inside(predictor)}
 
 
 def modules_inside(holder: object) -> Iterator[tuple[str, nn.Module]]:

@@ -1,0 +1,65 @@
+"""``gramloop.evaluate`` called like a function, with a model by name or in memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import gramloop
+from gramloop import GramLoopError
+from gramloop.evaluate import Results, make_plan
+from small_sets import write_semantic
+
+FEW = {"conditions": ["fog", "contrast"], "severities": [3]}
+
+
+def bright(image: np.ndarray) -> np.ndarray:
+    return (image.mean(2) > 128).astype(int)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_semantic(tmp_path_factory.mktemp("data"), 3)
+
+
+def test_a_function_in_memory(tmp_path: Path, data: Path) -> None:
+    found = gramloop.evaluate(bright, data, suite="my-set-c", out=tmp_path / "out", **FEW)
+    assert isinstance(found, Results)
+    assert found.plan.model.kind == "object"
+    assert set(found.plan.model.sha256) == {"code"}
+    assert "fog/3" in str(found)
+    assert repr(found) == str(found)
+    html = found._repr_html_()
+    assert html.count("<tr>") == 4
+    assert f"{found.mean('baseline'):.3f}" in html
+    table = found.to_arrow()
+    assert table.column("condition").to_pylist() == ["fog/3", "contrast/3"]
+    assert table.column("mIoU").to_pylist() == [one.scores["baseline"]["mIoU"] for one in found.conditions]
+    again = gramloop.evaluate(bright, data, suite="my-set-c", out=tmp_path / "out", **FEW)
+    assert again.csv() == found.csv()
+
+
+def test_the_same_model_by_name_and_in_memory(tmp_path: Path, data: Path) -> None:
+    file = tmp_path / "my_models.py"
+    file.write_text("def make():\n    return lambda image: (image.mean(2) > 128).astype(int)\n")
+    named = gramloop.evaluate(
+        f"{file}:make", data, suite="my-set-c", out=tmp_path / "named", workers=1, **FEW
+    )
+    held = gramloop.evaluate(bright, data, suite="my-set-c", out=tmp_path / "held", **FEW)
+    assert named.csv() == held.csv()
+    assert callable(make_plan), "names of the room are still there"
+
+
+def test_slips_are_told(tmp_path: Path, data: Path) -> None:
+    with pytest.raises(GramLoopError, match="cannot be sent to other processes"):
+        gramloop.evaluate(bright, data, suite="my-set-c", out=tmp_path, workers=2)
+    with pytest.raises(GramLoopError, match="data is missing: the folder of my-set-c"):
+        gramloop.evaluate(bright, suite="my-set-c", out=tmp_path)
+
+
+def test_pandas(tmp_path: Path, data: Path) -> None:
+    pytest.importorskip("pandas")
+    found = gramloop.evaluate(bright, data, suite="my-set-c", out=tmp_path, **FEW)
+    assert list(found.to_pandas()["condition"]) == ["fog/3", "contrast/3"]
