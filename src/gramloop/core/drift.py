@@ -24,6 +24,8 @@ _PAIRWISE_LIMIT = 4
 _UNTILED_PATCHES = 512
 _TILES = 8
 _TINY = 1e-12
+# A patch that grows or shrinks by more is not measured by its step.
+_FAR = 16.0
 
 
 class GramAnchor:
@@ -44,6 +46,8 @@ class GramAnchor:
             D, M2 = self._change_and_sum(self._only_valid(patches.float()))
             # One image at a time: the same bits alone or in a batch, and the memory of one image.
             rows = [_squared_row_change(D[i], M2[i]) for i in range(len(D))]
+            if not rows:  # no image at all
+                return patches.new_zeros(patches.shape[:2], dtype=torch.float32)
             return (rows[0][None] if len(rows) == 1 else torch.stack(rows)).div_(4 * self._count)
 
     def _change_and_sum(self, P1: Tensor) -> tuple[Tensor, Tensor]:
@@ -51,11 +55,14 @@ class GramAnchor:
 
         Subtracting rounded unit vectors would cost three digits of D. Written with the step P1 - P0
         and the change of the inverse lengths, every term is as small as D itself, as long as the step
-        does not change a patch's length by orders of magnitude (after a norm it cannot).
+        does not change a patch's length by orders of magnitude. After a norm it cannot; where it does, D is
+        no small difference, and the unit vectors are subtracted.
         """
         inverse1 = _inverse_length(P1)
-        D = (P1 - self._P0).mul_(inverse1.float())
-        D.addcmul_(self._P0, inverse1.sub_(self._inverse0).float())
+        change = inverse1 / self._inverse0
+        near = ((change < _FAR) & (change > 1 / _FAR)).to(inverse1.dtype)  # (B, N, 1) of 0 and 1
+        D = torch.addcmul(P1, self._P0, near.float(), value=-1.0).mul_(inverse1.float())
+        D.addcmul_(self._P0, inverse1.mul_(near).sub_(self._inverse0).float())
         return D, torch.addcmul(D, self._P0, self._scale0, value=2.0)
 
     def _only_valid(self, patches: Tensor) -> Tensor:

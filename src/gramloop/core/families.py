@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from gramloop.core.layout import Layout
+from gramloop.errors import GramLoopError
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,10 @@ def _meta_prefix(vit: Any) -> Layout:
 
 
 def _timm_prefix(vit: Any) -> Layout:
+    if not hasattr(vit, "num_prefix_tokens"):
+        raise GramLoopError(
+            f"{type(vit).__name__} has no num_prefix_tokens, so it is none of timm's; pass blocks=, norm= and prefix="
+        )
     return Layout(int(vit.num_prefix_tokens))
 
 

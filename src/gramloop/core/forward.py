@@ -49,7 +49,7 @@ class Forward:
         host = call.host
         grids = call.grids if host.layout.map else grids_of(self.grids, Z, host.layout)
         self.traces = [Trace(grid) for grid in grids] if trace else []
-        self.masks = _masks_for(self.valid, Z, host)
+        self.masks = _masks_for(self.valid, Z, host, grids)
         self.blocks_executed = host.depth
 
     def trace_skipped(self, Z: States, layout: Layout, replays: int) -> None:
@@ -66,15 +66,26 @@ class Forward:
 
 
 class Forwards:
-    """One thread's forwards: the latest and the next. ``listens``: whether this thread's are replayed."""
+    """One thread's forwards: the latest and the next.
+
+    listens: whether this thread's are replayed.
+    valid: the masks of `Loop.valid`, for every forward inside it.
+    """
 
     def __init__(self, listens: bool) -> None:
         self.listens, self.latest, self.next = listens, Forward(), Forward()
+        self.valid: Tensor | Sequence[Tensor] | None = None
 
     def begin(self) -> Forward:
         """The next forward has reached the first block that matters."""
         self.latest, self.next = self.next, Forward()
+        if self.latest.valid is None:
+            self.latest.valid = self.valid
         return self.latest
+
+    def end(self) -> None:
+        """A forward is over, perhaps because it failed before it began to matter here."""
+        self.next = Forward()
 
 
 class PerThread(threading.local):
@@ -95,7 +106,9 @@ class PerThread(threading.local):
         return NO_THREAD not in (mine, its) and (None in (mine, its) or mine == its)
 
 
-def _masks_for(given: Tensor | Sequence[Tensor] | None, states: States, host: Host) -> Masks:
+def _masks_for(
+    given: Tensor | Sequence[Tensor] | None, states: States, host: Host, grids: Sequence[Grid | None]
+) -> Masks:
     if given is None:
         return [None] * len(states)
     if host.shuffles:
@@ -105,15 +118,18 @@ def _masks_for(given: Tensor | Sequence[Tensor] | None, states: States, host: Ho
     masks = [given] if isinstance(given, Tensor) else list(given)
     if len(masks) != len(states):
         raise GramLoopError(f"{len(masks)} valid-patch masks were given for {len(states)} inputs")
-    return [_mask_for(mask, tokens, host.layout.others) for mask, tokens in zip(masks, states, strict=True)]
+    others = host.layout.others
+    return [_mask_for(*each, others) for each in zip(masks, states, grids, strict=True)]
 
 
-def _mask_for(mask: Tensor, tokens: Tensor, others: int) -> Tensor:
+def _mask_for(mask: Tensor, tokens: Tensor, grid: Grid | None, others: int) -> Tensor:
     expected = (tokens.shape[0], tokens.shape[1] - others)
     flat = mask.flatten(1) if mask.ndim == 3 else mask
-    if mask.dtype != torch.bool or tuple(flat.shape) != expected:
+    turned = mask.ndim == 3 and grid is not None and tuple(mask.shape[1:]) != grid
+    if mask.dtype != torch.bool or tuple(flat.shape) != expected or turned:
+        shape = "(B, h, w)" if grid is None else str((expected[0], *grid))
         raise GramLoopError(
             f"the valid-patch mask is {mask.dtype} of shape {tuple(mask.shape)}; this forward has "
-            f"{expected[0]} images of {expected[1]} patches, so it is bool of shape {expected} or (B, h, w)"
+            f"{expected[0]} images of {expected[1]} patches, so it is bool of shape {expected} or {shape}"
         )
     return flat.to(tokens.device)

@@ -21,13 +21,15 @@ def patch_gate(patches: Tensor, drift: Tensor | None, config: ReplayConfig, vali
         gate = torch.full(patches.shape[:2], level, dtype=torch.float32, device=patches.device)
     if drift is not None and config.trust is not None:
         gate = gate * _trusted(drift, config.trust, valid)
+    if drift is not None and config.measures_drift:  # not where a trace alone wants it
+        gate = torch.where(drift.isfinite(), gate, 0.0)
     return gate if valid is None else torch.where(valid, gate, 0.0)
 
 
 def _trusted(drift: Tensor, trust: float, valid: Tensor | None) -> Tensor:
     """The share of a proposal that its median drift leaves, (B, N) -> (B, 1); 1 up to ``trust``.
 
-    A patch without a finite drift gets gate 0 by the Gram gate alone, so the others decide.
+    A patch without a finite drift gets gate 0 anyway, so the others decide.
     """
     counted = drift.isfinite() if valid is None else drift.isfinite() & valid
     return (trust / masked_median(drift, counted).clamp(min=trust)).to(drift.dtype)
@@ -75,10 +77,11 @@ def token_gate(gate: Tensor, prefix: int, valid: Tensor | None = None, suffix: i
 def interpolate(state: Tensor, proposal: Tensor, gate: Tensor) -> Tensor:
     """Move each token its gate's share of the way to the proposal: (B, T, C), (B, T, C), (B, T).
 
-    In float32 whatever the state's dtype, cast back. A gate of 0 keeps the state to the bit, also where
-    the proposal is not finite.
+    In float32, or the state's dtype where that is wider, cast back. A gate of 0 keeps the state to the bit, also
+    where the proposal is not finite.
     """
+    wide = torch.promote_types(state.dtype, torch.float32)
     weight = gate.to(state.device)[..., None]
-    start = state.float()
-    step = torch.where(weight > 0, proposal.to(state.device).float() - start, 0.0)
+    start = state.to(wide)
+    step = torch.where(weight > 0, proposal.to(state.device, wide) - start, 0.0)
     return (start + weight * step).to(state.dtype)

@@ -21,18 +21,45 @@ class Host:
 
     plain_depth: how many blocks, from the first, form a plain chain over the same tokens.
     why_not_plain: what the later ones do, for the refusal.
+    vit: the module that these blocks and norm were found in; ``paths`` are theirs in it, where it is a known one.
     embedding: the module that cuts images into patches and so shows their grid.
     shuffles: the patches of an image come in an order of their own.
     """
 
     name: str
     blocks: tuple[nn.Module, ...]
-    norm: Callable[[Tensor], Tensor]
+    final_norm: nn.Module | Callable[[Tensor], Tensor] | None
     layout: Layout
+    vit: nn.Module
     embedding: nn.Module | None
     plain_depth: int
     why_not_plain: str = ""
     shuffles: bool = False
+    paths: tuple[str, str] | None = None
+
+    def norm(self, patches: Tensor) -> Tensor:
+        """The final norm, where there is one."""
+        if self.final_norm is None:
+            return patches
+        # norm.forward, like block.forward: the host's own hooks must not see probes
+        norm = self.final_norm.forward if isinstance(self.final_norm, nn.Module) else self.final_norm
+        normed: Tensor = norm(patches)
+        return normed
+
+    def check_same(self) -> None:
+        """Refuse to go on with blocks or a norm that the model has no longer."""
+        if self.paths is None:
+            inside = set(self.vit.modules())
+            held = (*self.blocks, self.final_norm)
+            same = all(module in inside for module in held if isinstance(module, nn.Module))
+        else:
+            blocks, norm = _blocks_and_norm(self.vit, *self.paths)
+            same = norm is self.final_norm and len(blocks) == self.depth
+            same = same and all(now is then for now, then in zip(blocks, self.blocks, strict=True))
+        if not same:
+            raise GramLoopError(
+                f"blocks or norm of {self.name} were replaced with a replay attached; detach() and attach again"
+            )
 
     @property
     def patch_embedding(self) -> nn.Conv2d | None:
@@ -118,12 +145,14 @@ def _known_hosts(model: nn.Module) -> Iterator[tuple[str, nn.Module, Family]]:
 
 
 def _known_host(path: str, vit: nn.Module, family: Family) -> Host:
-    blocks = _flat(_reach(vit, family.blocks))
-    norm = _reach(vit, family.norm) if family.norm else None
+    paths = family.blocks, family.norm
+    blocks, norm = _blocks_and_norm(vit, *paths)
     return Host(
         name=f"{type(vit).__name__} at {path}" if path else type(vit).__name__,
         blocks=blocks,
-        norm=_applied(norm),
+        final_norm=norm,
+        vit=vit,
+        paths=paths,
         layout=family.layout(vit),
         embedding=_embedding(vit, blocks, family),
         plain_depth=family.plain_depth(vit, len(blocks)),
@@ -144,6 +173,11 @@ def _described_host(
         raise GramLoopError(
             f"blocks must be modules of {type(model).__name__}, in the order in which they run"
         )
+    if len(set(chain)) < len(chain):
+        raise GramLoopError(
+            f"blocks lists {len(chain)} modules of which {len(set(chain))} differ; one that runs several times in a "
+            "forward cannot be told from a replay"
+        )
     if not isinstance(prefix, int) or prefix < 0:
         raise GramLoopError(
             f"prefix is {prefix!r}; with blocks= it says how many class and register tokens stand before the patches"
@@ -151,11 +185,16 @@ def _described_host(
     return Host(
         name=type(model).__name__,
         blocks=chain,
-        norm=_applied(norm),
+        final_norm=norm,
+        vit=model,
         layout=Layout(prefix),
         embedding=_patch_embedding(model, chain),
         plain_depth=len(chain),
     )
+
+
+def _blocks_and_norm(vit: nn.Module, blocks: str, norm: str) -> tuple[tuple[nn.Module, ...], Any]:
+    return _flat(_reach(vit, blocks)), _reach(vit, norm) if norm else None
 
 
 def _reach(module: Any, path: str) -> Any:
@@ -175,13 +214,6 @@ def _flat(blocks: Any) -> tuple[nn.Module, ...]:
         else:
             flat.append(block)
     return tuple(flat)
-
-
-def _applied(norm: nn.Module | Callable[[Tensor], Tensor] | None) -> Callable[[Tensor], Tensor]:
-    if norm is None:
-        return lambda tokens: tokens
-    # norm.forward, like block.forward: the host's own hooks must not see probes
-    return norm.forward if isinstance(norm, nn.Module) else norm
 
 
 def _embedding(vit: nn.Module, blocks: tuple[nn.Module, ...], family: Family) -> nn.Module | None:
@@ -233,6 +265,12 @@ def _patch_size(embedding: nn.Module) -> tuple[int, int]:
 
 def grids_of(shown: Sequence[Grid], states: Sequence[Tensor], layout: Layout) -> list[Grid | None]:
     """The grids behind these states, of those that were shown; each None where it is not known."""
+    for tokens in states:
+        if tokens.shape[1] <= layout.others:
+            raise GramLoopError(
+                f"a block returned {tokens.shape[1]} tokens of which {layout.others} are no patches; no patch is left "
+                "to measure, so prefix must be smaller"
+            )
     recent = shown[-len(states) :]
     if len(recent) != len(states):
         return [None] * len(states)

@@ -46,7 +46,7 @@ KNOWN: tuple[Known, ...] = (
 
 def fingerprint(host: Host) -> str:
     """What tells one backbone's weights from another's, or an empty string where they have none."""
-    norm = getattr(host.norm, "__self__", None)  # hosts hold the norm's forward
+    norm = host.final_norm
     weight = getattr(norm, "weight", None)
     if not isinstance(norm, nn.Module) or weight is None or weight.is_meta:
         return ""

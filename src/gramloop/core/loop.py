@@ -5,11 +5,13 @@ from __future__ import annotations
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
 
+import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
@@ -21,6 +23,7 @@ from gramloop.core.known import known_setting
 from gramloop.core.replay import AtLastBlock, AtWindowEnd, placement
 from gramloop.core.settings import read_replay
 from gramloop.core.trace import Trace
+from gramloop.core.watch import hide_from_compiler, show_to_compiler
 from gramloop.errors import GramLoopError, UntunedWindowWarning
 
 
@@ -56,7 +59,7 @@ def attach(
     """
     host = find_host(model, blocks, norm, prefix, which)
     loop = Loop(host, _settle(host, config, settings), trace, tuple(keep), this_thread)
-    loop._register()
+    loop._register(model)
     return loop
 
 
@@ -79,6 +82,10 @@ def _settle(host: Host, config: ReplayConfig | str | Path | None, settings: Repl
         config = read_replay(config)
     if config is None and not settings and (known := known_setting(host)) is not None:
         return known.replay
+    if not isinstance(config, ReplayConfig | None):
+        raise GramLoopError(
+            f"config is {config!r}; it is a ReplayConfig, the path of a settings file, or left out"
+        )
     settled = replace(config or ReplayConfig(), **settings)
     if settled.window is None and settled.replays and host.depth != PAPER_DEPTH:
         start, end = default_window(host.depth)
@@ -105,6 +112,7 @@ class Loop:
         self._first = min(self.route.end, *keep, host.depth)
         self._here = PerThread(threading.get_ident() if this_thread else None)
         self._handles: list[RemovableHandle] = []
+        self._shown: list[nn.Module] = []
         self._check()
 
     @property
@@ -130,10 +138,20 @@ class Loop:
     def set_valid(self, mask: Tensor | Sequence[Tensor] | None) -> None:
         """Say which patches of this thread's next forward are image and not padding: (B, h, w) or (B, N) bool.
 
-        It holds for one forward. Invalid patches take no part in drift, median and mean, and keep the
+        It holds for one forward of the model that was attached to, also for one that fails. Invalid patches take no part in drift, median and mean, and keep the
         ordinary trajectory. A host that takes several resolutions at once gets a list of masks.
         """
         self._here.forwards.next.valid = mask
+
+    @contextmanager
+    def valid(self, mask: Tensor | Sequence[Tensor] | None) -> Iterator[None]:
+        """The same for every forward of this thread inside the ``with`` statement, and none after it."""
+        forwards = self._here.forwards
+        before, forwards.valid = forwards.valid, mask
+        try:
+            yield
+        finally:
+            forwards.valid = before
 
     def detach(self) -> None:
         """Remove every hook; the model is what it was before."""
@@ -141,6 +159,8 @@ class Loop:
             for handle in self._handles:
                 handle.remove()
             self._handles.clear()
+            hide_from_compiler(self._shown)
+            self._shown = []
 
     def __enter__(self) -> Loop:
         return self
@@ -158,7 +178,7 @@ class Loop:
                 raise GramLoopError(f"keep names block {index}; the blocks are 0 to {self.host.depth - 1}")
         _check_reach(self.host, self._placement)
 
-    def _register(self) -> None:
+    def _register(self, model: nn.Module) -> None:
         with _registering:
             if any(self._here.meets(other._here) for other in _loops_on(self.host)):
                 raise GramLoopError(
@@ -174,6 +194,12 @@ class Loop:
                 add(resumed.register_forward_pre_hook(self._before_resumed, with_kwargs=True))
             if embedding is not None:
                 add(embedding.register_forward_hook(self._after_embedding))
+            # what torch.compile returns holds the model that it runs
+            for whole in {getattr(model, "_orig_mod", model), self.host.vit}:
+                add(whole.register_forward_pre_hook(self._before_forward))
+                add(whole.register_forward_hook(self._after_forward, always_call=True))
+            hooked = [blocks[index] for index in {*self._placement.keep, *self._placement.steps}]
+            self._shown = show_to_compiler([*hooked, *([embedding] if embedding else [])])
 
     def _after_block(self, index: int, block: nn.Module, args: Any, *rest: Any) -> Any:
         forwards, placement = self._here.forwards, self._placement
@@ -182,6 +208,11 @@ class Loop:
         if not forwards.listens or len(rest) < 2:
             return None
         kwargs, output = rest
+        if not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1:
+            raise GramLoopError(
+                f"{self.host.name} is run again inside a backward pass, by activation checkpointing: a replay would "
+                "not be the same there; turn checkpointing off, or detach()"
+            )
         if block.training:
             raise GramLoopError(f"{self.host.name} was put into training mode with a replay attached")
         forward = forwards.begin() if index == self._first else forwards.latest
@@ -199,7 +230,16 @@ class Loop:
         states, forward.resumed = forward.resumed, []
         return BlockCall(self.host, args, kwargs).given(states) if states and kwargs is not None else None
 
+    def _before_forward(self, *_: Any) -> None:
+        if not torch.compiler.is_compiling():
+            self.host.check_same()
+
+    def _after_forward(self, *_: Any) -> None:
+        if not torch.compiler.is_compiling():
+            self._here.forwards.end()
+
     def _after_embedding(self, embedding: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> None:
+        self._before_forward()  # a part of a model may be called by a method of its own
         if self._here.forwards.listens:
             self._here.forwards.next.grids.append(grid_shown(embedding, args[0], output))
 

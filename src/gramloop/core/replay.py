@@ -52,12 +52,15 @@ class _Placement:
         for i, (state, proposal, mask) in enumerate(zip(states, proposals, forward.masks, strict=True)):
             drift = None if drifts is None else drifts[i]
             gate = patch_gate(layout.patches(state), drift, config, mask)
+            finite = proposal.isfinite().all(-1)  # (B, T)
+            gate = torch.where(layout.patches(finite).to(gate.device), gate, 0.0)
             if shares is not None:
                 gate = gate * shares[i][:, None].to(gate.device)
             if accepts_all and mask is None:
-                new = proposal
+                new = torch.where(finite[..., None], proposal, state)
             else:
-                new = interpolate(state, proposal, token_gate(gate, layout.prefix, mask, layout.suffix))
+                tokens = token_gate(gate, layout.prefix, mask, layout.suffix)
+                new = interpolate(state, proposal, torch.where(finite, tokens.to(finite.device), 0.0))
             if forward.traces and drift is not None:
                 forward.traces[i].record(drift, gate, layout.patches(new - state), mask)
             accepted.append(new)
@@ -105,8 +108,8 @@ class AtWindowEnd(_Placement):
             forward.reach_window_end(call, states, self.trace)
             refined = self._replay(forward, call, states)
             forward.blocks_executed += call.executed
-            if not self.trace:
-                forward.probe = None
+            if not self.trace or (self.resumes and self.route.until < self.route.probe):
+                forward.probe = None  # what was accepted never gets to the probe
         if index == self.route.probe and forward.probe is not None:
             forward.record_post_drift(states if refined is None else refined)
         return refined

@@ -31,7 +31,7 @@ class Trace:
     not_finite: list[Tensor] = field(default_factory=list)
     """How many patches' drift was not finite, (B,)."""
     post_drift: Tensor | None = None
-    """Gram drift of the state that was accepted in the end."""
+    """Gram drift of the state that was accepted in the end; None where the host shows it to no probe (``until``)."""
     signal: Tensor | None = None
     """What adaptive replay decided by, (B,)."""
 

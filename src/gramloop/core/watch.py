@@ -1,4 +1,4 @@
-"""Stand in for blocks: watch them run, whoever runs them, or answer for them."""
+"""Stand in for blocks: watch them run, whoever runs them, answer for them, or let a compiler see that they have hooks."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from torch import nn
 
@@ -74,4 +75,34 @@ def _added(blocks: Sequence[nn.Module], kind: str, function: Callable[..., Any])
                     own["forward"] = stand_in.own
 
 
-_changing = threading.Lock()  # watchers may come and go in any order
+def show_to_compiler(modules: Sequence[nn.Module]) -> list[nn.Module]:
+    """Let models that were compiled before be compiled again, now that these modules have hooks.
+
+    A compiled graph checks whether a module has a ``forward`` of its own, but by default not whether it has hooks.
+    """
+    with _changing:
+        shown = [module for module in modules if module in _shown or "forward" not in vars(module)]
+        for module in shown:
+            _shown[module] = _shown.get(module, 0) + 1
+            vars(module).setdefault("forward", module.forward)
+        return shown
+
+
+def hide_from_compiler(shown: Sequence[nn.Module]) -> None:
+    """Undo `show_to_compiler`, once nobody else has shown a module."""
+    with _changing:
+        for module in shown:
+            left = _shown.pop(module, 1) - 1
+            own = vars(module).get("forward")
+            if left:
+                _shown[module] = left
+            elif isinstance(own, _StandIn):
+                own.own = None
+            elif (
+                getattr(own, "__func__", None) is type(module).forward
+            ):  # and not what somebody put there since
+                del vars(module)["forward"]
+
+
+_shown: WeakKeyDictionary[nn.Module, int] = WeakKeyDictionary()  # how often each was shown
+_changing = threading.RLock()  # watchers may come and go in any order
