@@ -12,6 +12,7 @@ from gramloop.errors import GramLoopError
 # name: one line of help; the module gramloop.cli.<name> is imported only when it is called
 COMMANDS = {
     "corrupt": "write the shifted conditions of a suite to disk",
+    "calibrate": "tell what ordinary images look like to a model, without labels",
     "evaluate": "compare methods over a suite, resumable at any moment",
     "tune": "find where, how often and how strongly to replay, and whether at all, on data with labels",
     "report": "turn stored results into one page, tables and figures",

@@ -1,0 +1,39 @@
+"""``gramloop calibrate``: what ordinary images look like to a model, for mitigations that need to know."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from gramloop.cli.model_options import TASKS, add_model_options, model_files_of, model_sizes, task_asked
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Describe the arguments."""
+    parser.epilog = (
+        "FILE keeps the mean of the features that the head reads, its spread from image to image, and the usual "
+        "level of noise; gramloop evaluate --source FILE uses it. A few dozen images are enough, and no labels."
+    )
+    parser.add_argument(
+        "images", nargs="+", metavar="IMAGE", help="files, folders or globs of ordinary images"
+    )
+    parser.add_argument("--out", required=True, type=Path, metavar="FILE", help="such as source.safetensors")
+    parser.add_argument("--task", choices=tuple(TASKS), help="needed where the model does not say")
+    add_model_options(parser.add_argument_group("model"))
+
+
+def run(args: argparse.Namespace) -> int:
+    """Look at every image, and write the file."""
+    from gramloop.io.device import choose_device
+    from gramloop.mitigations.source import calibrate, write_source
+    from gramloop.tasks.loading import load_predictor
+    from gramloop.tasks.outputs import find_images
+
+    images = [file.path for file in find_images(args.images, args.out.parent)]
+    files = model_files_of(args)
+    predictor = load_predictor(task_asked(args, files), files, model_sizes(args), choose_device(args.device))
+    source = calibrate(predictor, images)
+    write_source(args.out, source)
+    taps = ", ".join(str(tap) for tap in source.means)
+    print(f"{source.images} images, taps {taps}, noise below {source.noise:.2f} in 99 of 100: {args.out}")
+    return 0
