@@ -160,7 +160,7 @@ class _SearchRun:
         its best rule would have it, if that is better: rungs must not drop what helps some images only.
         """
         found = []
-        quick = self.search.subject.task == "semantic"  # precision takes too long to try dozens of rules
+        quick = self.search.subject.task != "detection"  # precision takes too long to try dozens of rules
         for number in candidates:
             value = self._worth(number, cells)
             if ruled and quick and (rule := self._best_rule(number, cells)) is not None:

@@ -12,15 +12,17 @@ import numpy as np
 
 from gramloop.core.config import ReplayConfig
 from gramloop.core.signals import observing
+from gramloop.data.depth_maps import DepthMap
 from gramloop.data.labelled import LabelledImage, PixelLabels, Truth, read_labelled
-from gramloop.data.records import DataSet, Instances, Record, Task
+from gramloop.data.records import TASKS, DataSet, Instances, Record, Task
 from gramloop.data.shifted import Shift, shift_data_set
 from gramloop.data.suites import Condition
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.clean_truth import CleanTruth
 from gramloop.evaluate.truth import CLEAN_PREDICTION, SCORE, TruthKind, check_truth
+from gramloop.metrics.depth import NoScoreError, aligned_depth, depth_scores
 from gramloop.metrics.miou import count
-from gramloop.tasks.prediction import Detection, Prediction, Segmentation
+from gramloop.tasks.prediction import Depth, Detection, Prediction, Segmentation
 from gramloop.tasks.predictor import Predictor, check_predictor
 
 PREPARED = 4  # images kept ready, since trials on one image follow each other
@@ -45,8 +47,8 @@ class Subject:
     truth_score: float = SCORE  # of a clean prediction's box that counts as an object
 
     def __post_init__(self) -> None:
-        if self.task not in ("semantic", "detection"):
-            raise GramLoopError(f"the task must be semantic or detection, not {self.task!r}")
+        if self.task not in TASKS:
+            raise GramLoopError(f"the task must be {', '.join(TASKS[:-1])} or {TASKS[-1]}, not {self.task!r}")
         if not any(key != "clean" for key in self.images):
             raise GramLoopError("tuning needs at least one shifted condition beside the clean images")
         check_truth(self.truth, self.truth_score)
@@ -175,10 +177,14 @@ class Bench:
         with observing(self._host) if self._host is not None else nullcontext() as observed:
             pair = self.predictor.predict(shown.pixels, first, paired=True, trace=False)
         found = [pair.replayed, *(self.predictor.predict(shown.pixels, each, trace=False) for each in others)]
+        try:
+            ordinary, *replayed = (self._statistic(each, shown.truth) for each in (pair.ordinary, *found))
+        except NoScoreError as error:
+            return {"job": trial.key, "failed": str(error)}
         result: dict[str, object] = {
             "job": trial.key,
-            "ordinary": self._statistic(pair.ordinary, shown.truth),
-            "replayed": [self._statistic(each, shown.truth) for each in found],
+            "ordinary": ordinary,
+            "replayed": replayed,
             "blocks": [int(each.blocks) for each in found],
         }
         if observed is not None:
@@ -200,6 +206,9 @@ class Bench:
         if isinstance(found, Detection) and isinstance(truth, Instances):
             columns = {"boxes": found.boxes, "scores": found.scores, "labels": found.labels}
             return {name: np.asarray(column).tolist() for name, column in columns.items()}
+        if isinstance(found, Depth) and isinstance(truth, DepthMap):
+            metres = aligned_depth(found.values, truth, disparity=found.disparity)
+            return {"delta1": depth_scores(metres, truth).delta1}
         raise GramLoopError(f"a {type(found).__name__} cannot be compared with {type(truth).__name__}")
 
     def _show(self, condition: str, position: int, image_id: str) -> LabelledImage | str:

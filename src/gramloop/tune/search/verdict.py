@@ -24,7 +24,14 @@ from gramloop.metrics.bootstrap import (
 from gramloop.metrics.coco_ap import average_precision
 from gramloop.metrics.miou import mean_iou
 from gramloop.tune.search.split import Split, family
-from gramloop.tune.search.worth import CLEAN, PairedStatistics, condition_delta, detections_of, truth_of
+from gramloop.tune.search.worth import (
+    CLEAN,
+    PairedStatistics,
+    condition_delta,
+    depth_of,
+    detections_of,
+    truth_of,
+)
 
 REPLICATES = 2000  # of the bootstrap over images
 FEW_IMAGES, FEW_FAMILIES = 8, 4  # below these a percentile interval is too narrow to conclude from
@@ -161,6 +168,8 @@ def _score(
 ) -> float:
     if task == "detection":
         return average_precision(truth_of(measured, categories), detections_of(measured, version)).ap
+    if task == "depth":
+        return float(depth_of(measured, version).mean())
     counts = np.array([getattr(one, version)["counts"] for one in measured], dtype=np.int64)
     return float(mean_iou(counts.sum(axis=0)))
 

@@ -1,6 +1,6 @@
 """What a candidate is worth on what it was measured on: mean gain, standard error over folds, loss on clean images.
 
-The gain is that of the mean over conditions of the task's score (mIoU or AP) on all images measured. Its standard
+The gain is that of the mean over conditions of the task's score (mIoU, AP or delta1) on all images measured. Its standard
 error adds two variances: that of the mean over shift families, and that of a jackknife which leaves out one fold
 of images at a time. Both contain the noise of single images, so the sum is on the careful side.
 """
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from gramloop.data.records import Task
 from gramloop.metrics.ap_bootstrap import ap_delta
-from gramloop.metrics.bootstrap import Delta, miou_delta
+from gramloop.metrics.bootstrap import Delta, mean_delta, miou_delta
 from gramloop.metrics.boxes import FoundBoxes, TrueBoxes
 from gramloop.tune.search.split import FOLDS, Sample, family
 
@@ -87,6 +87,11 @@ def worth(task: Task, categories: Sequence[int], cells: Mapping[str, Sequence[Pa
     return Worth(gain, error, freedom, kept, math.sqrt(kept_error))
 
 
+def depth_of(measured: Sequence[PairedStatistics], version: str) -> NDArray[np.float64]:  # → (images,)
+    """delta1 of every image."""
+    return np.array([getattr(one, version)["delta1"] for one in measured], dtype=np.float64)
+
+
 def condition_delta(task: Task, categories: Sequence[int], measured: Sequence[PairedStatistics]) -> Delta:
     """The gain of a candidate under one condition, for any weights of its images."""
     if task == "semantic":
@@ -95,6 +100,8 @@ def condition_delta(task: Task, categories: Sequence[int], measured: Sequence[Pa
             for version in ("ordinary", "replayed")
         ]
         return miou_delta(*stacks)
+    if task == "depth":
+        return mean_delta(*(depth_of(measured, version) for version in ("ordinary", "replayed")))
     truth = truth_of(measured, categories)
     return ap_delta(truth, *(detections_of(measured, version) for version in ("ordinary", "replayed")))
 

@@ -1,0 +1,86 @@
+"""Tuning on depth: what is measured of an image is its delta1, and a gain is the mean difference."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import MappingProxyType
+
+import numpy as np
+from torch import nn
+
+from gramloop.core.config import ReplayConfig
+from gramloop.core.cost import Cost
+from gramloop.data.depth_maps import DepthMap
+from gramloop.data.labelled import LabelledImage
+from gramloop.metrics.depth import depth_scores
+from gramloop.tasks.prediction import Depth, Pair
+from gramloop.tune.search.plan import Options
+from gramloop.tune.search.space import Space
+from gramloop.tune.search.subject import Bench, Trial, subject_of
+from gramloop.tune.search.tuning import tune
+
+SIZE = 16
+
+
+class Estimator:
+    """Wrong by a factor that grows with the image's grey; a replay of block 2 makes it smaller."""
+
+    task = "depth"
+    classes = MappingProxyType[int, str]({})
+    blocks: Sequence[nn.Module] = tuple(nn.Identity() for _ in range(6))
+    host = None
+    taps = ()
+
+    def cost(self, replay=None, paired=False):
+        return Cost(6 if replay is None else 8, 6)
+
+    def predict(self, image, replay=None, paired=False, *, trace=None):
+        true = np.linspace(2, 8, SIZE * SIZE).reshape(SIZE, SIZE)
+        wrong = 1 + image[..., 0].astype(float) / 255 * np.linspace(0, 1, SIZE)
+        ordinary = Depth((true * wrong).astype(np.float32))
+        if replay is None:
+            return ordinary
+        better = 0.5 if replay.window == (2, 2) else 1.0
+        found = Depth((true * (1 + better * (wrong - 1))).astype(np.float32))
+        return Pair(ordinary, found) if paired else found
+
+
+def _images(grey: int) -> list[LabelledImage]:
+    truth = DepthMap(np.linspace(2, 8, SIZE * SIZE, dtype=np.float32).reshape(SIZE, SIZE))
+    return [
+        LabelledImage(f"{index}", np.full((SIZE, SIZE, 3), grey + index, np.uint8), truth)
+        for index in range(12)
+    ]
+
+
+def test_a_trial_measures_delta1() -> None:
+    images = _images(150)
+    bench = Bench(subject_of(Estimator(), {"clean": _images(0), "fog/3": images}))
+    config = ReplayConfig(window=(2, 2), replays=1)
+    found = bench.run(Trial("fog/3", 3, "3", (0,), (config,)))
+    pair = Estimator().predict(images[3].pixels, config, paired=True)
+    assert found["ordinary"] == {"delta1": depth_scores(pair.ordinary.values, images[3].truth).delta1}
+    assert found["replayed"] == [{"delta1": depth_scores(pair.replayed.values, images[3].truth).delta1}]
+
+
+def test_what_cannot_be_scored_is_told() -> None:
+    class Blind(Estimator):
+        def predict(self, image, replay=None, paired=False, *, trace=None):
+            flat = Depth(np.full((SIZE, SIZE), 3, np.float32), disparity=True)
+            return Pair(flat, flat) if paired else flat
+
+    bench = Bench(subject_of(Blind(), {"clean": _images(0), "fog/3": _images(150)}))
+    found = bench.run(Trial("fog/3", 3, "3", (0,), (ReplayConfig(window=(2, 2), replays=1),)))
+    assert "no scale and shift can be fitted" in str(found["failed"])
+
+
+def test_the_better_window_is_found() -> None:
+    conditions = {
+        f"{name}/3": _images(120 + 20 * step)
+        for step, name in enumerate(("fog", "snow", "frost", "contrast"))
+    }
+    subject = subject_of(Estimator(), {"clean": _images(0), **conditions})
+    found = tune(subject, space=Space.default(6, longest=1), budget=800, options=Options(clean_tolerance=3.0))
+    assert found.config is not None
+    assert found.config.window == (2, 2)
+    assert found.outcome.chosen
