@@ -10,7 +10,8 @@ from gramloop.errors import GramLoopError, GramLoopWarning, UntunedWindowWarning
 from gramloop.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from gramloop import evaluate as evaluate  # a room that can be called, too
+    from gramloop import evaluate as evaluate  # rooms that can be called, too
+    from gramloop import tune as tune
     from gramloop.core.config import Adaptive, ReplayConfig
     from gramloop.core.cost import Cost, cost, counting
     from gramloop.core.loop import Loop, attach, attached

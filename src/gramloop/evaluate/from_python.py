@@ -58,18 +58,12 @@ def evaluate_model(
         split, classes: of a set of label pictures.
         device, workers: where it runs, and in how many processes.
     """
-    folder = Path(out)
-    files, many = _files(model, task, device, workers)
-    if task is None and "folder" in files:
-        task = "semantic"
-    if data is None and find_suite(suite).base != SUITE:
-        raise GramLoopError(f"data is missing: the folder of {suite}")
-    root = Path(data) if data is not None else draw_scenes(folder / "scenes", SceneFiles(images or COUNT))
+    files, many = files_of(model, task, device, workers)
     request = Request(
         suite=suite,
-        task=task,
+        task="semantic" if task is None and "folder" in files else task,
         files=files,
-        data=DataSource(str(root.resolve()), split=split, classes=None if classes is None else str(classes)),
+        data=data_of(data, suite, Path(out), SceneFiles(images or COUNT), split, classes),
         methods=methods,
         conditions=conditions,
         severities=severities,
@@ -77,10 +71,25 @@ def evaluate_model(
         truth=truth,
         device=choose_device(device).type,
     )
-    return evaluate(make_plan(request), folder, workers=many).results
+    return evaluate(make_plan(request), Path(out), workers=many).results
 
 
-def _files(
+def data_of(
+    data: Path | str | None,
+    suite: str,
+    out: Path,
+    scenes: SceneFiles,
+    split: str = "validation",
+    classes: Path | str | None = None,
+) -> DataSource:
+    """The set of a call; scenes are drawn below ``out`` where a suite of scenes has no folder."""
+    if data is None and find_suite(suite).base != SUITE:
+        raise GramLoopError(f"data is missing: the folder of {suite}")
+    root = Path(data) if data is not None else draw_scenes(out / "scenes", scenes)
+    return DataSource(str(root.resolve()), split=split, classes=None if classes is None else str(classes))
+
+
+def files_of(
     model: Model, task: Task | None, device: str | None, workers: int | None
 ) -> tuple[dict[str, str], int | None]:
     """The model as a plan names it, and the number of processes: an object in memory stays in this one."""

@@ -57,6 +57,9 @@ class Tuning:
             f"{leader}, on images that the search has not seen: {judged}.{known}"
         )
 
+    def __str__(self) -> str:
+        return self.sentence
+
     def about(self) -> dict[str, Any]:
         """What the settings file tells: verdict, effort, data and model; plain values."""
         schedule = self.search.schedule

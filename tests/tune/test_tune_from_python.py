@@ -1,0 +1,31 @@
+"""``gramloop.tune`` called like a function, with a model in memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from dense_folders import save_model
+
+import gramloop
+from gramloop import GramLoopError
+from gramloop.core.settings import read_replay
+from gramloop.tasks import open_model
+from gramloop.tune import Space, Tuning
+from small_sets import write_semantic
+
+
+def test_a_model_in_memory_is_tuned(tmp_path: Path) -> None:
+    data = write_semantic(tmp_path / "data", 12)
+    model = open_model(f"hf:{save_model('UperNet on Dinov2', tmp_path / 'model')}")
+    few = {"conditions": ["fog", "contrast", "pixelate"], "budget": 200}
+    space = Space({"window": [(2, 2), (3, 3)], "strength": [0.5]})
+    found = gramloop.tune(model, data, suite="my-set-c", out=tmp_path / "out", space=space, **few)
+    assert isinstance(found, Tuning)
+    assert str(found) == found.sentence
+    assert read_replay(tmp_path / "out" / "replay.json") == found.config
+    with pytest.raises(GramLoopError, match="no transformer blocks that could be replayed"):
+        gramloop.tune(
+            lambda image: image[..., 0].astype(np.int64), data, suite="my-set-c", out=tmp_path / "no"
+        )
