@@ -45,8 +45,11 @@ def draw(found: dict[str, Measured], path: Path) -> None:
         panel.set_aspect("equal")
         panel.set_xlabel("gain in agreement with the clean prediction (points)")
         panel.set_ylabel("true gain in mIoU (points)")
-        left_out = f"; {outside} dots lie outside" if outside else ""
-        panel.set_title(f"{name}: rank correlation {correlation(shifted):.2f}{left_out}", fontsize=9)
+        panel.set_title(f"{name}: rank correlation {correlation(shifted):.2f}", fontsize=9)
+        if outside:
+            panel.text(
+                0.98, 0.02, f"{outside} dots lie outside", transform=panel.transAxes, ha="right", fontsize=7
+            )
         panel.legend(
             frameon=False, loc="upper left", fontsize=8, title="large: means over families", title_fontsize=8
         )
