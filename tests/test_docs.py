@@ -55,6 +55,8 @@ def a_model(folder: Path) -> Names:
         "gramloop": gramloop,
         "model": model,
         "image": tensors[0],
+        "images": tensors[0],
+        "mask": torch.ones(1, 4, 4, dtype=torch.bool),
         "tensors": tensors,
         "others": tensors[::-1],
         "photographs": list(images),

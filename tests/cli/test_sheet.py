@@ -13,7 +13,7 @@ def test_every_cell_of_the_sheet_is_filled_and_no_two_rows_are_alike():
     rng = np.random.default_rng(1)
     image = np.kron(rng.integers(30, 220, (6, 8, 3)), np.ones((12, 12, 1))).astype(np.uint8)  # (72, 96, 3)
     style = SheetStyle(thumb=48)
-    sheet = np.asarray(contact_sheet(image, [find_suite("any-c"), find_suite("any-p")], style))
+    sheet = np.asarray(contact_sheet(image, [find_suite("mine-c"), find_suite("mine-p")], style))
     pitch_y, pitch_x = 36 + style.gap, 48 + style.gap
     top = style.margin + style.header + pitch_y + style.strip
     panel = style.label + 5 * pitch_x - style.gap
@@ -32,7 +32,7 @@ def test_every_cell_of_the_sheet_is_filled_and_no_two_rows_are_alike():
 def test_the_command_writes_a_picture(tmp_path, capsys):
     Image.new("RGB", (64, 48), (200, 120, 40)).save(tmp_path / "mine.png")
     file = tmp_path / "new" / "sheet.png"
-    call = ["sheet", str(file), "--image", str(tmp_path / "mine.png"), "--thumb", "32", "--suite", "any-p"]
+    call = ["sheet", str(file), "--image", str(tmp_path / "mine.png"), "--thumb", "32", "--suite", "mine-p"]
     assert main(call) == 0
     with Image.open(file) as picture:
         assert f"{picture.width} x {picture.height}" in capsys.readouterr().out

@@ -152,11 +152,10 @@ def _given(args: argparse.Namespace) -> str:
 
 
 def _request(args: argparse.Namespace, scenes: Path) -> Request:
-    from gramloop.evaluate.methods import read_methods
+    from gramloop.evaluate.methods import BASELINE, read_methods
 
     methods = args.method or ()
-    if methods:
-        read_methods(methods, args.replay)  # a slip is told before scenes are drawn
+    read_methods(methods or (BASELINE,), args.replay)  # a slip is told before scenes are drawn
     request = request_of(args, scenes)
     source = {} if args.source is None else {"source": str(args.source.resolve())}
     return replace(

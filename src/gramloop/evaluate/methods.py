@@ -86,7 +86,8 @@ def parse_method(text: str) -> Method:
     name, _, rest = text.partition(":")
     table = {BASELINE: None, **REPLAYS}
     of_a_replay = rest.endswith(".json") or split_setting(rest.split(",")[0])[0] in FIELDS
-    if "+" in text or (name not in table and names_mitigations(text) and not of_a_replay):
+    known = names_mitigations(text)
+    if ("+" in text and (known or not of_a_replay)) or (known and name not in table and not of_a_replay):
         return _mitigated(re.sub("[:+,]", "-", text.replace("=", "")), text)
     if not rest:
         if name not in table:

@@ -21,7 +21,7 @@ from gramloop.mitigations.source import Source
 from gramloop.tasks.images import RGB
 
 ORDINARY_LEVEL = 10.96  # 99% of 162 ordinary street frames (CamVid) lie below
-IMPULSE_RATIO = 0.35  # median removal over mean removal: 0.85 for Gaussian noise, below 0.2 for impulses
+IMPULSE_RATIO = 0.35  # median removal over mean removal, which is 0.85 for Gaussian noise
 STRENGTH = 0.8  # of non-local means, per unit of the noise's level
 
 _KERNEL = np.array([[1, -2, 1], [-2, 4, -2], [1, -2, 1]], dtype=np.float32)
