@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import TypedDict, Unpack
 
 from torch import nn
 
@@ -26,22 +28,35 @@ from gramloop.tasks.user_models import as_predictor
 Model = str | Predictor[Prediction] | nn.Module | Callable[..., object]
 
 
+class SetOptions(TypedDict, total=False):
+    """What `evaluate_model` and `gramloop.tune.tune_model` take alike, as keywords.
+
+    task: what is predicted, where the model has several tasks.
+    conditions, severities, images: fewer of them.
+    truth: "clean" compares with what the plain model says on the clean image, and needs no labels.
+    split, classes: of a set of label pictures.
+    device: where it runs.
+    """
+
+    task: Task | None
+    conditions: Sequence[str]
+    severities: Sequence[int]
+    images: int | None
+    truth: TruthKind
+    split: str
+    classes: Path | str | None
+    device: str | None
+
+
 def evaluate_model(
     model: Model,
     data: Path | str | None = None,
     *,
     suite: str,
     out: Path | str,
-    task: Task | None = None,
     methods: Sequence[str] = (),
-    conditions: Sequence[str] = (),
-    severities: Sequence[int] = (),
-    images: int | None = None,
-    truth: TruthKind = "labels",
-    split: str = "validation",
-    classes: Path | str | None = None,
-    device: str | None = None,
     workers: int | None = None,
+    **options: Unpack[SetOptions],
 ) -> Results:
     """Evaluate methods on a model over a suite, or go on where an earlier call stopped.
 
@@ -51,27 +66,46 @@ def evaluate_model(
         data: the folder of the set; scenes are drawn where the suite is one of scenes.
         suite: such as "scenes-c", "coco-c" or "my-set-c".
         out: the folder for plan and results.
-        task: what is predicted, where the model has several tasks.
         methods: as ``--method``; the plain model and, where it can be replayed, the published replay by default.
-        conditions, severities, images: fewer of them.
-        truth: "clean" compares with what the plain model says on the clean image, and needs no labels.
-        split, classes: of a set of label pictures.
-        device, workers: where it runs, and in how many processes.
+        workers: processes; as many as the cores hold where nothing is said.
+        options: see `SetOptions`.
     """
+    request, many = request_for(model, data, suite, Path(out), workers, **options)
+    return evaluate(make_plan(replace(request, methods=methods)), Path(out), workers=many).results
+
+
+def request_for(
+    model: Model,
+    data: Path | str | None,
+    suite: str,
+    out: Path,
+    workers: int | None,
+    scenes: str = "val",
+    *,
+    task: Task | None = None,
+    conditions: Sequence[str] = (),
+    severities: Sequence[int] = (),
+    images: int | None = None,
+    truth: TruthKind = "labels",
+    split: str = "validation",
+    classes: Path | str | None = None,
+    device: str | None = None,
+) -> tuple[Request, int | None]:
+    """What a call asks for, and the number of processes; ``scenes`` is the split of those that are drawn."""
     files, many = files_of(model, task, device, workers)
+    drawn = SceneFiles(images or COUNT, split=scenes)
     request = Request(
         suite=suite,
         task="semantic" if task is None and "folder" in files else task,
         files=files,
-        data=data_of(data, suite, Path(out), SceneFiles(images or COUNT), split, classes),
-        methods=methods,
+        data=data_of(data, suite, out, drawn, split, classes),
         conditions=conditions,
         severities=severities,
         images=images,
         truth=truth,
         device=choose_device(device).type,
     )
-    return evaluate(make_plan(request), Path(out), workers=many).results
+    return request, many
 
 
 def data_of(

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gramloop.errors import GramLoopError
-from gramloop.report.figures.panels import draw_values, nearest, shrunk
+from gramloop.report.figures.panels import PixelRow, draw_values, nearest, shrunk
 from gramloop.report.figures.style import DEPTH_MAP
 
 _CLIPPED = (
@@ -19,22 +18,8 @@ _CLIPPED = (
 
 
 @dataclass(frozen=True)
-class DepthRow:
-    """One image and its depth maps in metres, all (H, W) of the image's size; nan where depth is not known."""
-
-    title: str
-    image: NDArray[np.uint8]  # (H, W, 3)
-    truth: NDArray[np.float32]
-    baseline: NDArray[np.float32]
-    method: NDArray[np.float32]
-
-    def __post_init__(self) -> None:
-        size = self.image.shape[:2]
-        for name in ("truth", "baseline", "method"):
-            if getattr(self, name).shape != size:
-                raise GramLoopError(
-                    f"the {name} of {self.title!r} is {getattr(self, name).shape}, unlike its image {size}"
-                )
+class DepthRow(PixelRow):
+    """Depth maps in metres; nan where depth is not known."""
 
     def within(self, values: NDArray[np.float32]) -> float:
         """The share of pixels within a factor of 1.25 of the truth."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,30 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 from PIL import Image
 
+from gramloop.errors import GramLoopError
 from gramloop.report.figures.style import FAINT, ORANGE, OTHER, Sheet
 
 LONGEST_SIDE = 640  # pixels of a photograph inside a figure
 _FEW_PIXELS = 400
+
+
+@dataclass(frozen=True)
+class PixelRow:
+    """One image, its truth and two predictions with a value for every pixel, all (H, W) of the image's size."""
+
+    title: str
+    image: NDArray[np.uint8]  # (H, W, 3)
+    truth: NDArray[Any]
+    baseline: NDArray[Any]
+    method: NDArray[Any]
+
+    def __post_init__(self) -> None:
+        size = self.image.shape[:2]
+        for name in ("truth", "baseline", "method"):
+            if getattr(self, name).shape != size:
+                raise GramLoopError(
+                    f"the {name} of {self.title!r} is {getattr(self, name).shape}, unlike its image {size}"
+                )
 
 
 def bare(axes: Any) -> Any:

@@ -14,7 +14,15 @@ from numpy.typing import NDArray
 from gramloop.errors import GramLoopError
 from gramloop.report.figures.boxes import DetectionRow, draw_detection, gist_of_boxes, legend_of_boxes
 from gramloop.report.figures.depth import DepthRow, depth_scale, draw_depth, gist_of_depth
-from gramloop.report.figures.panels import colour_bar, draw_legend, draw_outline, painted, photograph, shrunk
+from gramloop.report.figures.panels import (
+    PixelRow,
+    colour_bar,
+    draw_legend,
+    draw_outline,
+    painted,
+    photograph,
+    shrunk,
+)
 from gramloop.report.figures.style import CLASS_COLOURS, FULL, GAINED, LOST, OTHER, Drawn, Sheet, styled
 
 _GAP, _HEAD, _TITLE, _LEGEND, _EDGE = 0.06, 0.17, 0.17, 0.19, 0.02  # inches
@@ -23,24 +31,11 @@ _TALLEST = 1.35  # of a panel's width
 
 
 @dataclass(frozen=True)
-class SegmentationRow:
-    """One image and its label maps, all (H, W) of the image's size."""
+class SegmentationRow(PixelRow):
+    """Label maps."""
 
-    title: str
-    image: NDArray[np.uint8]  # (H, W, 3)
-    truth: NDArray[Any]
-    baseline: NDArray[Any]
-    method: NDArray[Any]
     names: Mapping[int, str] = field(default_factory=dict)
     ignored: int = 255
-
-    def __post_init__(self) -> None:
-        size = self.image.shape[:2]
-        for name in ("truth", "baseline", "method"):
-            if getattr(self, name).shape != size:
-                raise GramLoopError(
-                    f"the {name} of {self.title!r} is {getattr(self, name).shape}, unlike its image {size}"
-                )
 
     @property
     def valid(self) -> NDArray[np.bool_]:

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Unpack
 
-from gramloop.data.records import Task
-from gramloop.data.scenes.files import COUNT, SceneFiles
 from gramloop.data.suites import find_suite
-from gramloop.evaluate.from_python import Model, data_of, files_of
-from gramloop.evaluate.planning import Request
-from gramloop.evaluate.truth import TruthKind
-from gramloop.io.device import choose_device
+from gramloop.evaluate.from_python import Model, SetOptions, request_for
 from gramloop.tune.search.plan import Options
 from gramloop.tune.search.space import Space
 from gramloop.tune.search.suites import SCENE_SPLIT, suite_subject
@@ -26,38 +22,21 @@ def tune_model(
     *,
     suite: str,
     out: Path | str,
-    task: Task | None = None,
+    workers: int | None = None,
     budget: int = 2000,
     space: Space | None = None,
     options: Options | None = None,
-    conditions: Sequence[str] = (),
-    severities: Sequence[int] = (),
-    images: int | None = None,
-    truth: TruthKind = "labels",
-    split: str = "validation",
-    classes: Path | str | None = None,
-    device: str | None = None,
-    workers: int | None = None,
+    **given: Unpack[SetOptions],
 ) -> Tuning:
     """Find a replay for a model over a suite, or go on where an earlier call stopped.
 
     Args:
-        model, data, suite, out, task, conditions, severities, images, truth, split, classes, device, workers: as for
-            `gramloop.evaluate.evaluate_model`; severity 3 where none is given.
+        model, data, suite, out, workers: as for `gramloop.evaluate.evaluate_model`.
         budget: image predictions, everything included.
         space, options: what to choose from, and how candidates are compared.
+        given: see `gramloop.evaluate.from_python.SetOptions`; severity 3 where none is given.
     """
-    files, many = files_of(model, task, device, workers)
-    generated = find_suite(suite).generated
-    request = Request(
-        suite=suite,
-        task="semantic" if task is None and "folder" in files else task,
-        files=files,
-        data=data_of(data, suite, Path(out), SceneFiles(images or COUNT, split=SCENE_SPLIT), split, classes),
-        conditions=conditions,
-        severities=list(severities) or ([SEVERITY] if generated else []),
-        images=images,
-        truth=truth,
-        device=choose_device(device).type,
-    )
+    request, many = request_for(model, data, suite, Path(out), workers, SCENE_SPLIT, **given)
+    if not request.severities and find_suite(suite).generated:
+        request = replace(request, severities=[SEVERITY])
     return tune(suite_subject(request), space=space, budget=budget, options=options, out=out, workers=many)
