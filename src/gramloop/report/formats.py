@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv as csv_module
 import io
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from gramloop.metrics.bootstrap import Interval
 from gramloop.report.tables.table import ABSENT, Cell, Column, Table
@@ -96,12 +96,14 @@ def terminal(table: Table) -> Group:
     from rich.table import Table as Grid
     from rich.text import Text
 
-    grid = Grid(title=Text(table.caption or table.title), title_justify="left")
+    # narrow and folded, for a number that is cut off is none
+    grid = Grid(title=Text(table.caption or table.title), title_justify="left", padding=0)
     for column in table.columns:
-        grid.add_column(Text(column.title), justify="left" if column.kind == "text" else "right")
+        side: Literal["left", "right"] = "left" if column.kind == "text" else "right"
+        grid.add_column(Text(column.title, overflow="fold"), justify=side, overflow="fold")
     last = len(table.rows) - table.footer
     for row in range(len(table.rows)):
-        texts = [Text(table.text(row, place)) for place in range(len(table.columns))]
+        texts = [Text(table.text(row, place), overflow="fold") for place in range(len(table.columns))]
         grid.add_row(*texts, style="bold" if row >= last else "", end_section=row == last - 1)
     return Group(grid, *map(Text, table.notes))
 
