@@ -43,11 +43,11 @@ class Method:
     def with_window(self, depth: int) -> Method:
         """The same with its window spelled out, so that no later default can change what was run."""
         stack = tuple(
-            Replay(_placed(each.config, depth)) if isinstance(each, Replay) else each
+            Replay(_with_window(each.config, depth)) if isinstance(each, Replay) else each
             for each in self.mitigations
         )
         return replace(
-            self, replay=None if self.replay is None else _placed(self.replay, depth), mitigations=stack
+            self, replay=None if self.replay is None else _with_window(self.replay, depth), mitigations=stack
         )
 
     def blocks(self, depth: int) -> int:
@@ -139,9 +139,9 @@ def blocks_per_view(methods: Sequence[Method], depth: int, traced: bool = False)
     return others + sum(depth + extra_blocks(replay, depth) for replay in replays)
 
 
-def _placed(replay: ReplayConfig, depth: int) -> ReplayConfig:
-    place = route(replay, depth)
-    return replace(replay, window=(place.start, place.end))
+def _with_window(replay: ReplayConfig, depth: int) -> ReplayConfig:
+    found = route(replay, depth)
+    return replace(replay, window=(found.start, found.end))
 
 
 def _mitigated(name: str, text: str) -> Method:

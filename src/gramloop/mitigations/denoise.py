@@ -20,7 +20,9 @@ from gramloop.mitigations.mitigation import number
 from gramloop.mitigations.source import Source
 from gramloop.tasks.images import RGB
 
-ORDINARY_LEVEL = 10.96  # 99% of 162 ordinary street frames (CamVid) lie below
+ORDINARY_LEVEL = (
+    10.96  # above ordinary street photographs; a calibrated source puts its own images' level here
+)
 IMPULSE_RATIO = 0.35  # median removal over mean removal, which is 0.85 for Gaussian noise
 STRENGTH = 0.8  # of non-local means, per unit of the noise's level
 

@@ -120,18 +120,18 @@ def _next_tap(window: Window | None, taps: Sequence[int], depth: int) -> int:
 
 def plain(config: ReplayConfig, depth: int) -> ReplayConfig:
     """The same replay on this depth with its window spelled out, and without settings that have no effect."""
-    place = route(config, depth)
-    settings: ReplaySettings = {"window": (place.start, place.end)}
-    if place.until == place.last:
+    found = route(config, depth)
+    settings: ReplaySettings = {"window": (found.start, found.end)}
+    if found.until == found.last:
         settings["until"] = None
     if config.gate == "none":
         settings["strength"] = ReplayConfig.strength
     if not config.measures_drift:
         settings |= {"gate_at": ReplayConfig.gate_at, "trust": None, "eps": ReplayConfig.eps}
-    elif place.probe == place.last:
+    elif found.probe == found.last:
         settings["gate_at"] = "final"
     else:
-        settings["gate_at"] = "end" if place.probe == place.end else place.probe
+        settings["gate_at"] = "end" if found.probe == found.end else found.probe
     return replace(config, **settings)
 
 
