@@ -11,19 +11,9 @@ from torch import Tensor, nn
 import gramloop
 from golden import load_golden
 from golden_hosts import meta, transformers_model
-from library_models import build, images, outputs
+from library_models import images, outputs
 
 WINDOW = (2, 3)
-
-
-@pytest.fixture
-def vit() -> nn.Module:
-    return build("DINOv3ViTModel")[0]
-
-
-@pytest.fixture
-def x() -> Tensor:
-    return images(64)
 
 
 def hidden_states(model: nn.Module, x: Tensor) -> tuple[Tensor, ...]:

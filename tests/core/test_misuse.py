@@ -9,19 +9,9 @@ import torch
 from torch import Tensor, nn
 
 import gramloop
-from library_models import build, images, outputs
+from library_models import outputs
 
 WINDOW = (2, 3)
-
-
-@pytest.fixture
-def vit() -> nn.Module:
-    return build("DINOv3ViTModel")[0]
-
-
-@pytest.fixture
-def x() -> Tensor:
-    return images(64)
 
 
 @pytest.fixture(autouse=True)

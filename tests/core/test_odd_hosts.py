@@ -12,19 +12,9 @@ from torch.utils.checkpoint import checkpoint
 
 import gramloop
 from gramloop.core.drift import GramAnchor
-from library_models import build, images, outputs
+from library_models import build, outputs
 
 WINDOW = (2, 3)
-
-
-@pytest.fixture
-def vit() -> nn.Module:
-    return build("DINOv3ViTModel")[0]
-
-
-@pytest.fixture
-def x() -> Tensor:
-    return images(64)
 
 
 def some_patches() -> Tensor:
