@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pycocotools import mask as oracle
 
-from gramloop.data.masks import annotation_mask, box_mask, polygon_mask, run_length_mask
+from gramloop.data.masks import annotation_mask, box_mask, polygon_mask
+from gramloop.data.run_lengths import run_length_mask, run_lengths_of
 from gramloop.errors import GramLoopError
 
 coordinate = st.floats(-20, 90, allow_nan=False, width=32)
@@ -39,6 +40,19 @@ def test_run_lengths_decode_like_pycocotools(compressed):
             counts = np.diff(np.concatenate([[0], edges, [flat.size]])).tolist()
             runs = {"size": list(mask.shape), "counts": counts if flat[0] == 0 else [0, *counts]}
         assert np.array_equal(run_length_mask(runs), mask)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(1, 40), st.integers(1, 40), st.integers(1, 60), st.integers(0, 2**32 - 1))
+def test_run_lengths_encode_like_pycocotools(height, width, side, seed):
+    rng = np.random.default_rng(seed)
+    coarse = rng.random((height, width)) < rng.random()
+    mask = np.repeat(coarse, side, axis=1)  # long runs need several characters each
+    expected = oracle.encode(np.asfortranarray(mask.astype(np.uint8)))
+    found = run_lengths_of(mask)
+    assert found["counts"] == expected["counts"].decode()
+    assert found["size"] == list(expected["size"])
+    assert np.array_equal(run_length_mask(found), mask)
 
 
 def test_run_lengths_that_do_not_fill_the_image_are_refused():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gramloop import GramLoopError
-from gramloop.tasks import FunctionPredictor
+from gramloop.tasks import FunctionPredictor, InstanceMasks, Panoptic, Segment
 from gramloop.tasks.renumbering import numbered_as
 
 PIXELS = np.zeros((4, 4, 3), np.uint8)
@@ -46,3 +46,20 @@ def test_a_name_that_the_model_lacks_is_told() -> None:
         GramLoopError, match="lists 'zebra', which the model has no class for, although it knows 'car'"
     ):
         numbered_as(mine, {1: "zebra", 2: "car"})
+
+
+def test_segments_and_masks_follow_names_and_others_become_void() -> None:
+    ids = quarters(None).astype(np.int32)
+    infos = (Segment(1, 1, True, 0.9), Segment(2, 2, False, 0.8))
+    mine = FunctionPredictor(lambda image: Panoptic(ids, infos), classes={1: "car", 2: "sky"})
+    assert mine.task == "panoptic"
+    found = numbered_as(mine, {3: "car"}).predict(PIXELS)
+    assert found.infos == (Segment(1, 3, True, 0.9),)
+    assert np.array_equal(found.segments, ids == 1)
+
+    masks = np.stack([ids == 1, ids == 2])
+    many = InstanceMasks.from_masks(masks, np.array([0.2, 0.7]), np.array([1, 2]))
+    own = FunctionPredictor(lambda image: many, classes={1: "car", 2: "sky"})
+    kept = numbered_as(own, {3: "car"}).predict(PIXELS)
+    assert (own.task, kept.labels.tolist(), kept.scores.tolist()) == ("instance", [3], [np.float32(0.2)])
+    assert np.array_equal(kept.mask(0), masks[0])

@@ -14,7 +14,13 @@ if TYPE_CHECKING:
     from gramloop.evaluate.plan import DataSource
     from gramloop.evaluate.planning import Request
 
-TASKS: dict[str, Task] = {"segment": "semantic", "detect": "detection", "depth": "depth"}
+TASKS: dict[str, Task] = {
+    "segment": "semantic",
+    "detect": "detection",
+    "depth": "depth",
+    "panoptic": "panoptic",
+    "instance": "instance",
+}
 MODEL_HELP = (
     "tiny (embedded) or a folder like it, hf:FOLDER (transformers; hf:NAME downloads it), my_models.py:make, "
     "package.module:make, or a name of gramloop list models"

@@ -1,4 +1,4 @@
-"""Instance masks: COCO's polygons and run lengths to pixels.
+"""Instance masks: COCO's polygons, boxes and run lengths to pixels.
 
 Rasterisation follows COCO's convention to the pixel, so that masks warped here are the masks which
 everybody else scores.
@@ -7,12 +7,12 @@ everybody else scores.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gramloop.data.records import Annotation
+from gramloop.data.run_lengths import run_length_mask
 from gramloop.errors import GramLoopError
 from gramloop.shifts.geometry import Mask
 
@@ -87,33 +87,3 @@ def _outline(starts: NDArray[np.int64], ends: NDArray[np.int64]) -> tuple[NDArra
         us.append(along if flat else across)
         vs.append(across if flat else along)
     return np.concatenate(us), np.concatenate(vs)
-
-
-def run_length_mask(run_lengths: dict[str, Any]) -> Mask:
-    """Decode {size: [H, W], counts: list, or COCO's compressed string}; runs go down the columns."""
-    height, width = run_lengths["size"]
-    counts = run_lengths["counts"]
-    if isinstance(counts, bytes):
-        counts = counts.decode("ascii")
-    runs = np.asarray(_uncompressed(counts) if isinstance(counts, str) else counts, dtype=np.int64)
-    if runs.sum() != height * width:
-        raise GramLoopError(f"run lengths add up to {runs.sum()}, not to {height} x {width} pixels")
-    values = (np.arange(len(runs)) & 1).astype(np.uint8)
-    return np.ascontiguousarray(np.repeat(values, runs).reshape(width, height).T)
-
-
-def _uncompressed(text: str) -> list[int]:
-    """Five bits a character, low bits first, sign-extended; from the fourth on, differences by two back."""
-    runs: list[int] = []
-    value = shift = 0
-    for character in text:
-        code = ord(character) - 48
-        value |= (code & 0x1F) << shift
-        shift += 5
-        if code & 0x20:
-            continue
-        if code & 0x10:
-            value |= -1 << shift
-        runs.append(value + runs[-2] if len(runs) > 2 else value)
-        value = shift = 0
-    return runs

@@ -15,7 +15,7 @@ from gramloop.data.depth_maps import DepthFormat, DepthMap
 from gramloop.errors import GramLoopError
 
 ImageId = int | str
-Task = Literal["semantic", "detection", "depth"]
+Task = Literal["semantic", "detection", "depth", "panoptic", "instance"]
 TASKS: tuple[Task, ...] = get_args(Task)
 Annotation = Mapping[str, Any]  # one entry of a COCO file's "annotations"
 Image8 = NDArray[np.uint8]  # (H, W, 3) RGB

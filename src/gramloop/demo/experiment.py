@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gramloop.core.config import ReplayConfig
-from gramloop.data.records import TASKS, Task
+from gramloop.data.records import Task
 from gramloop.data.scenes.files import SceneFiles, draw_scenes
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.evaluation import Watcher, evaluate
@@ -16,6 +16,7 @@ from gramloop.evaluate.plan import DataSource, Plan
 from gramloop.evaluate.planning import Request, make_plan
 from gramloop.models.tiny import SUGGESTED, WEIGHTS
 
+TASKS: tuple[Task, ...] = ("semantic", "detection", "depth")  # those that the embedded model has heads for
 SPLIT = "demo"  # neither the model nor the choice of its replay has seen these scenes
 SHIFTS = ("gaussian_noise", "impulse_noise", "defocus_blur", "fog", "jpeg_compression", "contrast")
 SEVERITY = 3

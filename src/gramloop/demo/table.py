@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from gramloop.core.config import ReplayConfig
 from gramloop.core.settings import describe_replay
-from gramloop.data.records import TASKS
+from gramloop.demo.experiment import TASKS
 from gramloop.evaluate.methods import BASELINE, GRAMLOOP
 from gramloop.metrics.bootstrap import Interval, image_bootstrap
 from gramloop.report.measure import used_ids

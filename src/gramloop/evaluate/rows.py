@@ -64,6 +64,8 @@ SCHEMAS: Mapping[Task, Any] = {
 
 def schema_of(task: Task, label_free: bool) -> Any:
     """The columns of a unit's table; without labels the pictures keep what they were compared with."""
+    if task not in SCHEMAS:
+        raise GramLoopError(f"a {task} model cannot be evaluated; there are {', '.join(SCHEMAS)}")
     schema = SCHEMAS[task]
     return schema.append(pa.field(CLEAN_PICTURE, pa.binary())) if label_free else schema
 

@@ -13,7 +13,16 @@ if TYPE_CHECKING:
     from gramloop.tasks.loading import load_predictor
     from gramloop.tasks.model_spec import open_model
     from gramloop.tasks.module_predictor import ModulePredictor
-    from gramloop.tasks.prediction import Depth, Detection, Pair, Prediction, Segmentation
+    from gramloop.tasks.prediction import (
+        Depth,
+        Detection,
+        InstanceMasks,
+        Pair,
+        Panoptic,
+        Prediction,
+        Segment,
+        Segmentation,
+    )
     from gramloop.tasks.predictor import Predictor, ViTPredictor
     from gramloop.tasks.segment import SegmentConfig, Segmenter, load_segmenter
     from gramloop.tasks.user_models import FunctionPredictor, as_predictor
@@ -22,7 +31,7 @@ else:
 
 __all__ = [
     "DenseDetector", "Depth", "DepthConfig", "DepthEstimator", "DetectConfig", "Detection", "Detector",
-    "Diagnosis", "FunctionPredictor", "ModulePredictor", "Normalisation", "Pair", "Prediction", "Predictor",
-    "SegmentConfig", "Segmentation", "Segmenter", "ViTPredictor", "as_predictor", "diagnose",
+    "Diagnosis", "FunctionPredictor", "InstanceMasks", "ModulePredictor", "Normalisation", "Pair", "Panoptic",
+    "Prediction", "Predictor", "Segment", "SegmentConfig", "Segmentation", "Segmenter", "ViTPredictor", "as_predictor", "diagnose",
     "load_detector", "load_predictor", "load_segmenter", "open_model", "read_image", "to_tensor",
 ]  # fmt: skip

@@ -51,7 +51,10 @@ def load_predictor(
         "detection": detector_of,
         "depth": depth_estimator_of,
     }
-    return loaders[task or "semantic"](files, sizes or {}, device, verify)
+    task = task or "semantic"
+    if task not in loaders:
+        raise GramLoopError(f"{next(iter(files.values()))} is no model for the task {task}")
+    return loaders[task](files, sizes or {}, device, verify)
 
 
 def load_numbered(

@@ -11,12 +11,14 @@ from torch import Tensor
 from gramloop.data.records import Task
 from gramloop.errors import GramLoopError
 from gramloop.tasks.class_names import Classes
-from gramloop.tasks.prediction import Depth, Detection, Prediction, Segmentation
+from gramloop.tasks.prediction import Depth, Detection, InstanceMasks, Panoptic, Prediction, Segmentation
 
 KINDS: dict[type[Prediction], Task] = {
     Segmentation: "semantic",
     Detection: "detection",
     Depth: "depth",
+    Panoptic: "panoptic",
+    InstanceMasks: "instance",
 }
 _BOXES = ("boxes", "scores", "labels")
 

@@ -14,14 +14,14 @@ from gramloop.core.hosts import Host
 from gramloop.data.records import Task
 from gramloop.errors import GramLoopError
 from gramloop.tasks.images import RGB
-from gramloop.tasks.prediction import Detection, Prediction, Segmentation
+from gramloop.tasks.prediction import Detection, InstanceMasks, Panoptic, Prediction, Segmentation
 from gramloop.tasks.predictor import ImagePredictor, Predictor, Replay, Tracing
 
 _PLACEHOLDER = re.compile(r"label[_ ]?\d+|n/?a|-", re.IGNORECASE)  # what transformers writes for no name
 
 
 class Renumbered(ImagePredictor[Prediction]):
-    """A predictor whose classes have other numbers; boxes of classes that have none are left out."""
+    """A predictor whose classes have other numbers; boxes, masks and segments of classes that have none are left out."""
 
     def __init__(self, predictor: Predictor[Prediction], numbers: Mapping[int, int]) -> None:
         """``numbers``: the new one for each number that the predictor gives."""
@@ -55,7 +55,9 @@ class Renumbered(ImagePredictor[Prediction]):
         return [self._renumbered(pair.ordinary), self._renumbered(pair.replayed)]
 
     def _renumbered(self, found: Prediction) -> Prediction:
-        if not isinstance(found, Segmentation | Detection):
+        if isinstance(found, Panoptic):
+            return self._renumbered_segments(found)
+        if not isinstance(found, Segmentation | Detection | InstanceMasks):
             return found
         table = np.full(max(self._numbers) + 2, -1, dtype=np.int64)
         table[list(self._numbers)] = list(self._numbers.values())
@@ -63,7 +65,22 @@ class Renumbered(ImagePredictor[Prediction]):
         if isinstance(found, Segmentation):
             return with_fields(found, labels=labels.astype(np.int32))
         kept = labels >= 0
-        return with_fields(found, boxes=found.boxes[kept], scores=found.scores[kept], labels=labels[kept])
+        shared = {"boxes": found.boxes[kept], "scores": found.scores[kept], "labels": labels[kept]}
+        if isinstance(found, Detection):
+            return with_fields(found, **shared)
+        masks = tuple(mask for mask, keep in zip(found.masks, kept, strict=True) if keep)
+        return with_fields(found, masks=masks, **shared)
+
+    def _renumbered_segments(self, found: Panoptic) -> Panoptic:
+        infos = [
+            with_fields(info, category=self._numbers[info.category])
+            for info in found.infos
+            if info.category in self._numbers
+        ]
+        kept = np.isin(found.segments, [info.id for info in infos])
+        return with_fields(
+            found, segments=np.where(kept, found.segments, 0).astype(np.int32), infos=tuple(infos)
+        )
 
 
 def numbered_as(predictor: Predictor[Prediction], categories: Mapping[int, str]) -> Predictor[Prediction]:
