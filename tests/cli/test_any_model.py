@@ -116,7 +116,7 @@ def test_the_file_in_the_docs_runs(tmp_path: Path, data: Path) -> None:
     page = (Path(__file__).parents[2] / "docs" / "models.md").read_text()
     code = re.search(r"```python\n(# my_models\.py\n.*?)```", page, re.DOTALL)
     assert code is not None
-    assert len(code[1].splitlines()) <= 24
+    assert len(code[1].splitlines()) <= 20
     (tmp_path / "my_models.py").write_text(code[1])
     spec = f"{tmp_path / 'my_models.py'}:make"
     assert evaluate(tmp_path / "out", spec, data, "--method", "baseline", "--method", "late:window=3-4") == 0
@@ -143,16 +143,13 @@ def test_scan_and_diagnose_take_a_whole_model(tmp_path: Path, vit: Path, data: P
     assert len(list((tmp_path / "diagnosis").glob("*.diagnosis.json"))) == 1
 
 
-QUICK = ("UperNet on Dinov2", "Detr")
-
-
-@pytest.mark.parametrize(
-    "name",
-    [each if each in QUICK else pytest.param(each, marks=pytest.mark.slow) for each in (*MODELS, *DEPTH)],
-)
+@pytest.mark.parametrize("name", [*MODELS, *DEPTH])
 def test_photographs_without_labels(name: str, tmp_path: Path, data: Path) -> None:
     folder = save_model(name, tmp_path / "model")
     photos = data / "images" / "validation"
+    shown = [str(sorted(photos.iterdir())[0]), "--model", f"hf:{folder}", "--no-replay"]
+    assert main(["predict", *shown, "--out", str(tmp_path / "predicted")]) == 0
+    assert list((tmp_path / "predicted").glob("*.ordinary.*"))
     arguments = [
         "--suite",
         "photos-c",

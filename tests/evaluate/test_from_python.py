@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -60,6 +62,29 @@ def test_slips_are_told(tmp_path: Path, data: Path) -> None:
 
 
 def test_pandas(tmp_path: Path, data: Path) -> None:
-    pytest.importorskip("pandas")
     found = gramloop.evaluate(bright, data, suite="my-set-c", out=tmp_path, **FEW)
-    assert list(found.to_pandas()["condition"]) == ["fog/3", "contrast/3"]
+    frame = found.to_pandas()
+    assert list(frame["condition"]) == ["fog/3", "contrast/3"]
+    assert list(frame["mIoU"]) == found.to_arrow().column("mIoU").to_pylist()
+
+
+def test_without_pandas(tmp_path: Path, data: Path) -> None:
+    """In a process that cannot import it, since pyarrow remembers whether it could."""
+    code = f"""
+import sys
+class NotInstalled:
+    def find_spec(self, name, *rest):
+        if name.split(".")[0] == "pandas":
+            raise ModuleNotFoundError("No module named 'pandas'", name="pandas")
+sys.meta_path.insert(0, NotInstalled())
+from pathlib import Path
+from gramloop.evaluate import Store, collect, read_plan
+folder = Path({str(tmp_path)!r})
+try:
+    collect(Store(folder, read_plan(folder / "plan.json"))).to_pandas()
+except Exception as error:
+    print(type(error).__name__, error)
+"""
+    gramloop.evaluate(bright, data, suite="my-set-c", out=tmp_path, **FEW)
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert told == "GramLoopError to_pandas needs pandas, which is not installed; to_arrow does not\n"

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from dense_library_models import DENSE as HOSTS
+from dense_library_models import deimv2
 
 from library_models import DINOV2, SIZE, VIT
 
@@ -179,7 +181,47 @@ def _glpn() -> Any:
     return t.GLPNForDepthEstimation(config), t.GLPNImageProcessorPil(size_divisor=32)
 
 
+def _prompt_depth_anything() -> Any:
+    processor = _t().PromptDepthAnythingImageProcessorPil(
+        size={"height": 64, "width": 64}, ensure_multiple_of=16
+    )
+    return HOSTS["Prompt-Depth-Anything"]().model, processor
+
+
+def _rt_detr() -> Any:
+    t = _t()
+    sizes = {"encoder_hidden_dim": 32, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16, "d_model": 32}
+    backbone = t.RTDetrResNetConfig(
+        embedding_size=8, hidden_sizes=[8, 8, 16, 16], depths=[1, 1, 1, 1], layer_type="basic",
+        out_features=["stage2", "stage3", "stage4"],
+    )  # fmt: skip
+    config = t.RTDetrConfig(
+        backbone_config=backbone, encoder_in_channels=[8, 16, 16], decoder_in_channels=[32, 32, 32],
+        encoder_attention_heads=2, decoder_attention_heads=2, decoder_layers=1, num_queries=6, num_denoising=0,
+        **sizes, **_names(),
+    )  # fmt: skip
+    return t.RTDetrForObjectDetection(config), t.RTDetrImageProcessorPil(size={"height": 64, "width": 64})
+
+
+def _maskformer() -> Any:
+    t = _t()
+    swin = t.SwinConfig(
+        embed_dim=8, depths=[1, 1, 1, 1], num_heads=[1, 1, 2, 2], window_size=2, image_size=64,
+        out_features=["stage1", "stage2", "stage3", "stage4"],
+    )  # fmt: skip
+    decoder = t.DetrConfig(
+        d_model=16, encoder_layers=1, decoder_layers=1, encoder_ffn_dim=16, decoder_ffn_dim=16,
+        encoder_attention_heads=2, decoder_attention_heads=2, num_queries=6,
+    )  # fmt: skip
+    config = t.MaskFormerConfig(
+        backbone_config=swin, decoder_config=decoder, fpn_feature_size=32, mask_feature_size=32, **_names()
+    )
+    processor = t.MaskFormerImageProcessorPil(size={"height": 64, "width": 64}, size_divisor=32)
+    return t.MaskFormerForInstanceSegmentation(config), processor
+
+
 DEPTH: dict[str, Callable[[], Any]] = {
+    "PromptDepthAnything": _prompt_depth_anything,
     "DepthAnything": _depth_anything,
     "DPT depth": _dpt_depth,
     "GLPN": _glpn,
@@ -197,6 +239,12 @@ MODELS: dict[str, Callable[[], Any]] = {
     "DeformableDetr": _deformable,
     "Yolos": _yolos,
     "LwDetr": _lw_detr,
+    "RTDetr": _rt_detr,
+    "Deimv2": lambda: (
+        deimv2(**_names()),
+        _t().RTDetrImageProcessorPil(size={"height": 64, "width": 64}),
+    ),
+    "MaskFormer": _maskformer,
 }
 
 

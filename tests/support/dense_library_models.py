@@ -101,7 +101,7 @@ def _prompt_depth() -> nn.Module:
     return Called(model, prompt_depth=prompt)
 
 
-def _deimv2() -> nn.Module:
+def deimv2(**more: Any) -> nn.Module:
     from transformers import DINOv3ViTConfig
 
     backbone = DINOv3ViTConfig(**VIT, num_register_tokens=4, out_indices=[3, 4, 6])
@@ -109,7 +109,7 @@ def _deimv2() -> nn.Module:
         "Deimv2ForObjectDetection", "Deimv2Config", backbone_config=backbone, encoder_hidden_dim=32, d_model=32,
         encoder_in_channels=[32, 32, 32], decoder_in_channels=[32, 32, 32], encoder_ffn_dim=32,
         decoder_ffn_dim=32, decoder_layers=2, num_queries=10, encoder_attention_heads=2, decoder_attention_heads=2,
-        spatial_tuning_adapter_inplanes=8, num_denoising=0,
+        spatial_tuning_adapter_inplanes=8, num_denoising=0, **more,
     )  # fmt: skip
 
 
@@ -204,7 +204,7 @@ DENSE: dict[str, Callable[[], nn.Module]] = {
     "MLCDVisionModel": partial(_make, "MLCDVisionModel", "MLCDVisionConfig", **VIT),
     "ZoeDepth": _zoedepth,
     "Prompt-Depth-Anything": _prompt_depth,
-    "Deimv2-Backbone": _deimv2,
+    "Deimv2-Backbone": deimv2,
     "YolosForObjectDetection": _yolos,
     "VitDetModel": partial(_vitdet, "VitDetModel"),
     "VitDetBackbone": partial(_vitdet, "VitDetBackbone", out_indices=[2, 6]),

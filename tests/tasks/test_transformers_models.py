@@ -14,8 +14,8 @@ from gramloop.tasks import Depth, Detection, Segmentation, open_model
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (50, 70, 3), np.uint8)
 AT_END = ReplayConfig(window=(1, 2), gate_at="end")
-TASKS = {"Detr": "detection", "DeformableDetr": "detection", "Yolos": "detection", "LwDetr": "detection"}
-WITHOUT_REPLAY = {"Segformer", "Mask2Former", "Detr", "DeformableDetr"}
+DETECTORS = {"Detr", "DeformableDetr", "Yolos", "LwDetr", "RTDetr", "Deimv2"}
+WITHOUT_REPLAY = {"Segformer", "Mask2Former", "MaskFormer", "Detr", "DeformableDetr", "RTDetr"}
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,7 @@ def same(one: Segmentation | Detection, other: Segmentation | Detection) -> bool
 def test_predicts_in_the_size_of_the_image(saved: tuple[str, Path]) -> None:
     name, folder = saved
     predictor = open_model(f"hf:{folder}")
-    assert predictor.task == TASKS.get(name, "semantic")
+    assert predictor.task == ("detection" if name in DETECTORS else "semantic")
     assert predictor.classes == LABELS
     found = predictor.predict(PIXELS)
     assert found.blocks == (len(predictor.blocks) or 1)
@@ -101,6 +101,33 @@ def test_what_cannot_be_evaluated_is_refused(tmp_path: Path, config: object, sen
     with pytest.raises(GramLoopError, match=sentence) as told:
         open_model(f"hf:{tmp_path}")
     assert "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "processor"),
+    [
+        ("ZoeDepthForDepthEstimation", "ZoeDepthImageProcessorPil"),
+        ("Sapiens2ForSemanticSegmentation", "Sapiens2ImageProcessor"),
+        ("Tipsv2DptForDepthEstimation", "Tipsv2DptImageProcessor"),
+        ("RfDetrForObjectDetection", "RfDetrImageProcessor"),
+        ("CHMv2ForDepthEstimation", "CHMv2ImageProcessor"),
+        ("DepthProForDepthEstimation", "DepthProImageProcessor"),
+    ],
+)
+def test_what_needs_torchvision_says_so(tmp_path: Path, name: str, processor: str) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"architectures": [name], "model_type": "dpt"}))
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps({"image_processor_type": processor}))
+    with pytest.raises(GramLoopError, match="torchvision") as told:
+        open_model(f"hf:{tmp_path}")
+    assert str(tmp_path) in str(told.value)
+    assert "\n" not in str(told.value)
+
+
+def test_weights_of_other_shapes_are_refused(tmp_path: Path) -> None:
+    config = save_model("DPT", tmp_path) / "config.json"
+    config.write_text(config.read_text().replace('"intermediate_size": 64', '"intermediate_size": 48'))
+    with pytest.raises(GramLoopError, match="weights of other shapes than its config"):
+        open_model(f"hf:{tmp_path}")
 
 
 def test_slips_are_told(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 
+from gramloop.errors import GramLoopError
 from gramloop.evaluate.methods import BASELINE
 from gramloop.evaluate.plan import Plan, condition_of
 from gramloop.evaluate.rows import DEPTH, Failure, boxes_of, counts_of, depth_scores_of
@@ -104,7 +105,12 @@ class Results:
 
     def to_pandas(self) -> Any:
         """The same as a data frame; pandas must be installed."""
-        return self.to_arrow().to_pandas()
+        try:
+            return self.to_arrow().to_pandas()
+        except ModuleNotFoundError as error:
+            raise GramLoopError(
+                "to_pandas needs pandas, which is not installed; to_arrow does not"
+            ) from error
 
     def __str__(self) -> str:
         from rich.console import Console

@@ -37,7 +37,10 @@ def _read_boxes(processor: Any, outputs: Any, sizes: list[Size]) -> Any:
 
 
 def _read_depth(processor: Any, outputs: Any, sizes: list[Size]) -> Any:
-    return processor.post_process_depth_estimation(outputs, target_sizes=sizes)[0]["predicted_depth"]
+    read = processor.post_process_depth_estimation
+    # ZoeDepth cuts off the margin that it padded, and asks for the image's size to know how much
+    padded = {"source_sizes": sizes} if "source_sizes" in inspect.signature(read).parameters else {}
+    return read(outputs, target_sizes=sizes, **padded)[0]["predicted_depth"]
 
 
 # by the kind of head in the name of the class: the task, and how the processor reads its outputs
@@ -51,6 +54,7 @@ _SAME_HEAD = {
     "DetrForSegmentation": "ForUniversalSegmentation",
     "MaskFormerForInstanceSegmentation": "ForUniversalSegmentation",
 }
+_READ_BY_TORCHVISION = {"ZoeDepthForDepthEstimation"}
 _TEXT = "it takes words beside the image, and a prediction here has the image alone"
 _REFUSED = {
     "OwlViTForObjectDetection": _TEXT,
@@ -79,8 +83,11 @@ def load_transformers_model(
     if task is not None and found != task:
         raise GramLoopError(f"{path} holds {name}, a model for {found}, not for {task}")
     with _opening(path):
-        model = _model(name, path, torch.device(device))
-        processor = _processor(path)
+        kind, processor = (
+            _model_class(name, path),
+            _processor(path, name),
+        )  # these may refuse, weights take long
+        model = _model(kind, path, torch.device(device))
     labels = {} if found == "depth" else model.config.id2label
     classes: Classes = {int(number): str(label) for number, label in labels.items()}
     inverse = _is_inverse(name, model.config)
@@ -139,7 +146,7 @@ def _is_inverse(name: str, config: Any) -> bool:
     return kind == "relative" or (kind is None and name.startswith("DPT"))
 
 
-def _model(name: str, path: Path, device: torch.device) -> Any:
+def _model_class(name: str, path: Path) -> Any:
     import transformers
 
     kind = getattr(transformers, name, None)
@@ -147,6 +154,10 @@ def _model(name: str, path: Path, device: torch.device) -> Any:
         raise GramLoopError(
             f"transformers {transformers.__version__} has no {name}, which {path / 'config.json'} names"
         )
+    return kind
+
+
+def _model(kind: Any, path: Path, device: torch.device) -> Any:
     if device.type == "meta":
         with torch.device("meta"):
             model = kind(kind.config_class.from_pretrained(path, local_files_only=True))
@@ -155,13 +166,16 @@ def _model(name: str, path: Path, device: torch.device) -> Any:
     return model.eval().requires_grad_(False)
 
 
-def _processor(path: Path) -> Any:
+def _processor(path: Path, name: str) -> Any:
     from transformers import AutoImageProcessor
+    from transformers.utils import is_torchvision_available
 
     if not any((path / name).is_file() for name in ("preprocessor_config.json", "processor_config.json")):
         raise GramLoopError(
             f"{path / 'preprocessor_config.json'} is missing: the image processor says how images are shown to the model"
         )
+    if name in _READ_BY_TORCHVISION and not is_torchvision_available():
+        raise GramLoopError(f"{path} holds {name}, whose outputs are read with torchvision; install that")
     return AutoImageProcessor.from_pretrained(path, local_files_only=True)
 
 
@@ -178,6 +192,10 @@ def _opening(path: Path) -> Iterator[None]:
     except (OSError, ValueError, KeyError, RuntimeError, ImportError, AttributeError, TypeError) as error:
         if isinstance(error, GramLoopError):
             raise
+        if "ignore_mismatched_sizes" in str(error):
+            raise GramLoopError(
+                f"{path} holds weights of other shapes than its config.json tells; both come from one save_pretrained"
+            ) from error
         words = re.sub(r"\s+", " ", str(error)).strip() or type(error).__name__
         first = re.split(r"(?<=[.!?]) ", words)[0]
         raise GramLoopError(f"transformers cannot open {path}: {first}") from error
