@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from gramloop.metrics.bootstrap import Delta, Weights
 from gramloop.metrics.boxes import FoundBoxes, TrueBoxes
 from gramloop.metrics.coco_ap import Evaluator, matched
+from gramloop.metrics.means import mean_of_known
 
 RECALLS = np.linspace(0, 1, 101)  # where COCO reads the curve of precision
 NUMBERS_AT_ONCE = 4_000_000  # of one array: draws x detections
@@ -78,7 +79,7 @@ def weighted_ap(
     by_category = np.full((len(weights), len(truth.categories)), np.nan)
     for number, category in zip(found.numbers, found.categories, strict=True):
         by_category[:, number - 1] = category.average_precision(weights[:, found.order])
-    return _mean_of_present(by_category.T), by_category
+    return mean_of_known(by_category), by_category
 
 
 @dataclass(frozen=True)
@@ -103,14 +104,7 @@ class _Matched:
         """Percent, (draws,): the mean over categories of which an object was drawn."""
         sorted_weights = weights[:, self.order]
         scores = [each.average_precision(sorted_weights) for each in self.categories]
-        return _mean_of_present(np.array(scores).reshape(len(scores), len(weights)))
-
-
-def _mean_of_present(scores: NDArray[np.float64]) -> NDArray[np.float64]:  # (categories, draws) → (draws,)
-    present = ~np.isnan(scores)
-    total, number = np.where(present, scores, 0).sum(axis=0), present.sum(axis=0)
-    mean: NDArray[np.float64] = np.divide(total, number, out=np.full(number.shape, np.nan), where=number > 0)
-    return mean
+        return mean_of_known(np.array(scores).reshape(len(scores), len(weights)), axis=0)
 
 
 def _category(entries: list[dict[str, Any]], images: int) -> _Category:

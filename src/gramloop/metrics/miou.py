@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gramloop.errors import GramLoopError
+from gramloop.metrics.means import mean_of_known
 
 Stacked = NDArray[Any]  # (..., 3, K): intersection, prediction, label
 
@@ -89,12 +90,7 @@ def class_iou(counts: Counts | Stacked) -> NDArray[np.float64]:
 
 def mean_iou(counts: Counts | Stacked) -> NDArray[np.float64] | np.float64:
     """The mean over classes that were seen, in percent, (...); NaN where none was."""
-    iou = class_iou(counts)
-    seen = ~np.isnan(iou)
-    total, number = np.where(seen, iou, 0).sum(axis=-1), seen.sum(axis=-1)
-    mean: NDArray[np.float64] = np.divide(
-        total, number, out=np.full(np.shape(total), np.nan), where=number > 0
-    )
+    mean = mean_of_known(class_iou(counts))
     return mean if mean.ndim else np.float64(mean)
 
 

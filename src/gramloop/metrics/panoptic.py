@@ -1,0 +1,108 @@
+"""Panoptic quality: PQ = SQ x RQ, from statistics that are kept per image and add up.
+
+A predicted segment finds a true one of its category where their intersection is more than half of their union; so each
+finds at most one. Pixels without a true segment (void) are left out of the union. A true crowd is neither found nor
+missed, and a prediction that finds nothing is forgiven if more than half of it lies in void and in crowds of its own
+category.
+
+The statistics of one image are four rows of K numbers: the sum of the intersections over union of segments that were
+found, their number, that of predictions that found nothing, and that of true segments that were missed. Arrays of them
+have the shape (..., 4, K), and leading axes are carried along.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gramloop.data.segment_maps import SegmentMap
+from gramloop.errors import GramLoopError
+from gramloop.metrics.bootstrap import Delta, Weights
+from gramloop.metrics.means import mean_of_known
+
+Stacked = NDArray[Any]  # (..., 4, K): overlap, found, wrong, missed
+Chosen = NDArray[np.bool_] | slice  # of the K categories
+EVERY: Chosen = slice(None)
+STATISTICS = ("overlap", "found", "wrong", "missed")
+QUALITIES = ("PQ", "SQ", "RQ")
+
+
+def panoptic_statistics(
+    found: SegmentMap, truth: SegmentMap, categories: Sequence[int]
+) -> NDArray[np.float64]:  # (4, K)
+    """The statistics of one image; segments of categories that are not listed count for nothing."""
+    if found.ids.shape != truth.ids.shape:
+        raise GramLoopError(
+            f"the predicted segments have the shape {found.ids.shape}, but that of their truth is {truth.ids.shape}"
+        )
+    table = _overlaps(truth, found)  # (1 + true, 1 + found), the first of each for void
+    both, void = table[1:, 1:], table[0, 1:]
+    true_areas, areas = table[1:].sum(axis=1), table[:, 1:].sum(axis=0)
+    union = true_areas[:, None] + areas[None] - both - void[None]
+    same = truth.categories[:, None] == found.categories[None]
+    match = same & ~truth.crowd[:, None] & (2 * both > union)
+    forgiven = void + (both * (same & truth.crowd[:, None])).sum(axis=0)
+    wrong = ~match.any(axis=0) & (2 * forgiven <= areas)
+    missed = ~match.any(axis=1) & ~truth.crowd
+    overlap = np.divide(both, union, out=np.zeros(both.shape), where=match).sum(axis=1)
+    each = (
+        (truth.categories, overlap),
+        (truth.categories, match.any(axis=1)),
+        (found.categories, wrong),
+        (truth.categories, missed),
+    )
+    return np.stack([_by_category(owners, values, categories) for owners, values in each])
+
+
+def _overlaps(truth: SegmentMap, found: SegmentMap) -> NDArray[np.int64]:
+    """Pixels that each true segment shares with each predicted one."""
+    across = len(found.numbers) + 1
+    cells = truth.places() * across + found.places()
+    table = np.bincount(cells.ravel(), minlength=(len(truth.numbers) + 1) * across)
+    return table.reshape(-1, across).astype(np.int64)
+
+
+def _by_category(
+    owners: NDArray[np.int64], values: NDArray[Any], categories: Sequence[int]
+) -> NDArray[np.float64]:
+    listed = owners[:, None] == np.asarray(categories, dtype=np.int64)[None]  # (segments, K)
+    sums: NDArray[np.float64] = values.astype(np.float64) @ listed
+    return sums
+
+
+def class_quality(stacked: Stacked) -> NDArray[np.float64]:  # (..., 3, K)
+    """PQ, SQ and RQ of every category in percent; NaN for a category that neither truth nor prediction holds."""
+    if stacked.ndim < 2 or stacked.shape[-2] != len(STATISTICS):
+        raise GramLoopError(f"stacked statistics have the shape (..., 4, categories), not {stacked.shape}")
+    overlap, found, wrong, missed = np.moveaxis(stacked.astype(np.float64), -2, 0)
+    size = found + (wrong + missed) / 2
+    seen = size > 0
+    quality = np.divide(overlap, size, out=np.full(size.shape, np.nan), where=seen)
+    recognition = np.divide(found, size, out=np.full(size.shape, np.nan), where=seen)
+    segmentation = np.where(
+        seen, np.divide(overlap, found, out=np.zeros(size.shape), where=found > 0), np.nan
+    )
+    return 100 * np.stack([quality, segmentation, recognition], axis=-2)
+
+
+def mean_quality(stacked: Stacked, chosen: Chosen = EVERY) -> NDArray[np.float64]:  # (..., 3)
+    """The means over the chosen categories that were seen; NaN where none was."""
+    return mean_of_known(class_quality(stacked)[..., chosen])
+
+
+def pq_delta(baseline: Stacked, method: Stacked) -> Delta:
+    """The gain in PQ for :func:`gramloop.metrics.bootstrap.image_bootstrap`, from statistics (images, 4, K)."""
+    if baseline.shape != method.shape or baseline.ndim != 3:
+        raise GramLoopError(
+            f"paired statistics have one shape, (images, 4, categories), not {baseline.shape} and {method.shape}"
+        )
+
+    def delta(weights: Weights) -> NDArray[np.float64]:
+        drawn = [np.tensordot(weights, each, axes=1) for each in (baseline, method)]
+        gain: NDArray[np.float64] = mean_quality(drawn[1])[:, 0] - mean_quality(drawn[0])[:, 0]
+        return gain
+
+    return delta
