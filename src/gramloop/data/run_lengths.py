@@ -21,14 +21,16 @@ class RunLengths(TypedDict):
 def run_length_mask(run_lengths: Mapping[str, Any] | RunLengths) -> NDArray[np.uint8]:
     """Decode {size: [H, W], counts: list, or COCO's compressed string}; 1 inside."""
     height, width = run_lengths["size"]
-    counts = run_lengths["counts"]
-    if isinstance(counts, bytes):
-        counts = counts.decode("ascii")
-    runs = np.asarray(_uncompressed(counts) if isinstance(counts, str) else counts, dtype=np.int64)
+    runs = _runs(run_lengths["counts"])
     if runs.sum() != height * width:
         raise GramLoopError(f"run lengths add up to {runs.sum()}, not to {height} x {width} pixels")
     values = (np.arange(len(runs)) & 1).astype(np.uint8)
     return np.ascontiguousarray(np.repeat(values, runs).reshape(width, height).T)
+
+
+def mask_area(run_lengths: Mapping[str, Any] | RunLengths) -> int:
+    """The number of pixels inside."""
+    return int(_runs(run_lengths["counts"])[1::2].sum())
 
 
 def run_lengths_of(mask: NDArray[Any]) -> RunLengths:  # (H, W)
@@ -38,6 +40,12 @@ def run_lengths_of(mask: NDArray[Any]) -> RunLengths:  # (H, W)
     begins = [0, 0] if down.size and down[0] else [0]  # the first run is always one outside, here of length 0
     runs = np.diff(np.concatenate([begins, turns, [down.size]]))
     return {"size": [int(side) for side in mask.shape], "counts": _compressed(runs.tolist())}
+
+
+def _runs(counts: Any) -> NDArray[np.int64]:
+    if isinstance(counts, bytes):
+        counts = counts.decode("ascii")
+    return np.asarray(_uncompressed(counts) if isinstance(counts, str) else counts, dtype=np.int64)
 
 
 def _uncompressed(text: str) -> list[int]:

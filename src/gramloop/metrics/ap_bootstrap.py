@@ -1,7 +1,7 @@
-"""Average precision of resampled images, without matching boxes again.
+"""Average precision of resampled images, without matching detections again.
 
 Which detection finds which object is decided within an image, so it does not change when the image is drawn
-twice or not at all; only its weight does. Boxes are matched once, and the curves of many draws are then
+twice or not at all; only its weight does. Boxes or masks are matched once, and the curves of many draws are then
 computed together. The result is that of COCO's evaluator on a set with the images repeated, up to the order
 of equal scores.
 """
@@ -26,7 +26,7 @@ NUMBERS_AT_ONCE = 4_000_000  # of one array: draws x detections
 
 
 @dataclass(frozen=True)
-class _Category:
+class MatchedCategory:
     """Detections of one category, best first, and how they were matched at each of T thresholds."""
 
     owners: NDArray[np.int64]  # (D,) the image of each, by place
@@ -63,7 +63,7 @@ def ap_delta(
     truth: TrueBoxes, baseline: FoundBoxes, method: FoundBoxes, *, evaluator: Evaluator | None = None
 ) -> Delta:
     """The gain in AP for :func:`gramloop.metrics.bootstrap.image_bootstrap`, images in ``truth.images``' order."""
-    scores = [_Matched.of(truth, each, evaluator) for each in (baseline, method)]
+    scores = [Matched.of(truth, each, evaluator) for each in (baseline, method)]
     return lambda weights: scores[1].average_precision(weights) - scores[0].average_precision(weights)
 
 
@@ -75,21 +75,20 @@ def weighted_ap(
     Returns the mean over categories, (rows,), and each category's own in sorted order, (rows, categories); NaN
     where there is no object to be found.
     """
-    found = _Matched.of(truth, detections, evaluator)
-    by_category = np.full((len(weights), len(truth.categories)), np.nan)
-    for number, category in zip(found.numbers, found.categories, strict=True):
-        by_category[:, number - 1] = category.average_precision(weights[:, found.order])
+    by_category = Matched.of(truth, detections, evaluator).by_category(weights, len(truth.categories))
     return mean_of_known(by_category), by_category
 
 
 @dataclass(frozen=True)
-class _Matched:
+class Matched:
+    """The detections of a set, matched to its objects, category by category."""
+
     order: NDArray[np.int64]  # (images,) the sorted ids' places in truth.images
-    categories: tuple[_Category, ...]
+    categories: tuple[MatchedCategory, ...]
     numbers: tuple[int, ...]  # of the categories, from 1, in their sorted order
 
     @classmethod
-    def of(cls, truth: TrueBoxes, detections: FoundBoxes, evaluator: Evaluator | None) -> _Matched:
+    def of(cls, truth: TrueBoxes, detections: FoundBoxes, evaluator: Evaluator | None) -> Matched:
         entries: dict[int, list[dict[str, Any]]] = defaultdict(list)
         for entry in matched(truth, detections, areas=("all",), evaluator=evaluator).evalImgs:
             if entry is not None:
@@ -102,12 +101,17 @@ class _Matched:
 
     def average_precision(self, weights: Weights) -> NDArray[np.float64]:
         """Percent, (draws,): the mean over categories of which an object was drawn."""
-        sorted_weights = weights[:, self.order]
-        scores = [each.average_precision(sorted_weights) for each in self.categories]
-        return mean_of_known(np.array(scores).reshape(len(scores), len(weights)), axis=0)
+        return mean_of_known(self.by_category(weights, max(self.numbers, default=0)))
+
+    def by_category(self, weights: Weights, many: int) -> NDArray[np.float64]:
+        """Percent, (draws, many), in the categories' sorted order; NaN where there is no object to be found."""
+        scores = np.full((len(weights), many), np.nan)
+        for number, category in zip(self.numbers, self.categories, strict=True):
+            scores[:, number - 1] = category.average_precision(weights[:, self.order])
+        return scores
 
 
-def _category(entries: list[dict[str, Any]], images: int) -> _Category:
+def _category(entries: list[dict[str, Any]], images: int) -> MatchedCategory:
     entries = sorted(entries, key=lambda entry: int(entry["image_id"]))
     scores = np.concatenate([np.asarray(entry["dtScores"], dtype=np.float64) for entry in entries])
     order = np.argsort(-scores, kind="stable")
@@ -119,7 +123,7 @@ def _category(entries: list[dict[str, Any]], images: int) -> _Category:
     objects = np.zeros(images, dtype=np.int64)
     for entry in entries:
         objects[entry["image_id"] - 1] = np.sum(~np.asarray(entry["gtIgnore"], dtype=np.bool_))
-    return _Category(owners[order], (hit & counted)[:, order], counted[:, order], objects)
+    return MatchedCategory(owners[order], (hit & counted)[:, order], counted[:, order], objects)
 
 
 def _area_under_curve(

@@ -23,7 +23,12 @@ from gramloop.metrics.boxes import FoundBoxes, TrueBoxes, places
 
 Evaluator = Literal["hotcoco", "pycocotools"]
 DETECTIONS_PER_CATEGORY = 100  # of one image, as COCO's evaluator keeps them
-AREAS = {"all": [0, 1e10], "small": [0, 32**2], "medium": [32**2, 96**2], "large": [96**2, 1e10]}
+AREAS: dict[str, list[float]] = {
+    "all": [0, 1e10],
+    "small": [0, 32**2],
+    "medium": [32**2, 96**2],
+    "large": [96**2, 1e10],
+}
 ALL, SMALL, MEDIUM, LARGE = range(4)  # places of these ranges
 AT_50, AT_75 = 0, 5  # places of these thresholds among 0.50, 0.55, … 0.95
 
@@ -158,7 +163,12 @@ def _pycocotools_evaluation(truth: TrueBoxes, detections: FoundBoxes) -> Any:
         area=detections.boxes[:, 2] * detections.boxes[:, 3],
         iscrowd=np.zeros(len(detections.scores), dtype=np.int64),
     )
-    return COCOeval(*(_pycocotools_set(truth, entries) for entries in (annotated, found)), "bbox")
+    shared = {
+        "images": [{"id": number} for number in truth.images],
+        "categories": [{"id": number} for number in truth.categories],
+    }
+    sets = (pycocotools_set({**shared, "annotations": entries}) for entries in (annotated, found))
+    return COCOeval(*sets, "bbox")
 
 
 _EVALUATORS = {"hotcoco": _hotcoco_evaluation, "pycocotools": _pycocotools_evaluation}
@@ -172,15 +182,12 @@ def _dictionaries(**columns: NDArray[Any]) -> list[dict[str, Any]]:
     ]
 
 
-def _pycocotools_set(truth: TrueBoxes, annotations: list[dict[str, Any]]) -> Any:
+def pycocotools_set(content: dict[str, Any]) -> Any:
+    """What a COCO file would hold, as pycocotools holds it."""
     from pycocotools.coco import COCO  # type: ignore[import-untyped]
 
     collection = COCO()
-    collection.dataset = {
-        "images": [{"id": number} for number in truth.images],
-        "categories": [{"id": number} for number in truth.categories],
-        "annotations": annotations,
-    }
+    collection.dataset = content
     collection.createIndex()
     return collection
 
