@@ -95,6 +95,7 @@ RIGHT: dict[str, Callable[[Any], bool]] = {
     ),
     "matched_to": lambda v: real(v, 1, 1),  # any other belongs to strength "matched"
     "until": lambda v: v is None or index(v),
+    "substeps": lambda v: v is None,  # a number belongs to one replay, and two are usual
 }
 
 

@@ -39,8 +39,13 @@ def x() -> Tensor:
 
 @pytest.mark.parametrize(
     "settings",
-    [{}, {"update_at": "final"}, {"until": 4, "gate": "uniform", "strength": 0.3}],
-    ids=["the method", "update at the final layer", "shown for a while"],
+    [
+        {},
+        {"update_at": "final"},
+        {"until": 4, "gate": "uniform", "strength": 0.3},
+        {"replays": 1, "gate": "none", "substeps": 3},
+    ],
+    ids=["the method", "update at the final layer", "shown for a while", "substeps"],
 )
 def test_compiles_into_one_graph(features: Features, x: Tensor, settings: dict) -> None:
     graphs = []

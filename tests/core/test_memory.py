@@ -22,6 +22,7 @@ CONFIGS = {
     "loop-loop": ReplayConfig(window=(1, 2), replays=1, gate_at="end"),
     "final-final": ReplayConfig(window=(1, 2), update_at="final"),
     "until": ReplayConfig(window=(2, 3), until=4),
+    "substeps": ReplayConfig(window=(2, 3), replays=1, gate="none", substeps=3),
     "ungated": ReplayConfig(window=(2, 3), gate="none"),
     "nothing": ReplayConfig(window=(2, 3), replays=0),
 }

@@ -31,6 +31,8 @@ REPLAYS = {
     "ungated": ReplayConfig(window=(2, 4), gate="none"),
     "final": ReplayConfig(window=(2, 4), update_at="final"),
     "until": ReplayConfig(window=(2, 3), gate_at="end", until=4),
+    "substeps": ReplayConfig(window=(2, 3), replays=1, gate="none", substeps=3),
+    "gated substeps": ReplayConfig(window=(2, 3), replays=1, substeps=2),
     "ungated until": ReplayConfig(window=(2, 3), gate="none", until=6),
     "last blocks": ReplayConfig(window=(6, 7), gate="uniform", strength=0.5),
     "no replay": ReplayConfig(window=(2, 3), replays=0),

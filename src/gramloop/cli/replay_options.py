@@ -16,6 +16,7 @@ _OPTIONS: dict[str, tuple[str, str | None]] = {
     "gate_at": ("WHERE", "final (the default), end, or a block's index"),
     "update_at": ("{end,final}", None),
     "until": ("BLOCK", "the last block that shows the replay (the last of all)"),
+    "substeps": ("K", "K steps of 1/K through the window in place of a second pass, with --replays 1"),
     "eps": ("DRIFT", "the smallest median drift that the gate divides by (1e-6)"),
     "trust": ("DRIFT", "shrink proposals with a larger median drift"),
     "adaptive": ("SIGNAL:OFF:FULL", "replay only where an image's signal says so, such as spread:0.2:0.3"),

@@ -90,8 +90,9 @@ FIELDS: Mapping[str, Field] = {
     "adaptive": _AdaptiveField("an Adaptive(signal, off, full), in text step:0.2:0.4", optional=True),
     "matched_to": Field("a number from 0 to 1", kind=float, high=1),
     "until": replace(BLOCK, optional=True),
+    "substeps": Field("a whole number, 1 or more", kind=int, low=1, optional=True),
 }
-_LATER = ("matched_to", "until")  # not in the first files
+_LATER = ("matched_to", "until", "substeps")  # not in the first files
 
 
 def field_of(name: object) -> Field:
@@ -115,6 +116,7 @@ class ReplaySettings(TypedDict, total=False):
     adaptive: Adaptive | None
     matched_to: float
     until: int | None
+    substeps: int | None
 
 
 @dataclass(frozen=True)
@@ -138,6 +140,8 @@ class ReplayConfig:
     matched_to: of strength "matched" only: the strength of the Gram gate whose mean is taken.
     until: the last block whose output shows the replay; the blocks after it go on from the ordinary state, so
         that a head on several blocks sees refined early features beside ordinary late ones. None: to the end.
+    substeps: propose what the window makes of its input in so many steps of 1/substeps each, in place of a
+        second pass through it; 1 is the ordinary pass itself. None, the published method, replays.
     """
 
     window: Window | None = None
@@ -151,6 +155,7 @@ class ReplayConfig:
     adaptive: Adaptive | None = None
     matched_to: float = 1.0
     until: int | None = None
+    substeps: int | None = None
 
     def __post_init__(self) -> None:
         """Refuse what no backbone could run."""
@@ -164,6 +169,12 @@ class ReplayConfig:
             raise GramLoopError('adaptive replay decides at the window\'s end; update_at is "end" then')
         if self.until is not None and self.update_at == "final":
             raise GramLoopError('until ends what begins at the window\'s end; update_at is "end" then')
+        if self.substeps is not None and self.update_at == "final":
+            raise GramLoopError('substeps end at the window\'s end; update_at is "end" then')
+        if self.substeps is not None and self.replays > 1:
+            raise GramLoopError(
+                f"substeps is {self.substeps} and replays {self.replays}; substeps are taken once, so replays is 1 then"
+            )
 
     @property
     def measures_drift(self) -> bool:

@@ -37,13 +37,14 @@ def cost(
     gate_at: GateAt = "final",
     update_at: UpdateAt = "end",
     until: int | None = None,
+    substeps: int | None = None,
 ) -> Cost:
     """Blocks that one forward executes with a replay attached; the settings are those of `ReplayConfig`.
 
     The published setting, ``cost(40)``, executes 94 blocks, 2.35 times the ordinary forward. A trace of a
     replay that measures no drift, and kept blocks after the probe, cost the blocks they need on top.
     """
-    config = ReplayConfig(window, replays, gate, strength, gate_at, update_at, until=until)
+    config = ReplayConfig(window, replays, gate, strength, gate_at, update_at, until=until, substeps=substeps)
     return Cost(depth + extra_blocks(config, depth), depth)
 
 

@@ -26,6 +26,7 @@ class Forward:
 
     grids, valid: the patch grids that the embedding showed, and the masks of valid patches as they were given.
     masks, probe: the checked masks, one per entry of the state, and the anchor of the ordinary pass.
+    window_start: what the window's first block was given, where its input counts.
     call, window_end: how the host called the window's last block and what that returned, for a later update.
     resumed: the ordinary state at ``until``, where the host goes on from it.
     skipped: no image is replayed, so that the host's own blocks show the ordinary pass.
@@ -36,6 +37,7 @@ class Forward:
     valid: Tensor | Sequence[Tensor] | None = None
     masks: Masks = ()
     probe: Probe | None = None
+    window_start: States = field(default_factory=list)
     call: BlockCall | None = None
     window_end: States = field(default_factory=list)
     resumed: States = field(default_factory=list)

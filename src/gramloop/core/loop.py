@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from gramloop.core.call import BlockCall, with_states
+from gramloop.core.call import BlockCall, hidden_states, with_states
 from gramloop.core.config import PAPER_DEPTH, ReplayConfig, ReplaySettings, default_window
 from gramloop.core.forward import PerThread
 from gramloop.core.hosts import Host, find_host, grid_shown
@@ -189,6 +189,8 @@ class Loop:
                 hook = partial(self._after_block, index)
                 # prepend: the host's own capture hooks must see the refined state
                 add(blocks[index].register_forward_hook(hook, with_kwargs=True, prepend=True))
+            if self.config.substeps is not None:
+                add(blocks[self.route.start].register_forward_pre_hook(self._before_window, with_kwargs=True))
             if self._placement.resumes:
                 resumed = blocks[self.route.until + 1]
                 add(resumed.register_forward_pre_hook(self._before_resumed, with_kwargs=True))
@@ -198,7 +200,9 @@ class Loop:
             for whole in {getattr(model, "_orig_mod", model), self.host.vit}:
                 add(whole.register_forward_pre_hook(self._before_forward))
                 add(whole.register_forward_hook(self._after_forward, always_call=True))
-            hooked = [blocks[index] for index in {*self._placement.keep, *self._placement.steps}]
+            hooked = [
+                blocks[index] for index in {*self._placement.keep, *self._placement.steps, self.route.start}
+            ]
             self._shown = show_to_compiler([*hooked, *([embedding] if embedding else [])])
 
     def _after_block(self, index: int, block: nn.Module, args: Any, *rest: Any) -> Any:
@@ -223,6 +227,14 @@ class Loop:
         call = BlockCall(self.host, args, kwargs)
         refined = placement.after_block(forward, index, call, call.states_of(output))
         return None if refined is None else with_states(output, call.shaped(refined))
+
+    def _before_window(self, block: nn.Module, args: Any, kwargs: Any = None) -> None:
+        """Keep what the window is given, from which substeps begin; a copy, since a block may write into it."""
+        forwards = self._here.forwards
+        if forwards.listens and kwargs is not None:
+            forward = forwards.latest if self._first < self.route.start else forwards.next
+            tokens = self.host.layout.tokens
+            forward.window_start = [tokens(state).clone() for state in hidden_states(args, kwargs)]
 
     def _before_resumed(self, block: nn.Module, args: Any, kwargs: Any = None) -> tuple[Any, Any] | None:
         """The first block after ``until`` is given the ordinary state."""

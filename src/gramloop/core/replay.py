@@ -92,9 +92,12 @@ class AtWindowEnd(_Placement):
     @property
     def extra_blocks(self) -> int:
         """Blocks executed beside the host's own, by every replay and by the ordinary suffix."""
-        route = self.route
+        route, config = self.route, self.config
         probe = route.probe if self.measures else route.end
-        return self.config.replays * (probe - route.start + 1) + self.reach - route.end
+        # of substeps the first is the host's own pass
+        passes = 1 if config.substeps is None else config.substeps - 1
+        proposal = passes * (route.end - route.start + 1) + probe - route.end
+        return config.replays * proposal + self.reach - route.end
 
     def shows_ordinary(self, forward: Forward, index: int) -> bool:
         """Whether the host's own forward shows the ordinary output of a block."""
@@ -117,11 +120,12 @@ class AtWindowEnd(_Placement):
     def _replay(self, forward: Forward, call: BlockCall, Z: States) -> States | None:
         """Z_0 -> Z_K; None where nothing is replayed."""
         run, layout, route, replays = call.run, call.host.layout, self.route, self.config.replays
-        if not replays:
+        begun = self.config.substeps is None or forward.window_start  # else attached while this was under way
+        if not replays or not begun:
             self._run_ordinary_suffix(forward, call, Z)
             return None
         decision = Decision(self.config.adaptive, layout, forward.masks, forward.traces)
-        if decision.by_state(Z) or decision.by_proposal(Z, proposal := run(route.start, route.end, Z)):
+        if decision.by_state(Z) or decision.by_proposal(Z, proposal := self._propose(forward, call, Z)):
             forward.trace_skipped(Z, layout, replays)
             forward.skipped = True  # the host's own suffix is the ordinary pass, and the only one
             if route.end in self.keep:
@@ -130,7 +134,7 @@ class AtWindowEnd(_Placement):
         self._run_ordinary_suffix(forward, call, Z)
         for replay in range(replays):
             if replay:
-                proposal = run(route.start, route.end, Z)
+                proposal = self._propose(forward, call, Z)
             drift = None
             if forward.probe is not None:
                 with torch.no_grad():
@@ -141,6 +145,19 @@ class AtWindowEnd(_Placement):
                 forward.trace_skipped(Z, layout, replays - 1)
                 break
         return Z
+
+    def _propose(self, forward: Forward, call: BlockCall, Z: States) -> States:
+        """The window run on the state, or, from its input on, in substeps of which the host's pass is the first."""
+        route, steps = self.route, self.config.substeps
+        if steps is None:
+            return call.run(route.start, route.end, Z)
+        states, after = forward.window_start, Z
+        forward.window_start = []
+        for number in range(steps if steps > 1 else 0):
+            if number:
+                after = call.run(route.start, route.end, states)
+            states = [_part_of_the_way(*each, steps) for each in zip(states, after, strict=True)]
+        return states if steps > 1 else Z
 
     def _run_ordinary_suffix(self, forward: Forward, call: BlockCall, Z: States) -> None:
         """The ordinary pass after the window, as far as the probe or a kept block needs it."""
@@ -210,6 +227,10 @@ class AtLastBlock(_Placement):
             drift = None if forward.probe is None else forward.probe.drift(probed)
             Y = self._accept(forward, call.host.layout, Y, run(route.probe + 1, route.last, probed), drift)
         return Y
+
+
+def _part_of_the_way(state: Tensor, proposal: Tensor, steps: int) -> Tensor:
+    return interpolate(state, proposal, torch.full(state.shape[:2], 1 / steps, device=state.device))
 
 
 def placement(

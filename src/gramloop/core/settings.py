@@ -49,11 +49,13 @@ def describe_replay(config: ReplayConfig) -> str:
     start, end = config.window or (None, None)
     blocks = f"block {start}" if start == end else f"blocks {start} to {end}"
     often = {1: "once", 2: "twice"}.get(config.replays, f"{config.replays} times")
+    if config.substeps is not None:
+        often = f"in {config.substeps} steps of 1/{config.substeps}"
     words = [f"{blocks if config.window else 'the default window'} {often}", f"{config.gate} gate"]
     for name, parts in _unusual(config):
         if name == "adaptive":
             parts = [f"{part} {value}" for part, value in zip(RULE, parts, strict=True)]
-        if name not in ("window", "replays", "gate"):
+        if name not in ("window", "replays", "gate", "substeps"):
             words.append(f"{name} {' '.join(parts)}")
     return ", ".join(words)
 

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Self
 
-from gramloop.core.config import ReplayConfig
-from gramloop.core.settings import parse_replay, read_replay, replay_text
+from gramloop.core.config import FIELDS, ReplayConfig
+from gramloop.core.settings import parse_replay, read_replay, replay_text, split_setting
+from gramloop.errors import GramLoopError
 from gramloop.mitigations.mitigation import Mitigation
 from gramloop.mitigations.source import Source
 from gramloop.tasks.prediction import Prediction
@@ -21,6 +22,9 @@ REPLAYS: Mapping[str, ReplayConfig] = {
     "loop-loop": ReplayConfig(gate_at="end"),
     "final-final": ReplayConfig(update_at="final"),
 }
+
+
+SUBSTEPS = "substeps"
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,10 @@ class Replay(Mitigation):
     def text(self) -> str:
         """The name of the table, where it has one, or its settings."""
         known = (name for name, config in REPLAYS.items() if config == self.config)
+        steps = self.config.substeps
+        if steps is not None and self.config == _ungated(steps, self.config.window):
+            window = "" if self.config.window is None else ",window={}-{}".format(*self.config.window)
+            return f"{SUBSTEPS}:{steps}{window}"
         return next(known, f"{self.name}:{replay_text(self.config)}")
 
     def check(
@@ -48,3 +56,22 @@ class Replay(Mitigation):
     ) -> None:
         """It needs a place among the predictor's blocks."""
         check_replay(predictor, self.config)
+
+
+def parse_substeps(arguments: str) -> Replay:
+    """``substeps:3,window=2-2``: three steps of a third through a window, all of it accepted.
+
+    Others of the replay's settings, such as a gate, are given as ``replay:substeps=3,replays=1,…``.
+    """
+    steps, _, rest = arguments.partition(",")
+    name, value = split_setting(rest)
+    if not steps.isdecimal() or (rest and name != "window"):
+        raise GramLoopError(
+            f"substeps takes how many, and a window, such as substeps:3,window=2-2, not {arguments!r}"
+        )
+    window = FIELDS["window"].parse("window", value) if rest else None
+    return Replay(_ungated(FIELDS["substeps"].parse("substeps", steps), window))
+
+
+def _ungated(steps: object, window: object) -> ReplayConfig:
+    return ReplayConfig.from_json({"window": window, "replays": 1, "gate": "none", "substeps": steps})

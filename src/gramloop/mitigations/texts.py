@@ -10,7 +10,7 @@ from gramloop.mitigations.filters import Gaussian, Median, Nlm
 from gramloop.mitigations.mitigation import STAGES, Mitigation
 from gramloop.mitigations.outputs import Flip, PairMean, Resize, Scales
 from gramloop.mitigations.recentre import Recentre
-from gramloop.mitigations.replay import REPLAYS, Replay
+from gramloop.mitigations.replay import REPLAYS, SUBSTEPS, Replay, parse_substeps
 
 KINDS: Mapping[str, type[Mitigation]] = {
     kind.name: kind
@@ -30,7 +30,7 @@ def stack_text(stack: Sequence[Mitigation]) -> str:
 
 def names_mitigations(text: str) -> bool:
     """Whether every part of a text begins with the name of a mitigation."""
-    return all(part.strip().partition(":")[0] in {*KINDS, *REPLAYS} for part in text.split("+"))
+    return all(part.strip().partition(":")[0] in {*KINDS, *REPLAYS, SUBSTEPS} for part in text.split("+"))
 
 
 def ordered(stack: Sequence[Mitigation]) -> tuple[Mitigation, ...]:
@@ -47,8 +47,10 @@ def _parse_one(text: str) -> Mitigation:
         if colon:
             raise GramLoopError(f"{name} has its settings already; others are given as replay:{arguments}")
         return Replay(REPLAYS[name])
+    if name == SUBSTEPS:
+        return parse_substeps(arguments)
     if name not in KINDS:
         raise GramLoopError(
-            f"there is no mitigation {name!r}; there are {', '.join(KINDS)}, and the replays {', '.join(REPLAYS)}"
+            f"there is no mitigation {name!r}; there are {', '.join([*KINDS, SUBSTEPS])}, and the replays {', '.join(REPLAYS)}"
         )
     return KINDS[name].parse(arguments)
