@@ -87,3 +87,13 @@ def test_detections_are_merged(model_folder: Path, scene_folder: Path):
     assert finished.facts.blocks == len(plan.units[0]) * 6 * 5
     with pytest.raises(GramLoopError, match="without a batch norm on its taps"):
         small_plan(model_folder, scene_folder, "detection", methods=["baseline", "recentre:0.3"])
+
+
+def test_what_shares_a_call_is_also_timed_alone_on_one_image_of_a_condition(session: Session):
+    first, second = session.plan.units[:2]
+    assert (first.start, second.start > 0) == (0, True)
+    finished = session.run(first)
+    assert set(finished.facts.alone) == {"baseline", "gramloop"}
+    assert 0 < finished.facts.alone["baseline"] < finished.facts.alone["gramloop"] < 10
+    assert finished.facts.blocks == len(first) * blocks_per_view(session.plan.methods, 6)  # not counted
+    assert session.run(second).facts.alone == {}

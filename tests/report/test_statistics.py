@@ -9,8 +9,9 @@ import pytest
 from gramloop.evaluate.rows import counts_of
 from gramloop.metrics.bootstrap import Interval, cluster_bootstrap, image_bootstrap, miou_delta, widened
 from gramloop.report.load import load_runs
+from gramloop.report.resampling import Resampled, count_resamplings
 from gramloop.report.run import Run
-from gramloop.report.statistics import Gain, count_resamplings, gains_of, verdict_of
+from gramloop.report.statistics import Gain, gains_of, verdict_of
 from small_stores import CONDITIONS, make_plan, pixels, write_store
 
 
@@ -26,8 +27,10 @@ def test_over_families_with_all_their_severities(tmp_path: Path) -> None:
     gains: dict[str, list[float]] = {}
     for condition in run.shifted:
         gains.setdefault(condition.name, []).append(ours[condition] - theirs[condition])
-    assert gain.interval == cluster_bootstrap(gains)
-    assert gain.interval.units == 3
+    alone = cluster_bootstrap(gains)
+    assert gain.interval is not None
+    assert gain.interval.units == alone.units == 3
+    assert [gain.interval.low, gain.interval.high] == pytest.approx([alone.low, alone.high], abs=1e-9)
     assert gain.points == pytest.approx(gain.interval.estimate, abs=1e-9)
 
 
@@ -45,7 +48,7 @@ def test_over_images_with_all_their_shifted_versions(tmp_path: Path) -> None:
         [together.estimate, together.low, together.high], abs=1e-9
     )
     assert gain.points == pytest.approx(together.estimate, abs=1e-9)
-    assert len(told) == count_resamplings([run]) == len(CONDITIONS)
+    assert len(told) == count_resamplings([run]) == 2 * len(CONDITIONS)
 
 
 def test_an_image_that_failed_once_is_drawn_nowhere(tmp_path: Path) -> None:
@@ -97,7 +100,8 @@ def test_clean_images_have_no_families(tmp_path: Path) -> None:
 
 
 def test_the_corrected_interval_decides_where_the_other_covers_too_little(tmp_path: Path) -> None:
-    gain = Gain(one_run(tmp_path / "r"), "gramloop", 0.4, "families", Interval(0.4, 0.1, 0.7, units=3))
+    drawn = Resampled(one_run(tmp_path / "r"), "families")
+    gain = Gain(drawn, "gramloop", 0.4, Interval(0.4, 0.1, 0.7, units=3))
     assert gain.coverage == pytest.approx(0.749, abs=0.001)
     assert gain.words == "inconclusive"
     assert "by which the verdict goes" in verdict_of(gain).sentence
@@ -105,7 +109,7 @@ def test_the_corrected_interval_decides_where_the_other_covers_too_little(tmp_pa
     assert many.words == "helps"
     assert widened(many.interval).low < 0  # type: ignore[arg-type]
     assert "take the verdict with care" in verdict_of(many).sentence
-    crowd = replace(gain, over="images", interval=Interval(0.4, 0.1, 0.7, units=2000))
+    crowd = replace(gain, interval=Interval(0.4, 0.1, 0.7, units=2000))
     assert "corrected" not in verdict_of(crowd).sentence
 
 

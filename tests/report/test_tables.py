@@ -9,12 +9,14 @@ import pytest
 from gramloop.data.suites import Condition, find_suite
 from gramloop.errors import GramLoopError
 from gramloop.metrics.bootstrap import Interval
+from gramloop.report.costs import path_costs
 from gramloop.report.load import load_runs
+from gramloop.report.measure import Spent
 from gramloop.report.run import Run
 from gramloop.report.tables.ablation import partition_table, placement_table
 from gramloop.report.tables.classes import class_tables
 from gramloop.report.tables.conditions import every_condition, every_metric, family_means, group_means
-from gramloop.report.tables.cost import cost_table, path_costs
+from gramloop.report.tables.cost import cost_table
 from gramloop.report.tables.main import main_results
 from gramloop.report.tables.table import Column, Table
 from paper_runs import cell, plan
@@ -151,3 +153,22 @@ def test_cost_of_a_pair_and_of_a_baseline_timed_elsewhere(tmp_path: Path) -> Non
         (6 + 2 * 2 + 3 * 1) / 6
     )  # by the formula: 2 replays of 2, 3 probes of 1
     assert any("another number of blocks" in note for note in both.notes)
+
+
+def test_work_counts_blocks_by_their_area_and_time_is_that_of_each_alone() -> None:
+    """100 images of 6 blocks; the pair took 400 s, of which the baseline alone would take 0.25, the replay 0.75."""
+    blocks = {"baseline": 600, "gramloop": 1300, "median": 600, "resize-1.5": 600, "flip": 1200}
+    calls = {"baseline+gramloop": 400.0, "median": 150.0, "resize-1.5": 210.0, "flip": 200.0}
+    alone, sampled = {"baseline": 10.0, "gramloop": 30.0}, {"baseline": 40.0, "gramloop": 40.0}
+    spent = Spent(100, 1000.0, calls, 0, blocks, alone, sampled)
+    results = (cell(Condition("clean"), dict.fromkeys(blocks, 50.0), "mIoU", spent=spent),)
+    methods = ["baseline", "gramloop", "median", "resize:1.5", "flip"]
+    run = Run("r", Path("r"), make_plan("scenes", methods=methods, conditions=["clean"]), results)
+    costs = {cost.method: cost for cost in path_costs(run)}
+    works = {"baseline": 1, "gramloop": 13 / 6, "median": 1, "resize-1.5": 2.25, "flip": 2}
+    assert {name: cost.work for name, cost in costs.items()} == pytest.approx(works)
+    times = {"baseline": 1, "gramloop": 3, "median": 1.5, "resize-1.5": 2.1, "flip": 2}
+    assert {name: cost.time for name, cost in costs.items()} == pytest.approx(times)
+    # 40 s went into images; a method's device time has its own seconds and all of these
+    assert costs["baseline"].seconds == pytest.approx((100 + 40) / 100)
+    assert not any(cost.together for cost in costs.values())

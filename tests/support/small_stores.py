@@ -10,10 +10,12 @@ import numpy as np
 import pyarrow as pa
 
 from gramloop.core.config import ReplayConfig
-from gramloop.evaluate.methods import BASELINE, Method
+from gramloop.evaluate.methods import BASELINE, Method, parse_method
 from gramloop.evaluate.plan import DataSource, ModelSource, Plan
 from gramloop.evaluate.rows import Failure, schema_of
+from gramloop.evaluate.session import calls
 from gramloop.evaluate.store import Facts, Store, begin
+from gramloop.evaluate.timing import call_name
 
 GATED = ReplayConfig((3, 4))
 METHODS = {
@@ -40,7 +42,7 @@ def make_plan(
     wanted: dict[str, Any] = {
         "suite": suite,
         "task": task,
-        "methods": tuple(Method(name, METHODS[name]) for name in methods),
+        "methods": tuple(_method(name) for name in methods),
         "conditions": dict.fromkeys(conditions, images),
         "shards": 2,
         "categories": CLASSES if task == "semantic" else THINGS,
@@ -49,6 +51,11 @@ def make_plan(
         "versions": {"gramloop": "1", "torch": "2"},
     }
     return Plan(**{**wanted, **changes})
+
+
+def _method(text: str) -> Method:
+    """A replay of the table above, or mitigations such as ``recentre:0.3`` and ``both=median+gramloop``."""
+    return Method(text, METHODS[text]) if text in METHODS else parse_method(text)
 
 
 def write_store(
@@ -70,7 +77,7 @@ def write_store(
                 "position": position,
                 "image_id": f"image-{position:03d}",
                 "method": method.name,
-                "blocks": 6 if method.replay is None else 11,
+                "blocks": method.blocks(6) if method.replay is None else 11,
                 **make(unit.condition, method.name, position),
             }
             for position in range(unit.start, unit.stop)
@@ -85,10 +92,15 @@ def write_store(
 
 def facts(plan: Plan, images: int) -> Facts:
     """2 s per image and call, and half a second for the image itself; memory grows with the unit."""
-    names = [method.name for method in plan.methods]
-    paired = ["+".join(names[:2]), *names[2:]] if len(names) > 1 and names[0] == BASELINE else names
-    calls = dict.fromkeys(paired, 2.0 * images)
-    return Facts(sum(calls.values()) + 0.5 * images, calls, 0, 10**9 + images, "cpu", "here")
+    names = [call_name(together) for together in calls(plan.methods)]
+    return Facts(
+        (2.0 * len(names) + 0.5) * images,
+        dict.fromkeys(names, 2.0 * images),
+        0,
+        10**9 + images,
+        "cpu",
+        "here",
+    )
 
 
 def pixels(condition: str, method: str, position: int) -> dict[str, Any]:

@@ -64,7 +64,8 @@ def _document(args: argparse.Namespace) -> Document:
     from gramloop.report.assemble import make_document
     from gramloop.report.figures.drawing import draw_figures
     from gramloop.report.load import count_conditions, load_runs
-    from gramloop.report.statistics import count_resamplings, gains_of
+    from gramloop.report.resampling import count_resamplings
+    from gramloop.report.statistics import gains_of
 
     with progress_bar("reading", count_conditions(args.results)) as advance:
         loaded = load_runs(args.results, advance)

@@ -8,10 +8,11 @@ from gramloop.core.config import ReplayConfig
 from gramloop.core.settings import describe_replay
 from gramloop.demo.experiment import TASKS
 from gramloop.evaluate.methods import BASELINE, GRAMLOOP
-from gramloop.metrics.bootstrap import Interval, image_bootstrap
+from gramloop.metrics.bootstrap import Interval, image_draws, mean_interval
 from gramloop.report.measure import used_ids
+from gramloop.report.resampling import stored_score
 from gramloop.report.run import Run
-from gramloop.report.statistics import Gain, stored_delta, verdict_of
+from gramloop.report.statistics import Gain, verdict_of
 from gramloop.report.tables.table import Cell, Column, Table
 
 
@@ -54,8 +55,11 @@ def _mean_cells(gains: Sequence[Gain]) -> Iterator[Cell]:
 def _condition_cells(run: Run, replicates: int) -> Iterator[tuple[Cell, ...]]:
     for condition in run.shifted:
         units = run.units(condition.key)
-        delta, images = stored_delta(run, units, GRAMLOOP), len(used_ids(units))
-        interval = image_bootstrap(delta, images, replicates=replicates)
+        draws = [
+            image_draws(stored_score(run, units, method), len(used_ids(units)), replicates=replicates)
+            for method in (BASELINE, GRAMLOOP)
+        ]
+        interval = mean_interval([draws[1] - draws[0]], len(used_ids(units)))
         yield _cells(run.scores(BASELINE)[condition], interval)
 
 

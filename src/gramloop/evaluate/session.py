@@ -29,6 +29,7 @@ from gramloop.evaluate.plan import Plan, Unit
 from gramloop.evaluate.rows import Failure, Rows, comparable, statistics_of
 from gramloop.evaluate.sources import check_categories, open_condition, open_planned, open_source
 from gramloop.evaluate.store import Facts
+from gramloop.evaluate.timing import call_name, shares_alone
 from gramloop.metrics.depth import NoScoreError
 from gramloop.mitigations.applying import apply
 from gramloop.tasks.loading import load_numbered
@@ -93,24 +94,35 @@ class Session:
             self.plan.task, self.plan.diagnostics, self.plan.pictures, label_free=self.plan.label_free
         )
         failures, spent = [], defaultdict[str, float](float)
+        first_call = calls(self.plan.methods)[0]
+        latest: tuple[Image8, float] | None = None  # an image, and the seconds of the first call on it
         with deterministic(self.plan.model.threads), counting(self.predictor.blocks) as counter:
             for position, shown in _read_ahead(records, unit.start, self.plan):
                 if stopped():
                     raise Stopped
                 record = records[position - unit.start]
                 truth = shown if isinstance(shown, str) else self._truth(position, record, shown)
+                before = spent[call_name(first_call)]
                 if isinstance(shown, str) or isinstance(truth, str):
                     failures.append(Failure(position, str(record.image_id), str(truth)))
                 elif reason := self._predict(rows, position, record, shown.pixels, truth, spent):
                     failures.append(Failure(position, str(record.image_id), reason))
+                else:
+                    latest = shown.pixels, spent[call_name(first_call)] - before
                 on_image()
+        seconds = time.perf_counter() - began
+        alone: dict[str, float] = {}
+        if latest is not None and unit.start == 0:
+            with deterministic(self.plan.model.threads):
+                alone = shares_alone(self.predictor, latest[0], first_call, latest[1])
         facts = Facts(
-            time.perf_counter() - began,
+            seconds,
             dict(spent),
             counter.blocks,
             peak_memory(self.device),
             str(self.device),
             platform.node(),
+            alone,
         )
         return Finished(rows.table(), tuple(failures), facts)
 
@@ -190,7 +202,7 @@ def predict_all(
             chosen = mitigated[last.name] if last.mitigations and mitigated else predictor
             found[last.name] = chosen.predict(image, last.replay, trace=trace)
         if spent is not None:
-            name = "+".join(method.name for method in together)
+            name = call_name(together)
             spent[name] = spent.get(name, 0.0) + time.perf_counter() - began
     return found
 

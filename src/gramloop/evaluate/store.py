@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,7 @@ class Facts:
     peak_memory: int  # bytes, of the process, or of the GPU where one was used
     device: str
     host: str
+    alone: Mapping[str, float] = field(default_factory=dict)  # shares of a shared call, see `shares_alone`
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gramloop.metrics.bootstrap import Delta, Weights
+from gramloop.metrics.bootstrap import Delta, Score, Weights
 from gramloop.metrics.boxes import FoundBoxes, TrueBoxes
 from gramloop.metrics.coco_ap import Evaluator, matched
 from gramloop.metrics.means import mean_of_known
@@ -63,8 +63,13 @@ def ap_delta(
     truth: TrueBoxes, baseline: FoundBoxes, method: FoundBoxes, *, evaluator: Evaluator | None = None
 ) -> Delta:
     """The gain in AP for :func:`gramloop.metrics.bootstrap.image_bootstrap`, images in ``truth.images``' order."""
-    scores = [Matched.of(truth, each, evaluator) for each in (baseline, method)]
-    return lambda weights: scores[1].average_precision(weights) - scores[0].average_precision(weights)
+    ordinary, changed = (ap_score(truth, each, evaluator=evaluator) for each in (baseline, method))
+    return lambda weights: changed(weights) - ordinary(weights)
+
+
+def ap_score(truth: TrueBoxes, detections: FoundBoxes, *, evaluator: Evaluator | None = None) -> Score:
+    """The AP of one method, of any draw of the images in ``truth.images``' order."""
+    return Matched.of(truth, detections, evaluator).average_precision
 
 
 def weighted_ap(

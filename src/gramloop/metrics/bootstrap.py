@@ -28,6 +28,7 @@ LEVEL = 0.95
 ROWS_AT_ONCE = 250  # replicates held in memory together
 
 Weights = NDArray[np.int64]  # (replicates, images): how often each image was drawn
+Score = Callable[[Weights], NDArray[np.float64]]  # (replicates,): one method's score of each draw
 Delta = Callable[[Weights], NDArray[np.float64]]  # (replicates,): the paired difference of each draw
 VerdictWord = Literal["helps", "hurts", "inconclusive"]
 
@@ -69,10 +70,20 @@ def cluster_bootstrap(
         seed: of the stream of draws.
         level: the share of draws inside the interval.
     """
-    table = _family_table(deltas)  # (families, severities)
+    return mean_interval([family_draws(deltas, replicates=replicates, seed=seed)], len(deltas), level)
+
+
+def family_draws(
+    values: Mapping[str, Sequence[float] | NDArray[Any]], *, replicates: int = REPLICATES, seed: int = SEED
+) -> NDArray[np.float64]:  # → (1 + replicates,)
+    """The mean over all families, then over each draw of them; calls with one seed and number draw the same ones.
+
+    ``values`` are gains, or scores: the difference of two methods' draws is then that of their gains.
+    """
+    table = _family_table(values)  # (families, severities)
     means = table.mean(axis=1)  # families have equal weight, so a suite's mean is the mean of these
     draws = _generator(seed).integers(0, len(means), size=(replicates, len(means)))
-    return _interval(float(table.mean()), means[draws].mean(axis=1), level, len(means))
+    return np.concatenate([[table.mean()], means[draws].mean(axis=1)])
 
 
 def coverage(units: int, level: float = LEVEL) -> float:
@@ -125,9 +136,9 @@ def image_bootstrap(
 
 
 def image_draws(
-    delta: Delta, images: int, *, replicates: int = REPLICATES, seed: int = SEED
+    delta: Delta | Score, images: int, *, replicates: int = REPLICATES, seed: int = SEED
 ) -> NDArray[np.float64]:  # → (1 + replicates,)
-    """The difference on all images, then on each draw; calls with one seed and number draw the same images."""
+    """A difference or score on all images, then on each draw; calls with one seed and number draw the same images."""
     if images < 2:
         raise GramLoopError(f"a bootstrap over images needs at least 2, not {images}")
     generator, share = _generator(seed), np.full(images, 1 / images)
@@ -153,19 +164,23 @@ def miou_delta(baseline: Stacked, method: Stacked) -> Delta:
         raise GramLoopError(
             f"paired counts have one shape, ([conditions,] images, 3, classes), not {baseline.shape} and {method.shape}"
         )
-    pair = [counts[np.newaxis] if counts.ndim == 3 else counts for counts in (baseline, method)]
-    largest = max(int(counts.max(initial=0)) for counts in pair) * baseline.shape[-3]
-    if largest >= 2**53:
+    ordinary, changed = miou_score(baseline), miou_score(method)
+    return lambda weights: changed(weights) - ordinary(weights)
+
+
+def miou_score(counts: Stacked) -> Score:
+    """The mIoU of one method, from counts per image, (images, 3, K) or (conditions, images, 3, K)."""
+    if counts.ndim not in (3, 4):
+        raise GramLoopError(f"counts have the shape ([conditions,] images, 3, classes), not {counts.shape}")
+    each = counts[np.newaxis] if counts.ndim == 3 else counts
+    if int(each.max(initial=0)) * counts.shape[-3] >= 2**53:
         raise GramLoopError("the counts are too large to be added exactly")
 
-    def delta(weights: Weights) -> NDArray[np.float64]:
-        scores = [
-            np.mean([mean_iou(_drawn(weights, condition)) for condition in counts], axis=0) for counts in pair
-        ]
-        difference: NDArray[np.float64] = scores[1] - scores[0]
-        return difference
+    def score(weights: Weights) -> NDArray[np.float64]:
+        mean: NDArray[np.float64] = np.mean([mean_iou(_drawn(weights, one)) for one in each], axis=0)
+        return mean
 
-    return delta
+    return score
 
 
 def mean_delta(baseline: NDArray[Any], method: NDArray[Any]) -> Delta:
@@ -178,6 +193,12 @@ def mean_delta(baseline: NDArray[Any], method: NDArray[Any]) -> Delta:
     if not np.isfinite(gains).all():
         raise GramLoopError(f"image {int(np.flatnonzero(~np.isfinite(gains))[0])} has no finite difference")
     return lambda weights: weights @ gains / weights.sum(axis=1)
+
+
+def mean_score(values: NDArray[Any]) -> Score:
+    """The plain mean of one number per image, (images,)."""
+    numbers = values.astype(np.float64)
+    return lambda weights: weights @ numbers / weights.sum(axis=1)
 
 
 def _drawn(weights: Weights, counts: Stacked) -> NDArray[np.float64]:

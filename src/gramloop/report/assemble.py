@@ -12,6 +12,7 @@ from gramloop.evaluate.plan import Plan
 from gramloop.evaluate.store import MANIFEST
 from gramloop.mitigations.texts import stack_text
 from gramloop.report.consistency import gram_consistency
+from gramloop.report.costs import path_costs
 from gramloop.report.document import Document, RenderedFigure, Section
 from gramloop.report.load import LoadedRuns
 from gramloop.report.run import TASK_WORDS, Run
@@ -19,7 +20,7 @@ from gramloop.report.statistics import Gain, verdict_of
 from gramloop.report.tables.ablation import partition_table, placement_table
 from gramloop.report.tables.classes import class_tables
 from gramloop.report.tables.conditions import every_condition, every_metric, family_means, group_means
-from gramloop.report.tables.cost import cost_table, path_costs
+from gramloop.report.tables.cost import cost_table
 from gramloop.report.tables.gram import consistency_table
 from gramloop.report.tables.main import gains_table, main_results
 from gramloop.report.tables.table import Table

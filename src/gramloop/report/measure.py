@@ -32,6 +32,10 @@ class Spent:
     calls: Mapping[str, float] = field(default_factory=dict)  # "baseline+gramloop": seconds of predicting
     peak_memory: int = 0  # bytes, the largest of any unit
     blocks: Mapping[str, float] = field(default_factory=dict)  # method: blocks of all images, per view
+    alone: Mapping[str, float] = field(
+        default_factory=dict
+    )  # method: seconds alone, where it shares a call …
+    sampled: Mapping[str, float] = field(default_factory=dict)  # … as estimated for these seconds of the call
 
     def __add__(self, other: Spent) -> Spent:
         return Spent(
@@ -40,7 +44,18 @@ class Spent:
             _added(self.calls, other.calls),
             max(self.peak_memory, other.peak_memory),
             _added(self.blocks, other.blocks),
+            _added(self.alone, other.alone),
+            _added(self.sampled, other.sampled),
         )
+
+    def predicting(self, method: str) -> float | None:
+        """Seconds of predicting all images with one method by itself; None where that was not measured."""
+        call = next((each for each in self.calls if method in each.split("+")), None)
+        if call is None or call == method:
+            return None if call is None else self.calls[call]
+        if not self.sampled.get(method):
+            return None
+        return self.calls[call] * self.alone[method] / self.sampled[method]
 
 
 @dataclass(frozen=True)
@@ -176,8 +191,16 @@ def _spent(units: Sequence[StoredUnit]) -> Spent:
             blocks[method] = blocks.get(method, 0) + number
         facts = unit.facts
         images = len(set(unit.table["position"].to_pylist()))
-        total += Spent(images, facts.seconds, facts.predict_seconds, facts.peak_memory, blocks)
+        sampled = {name: _shared_seconds(facts.predict_seconds, name) for name in facts.alone}
+        alone = {name: share * sampled[name] for name, share in facts.alone.items()}
+        total += Spent(
+            images, facts.seconds, facts.predict_seconds, facts.peak_memory, blocks, alone, sampled
+        )
     return total
+
+
+def _shared_seconds(calls: Mapping[str, float], method: str) -> float:
+    return next((seconds for call, seconds in calls.items() if method in call.split("+")), 0.0)
 
 
 def _added(first: Mapping[str, float], second: Mapping[str, float]) -> dict[str, float]:

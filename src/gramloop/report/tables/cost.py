@@ -3,69 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from gramloop.evaluate.methods import BASELINE
-from gramloop.report.run import Run
+from gramloop.report.costs import PathCost
 from gramloop.report.tables.table import Cell, Column, Table
-
-
-@dataclass(frozen=True)
-class PathCost:
-    """One method's cost; times include the head, Gram algebra and the handling of images."""
-
-    method: str
-    blocks: float  # of one view of an image, counted
-    formula: int  # the same by the formula
-    depth: int
-    seconds: float | None  # of one device per image
-    together: str = ""  # what was predicted in the same call, and is in these seconds
-    peak_memory: int = 0  # bytes
-
-    @property
-    def multiplier(self) -> float:
-        """Blocks by the formula, per block of the ordinary model."""
-        return self.formula / self.depth
-
-
-def path_costs(run: Run, group: Sequence[Run] = ()) -> list[PathCost]:
-    """The cost of every method of a run; the baseline's time comes from where it was timed alone."""
-    spent, depth = run.spent, run.plan.model.depth
-    if not spent.images:
-        return []
-    methods = {method.name: method for method in run.plan.methods}
-    rows = []
-    for name in run.methods:
-        call = next((each for each in spent.calls if name in each.split("+")), None)
-        alone = call == name
-        shared = call is not None and not alone
-        seconds = _seconds(run, call) if call is not None and not (shared and name == BASELINE) else None
-        if name == BASELINE and seconds is None:
-            peers = (one for one in group if BASELINE in one.spent.calls and _alike(one, run))
-            seconds = next((_seconds(one, BASELINE) for one in peers), None)
-        rows.append(
-            PathCost(
-                name,
-                spent.blocks.get(name, 0) / spent.images,
-                methods[name].blocks(depth),
-                depth,
-                seconds,
-                BASELINE if shared and name != BASELINE else "",
-                spent.peak_memory,
-            )
-        )
-    return rows
-
-
-def _alike(first: Run, second: Run) -> bool:
-    return (first.plan.suite, first.plan.task) == (second.plan.suite, second.plan.task)
-
-
-def _seconds(run: Run, call: str) -> float:
-    """Predicting, and the handling of images, which all methods of a run share."""
-    spent = run.spent
-    handling = spent.seconds - sum(spent.calls.values())
-    return (spent.calls[call] + handling) / spent.images
 
 
 def cost_table(
@@ -83,6 +24,8 @@ def cost_table(
         Column("seconds", "Device time (s/image)", digits=3),
         Column("observed", "Obs.", unit="×"),
         Column("memory", "Peak GB"),
+        Column("work", "Work", unit="×"),
+        Column("time", "Time", unit="×"),
     )
     ordinary = next((cost.seconds for cost in costs if cost.method == BASELINE), None)
     rows: list[tuple[Cell, ...]] = []
@@ -90,12 +33,15 @@ def cost_table(
         observed = None if ordinary is None or cost.seconds is None else cost.seconds / ordinary
         memory = cost.peak_memory / 1e9 if cost.peak_memory else None
         blocks: Cell = round(cost.blocks) if abs(cost.blocks - round(cost.blocks)) < 1e-9 else cost.blocks
-        rows.append((cost.method, blocks, cost.multiplier, cost.seconds, observed, memory))
+        rows.append(
+            (cost.method, blocks, cost.multiplier, cost.seconds, observed, memory, cost.work, cost.time)
+        )
     return Table(
         key,
         f"Compute cost{f', {name}' if name else ''}",
         "Transformer blocks executed per view of an image, as counted; their number by the formula against the "
-        "ordinary model; time of one device per image, which is wall time times devices divided by images.",
+        "ordinary model; time of one device per image, which is wall time times devices divided by images. Work is "
+        "blocks times the area that each sees, time is that of predicting alone, both against the baseline.",
         columns,
         tuple(rows),
         notes=(*_notes(costs, device), *((_DIAGNOSED,) if diagnostics else ())),
@@ -117,6 +63,12 @@ def _notes(costs: Sequence[PathCost], device: str) -> tuple[str, ...]:
         notes.append(
             f"{', '.join(pairs)} and the baseline come from one call, whose time includes the baseline's "
             "prediction by the head."
+        )
+    if any(cost.time is not None for cost in costs):
+        notes.append(
+            "Where the baseline and a replay come from one call, one image of every condition was also predicted by "
+            "each of them alone, and their times are their shares of that call. Filters on pixels execute no block: "
+            "only the time shows them."
         )
     if any(cost.method == BASELINE and cost.seconds is None for cost in costs):
         notes.append(

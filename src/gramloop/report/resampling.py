@@ -1,0 +1,157 @@
+"""Every method's score on resampled suites: families or images are drawn once, and the same for all methods.
+
+All differences follow from these draws: of a method to the baseline, of any two methods, of a stack to the sum of
+its parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gramloop.evaluate.rows import boxes_of, counts_of, depth_scores_of
+from gramloop.evaluate.store import StoredUnit
+from gramloop.metrics.ap_bootstrap import ap_score
+from gramloop.metrics.bootstrap import (
+    REPLICATES,
+    SEED,
+    Interval,
+    Score,
+    family_draws,
+    image_draws,
+    mean_interval,
+    mean_score,
+    miou_score,
+)
+from gramloop.report.measure import used_ids
+from gramloop.report.run import Run
+
+Over = Literal["families", "images"]
+OnProgress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Resampled:
+    """One run's suite, resampled; without draws where there is nothing to draw from, and why."""
+
+    run: Run
+    over: Over
+    scores: Mapping[str, NDArray[np.float64]] = field(default_factory=dict, repr=False)  # (1 + replicates,)
+    units: int = 0  # families or images drawn from
+    reason: str = ""
+
+    def difference(self, method: str, other: str) -> NDArray[np.float64]:  # (1 + replicates,)
+        """What a method gains over another: on everything, then on every draw."""
+        return self.scores[method] - self.scores[other]
+
+    def interval(self, differences: NDArray[np.float64]) -> Interval:
+        """The percentile interval of such differences."""
+        return mean_interval([differences], self.units)
+
+    @property
+    def drawn_from(self) -> str:
+        """What was resampled, in words."""
+        if self.over == "images":
+            return "images"
+        return "domains" if self.run.suite.kind == "o" else "shift families"
+
+
+def resample(
+    run: Run,
+    over: Over = "families",
+    *,
+    replicates: int = REPLICATES,
+    seed: int = SEED,
+    on_progress: OnProgress = lambda _: None,
+) -> Resampled:
+    """The scores of every method on drawn suites; ``on_progress`` hears of every condition and method."""
+    if not run.complete:
+        many = len(run.missing) + len(run.unscored)
+        on_progress(run.name)
+        return Resampled(run, over, reason=f"{many} of {len(run.plan.conditions)} conditions have no score")
+    if over == "families":
+        return _over_families(run, replicates, seed)
+    return _over_images(run, replicates, seed, on_progress)
+
+
+def count_resamplings(runs: Sequence[Run]) -> int:
+    """How often `resample` over images will tell of its progress."""
+    told = [run for run in runs if not run.changes_only and run.replays]
+    return sum(len(run.methods) * len(run.averaged) if run.complete else 1 for run in told)
+
+
+def _over_families(run: Run, replicates: int, seed: int) -> Resampled:
+    if not run.shifted:
+        return Resampled(
+            run, "families", reason="clean images are no shift; --bootstrap images draws images instead"
+        )
+    if len(run.families) < 2:
+        only = f"{run.families[0]} is the only shift family, and one family says nothing of others"
+        return Resampled(run, "families", reason=only)
+    ordered = sorted(run.shifted, key=lambda condition: condition.family)
+    draws = {}
+    for method in run.methods:
+        found = run.scores(method)
+        by_family = {
+            family: [found[condition] for condition in members]
+            for family, members in groupby(ordered, key=lambda condition: condition.family)
+        }
+        draws[method] = family_draws(by_family, replicates=replicates, seed=seed)
+    return Resampled(run, "families", draws, len(run.families))
+
+
+def _over_images(run: Run, replicates: int, seed: int, on_progress: OnProgress) -> Resampled:
+    """Images drawn with all their shifted versions; images of domains, each domain's own."""
+    shared = run.suite.kind != "o"
+    common = _common_images(run) if shared else []
+    draws: dict[str, list[NDArray[np.float64]]] = {method: [] for method in run.methods}
+    images = 0
+    for index, result in enumerate(run.averaged):
+        units = run.units(result.condition.key)
+        ids = used_ids(units)
+        among = common if shared else ids
+        if len(among) < 2:
+            few = f"{len(among)} images of {result.condition} could be drawn, and it takes at least 2"
+            return Resampled(run, "images", reason=few)
+        images = len(among) if shared else images + len(among)
+        for method in run.methods:
+            score = _expanded(stored_score(run, units, method), ids, among)
+            own_seed = seed if shared else seed + index
+            draws[method].append(image_draws(score, len(among), replicates=replicates, seed=own_seed))
+            on_progress(f"{run.name} {method} {result.condition}")
+    means = {method: np.mean(each, axis=0) for method, each in draws.items()}
+    return Resampled(run, "images", means, images)
+
+
+def _common_images(run: Run) -> list[str]:
+    """Images used in every condition, in one order, so that a draw means the same images everywhere."""
+    sets = [set(used_ids(run.units(result.condition.key))) for result in run.results]
+    return sorted(set.intersection(*sets))
+
+
+def stored_score(run: Run, units: Sequence[StoredUnit], method: str) -> Score:
+    """A method's score on the stored images of a condition, for any weights of them."""
+    tables = [unit.table for unit in units]
+    if run.plan.task == "semantic":
+        return miou_score(counts_of(tables, method))
+    if run.plan.task == "depth":
+        return mean_score(depth_scores_of(tables, method)[:, 0])
+    return ap_score(*boxes_of(tables, method, list(run.plan.categories)))
+
+
+def _expanded(score: Score, ids: Sequence[str], among: Sequence[str]) -> Score:
+    """``score`` of weights over the images ``among``, where the condition's own images are ``ids``."""
+    place = {each: index for index, each in enumerate(ids)}
+    columns = np.array([place[each] for each in among])
+
+    def expanded(weights: NDArray[np.int64]) -> NDArray[np.float64]:
+        full = np.zeros((len(weights), len(ids)), dtype=np.int64)
+        full[:, columns] = weights
+        return score(full)
+
+    return expanded
