@@ -88,7 +88,7 @@ RIGHT: dict[str, Callable[[Any], bool]] = {
             isinstance(v, dict)
             and set(v) == {"signal", "off", "full"}
             and isinstance(v["signal"], str)
-            and v["signal"] in ("length", "spread", "step", "drift")
+            and v["signal"] in ("length", "spread", "step", "drift", "noise")
             and real(v["off"], -1.7e308)
             and real(v["full"], -1.7e308)
         )

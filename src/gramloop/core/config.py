@@ -14,7 +14,8 @@ Gate = Literal["gram", "uniform", "none"]
 Strength = float | Literal["matched"]
 GateAt = Literal["final", "end"] | int
 UpdateAt = Literal["end", "final"]
-Signal = Literal["length", "spread", "step", "drift"]
+Signal = Literal["length", "spread", "step", "drift", "noise"]
+ORDINARY_SIGNALS: tuple[Signal, ...] = ("length", "spread", "noise")  # known before anything is replayed
 
 # The published setting: blocks 21 to 23 of 40.
 PAPER_DEPTH = 40
@@ -31,9 +32,9 @@ class Adaptive:
     under shift.
 
     signal: of the patches at the window's end, before anything is replayed: "length" (mean L2 length) or
-        "spread" (the lengths' standard deviation over their mean); or of the first proposal: "step" (how
-        far it moves relative to the length, which costs the window) or "drift" (which costs the probe too).
-        `gramloop.core.signals` computes them.
+        "spread" (the lengths' standard deviation over their mean); of the pixels that the model is given: "noise"
+        (their estimated noise); or of the first proposal: "step" (how far it moves relative to the length, which
+        costs the window) or "drift" (which costs the probe too). `gramloop.core.signals` computes them.
     """
 
     signal: Signal

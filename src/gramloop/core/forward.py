@@ -14,6 +14,7 @@ from gramloop.core.call import BlockCall, Masks, States
 from gramloop.core.drift import Probe
 from gramloop.core.hosts import Host, grids_of
 from gramloop.core.layout import Layout
+from gramloop.core.noise import noise
 from gramloop.core.trace import Grid, Trace
 from gramloop.errors import GramLoopError
 
@@ -24,6 +25,7 @@ NO_THREAD = -1
 class Forward:
     """One forward: what is known before the first block, what its blocks hand on, and what it leaves.
 
+    responses, noise: what an estimate of noise is made of, and that of each image, (B,) per entry, if it decides.
     grids, valid: the patch grids that the embedding showed, and the masks of valid patches as they were given.
     masks, probe: the checked masks, one per entry of the state, and the anchor of the ordinary pass.
     window_start: what the window's first block was given, where its input counts.
@@ -34,6 +36,8 @@ class Forward:
     """
 
     grids: list[Grid] = field(default_factory=list)
+    responses: list[Tensor] = field(default_factory=list)
+    noise: list[Tensor] = field(default_factory=list)
     valid: Tensor | Sequence[Tensor] | None = None
     masks: Masks = ()
     probe: Probe | None = None
@@ -53,6 +57,17 @@ class Forward:
         self.traces = [Trace(grid) for grid in grids] if trace else []
         self.masks = _masks_for(self.valid, Z, host, grids)
         self.blocks_executed = host.depth
+        if self.responses:
+            self.noise = self._noise(host, Z, grids)
+
+    def _noise(self, host: Host, Z: States, grids: Sequence[Grid | None]) -> list[Tensor]:
+        recent, self.responses = self.responses[-len(Z) :], []
+        if [len(each) for each in recent] != [len(tokens) for tokens in Z]:
+            raise GramLoopError(
+                f"{host.name} embeds other images than its blocks see, so their noise decides nothing; take another "
+                "signal"
+            )
+        return [noise(*each).to(Z[0].device) for each in zip(recent, self.masks, grids, strict=True)]
 
     def trace_skipped(self, Z: States, layout: Layout, replays: int) -> None:
         """Trace as many maps as any other image has, where these replays are left out."""

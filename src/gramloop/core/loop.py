@@ -20,6 +20,7 @@ from gramloop.core.config import PAPER_DEPTH, ReplayConfig, ReplaySettings, defa
 from gramloop.core.forward import PerThread
 from gramloop.core.hosts import Host, find_host, grid_shown
 from gramloop.core.known import known_setting
+from gramloop.core.noise import noise_response
 from gramloop.core.replay import AtLastBlock, AtWindowEnd, placement
 from gramloop.core.settings import read_replay
 from gramloop.core.trace import Trace
@@ -177,6 +178,16 @@ class Loop:
             if not 0 <= index < self.host.depth:
                 raise GramLoopError(f"keep names block {index}; the blocks are 0 to {self.host.depth - 1}")
         _check_reach(self.host, self._placement)
+        if self._wants_noise and self.host.embedding is None:
+            raise GramLoopError(
+                f"{self.host.name} does not show the image that its patches are cut from, so its noise cannot decide; "
+                "take another signal, such as length"
+            )
+
+    @property
+    def _wants_noise(self) -> bool:
+        rule = self.config.adaptive
+        return rule is not None and rule.signal == "noise" and self.config.replays > 0
 
     def _register(self, model: nn.Module) -> None:
         with _registering:
@@ -253,7 +264,10 @@ class Loop:
     def _after_embedding(self, embedding: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> None:
         self._before_forward()  # a part of a model may be called by a method of its own
         if self._here.forwards.listens:
-            self._here.forwards.next.grids.append(grid_shown(embedding, args[0], output))
+            forward = self._here.forwards.next
+            forward.grids.append(grid_shown(embedding, args[0], output))
+            if self._wants_noise:
+                forward.responses.append(noise_response(args[0]))
 
 
 _registering = threading.RLock()  # torch can give two threads that register hooks at once the same handle

@@ -125,7 +125,8 @@ class AtWindowEnd(_Placement):
             self._run_ordinary_suffix(forward, call, Z)
             return None
         decision = Decision(self.config.adaptive, layout, forward.masks, forward.traces)
-        if decision.by_state(Z) or decision.by_proposal(Z, proposal := self._propose(forward, call, Z)):
+        ordinary = decision.by_pixels(forward.noise) or decision.by_state(Z)
+        if ordinary or decision.by_proposal(Z, proposal := self._propose(forward, call, Z)):
             forward.trace_skipped(Z, layout, replays)
             forward.skipped = True  # the host's own suffix is the ordinary pass, and the only one
             if route.end in self.keep:

@@ -2,26 +2,27 @@
 
 Corruptions change the early blocks of a ViT in ways that the lengths of patch tokens show: noise makes them
 longer, and almost any corruption makes them more alike in length (docs/evidence.md has the measurement). Both
-are known before anything is replayed. How far a proposal moves, and its drift, need blocks.
+are known before anything is replayed, and so is the noise of the pixels. How far a proposal moves, and its drift, need blocks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from threading import get_ident
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from gramloop.core.call import Masks, States
-from gramloop.core.config import Adaptive
+from gramloop.core.config import ORDINARY_SIGNALS, Adaptive
 from gramloop.core.gate import masked_median
 from gramloop.core.hosts import Host
 from gramloop.core.layout import Layout
 from gramloop.core.memory import repeats
+from gramloop.core.noise import noise, noise_response
 from gramloop.core.trace import Trace
 from gramloop.core.watch import watching
 
@@ -75,6 +76,10 @@ class Decision:
         self.shares: list[Tensor] | None = None
         self._rule, self._layout, self._valid, self._traces = rule, layout, valid, traces
 
+    def by_pixels(self, levels: list[Tensor]) -> bool:
+        """The noise of what the patch embedding was given, (B,) per entry."""
+        return self._skips({"noise": lambda level, valid: level}, levels)
+
     def by_state(self, Z: States) -> bool:
         """The ordinary state at the window's end."""
         return self._skips({"length": length, "spread": spread}, self._patches(Z))
@@ -108,12 +113,14 @@ class Observed:
 
     length: list[list[float]] = field(default_factory=list)
     spread: list[list[float]] = field(default_factory=list)
+    noise: list[list[float]] = field(default_factory=list)
 
     def means(self) -> dict[str, list[float]]:
         """The mean over images at every block, by signal."""
         return {
             name: [sum(each) / len(each) if each else float("nan") for each in getattr(self, name)]
-            for name in ("length", "spread")
+            for name in ORDINARY_SIGNALS
+            if name != "noise" or any(self.noise)  # not every host shows what its patches are cut from
         }
 
 
@@ -124,7 +131,8 @@ def observing(host: Host) -> Iterator[Observed]:
     A replay calls ``block.forward`` too. What is ordinary is the first run since the host began a forward in the
     same thread; the host alone calls blocks as modules, which is what the hook before its first block sees.
     """
-    seen = Observed([[] for _ in host.blocks], [[] for _ in host.blocks])
+    empty: list[list[list[float]]] = [[[] for _ in host.blocks] for _ in ORDINARY_SIGNALS]
+    seen = Observed(*empty)
     waiting: set[tuple[int, int]] = set()  # thread and block
 
     def begin(*_: object) -> None:
@@ -141,7 +149,18 @@ def observing(host: Host) -> Iterator[Observed]:
         seen.length[index] += length(patches).tolist()
         seen.spread[index] += spread(patches).tolist()
 
-    with host.blocks[0].register_forward_pre_hook(begin), watching(host.blocks, watch):
+    def embed(_: nn.Module, args: tuple[Tensor, ...], output: object) -> None:
+        if repeats():
+            return
+        levels = noise(noise_response(args[0])).tolist()
+        for each in seen.noise:  # the same at every block
+            each += levels
+
+    with ExitStack() as stack:
+        if host.embedding is not None:
+            stack.enter_context(host.embedding.register_forward_hook(embed))
+        stack.enter_context(host.blocks[0].register_forward_pre_hook(begin))
+        stack.enter_context(watching(host.blocks, watch))
         yield seen
 
 

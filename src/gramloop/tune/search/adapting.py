@@ -12,11 +12,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from gramloop.core.config import Adaptive, Signal
+from gramloop.core.config import ORDINARY_SIGNALS, Adaptive
 from gramloop.data.records import Task
 from gramloop.tune.search.worth import PairedStatistics, Worth, worth
 
-SIGNALS: tuple[Signal, ...] = ("length", "spread")
 QUANTILES = 11  # thresholds tried per signal and direction, between the smallest and the largest value
 _EDGE = 1e-4  # width of a switch that is on below its threshold, relative to it
 Cells = Mapping[str, Sequence[PairedStatistics]]
@@ -42,7 +41,7 @@ def best_rule(
 def rules(cells: Cells, end: int) -> list[Adaptive]:
     """Switches at quantiles of every signal, in both directions."""
     found = []
-    for signal in SIGNALS:
+    for signal in ORDINARY_SIGNALS:
         values = [_signal(one, signal, end) for each in cells.values() for one in each]
         if not values or not np.isfinite(values).all():
             continue
@@ -70,4 +69,5 @@ def is_on(rule: Adaptive, signal: float) -> bool:
 
 
 def _signal(one: PairedStatistics, signal: str, end: int) -> float:
-    return one.signals[signal][end] if one.signals else float("nan")
+    known = (one.signals or {}).get(signal)  # a search of before may know fewer
+    return known[end] if known else float("nan")
