@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--classes", type=Path, metavar="FILE", help="class list of a set of label pictures")
     parser.add_argument(
         "--task",
-        choices=("semantic", "detection", "depth"),
+        choices=("semantic", "detection", "depth", "panoptic", "instance"),
         help="for a set that has several kinds of labels",
     )
     parser.add_argument("--frost-textures", type=Path, metavar="DIR", help="your own frost pictures")

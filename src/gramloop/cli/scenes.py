@@ -30,7 +30,7 @@ def run(args: argparse.Namespace) -> int:
     with progress_bar("drawing scenes", args.count) as advance:
         write_scenes(args.folder, wanted, workers=args.workers, on_scenes=lambda n: advance(steps=n))
     print(
-        f"{args.count} scenes in {args.folder}: label pictures with classes.txt, "
-        "annotations/instances_val.json, and depth/ in millimetres"
+        f"{args.count} scenes in {args.folder}: label pictures with classes.txt, annotations/instances_val.json, "
+        "annotations/panoptic_val.json with its PNG files, and depth/ in millimetres"
     )
     return 0

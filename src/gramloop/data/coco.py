@@ -57,15 +57,15 @@ def open_coco(
     """
     root = Path(root)
     file = _annotation_file(root, annotations)
-    content = _read_json(file)
+    content = read_coco(file)
     problems = Problems(file)
-    entries = _image_entries(content, problems)
-    categories = _categories(content, problems)
+    entries = image_entries(content, problems)
+    categories = read_categories(content, problems)
     problems.raise_if_any()  # what follows needs sound images and categories
     by_image, notes = _annotations(content, entries, categories, problems)
     if expected is not None:
-        _check_expected(content, categories, expected, problems)
-    folder = _images_folder(root, file, images, [entry["file_name"] for entry in entries.values()])
+        check_expected(content, categories, expected, problems)
+    folder = find_images_folder(root, file, images, [entry["file_name"] for entry in entries.values()])
     records = _records(entries, by_image, folder, check, problems)
     problems.raise_if_any()
     return DataSet(root, "detection", tuple(records), categories, file, notes)
@@ -93,7 +93,8 @@ def _annotation_file(root: Path, named: Path | str | None) -> Path:
     return (preferred or files)[0]
 
 
-def _read_json(file: Path) -> dict[str, Any]:
+def read_coco(file: Path) -> dict[str, Any]:
+    """What a file of annotations holds, its three lists at least."""
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
@@ -110,7 +111,8 @@ def _read_json(file: Path) -> dict[str, Any]:
     return content
 
 
-def _image_entries(content: dict[str, Any], problems: Problems) -> dict[int, dict[str, Any]]:
+def image_entries(content: dict[str, Any], problems: Problems) -> dict[int, dict[str, Any]]:
+    """The listed images by id."""
     entries: dict[int, dict[str, Any]] = {}
     names: Counter[str] = Counter()
     for position, entry in enumerate(content["images"]):
@@ -132,7 +134,8 @@ def _image_entries(content: dict[str, Any], problems: Problems) -> dict[int, dic
     return entries
 
 
-def _categories(content: dict[str, Any], problems: Problems) -> dict[int, str]:
+def read_categories(content: dict[str, Any], problems: Problems) -> dict[int, str]:
+    """The names of the listed categories by id."""
     categories: dict[int, str] = {}
     for entry in content["categories"]:
         if not isinstance(entry.get("id"), int):
@@ -206,25 +209,29 @@ def _is_finite(value: Any) -> bool:
     return isinstance(value, int | float) and math.isfinite(value)
 
 
-def _check_expected(
+def check_expected(
     content: dict[str, Any], categories: Mapping[int, str], expected: Expected, problems: Problems
 ) -> None:
+    """Add what differs from a public set."""
     for what, count in (("images", expected.images), ("annotations", expected.annotations)):
         if count is not None and len(content[what]) != count:
             problems.add(f"it lists {len(content[what])} {what}, not {count}")
     if expected.category_ids is not None and categories.keys() != expected.category_ids:
         lacking = sorted(expected.category_ids - categories.keys())
         strange = sorted(categories.keys() - expected.category_ids)
-        problems.add(f"its category ids are not COCO's 80 (lacking {lacking}, unknown {strange})")
+        problems.add(
+            f"its category ids are not COCO's {len(expected.category_ids)} (lacking {lacking}, unknown {strange})"
+        )
 
 
-def _images_folder(root: Path, file: Path, named: Path | str | None, names: list[str]) -> Path:
+def find_images_folder(root: Path, file: Path, named: Path | str | None, names: list[str]) -> Path:
+    """The folder that the file names of images start from."""
     if named is not None:
         if not Path(named).is_dir():
             raise GramLoopError(f"the folder of images {named} does not exist")
         return Path(named)
     base = file.parent.parent if file.parent.name == "annotations" else file.parent
-    split = file.stem.removeprefix("instances_")
+    split = file.stem.removeprefix("instances_").removeprefix("panoptic_")
     candidates = [base / split, base / "images" / split, base / "images", base, root]
     present = [folder for folder in candidates if any((folder / name).is_file() for name in names[:20])]
     if not present:

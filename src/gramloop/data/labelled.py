@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gramloop.data.depth_maps import DepthMap
+from gramloop.data.object_masks import ObjectMasks
 from gramloop.data.records import Image8, ImageId, Instances, LabelMap, Record, Task
+from gramloop.data.segment_maps import SegmentMap
 from gramloop.errors import GramLoopError
 
 
@@ -17,7 +19,7 @@ class PixelLabels:
     ignored: int = 255  # the index of pixels that are not scored
 
 
-Truth = PixelLabels | Instances | DepthMap
+Truth = PixelLabels | Instances | DepthMap | SegmentMap | ObjectMasks
 
 
 @dataclass(frozen=True)
@@ -44,15 +46,21 @@ def _misfit(found: LabelledImage, name: str) -> str:
     truth = found.truth
     if truth is None or isinstance(truth, Instances):
         return ""
-    what, shape = (
-        ("depth", truth.metres.shape) if isinstance(truth, DepthMap) else ("labels", truth.indices.shape)
-    )
+    what, shape = _named_shape(truth)
     if shape != found.pixels.shape[:2]:
         verb = "is" if what == "depth" else "are"
         return f"the {what} of {name} {verb} {shape[1]} x {shape[0]}, unlike the image"
     if isinstance(truth, DepthMap) and not truth.known.any():
         return f"the depth of {name} is known at no pixel between {truth.near:g} and {truth.far:g} m"
     return ""
+
+
+def _named_shape(truth: PixelLabels | DepthMap | SegmentMap | ObjectMasks) -> tuple[str, tuple[int, ...]]:
+    if isinstance(truth, DepthMap):
+        return "depth", truth.metres.shape
+    if isinstance(truth, SegmentMap):
+        return "segments", truth.ids.shape
+    return ("masks", truth.size) if isinstance(truth, ObjectMasks) else ("labels", truth.indices.shape)
 
 
 def _decoded(record: Record, task: Task, labels: bool) -> LabelledImage:
@@ -66,5 +74,9 @@ def _decoded(record: Record, task: Task, labels: bool) -> LabelledImage:
         return LabelledImage(record.image_id, pixels, record.instances())
     if task == "depth":
         return LabelledImage(record.image_id, pixels, record.depth())
+    if task == "panoptic":
+        return LabelledImage(record.image_id, pixels, record.segments())
+    if task == "instance":
+        return LabelledImage(record.image_id, pixels, record.object_masks())
     ignored = 255 if record.classes is None else record.classes.ignored
     return LabelledImage(record.image_id, pixels, PixelLabels(record.labels(), ignored))

@@ -7,14 +7,17 @@ everybody else scores.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gramloop.data.records import Annotation
 from gramloop.data.run_lengths import run_length_mask
 from gramloop.errors import GramLoopError
 from gramloop.shifts.geometry import Mask
+
+if TYPE_CHECKING:
+    from gramloop.data.records import Annotation
 
 SUPERSAMPLING = 5  # COCO traces polygons on a grid five times finer than the pixels
 

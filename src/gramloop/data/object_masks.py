@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gramloop.data.masks import annotation_mask
-from gramloop.data.records import Annotation
 from gramloop.data.run_lengths import RunLengths, run_length_mask, run_lengths_of
 from gramloop.errors import GramLoopError
 from gramloop.shifts import geometry
+
+if TYPE_CHECKING:
+    from gramloop.data.records import Annotation
 
 
 @dataclass(frozen=True)

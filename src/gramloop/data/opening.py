@@ -11,6 +11,12 @@ import numpy as np
 
 from gramloop.data.checks import Check, Problems
 from gramloop.data.coco import COCO_CATEGORIES_ONLY, COCO_VAL2017, Expected, coco_root, open_coco
+from gramloop.data.coco_panoptic import (
+    PANOPTIC_CATEGORIES_ONLY,
+    PANOPTIC_VAL2017,
+    open_panoptic,
+    panoptic_root,
+)
 from gramloop.data.depth import FORMATS, depth_root, open_depth
 from gramloop.data.manifest import read_manifest
 from gramloop.data.photos import open_unlabelled
@@ -126,9 +132,12 @@ def open_set(base: str, root: Path, options: ReadOptions, expected: Expected | N
         images = None if options.partial else ADE20K_IMAGES
         classes = ade20k_classes(root)
         return open_semantic(root, classes=classes, check=options.check, expected_images=images)
+    if base == "coco" and options.task == "panoptic":
+        found = PANOPTIC_CATEGORIES_ONLY if options.partial else PANOPTIC_VAL2017
+        return open_panoptic(root, check=options.check, expected=found)
     if base == "coco":
         expected = COCO_CATEGORIES_ONLY if options.partial else expected or COCO_VAL2017
-        return open_coco(root, check=options.check, expected=expected)
+        return _with_boxes_or_masks(open_coco(root, check=options.check, expected=expected), options.task)
     if base in FORMATS:
         return open_depth(root, split=options.split, stored=FORMATS[base], check=options.check)
     task = _own_task(root, options)
@@ -136,7 +145,14 @@ def open_set(base: str, root: Path, options: ReadOptions, expected: Expected | N
         return open_depth(root, split=options.split, check=options.check)
     if task == "semantic":
         return open_semantic(root, split=options.split, classes=options.classes, check=options.check)
-    return open_coco(root, check=options.check)
+    if task == "panoptic":
+        return open_panoptic(root, check=options.check)
+    return _with_boxes_or_masks(open_coco(root, check=options.check), task)
+
+
+def _with_boxes_or_masks(data: DataSet, task: Task | None) -> DataSet:
+    """The set for detection, or for the masks of the same objects."""
+    return replace(data, task="instance") if task == "instance" else data
 
 
 def _own_task(root: Path, options: ReadOptions) -> Task:
@@ -150,9 +166,11 @@ def _own_task(root: Path, options: ReadOptions) -> Task:
     if not semantic and not detection:
         if depth_root(root) is not None:
             return "depth"
+        if panoptic_root(root) is not None:
+            return "panoptic"
         raise GramLoopError(
             f"{root} is no data set: it needs images/ with annotations/ of label pictures, "
-            "annotations/instances_*.json in COCO format, or depth/; photographs without labels need --truth clean"
+            "annotations/instances_*.json or panoptic_*.json in COCO format, or depth/; photographs without labels need --truth clean"
         )
     return "semantic" if semantic else "detection"
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from gramloop.data.checks import Check, Problems, image_problem, read_headers
 from gramloop.data.coco import coco_root, open_coco
+from gramloop.data.coco_panoptic import open_panoptic, panoptic_root
 from gramloop.data.records import DataSet, Record, Task
 from gramloop.data.semantic import DEFAULT_SPLIT, IMAGE_SUFFIXES, semantic_root, split_folders
 
@@ -48,9 +49,11 @@ def open_unlabelled(
 ) -> DataSet:
     """The images of a folder in any layout; of a labelled set the same ones that it would show with its labels."""
     semantic, coco = semantic_root(root), coco_root(root)
-    if coco is not None and (task == "detection" or semantic is None):
-        found = open_coco(root, check=check)
-        bare = tuple(replace(record, annotations=None) for record in found)
+    panoptic = task == "panoptic" and panoptic_root(root) is not None
+    boxes = coco is not None and (task in ("detection", "instance") or semantic is None)
+    if panoptic or boxes:
+        found = open_panoptic(root, check=check) if panoptic else open_coco(root, check=check)
+        bare = tuple(replace(record, label_path=None, annotations=None) for record in found)
         return DataSet(found.root, task, bare, {})
     if semantic is not None:
         return open_photos(split_folders(semantic, split)[0], task, check=check)

@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from gramloop.data.depth_maps import DepthFormat, DepthMap
+from gramloop.data.object_masks import ObjectMasks
+from gramloop.data.segment_maps import SegmentMap, read_segments
 from gramloop.errors import GramLoopError
 
 ImageId = int | str
@@ -145,6 +147,24 @@ class Record:
             raise GramLoopError(f"image {self.image_id} has no depth: its data set annotates another task")
         return self.depth_format.read(self.label_path)
 
+    def segments(self) -> SegmentMap:
+        """The segment of every pixel; ``label_path`` holds their colours, and ``annotations`` what each is."""
+        if self.label_path is None or self.annotations is None:
+            raise GramLoopError(f"image {self.image_id} has no segments: its data set annotates another task")
+        found = read_segments(self.label_path, self.annotations)
+        if found.ids.shape != (self.height, self.width):
+            raise GramLoopError(
+                f"{self.label_path} is {found.ids.shape[1]} x {found.ids.shape[0]}, "
+                f"but its image is {self.width} x {self.height}"
+            )
+        return found
+
+    def object_masks(self) -> ObjectMasks:
+        """The masks of the annotated objects."""
+        if self.annotations is None:
+            raise GramLoopError(f"image {self.image_id} has no instances: its data set has label maps")
+        return ObjectMasks.from_annotations(self.annotations, self.height, self.width)
+
     def shown_annotations(self) -> tuple[Annotation, ...]:
         """The entries of the COCO file for this image."""
         if self.annotations is None:
@@ -166,6 +186,7 @@ class DataSet(Sequence[Record]):
     categories: Mapping[int, str] = field(repr=False)  # class index or COCO category id: name
     annotation_file: Path | None = None
     notes: tuple[str, ...] = ()  # what was put right at opening
+    things: frozenset[int] = frozenset()  # of a panoptic set: the categories that are counted, unlike stuff
 
     def __len__(self) -> int:
         return len(self.records)

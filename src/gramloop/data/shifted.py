@@ -15,7 +15,9 @@ from PIL import Image
 
 from gramloop.data.depth_maps import DepthMap
 from gramloop.data.masks import annotation_mask
+from gramloop.data.object_masks import ObjectMasks
 from gramloop.data.records import Annotation, DataSet, Image8, LabelMap, Record
+from gramloop.data.segment_maps import SegmentMap
 from gramloop.data.suites import Condition, SuiteKind
 from gramloop.errors import GramLoopError
 from gramloop.shifts import geometry
@@ -111,6 +113,16 @@ class ShiftedRecord(Record):
         if not shift.moves:
             return depth
         return replace(depth, metres=geometry.warp_depth(depth.metres, shift.affine(self)))
+
+    def segments(self) -> SegmentMap:
+        """The segments, moved with the pixels; none where nothing was."""
+        segments, shift = super().segments(), self._shift()
+        return segments.moved(shift.affine(self)) if shift.moves else segments
+
+    def object_masks(self) -> ObjectMasks:
+        """The masks of the objects, moved with the pixels."""
+        masks, shift = super().object_masks(), self._shift()
+        return masks.moved(shift.affine(self)) if shift.moves else masks
 
     def shown_annotations(self) -> tuple[Annotation, ...]:
         """The entries of the COCO file, moved with the pixels."""

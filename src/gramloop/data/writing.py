@@ -8,11 +8,13 @@ absent; a condition is finished when its checksum file is there and the manifest
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from gramloop.data.checks import Problems
+from gramloop.data.coco_panoptic import segments_info
 from gramloop.data.depth import FORMAT_FILE, moved_depth
 from gramloop.data.manifest import (
     CHECKSUMS,
@@ -26,8 +28,10 @@ from gramloop.data.manifest import (
     refuse_difference,
     sha256,
 )
+from gramloop.data.object_masks import moved_annotations
 from gramloop.data.opening import OpenSuite
 from gramloop.data.records import Annotation, Record
+from gramloop.data.segment_maps import segments_png
 from gramloop.data.semantic import ADE20K_CLASS_FILE, ADE20K_FOLDER, CLASS_FILE
 from gramloop.data.shifted import ShiftedRecord, encode_labels, shift_record
 from gramloop.data.suites import Condition
@@ -101,15 +105,24 @@ class SuiteWriter:
     @property
     def images_folder(self) -> str:
         """The folder of images below the condition's folder."""
-        if self.clean.task == "detection":
+        if self._in_coco_format:
             return f"{self.prefix}{self._coco_split()}/"
         return f"{self.prefix}images/{self._semantic_split()}/"
 
+    @property
+    def _in_coco_format(self) -> bool:
+        return self.clean.task in ("detection", "instance", "panoptic")
+
     def _coco_split(self) -> str:
         file = self.clean.annotation_file
-        return (
-            file.stem.removeprefix("instances_") if file and file.stem.startswith("instances_") else "images"
-        )
+        kind, _, split = file.stem.partition("_") if file else ("", "", "")
+        return split if split and kind in ("instances", "panoptic") else "images"
+
+    @property
+    def _coco_name(self) -> str:
+        """The annotation file below the condition's folder, without its suffix."""
+        kind = "panoptic" if self.clean.task == "panoptic" else "instances"
+        return f"{self.prefix}annotations/{kind}_{self._coco_split()}"
 
     def _semantic_split(self) -> str:
         return "validation" if self.opened.suite.base == "ade20k" else self.opened.options.split
@@ -121,8 +134,8 @@ class SuiteWriter:
         for record in self.clean[start:stop]:
             shifted = shift_record(record, shift)
             try:
-                if self.clean.task == "detection" and shift.moves:
-                    written.annotations += shifted.shown_annotations()
+                if shift.moves:
+                    written.annotations += self._moved_annotations(shifted)
                 self._write_image(shifted, folder, written)
             except UnwritableError:  # no other image would fare better
                 raise
@@ -130,9 +143,24 @@ class SuiteWriter:
                 written.failures.append(str(error))
         return written
 
+    def _moved_annotations(self, record: ShiftedRecord) -> Iterable[Annotation]:
+        """What the annotation file says of an image whose pixels moved."""
+        if self.clean.task == "detection":
+            return record.shown_annotations()
+        if self.clean.task == "panoptic":
+            infos = segments_info(record.segments())
+            entry = {"image_id": record.image_id, "file_name": self._map_name(record)}
+            return [{**entry, "segments_info": infos}]
+        if self.clean.task == "instance" and record.shift is not None:
+            affine = record.shift.affine(record)
+            return moved_annotations(record.annotations or (), affine, record.height, record.width)
+        return ()
+
     def _write_image(self, record: ShiftedRecord, folder: Path, written: Written) -> None:
         image = f"{self.images_folder}{self.file_name(record)}"
-        if record.label_path is not None and record.depth_format is not None:
+        if self.clean.task == "panoptic":
+            written.checksums.append(self._write_segments(record, folder))
+        elif record.label_path is not None and record.depth_format is not None:
             written.checksums.append(self._write_depth(record, folder))
         elif record.label_path is not None and record.classes is not None:
             labels = f"{self.prefix}annotations/{self._semantic_split()}/{record.image_id}"
@@ -149,6 +177,18 @@ class SuiteWriter:
         else:
             written.checksums.append(_store(folder, image, record.encoded()))
             written.made += 1
+
+    def _write_segments(self, record: ShiftedRecord, folder: Path) -> tuple[str, str]:
+        """The segments of one image: its own file, or where they moved another."""
+        assert record.label_path is not None
+        moved = record.shift is not None and record.shift.moves
+        data = segments_png(record.segments().ids) if moved else record.label_path.read_bytes()
+        return _store(folder, f"{self._coco_name}/{self._map_name(record)}", data)
+
+    def _map_name(self, record: Record) -> str:
+        assert record.label_path is not None
+        assert self.clean.annotation_file is not None
+        return record.label_path.relative_to(self.clean.annotation_file.with_suffix("")).as_posix()
 
     def _write_depth(self, record: ShiftedRecord, folder: Path) -> tuple[str, str]:
         """The depth of one image: its own file, or where it moved an array of metres."""
@@ -168,9 +208,9 @@ class SuiteWriter:
     def finish(self, condition: Condition, written: Written) -> str:
         """Write what belongs to the whole condition; returns the checksum of its checksums."""
         folder = self.target / condition.key
-        if self.clean.task == "detection":
+        if self._in_coco_format:
             moves = self.opened.shift(condition).moves
-            path = f"{self.prefix}annotations/instances_{self._coco_split()}.json"
+            path = f"{self._coco_name}.json"
             data = self._annotation_file(written.annotations if moves else None)
             written.checksums.append(_store(folder, path, data))
         elif self.clean.task == "depth":
@@ -192,6 +232,8 @@ class SuiteWriter:
         content: dict[str, Any] = json.loads(self.clean.annotation_file.read_text(encoding="utf-8"))
         names = {record.image_id: self.file_name(record) for record in self.clean}
         content["images"] = [{**entry, "file_name": names[entry["id"]]} for entry in content["images"]]
+        if moved is None and self.clean.task == "panoptic":
+            return json.dumps(content, separators=(",", ":")).encode()
         if moved is None:
             moved = [annotation for record in self.clean for annotation in record.annotations or ()]
         content["annotations"] = moved

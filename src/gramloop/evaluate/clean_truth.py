@@ -12,19 +12,22 @@ from numpy.typing import NDArray
 
 from gramloop.data.depth_maps import DepthMap
 from gramloop.data.labelled import LabelledImage, PixelLabels, Truth, read_labelled
+from gramloop.data.object_masks import ObjectMasks
 from gramloop.data.records import Instances, Record
+from gramloop.data.segment_maps import SegmentMap
 from gramloop.data.shifted import Shift, ShiftedRecord
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.truth import SCORE, UNSCORED
 from gramloop.shifts.geometry import warp_depth, warp_labels
-from gramloop.tasks.prediction import Depth, Detection, Prediction, Segmentation
+from gramloop.tasks.prediction import Depth, Detection, InstanceMasks, Panoptic, Prediction, Segmentation
 from gramloop.tasks.predictor import Predictor
+from gramloop.tasks.segments import object_masks, segment_map
 
 _KEPT = 1 << 28  # bytes of packed clean predictions in one process
 
 
 def as_truth(found: Prediction, score: float = SCORE) -> Truth:
-    """A prediction in place of labels: its label map, its boxes of at least ``score``, or its depth."""
+    """A prediction in place of labels: its label map, its boxes or masks of at least ``score``, its depth or segments."""
     if isinstance(found, Segmentation):
         return PixelLabels(found.labels.astype(np.uint16), UNSCORED)
     if isinstance(found, Detection):
@@ -41,6 +44,10 @@ def as_truth(found: Prediction, score: float = SCORE) -> Truth:
         )
     if isinstance(found, Depth):
         return DepthMap(_metres(found))
+    if isinstance(found, Panoptic):
+        return segment_map(found)
+    if isinstance(found, InstanceMasks):
+        return object_masks(found, score)
     raise GramLoopError(f"a {type(found).__name__} cannot take the place of labels")
 
 
@@ -58,6 +65,8 @@ def moved(truth: Truth, record: ShiftedRecord, shift: Shift) -> Truth:
         return PixelLabels(warp_labels(truth.indices, shift.affine(record), truth.ignored), truth.ignored)
     if isinstance(truth, DepthMap):
         return replace(truth, metres=warp_depth(truth.metres, shift.affine(record)))
+    if isinstance(truth, SegmentMap | ObjectMasks):
+        return truth.moved(shift.affine(record))
     entries = tuple(
         {
             "id": int(number),

@@ -1,8 +1,9 @@
-"""Writing procedural scenes to disk in all layouts: label pictures with a class list, COCO's JSON, and depth.
+"""Writing procedural scenes to disk in all layouts: label pictures with a class list, COCO's JSON, depth, segments.
 
 ``images/validation/*.png`` serves all; ``annotations/validation/*.png`` and ``classes.txt`` are the first,
-``annotations/instances_val.json`` the second, ``depth/validation/*.png`` in millimetres and ``depth.json`` the third. Every file is whole or absent, and going on after a stop gives
-the same bytes as one run.
+``annotations/instances_val.json`` the second, ``depth/validation/*.png`` in millimetres and ``depth.json`` the third,
+``annotations/panoptic_val.json`` with ``annotations/panoptic_val/*.png`` the fourth. Every file is whole or absent, and
+going on after a stop gives the same bytes as one run.
 """
 
 from __future__ import annotations
@@ -12,15 +13,18 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from itertools import starmap
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import cv2
 import numpy as np
 
+from gramloop.data.coco_panoptic import segments_info
 from gramloop.data.depth import FORMAT_FILE
 from gramloop.data.depth_maps import DepthFormat
 from gramloop.data.scenes.drawing import CLASSES, FAR, RECIPE, THINGS, Scene, scene
+from gramloop.data.scenes.segments import category_entries, scene_segments
 from gramloop.data.scenes.textures import Array
+from gramloop.data.segment_maps import segments_png
 from gramloop.errors import GramLoopError
 from gramloop.io.atomic import atomic_write, remove_leftovers
 from gramloop.io.lock import is_taken
@@ -28,10 +32,18 @@ from gramloop.io.pool import process_context, process_pool, run_unordered, worke
 
 SETTINGS_FILE = "scenes.json"
 ANNOTATIONS = Path("annotations", "instances_val.json")  # written last
+PANOPTIC = Path("annotations", "panoptic_val.json")
 SUITE, COUNT = "scenes", 100  # the base set that is drawn where no folder is given, and how many of it
 STORED = DepthFormat(scale=1000.0, near=1e-3, far=FAR)  # how depth is written
 _CHUNK = 16
 _ZOOM = 4  # outlines are traced this much enlarged, so that they lie within 1/8 pixel of the pixels' edges
+
+
+class _Annotated(NamedTuple):
+    """What the JSON files say of one scene."""
+
+    objects: list[dict[str, Any]]
+    segments: list[dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -70,7 +82,7 @@ def write_scenes(
     workers = worker_count(workers)
     try:
         _begin(folder, wanted)
-        annotations: dict[int, list[dict[str, Any]]] = {}
+        annotations: dict[int, _Annotated] = {}
         for part in _results(folder, wanted, min(workers, -(-wanted.count // _CHUNK))):
             annotations.update(part)
             if on_scenes is not None:
@@ -85,8 +97,9 @@ def draw_scenes(folder: Path, wanted: SceneFiles) -> Path:
     settings = folder / SETTINGS_FILE
     if settings.is_file() and (folder / ANNOTATIONS).is_file():
         found = json.loads(settings.read_text())
-        with_depth = (folder / FORMAT_FILE).is_file() or found.get("recipe") != RECIPE
-        if with_depth and found == {
+        later = (FORMAT_FILE, PANOPTIC)  # what scenes drawn by an earlier version lack
+        whole = all((folder / name).is_file() for name in later) or found.get("recipe") != RECIPE
+        if whole and found == {
             **asdict(wanted),
             "recipe": found.get("recipe"),
         }:  # an older one is as good
@@ -107,7 +120,7 @@ def _begin(folder: Path, wanted: SceneFiles) -> None:
     atomic_write(folder / "classes.txt", "".join(f"{name}\n" for name in CLASSES).encode())
 
 
-def _results(folder: Path, wanted: SceneFiles, workers: int) -> Iterator[dict[int, list[dict[str, Any]]]]:
+def _results(folder: Path, wanted: SceneFiles, workers: int) -> Iterator[dict[int, _Annotated]]:
     calls = ((folder, wanted, chunk) for chunk in wanted.chunks())
     if workers == 1:
         yield from starmap(_write_chunk, calls)
@@ -117,8 +130,8 @@ def _results(folder: Path, wanted: SceneFiles, workers: int) -> Iterator[dict[in
             yield written
 
 
-def _write_chunk(folder: Path, wanted: SceneFiles, chunk: range) -> dict[int, list[dict[str, Any]]]:
-    annotations: dict[int, list[dict[str, Any]]] = {}
+def _write_chunk(folder: Path, wanted: SceneFiles, chunk: range) -> dict[int, _Annotated]:
+    annotations: dict[int, _Annotated] = {}
     for index in chunk:
         one = scene(index, wanted.size, wanted.split, wanted.seed)
         depth = np.round(one.depth * STORED.scale).astype(np.uint16)
@@ -127,7 +140,11 @@ def _write_chunk(folder: Path, wanted: SceneFiles, chunk: range) -> dict[int, li
             path = folder / part / "validation" / file_name(index)
             if not path.is_file():
                 atomic_write(path, cv2.imencode(".png", picture)[1].tobytes())
-        annotations[index] = coco_annotations(one)
+        segments = scene_segments(one)
+        colours = folder / PANOPTIC.with_suffix("") / file_name(index)
+        if not colours.is_file():
+            atomic_write(colours, segments_png(segments.ids))
+        annotations[index] = _Annotated(coco_annotations(one), segments_info(segments))
     return annotations
 
 
@@ -170,9 +187,9 @@ def outlines(mask: Array) -> list[list[float]]:
     return [[float(value) for value in polygon.ravel()] for polygon in points]
 
 
-def _finish(folder: Path, wanted: SceneFiles, by_scene: dict[int, list[dict[str, Any]]]) -> None:
-    listed = [(index, entry) for index in sorted(by_scene) for entry in by_scene[index]]
-    content = {
+def _finish(folder: Path, wanted: SceneFiles, by_scene: dict[int, _Annotated]) -> None:
+    listed = [(index, entry) for index in sorted(by_scene) for entry in by_scene[index].objects]
+    shared = {
         "info": {"description": "GramLoop procedural scenes", **asdict(wanted)},
         "images": [
             {
@@ -183,12 +200,24 @@ def _finish(folder: Path, wanted: SceneFiles, by_scene: dict[int, list[dict[str,
             }
             for index in sorted(by_scene)
         ],
+    }
+    content = {
+        **shared,
         "annotations": [
             {"id": number, "image_id": index + 1, **entry}
             for number, (index, entry) in enumerate(listed, start=1)
         ],
         "categories": [{"id": number, "name": name} for number, name in enumerate(THINGS, start=1)],
     }
+    panoptic = {
+        **shared,
+        "annotations": [
+            {"image_id": index + 1, "file_name": file_name(index), "segments_info": by_scene[index].segments}
+            for index in sorted(by_scene)
+        ],
+        "categories": category_entries(),
+    }
+    atomic_write(folder / PANOPTIC, json.dumps(panoptic, separators=(",", ":")).encode())
     stored = json.dumps({"scale": STORED.scale, "near": STORED.near, "far": STORED.far})
     atomic_write(folder / FORMAT_FILE, f"{stored}\n".encode())
     data = json.dumps(content, separators=(",", ":")).encode()
