@@ -19,12 +19,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from gramloop.data.scenes.files import SceneFiles, draw_scenes
+from gramloop.evaluate.beginning import begin
 from gramloop.evaluate.engines import do_unit
 from gramloop.evaluate.methods import blocks_per_view
 from gramloop.evaluate.plan import DataSource
 from gramloop.evaluate.planning import Request, make_plan
 from gramloop.evaluate.session import Session, deterministic
-from gramloop.evaluate.store import begin
 from gramloop.models.tiny import WEIGHTS
 
 

@@ -182,12 +182,12 @@ def test_what_cannot_be_compared_is_refused(model_folder, photos, tmp_path):
         plan_of(model_folder, tmp_path, conditions=["fog"])
 
 
-def test_a_photograph_that_was_torn_later_counts_for_no_method(model_folder, photos, tmp_path):
+def test_a_torn_photograph_counts_for_no_method(model_folder, photos, tmp_path):
     for path in photos.iterdir():
         (tmp_path / path.name).write_bytes(path.read_bytes())
-    session = Session(plan_of(model_folder, tmp_path))
     first = sorted(tmp_path.iterdir())[0]
-    first.write_bytes(b"\0" * first.stat().st_size)
+    first.write_bytes(first.read_bytes()[:600])  # its header is whole
+    session = Session(plan_of(model_folder, tmp_path))
     finished = session.run(session.plan.units[0])
     assert [failure.position for failure in finished.failures] == [0]
     assert "cannot decode" in finished.failures[0].reason

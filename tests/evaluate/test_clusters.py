@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 
 from gramloop.errors import GramLoopError
+from gramloop.evaluate.beginning import begin
 from gramloop.evaluate.engines import Job
 from gramloop.evaluate.engines.slurm import Share, run_slurm
 from gramloop.evaluate.evaluation import Watcher, evaluate, look
 from gramloop.evaluate.plan import Plan
-from gramloop.evaluate.store import Store, begin
+from gramloop.evaluate.store import Store
 from small_runs import small_plan
 
 

@@ -10,12 +10,13 @@ from gramloop.cli import main
 from gramloop.data.records import Instances
 from gramloop.data.suites import DOMAINS
 from gramloop.errors import GramLoopError
+from gramloop.evaluate.beginning import begin
 from gramloop.evaluate.effective import check_use, effective
 from gramloop.evaluate.methods import parse_method
 from gramloop.evaluate.plan import DataSource, ModelSource, Plan
 from gramloop.evaluate.results import collect
 from gramloop.evaluate.rows import Rows, statistics_of
-from gramloop.evaluate.store import Facts, Store, begin
+from gramloop.evaluate.store import Facts, Store
 from gramloop.tasks.prediction import Detection
 
 IMAGES = 10

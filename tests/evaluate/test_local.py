@@ -15,12 +15,13 @@ import numpy as np
 import pytest
 
 from gramloop.errors import GramLoopError
+from gramloop.evaluate.beginning import begin
 from gramloop.evaluate.engines import Job
 from gramloop.evaluate.engines.local import run_local
 from gramloop.evaluate.evaluation import RunningGain, Watcher, evaluate, look
 from gramloop.evaluate.plan import Plan, read_plan
 from gramloop.evaluate.rows import counts_of
-from gramloop.evaluate.store import Store, begin
+from gramloop.evaluate.store import Store
 from gramloop.metrics.miou import class_iou
 from small_runs import small_plan
 

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from gramloop.data.records import Instances
 from gramloop.errors import GramLoopError
+from gramloop.evaluate.beginning import begin
 from gramloop.evaluate.methods import parse_method
 from gramloop.evaluate.plan import DataSource, ModelSource, Plan
 from gramloop.evaluate.rows import (
@@ -35,7 +36,6 @@ from gramloop.evaluate.store import (
     Store,
     StoredUnit,
     UnusableFile,
-    begin,
 )
 from gramloop.io.atomic import TEMPORARY
 from gramloop.tasks.prediction import Detection, ReplayMaps, Segmentation

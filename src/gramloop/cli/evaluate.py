@@ -116,17 +116,19 @@ def run(args: argparse.Namespace) -> int:
 
 def _plan(args: argparse.Namespace, scenes: Path) -> Plan:
     """The plan that the arguments describe, or the one in the folder where they describe none."""
-    from gramloop.evaluate.plan import read_plan
+    from gramloop.evaluate.beginning import plan_in, unit_owners
     from gramloop.evaluate.planning import make_plan
     from gramloop.evaluate.store import PLAN
+    from gramloop.io.fingerprints import recall
 
     if args.suite is not None:
+        recall(args.out)
         return make_plan(_request(args, scenes))
-    if not (args.out / PLAN).is_file():
+    if not (args.out / PLAN).is_file() and not unit_owners(args.out):
         raise GramLoopError(f"{args.out} holds no evaluation to go on with; begin one with --suite NAME")
     if ignored := _given(args):
         raise GramLoopError(f"{ignored} belongs to a new evaluation; give --suite too, or leave it out")
-    return read_plan(args.out / PLAN)
+    return plan_in(args.out)
 
 
 def _given(args: argparse.Namespace) -> str:
@@ -235,16 +237,14 @@ def _tell_failures(outcome: EvaluationOutcome, allowed: bool) -> int:
 
 
 def _status(folder: Path, coco_results: Path | None) -> int:
+    from gramloop.evaluate.beginning import plan_in
     from gramloop.evaluate.display import print_effective, print_status
     from gramloop.evaluate.effective import check_use
     from gramloop.evaluate.evaluation import look
-    from gramloop.evaluate.plan import read_plan
     from gramloop.evaluate.results import collect
-    from gramloop.evaluate.store import PLAN, Store
+    from gramloop.evaluate.store import Store
 
-    if not (folder / PLAN).is_file():
-        raise GramLoopError(f"{folder} holds no evaluation; it would have a {PLAN}")
-    store = Store(folder, read_plan(folder / PLAN))
+    store = Store(folder, plan_in(folder))
     check_use(store.plan, coco_results)
     progress = look(store)
     unfinished = {unit.condition for unit in progress.missing}

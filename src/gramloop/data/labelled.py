@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gramloop.data.contents import ChangedFileError, refuse_change
 from gramloop.data.depth_maps import DepthMap
 from gramloop.data.object_masks import ObjectMasks
 from gramloop.data.records import Image8, ImageId, Instances, LabelMap, Record, Task
@@ -35,6 +36,8 @@ def read_labelled(record: Record | LabelledImage, task: Task, labels: bool = Tru
     """The image and, where ``labels`` are wanted, the truth of a record; or a sentence about what is wrong with them."""
     try:
         found = record if isinstance(record, LabelledImage) else _decoded(record, task, labels)
+    except ChangedFileError:  # no image to be left out, but another one
+        raise
     except GramLoopError as error:
         return str(error)
     name = record.image_id if isinstance(record, LabelledImage) else record.path
@@ -64,6 +67,7 @@ def _named_shape(truth: PixelLabels | DepthMap | SegmentMap | ObjectMasks) -> tu
 
 
 def _decoded(record: Record, task: Task, labels: bool) -> LabelledImage:
+    refuse_change(record)
     pixels = record.image()
     high, wide = pixels.shape[:2]
     if (high, wide) != (record.height, record.width):

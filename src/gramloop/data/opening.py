@@ -17,6 +17,7 @@ from gramloop.data.coco_panoptic import (
     open_panoptic,
     panoptic_root,
 )
+from gramloop.data.contents import listed_checksums
 from gramloop.data.depth import FORMATS, depth_root, open_depth
 from gramloop.data.manifest import read_manifest
 from gramloop.data.photos import open_unlabelled
@@ -29,6 +30,7 @@ from gramloop.shifts.geometry import GEOMETRIC
 from gramloop.shifts.pixels import LEAST_SIDE
 
 Origin = Literal["auto", "folders", "generated"]
+Verify = Literal["none", "quick", "full"]
 COCO_O_FOLDER = "ood_coco"
 COCO_O_IMAGES = 6782
 COCO_O_BOXES = 26624
@@ -44,6 +46,7 @@ class ReadOptions:
     check: Check = "headers"
     partial: bool = False  # accept other counts than those of the public set
     labels: bool = True  # False reads images alone, and any folder of them is a set
+    verify: Verify = "quick"  # how a suite that was written with checksums is compared with them
 
 
 @dataclass(frozen=True)
@@ -75,6 +78,10 @@ class OpenSuite:
             return shift_data_set(self.clean, self.shift(condition))
         expected = _expected_under(self.suite, condition)
         return open_set(self.suite.base, self.root / condition.key, self.options, expected)
+
+    def listed(self, condition: Condition) -> dict[Path, str]:
+        """The checksums that a condition brings along, by file."""
+        return {} if self.clean is not None else listed_checksums(self.root / condition.key)
 
     def shift(self, condition: Condition) -> Shift:
         """What is done to each clean image under a generated condition."""

@@ -122,6 +122,7 @@ class Record:
     depth_format: DepthFormat | None = field(
         default=None, repr=False
     )  # of ``label_path``, where it holds depth
+    content: tuple[str, ...] = field(default=(), repr=False)  # sha256 of its files, where they are known
 
     def image(self) -> Image8:
         """The pixels, (H, W, 3) RGB uint8, at native size."""

@@ -147,7 +147,8 @@ def shift_record(record: Record, shift: Shift) -> ShiftedRecord:
         record.classes,
         record.annotations,
         record.depth_format,
-        shift,
+        record.content,
+        shift=shift,
     )
 
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gramloop.errors import GramLoopError
-from gramloop.evaluate.plan import Plan, read_plan
+from gramloop.evaluate.beginning import plan_in
+from gramloop.evaluate.plan import Plan
 from gramloop.evaluate.results import Results, collect
 from gramloop.evaluate.store import PLAN, Store
 from gramloop.metrics.robustness import coco_o_map, effective_robustness
@@ -61,7 +62,7 @@ def effective(results: Results, clean: Path | None) -> Effective:
 def _clean_plan(folder: Path) -> Plan:
     if not (folder / PLAN).is_file():
         raise GramLoopError(f"{folder} holds no evaluation; give {OPTION}")
-    return read_plan(folder / PLAN)
+    return plan_in(folder)
 
 
 def _misfit(shifted: Plan, clean: Plan, folder: Path) -> str:

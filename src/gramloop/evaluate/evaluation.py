@@ -11,17 +11,24 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from gramloop.evaluate.beginning import begin, check_folder
 from gramloop.evaluate.engines import Done, Job, summary
 from gramloop.evaluate.engines.local import default_workers, run_local
 from gramloop.evaluate.methods import BASELINE
 from gramloop.evaluate.plan import Plan, Unit
 from gramloop.evaluate.results import Results, collect, write_results
 from gramloop.evaluate.rows import Failure
-from gramloop.evaluate.store import ForeignFile, Store, UnusableFile, begin
+from gramloop.evaluate.sources import open_planned
+from gramloop.evaluate.store import ForeignFile, Store, UnusableFile
+from gramloop.evaluate.unchanged import refuse_other_origin, remember_files
+from gramloop.io.fingerprints import recall
 from gramloop.io.lock import locked
 from gramloop.metrics.miou import mean_iou
 
 Engine = Callable[[Job], Iterator[Done]]
+_NAMES_ALONE = (
+    "was planned before images were known by their content; only their names and sizes are compared"
+)
 
 
 @dataclass
@@ -32,7 +39,7 @@ class Watcher:
         """A unit was stored before."""
 
     def rejected(self, sentence: str) -> None:
-        """A stored file cannot be used."""
+        """A stored file cannot be used, or something cannot be compared."""
 
     def images(self, number: int) -> None:
         """So many more images were predicted."""
@@ -88,15 +95,26 @@ def evaluate(
 ) -> EvaluationOutcome:
     """Run what is missing of a plan and score the whole; ``order`` may rearrange the units to be run."""
     watcher = watcher or Watcher()
+    recall(folder)
+    plan = check_folder(folder, plan)  # what is refused stays untouched: neither lock nor scratch
+    store = Store(folder, plan)
+    checked = any(not store.path(unit).is_file() for unit in plan.units)
+    if checked:
+        check_can_run(plan)
     with locked(folder):
         store = begin(folder, plan)
         progress = look(store)
+        if progress.missing and not checked:
+            check_can_run(plan)
         sentences = tuple(_put_right(store, unit, problem) for unit, problem in progress.rejected)
         for sentence in sentences:
             watcher.rejected(sentence)
         for done in progress.stored:
             watcher.found(done)
         if progress.missing:
+            if not plan.data.contents:
+                watcher.rejected(f"{folder} {_NAMES_ALONE}")
+            remember_files(plan, folder)
             store.note_start(_about_start(plan, engine_name, workers))
             job = Job(plan, folder, tuple(order(progress.missing)), watcher.images)
             for done in engine(job) if engine is not None else run_local(job, workers):
@@ -105,6 +123,12 @@ def evaluate(
         write_results(store, results)
     failures = tuple((one.condition, failure) for one in results.conditions for failure in one.failures)
     return EvaluationOutcome(results, sentences, failures)
+
+
+def check_can_run(plan: Plan) -> None:
+    """Refuse a plan whose versions, weights or images are not those that it was made with."""
+    refuse_other_origin(plan)
+    open_planned(plan, verify="quick")
 
 
 def _put_right(store: Store, unit: Unit, problem: UnusableFile) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -29,15 +29,22 @@ SEED = 100  # kept for provenance: no prediction depends on it
 
 @dataclass(frozen=True)
 class DataSource:
-    """The images: how the folder ``root`` is read, and checksums of what it held."""
+    """The images: how the folder ``root`` is read, and checksums of what it held.
+
+    ``fingerprints`` are of names, sizes and annotations, ``contents`` of every byte that is read; both by condition, or
+    of the clean set.
+    """
 
     root: str
-    fingerprints: Mapping[str, str] = field(default_factory=dict)  # by condition, or of the clean set
+    fingerprints: Mapping[str, str] = field(default_factory=dict)
     split: str = "validation"
     classes: str | None = None  # the file with the class list, where it is not in the set
     origin: str = "auto"
     encoding: str = "png"
     partial: bool = False
+    contents: Mapping[str, str] = field(
+        default_factory=dict
+    )  # empty in plans that were made before there were any
 
 
 @dataclass(frozen=True)
@@ -152,6 +159,8 @@ class Plan:
             "classes": data.pop("classes"),
             "model": dict(model.pop("files")),
         }
+        if not data["contents"]:  # came later: plans without them stay what they were
+            del data["contents"]
         truth: dict[str, Any] = {} if self.truth == LABELS else {"truth": self.truth}
         if truth and self.task == "detection":
             truth["truth_score"] = self.truth_score
@@ -188,7 +197,18 @@ def condition_of(key: str) -> Condition:
 def read_plan(path: Path) -> Plan:
     """The plan of a file, or a sentence about what is wrong with it."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise GramLoopError(f"cannot read the plan {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise GramLoopError(f"{path} is not a plan written by gramloop evaluate ({error})") from error
+    return plan_of(text, path)
+
+
+def plan_of(text: str, path: Path) -> Plan:
+    """The plan of a text that came from a file, or a sentence about what is wrong with it."""
+    try:
+        content = json.loads(text)
         if content.pop("layout") != LAYOUT:
             raise GramLoopError(f"it was written by another version of gramloop; its layout is not {LAYOUT}")
         where = content.pop("where")
@@ -199,12 +219,15 @@ def read_plan(path: Path) -> Plan:
         return Plan(methods=methods, data=data, model=model, categories=categories, **content)
     except GramLoopError as error:
         raise GramLoopError(f"{path}: {error}") from error
-    except OSError as error:
-        raise GramLoopError(f"cannot read the plan {path}: {error.strerror}") from error
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise GramLoopError(
             f"{path} is not a plan written by gramloop evaluate ({type(error).__name__}: {error})"
         ) from error
+
+
+def fitting(plan: Plan, found: Plan) -> Plan:
+    """A new plan as a folder would have it that was planned before images were known by their content."""
+    return plan if found.data.contents else replace(plan, data=replace(plan.data, contents={}))
 
 
 def difference(found: Plan, wanted: Plan) -> str:

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from gramloop.data.contents import with_contents
 from gramloop.data.manifest import fingerprint
-from gramloop.data.opening import OpenSuite
+from gramloop.data.opening import OpenSuite, Verify
 from gramloop.data.records import Task
 from gramloop.data.suites import find_suite
 from gramloop.errors import GramLoopError
@@ -50,6 +51,7 @@ class Request:
     replay: str | None = None  # a settings file for the method gramloop
     truth: TruthKind = "labels"
     truth_score: float = SCORE
+    verify: bool = False  # compare every file of a written suite with its checksums, not some
 
     def __post_init__(self) -> None:
         check_truth(self.truth, self.truth_score)
@@ -91,11 +93,10 @@ def plan_and_model(request: Request) -> tuple[Plan, Predictor[Prediction]]:
         chosen = with_companions(chosen)
     counts: dict[str, int] = {}
     categories: dict[int, str] = {}
-    fingerprints = {} if opened.clean is None else {CLEAN: fingerprint(opened.clean)}
+    fingerprints: dict[str, str] = {}
+    contents: dict[str, str] = {}
     for condition in opened.conditions:
         data = opened.open(condition) if opened.clean is None else opened.clean
-        if opened.clean is None:
-            fingerprints[condition.key] = fingerprint(data)
         if data.task != task:
             raise GramLoopError(f"{data.root} is annotated for {data.task}, not for {task}")
         if not categories and request.truth == CLEAN_PREDICTION:
@@ -106,6 +107,10 @@ def plan_and_model(request: Request) -> tuple[Plan, Predictor[Prediction]]:
             check_categories(predictor, data)
             categories = dict(data.categories)
         counts[condition.key] = min(len(data), request.images or len(data))
+        key = condition.key if opened.clean is None else CLEAN
+        if key not in contents:
+            fingerprints[key] = fingerprint(data)
+            contents[key] = with_contents(data, counts[condition.key], opened.listed(condition))[1]
     plan = Plan(
         suite=request.suite,
         task=task,
@@ -113,7 +118,7 @@ def plan_and_model(request: Request) -> tuple[Plan, Predictor[Prediction]]:
         conditions=counts,
         shards=request.shards or max(1, -(-max(counts.values()) // SHARD)),
         categories=categories,
-        data=replace(request.data, fingerprints=fingerprints),
+        data=replace(request.data, fingerprints=fingerprints, contents=contents),
         model=model,
         versions=versions(),
         diagnostics=request.diagnostics,
@@ -151,7 +156,8 @@ def _open(request: Request, task: Task) -> OpenSuite:
         raise GramLoopError(
             f"the domains of {suite.name} have no clean images to predict, so they need their labels"
         )
-    opened = open_data(request.suite, request.data, task, chosen, request.truth)
+    verify: Verify = "full" if request.verify else "quick"
+    opened = open_data(request.suite, request.data, task, chosen, request.truth, verify)
     if request.truth == CLEAN_PREDICTION and opened.clean is None and suite.kind != "clean":
         raise GramLoopError(
             f"{request.data.root} holds shifted images alone; the truth clean needs the clean ones that they were made "

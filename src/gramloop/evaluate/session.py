@@ -14,11 +14,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from gramloop.core.cost import counting
+from gramloop.data.contents import ChangedFileError
 from gramloop.data.labelled import LabelledImage, Truth, read_labelled
 from gramloop.data.records import DataSet, Image8, Record
 from gramloop.errors import GramLoopError
@@ -30,6 +32,8 @@ from gramloop.evaluate.rows import Failure, Rows, comparable, statistics_of
 from gramloop.evaluate.sources import check_categories, open_condition, open_planned, open_source
 from gramloop.evaluate.store import Facts
 from gramloop.evaluate.timing import call_name, shares_alone
+from gramloop.evaluate.unchanged import refuse_other_model, refuse_other_origin
+from gramloop.io.fingerprints import recall
 from gramloop.metrics.depth import NoScoreError
 from gramloop.mitigations.applying import apply
 from gramloop.tasks.loading import load_numbered
@@ -53,14 +57,24 @@ class Finished:
 
 
 class Session:
-    """A plan with its model loaded and its data opened, ready to run units one after the other."""
+    """A plan with its model loaded and its data opened, ready to run units one after the other.
 
-    def __init__(self, plan: Plan, device: torch.device | str | None = None) -> None:
+    Versions, weights and images must be those that were planned, whichever process or machine this is; ``folder``, that
+    of the results, may remember their checksums.
+    """
+
+    def __init__(
+        self, plan: Plan, device: torch.device | str | None = None, folder: Path | None = None
+    ) -> None:
         self.plan = plan
+        if folder is not None:
+            recall(folder)
+        refuse_other_origin(plan)
         self.device = torch.device(device or plan.model.device)
         self.predictor = load_numbered(
             plan.task, plan.model.files, plan.model.sizes, self.device, plan.categories
         )
+        refuse_other_model(plan, self.predictor)
         source = open_source(plan.model.files)
         self.mitigated: Mapping[str, Predictor[Prediction]] = {
             method.name: apply(method.mitigations, self.predictor, source)
@@ -134,6 +148,8 @@ class Session:
             return self._clean.of(
                 record if self.opened.clean is None else self.opened.clean[position], record
             )
+        except ChangedFileError:
+            raise
         except GramLoopError as error:
             return str(error)
 

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-import hashlib
 import platform
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from gramloop import __version__
+from gramloop.data.contents import files_of, with_contents
 from gramloop.data.manifest import fingerprint, package_versions
-from gramloop.data.opening import OpenSuite, ReadOptions, open_suite
+from gramloop.data.opening import OpenSuite, ReadOptions, Verify, open_suite
 from gramloop.data.records import DataSet, Task
 from gramloop.data.suites import Condition
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.plan import DataSource, Plan, condition_of
 from gramloop.evaluate.truth import LABELS, TruthKind
+from gramloop.io.fingerprints import file_digest, touched
 from gramloop.models.tiny import DEPTH_HEAD
 from gramloop.shifts.seeds import RECIPE_VERSION
 
@@ -54,6 +56,7 @@ def open_data(
     task: Task | None,
     conditions: Sequence[Condition],
     truth: TruthKind = "labels",
+    verify: Verify = "quick",
 ) -> OpenSuite:
     """The suite of a plan with these conditions; its labels are read where they are the truth."""
     names = list(dict.fromkeys(condition.name for condition in conditions))
@@ -70,34 +73,45 @@ def open_data(
             task=task,
             partial=data.partial,
             labels=truth == LABELS,
+            verify=verify,
         ),
         encoding=cast(Any, data.encoding),
     )
 
 
-def open_planned(plan: Plan) -> OpenSuite:
+def open_planned(plan: Plan, verify: Verify = "none") -> OpenSuite:
     """The data of a plan; a clean set that conditions are made from must be the one that was planned."""
     conditions = [condition_of(key) for key in plan.conditions]
-    opened = open_data(plan.suite, plan.data, plan.task, conditions, plan.truth)
-    if opened.clean is not None:
-        _refuse_change(plan, CLEAN, opened.clean)
-    return opened
+    opened = open_data(plan.suite, plan.data, plan.task, conditions, plan.truth, verify)
+    if opened.clean is None:
+        return opened
+    images = max(plan.conditions.values())
+    return replace(opened, clean=_unchanged(plan, CLEAN, opened.clean, images, {}))
 
 
 def open_condition(plan: Plan, opened: OpenSuite, key: str) -> DataSet:
     """The set of one condition; one with a folder of its own must be the one that was planned."""
-    data = opened.open(condition_of(key))
-    if opened.clean is None:
-        _refuse_change(plan, key, data)
-    return data
+    condition = condition_of(key)
+    data = opened.open(condition)
+    if opened.clean is not None:
+        return data
+    return _unchanged(plan, key, data, plan.conditions[key], opened.listed(condition))
 
 
-def _refuse_change(plan: Plan, key: str, data: DataSet) -> None:
-    if fingerprint(data) != plan.data.fingerprints.get(key):
+def _unchanged(plan: Plan, key: str, data: DataSet, images: int, listed: Mapping[Path, str]) -> DataSet:
+    """The set, whose records know what their files held; or a sentence about what changed."""
+    named = fingerprint(data) == plan.data.fingerprints.get(key)
+    if named and not plan.data.contents:
+        return data  # a plan of a time when names and sizes were all that was kept
+    marked, whole = with_contents(data, images, listed) if named else (data, "")
+    if whole != plan.data.contents.get(key):
+        other = touched(path for record in data for path in files_of(record))
         raise GramLoopError(
-            f"the images or annotations in {data.root} changed since the evaluation was planned; "
+            f"the images or annotations in {data.root} changed since the evaluation was planned"
+            f"{f' ({other} is another file)' if other else ''}; "
             "put them back, or choose another folder for the results"
         )
+    return marked
 
 
 def open_source(files: Mapping[str, str]) -> Source | None:
@@ -107,8 +121,8 @@ def open_source(files: Mapping[str, str]) -> Source | None:
     return read_source(files["source"]) if "source" in files else None
 
 
-def checksums(files: Mapping[str, str], task: Task | None = None) -> dict[str, str]:
-    """The sha256 of every weight file that takes part in a task; a folder is hashed file by file. Code is no weight."""
+def weight_files(files: Mapping[str, str], task: Task | None = None) -> dict[str, Path]:
+    """Every weight file that takes part in a task, by the name of its checksum. Code is no weight."""
     found = {}
     # the depth head decides predictions of depth alone
     passed_over = (SUGGESTION,) if task == "depth" else (SUGGESTION, DEPTH_HEAD)
@@ -124,12 +138,14 @@ def checksums(files: Mapping[str, str], task: Task | None = None) -> dict[str, s
             if each.suffix in (WEIGHTS if name != "hf" else (*WEIGHTS, *OTHER_WEIGHTS))
             and each.name not in passed_over
         )
-        parts = inside if path.is_dir() else [path]
-        for part in parts:
-            label = name if part == path else f"{name}/{part.relative_to(path).as_posix()}"
-            with part.open("rb") as stream:
-                found[label] = hashlib.file_digest(stream, "sha256").hexdigest()
+        for part in inside if path.is_dir() else [path]:
+            found[name if part == path else f"{name}/{part.relative_to(path).as_posix()}"] = part
     return found
+
+
+def checksums(files: Mapping[str, str], task: Task | None = None) -> dict[str, str]:
+    """The sha256 of every weight file that takes part in a task; a folder is hashed file by file."""
+    return {name: file_digest(path) for name, path in weight_files(files, task).items()}
 
 
 def versions() -> dict[str, str]:

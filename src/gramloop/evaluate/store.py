@@ -8,10 +8,13 @@ results.csv     the scores, in full precision
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +22,9 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
 from gramloop.errors import GramLoopError
-from gramloop.evaluate.plan import Plan, Unit, difference, read_plan
+from gramloop.evaluate.plan import Plan, Unit, plan_of
 from gramloop.evaluate.rows import Failure, content_digest, schema_of
-from gramloop.io.atomic import atomic_write, remove_leftovers
-from gramloop.io.lock import is_taken
+from gramloop.io.atomic import atomic_write
 
 PLAN, MANIFEST, UNITS, RESULTS = "plan.json", "manifest.json", "units", "results.csv"
 _KEY, _SEAL = b"gramloop", b"gramloop.sha256"  # our entries in the metadata of a Parquet file
@@ -64,6 +66,11 @@ class Store:
     def __init__(self, folder: Path, plan: Plan) -> None:
         self.folder, self.plan = folder, plan
 
+    @cached_property
+    def _record(self) -> str:
+        """The plan in few characters, for every unit's file: a lost plan is made again from any of them."""
+        return base64.b64encode(zlib.compress(self.plan.text().encode(), 9)).decode()
+
     def path(self, unit: Unit) -> Path:
         """The unit's file."""
         return self.folder / UNITS / f"{unit.name}.parquet"
@@ -73,6 +80,7 @@ class Store:
         about = {
             "plan": self.plan.hash,
             "unit": asdict(unit),
+            "made_with": self._record,
             "failures": [asdict(failure) for failure in failures],
             "facts": asdict(facts),
         }
@@ -160,21 +168,40 @@ def _seal(text: str, table: Any) -> bytes:
     return hashlib.sha256(f"{text}\n{content_digest(table)}".encode()).hexdigest().encode()
 
 
-def begin(folder: Path, plan: Plan) -> Store:
-    """The store of a plan: the one that the folder holds, if its results would fit, else a new one."""
-    path = folder / PLAN
-    if path.is_file():
-        found = read_plan(path)
-        if found.hash != plan.hash:
-            raise GramLoopError(
-                f"{folder} holds results of the plan {found.hash}, not of {plan.hash}: it was made with "
-                f"{difference(found, plan)}; choose another folder, or ask for what it was made with"
-            )
-    elif is_taken(folder, "scenes"):
-        raise GramLoopError(f"{folder} is not empty and has no {PLAN}; choose a new folder for the results")
-    atomic_write(path, plan.text().encode(), durable=True)
-    remove_leftovers(folder)  # with care: jobs of a cluster outlive the run that started them
-    return Store(folder, plan)
+def owner_of(path: Path) -> str | None:
+    """The hash of the plan that a unit's file belongs to; None where it does not say."""
+    try:
+        state = path.stat()
+    except OSError:
+        return None
+    return _owner(path, state.st_size, state.st_mtime_ns)
+
+
+@lru_cache(1 << 16)
+def _owner(path: Path, size: int, written: int) -> str | None:
+    """The owner of a file of this size and time: a start asks more than once, and a suite has thousands."""
+    about = _about(path)
+    return about.get("plan") if about is not None else None
+
+
+def recorded_plan(path: Path) -> Plan | None:
+    """The plan that a unit's file was made with; None where it holds none."""
+    about = _about(path)
+    if about is None or "made_with" not in about:
+        return None
+    try:
+        return plan_of(zlib.decompress(base64.b64decode(about["made_with"])).decode(), path)
+    except (ValueError, TypeError, zlib.error, GramLoopError):
+        return None
+
+
+def _about(path: Path) -> dict[str, Any] | None:
+    """What the file of a unit says about itself, from its last bytes alone."""
+    try:
+        found = json.loads((pq.read_metadata(path).metadata or {})[_KEY])
+    except (pa.ArrowException, OSError, ValueError, KeyError):
+        return None
+    return found if isinstance(found, dict) else None
 
 
 def _first_line(error: BaseException) -> str:

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gramloop.errors import GramLoopError
+from gramloop.evaluate.beginning import plan_in, unit_owners
 from gramloop.evaluate.methods import BASELINE
-from gramloop.evaluate.plan import Plan, read_plan
+from gramloop.evaluate.plan import Plan
 from gramloop.evaluate.store import PLAN, Store, StoredUnit, UnusableFile
 from gramloop.evaluate.truth import KNOWN, SENTENCE
 from gramloop.report.measure import ConditionResults, measure_condition
@@ -30,7 +31,7 @@ OnProgress = Callable[[str], None]  # called with what is being read, resampled,
 def load_runs(folders: Sequence[Path], on_progress: OnProgress = lambda _: None) -> LoadedRuns:
     """Read results folders; a folder of results folders stands for those inside."""
     places = find_results(folders)
-    plans = [read_plan(place / PLAN) for place in places]
+    plans = [plan_in(place) for place in places]
     _refuse_twice(places, plans)
     runs = [
         _read(name, place, plan, on_progress)
@@ -46,7 +47,7 @@ def find_results(folders: Sequence[Path]) -> list[Path]:
     found: list[Path] = []
     for folder in folders:
         inside = sorted(path.parent for path in folder.glob(f"*/{PLAN}")) if folder.is_dir() else []
-        here = [folder] if (folder / PLAN).is_file() else inside
+        here = [folder] if (folder / PLAN).is_file() or unit_owners(folder) else inside
         if not here:
             raise GramLoopError(
                 f"{folder} holds no results of gramloop evaluate; it, or folders in it, would have a {PLAN}"
@@ -57,7 +58,7 @@ def find_results(folders: Sequence[Path]) -> list[Path]:
 
 def count_conditions(folders: Sequence[Path]) -> int:
     """How many conditions there are to read."""
-    return sum(len(read_plan(place / PLAN).conditions) for place in find_results(folders))
+    return sum(len(plan_in(place).conditions) for place in find_results(folders))
 
 
 def _refuse_twice(places: Sequence[Path], plans: Sequence[Plan]) -> None:

@@ -41,7 +41,7 @@ def run_local(job: Job, workers: int | None = None) -> Iterator[Done]:
 
 
 def _here(job: Job) -> Iterator[Done]:
-    session, store = Session(job.plan), Store(job.folder, job.plan)
+    session, store = Session(job.plan, folder=job.folder), Store(job.folder, job.plan)
     for unit in job.units:
         yield do_unit(session, store, unit, lambda: job.on_images(1))
 
@@ -98,7 +98,7 @@ def _run_unit(unit: Unit) -> Done:
     worker = _worker
     assert worker is not None
     if worker.session is None:  # here and not at the start, so that an error arrives as itself
-        worker.session = Session(worker.plan, worker.device)
+        worker.session = Session(worker.plan, worker.device, worker.store.folder)
     return do_unit(worker.session, worker.store, unit, _count_image, worker.shared.stop.is_set)
 
 

@@ -76,5 +76,5 @@ def _run_unit(planned: tuple[Plan, Store], unit: Unit) -> Done:
     global _session
     plan, store = planned
     if _session is None or _session[0] != plan.hash:
-        _session = (plan.hash, Session(plan))
+        _session = (plan.hash, Session(plan, folder=store.folder))
     return do_unit(_session[1], store, unit, lambda: None)

@@ -36,7 +36,7 @@ class Share:
         store, session, ran = Store(self.folder, self.plan), None, 0
         for unit in self.units:
             if _stored(store, unit) is None:
-                session = session or Session(self.plan)
+                session = session or Session(self.plan, folder=self.folder)
                 do_unit(session, store, unit, lambda: None)
                 ran += 1
         return ran

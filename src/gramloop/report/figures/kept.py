@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from gramloop.data.contents import refuse_change
 from gramloop.data.depth_maps import DepthMap
 from gramloop.data.records import DataSet, Record
 from gramloop.data.suites import Condition
@@ -18,6 +19,7 @@ from gramloop.evaluate.rows import CLEAN_PICTURE, KeptMaps, depth_of, first_rows
 from gramloop.evaluate.sources import open_condition, open_planned
 from gramloop.evaluate.store import Store, UnusableFile
 from gramloop.evaluate.truth import UNSCORED
+from gramloop.io.fingerprints import recall
 from gramloop.metrics.miou import mean_iou
 from gramloop.report.figures.boxes import DetectionRow
 from gramloop.report.figures.depth import DepthRow
@@ -99,6 +101,7 @@ class Images:
         key = kept.condition.key
         if key not in self._sets:
             if self._opened is None:
+                recall(self.run.folder)
                 self._opened = open_planned(self.run.plan)
             self._sets[key] = open_condition(self.run.plan, self._opened, key)
         record = self._sets[key][kept.position]
@@ -106,6 +109,7 @@ class Images:
             raise GramLoopError(
                 f"image {kept.position} of {key} is {record.image_id} now, and was {kept.image_id}"
             )
+        refuse_change(record)
         return record
 
     def diagnosed(self, kept: KeptImage, method: str, label: str) -> Diagnosed:

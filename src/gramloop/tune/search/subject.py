@@ -12,6 +12,7 @@ import numpy as np
 
 from gramloop.core.config import ReplayConfig
 from gramloop.core.signals import observing
+from gramloop.data.contents import ChangedFileError
 from gramloop.data.depth_maps import DepthMap
 from gramloop.data.labelled import LabelledImage, PixelLabels, Truth, read_labelled
 from gramloop.data.records import TASKS, DataSet, Instances, Record, Task
@@ -224,6 +225,8 @@ class Bench:
         clean = self._records("clean")[self._clean_places[image_id]]
         try:
             return replace(shown, truth=self._clean.of(clean, record))
+        except ChangedFileError:
+            raise
         except GramLoopError as error:
             return str(error)
 

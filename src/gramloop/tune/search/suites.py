@@ -13,8 +13,10 @@ from gramloop.data.records import Record
 from gramloop.evaluate.plan import Plan
 from gramloop.evaluate.planning import Request, plan_and_model
 from gramloop.evaluate.sources import open_condition, open_planned
+from gramloop.evaluate.unchanged import refuse_other_model, refuse_other_origin
 from gramloop.tasks.loading import load_numbered
-from gramloop.tasks.predictor import check_replay
+from gramloop.tasks.prediction import Prediction
+from gramloop.tasks.predictor import Predictor, check_replay
 from gramloop.tune.search.subject import Subject, about_truth
 from gramloop.tune.search.worth import CLEAN
 
@@ -31,18 +33,11 @@ def suite_subject(request: Request) -> Subject:
         depth=plan.model.depth,
         categories=tuple(plan.categories),
         images=records.ids(),
-        make_predictor=partial(
-            load_numbered,
-            plan.task,
-            plan.model.files,
-            plan.model.sizes,
-            plan.model.device,
-            dict(plan.categories),
-        ),
+        make_predictor=partial(_planned_predictor, plan),
         open_records=records,
         about={
             "suite": plan.suite,
-            "data": dict(plan.data.fingerprints),
+            "data": dict(plan.data.contents),
             "model": dict(plan.model.sha256),
             "sizes": dict(plan.model.sizes),
             "device": plan.model.device,
@@ -54,6 +49,15 @@ def suite_subject(request: Request) -> Subject:
         truth=plan.truth,
         truth_score=plan.truth_score,
     )
+
+
+def _planned_predictor(plan: Plan) -> Predictor[Prediction]:
+    """The model of a plan, in whatever process; other weights or versions than planned are refused."""
+    refuse_other_origin(plan)
+    model = plan.model
+    predictor = load_numbered(plan.task, model.files, model.sizes, model.device, dict(plan.categories))
+    refuse_other_model(plan, predictor)
+    return predictor
 
 
 @dataclass
