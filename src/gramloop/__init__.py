@@ -12,10 +12,13 @@ from gramloop.lazy import lazy_names
 if TYPE_CHECKING:
     from gramloop import evaluate as evaluate  # rooms that can be called, too
     from gramloop import tune as tune
+    from gramloop.core.calibrating import calibrating
     from gramloop.core.config import Adaptive, ReplayConfig
     from gramloop.core.cost import Cost, cost, counting
     from gramloop.core.loop import Loop, attach, attached
+    from gramloop.core.recentring import Recentring
     from gramloop.core.settings import parse_replay, read_replay, write_replay
+    from gramloop.core.source import Source, read_source, write_source
     from gramloop.core.trace import Trace
 else:
     __getattr__, __dir__ = lazy_names(__name__)
@@ -23,6 +26,7 @@ else:
 __version__ = "0.1.0"
 
 __all__ = [
-    "Adaptive", "Cost", "GramLoopError", "GramLoopWarning", "Loop", "ReplayConfig", "Trace",
-    "UntunedWindowWarning", "attach", "attached", "cost", "counting", "parse_replay", "read_replay", "write_replay",
+    "Adaptive", "Cost", "GramLoopError", "GramLoopWarning", "Loop", "Recentring", "ReplayConfig", "Source", "Trace",
+    "UntunedWindowWarning", "attach", "attached", "calibrating", "cost", "counting", "parse_replay", "read_replay",
+    "read_source", "write_replay", "write_source",
 ]  # fmt: skip

@@ -62,7 +62,7 @@ def test_replays_have_the_names_of_the_table_or_settings():
         ("flip:2", "flip takes no arguments, so not '2'"),
         ("recentre", "recentre takes a weight"),
         ("recentre:0.3,0.4", "recentre takes a weight"),
-        ("recentre:2", "recentre's weight takes a number from 0 to 1, not '2'"),
+        ("recentre:2", "recentre's weight is 2.0; it is a number from 0 to 1"),
         ("substeps", "substeps takes how many, and a window, such as substeps:3,window=2-2, not ''"),
         ("substeps:2,3", "substeps takes how many, and a window"),
         ("substeps:none", "substeps takes how many, and a window"),

@@ -36,4 +36,9 @@ def run(args: argparse.Namespace) -> int:
     write_source(args.out, source)
     taps = ", ".join(str(tap) for tap in source.means)
     print(f"{source.images} images, taps {taps}, noise below {source.noise:.2f} in 99 of 100: {args.out}")
+    if source.shown_noise is not None:
+        level = f"{source.shown_noise:.4g}"
+        print(
+            f"As the model is shown them, noise below {level}: adaptive=noise:{level}:{level} replays above that"
+        )
     return 0

@@ -86,12 +86,15 @@ class Forwards:
     """One thread's forwards: the latest and the next.
 
     listens: whether this thread's are replayed.
+    taps, tapped: outputs of blocks that a head may read, and how many of them were normed since the forward began.
     valid: the masks of `Loop.valid`, for every forward inside it.
     """
 
     def __init__(self, listens: bool) -> None:
         self.listens, self.latest, self.next = listens, Forward(), Forward()
         self.valid: Tensor | Sequence[Tensor] | None = None
+        self.taps: dict[int, States] = {}
+        self.tapped = 0
 
     def begin(self) -> Forward:
         """The next forward has reached the first block that matters."""
@@ -112,6 +115,11 @@ class PerThread(threading.local):
         # never assigned again: a compiled graph writes into what a thread-local holds, but not its attributes
         self.forwards = Forwards(thread is None or thread == threading.get_ident())
         self.thread = thread
+
+    @classmethod
+    def of_this(cls, alone: bool = True) -> PerThread:
+        """That of the calling thread's forwards, or of all."""
+        return cls(threading.get_ident() if alone else None)
 
     def __reduce__(self) -> tuple[type[PerThread], tuple[int | None]]:
         # a copy of a model starts afresh, and a replay for one thread does not follow into it

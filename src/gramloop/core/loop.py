@@ -21,6 +21,7 @@ from gramloop.core.forward import PerThread
 from gramloop.core.hosts import Host, find_host, grid_shown
 from gramloop.core.known import known_setting
 from gramloop.core.noise import noise_response
+from gramloop.core.recentred import Move, Recentre, SourceLike, read_move, recentred_taps
 from gramloop.core.replay import AtLastBlock, AtWindowEnd, placement
 from gramloop.core.settings import read_replay
 from gramloop.core.trace import Trace
@@ -39,6 +40,8 @@ def attach(
     prefix: int | None = None,
     which: str | None = None,
     this_thread: bool = False,
+    recentre: Recentre = None,
+    source: SourceLike = None,
     **settings: Unpack[ReplaySettings],
 ) -> Loop:
     """Let ``model``'s ViT replay a window of its blocks in every forward, until ``loop.detach()``.
@@ -57,9 +60,15 @@ def attach(
     which: the path of the ViT in ``model``, or of a part that contains it, where a model holds several.
     this_thread: replay in forwards of the calling thread alone. Others run the model as if nothing were attached,
         or with what they attach for themselves in this way.
+    recentre, source: move the mean of each image's patches, after the final norm, back towards that of ordinary
+        images: a weight (0.3) or what lies beyond c standard deviations ("c=1"), and these images' statistics
+        or their file, as `gramloop calibrate` writes it. With nothing else given, nothing is replayed.
     """
     host = find_host(model, blocks, norm, prefix, which)
-    loop = Loop(host, _settle(host, config, settings), trace, tuple(keep), this_thread)
+    move = read_move(recentre, source)
+    if move is not None and config is None and not settings:
+        config = ReplayConfig(replays=0)
+    loop = Loop(host, _settle(host, config, settings), trace, tuple(keep), this_thread, move)
     loop._register(model)
     return loop
 
@@ -103,7 +112,13 @@ class Loop:
     """A replay attached to a model. Made by `attach`. The latest forward is that of the thread that asks."""
 
     def __init__(
-        self, host: Host, config: ReplayConfig, trace: bool, keep: tuple[int, ...], this_thread: bool
+        self,
+        host: Host,
+        config: ReplayConfig,
+        trace: bool,
+        keep: tuple[int, ...],
+        this_thread: bool,
+        move: Move | None = None,
     ) -> None:
         """Check that this host can run this configuration."""
         self.host = host
@@ -111,7 +126,8 @@ class Loop:
         self.route = self._placement.route
         self.config = replace(config, window=(self.route.start, self.route.end))
         self._first = min(self.route.end, *keep, host.depth)
-        self._here = PerThread(threading.get_ident() if this_thread else None)
+        self._here = PerThread.of_this(this_thread)
+        self._tapping = None if move is None else recentred_taps(host, self._here, *move)
         self._handles: list[RemovableHandle] = []
         self._shown: list[nn.Module] = []
         self._check()
@@ -207,14 +223,18 @@ class Loop:
                 add(resumed.register_forward_pre_hook(self._before_resumed, with_kwargs=True))
             if embedding is not None:
                 add(embedding.register_forward_hook(self._after_embedding))
-            # what torch.compile returns holds the model that it runs
-            for whole in {getattr(model, "_orig_mod", model), self.host.vit}:
+            outermost = getattr(
+                model, "_orig_mod", model
+            )  # what torch.compile returns holds the model that it runs
+            if self._tapping is not None:
+                self._handles += [*self._tapping.register(), *self._tapping.check_every_forward(outermost)]
+            for whole in {outermost, self.host.vit}:
                 add(whole.register_forward_pre_hook(self._before_forward))
                 add(whole.register_forward_hook(self._after_forward, always_call=True))
-            hooked = [
-                blocks[index] for index in {*self._placement.keep, *self._placement.steps, self.route.start}
-            ]
-            self._shown = show_to_compiler([*hooked, *([embedding] if embedding else [])])
+            steps = {*self._placement.keep, *self._placement.steps, self.route.start}
+            hooked = {*(blocks[index] for index in steps), *([embedding] if embedding else [])}
+            tapped = [] if self._tapping is None else self._tapping.hooked
+            self._shown = show_to_compiler([*hooked.union(tapped)])
 
     def _after_block(self, index: int, block: nn.Module, args: Any, *rest: Any) -> Any:
         forwards, placement = self._here.forwards, self._placement

@@ -66,7 +66,7 @@ class Denoise(PixelMitigation):
         """The filtered image; the same one where there is no more noise than usual."""
         threshold = self.level
         if threshold is None:
-            threshold = ORDINARY_LEVEL if source is None else source.noise
+            threshold = ORDINARY_LEVEL if source is None or source.noise is None else source.noise
         found = noise_level(pixels)
         if found <= threshold:
             return pixels

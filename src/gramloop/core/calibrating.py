@@ -1,0 +1,73 @@
+"""What ordinary images look like to any host that `gramloop.attach` knows: watch its forwards, without labels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from torch import Tensor, nn
+
+from gramloop.core.forward import PerThread
+from gramloop.core.hosts import Host, find_host
+from gramloop.core.noise import noise, noise_response
+from gramloop.core.recentring import patch_mean
+from gramloop.core.source import Source
+from gramloop.core.tapping import Tapping, taps_read
+from gramloop.errors import GramLoopError
+
+
+class Calibration:
+    """What was seen so far; `source` makes statistics of it."""
+
+    def __init__(self, host: Host) -> None:
+        self.host = host
+        self._means: dict[int, list[Tensor]] = {}
+        self._levels: list[float] = []
+
+    @property
+    def images(self) -> int:
+        """How many were seen: as many as the tap seen most often has means."""
+        return max((sum(map(len, each)) for each in self._means.values()), default=0)
+
+    def source(self) -> Source:
+        """The statistics of all images that the model was called with."""
+        if not self._means:
+            raise GramLoopError(
+                f"{self.host.name} put no block's patches through its final norm while it was watched; call the model "
+                "inside the with statement, in the way in which its head reads it"
+            )
+        return Source.of_views(self._means, self.images, self.host, (), self._levels)
+
+    def _see(self, tap: int, patches: Tensor, valid: Tensor | None) -> None:
+        self._means.setdefault(tap, []).append(patch_mean(patches.detach(), valid)[:, 0].double().cpu())
+
+    def _embedded(self, embedding: nn.Module, args: tuple[Tensor, ...], output: object) -> None:
+        self._levels += noise(noise_response(args[0])).tolist()
+
+
+@contextmanager
+def calibrating(
+    model: nn.Module,
+    *,
+    blocks: Sequence[nn.Module] | None = None,
+    norm: nn.Module | Callable[[Tensor], Tensor] | None = None,
+    prefix: int | None = None,
+    which: str | None = None,
+) -> Iterator[Calibration]:
+    """Watch the calling thread's forwards of ordinary images; the arguments are those of `attach`.
+
+    with gramloop.calibrating(model) as seen:
+        for batch in ordinary_images:
+            model(batch)
+    gramloop.attach(model, recentre="c=1", source=seen.source())
+    """
+    host = find_host(model, blocks, norm, prefix, which)
+    seen = Calibration(host)
+    handles = Tapping(host, PerThread.of_this(), taps_read(host), seen._see).register()
+    if host.embedding is not None:
+        handles.append(host.embedding.register_forward_hook(seen._embedded))
+    try:
+        yield seen
+    finally:
+        for handle in handles:
+            handle.remove()

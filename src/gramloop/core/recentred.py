@@ -1,0 +1,47 @@
+"""A host whose heads read recentred patches: `attach(model, recentre=…, source=…)`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from torch import Tensor
+
+from gramloop.core.forward import PerThread
+from gramloop.core.hosts import Host
+from gramloop.core.recentring import Recentring, patch_mean
+from gramloop.core.source import Source, read_source
+from gramloop.core.tapping import Tapping, taps_read
+from gramloop.errors import GramLoopError
+
+Recentre = Recentring | float | str | None
+SourceLike = Source | str | Path | None
+Move = tuple[Recentring, Source]
+
+
+def read_move(recentre: Recentre, source: SourceLike) -> Move | None:
+    """How, and towards what, to recentre; None where that is not asked for."""
+    if recentre is None:
+        if source is not None:
+            raise GramLoopError("source= says what recentre= moves towards; give both, or neither")
+        return None
+    moving = Recentring.of(recentre)
+    if source is None:
+        raise GramLoopError(
+            "recentre= needs the statistics of ordinary images: source=, a file that gramloop calibrate writes, or "
+            "what gramloop.calibrating(model) saw"
+        )
+    return moving, source if isinstance(source, Source) else read_source(source)
+
+
+def recentred_taps(host: Host, here: PerThread, moving: Recentring, source: Source) -> Tapping | None:
+    """What recentres the taps that the source knows; None where a weight of 0 leaves them as they are."""
+
+    def change(tap: int, patches: Tensor, valid: Tensor | None) -> Tensor:
+        away = patch_mean(patches, valid) - source.means[tap].to(patches.device)
+        return moving.moved(patches, away, source.spreads[tap])
+
+    known = [tap for tap in taps_read(host) if tap in source.means]
+    tapping = Tapping(host, here, known or source.means, change)
+    weight = getattr(host.final_norm, "weight", None)
+    source.check(host, (), weight.shape[-1] if isinstance(weight, Tensor) else None)
+    return tapping if moving.weight > 0 else None

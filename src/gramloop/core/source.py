@@ -1,0 +1,131 @@
+"""Ordinary images in a few numbers: the mean of the patches at each tap, its spread, and the usual noise.
+
+Nothing here needs a label. The numbers belong to one backbone, and their file says which.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from gramloop.core.hosts import Host
+from gramloop.core.known import fingerprint
+from gramloop.errors import GramLoopError
+from gramloop.io.atomic import atomic_write
+
+KIND = "gramloop source"
+LEAST = 8  # images; a spread of fewer says nothing
+QUANTILE = 0.99  # of ordinary images lie below what is called their noise
+
+
+@dataclass(frozen=True)
+class Source:
+    """What ordinary images look like to one backbone.
+
+    means, spreads: by tap, (C,): of all patches of all views, and the standard deviation of one view's mean; after
+        the final norm.
+    noise: the level below which 99 of 100 images lie, in grey levels; None where their pixels were not at hand.
+    shown_noise: the same of what the patch embedding was given, in its units, as ``adaptive`` has them.
+    backbone: its fingerprint, empty where it has none.
+    """
+
+    means: Mapping[int, Tensor]
+    spreads: Mapping[int, Tensor]
+    noise: float | None
+    images: int
+    backbone: str = ""
+    shown_noise: float | None = None
+
+    @classmethod
+    def of_views(
+        cls, views: Mapping[int, Sequence[Tensor]], images: int, host: Host, noise: Noise, shown: Noise
+    ) -> Source:
+        """The statistics of the means (B, C) of every tap's views; ``noise`` and ``shown`` are images' levels."""
+        if images < LEAST:
+            raise GramLoopError(
+                f"calibration needs at least {LEAST} ordinary images, better a few dozen, not {images}"
+            )
+        joined = {tap: torch.cat(list(means)) for tap, means in views.items() if means}
+        return cls(
+            {tap: each.mean(0).float() for tap, each in joined.items()},
+            {tap: each.std(0).float() for tap, each in joined.items()},
+            _level(noise),
+            images,
+            fingerprint(host),
+            _level(shown),
+        )
+
+    def check(self, host: Host, taps: Sequence[int], width: int | None) -> None:
+        """Refuse statistics of another backbone or of other taps."""
+        if lacking := [tap for tap in taps if tap not in self.means]:
+            raise GramLoopError(
+                f"the source statistics are of the taps {sorted(self.means)}, and the head reads tap {lacking[0]}; "
+                "calibrate again with this model"
+            )
+        wrong = [each for each in self.means.values() if width is not None and each.shape != (width,)]
+        found = fingerprint(host)
+        if wrong or (found and self.backbone and found != self.backbone):
+            raise GramLoopError(
+                "the source statistics are of another backbone; calibrate again with this model"
+            )
+
+
+Noise = Sequence[float]
+
+
+def _level(levels: Noise) -> float | None:
+    return float(torch.tensor(levels, dtype=torch.float64).quantile(QUANTILE)) if levels else None
+
+
+def write_source(path: str | Path, source: Source) -> None:
+    """Store the statistics as safetensors, whole or not at all."""
+    from safetensors.torch import save
+
+    tensors = {f"mean.{tap}": value.contiguous() for tap, value in source.means.items()}
+    tensors |= {f"spread.{tap}": value.contiguous() for tap, value in source.spreads.items()}
+    about = {name: getattr(source, name) for name in ("noise", "images", "backbone", "shown_noise")}
+    # one entry: safetensors writes several in any order, and the file's checksum should follow from its content
+    atomic_write(Path(path), save(tensors, metadata={KIND: json.dumps(about)}))
+
+
+def read_source(path: str | Path) -> Source:
+    """The statistics of a file."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="pt") as opened:
+            stored = opened.metadata() or {}
+            parts = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 - no mapping
+    except (OSError, SafetensorError) as error:
+        raise GramLoopError(f"cannot read the source statistics {path}: {error}") from error
+    if KIND not in stored:
+        raise GramLoopError(f"{path} holds no source statistics; gramloop calibrate writes them")
+    try:
+        about = json.loads(stored[KIND])
+        named = {
+            kind: {int(name.split(".")[1]): value for name, value in parts.items() if name.startswith(kind)}
+            for kind in ("mean.", "spread.")
+        }
+        levels = [
+            None if about.get(name) is None else float(about[name]) for name in ("noise", "shown_noise")
+        ]
+        found = Source(
+            named["mean."],
+            named["spread."],
+            levels[0],
+            int(about["images"]),
+            str(about["backbone"]),
+            levels[1],
+        )
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise GramLoopError(
+            f"{path} is no file of source statistics that gramloop wrote: {error!r}"
+        ) from error
+    if not found.means or found.means.keys() != found.spreads.keys():
+        raise GramLoopError(f"{path} lacks the mean or the spread of a tap; calibrate again")
+    return found

@@ -1,0 +1,130 @@
+"""See, and change, what a head reads of a host: the outputs of some blocks after the final norm.
+
+Hosts norm their taps one by one, in the middle of the forward or after its last block, and some norm states that
+nobody reads. What is normed is recognised as the output of a block by being that very tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from gramloop.core.call import states_of
+from gramloop.core.forward import PerThread
+from gramloop.core.hosts import Host
+from gramloop.errors import GramLoopError
+
+# a block, its normed patches (B, N, C), and which of them are valid → what the head sees; None for the same
+Change = Callable[[int, Tensor, Tensor | None], Tensor | None]
+
+
+class Tapping:
+    """Hooks on the final norm of a host, and on the blocks whose outputs are looked for there."""
+
+    def __init__(self, host: Host, here: PerThread, taps: Collection[int], change: Change) -> None:
+        self.host, self.taps = host, sorted(taps)
+        self._here, self._change = here, change
+        if not isinstance(host.final_norm, nn.Module) or host.layout.map:
+            raise GramLoopError(
+                f"{host.name} has no norm after its blocks, where a head's features could be recentred"
+            )
+        if host.shuffles:
+            raise GramLoopError(
+                f"{host.name} drops patches, so the mean of what is left says little about a shift"
+            )
+        outside = [tap for tap in self.taps if not 0 <= tap < host.depth]
+        if outside:
+            raise GramLoopError(
+                f"{host.name} has the blocks 0 to {host.depth - 1}; the source statistics are of tap {outside[0]}, "
+                "so of another backbone"
+            )
+
+    @property
+    def norm(self) -> nn.Module:
+        """The final norm."""
+        assert isinstance(self.host.final_norm, nn.Module)
+        return self.host.final_norm
+
+    @property
+    def hooked(self) -> list[nn.Module]:
+        """The modules that have its hooks."""
+        return [*(self.host.blocks[tap] for tap in self.taps), self.norm]
+
+    def register(self) -> list[RemovableHandle]:
+        """Put the hooks on, and return their handles."""
+        handles = [
+            # after a replay's own hook, so that what it returned is seen
+            self.host.blocks[tap].register_forward_hook(partial(self._after_block, tap))
+            for tap in self.taps
+        ]
+        # first: a host's own capture hooks must see what the head sees
+        return [*handles, self.norm.register_forward_hook(self._after_norm, prepend=True)]
+
+    def check_every_forward(self, model: nn.Module) -> list[RemovableHandle]:
+        """Refuse, from now on, a forward of the whole model in which no tap is normed: its head reads others."""
+        return [
+            model.register_forward_pre_hook(self._before_forward),
+            model.register_forward_hook(self._after_forward),
+        ]
+
+    def _before_forward(self, *_: object) -> None:
+        self._here.forwards.tapped = 0
+
+    def _after_forward(self, *_: object) -> None:
+        forwards = self._here.forwards
+        forwards.taps.clear()
+        if forwards.listens and not forwards.tapped and not torch.compiler.is_compiling():
+            raise GramLoopError(
+                f"{self.host.name} put no block that the source knows through its final norm in this forward, so "
+                "nothing was recentred: this head reads other blocks, or states before the norm"
+            )
+
+    def _after_block(self, tap: int, block: nn.Module, args: Any, output: Any) -> None:
+        forwards = self._here.forwards
+        if forwards.listens:
+            forwards.taps[tap] = states_of(output)
+
+    def _after_norm(self, norm: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor | None:
+        forwards = self._here.forwards
+        if not forwards.listens or not args:
+            return None
+        found = self._which(args[0])
+        if found is None:
+            return None
+        tap, entry = found
+        layout, masks = self.host.layout, forwards.latest.masks
+        patches = layout.patches(output)
+        mask = masks[entry] if entry < len(masks) else None
+        changed = self._change(tap, patches, mask)
+        forwards.tapped += 1
+        if changed is None:
+            return None
+        if not layout.others:
+            return changed
+        end = layout.prefix + patches.shape[1]
+        return torch.cat([output[:, : layout.prefix], changed, output[:, end:]], dim=1)
+
+    def _which(self, given: object) -> tuple[int, int] | None:
+        """The block whose output is being normed, and which entry of it."""
+        forwards = self._here.forwards
+        for tap, states in forwards.taps.items():
+            for entry, state in enumerate(states):
+                if state is given:
+                    return tap, entry
+        for tap, kept in forwards.latest.ordinary.items():  # a pair's ordinary version
+            if tap in self.taps and kept is given:
+                return tap, 0
+        return None
+
+
+def taps_read(host: Host) -> list[int]:
+    """The blocks that a host may show a head: those that it names, as transformers' backbones do, or all."""
+    named = getattr(host.vit, "out_indices", None)
+    if host.paths is None or not isinstance(named, Sequence):
+        return list(range(host.depth))
+    return [int(stage) % (host.depth + 1) - 1 for stage in named if int(stage) % (host.depth + 1) > 0]
