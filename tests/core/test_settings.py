@@ -38,7 +38,7 @@ def test_a_file_gives_back_what_was_written(tmp_path: Path, config: ReplayConfig
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("{", "is not JSON"),
+        ("{", "it is not valid JSON"),
         ("[]", 'such a file says "kind": "gramloop replay"'),
         ('{"kind": "plan"}', 'such a file says "kind": "gramloop replay"'),
         ('{"kind": "gramloop replay", "replay": {"replays": -1}}', "replays is -1"),
@@ -55,7 +55,7 @@ def test_a_file_gives_back_what_was_written(tmp_path: Path, config: ReplayConfig
             "the settings of a replay are .1.; they are values by name",
         ),
         ('{"kind": "gramloop replay"}', "the settings of a replay are None"),
-        ("[" * 100_000, "is not JSON"),
+        ("[" * 100_000, "nested deeper than 100"),
     ],
 )
 def test_files_that_hold_no_settings(tmp_path: Path, text: str, sentence: str) -> None:
@@ -67,7 +67,9 @@ def test_files_that_hold_no_settings(tmp_path: Path, text: str, sentence: str) -
 
 
 def test_a_missing_file(tmp_path: Path) -> None:
-    with pytest.raises(GramLoopError, match=r"cannot read the replay settings .*none\.json"):
+    with pytest.raises(
+        GramLoopError, match=r"cannot read .*none\.json, a file of replay settings: No such file"
+    ):
         read_replay(tmp_path / "none.json")
 
 

@@ -84,8 +84,8 @@ def test_everything_wrong_is_told_in_one_error(tmp_path):
     message = str(caught.value)
     assert "8 things are wrong" in message
     for part in (
-        "annotation 1 has the box [1, 2, nan, 4]",
-        "annotation 2 has the box [1, 2, -3, 4] of negative size",
+        "annotations[0] (id 1) has bbox [1, 2, nan, 4], not four finite numbers",
+        "annotations[1] (id 2) has bbox [1, 2, -3, 4], not four finite numbers x, y, width, height (bbox[2]:",
         "annotation 3 has category 12, which is not listed",
         "annotation 4 belongs to image 999, which is not listed",
         "annotation 6 occurs more than once",
@@ -96,11 +96,134 @@ def test_everything_wrong_is_told_in_one_error(tmp_path):
         assert part in message
 
 
-@pytest.mark.parametrize("segmentation", [[[1, 2, 3]], "polygon", {"counts": 5}, [1, 2, 3, 4]])
-def test_segmentations_of_other_kinds_are_refused(tmp_path, segmentation):
+NAN, INFINITE = float("nan"), float("inf")
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "sentence"),
+    [
+        ("iscrowd", "0", "has iscrowd '0', not 0 or 1"),
+        ("iscrowd", 2, "has iscrowd 2, not 0 or 1"),
+        ("iscrowd", None, "has iscrowd None, not 0 or 1"),
+        ("area", None, "has area None, not a finite number, 0 or more"),
+        ("area", "big", "has area 'big', not a finite number, 0 or more"),
+        ("area", NAN, "has area nan, not a finite number, 0 or more"),
+        ("area", INFINITE, "has area inf, not a finite number, 0 or more"),
+        ("area", -1, "has area -1, not a finite number, 0 or more"),
+        ("bbox", [1, 2, 3], "has bbox [1, 2, 3], not four finite numbers"),
+        ("bbox", [1, 2, 3, "4"], "has bbox [1, 2, 3, '4'], not four finite numbers"),
+        ("bbox", [1, 2, 3, INFINITE], "has bbox [1, 2, 3, inf], not four finite numbers"),
+        ("bbox", {"x": 1}, "has bbox {'x': 1}, not four finite numbers"),
+        ("id", "2", "has id '2', not a whole number"),
+        ("id", True, "has id True, not a whole number"),
+        ("id", 2**70, "not a whole number"),
+        ("image_id", [100], "has image_id [100], not a whole number"),
+        ("category_id", 1.5, "has category_id 1.5, not a whole number"),
+        ("segmentation", [[1, 2, 3, 4, 5]], "segmentation[0]: expected `array` of length >= 6"),
+        ("segmentation", [[]], "segmentation[0]: expected `array` of length >= 6"),
+        ("segmentation", "polygon", "has segmentation 'polygon', not polygons"),
+        ("segmentation", [1, 2, 3, 4], "segmentation[0]: expected `array`, got `int`"),
+        ("segmentation", [[1, 2, 3, 4, 5, NAN]], "segmentation[0][5]: expected `float`"),
+        ("segmentation", [[1, 2, 3, 4, 5, "6"]], "segmentation[0][5]: expected `float`, got `str`"),
+        ("segmentation", {"counts": 5, "size": [96, 128]}, "segmentation.counts: expected"),
+        ("segmentation", {"counts": [5]}, "missing required field `size`"),
+        ("segmentation", {"counts": [-5, 5], "size": [96, 128]}, "segmentation.counts[0]"),
+    ],
+)
+def test_fields_that_a_metric_reads_are_checked(tmp_path, field, value, sentence):
     content = coco_content(1)
-    content["annotations"][1]["segmentation"] = segmentation
-    with pytest.raises(GramLoopError, match="annotation 2 has a segmentation that is neither"):
+    content["annotations"][1][field] = value
+    with pytest.raises(GramLoopError) as caught:
+        open_coco(write_coco(tmp_path, content))
+    assert sentence in str(caught.value)
+    assert "annotations[1]" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "sentence"),
+    [
+        (
+            "bbox",
+            [200, 10, 5, 5],
+            "has the box [200.0, 10.0, 5.0, 5.0], which lies outside its image of 128 x 96",
+        ),
+        ("segmentation", [[1, 2, 3, 4, 5, 6, 7]], "has a polygon of 7 numbers"),
+        (
+            "segmentation",
+            {"counts": [5, 5], "size": [96, 128]},
+            "has run lengths that add up to 10, not to 96 x 128",
+        ),
+        (
+            "segmentation",
+            {"counts": "~~", "size": [96, 128]},
+            "has a segmentation whose counts '~~' are no compressed run lengths",
+        ),
+        (
+            "segmentation",
+            {"counts": "PPP", "size": [96, 128]},
+            "has a segmentation whose counts 'PPP' are no compressed run lengths",
+        ),
+        (
+            "segmentation",
+            {"counts": "52203", "size": [96, 128]},
+            "has run lengths that add up to 16, not to 96 x 128",
+        ),
+        ("segmentation", {"counts": "N2", "size": [96, 128]}, "has a run of -2 pixels"),
+        (
+            "segmentation",
+            {"counts": [96 * 128], "size": [128, 96]},
+            "has run lengths of 96 x 128 pixels, but its image is 128 x 96",
+        ),
+    ],
+)
+def test_objects_that_do_not_fit_their_image(tmp_path, field, value, sentence):
+    content = coco_content(1)
+    content["annotations"][1][field] = value
+    with pytest.raises(GramLoopError) as caught:
+        open_coco(write_coco(tmp_path, content))
+    assert f"annotation 2 {sentence}" in str(caught.value)
+
+
+def test_what_may_be_left_out(tmp_path):
+    content = coco_content(1)
+    for field in ("area", "iscrowd", "segmentation"):
+        del content["annotations"][1][field]
+    for field in ("width", "height"):
+        del content["images"][0][field]
+    del content["categories"][0]["name"]
+    root = write_coco(tmp_path, coco_content(1))
+    rewrite(root, content)
+    found = open_coco(root)
+    assert found[0].instances().areas.tolist() == [2000, 108]
+    assert found.categories[1] == "1"
+
+
+@pytest.mark.parametrize(
+    ("what", "field", "value"),
+    [
+        ("images", "id", "100"),
+        ("images", "width", "128"),
+        ("images", "width", 0),
+        ("images", "file_name", 5),
+        ("images", "file_name", ""),
+        ("categories", "id", None),
+        ("categories", "name", 5),
+    ],
+)
+def test_images_and_categories_are_checked(tmp_path, what, field, value):
+    content = coco_content(1)
+    root = write_coco(tmp_path, content)
+    content[what][0][field] = value
+    rewrite(root, content)
+    with pytest.raises(GramLoopError, match=rf"{what}\[0\].* has {field} "):
+        open_coco(root)
+
+
+@pytest.mark.parametrize("entry", [5, None, [], "x"])
+def test_entries_that_are_no_objects(tmp_path, entry):
+    content = coco_content(1)
+    content["annotations"].append(entry)
+    with pytest.raises(GramLoopError, match=r"annotations\[2\] is .*, not an object with fields"):
         open_coco(write_coco(tmp_path, content))
 
 

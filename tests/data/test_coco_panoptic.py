@@ -107,6 +107,14 @@ def _leads_out(content: dict[str, Any]) -> None:
     content["annotations"][0]["file_name"] = "../000000.png"
 
 
+def _crowd_in_words(content: dict[str, Any]) -> None:
+    content["annotations"][0]["segments_info"][0]["iscrowd"] = "0"
+
+
+def _no_colour(content: dict[str, Any]) -> None:
+    content["annotations"][0]["segments_info"][0]["id"] = 0
+
+
 def _gone(content: dict[str, Any]) -> None:
     content["annotations"][0]["file_name"] = "none.png"
 
@@ -117,7 +125,9 @@ WRONG = [
     (_unlisted, "image 100 has a segment of category 4, which is not listed"),
     (_no_kind, "category 1 has isthing None; it is 1 or 0"),
     (_no_entry, "image 101 has no annotation"),
-    (_leads_out, "names no PNG file in its folder"),
+    (_leads_out, "leads out of the folder it belongs in"),
+    (_crowd_in_words, r"annotations\[0\].*segments_info\[0\].iscrowd: expected `int`, got `str`"),
+    (_no_colour, r"annotations\[0\].*segments_info\[0\].id: expected `int` >= 1"),
     (_gone, "none.png is missing"),
 ]
 

@@ -84,7 +84,10 @@ def test_ones_own_set_says_how_depth_is_stored(tmp_path: Path, ending: str) -> N
     np.testing.assert_allclose(depth.metres, values / 100, rtol=1e-6)
     assert depth.known.sum() == 1500
     (tmp_path / "depth.json").write_text(json.dumps({"unit": "mm"}))
-    with pytest.raises(GramLoopError, match=r"depth\.json says how depth is stored"):
+    with pytest.raises(
+        GramLoopError,
+        match=r"depth\.json is not a file that says how .* it has 'unit', which is none of scale, near",
+    ):
         open_depth(tmp_path)
 
 

@@ -114,7 +114,7 @@ def test_a_file_that_is_no_scan(tmp_path: Path, text: str) -> None:
     path.write_text(text)
     with pytest.raises(GramLoopError, match=r"other\.json is not a scan"):
         read_scan(path)
-    with pytest.raises(GramLoopError, match=r"missing\.json cannot be read"):
+    with pytest.raises(GramLoopError, match=r"cannot read .*missing\.json"):
         read_scan(tmp_path / "missing.json")
     path.write_text('{"format": 2}')
     with pytest.raises(GramLoopError, match="has format 2"):

@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from gramloop.core.config import FIELDS, RULE, ReplayConfig, field_of
+from gramloop.core.fields import shown
 from gramloop.errors import GramLoopError
 from gramloop.io.atomic import atomic_write
+from gramloop.io.json_files import read_json
 
 KIND = "gramloop replay"
 
@@ -67,16 +69,16 @@ def read_replay(path: str | Path) -> ReplayConfig:
 
 def read_settings(path: str | Path) -> tuple[ReplayConfig, Mapping[str, Any]]:
     """The replay of a settings file, and what the file tells about how it was found."""
-    try:
-        content = json.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise GramLoopError(f"cannot read the replay settings {path}: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise GramLoopError(f"{path} is not JSON, so it holds no replay settings ({error})") from error
+    content = read_json(Path(path), "a file of replay settings")
     if not isinstance(content, dict) or content.get("kind") != KIND:
         raise GramLoopError(f'{path} holds no replay settings; such a file says "kind": "{KIND}"')
+    about = content.get("about", {})
+    if not isinstance(about, dict):
+        raise GramLoopError(
+            f"{path}: about is {shown(about)}; it is an object, of what is known about the replay"
+        )
     try:
-        return ReplayConfig.from_json(content.get("replay")), content.get("about", {})
+        return ReplayConfig.from_json(content.get("replay")), about
     except GramLoopError as error:
         raise GramLoopError(f"{path}: {error}") from error
 

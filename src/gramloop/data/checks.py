@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Literal
 
 from PIL import Image, UnidentifiedImageError
@@ -92,6 +92,19 @@ def image_problem(path: Path, header: Header, declared: tuple[int, int] | None =
     if declared == (header.width, header.height) and _orientation(path) > 4:
         sentence += " (an EXIF tag turns it: write the turned pixels instead)"
     return sentence
+
+
+def name_problem(name: str) -> str:
+    """Why a file_name cannot be used, or an empty string."""
+    try:
+        parts, longest = PurePosixPath(name).parts, max(map(len, name.encode().split(b"/")))
+    except UnicodeEncodeError:
+        return f"file_name {name!r} holds half a character"
+    if "\0" in name or longest > 255:
+        return f"file_name {name[:60]!r} cannot be the name of a file"
+    if ".." in parts or PurePosixPath(name).is_absolute():
+        return f"file_name {name!r} leads out of the folder it belongs in"
+    return ""
 
 
 def _orientation(path: Path) -> int:

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-import json
-import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
-from gramloop.data.checks import Check, Problems, image_problem, read_headers
+from gramloop.data.annotations import (
+    AnnotationEntry,
+    CategoryEntry,
+    ImageEntry,
+    checked_entries,
+    outside,
+    segmentation_problem,
+)
+from gramloop.data.checks import Check, Problems, image_problem, name_problem, read_headers
 from gramloop.data.records import Annotation, DataSet, Record
 from gramloop.errors import GramLoopError
+from gramloop.io.json_files import read_json, uncollected
 
 COCO_CATEGORY_IDS = frozenset(range(1, 91)) - {12, 26, 29, 30, 45, 66, 68, 69, 71, 83}
 PREFERRED_FILE = "instances_val2017.json"
 LOOSE_FILES = ("instances.json", "annotations.json", "_annotations.coco.json")
+LARGEST = 1 << 32  # bytes; COCO's own file of 860,000 objects has 450 million
 
 
 @dataclass(frozen=True)
@@ -57,18 +65,19 @@ def open_coco(
     """
     root = Path(root)
     file = _annotation_file(root, annotations)
-    content = read_coco(file)
     problems = Problems(file)
-    entries = image_entries(content, problems)
-    categories = read_categories(content, problems)
-    problems.raise_if_any()  # what follows needs sound images and categories
-    by_image, notes = _annotations(content, entries, categories, problems)
+    with uncollected():
+        content = read_coco(file)
+        entries = image_entries(content, problems)
+        categories = read_categories(content, problems)
+        problems.raise_if_any()  # what follows needs sound images and categories
+        objects = _annotations(content, entries, categories, problems)
     if expected is not None:
         check_expected(content, categories, expected, problems)
-    folder = find_images_folder(root, file, images, [entry["file_name"] for entry in entries.values()])
-    records = _records(entries, by_image, folder, check, problems)
+    folder = find_images_folder(root, file, images, [entry.file_name for entry in entries.values()])
+    records = _records(entries, objects, folder, check, problems)
     problems.raise_if_any()
-    return DataSet(root, "detection", tuple(records), categories, file, notes)
+    return DataSet(root, "detection", tuple(records), categories, file, objects.notes)
 
 
 def _annotation_files(folder: Path) -> list[Path]:
@@ -95,12 +104,7 @@ def _annotation_file(root: Path, named: Path | str | None) -> Path:
 
 def read_coco(file: Path) -> dict[str, Any]:
     """What a file of annotations holds, its three lists at least."""
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise GramLoopError(f"cannot read the annotation file {file}: {error}") from error
-    except json.JSONDecodeError as error:
-        raise GramLoopError(f"{file} is not valid JSON: {error}") from error
+    content = read_json(file, "a file of annotations in COCO format", largest=LARGEST, fast=True)
     if not isinstance(content, dict):
         raise GramLoopError(f"{file} is not in COCO format: it needs images, annotations and categories")
     missing = [
@@ -111,25 +115,23 @@ def read_coco(file: Path) -> dict[str, Any]:
     return content
 
 
-def image_entries(content: dict[str, Any], problems: Problems) -> dict[int, dict[str, Any]]:
+def image_entries(content: dict[str, Any], problems: Problems) -> dict[int, ImageEntry]:
     """The listed images by id."""
-    entries: dict[int, dict[str, Any]] = {}
+    entries: dict[int, ImageEntry] = {}
     names: Counter[str] = Counter()
-    for position, entry in enumerate(content["images"]):
-        image_id, name = entry.get("id"), entry.get("file_name")
-        if not isinstance(image_id, int) or not isinstance(name, str):
-            problems.add(f"image entry {position} lacks an integer id or a file_name")
+    for entry in checked_entries(content["images"], ImageEntry, "images", problems):
+        if entry is None:
             continue
-        if image_id in entries:
-            problems.add(f"image id {image_id} occurs more than once")
-        if ".." in PurePosixPath(name).parts or PurePosixPath(name).is_absolute():
-            problems.add(f"file_name {name!r} leads out of the folder of images")
-        entries[image_id] = entry
-        names[name] += 1
+        if entry.id in entries:
+            problems.add(f"image id {entry.id} occurs more than once")
+        if problem := name_problem(entry.file_name):
+            problems.add(problem)
+        entries[entry.id] = entry
+        names[entry.file_name] += 1
     for name, count in names.items():
         if count > 1:
             problems.add(f"file_name {name!r} occurs {count} times")
-    if not entries:
+    if not content["images"]:
         problems.add("it lists no images")
     return entries
 
@@ -137,76 +139,52 @@ def image_entries(content: dict[str, Any], problems: Problems) -> dict[int, dict
 def read_categories(content: dict[str, Any], problems: Problems) -> dict[int, str]:
     """The names of the listed categories by id."""
     categories: dict[int, str] = {}
-    for entry in content["categories"]:
-        if not isinstance(entry.get("id"), int):
-            problems.add(f"category {entry.get('name')!r} lacks an integer id")
-        elif entry["id"] in categories:
-            problems.add(f"category id {entry['id']} occurs more than once")
-        else:
-            categories[entry["id"]] = str(entry.get("name", entry["id"]))
+    for entry in checked_entries(content["categories"], CategoryEntry, "categories", problems):
+        if entry is None:
+            continue
+        if entry.id in categories:
+            problems.add(f"category id {entry.id} occurs more than once")
+        categories[entry.id] = entry.name or str(entry.id)
     return categories
+
+
+@dataclass
+class _Objects:
+    """The annotations of a file by image, as the file has them and as they were checked."""
+
+    by_image: dict[int, list[tuple[Annotation, AnnotationEntry]]]
+    notes: tuple[str, ...]
 
 
 def _annotations(
     content: dict[str, Any],
-    entries: Mapping[int, Any],
+    entries: Mapping[int, ImageEntry],
     categories: Mapping[int, str],
     problems: Problems,
-) -> tuple[dict[int, list[Annotation]], tuple[str, ...]]:
+) -> _Objects:
     """Annotations by image; id 0, which the reference evaluator counts as unmatched, gets a new number."""
-    by_image: dict[int, list[Annotation]] = defaultdict(list)
+    found = _Objects(defaultdict(list), ())
     seen: set[int] = set()
-    notes: list[str] = []
-    largest = max(
-        (entry["id"] for entry in content["annotations"] if isinstance(entry.get("id"), int)), default=0
-    )
-    for position, entry in enumerate(content["annotations"]):
-        if problem := _annotation_problem(entry, entries, categories, seen):
-            problems.add(f"annotation {entry.get('id', f'at position {position}')} {problem}")
+    checked = checked_entries(content["annotations"], AnnotationEntry, "annotations", problems)
+    for entry, one in zip(content["annotations"], checked, strict=True):
+        if one is None:
             continue
-        seen.add(entry["id"])
-        width, height = entry["bbox"][2:]
-        complete = {"area": width * height, "iscrowd": 0, **entry}
-        if entry["id"] == 0:
-            complete["id"] = largest + 1
-            notes.append(
-                f"annotation id 0 was renumbered to {largest + 1}: COCO's evaluator takes 0 for no match"
-            )
-        by_image[entry["image_id"]].append(complete)
-    return by_image, tuple(notes)
-
-
-def _annotation_problem(
-    entry: Mapping[str, Any], entries: Mapping[int, Any], categories: Mapping[int, str], seen: set[int]
-) -> str:
-    box = entry.get("bbox")
-    if not isinstance(entry.get("id"), int):
-        return "lacks an integer id"
-    if entry["id"] in seen:
-        return "occurs more than once"
-    if entry.get("image_id") not in entries:
-        return f"belongs to image {entry.get('image_id')}, which is not listed"
-    if entry.get("category_id") not in categories:
-        return f"has category {entry.get('category_id')}, which is not listed"
-    if not isinstance(box, list) or len(box) != 4 or not all(_is_finite(value) for value in box):
-        return f"has the box {box}, not four finite numbers x, y, width, height"
-    if box[2] < 0 or box[3] < 0:
-        return f"has the box {box} of negative size"
-    if not _is_segmentation(entry.get("segmentation")):
-        return "has a segmentation that is neither polygons x0, y0, x1, y1, … nor run lengths"
-    return ""
-
-
-def _is_segmentation(value: Any) -> bool:
-    if not value:
-        return True
-    if isinstance(value, dict):
-        return isinstance(value.get("counts"), list | str) and len(value.get("size", ())) == 2
-    return isinstance(value, list) and all(isinstance(part, list) and len(part) % 2 == 0 for part in value)
-
-
-def _is_finite(value: Any) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value)
+        if one.id in seen:
+            problems.add(f"annotation {one.id} occurs more than once")
+        elif one.image_id not in entries:
+            problems.add(f"annotation {one.id} belongs to image {one.image_id}, which is not listed")
+        elif one.category_id not in categories:
+            problems.add(f"annotation {one.id} has category {one.category_id}, which is not listed")
+        else:
+            complete = {"area": one.bbox[2] * one.bbox[3], "iscrowd": 0, **entry}
+            if one.id == 0:
+                number = complete["id"] = 1 + max(other.id for other in checked if other is not None)
+                found.notes = (
+                    f"annotation id 0 was renumbered to {number}: COCO's evaluator takes 0 for no match",
+                )
+            found.by_image[one.image_id].append((complete, one))
+        seen.add(one.id)
+    return found
 
 
 def check_expected(
@@ -241,28 +219,25 @@ def find_images_folder(root: Path, file: Path, named: Path | str | None, names: 
 
 
 def _records(
-    entries: Mapping[int, dict[str, Any]],
-    by_image: Mapping[int, list[Annotation]],
-    folder: Path,
-    check: Check,
-    problems: Problems,
+    entries: Mapping[int, ImageEntry], objects: _Objects, folder: Path, check: Check, problems: Problems
 ) -> list[Record]:
-    paths = {image_id: folder / entry["file_name"] for image_id, entry in entries.items()}
+    paths = {image_id: folder / entry.file_name for image_id, entry in entries.items()}
     headers = read_headers(list(paths.values()), check, "images")
     records: list[Record] = []
     for (image_id, entry), header in zip(entries.items(), headers, strict=True):
-        declared = (entry["height"], entry["width"]) if {"height", "width"} <= entry.keys() else None
+        declared = (entry.height, entry.width) if entry.height and entry.width else None
         if problem := image_problem(paths[image_id], header, declared):
             problems.add(problem)
-        annotations = tuple(by_image.get(image_id, ()))
-        records.append(
-            Record(
-                image_id,
-                paths[image_id],
-                entry["file_name"],
-                header.height,
-                header.width,
-                annotations=annotations,
-            )
-        )
+        size = header.height, header.width
+        found = objects.by_image.get(image_id, ())
+        for _, one in () if header.problem else found:
+            if outside(one, *size):
+                problems.add(
+                    f"annotation {one.id} has the box {list(one.bbox)}, which lies outside its image of "
+                    f"{size[1]} x {size[0]}"
+                )
+            if problem := segmentation_problem(one, *size):
+                problems.add(f"annotation {one.id} {problem}")
+        annotations = tuple(annotation for annotation, _ in found)
+        records.append(Record(image_id, paths[image_id], entry.file_name, *size, annotations=annotations))
     return records

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gramloop.data.checks import Check, Problems, image_problem, read_headers
+from gramloop.data.annotations import ImageEntry, SegmentsEntry, checked_entries
+from gramloop.data.checks import Check, Problems, image_problem, name_problem, read_headers
 from gramloop.data.coco import (
     COCO_CATEGORY_IDS,
     Expected,
@@ -60,8 +61,8 @@ def open_panoptic(
     """
     root = Path(root)
     file = _annotation_file(root, annotations)
-    content = read_coco(file)
     problems = Problems(file)
+    content = read_coco(file)
     entries = image_entries(content, problems)
     categories = read_categories(content, problems)
     things = _things(content, problems)
@@ -70,7 +71,7 @@ def open_panoptic(
     if expected is not None:
         check_expected(content, categories, expected, problems)
     problems.raise_if_any()
-    folder = find_images_folder(root, file, images, [entry["file_name"] for entry in entries.values()])
+    folder = find_images_folder(root, file, images, [entry.file_name for entry in entries.values()])
     records = _records(entries, by_image, folder, file.with_suffix(""), check, problems)
     problems.raise_if_any()
     if check == "decode":
@@ -119,9 +120,10 @@ def _annotation_file(root: Path, named: Path | str | None) -> Path:
 
 
 def _things(content: dict[str, Any], problems: Problems) -> frozenset[int]:
+    problems.raise_if_any()  # of the categories, which were read before
     for entry in content["categories"]:
-        if entry.get("isthing") not in (0, 1):
-            problems.add(f"category {entry.get('id')} has isthing {entry.get('isthing')!r}; it is 1 or 0")
+        if entry.get("isthing") is None:
+            problems.add(f"category {entry['id']} has isthing None; it is 1 or 0")
     return frozenset(entry["id"] for entry in content["categories"] if entry.get("isthing") == 1)
 
 
@@ -130,57 +132,51 @@ def _segments(
 ) -> dict[int, Mapping[str, Any]]:
     """The entry of every image: its PNG file and segments."""
     by_image: dict[int, Mapping[str, Any]] = {}
-    for position, entry in enumerate(content["annotations"]):
-        image = entry.get("image_id") if isinstance(entry, dict) else None
-        if not isinstance(image, int) or image not in entries:
-            problems.add(f"annotation {position} belongs to image {image}, which is not listed")
-        elif image in by_image:
-            problems.add(f"image {image} has more than one annotation")
-        elif problem := _entry_problem(entry, categories):
-            problems.add(f"the annotation of image {image} {problem}")
+    checked = checked_entries(content["annotations"], SegmentsEntry, "annotations", problems)
+    for position, (entry, one) in enumerate(zip(content["annotations"], checked, strict=True)):
+        if one is None:
+            continue
+        if one.image_id not in entries:
+            problems.add(f"annotation {position} belongs to image {one.image_id}, which is not listed")
+        elif one.image_id in by_image:
+            problems.add(f"image {one.image_id} has more than one annotation")
+        elif problem := _entry_problem(one, categories):
+            problems.add(f"the annotation of image {one.image_id} {problem}")
         else:
-            by_image[image] = entry
+            by_image[one.image_id] = entry
     for image in sorted(entries.keys() - by_image.keys()):
         problems.add(f"image {image} has no annotation")
     return by_image
 
 
-def _entry_problem(entry: Mapping[str, Any], categories: Mapping[int, str]) -> str:
-    name, infos = entry.get("file_name"), entry.get("segments_info")
-    if not isinstance(name, str) or Path(name).is_absolute() or ".." in Path(name).parts:
-        return f"has the file_name {name!r}, which names no PNG file in its folder"
-    if not isinstance(infos, list) or not all(isinstance(info, dict) for info in infos):
-        return "has no list segments_info"
+def _entry_problem(entry: SegmentsEntry, categories: Mapping[int, str]) -> str:
+    if problem := name_problem(entry.file_name):
+        return f"has a PNG file whose {problem}"
     seen: set[int] = set()
-    for info in infos:
-        number = info.get("id")
-        if not isinstance(number, int) or not 0 < number < 256**3:
-            return f"has a segment with the id {number!r}; ids are colours, 1 to 16777215"
-        if number in seen:
-            return f"lists segment {number} more than once"
-        if info.get("category_id") not in categories:
-            return f"has a segment of category {info.get('category_id')}, which is not listed"
-        if info.get("iscrowd", 0) not in (0, 1):
-            return f"has a segment with iscrowd {info['iscrowd']!r}; it is 1 or 0"
-        seen.add(number)
+    for info in entry.segments_info:
+        if info.id in seen:
+            return f"lists segment {info.id} more than once"
+        if info.category_id not in categories:
+            return f"has a segment of category {info.category_id}, which is not listed"
+        seen.add(info.id)
     return ""
 
 
 def _records(
-    entries: Mapping[int, dict[str, Any]],
+    entries: Mapping[int, ImageEntry],
     by_image: Mapping[int, Mapping[str, Any]],
     images: Path,
     maps: Path,
     check: Check,
     problems: Problems,
 ) -> list[Record]:
-    paths = {number: images / entry["file_name"] for number, entry in entries.items()}
+    paths = {number: images / entry.file_name for number, entry in entries.items()}
     colours = {number: maps / by_image[number]["file_name"] for number in entries}
     headers = read_headers(list(paths.values()), check, "images")
     map_headers = read_headers(list(colours.values()), check, "segments")
     records = []
     for (number, entry), header, segments in zip(entries.items(), headers, map_headers, strict=True):
-        declared = (entry["height"], entry["width"]) if {"height", "width"} <= entry.keys() else None
+        declared = (entry.height, entry.width) if entry.height and entry.width else None
         if problem := image_problem(paths[number], header, declared) or segments.problem:
             problems.add(problem)
         elif (segments.height, segments.width) != (header.height, header.width):
@@ -192,7 +188,7 @@ def _records(
             Record(
                 number,
                 paths[number],
-                entry["file_name"],
+                entry.file_name,
                 header.height,
                 header.width,
                 colours[number],

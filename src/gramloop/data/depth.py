@@ -13,11 +13,9 @@ Depth is a PNG of 16 bits or a .npy file; 0 means not known. ``depth.json`` besi
 from __future__ import annotations
 
 import io
-import json
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -26,6 +24,7 @@ from gramloop.data.depth_maps import DepthFormat, depth_shape
 from gramloop.data.records import DataSet, Record
 from gramloop.data.semantic import DEFAULT_SPLIT, IMAGE_SUFFIXES, files_by_key, split_folder
 from gramloop.errors import GramLoopError
+from gramloop.io.json_files import checked, read_json, refuse_unknown
 
 NYU = DepthFormat(1000.0, 1e-3, 10.0, "eigen")
 KITTI = DepthFormat(256.0, 1e-3, 80.0)
@@ -82,13 +81,12 @@ def read_format(root: Path, otherwise: DepthFormat) -> DepthFormat:
     path = root / FORMAT_FILE
     if not path.is_file():
         return otherwise
-    try:
-        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        return replace(otherwise, **content)
-    except (OSError, ValueError, TypeError, AttributeError) as error:
-        raise GramLoopError(
-            f'{path} says how depth is stored, such as {{"scale": 1000, "far": 10}}: {error}'
-        ) from error
+    what = 'a file that says how depth is stored, such as {"scale": 1000, "far": 10}'
+    content, usual = read_json(path, what), asdict(otherwise)
+    refuse_unknown(content, usual, str(path), what)
+    return checked(
+        {**usual, **content} if isinstance(content, dict) else content, DepthFormat, str(path), what
+    )
 
 
 def _list_file(root: Path) -> Path | None:

@@ -15,6 +15,7 @@ from gramloop.data.records import DataSet
 from gramloop.errors import GramLoopError
 from gramloop.io.atomic import atomic_write
 from gramloop.io.difference import first_difference
+from gramloop.io.json_files import checked, read_json, refuse_unknown
 
 MANIFEST = "manifest.json"
 CHECKSUMS = "checksums.sha256"  # per condition, in the format of the sha256sum command
@@ -60,12 +61,10 @@ def read_manifest(folder: Path) -> Manifest | None:
     path = folder / MANIFEST
     if not path.is_file():
         return None
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        content.pop("sha256")
-        return Manifest(**content)
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise GramLoopError(f"{path} is not a manifest written by gramloop corrupt: {error}") from error
+    what = "a manifest written by gramloop corrupt"
+    content = read_json(path, what)
+    refuse_unknown(content, {**Manifest.__dataclass_fields__, "sha256": ""}, str(path), what)
+    return checked(content, Manifest, str(path), what)
 
 
 def refuse_difference(found: Manifest, wanted: Manifest, folder: Path) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gramloop.core.fields import shown
 from gramloop.errors import GramLoopError
+
+_LONGEST = 12  # letters of a number, which then has 60 bits
 
 
 class RunLengths(TypedDict):
@@ -21,8 +24,8 @@ class RunLengths(TypedDict):
 def run_length_mask(run_lengths: Mapping[str, Any] | RunLengths) -> NDArray[np.uint8]:
     """Decode {size: [H, W], counts: list, or COCO's compressed string}; 1 inside."""
     height, width = run_lengths["size"]
-    runs = _runs(run_lengths["counts"])
-    if runs.sum() != height * width:
+    runs = runs_of(run_lengths["counts"])
+    if runs.sum() != height * width or runs.min(initial=0) < 0:
         raise GramLoopError(f"run lengths add up to {runs.sum()}, not to {height} x {width} pixels")
     values = (np.arange(len(runs)) & 1).astype(np.uint8)
     return np.ascontiguousarray(np.repeat(values, runs).reshape(width, height).T)
@@ -30,7 +33,7 @@ def run_length_mask(run_lengths: Mapping[str, Any] | RunLengths) -> NDArray[np.u
 
 def mask_area(run_lengths: Mapping[str, Any] | RunLengths) -> int:
     """The number of pixels inside."""
-    return int(_runs(run_lengths["counts"])[1::2].sum())
+    return int(runs_of(run_lengths["counts"])[1::2].sum())
 
 
 def run_lengths_of(mask: NDArray[Any]) -> RunLengths:  # (H, W)
@@ -42,27 +45,27 @@ def run_lengths_of(mask: NDArray[Any]) -> RunLengths:  # (H, W)
     return {"size": [int(side) for side in mask.shape], "counts": _compressed(runs.tolist())}
 
 
-def _runs(counts: Any) -> NDArray[np.int64]:
-    if isinstance(counts, bytes):
-        counts = counts.decode("ascii")
-    return np.asarray(_uncompressed(counts) if isinstance(counts, str) else counts, dtype=np.int64)
-
-
-def _uncompressed(text: str) -> list[int]:
-    """Five bits a character, low bits first, sign-extended; from the fourth on, differences by two back."""
-    runs: list[int] = []
-    value = shift = 0
-    for character in text:
-        code = ord(character) - 48
-        value |= (code & 0x1F) << shift
-        shift += 5
-        if code & 0x20:
-            continue
-        if code & 0x10:
-            value |= -1 << shift
-        runs.append(value + runs[-2] if len(runs) > 2 else value)
-        value = shift = 0
-    return runs
+def runs_of(counts: Sequence[int] | str | bytes) -> NDArray[np.int64]:
+    """The lengths of the runs, from a list or from COCO's compressed letters."""
+    if not isinstance(counts, str | bytes):
+        return np.asarray(counts, dtype=np.int64)
+    letters = counts.encode("utf-8", "replace") if isinstance(counts, str) else counts
+    codes = np.frombuffer(letters, dtype=np.uint8).astype(np.int64) - 48
+    last = np.flatnonzero(codes & 0x20 == 0)  # a number's last letter lacks this bit
+    whole = not codes.size or (
+        codes.min() >= 0 and codes.max() < 64 and last.size and last[-1] == len(codes) - 1
+    )
+    first = np.append(0, last[:-1] + 1)[: last.size]
+    lengths = last - first + 1
+    if not whole or lengths.max(initial=0) > _LONGEST:
+        raise GramLoopError(f"{shown(counts)} are no compressed run lengths")
+    # five bits a letter, low bits first, sign-extended
+    place = 5 * (np.arange(len(codes)) - np.repeat(first, lengths))
+    values = np.add.reduceat((codes & 0x1F) << place, first) if last.size else np.zeros(0, np.int64)
+    values -= np.where(codes[last] & 0x10, np.int64(1) << (5 * lengths), 0)
+    for begin in (1, 2):  # from the fourth on, numbers are differences by two back
+        values[begin::2] = np.cumsum(values[begin::2])
+    return values
 
 
 def _compressed(runs: list[int]) -> str:

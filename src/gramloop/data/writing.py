@@ -14,6 +14,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from gramloop.data.checks import Problems
+from gramloop.data.coco import read_coco
 from gramloop.data.coco_panoptic import segments_info
 from gramloop.data.depth import FORMAT_FILE, moved_depth
 from gramloop.data.manifest import (
@@ -229,7 +230,7 @@ class SuiteWriter:
 
     def _annotation_file(self, moved: list[Annotation] | None) -> bytes:
         assert self.clean.annotation_file is not None
-        content: dict[str, Any] = json.loads(self.clean.annotation_file.read_text(encoding="utf-8"))
+        content: dict[str, Any] = read_coco(self.clean.annotation_file)
         names = {record.image_id: self.file_name(record) for record in self.clean}
         content["images"] = [{**entry, "file_name": names[entry["id"]]} for entry in content["images"]]
         if moved is None and self.clean.task == "panoptic":

@@ -12,7 +12,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
 
 from gramloop.data.records import TASKS, Task
 from gramloop.data.suites import Condition
@@ -20,10 +22,13 @@ from gramloop.errors import GramLoopError
 from gramloop.evaluate.methods import Method, check_methods
 from gramloop.evaluate.truth import CLEAN_PREDICTION, LABELS, SCORE, TruthKind, check_truth
 from gramloop.io.difference import first_difference
+from gramloop.io.json_files import checked, parse_json, read_json, refuse_unknown
 from gramloop.metrics.depth import ALIGNMENTS, Alignment
 
 LAYOUT = 2
 PICTURES = 4  # images of every condition that keep what a figure needs
+_WHAT = "a plan written by gramloop evaluate"
+_AS_STORED = ["suite", "task", "conditions", "shards", "versions", "diagnostics", "pictures", "seed", "alignment", "truth", "truth_score"]
 SEED = 100  # kept for provenance: no prediction depends on it
 
 
@@ -196,33 +201,59 @@ def condition_of(key: str) -> Condition:
 
 def read_plan(path: Path) -> Plan:
     """The plan of a file, or a sentence about what is wrong with it."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise GramLoopError(f"cannot read the plan {path}: {error.strerror}") from error
-    except ValueError as error:
-        raise GramLoopError(f"{path} is not a plan written by gramloop evaluate ({error})") from error
-    return plan_of(text, path)
+    return _plan(read_json(path, _WHAT), path)
 
 
 def plan_of(text: str, path: Path) -> Plan:
     """The plan of a text that came from a file, or a sentence about what is wrong with it."""
+    return _plan(parse_json(text.encode(), str(path), _WHAT), path)
+
+
+def _plan(content: Any, path: Path) -> Plan:
+    if isinstance(content, dict) and content.get("layout", LAYOUT) != LAYOUT:
+        raise GramLoopError(
+            f"{path} was written by another version of gramloop: its layout is {content['layout']}, not {LAYOUT}"
+        )
+    stored = checked(content, _StoredPlan, str(path), _WHAT)
+    where = {"root": stored.where.data, "classes": stored.where.classes}
+    for part, kind in ((stored.data, DataSource), (stored.model, ModelSource)):
+        refuse_unknown(part, kind.__dataclass_fields__, str(path), _WHAT)
+    data = checked({**stored.data, **where}, DataSource, f"data of {path}", _WHAT)
+    model = checked({**stored.model, "files": stored.where.model}, ModelSource, f"model of {path}", _WHAT)
+    given: dict[str, Any] = {name: getattr(stored, name) for name in _AS_STORED}
     try:
-        content = json.loads(text)
-        if content.pop("layout") != LAYOUT:
-            raise GramLoopError(f"it was written by another version of gramloop; its layout is not {LAYOUT}")
-        where = content.pop("where")
-        methods = tuple(Method.from_json(*pair) for pair in content.pop("methods").items())
-        data = DataSource(root=where["data"], classes=where["classes"], **content.pop("data"))
-        model = ModelSource(files=where["model"], **content.pop("model"))
-        categories = {int(number): name for number, name in content.pop("categories").items()}
-        return Plan(methods=methods, data=data, model=model, categories=categories, **content)
+        methods = tuple(Method.from_json(*pair) for pair in stored.methods.items())
+        return Plan(methods=methods, data=data, model=model, categories=stored.categories, **given)
     except GramLoopError as error:
         raise GramLoopError(f"{path}: {error}") from error
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise GramLoopError(
-            f"{path} is not a plan written by gramloop evaluate ({type(error).__name__}: {error})"
-        ) from error
+
+
+class _Where(msgspec.Struct, forbid_unknown_fields=True):
+    data: str
+    classes: str | None
+    model: dict[str, str]
+
+
+class _StoredPlan(msgspec.Struct, forbid_unknown_fields=True):
+    """A plan as `Plan.as_json` makes it."""
+
+    layout: int
+    suite: str
+    task: Task
+    methods: dict[str, Any]
+    conditions: dict[str, Annotated[int, msgspec.Meta(ge=1, le=10**9)]]
+    shards: Annotated[int, msgspec.Meta(ge=1, le=10**6)]
+    diagnostics: bool
+    pictures: Annotated[int, msgspec.Meta(ge=0, le=10**9)]
+    seed: int
+    data: dict[str, Any]
+    model: dict[str, Any]
+    where: _Where
+    versions: dict[str, str]
+    categories: dict[int, str]
+    alignment: Alignment = "auto"
+    truth: TruthKind = "labels"
+    truth_score: float = SCORE
 
 
 def fitting(plan: Plan, found: Plan) -> Plan:

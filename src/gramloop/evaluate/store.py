@@ -25,6 +25,7 @@ from gramloop.errors import GramLoopError
 from gramloop.evaluate.plan import Plan, Unit, plan_of
 from gramloop.evaluate.rows import Failure, content_digest, schema_of
 from gramloop.io.atomic import atomic_write
+from gramloop.io.json_files import read_checked
 
 PLAN, MANIFEST, UNITS, RESULTS = "plan.json", "manifest.json", "units", "results.csv"
 _KEY, _SEAL = b"gramloop", b"gramloop.sha256"  # our entries in the metadata of a Parquet file
@@ -50,6 +51,13 @@ class StoredUnit:
     table: Any  # pyarrow.Table, see gramloop.evaluate.rows
     failures: tuple[Failure, ...]
     facts: Facts
+
+
+@dataclass(frozen=True)
+class _Manifest:
+    """What is read again of a manifest."""
+
+    starts: list[dict[str, Any]]
 
 
 class UnusableFile(GramLoopError):  # noqa: N818 - it is a state of a file, told as a sentence
@@ -147,12 +155,7 @@ class Store:
         path = self.folder / MANIFEST
         starts: list[Any] = []
         if path.is_file():
-            try:
-                starts = json.loads(path.read_text(encoding="utf-8"))["starts"]
-            except (ValueError, KeyError, TypeError) as error:
-                raise GramLoopError(
-                    f"{path} is not a manifest written by gramloop evaluate: {error}"
-                ) from error
+            starts = read_checked(path, _Manifest, "a manifest written by gramloop evaluate").starts
         content = {
             "plan": self.plan.hash,
             "configuration": {method.name: method.as_json() for method in self.plan.methods},

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from gramloop.errors import GramLoopError
 from gramloop.models import released_names as names
 from gramloop.models.checkpoint import Checkpoint, Shapes, Source, load, open_checkpoint, planned_shapes
-from gramloop.models.released_names import SHAPES, BackboneShape, infer_shape
+from gramloop.models.released_names import LAYER_NORM_EPS, SHAPES, BackboneShape, infer_shape
 from gramloop.models.taps import Tap, TappedViT
 
 __all__ = ["SHAPES", "Backbone", "BackboneShape", "Tap", "default_taps", "infer_shape", "load_backbone"]
@@ -171,7 +171,7 @@ def _config(shape: BackboneShape, rope_theta: float) -> Any:
         key_bias=False,
         value_bias=shape.qkv_bias,
         num_register_tokens=shape.registers,
-        layer_norm_eps=1e-5,
+        layer_norm_eps=LAYER_NORM_EPS,
         rope_theta=rope_theta,
     )
 

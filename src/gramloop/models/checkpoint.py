@@ -12,7 +12,6 @@ system: the peak is the model plus one such group.
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import pickle
 import re
@@ -24,6 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from gramloop.errors import GramLoopError
+from gramloop.io.json_files import read_checked
 from gramloop.io.progress import tracked
 
 Shape = tuple[int, ...]
@@ -80,6 +80,13 @@ class Source:
 
 
 LoadPlan = Mapping[str, Source]
+
+
+@dataclass(frozen=True)
+class _Index:
+    """Which file holds each tensor of a model that is stored in several."""
+
+    weight_map: dict[str, str]
 
 
 def identity_plan(module: nn.Module) -> dict[str, Source]:
@@ -269,7 +276,10 @@ def _files_of_folder(folder: Path) -> list[Path]:
         return [single]
     if not index.exists():
         raise GramLoopError(f"{folder} has neither model.safetensors nor model.safetensors.index.json")
-    names = sorted(set(json.loads(index.read_text())["weight_map"].values()))
+    stored = read_checked(index, _Index, "the index of a model's safetensors")
+    names = sorted(set(stored.weight_map.values()))
+    if strange := [name for name in names if Path(name).name != name]:
+        raise GramLoopError(f"{index} names {strange[0]!r}, which is no file beside it")
     missing = [name for name in names if not (folder / name).exists()]
     if missing:
         raise GramLoopError(f"{folder} lacks {missing[0]}, which its index names")

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from gramloop.errors import GramLoopError
 from gramloop.io.atomic import atomic_write
+from gramloop.io.json_files import checked, parse_json
 from gramloop.models.checkpoint import identity_plan, load, open_checkpoint
 from gramloop.models.taps import Tap, TappedViT
 
@@ -102,4 +103,6 @@ def stored_taps(path: Path) -> tuple[int, ...]:
     from safetensors import safe_open
 
     with safe_open(path, framework="pt") as opened:
-        return tuple(json.loads((opened.metadata() or {}).get("taps", "[]")))
+        stored = (opened.metadata() or {}).get("taps", "[]")
+    what = "a head that remembers the blocks it reads"
+    return checked(parse_json(stored.encode(), str(path), what), tuple[int, ...], str(path), what)

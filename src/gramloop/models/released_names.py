@@ -6,7 +6,7 @@ the keys away. Both become plain projections here, as views of the file wherever
 
 from __future__ import annotations
 
-import json
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,8 +14,13 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
+from gramloop.core.fields import shown
 from gramloop.errors import GramLoopError
+from gramloop.io.json_files import read_checked, read_json
 from gramloop.models.checkpoint import Checkpoint, Shapes, Source
+
+LAYER_NORM_EPS = 1e-5
+_CONFIG = "the config.json of a DINOv3 backbone"
 
 
 @dataclass(frozen=True)
@@ -172,19 +177,57 @@ def infer_transformers_shape(checkpoint: Checkpoint) -> tuple[BackboneShape, flo
         registers=_required(shapes, "embeddings.register_tokens", checkpoint.path)[1],
         patch=_required(shapes, "embeddings.patch_embeddings.weight", checkpoint.path)[-1],
     )
+    check_config(folder / "config.json", shape)
     return shape, theta
+
+
+@dataclass(frozen=True)
+class StoredConfig:
+    """What is read of config.json beside a backbone's weights; the rest of it is compared with them."""
+
+    num_attention_heads: int
+    rope_theta: float = 100.0
+
+    def __post_init__(self) -> None:
+        if self.num_attention_heads < 1 or not 0 < self.rope_theta < math.inf:
+            raise GramLoopError(
+                f"num_attention_heads and rope_theta are above 0, not {self.num_attention_heads} and {self.rope_theta}"
+            )
+
+
+def check_config(config: Path, shape: BackboneShape) -> None:
+    """Refuse a config.json that tells of another model than the one these weights make up."""
+    if not config.exists():
+        return
+    stored = read_json(config, _CONFIG)
+    expected = {
+        "model_type": "dinov3_vit",
+        "hidden_size": shape.width,
+        "num_hidden_layers": shape.depth,
+        "intermediate_size": shape.hidden,
+        "num_register_tokens": shape.registers,
+        "patch_size": shape.patch,
+        "num_channels": 3,
+        "use_gated_mlp": shape.gated,
+        "hidden_act": "silu" if shape.gated else "gelu",
+        "query_bias": shape.qkv_bias,
+        "key_bias": False,
+        "value_bias": shape.qkv_bias,
+        "layer_norm_eps": LAYER_NORM_EPS,
+    }
+    for name, value in expected.items():
+        if stored.get(name, value) != value:
+            raise GramLoopError(
+                f"{config} says {name} {shown(stored[name])}, but the weights beside it are those of a DINOv3 with "
+                f"{shown(value)}"
+            )
 
 
 def _head_dim(config: Path, width: int) -> tuple[int, float]:
     """The two facts that names and shapes of a transformers file do not tell."""
     if config.exists():
-        try:
-            stored = json.loads(config.read_text())
-            return width // int(stored["num_attention_heads"]), float(stored.get("rope_theta", 100.0))
-        except (ValueError, KeyError, TypeError, ZeroDivisionError) as error:
-            raise GramLoopError(
-                f"{config} does not say num_attention_heads as a DINOv3 config does"
-            ) from error
+        stored = read_checked(config, StoredConfig, _CONFIG)
+        return width // stored.num_attention_heads, stored.rope_theta
     known = next((shape for shape in SHAPES.values() if shape.width == width), None)
     if known is None:
         raise GramLoopError(f"{config} is missing, and no released DINOv3 has the width {width}")

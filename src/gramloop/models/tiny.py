@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 from gramloop.core.config import ReplayConfig
 from gramloop.core.settings import read_replay
 from gramloop.errors import GramLoopError
+from gramloop.io.json_files import read_checked
 from gramloop.models.backbone import Backbone, load_backbone
 from gramloop.models.checkpoint import identity_plan, load, open_checkpoint
 from gramloop.models.dense_depth import DenseDepthHead, load_depth_head
@@ -35,6 +37,21 @@ _FILES = (
 )
 DEPTH_HEAD = "depth.safetensors"  # apart from the others: what reads them does not depend on it
 _MEAN, _DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+
+@dataclass(frozen=True)
+class _Settings:
+    """What tiny.json says: the classes, those without and with boxes, and the size of the detection head."""
+
+    stuff: tuple[str, ...]
+    things: tuple[str, ...]
+    detect: DenseDetectConfig
+
+    def __post_init__(self) -> None:
+        if len(self.things) != self.detect.classes:
+            raise GramLoopError(
+                f"it names {len(self.things)} things, but the head tells {self.detect.classes} apart"
+            )
 
 
 class TinyModel(nn.Module):
@@ -96,13 +113,13 @@ def load_tiny(folder: Path | str = WEIGHTS, device: torch.device | str = "cpu") 
     for name in _FILES:
         if not (folder / name).is_file():
             raise GramLoopError(f"{folder / name} is missing; the embedded model has {', '.join(_FILES)}")
-    settings = json.loads((folder / "tiny.json").read_text())
+    settings = read_checked(folder / "tiny.json", _Settings, "the description of a small model")
     backbone = load_backbone(folder / "backbone", device=device)
     segment = load_linear_head(folder / "segment.safetensors", device=device)
     with torch.device("meta"):
-        detect = DenseDetectHead(DenseDetectConfig(**settings["detect"]))
+        detect = DenseDetectHead(settings.detect)
     load(detect, open_checkpoint(folder / "detect.safetensors"), identity_plan(detect), device=device)
-    model = TinyModel(backbone, segment, detect, settings["stuff"], settings["things"])
+    model = TinyModel(backbone, segment, detect, settings.stuff, settings.things)
     return model.eval().requires_grad_(False)
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from gramloop import __version__
 from gramloop.core.settings import describe_replay, replay_text
+from gramloop.errors import GramLoopError
 from gramloop.evaluate.plan import Plan
 from gramloop.evaluate.store import MANIFEST
+from gramloop.io.json_files import read_json
 from gramloop.mitigations.texts import stack_text
 from gramloop.report.consistency import gram_consistency
 from gramloop.report.costs import path_costs
@@ -221,9 +222,9 @@ def _span(plan: Plan) -> str:
 def _starts(run: Run) -> dict[str, str]:
     """When it was run, from the manifest, where there is a whole one."""
     try:
-        starts = json.loads((run.folder / MANIFEST).read_text(encoding="utf-8"))["starts"]
+        starts = read_json(run.folder / MANIFEST, "a manifest written by gramloop evaluate")["starts"]
         times = [str(start["time"]) for start in starts]
-    except (OSError, ValueError, KeyError, TypeError):
+    except (GramLoopError, KeyError, TypeError):
         return {}
     if not times:
         return {}

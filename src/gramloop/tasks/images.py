@@ -5,6 +5,7 @@ Rotation by EXIF is applied, 16 bits are scaled to 8, and transparency is laid o
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,14 @@ class Normalisation:
 
     mean: tuple[float, float, float]
     std: tuple[float, float, float]
+
+    def __post_init__(self) -> None:
+        if not all(math.isfinite(value) for value in self.mean) or not all(
+            0 < value < math.inf for value in self.std
+        ):
+            raise GramLoopError(
+                f"images are normalised by finite means and deviations above 0, not by {self}"
+            )
 
 
 WEB = Normalisation((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))  # models trained on LVD-1689M

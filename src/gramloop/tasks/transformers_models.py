@@ -7,7 +7,6 @@ on boxes, as average precision wants it. Classes are those of ``id2label``.
 from __future__ import annotations
 
 import inspect
-import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ import torch
 
 from gramloop.data.records import Task
 from gramloop.errors import GramLoopError
+from gramloop.io.json_files import checked, read_json
 from gramloop.tasks.class_names import Classes
 from gramloop.tasks.images import RGB
 from gramloop.tasks.module_predictor import ModulePredictor, Size
@@ -112,15 +112,18 @@ def architecture(path: Path) -> str:
         raise GramLoopError(
             f"{file} is missing; a transformers folder has it, with weights and an image processor"
         )
-    try:
-        names = json.loads(file.read_text(encoding="utf-8")).get("architectures") or []
-    except (ValueError, AttributeError) as error:
-        raise GramLoopError(f"{file} is not a configuration that transformers wrote: {error}") from error
-    if len(names) != 1 or not isinstance(names[0], str):
+    names = read_config(path).get("architectures") or []
+    if not isinstance(names, list) or len(names) != 1 or not isinstance(names[0], str):
         raise GramLoopError(
             f"{file} names no architecture, so the task is not known; save the whole model, not a part"
         )
     return names[0]
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """The config.json of a folder, as plain values."""
+    file, what = path / "config.json", "a configuration that transformers wrote"
+    return checked(read_json(file, what), dict[str, Any], str(file), what)
 
 
 def task_of_folder(path: Path) -> Task:

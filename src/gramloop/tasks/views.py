@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,12 +12,14 @@ from torch import Tensor, nn
 from gramloop.core.config import ReplayConfig, route
 from gramloop.core.hosts import find_host
 from gramloop.errors import GramLoopError
+from gramloop.io.json_files import read_checked
 from gramloop.models.dinov2 import load_any_backbone
 from gramloop.models.tiny import TINY_SHORT_SIDE, load_tiny
 from gramloop.tasks.diagnosis import Diagnosis, diagnose, diagnose_prediction
 from gramloop.tasks.images import RGB, WEB, Normalisation, normalisation_of, resize_short_side, to_tensor
 from gramloop.tasks.prediction import Prediction
 from gramloop.tasks.predictor import Predictor, check_replay
+from gramloop.tasks.transformers_models import read_config
 
 SHORT_SIDE = 512  # enough patches to see something, and minutes less than the tasks' own sizes on a CPU
 
@@ -89,13 +90,7 @@ def _whole_image(
 
 def _is_foreign_folder(path: Path) -> bool:
     """A transformers folder of another family than DINOv3, which has a loader of its own."""
-    config = path / "config.json"
-    if not config.is_file():
-        return False
-    try:
-        return bool(json.loads(config.read_text()).get("model_type") != "dinov3_vit")
-    except (ValueError, AttributeError) as error:
-        raise GramLoopError(f"{config} is not a configuration that transformers wrote: {error}") from error
+    return (path / "config.json").is_file() and read_config(path).get("model_type") != "dinov3_vit"
 
 
 def _open_with_transformers(path: Path) -> nn.Module:
@@ -115,9 +110,17 @@ def _stored_normalisation(path: Path) -> Normalisation:
     stored = path / "preprocessor_config.json"
     if not stored.is_file():
         return WEB
-    try:
-        content = json.loads(stored.read_text())
-        mean, std = (tuple(float(value) for value in content[name]) for name in ("image_mean", "image_std"))
-    except (ValueError, KeyError, TypeError):
-        return WEB
-    return Normalisation(mean, std) if len(mean) == len(std) == 3 else WEB
+    found = read_checked(stored, _StoredProcessor, "the configuration of an image processor")
+    return (
+        WEB
+        if found.image_mean is None or found.image_std is None
+        else Normalisation(found.image_mean, found.image_std)
+    )
+
+
+@dataclass(frozen=True)
+class _StoredProcessor:
+    """What is read of preprocessor_config.json."""
+
+    image_mean: tuple[float, float, float] | None = None
+    image_std: tuple[float, float, float] | None = None

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import cv2
 import numpy as np
 
+from gramloop.core.fields import shown
 from gramloop.data.coco_panoptic import segments_info
 from gramloop.data.depth import FORMAT_FILE
 from gramloop.data.depth_maps import DepthFormat
@@ -27,10 +28,12 @@ from gramloop.data.scenes.textures import Array
 from gramloop.data.segment_maps import segments_png
 from gramloop.errors import GramLoopError
 from gramloop.io.atomic import atomic_write, remove_leftovers
+from gramloop.io.json_files import read_json
 from gramloop.io.lock import is_taken
 from gramloop.io.pool import process_context, process_pool, run_unordered, worker_count
 
 SETTINGS_FILE = "scenes.json"
+_WHAT = "a file of settings written by gramloop scenes"
 ANNOTATIONS = Path("annotations", "instances_val.json")  # written last
 PANOPTIC = Path("annotations", "panoptic_val.json")
 SUITE, COUNT = "scenes", 100  # the base set that is drawn where no folder is given, and how many of it
@@ -96,13 +99,11 @@ def draw_scenes(folder: Path, wanted: SceneFiles) -> Path:
     """Write the scenes that a command without a data set uses, unless the folder holds them; the folder."""
     settings = folder / SETTINGS_FILE
     if settings.is_file() and (folder / ANNOTATIONS).is_file():
-        found = json.loads(settings.read_text())
+        found = read_json(settings, _WHAT)
+        recipe = found.get("recipe") if isinstance(found, dict) else None
         later = (FORMAT_FILE, PANOPTIC)  # what scenes drawn by an earlier version lack
-        whole = all((folder / name).is_file() for name in later) or found.get("recipe") != RECIPE
-        if whole and found == {
-            **asdict(wanted),
-            "recipe": found.get("recipe"),
-        }:  # an older one is as good
+        whole = all((folder / name).is_file() for name in later) or recipe != RECIPE
+        if whole and found == {**asdict(wanted), "recipe": recipe}:  # an older one is as good
             return folder
     write_scenes(folder, wanted, workers=1)
     return folder
@@ -111,9 +112,9 @@ def draw_scenes(folder: Path, wanted: SceneFiles) -> Path:
 def _begin(folder: Path, wanted: SceneFiles) -> None:
     settings = folder / SETTINGS_FILE
     if settings.is_file():
-        found = json.loads(settings.read_text())
+        found = read_json(settings, _WHAT)
         if found != asdict(wanted):
-            raise GramLoopError(f"{folder} holds other scenes ({found}); choose a new folder")
+            raise GramLoopError(f"{folder} holds other scenes ({shown(found)}); choose a new folder")
     elif is_taken(folder):
         raise GramLoopError(f"{folder} is not empty and has no {SETTINGS_FILE}; choose a new folder")
     atomic_write(settings, (json.dumps(asdict(wanted), indent=2) + "\n").encode())

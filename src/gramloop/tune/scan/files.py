@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gramloop.errors import GramLoopError
+from gramloop.io.json_files import checked, read_json
 from gramloop.tune.scan.scanning import Scan
 from gramloop.tune.scan.scores import DEFAULT, all_scores, find_score, ranked
 
 _FORMAT = 1
+WHAT = "a scan that gramloop scan wrote"
 
 
 def to_json(scan: Scan, score: str = DEFAULT) -> bytes:
@@ -38,28 +41,53 @@ def to_json(scan: Scan, score: str = DEFAULT) -> bytes:
 
 def read_scan(path: Path | str) -> Scan:
     """A scan that was written before."""
-    path = Path(path)
+    stored = _read(Path(path))
     try:
-        record = json.loads(path.read_text())
-        if record["format"] != _FORMAT:
-            raise GramLoopError(f"{path} has format {record['format']!r}; this version reads {_FORMAT}")
-        return Scan(
-            host=record["host"],
-            depth=record["depth"],
-            replays=record["replays"],
-            windows=tuple((start, end) for start, end in record["windows"]),
-            conditions=tuple(record["conditions"]),
-            images=tuple(record["images"]),
-            values={name: np.array(values, dtype=np.float64) for name, values in record["values"].items()},
-            blocks=record["blocks"],
-            naive_blocks=record["naive_blocks"],
-        )
-    except OSError as error:
-        raise GramLoopError(f"{path} cannot be read: {error.strerror}") from error
-    except GramLoopError:
-        raise
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise GramLoopError(f"{path} is not a scan that gramloop scan wrote") from error
+        values = {name: np.array(each, dtype=np.float64) for name, each in stored.values.items()}
+        found = {name: getattr(stored, name) for name in Scan.__dataclass_fields__}
+        return Scan(**{**found, "values": values})
+    except ValueError as error:
+        raise GramLoopError(f"{path} is not {WHAT}: {error}") from error
+
+
+@dataclass(frozen=True)
+class _Ranked:
+    window: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class _StoredScan:
+    """What is read again of a scan."""
+
+    format: int
+    host: str
+    depth: int
+    replays: int
+    blocks: int
+    naive_blocks: int
+    windows: tuple[tuple[int, int], ...]
+    conditions: tuple[str, ...]
+    images: tuple[str, ...]
+    values: dict[str, list[list[list[float | None]]]]
+    ranking: tuple[_Ranked, ...]
+
+    def __post_init__(self) -> None:
+        for first, last in (*self.windows, *(row.window for row in self.ranking)):
+            if not 0 <= first <= last < self.depth:
+                raise GramLoopError(f"the window {[first, last]} does not lie in {self.depth} blocks")
+
+
+def _read(path: Path) -> _StoredScan:
+    content = read_json(path, WHAT)
+    if isinstance(content, dict) and content.get("format", _FORMAT) != _FORMAT:
+        raise GramLoopError(f"{path} has format {content['format']!r}; this version reads {_FORMAT}")
+    return checked(content, _StoredScan, str(path), WHAT)
+
+
+def read_ranking(path: Path) -> tuple[int, tuple[tuple[int, int], ...]]:
+    """How many blocks the backbone of a stored scan has, and its windows, the best first."""
+    stored = _read(path)
+    return stored.depth, tuple(row.window for row in stored.ranking)
 
 
 def _ranking(scan: Scan, score: str) -> list[dict[str, Any]]:

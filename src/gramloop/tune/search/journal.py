@@ -16,6 +16,7 @@ from typing import Any
 from gramloop.errors import GramLoopError
 from gramloop.io.atomic import GOES_ON, atomic_write, remove_leftovers
 from gramloop.io.difference import first_difference
+from gramloop.io.json_files import checked, read_json
 
 PLAN, TRIALS = "plan.json", "trials.jsonl"
 _UNDECIDED = ("where", "begun")  # entries of a plan that do not decide the outcome
@@ -96,14 +97,11 @@ def read_search_plan(folder: Path) -> dict[str, Any] | None:
     path = folder / PLAN
     if not path.is_file():
         return None
-    try:
-        plan = json.loads(path.read_text(encoding="utf-8"))
-        if plan["kind"] != "gramloop tune":
-            raise ValueError(f"it is of the kind {plan['kind']!r}")
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise GramLoopError(f"{path} is not a plan written by gramloop tune ({error})") from error
-    found: dict[str, Any] = plan
-    return found
+    what = "a plan written by gramloop tune"
+    plan: dict[str, Any] = checked(read_json(path, what), dict[str, Any], str(path), what)
+    if plan.get("kind") != "gramloop tune":
+        raise GramLoopError(f"{path} is not {what}: it is of the kind {plan.get('kind')!r}")
+    return plan
 
 
 def _line(owner: str, result: Mapping[str, Any]) -> bytes:

@@ -7,7 +7,6 @@ do the same on a given backbone one is kept, so that no budget is spent twice.
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,6 +16,7 @@ from gramloop.core.cost import extra_blocks
 from gramloop.core.fields import Field
 from gramloop.core.settings import split_setting
 from gramloop.errors import GramLoopError
+from gramloop.tune.scan.files import read_ranking
 
 LONGEST = 2  # blocks of a window, where nothing else is said
 STRENGTHS = (0.15, 0.5, 1.0)
@@ -99,16 +99,10 @@ def scanned_windows(path: Path, depth: int, top: int) -> tuple[Window, ...]:
     """The first windows in the ranking of a file that ``gramloop scan`` wrote for a backbone of this depth."""
     if top < 1:
         raise GramLoopError(f"at least 1 window of a scan is tried, not {top}")
-    try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-        scanned, ranking = record["depth"], [tuple(row["window"]) for row in record["ranking"]]
-    except OSError as error:
-        raise GramLoopError(f"cannot read the scan {path}: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise GramLoopError(f"{path} is not a scan that gramloop scan wrote") from error
+    scanned, ranking = read_ranking(path)
     if scanned != depth:
         raise GramLoopError(f"{path} is the scan of a backbone of {scanned} blocks, but this one has {depth}")
-    return tuple(ranking[:top])
+    return ranking[:top]
 
 
 def _next_tap(window: Window | None, taps: Sequence[int], depth: int) -> int:
