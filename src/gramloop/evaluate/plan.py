@@ -28,7 +28,6 @@ from gramloop.metrics.depth import ALIGNMENTS, Alignment
 LAYOUT = 2
 PICTURES = 4  # images of every condition that keep what a figure needs
 _WHAT = "a plan written by gramloop evaluate"
-_AS_STORED = ["suite", "task", "conditions", "shards", "versions", "diagnostics", "pictures", "seed", "alignment", "truth", "truth_score"]
 SEED = 100  # kept for provenance: no prediction depends on it
 
 
@@ -220,10 +219,10 @@ def _plan(content: Any, path: Path) -> Plan:
         refuse_unknown(part, kind.__dataclass_fields__, str(path), _WHAT)
     data = checked({**stored.data, **where}, DataSource, f"data of {path}", _WHAT)
     model = checked({**stored.model, "files": stored.where.model}, ModelSource, f"model of {path}", _WHAT)
-    given: dict[str, Any] = {name: getattr(stored, name) for name in _AS_STORED}
+    given = {name: getattr(stored, name) for name in Plan.__dataclass_fields__ if hasattr(stored, name)}
     try:
         methods = tuple(Method.from_json(*pair) for pair in stored.methods.items())
-        return Plan(methods=methods, data=data, model=model, categories=stored.categories, **given)
+        return Plan(**{**given, "methods": methods, "data": data, "model": model})
     except GramLoopError as error:
         raise GramLoopError(f"{path}: {error}") from error
 
