@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 from torch import Tensor
@@ -35,13 +36,13 @@ def read_move(recentre: Recentre, source: SourceLike) -> Move | None:
 
 def recentred_taps(host: Host, here: PerThread, moving: Recentring, source: Source) -> Tapping | None:
     """What recentres the taps that the source knows; None where a weight of 0 leaves them as they are."""
-
-    def change(tap: int, patches: Tensor, valid: Tensor | None) -> Tensor:
-        away = patch_mean(patches, valid) - source.means[tap].to(patches.device)
-        return moving.moved(patches, away, source.spreads[tap])
-
     known = [tap for tap in taps_read(host) if tap in source.means]
-    tapping = Tapping(host, here, known or source.means, change)
+    tapping = Tapping(host, here, known or source.means, partial(_moved, moving, source))
     weight = getattr(host.final_norm, "weight", None)
     source.check(host, (), weight.shape[-1] if isinstance(weight, Tensor) else None)
     return tapping if moving.weight > 0 else None
+
+
+def _moved(moving: Recentring, source: Source, tap: int, patches: Tensor, valid: Tensor | None) -> Tensor:
+    away = patch_mean(patches, valid) - source.means[tap].to(patches.device)
+    return moving.moved(patches, away, source.spreads[tap])

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -32,6 +32,7 @@ class Source:
     noise: the level below which 99 of 100 images lie, in grey levels; None where their pixels were not at hand.
     shown_noise: the same of what the patch embedding was given, in its units, as ``adaptive`` has them.
     backbone: its fingerprint, empty where it has none.
+    pixels: how ordinary images look, by name, where their pixels were at hand.
     """
 
     means: Mapping[int, Tensor]
@@ -40,10 +41,17 @@ class Source:
     images: int
     backbone: str = ""
     shown_noise: float | None = None
+    pixels: Mapping[str, float] = field(default_factory=dict)
 
     @classmethod
     def of_views(
-        cls, views: Mapping[int, Sequence[Tensor]], images: int, host: Host, noise: Noise, shown: Noise
+        cls,
+        views: Mapping[int, Sequence[Tensor]],
+        images: int,
+        host: Host,
+        noise: Noise,
+        shown: Noise,
+        pixels: Mapping[str, float] | None = None,
     ) -> Source:
         """The statistics of the means (B, C) of every tap's views; ``noise`` and ``shown`` are images' levels."""
         if images < LEAST:
@@ -58,6 +66,7 @@ class Source:
             images,
             fingerprint(host),
             _level(shown),
+            pixels or {},
         )
 
     def check(self, host: Host, taps: Sequence[int], width: int | None) -> None:
@@ -89,6 +98,7 @@ def write_source(path: str | Path, source: Source) -> None:
     tensors = {f"mean.{tap}": value.contiguous() for tap, value in source.means.items()}
     tensors |= {f"spread.{tap}": value.contiguous() for tap, value in source.spreads.items()}
     about = {name: getattr(source, name) for name in ("noise", "images", "backbone", "shown_noise")}
+    about |= {"pixels": dict(source.pixels)} if source.pixels else {}
     # one entry: safetensors writes several in any order, and the file's checksum should follow from its content
     atomic_write(Path(path), save(tensors, metadata={KIND: json.dumps(about)}))
 
@@ -114,6 +124,7 @@ def read_source(path: str | Path) -> Source:
         levels = [
             None if about.get(name) is None else float(about[name]) for name in ("noise", "shown_noise")
         ]
+        pixels = {str(name): float(value) for name, value in about.get("pixels", {}).items()}
         found = Source(
             named["mean."],
             named["spread."],
@@ -121,6 +132,7 @@ def read_source(path: str | Path) -> Source:
             int(about["images"]),
             str(about["backbone"]),
             levels[1],
+            pixels,
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise GramLoopError(
