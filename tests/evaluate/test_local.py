@@ -2,17 +2,15 @@
 
 import contextlib
 import json
-import multiprocessing
-import os
 import random
 import shutil
 import signal
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
+from killing import hit, needs_proc
 
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.beginning import begin
@@ -177,34 +175,9 @@ def stored_units(folder: Path) -> int:
     return sum(1 for _ in folder.glob("units/*/[0-9]*.parquet"))
 
 
-def children(process: int) -> list[int]:
-    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-        return [int(word) for word in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
-    return []
-
-
-def descendants(process: int) -> list[int]:
-    below = children(process)
-    return below + [each for child in below for each in descendants(child)]
-
-
-def hit(folder: Path, workers: int, number: signal.Signals, units: int) -> int:
-    """Start an evaluation, send a signal once so many units exist, see every process end; the exit code."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["gramloop.evaluate.engines.warm"])
-    process = context.Process(target=_evaluate, args=(folder, workers))
-    process.start()
-    while process.is_alive() and stored_units(folder) < units:
-        time.sleep(0.002)
-    below = descendants(process.pid)
-    with contextlib.suppress(ProcessLookupError):  # it may have come to its end meanwhile
-        os.kill(process.pid, number)
-    process.join(60)
-    deadline = time.monotonic() + 60
-    while any(Path(f"/proc/{each}").exists() for each in below):  # orphans end by themselves
-        assert time.monotonic() < deadline, f"processes {below} outlived their parent"
-        time.sleep(0.02)
-    return process.exitcode
+def hit_evaluation(folder: Path, workers: int, number: signal.Signals, units: int) -> int:
+    """Send a signal to an evaluation once so many units exist; the exit code."""
+    return hit(_evaluate, (folder, workers), number, lambda: stored_units(folder) >= units)
 
 
 def check_kills(plan: Plan, expected: bytes, folder: Path, kills: int, parallel: int) -> None:
@@ -221,13 +194,10 @@ def check_kills(plan: Plan, expected: bytes, folder: Path, kills: int, parallel:
             present = 0
         workers = 2 if (killed + 1) % parallel == 0 else 1
         aim = present + draw.randint(0, max(1, (total - present) // 3))
-        killed += hit(folder, workers, signal.SIGKILL, aim) == -signal.SIGKILL
+        killed += hit_evaluation(folder, workers, signal.SIGKILL, aim) == -signal.SIGKILL
     evaluate(plan, folder, workers=1)
     assert table(folder) == expected
     assert stored_units(folder) == total
-
-
-needs_proc = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="looks for orphans in /proc")
 
 
 @needs_proc
@@ -247,7 +217,7 @@ def test_ten_kills_and_resumes_give_the_table_of_one_run(reference, scene_folder
 @pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_an_interrupt_stops_cleanly(plan, reference, tmp_path, workers):
     begin(tmp_path / "out", plan)
-    code = hit(tmp_path / "out", workers, signal.SIGINT, 2)
+    code = hit_evaluation(tmp_path / "out", workers, signal.SIGINT, 2)
     assert code in (0, 130)  # 0: it was through before the signal came
     assert stored_units(tmp_path / "out") >= 2
     assert not look(Store(tmp_path / "out", plan)).rejected

@@ -7,6 +7,8 @@ import importlib
 import sys
 from collections.abc import Sequence
 
+from gramloop.cli.ending import hearing_sigterm, stop_code
+from gramloop.cli.limits import check_numbers
 from gramloop.errors import GramLoopError
 
 # name: one line of help; the module gramloop.cli.<name> is imported only when it is called
@@ -29,13 +31,15 @@ _MODULES = {"list": "listing"}  # a module of that name would hide Python's own
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; 0 when it succeeded, 2 for misuse. A command's help says what a partial failure gives."""
+    """Run one command; 0 when it succeeded, 2 for misuse, 130 and 143 when it was stopped. A command's help says what a partial failure gives."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     name = next((word for word in arguments if not word.startswith("-")), None)
     parser = _parser(name)
     parsed = parser.parse_args(arguments)
     try:
-        return int(parsed.run(parsed) or 0)
+        with hearing_sigterm():
+            check_numbers(parsed)
+            return int(parsed.run(parsed) or 0)
     except GramLoopError as error:
         print(f"gramloop {parsed.command}: {error}", file=sys.stderr)
         return 2
@@ -48,9 +52,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             file=sys.stderr,
         )
         return 2
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
         print(f"gramloop {parsed.command}: stopped", file=sys.stderr)
-        return 130
+        return stop_code(stop)
 
 
 def _parser(wanted: str | None) -> argparse.ArgumentParser:

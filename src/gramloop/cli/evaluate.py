@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gramloop.cli.ending import stop_code
 from gramloop.cli.model_options import NAMED, TASKS, add_data_options, add_model_options, request_of
 from gramloop.errors import GramLoopError
 
@@ -116,12 +117,14 @@ def run(args: argparse.Namespace) -> int:
 
 def _plan(args: argparse.Namespace, scenes: Path) -> Plan:
     """The plan that the arguments describe, or the one in the folder where they describe none."""
-    from gramloop.evaluate.beginning import plan_in, unit_owners
+    from gramloop.evaluate.beginning import check_before_drawing, plan_in, unit_owners
     from gramloop.evaluate.planning import make_plan
     from gramloop.evaluate.store import PLAN
     from gramloop.io.fingerprints import recall
 
     if args.suite is not None:
+        if args.data is None:
+            check_before_drawing(args.out, scenes)
         recall(args.out)
         return make_plan(_request(args, scenes))
     if not (args.out / PLAN).is_file() and not unit_owners(args.out):
@@ -174,8 +177,9 @@ def _request(args: argparse.Namespace, scenes: Path) -> Request:
 def _engine(args: argparse.Namespace) -> Engine | None:
     """Where the units run; None is this machine."""
     if args.engine == "ray":
-        from gramloop.evaluate.engines.ray import run_ray
+        from gramloop.evaluate.engines.ray import check_address, run_ray
 
+        check_address(args.address)
         return partial(run_ray, address=args.address)
     if args.engine == "slurm":
         from gramloop.evaluate.engines.slurm import run_slurm
@@ -210,14 +214,14 @@ def _evaluate(plan: Plan, args: argparse.Namespace, engine: Engine | None) -> in
                 engine_name=args.engine,
                 watcher=display,
             )
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
         done = sum(store.path(unit).is_file() for unit in plan.units)
         print(
             f"gramloop evaluate: stopped with {done} of {len(plan.units)} units stored; "
             f"gramloop evaluate --out {args.out} goes on",
             file=sys.stderr,
         )
-        return 130
+        return stop_code(stop)
     print_results(outcome.results)
     print_effective(outcome.results, args.coco_results)
     print(f"full precision in {args.out / RESULTS}")

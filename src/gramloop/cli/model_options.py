@@ -144,7 +144,9 @@ def _data_source(args: argparse.Namespace, scenes: Path, split: str) -> DataSour
 
     if args.data is None and find_suite(args.suite).base != SUITE:
         raise GramLoopError(f"--data DIR is missing: the folder of {args.suite}")
-    root = args.data or draw_scenes(scenes, SceneFiles(args.images or COUNT, split=split))
+    root = args.data or draw_scenes(
+        scenes, SceneFiles(COUNT if args.images is None else args.images, split=split)
+    )
     return DataSource(
         str(root.resolve()),
         split=args.split,

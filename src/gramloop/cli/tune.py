@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gramloop.cli.ending import stop_code
 from gramloop.cli.model_options import NAMED, TASKS, add_data_options, add_model_options, request_of
 from gramloop.errors import GramLoopError
 from gramloop.io.device import choose_device
@@ -116,8 +117,8 @@ def run(args: argparse.Namespace) -> int:
             print(describe_plan(_search(args, Path(scratch) / "scenes")))
         return 0
     tuning = _tune(_search(args, args.out / "scenes"), args)
-    if tuning is None:
-        return 130
+    if isinstance(tuning, int):
+        return tuning
     return _tell(tuning, args.out)
 
 
@@ -152,15 +153,17 @@ def _search(args: argparse.Namespace, scenes: Path) -> Search:
 
 def _request(args: argparse.Namespace, scenes: Path) -> Request:
     from gramloop.data.suites import find_suite
+    from gramloop.tune.search.journal import read_search_plan
     from gramloop.tune.search.suites import SCENE_SPLIT
 
+    read_search_plan(args.out)  # a folder of something else is refused before scenes are drawn into it
     request = request_of(args, scenes, SCENE_SPLIT)
     if args.severity or not find_suite(args.suite).generated:
         return request
     return replace(request, severities=[SEVERITY])
 
 
-def _tune(search: Search, args: argparse.Namespace) -> Tuning | None:
+def _tune(search: Search, args: argparse.Namespace) -> Tuning | int:
     from gramloop.io.progress import progress_bar
     from gramloop.tune.search.display import describe_plan
     from gramloop.tune.search.tuning import run as run_tuning
@@ -170,12 +173,12 @@ def _tune(search: Search, args: argparse.Namespace) -> Tuning | None:
     try:
         with progress_bar("predictions", search.schedule.predictions) as advance:
             return run_tuning(search, args.out, workers=workers, advance=lambda many: advance(steps=many))
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
         print(
             f"gramloop tune: stopped; finished trials are in {args.out}, and the same command goes on",
             file=sys.stderr,
         )
-        return None
+        return stop_code(stop)
 
 
 def _tell(tuning: Tuning, folder: Path) -> int:

@@ -14,6 +14,8 @@ from gramloop.evaluate.store import PLAN, UNITS, Store, owner_of, recorded_plan
 from gramloop.io.atomic import atomic_write, remove_leftovers
 from gramloop.io.lock import is_taken
 
+_TAKEN = f"{{folder}} is not empty and has no {PLAN}; choose a new folder for the results"
+
 
 def begin(folder: Path, plan: Plan) -> Store:
     """The store of a plan: the one that the folder holds, if its results would fit, else a new one."""
@@ -40,7 +42,7 @@ def check_folder(folder: Path, plan: Plan) -> Plan:
             )
         return wanted
     if not owners and is_taken(folder, "scenes"):
-        raise GramLoopError(f"{folder} is not empty and has no {PLAN}; choose a new folder for the results")
+        raise GramLoopError(_TAKEN.format(folder=folder))
     for owner, path in owners.items():
         earlier = recorded_plan(path)
         if earlier is not None and (wanted := fitting(plan, earlier)).hash == owner:
@@ -54,6 +56,18 @@ def check_folder(folder: Path, plan: Plan) -> Plan:
             f"{folder} has lost its {PLAN}, and {path} belongs to the plan {owner}, not to {plan.hash}"
         )
     return plan
+
+
+def check_before_drawing(folder: Path, scenes: Path) -> None:
+    """Refuse a folder that cannot be meant, before scenes are drawn into it."""
+    if (folder / PLAN).is_file() or unit_owners(folder):
+        if Path(plan_in(folder).data.root) != scenes.resolve() and scenes.is_relative_to(folder):
+            raise GramLoopError(
+                f"{folder} holds an evaluation of {plan_in(folder).data.root}, not of scenes drawn there; choose another "
+                "folder, or give --data"
+            )
+    elif is_taken(folder, "scenes"):
+        raise GramLoopError(_TAKEN.format(folder=folder))
 
 
 def _is_backed(path: Path, owners: dict[str, Path]) -> bool:

@@ -19,6 +19,7 @@ from gramloop.evaluate.planning import Request, make_plan
 from gramloop.evaluate.results import Results
 from gramloop.evaluate.truth import TruthKind
 from gramloop.io.device import choose_device
+from gramloop.io.pool import worker_count
 from gramloop.tasks.held_models import hold_model
 from gramloop.tasks.model_spec import model_files
 from gramloop.tasks.prediction import Prediction
@@ -92,8 +93,10 @@ def request_for(
     device: str | None = None,
 ) -> tuple[Request, int | None]:
     """What a call asks for, and the number of processes; ``scenes`` is the split of those that are drawn."""
+    if workers is not None:
+        worker_count(workers)  # a slip is told before scenes are drawn
     files, many = files_of(model, task, device, workers)
-    drawn = SceneFiles(images or COUNT, split=scenes)
+    drawn = SceneFiles(COUNT if images is None else images, split=scenes)
     request = Request(
         suite=suite,
         task="semantic" if task is None and "folder" in files else task,

@@ -17,6 +17,7 @@ from gramloop.evaluate.plan import PICTURES, DataSource, ModelSource, Plan
 from gramloop.evaluate.sources import CLEAN, check_categories, checksums, open_data, open_source, versions
 from gramloop.evaluate.trajectories import with_companions
 from gramloop.evaluate.truth import CLEAN_PREDICTION, SCORE, TruthKind, check_truth
+from gramloop.io.pool import MOST_THREADS
 from gramloop.metrics.depth import Alignment
 from gramloop.mitigations.applying import check_stack
 from gramloop.mitigations.replay import REPLAYS
@@ -59,6 +60,8 @@ class Request:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise GramLoopError(f"the number of {name} must be at least 1, not {value}")
+        if self.threads > MOST_THREADS:
+            raise GramLoopError(f"the number of threads must be at most {MOST_THREADS}, not {self.threads}")
 
 
 def make_plan(request: Request) -> Plan:

@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -17,6 +18,9 @@ from typing import TypeVar, TypeVarTuple
 from gramloop.errors import GramLoopError
 from gramloop.io.atomic import GOES_ON
 
+MOST_WORKERS = 1024  # processes; each holds a model, or at least Python
+MOST_THREADS = max(256, os.cpu_count() or 1)  # more than the cores only slow each other down
+_SIGNAL = 0.2  # seconds: a signal to a whole group of processes ends workers, and is heard here too
 _WAITING = 1024  # calls that are sent ahead: more than any machine has cores, and no burden
 
 Given = TypeVarTuple("Given")
@@ -33,6 +37,8 @@ def worker_count(asked: int | None, threads: int = 1) -> int:
     count = max(1, available_cores() // threads) if asked is None else asked
     if count < 1:
         raise GramLoopError(f"the number of workers must be at least 1, not {count}")
+    if count > MOST_WORKERS:
+        raise GramLoopError(f"the number of workers must be at most {MOST_WORKERS}, not {count}")
     return count
 
 
@@ -58,6 +64,7 @@ def process_pool(
     try:
         yield pool
     except BrokenProcessPool as error:
+        time.sleep(_SIGNAL)
         raise GramLoopError(f"a worker process was ended from outside (out of memory?); {GOES_ON}") from error
     finally:
         pool.shutdown(wait=True, cancel_futures=True)

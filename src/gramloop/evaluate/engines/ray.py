@@ -6,7 +6,10 @@ are whole or absent there too, so one that ran twice after a loss was merely sto
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
+from queue import Empty, SimpleQueue
+from threading import Thread
 from typing import Any
 
 from gramloop.errors import GramLoopError
@@ -17,6 +20,7 @@ from gramloop.evaluate.store import Store
 
 _RETRIES = 5  # lost nodes that one unit may live through
 _POLL = 1.0  # seconds
+_PATIENCE = 20.0  # seconds for a cluster to answer
 
 
 def run_ray(job: Job, address: str | None = None) -> Iterator[Done]:
@@ -47,11 +51,41 @@ def run_ray(job: Job, address: str | None = None) -> Iterator[Done]:
             ray.shutdown()
 
 
-def _connect(ray: Any, address: str | None) -> None:
+def check_address(address: str | None) -> None:
+    """Refuse an address at which nothing listens: Ray itself would go on trying for minutes."""
+    host, colon, port = (address or "").removeprefix("ray://").rpartition(":")
+    if not colon or not port.isdecimal():
+        return  # "auto", or something that Ray knows better
     try:
-        ray.init(address=address, log_to_driver=False, logging_level="ERROR")
-    except (ConnectionError, ValueError, RuntimeError) as error:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_PATIENCE / 2).close()
+    except (OSError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise GramLoopError(f"there is no Ray cluster at {address}: {reason}") from error
+
+
+def _connect(ray: Any, address: str | None) -> None:
+    """Join the cluster; a thread of its own tries, since Ray cannot be told to give up."""
+    check_address(address)
+    answer: SimpleQueue[Exception | None] = SimpleQueue()
+
+    def join() -> None:
+        try:
+            ray.init(address=address, log_to_driver=False, logging_level="ERROR")
+            answer.put(None)
+        except Exception as error:  # told by the one who waits
+            answer.put(error)
+
+    Thread(target=join, daemon=True).start()
+    try:
+        error = answer.get(timeout=_PATIENCE)
+    except Empty:
+        raise GramLoopError(
+            f"there is no Ray cluster at {address}: it did not answer in {_PATIENCE:.0f} s"
+        ) from None
+    if isinstance(error, ConnectionError | ValueError | RuntimeError):
         raise GramLoopError(f"there is no Ray cluster at {address}: {error}") from error
+    if error is not None:
+        raise error
 
 
 def _result(ray: Any, reference: Any) -> Done:

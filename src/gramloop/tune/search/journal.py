@@ -53,15 +53,7 @@ class Journal:
 
     def _begin(self, folder: Path, plan: Mapping[str, Any]) -> None:
         assert self._path is not None
-        found = read_search_plan(folder)
-        if found is not None and plan_hash(found) != self.hash:
-            raise GramLoopError(
-                f"{folder} holds a search with {first_difference(found, plan, skip=_UNDECIDED)}; choose another folder, "
-                "or ask for what it was begun with"
-            )
-        if found is None:
-            if self._path.exists():
-                raise GramLoopError(f"{folder} has {TRIALS} but no {PLAN}; choose another folder")
+        if check_folder(folder, plan) is None:
             atomic_write(folder / PLAN, (json.dumps(plan, indent=1) + "\n").encode(), durable=True)
         remove_leftovers(folder)
         # without a torn line, so that the next one begins afresh
@@ -83,6 +75,19 @@ class Journal:
             self.done[result["job"]] = result
             kept.append(line)
         return kept
+
+
+def check_folder(folder: Path, plan: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The plan in a folder, None where there is none; refuse one that another search was begun in. Nothing is written."""
+    found = read_search_plan(folder)
+    if found is not None and plan_hash(found) != plan_hash(plan):
+        raise GramLoopError(
+            f"{folder} holds a search with {first_difference(found, plan, skip=_UNDECIDED)}; choose another folder, "
+            "or ask for what it was begun with"
+        )
+    if found is None and (folder / TRIALS).exists():
+        raise GramLoopError(f"{folder} has {TRIALS} but no {PLAN}; choose another folder")
+    return found
 
 
 def plan_hash(plan: Mapping[str, Any]) -> str:

@@ -19,7 +19,7 @@ from gramloop.evaluate.truth import KNOWN
 from gramloop.io.lock import locked
 from gramloop.tasks.prediction import Prediction
 from gramloop.tasks.predictor import Predictor
-from gramloop.tune.search.journal import Journal, plan_hash, read_search_plan
+from gramloop.tune.search.journal import Journal, check_folder, plan_hash, read_search_plan
 from gramloop.tune.search.plan import Options, Search, plan_search
 from gramloop.tune.search.rounds import SearchOutcome, Standing, run_search
 from gramloop.tune.search.space import Space
@@ -134,6 +134,8 @@ def run(
     """Run a planned search, or go on with it in its folder, and store the result there."""
     folder = None if out is None else Path(out)
     plan = {**search.plan(), "begun": datetime.now(UTC).date().isoformat()}
+    if folder is not None:
+        check_folder(folder, plan)  # what is refused stays untouched
     with nullcontext() if folder is None else locked(folder):
         journal = Journal(plan, folder)
         if folder is not None:
