@@ -10,7 +10,8 @@ from gramloop.evaluate.evaluation import evaluate
 from gramloop.evaluate.methods import BASELINE
 from gramloop.evaluate.rows import counts_of
 from gramloop.metrics.miou import class_iou
-from gramloop.report.figures.drawing import SECTIONS, blocks_multiplier, draw_figures, main_method
+from gramloop.report.costs import work_of
+from gramloop.report.figures.drawing import SECTIONS, draw_figures, main_method
 from gramloop.report.figures.kept import Images, kept_images
 from gramloop.report.figures.showing import severities_of_one_image
 from gramloop.report.load import load_runs
@@ -118,8 +119,8 @@ def test_the_method_shown_and_its_cost(loaded):
     assert main_method(run) == "gramloop"
     window = next(each.replay.window for each in run.plan.methods if each.name == "gramloop")
     width, suffix = window[1] - window[0] + 1, 5 - window[1]
-    assert blocks_multiplier(run, "gramloop") == (6 + 2 * (width + suffix) + suffix) / 6
-    assert blocks_multiplier(run, BASELINE) == 1.0
+    assert work_of(run, "gramloop") == (6 + 2 * (width + suffix) + suffix) / 6
+    assert work_of(run, BASELINE) == 1.0
 
 
 def test_images_that_the_reader_names(only_boxes):
@@ -139,7 +140,7 @@ def test_without_the_images_a_sentence_stands_for_their_figures(evaluated, tmp_p
         result = draw_figures(load_runs([evaluated / "results" / "semantic"]), pdf=False)
     finally:
         shutil.move(moved, evaluated / "scenes")
-    assert {figure.section for figure in result.figures} == {"severity", "cost", "consistency"}
+    assert {figure.section for figure in result.figures} == {"severity", "methods", "consistency"}
     (said,) = result.remarks
     assert said.startswith("Figures with images of scenes-c are left out: ")
     assert "does not exist" in said

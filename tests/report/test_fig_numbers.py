@@ -2,9 +2,12 @@
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gramloop.errors import GramLoopError
-from gramloop.report.figures.cost import Point, gain_against_cost
+from gramloop.report.figures.axes import spread
+from gramloop.report.figures.cost import Point, front, gain_against_cost
 from gramloop.report.figures.exemplars import choose, parse
 from gramloop.report.figures.heat import Gains, severity_heat, signed
 
@@ -58,25 +61,77 @@ def test_signed(value, said):
     assert signed(value, 2) == said
 
 
-def test_cost_shows_points_with_their_intervals_side_by_side():
+FIFTEEN = [
+    Point(
+        f"method-{index}",
+        (1.0, 1.0, 1.0, 1.2, 1.92)[index % 5],
+        gain,
+        gain - 0.5,
+        gain + 0.7,
+        1.0 + index / 20,
+    )
+    for index, gain in enumerate(np.random.default_rng(2).normal(1, 1, 15).tolist())
+]
+
+
+def numbered(panel):
+    """Number and place of each badge."""
+    return {int(text.get_text()): text.xy for text in panel.texts if text.get_text().isdecimal()}
+
+
+def test_cost_shows_points_with_their_intervals_and_the_front():
     points = [
         Point("gramloop", 2.35, 0.06, 0.04, 0.08),
         Point("matched", 2.35, -0.01),
-        Point("loop", 1.15, 0.0),
+        Point("loop", 1.15, 0.03, -0.01, 0.07),
     ]
     drawn = gain_against_cost(points, "mIoU")
-    (axes,) = drawn.figure.axes
-    bars = axes.containers
-    assert [float(bar.lines[0].get_ydata()[0]) for bar in bars] == [0.06, -0.01, 0.0]
-    places = [float(bar.lines[0].get_xdata()[0]) for bar in bars]
-    assert places[0] < 2.35 < places[1]
-    assert places[2] == 1.15
-    ends = bars[0].lines[2][0].get_segments()[0][:, 1]
-    np.testing.assert_allclose(sorted(ends), [0.04, 0.08])
-    assert not bars[1].has_yerr
-    assert "gramloop, 2.35×: +0.060 [+0.040, +0.080]" in drawn.alt
+    panel, names = drawn.figure.axes  # no times, so one panel
+    assert [numbered(panel)[number][1] for number in (1, 2, 3)] == [0.06, 0.03, -0.01]
+    spans = [
+        tuple(line.get_ydata())
+        for line in panel.lines
+        if len(set(line.get_xdata())) == 1 < len(line.get_ydata())
+    ]
+    assert {(0.04, 0.08), (-0.01, 0.07)} <= set(spans)
+    assert "Not beaten by anything of less work: gramloop, loop (blue" in drawn.caption
+    assert "matched: −0.01, work 2.35×" in drawn.alt
+    assert [text.get_text() for text in names.texts if text.get_fontsize() == 6.2] == [
+        "gramloop", "loop", "matched", "baseline"
+    ]  # fmt: skip
     with pytest.raises(GramLoopError, match="at least one method"):
         gain_against_cost([], "mIoU")
+
+
+def test_no_badge_and_no_label_of_fifteen_methods_hides_another():
+    drawn = gain_against_cost(FIFTEEN, "mIoU")
+    work, time, names = drawn.figure.axes
+    for panel in (work, time):
+        places = sorted(x for x, _ in numbered(panel).values())
+        assert len(places) == 15
+        assert min(np.diff(places)) > 0.1  # inches; a badge is 0.12 across
+        assert places[0] > 0
+        assert places[-1] < 3.75
+    drawn.figure.canvas.draw()
+    boxes = [text.get_window_extent() for text in names.texts if not text.get_text().isdecimal()]
+    for index, box in enumerate(boxes):
+        assert not any(box.overlaps(other) for other in boxes[index + 1 :])
+        assert box.x1 <= drawn.figure.bbox.x1
+
+
+def test_the_front_is_what_nothing_cheaper_or_equal_matches():
+    costs, gains = [1.0, 1.0, 1.5, 2.0, 2.0, 3.0], [1.0, 0.5, 0.8, 2.0, 2.0, 1.9]
+    assert front(costs, gains) == [True, False, False, True, True, False]
+    assert front([1.0, 2.0], [-0.1, 0.0]) == [False, False]  # doing nothing is as good
+
+
+@given(st.lists(st.floats(0, 4), min_size=1, max_size=12).map(sorted), st.floats(0.01, 0.3))
+def test_places_are_apart_in_order_and_near(wanted, gap):
+    found = spread(np.array(wanted), gap, -100.0, 100.0)
+    assert (np.diff(found) >= gap - 1e-9).all()
+    assert found.mean() == pytest.approx(np.mean(wanted), abs=1e-9)  # least squares moves no centre
+    if len(wanted) == 1 or (np.diff(wanted) > gap).all():
+        assert found == pytest.approx(np.array(wanted))
 
 
 def test_exemplars_are_best_worst_and_median_and_say_so():

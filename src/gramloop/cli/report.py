@@ -7,7 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from gramloop.report.document import Document
+    from gramloop.report.resampling import Over
+
+OVER: tuple[Over, ...] = ("families", "images")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,9 +32,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="folder for the report")
     parser.add_argument(
         "--bootstrap",
-        choices=("families", "images"),
+        choices=(*OVER, "both"),
         default="families",
-        help="what intervals are drawn over (families of shifts)",
+        help="what intervals are drawn over (families of shifts); with both, claims have to hold over both",
     )
     parser.add_argument(
         "--exemplar",
@@ -50,6 +55,8 @@ def run(args: argparse.Namespace) -> int:
     document = _document(args)
     with progress_bar("writing", len(report_files(document))) as advance:
         page = write_report(document, args.out, advance)
+    for answer in document.answers:
+        print(f"{answer.suite}: {' '.join(answer.sentences)}")
     for verdict in document.verdicts:
         print(f"{verdict.suite}, {verdict.method}: {verdict.words}. {verdict.sentence}")
     if document.warnings:
@@ -69,9 +76,10 @@ def _document(args: argparse.Namespace) -> Document:
 
     with progress_bar("reading", count_conditions(args.results)) as advance:
         loaded = load_runs(args.results, advance)
-    total = count_resamplings(loaded.runs) if args.bootstrap == "images" else None
+    total = count_resamplings(loaded.runs) if args.bootstrap != "families" else None
+    chosen: Sequence[Over] = OVER if args.bootstrap == "both" else (args.bootstrap,)
     with progress_bar("resampling", total) as advance:
-        gains = gains_of(loaded.runs, args.bootstrap, on_progress=advance)
+        gains = [gain for over in chosen for gain in gains_of(loaded.runs, over, on_progress=advance)]
     with progress_bar("drawing figures", None) as advance:
         drawn = draw_figures(loaded, args.exemplar, not args.no_pdf, gains=gains, on_progress=advance)
     return make_document(loaded, gains, drawn.figures, drawn.remarks)

@@ -12,18 +12,22 @@ from gramloop.evaluate.plan import Plan
 from gramloop.evaluate.store import MANIFEST
 from gramloop.io.json_files import read_json
 from gramloop.mitigations.texts import stack_text
+from gramloop.report.answers import answers_of
 from gramloop.report.consistency import gram_consistency
 from gramloop.report.costs import path_costs
 from gramloop.report.document import Document, RenderedFigure, Section
+from gramloop.report.evidence import evidence_of
 from gramloop.report.load import LoadedRuns
 from gramloop.report.run import TASK_WORDS, Run
-from gramloop.report.statistics import Gain, verdict_of
+from gramloop.report.stacking import stacks_of
+from gramloop.report.statistics import Gain, verdicts_of
 from gramloop.report.tables.ablation import partition_table, placement_table
 from gramloop.report.tables.classes import class_tables
 from gramloop.report.tables.conditions import every_condition, every_metric, family_means, group_means
 from gramloop.report.tables.cost import cost_table
 from gramloop.report.tables.gram import consistency_table
 from gramloop.report.tables.main import gains_table, main_results
+from gramloop.report.tables.pairs import matrix_table, pairs_table, stacking_table
 from gramloop.report.tables.table import Table
 
 Tables = Callable[[LoadedRuns, Sequence[Gain]], Iterator[Table]]
@@ -56,10 +60,11 @@ def make_document(
     return Document(
         title=f"Gram-gated replay on {_listed(dict.fromkeys(run.plan.suite for run in loaded.runs))}",
         subtitle=_subtitle(loaded),
-        verdicts=tuple(verdict_of(gain) for gain in gains),
+        verdicts=tuple(verdicts_of(gains)),
         warnings=tuple(dict.fromkeys((*loaded.warnings, *remarks))),
         sections=tuple(sections),
         facts=_facts(loaded),
+        answers=tuple(answers_of(evidence_of(gains), gains)),
     )
 
 
@@ -99,6 +104,14 @@ def _classes(loaded: LoadedRuns, gains: Sequence[Gain]) -> Iterator[Table]:
                 yield from class_tables(run, method)
 
 
+def _pairs(loaded: LoadedRuns, gains: Sequence[Gain]) -> Iterator[Table]:
+    for evidence in evidence_of(gains):
+        yield matrix_table(evidence)
+        if stacks := stacks_of(evidence):
+            yield stacking_table(evidence, stacks)
+        yield pairs_table(evidence)
+
+
 def _cost(loaded: LoadedRuns, gains: Sequence[Gain]) -> Iterator[Table]:
     for group in loaded.groups:
         for run in group:
@@ -125,6 +138,7 @@ def _none(loaded: LoadedRuns, gains: Sequence[Gain]) -> Iterator[Table]:
 
 _OUTLINE = (
     _SectionPlan("main", "Main results", "", _main),
+    _SectionPlan("methods", "Methods against each other", "", _pairs),
     _SectionPlan("severity", "By shift and severity", "", _shifts),
     _SectionPlan(
         "placement",

@@ -34,6 +34,14 @@ class Verdict:
 
 
 @dataclass(frozen=True)
+class Answer:
+    """Which method to take on one suite, in sentences, the most important first."""
+
+    suite: str
+    sentences: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Section:
     """A part of the report under one heading; ``text`` is plain paragraphs, divided by empty lines."""
 
@@ -54,3 +62,4 @@ class Document:
     warnings: tuple[str, ...]
     sections: tuple[Section, ...]
     facts: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # configuration and versions
+    answers: tuple[Answer, ...] = ()  # said before all else

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gramloop.evaluate.methods import BASELINE
 from gramloop.evaluate.truth import AGREEMENT
@@ -110,6 +110,29 @@ def verdict_of(gain: Gain) -> Verdict:
     return Verdict(gain.run.name, gain.method, gain.words, gain.interval, _sentence(gain))
 
 
+def verdicts_of(gains: Sequence[Gain]) -> list[Verdict]:
+    """Of every run and method one; where families and images were both drawn, both have to say the same."""
+    together: dict[tuple[str, str], list[Gain]] = {}
+    for gain in gains:
+        together.setdefault((gain.run.name, gain.method), []).append(gain)
+    return [_agreed([gain for gain in same if gain.interval] or same[:1]) for same in together.values()]
+
+
+def _agreed(gains: Sequence[Gain]) -> Verdict:
+    first = verdict_of(gains[0])
+    if len(gains) == 1:
+        return first
+    others = " ".join(
+        f"Over {gain.interval.units} {gain.drawn_from} it is {_ends(gain.interval)}: {gain.words}{_caution(gain)}."
+        for gain in gains[1:]
+        if gain.interval
+    )
+    agree = len({gain.words for gain in gains}) == 1
+    return replace(
+        first, words=first.words if agree else "inconclusive", sentence=f"{first.sentence} {others}"
+    )
+
+
 def _sentence(gain: Gain) -> str:
     run, metric = gain.run, gain.run.metric
     if run.plan.label_free:
@@ -119,7 +142,7 @@ def _sentence(gain: Gain) -> str:
     if gain.points is None:
         return f"There is no mean {metric}, for {gain.reason}."
     scope = f"over {len(run.shifted)} shifted conditions" if run.shifted else "on clean images"
-    moved = f"{metric} {scope} changes by {_signed(gain.points)} points"
+    moved = f"{metric} {scope} changes by {signed(gain.points)} points"
     if gain.interval is None:
         return f"{moved}, without an interval: {gain.reason}."
     evidence = f"{gain.interval.level:.0%} interval {_ends(gain.interval)} over {gain.interval.units} {gain.drawn_from}"
@@ -141,8 +164,9 @@ def _caution(gain: Gain) -> str:
 
 
 def _ends(interval: Interval) -> str:
-    return f"{_signed(interval.low)} to {_signed(interval.high)}"
+    return f"{signed(interval.low)} to {signed(interval.high)}"
 
 
-def _signed(points: float) -> str:
-    return f"{points:+.3f}".replace("-", "−")
+def signed(points: float, digits: int = 3) -> str:
+    """Points with their sign and a true minus."""
+    return f"{points:+.{digits}f}".replace("-", "−")

@@ -73,6 +73,10 @@ def check_folder(folder: Path) -> None:
 def whole_markdown(document: Document) -> str:
     """The report as one Markdown file, with figures beside it."""
     lines = [f"# {document.title}", "", document.subtitle, ""]
+    if document.answers:
+        lines += ["## Which to take", ""]
+        for answer in document.answers:
+            lines += [f"**{answer.suite}.** {' '.join(answer.sentences)}", ""]
     if document.verdicts:
         lines += ["## Verdict", ""]
         lines += [

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from gramloop.core.config import ReplayConfig
-from gramloop.core.cost import extra_blocks
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.methods import BASELINE
 from gramloop.report.consistency import gram_consistency
+from gramloop.report.costs import time_of, work_of
 from gramloop.report.document import RenderedFigure
 from gramloop.report.figures.consistency import consistency_figure
 from gramloop.report.figures.cost import Point, gain_against_cost
@@ -22,7 +21,7 @@ from gramloop.report.load import LoadedRuns, OnProgress
 from gramloop.report.run import Run
 from gramloop.report.statistics import Gain, gains_of
 
-SECTIONS = ("severity", "cost", "consistency", "diagnostic", "predictions")
+SECTIONS = ("severity", "methods", "consistency", "diagnostic", "predictions")
 
 
 @dataclass
@@ -71,7 +70,7 @@ def draw_figures(
         add("severity", _suites(group))
     for run in loaded.runs:
         add("severity", _heat(run))
-        add("cost", _cost(run, [gain for gain in known if gain.run is run]))
+        add("methods", _cost(run, [gain for gain in known if gain.run is run]))
         add("consistency", _consistency(run), f"Gram consistency of {run.name} is not drawn")
         method = main_method(run)
         kept = kept_images(run, method) if method in run.replays else []
@@ -123,12 +122,15 @@ def _heat(run: Run) -> Iterator[tuple[str, Drawn]]:
 
 
 def _cost(run: Run, gains: Sequence[Gain]) -> Iterator[tuple[str, Drawn]]:
-    """Gain against blocks of all methods."""
+    """Gain against work and time of all methods."""
+    first = {gain.method: gain for gain in reversed(gains)}  # of families and images, what was drawn first
     points = []
-    for gain in gains:
-        if gain.points is not None:
-            ends = (None, None) if gain.interval is None else (gain.interval.low, gain.interval.high)
-            points.append(Point(gain.method, blocks_multiplier(run, gain.method), gain.points, *ends))
+    for method in run.replays:
+        gain = first.get(method)
+        if gain is not None and gain.points is not None:
+            span = gain.deciding
+            low, high = (None, None) if span is None else (span.low, span.high)
+            points.append(Point(method, work_of(run, method), gain.points, low, high, time_of(run, method)))
     if points and run.shifted:
         over = next((gain.drawn_from for gain in gains if gain.interval is not None), "shift families")
         yield f"{run.key}-cost", gain_against_cost(points, run.metric, over=over).of(run.name)
@@ -143,13 +145,3 @@ def _consistency(run: Run) -> Iterator[tuple[str, Drawn]]:
 def main_method(run: Run) -> str:
     """The method that figures of one method show: gramloop, otherwise the first Gram-gated one, or the first."""
     return "gramloop" if "gramloop" in run.gated else (*run.gated, *run.replays, "")[0]
-
-
-def blocks_multiplier(run: Run, method: str) -> float:
-    """Blocks executed per block of the ordinary model: by formula, or as measured where images decide."""
-    replay = next(each.replay for each in run.plan.methods if each.name == method) or ReplayConfig(replays=0)
-    depth = run.plan.model.depth
-    if replay.adaptive is not None:
-        blocks = run.spent.blocks
-        return blocks[method] / blocks[BASELINE]
-    return (depth + extra_blocks(replay, depth)) / depth

@@ -124,13 +124,22 @@ def gains_table(gains: Sequence[Gain], key: str = "gains") -> Table:
             gain.words,
         )
         for gain in gains
+        if gain.interval or not _elsewhere(gain, gains)
     )
     reasons = dict.fromkeys(
-        f"{gain.run.name}: no interval, for {gain.reason}." for gain in gains if gain.reason
+        f"{gain.run.name}: no interval, for {gain.reason}."
+        for gain in gains
+        if gain.reason and not _elsewhere(gain, gains)
     )
     return Table(
         key, "How sure the gains are", _gains_caption(gains), columns, rows, notes=(*reasons, *_NOTES)
     )
+
+
+def _elsewhere(gain: Gain, gains: Sequence[Gain]) -> bool:
+    """Whether the same gain has an interval over something else."""
+    alike = (each for each in gains if (each.run.name, each.method) == (gain.run.name, gain.method))
+    return any(each.interval for each in alike)
 
 
 _NOTES = (
@@ -143,12 +152,10 @@ _NOTES = (
 def _gains_caption(gains: Sequence[Gain]) -> str:
     drawn = next((gain.interval for gain in gains if gain.interval), None)
     times = "" if drawn is None else f" {drawn.replicates:,} replicates."
-    if gains and gains[0].over == "images":
-        return (
-            "Paired bootstrap over images: an image is drawn with all its shifted versions and for both methods."
-            + times
-        )
-    return (
-        "Paired cluster bootstrap over shift families: a family is drawn with all its severities and for both "
-        "methods; clean images take no part." + times
-    )
+    said = {
+        "families": "Paired cluster bootstrap over shift families: a family is drawn with all its severities and for "
+        "both methods; clean images take no part.",
+        "images": "Paired bootstrap over images: an image is drawn with all its shifted versions and for both methods.",
+    }
+    drawn_over = dict.fromkeys(gain.over for gain in gains) or ("families",)
+    return " ".join(said[over] for over in drawn_over) + times
