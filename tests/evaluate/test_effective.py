@@ -47,7 +47,7 @@ def written(folder: Path, plan: Plan, found: dict[str, int], keys: int = 6) -> S
                 many = int(position < found[method.name])
                 box = np.array([[10.0, 20.0, 40.0, 60.0]])
                 prediction = Detection(box[:many], np.array([0.9])[:many], np.array([1])[:many], blocks=40)
-                rows.add(position, position, method.name, prediction, statistics_of(prediction, truth, 1))
+                rows.add(position, position, method.name, prediction, statistics_of(prediction, truth, [1]))
         store.write(unit, rows.table(), [], Facts(1.0, {}, 40, 1, "cpu", "here"))
     return store
 

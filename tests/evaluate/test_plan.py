@@ -131,7 +131,7 @@ def test_a_difference_is_told_in_words():
         {"conditions": {"fog/3": 0}},
         {"shards": 0},
         {"pictures": -1},
-        {"task": "panoptic"},
+        {"task": "poses"},
         {"methods": ()},
     ],
     ids=str,

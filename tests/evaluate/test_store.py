@@ -128,7 +128,9 @@ def test_boxes_come_back_to_the_bit(tmp_path: Path):
         )
         made[position] = (prediction, truth)
         for method in plan.methods:
-            found.add(position, position, method.name, prediction, statistics_of(prediction, truth, 3))
+            found.add(
+                position, position, method.name, prediction, statistics_of(prediction, truth, [1, 2, 3])
+            )
     store = begin(tmp_path / "out", plan)
     store.write(plan.units[0], found.table(), [], FACTS)
     stored = store.read(plan.units[0])
@@ -281,4 +283,4 @@ def test_a_full_disk_costs_nothing_that_was_there(store: Store):
 def test_a_prediction_is_stored_beside_the_truth_of_its_task_alone():
     objects = Instances.from_annotations([])
     with pytest.raises(GramLoopError, match="a Segmentation cannot be compared with Instances"):
-        statistics_of(Segmentation(np.zeros((2, 2), np.int32)), objects, 3)
+        statistics_of(Segmentation(np.zeros((2, 2), np.int32)), objects, [1, 2, 3])

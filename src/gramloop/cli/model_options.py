@@ -54,7 +54,7 @@ def add_data_options(group: argparse._ArgumentGroup) -> None:
         "--truth-score",
         type=float,
         metavar="P",
-        help="boxes of the clean prediction that score at least P count as objects (0.5)",
+        help="boxes or masks of the clean prediction that score at least P count as objects (0.5)",
     )
     group.add_argument("--partial", action="store_true", help="accept a part of COCO or ADE20K")
 
@@ -74,15 +74,13 @@ def add_model_options(group: argparse._ArgumentGroup) -> None:
 def request_of(args: argparse.Namespace, scenes: Path, split: str = "val") -> Request:
     """The evaluation of the options above; scenes of a split are drawn where a suite of scenes has no folder."""
     from gramloop.evaluate.planning import Request
-    from gramloop.evaluate.truth import SCORE
+    from gramloop.evaluate.truth import SCORE, SCORED
     from gramloop.io.device import choose_device
 
     files, sizes, device = model_files_of(args), model_sizes(args), choose_device(args.device).type
-    if args.truth_score is not None and (args.truth, task_asked(args, files)) not in (
-        ("clean", "detection"),
-        ("clean", None),
-    ):
-        raise GramLoopError("--truth-score belongs to --truth clean --task detect")
+    scored = task_asked(args, files) in (None, *SCORED)
+    if args.truth_score is not None and not (args.truth == "clean" and scored):
+        raise GramLoopError("--truth-score belongs to --truth clean with --task detect or instance")
     return Request(
         suite=args.suite,
         task=task_asked(args, files),

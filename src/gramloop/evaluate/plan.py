@@ -20,7 +20,7 @@ from gramloop.data.records import TASKS, Task
 from gramloop.data.suites import Condition
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.methods import Method, check_methods
-from gramloop.evaluate.truth import CLEAN_PREDICTION, LABELS, SCORE, TruthKind, check_truth
+from gramloop.evaluate.truth import CLEAN_PREDICTION, LABELS, SCORE, SCORED, TruthKind, check_truth
 from gramloop.io.difference import first_difference
 from gramloop.io.json_files import checked, parse_json, read_json, refuse_unknown
 from gramloop.metrics.depth import ALIGNMENTS, Alignment
@@ -104,7 +104,8 @@ class Plan:
     seed: int = SEED
     alignment: Alignment = "auto"  # of predicted depth with the true one, image by image
     truth: TruthKind = "labels"  # what predictions are compared with
-    truth_score: float = SCORE  # of a clean prediction's box that counts as an object
+    truth_score: float = SCORE  # of a clean prediction's box or mask that counts as an object
+    things: tuple[int, ...] = ()  # of a panoptic set: the categories that are counted, unlike stuff
 
     def __post_init__(self) -> None:
         check_methods(self.methods)
@@ -166,7 +167,7 @@ class Plan:
         if not data["contents"]:  # came later: plans without them stay what they were
             del data["contents"]
         truth: dict[str, Any] = {} if self.truth == LABELS else {"truth": self.truth}
-        if truth and self.task == "detection":
+        if truth and self.task in SCORED:
             truth["truth_score"] = self.truth_score
         return {
             "layout": LAYOUT,
@@ -180,6 +181,7 @@ class Plan:
             "pictures": self.pictures,
             "seed": self.seed,
             **({"alignment": self.alignment} if self.task == "depth" else {}),
+            **({"things": sorted(self.things)} if self.task == "panoptic" else {}),
             "data": data,
             "model": model,
             "where": where,
@@ -253,6 +255,7 @@ class _StoredPlan(msgspec.Struct, forbid_unknown_fields=True):
     alignment: Alignment = "auto"
     truth: TruthKind = "labels"
     truth_score: float = SCORE
+    things: tuple[int, ...] = ()
 
 
 def fitting(plan: Plan, found: Plan) -> Plan:

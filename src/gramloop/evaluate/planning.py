@@ -98,17 +98,19 @@ def plan_and_model(request: Request) -> tuple[Plan, Predictor[Prediction]]:
     categories: dict[int, str] = {}
     fingerprints: dict[str, str] = {}
     contents: dict[str, str] = {}
+    things: frozenset[int] = frozenset()
     for condition in opened.conditions:
         data = opened.open(condition) if opened.clean is None else opened.clean
         if data.task != task:
             raise GramLoopError(f"{data.root} is annotated for {data.task}, not for {task}")
         if not categories and request.truth == CLEAN_PREDICTION:
             categories = _own_categories(predictor)
+            things = frozenset(getattr(predictor, "things", ()))
         elif not categories:
             if kind not in ("tiny", "files"):
                 predictor = numbered_as(predictor, data.categories)
             check_categories(predictor, data)
-            categories = dict(data.categories)
+            categories, things = dict(data.categories), data.things
         counts[condition.key] = min(len(data), request.images or len(data))
         key = condition.key if opened.clean is None else CLEAN
         if key not in contents:
@@ -129,6 +131,7 @@ def plan_and_model(request: Request) -> tuple[Plan, Predictor[Prediction]]:
         alignment=request.alignment,
         truth=request.truth,
         truth_score=request.truth_score,
+        things=tuple(sorted(things)),
     )
     return plan, predictor
 

@@ -17,17 +17,22 @@ from gramloop.errors import GramLoopError
 from gramloop.evaluate.methods import BASELINE
 from gramloop.evaluate.plan import Plan, condition_of
 from gramloop.evaluate.rows import DEPTH, Failure, boxes_of, counts_of, depth_scores_of
+from gramloop.evaluate.segment_rows import matches_of, qualities_of
 from gramloop.evaluate.store import RESULTS, Store, StoredUnit
 from gramloop.evaluate.truth import AGREEMENT
 from gramloop.io.atomic import atomic_write
 from gramloop.metrics.coco_ap import average_precision
+from gramloop.metrics.mask_ap import mask_average_precision
 from gramloop.metrics.miou import mean_iou
+from gramloop.metrics.panoptic import EVERY, QUALITIES, mean_quality
 from gramloop.metrics.robustness import mean_performance
 
 METRICS = {
     "semantic": ("mIoU",),
     "detection": ("AP", "AP50", "AP75", "APs", "APm", "APl"),
     "depth": DEPTH,
+    "panoptic": tuple(f"{name}{group}" for group in ("", "th", "st") for name in QUALITIES),
+    "instance": ("AP", "AP50", "AP75", "APs", "APm", "APl"),
 }
 MEAN = "mean"  # over the shifted conditions: mPC, or COCO-O's mAP
 
@@ -157,18 +162,32 @@ def score_condition(plan: Plan, key: str, units: Sequence[StoredUnit]) -> Condit
     images = plan.conditions[key] - len(failures)
     scores: dict[str, dict[str, float]] = {}
     for method in plan.methods:
-        if not images:
-            values = [math.nan] * len(METRICS[plan.task])
-        elif plan.task == "semantic":
-            total = counts_of(tables, method.name).sum(axis=0)  # (3, classes)
-            values = [float(mean_iou(total))]
-        elif plan.task == "depth":
-            values = depth_scores_of(tables, method.name).mean(axis=0).tolist()
-        else:
-            found = average_precision(*boxes_of(tables, method.name, list(plan.categories)))
-            values = [found.ap, found.ap50, found.ap75, found.small, found.medium, found.large]
+        unknown = [math.nan] * len(METRICS[plan.task])
+        values = _scores(plan, tables, method.name) if images else unknown
         scores[method.name] = dict(zip(metrics_of(plan), values, strict=True))
     return ConditionScores(key, images, tuple(failures), scores)
+
+
+def _scores(plan: Plan, tables: Sequence[Any], method: str) -> list[float]:
+    """The numbers of a method in the order of `METRICS`."""
+    categories = list(plan.categories)
+    if plan.task == "semantic":
+        return [float(mean_iou(counts_of(tables, method).sum(axis=0)))]  # of (3, classes)
+    if plan.task == "depth":
+        means: list[float] = depth_scores_of(tables, method).mean(axis=0).tolist()
+        return means
+    if plan.task == "panoptic":
+        total = qualities_of(tables, method).sum(axis=0)  # (4, categories)
+        things = np.isin(categories, plan.things)
+        groups = [mean_quality(total, chosen) for chosen in (EVERY, things, ~things)]
+        qualities: list[float] = np.concatenate(groups).tolist()
+        return qualities
+    if plan.task == "instance":
+        matches, many = matches_of(tables, method)
+        found = mask_average_precision(matches, categories, many)
+    else:
+        found = average_precision(*boxes_of(tables, method, categories))
+    return [found.ap, found.ap50, found.ap75, found.small, found.medium, found.large]
 
 
 def collect(store: Store, keys: Sequence[str] | None = None) -> Results:

@@ -1,8 +1,9 @@
 """One unit's statistics as an Arrow table: a row for each image and method, from which every score follows.
 
 Segmentation rows hold pixels per class (intersection, prediction, label), detection rows all boxes, scores
-and labels together with the truth, depth rows the numbers of their image. Rows are complete in themselves: no score needs the images again. Those of a
-condition's first images also keep what a figure shows, so that no figure needs the model again.
+and labels together with the truth, depth rows the numbers of their image; `segment_rows` has those of segments and
+masks. Rows are complete in themselves: no score needs the images again. Those of a condition's first images also keep
+what a figure shows, so that no figure needs the model again.
 """
 
 from __future__ import annotations
@@ -19,13 +20,35 @@ from numpy.typing import NDArray
 
 from gramloop.data.depth_maps import DepthMap
 from gramloop.data.labelled import PixelLabels, Truth
+from gramloop.data.object_masks import ObjectMasks
 from gramloop.data.records import ImageId, Instances, Task
+from gramloop.data.segment_maps import SegmentMap
 from gramloop.errors import GramLoopError
+from gramloop.evaluate.columns import compute, flat, matrix, owners, rows_of
+from gramloop.evaluate.segment_rows import (
+    CATEGORIES,
+    INSTANCE,
+    PANOPTIC,
+    SHOWN,
+    instance_columns,
+    kept_masks,
+    kept_segments,
+    panoptic_columns,
+)
 from gramloop.metrics.boxes import FoundBoxes, TrueBoxes
 from gramloop.metrics.depth import Alignment, aligned_depth, depth_scores
 from gramloop.metrics.miou import count
 from gramloop.tasks.outputs import DEPTH_STEPS, depth_png, labels_png
-from gramloop.tasks.prediction import Depth, Detection, Prediction, ReplayMaps, Segmentation
+from gramloop.tasks.prediction import (
+    Depth,
+    Detection,
+    InstanceMasks,
+    Panoptic,
+    Prediction,
+    ReplayMaps,
+    Segmentation,
+)
+from gramloop.tasks.segments import object_masks, segment_map
 
 Statistics = Mapping[str, NDArray[np.generic] | np.float64]  # by column
 LONGEST = 64  # cells along the long side of a kept map
@@ -36,13 +59,14 @@ _DIAGNOSTICS = {
     "post_drift": pa.float32(),  # the mean of the state that was accepted in the end
 }
 _KEPT = {
-    "picture": pa.binary(),  # the predicted label map, or depth in metres as `depth_png` writes it, a PNG
+    "picture": pa.binary(),  # the predicted label map, depth in metres as `depth_png` writes it, or segments, a PNG; masks as JSON
     "map_size": pa.list_(pa.int32()),  # height and width
     "map_scales": pa.list_(pa.float32()),  # the largest value of each map of `KeptMaps`; nan for no map
     "maps": pa.binary(),  # float16 (4, height, width), divided by the scales
 }
 KEPT = tuple(_KEPT)
 CLEAN_PICTURE = "clean_picture"  # the clean prediction as a PNG, where it is the truth of a label map
+_OF_SEGMENTS = {"picture" + CATEGORIES: pa.list_(pa.int32())}
 _SEMANTIC = {name: pa.list_(pa.int64()) for name in ("intersection", "prediction", "label")}
 _DETECTION = {
     "boxes": pa.list_(pa.float32()),  # left, top, right, bottom of one box after the other
@@ -59,15 +83,19 @@ SCHEMAS: Mapping[Task, Any] = {
     "semantic": pa.schema({**_COMMON, **_SEMANTIC, **_DIAGNOSTICS, **_KEPT}),
     "detection": pa.schema({**_COMMON, **_DETECTION, **_DIAGNOSTICS, **_KEPT}),
     "depth": pa.schema({**_COMMON, **_DEPTH, **_DIAGNOSTICS, **_KEPT}),
+    "panoptic": pa.schema({**_COMMON, **PANOPTIC, **_DIAGNOSTICS, **_KEPT, **_OF_SEGMENTS}),
+    "instance": pa.schema({**_COMMON, **INSTANCE, **_DIAGNOSTICS, **_KEPT}),
 }
 
 
 def schema_of(task: Task, label_free: bool) -> Any:
     """The columns of a unit's table; without labels the pictures keep what they were compared with."""
-    if task not in SCHEMAS:
-        raise GramLoopError(f"a {task} model cannot be evaluated; there are {', '.join(SCHEMAS)}")
     schema = SCHEMAS[task]
-    return schema.append(pa.field(CLEAN_PICTURE, pa.binary())) if label_free else schema
+    if label_free:
+        schema = schema.append(pa.field(CLEAN_PICTURE, pa.binary()))
+    if label_free and task == "panoptic":
+        schema = schema.append(pa.field(CLEAN_PICTURE + CATEGORIES, pa.list_(pa.int32())))
+    return schema
 
 
 @dataclass(frozen=True)
@@ -129,14 +157,9 @@ class Rows:
         if self.diagnostics and found.trace is not None:
             row.update(_means(found.trace))
         if position < self.pictures:
-            if isinstance(found, Segmentation):
-                row["picture"] = labels_png(found.labels)
-            if isinstance(found, Depth):
-                row["picture"] = depth_png(found.values)
-            if self.label_free and isinstance(truth, PixelLabels):
-                row[CLEAN_PICTURE] = labels_png(truth.indices.astype(np.int32))
-            if self.label_free and isinstance(truth, DepthMap):
-                row[CLEAN_PICTURE] = depth_png(truth.metres)
+            row.update(_picture(found))
+            if self.label_free and truth is not None:
+                row.update(_clean_picture(truth))
             if found.trace is not None:
                 row.update(_kept(found.trace))
         self.rows.append(row)
@@ -144,6 +167,28 @@ class Rows:
     def table(self) -> Any:
         """The Arrow table, rows in order of image and method as they came."""
         return pa.Table.from_pylist(self.rows, schema=schema_of(self.task, self.label_free))
+
+
+def _picture(found: Prediction) -> dict[str, object]:
+    """What a figure shows of a prediction; boxes are in its row anyway."""
+    if isinstance(found, Segmentation):
+        return {"picture": labels_png(found.labels)}
+    if isinstance(found, Depth):
+        return {"picture": depth_png(found.values)}
+    if isinstance(found, Panoptic):
+        return kept_segments(segment_map(found))
+    return kept_masks(object_masks(found, SHOWN)) if isinstance(found, InstanceMasks) else {}
+
+
+def _clean_picture(truth: Truth) -> dict[str, object]:
+    """What a figure shows of a clean prediction in place of labels."""
+    if isinstance(truth, PixelLabels):
+        return {CLEAN_PICTURE: labels_png(truth.indices.astype(np.int32))}
+    if isinstance(truth, DepthMap):
+        return {CLEAN_PICTURE: depth_png(truth.metres)}
+    if isinstance(truth, SegmentMap):
+        return kept_segments(truth, CLEAN_PICTURE)
+    return kept_masks(truth, CLEAN_PICTURE) if isinstance(truth, ObjectMasks) else {}
 
 
 def _means(trace: ReplayMaps) -> dict[str, object]:
@@ -180,8 +225,8 @@ def _scale(values: NDArray[np.float32]) -> float:
 
 def first_rows(tables: Sequence[Any], method: str, count: int) -> list[dict[str, Any]]:
     """The rows of a condition's first ``count`` images under a method, as `picture_of` and `maps_of` take them."""
-    table = _rows_of(tables, method)
-    chosen: list[dict[str, Any]] = table.filter(_compute().less(table["position"], count)).to_pylist()
+    table = rows_of(tables, method)
+    chosen: list[dict[str, Any]] = table.filter(compute().less(table["position"], count)).to_pylist()
     return chosen
 
 
@@ -218,10 +263,10 @@ def comparable(found: Prediction, truth: Truth | None, alignment: Alignment = "a
     return replace(found, values=metres.astype(np.float32), disparity=False)
 
 
-def statistics_of(found: Prediction, truth: Truth | None, classes: int) -> Statistics:
+def statistics_of(found: Prediction, truth: Truth | None, categories: Sequence[int]) -> Statistics:
     """What is stored of one image's prediction, made `comparable`, beside its truth: the columns of its task."""
     if isinstance(found, Segmentation) and isinstance(truth, PixelLabels):
-        counts = count(found.labels, truth.indices, classes, truth.ignored)
+        counts = count(found.labels, truth.indices, len(categories), truth.ignored)
         return {"intersection": counts.intersection, "prediction": counts.prediction, "label": counts.label}
     if isinstance(found, Detection) and isinstance(truth, Instances):
         return {
@@ -238,41 +283,45 @@ def statistics_of(found: Prediction, truth: Truth | None, classes: int) -> Stati
             name: np.float64(value)
             for name, value in zip(DEPTH, depth_scores(found.values, truth), strict=True)
         }
+    if isinstance(found, Panoptic) and isinstance(truth, SegmentMap):
+        return panoptic_columns(found, truth, categories)
+    if isinstance(found, InstanceMasks) and isinstance(truth, ObjectMasks):
+        return instance_columns(found, truth, categories)
     raise GramLoopError(f"a {type(found).__name__} cannot be compared with {type(truth).__name__}")
 
 
 def counts_of(tables: Sequence[Any], method: str) -> NDArray[np.int64]:  # → (images, 3, classes)
     """The counts of every image under a method, in order of position."""
-    table = _rows_of(tables, method)
-    return np.stack([_matrix(table[name]) for name in _SEMANTIC], axis=1)
+    table = rows_of(tables, method)
+    return np.stack([matrix(table[name]) for name in _SEMANTIC], axis=1)
 
 
 def boxes_of(tables: Sequence[Any], method: str, categories: Sequence[int]) -> tuple[TrueBoxes, FoundBoxes]:
     """True and found boxes of every image under a method; an image's number is its position."""
-    table = _rows_of(tables, method)
+    table = rows_of(tables, method)
     positions = table["position"].to_numpy()
-    owners = {name: _owners(table[name], positions) for name in ("scores", "truth_labels")}
+    owner = {name: owners(table[name], positions) for name in ("scores", "truth_labels")}
     truth = TrueBoxes(
         images=positions.tolist(),
         categories=sorted(categories),
-        image_ids=owners["truth_labels"],
-        boxes=_flat(table["truth_boxes"]).reshape(-1, 4),
-        labels=_flat(table["truth_labels"]).astype(np.int64),
-        areas=_flat(table["truth_areas"]),
-        crowd=_flat(table["truth_crowd"]).astype(np.bool_),
+        image_ids=owner["truth_labels"],
+        boxes=flat(table["truth_boxes"]).reshape(-1, 4),
+        labels=flat(table["truth_labels"]).astype(np.int64),
+        areas=flat(table["truth_areas"]),
+        crowd=flat(table["truth_crowd"]).astype(np.bool_),
     )
     found = FoundBoxes.from_corners(
-        owners["scores"],
-        _flat(table["boxes"]).reshape(-1, 4),
-        _flat(table["scores"]),
-        _flat(table["labels"]).astype(np.int64),
+        owner["scores"],
+        flat(table["boxes"]).reshape(-1, 4),
+        flat(table["scores"]),
+        flat(table["labels"]).astype(np.int64),
     )
     return truth, found
 
 
 def depth_scores_of(tables: Sequence[Any], method: str) -> NDArray[np.float64]:  # → (images, len(DEPTH))
     """The numbers of every image under a method, in order of position."""
-    table = _rows_of(tables, method)
+    table = rows_of(tables, method)
     return np.stack([table[name].to_numpy() for name in DEPTH], axis=1)
 
 
@@ -283,37 +332,10 @@ def content_digest(table: Any) -> str:
         column = table[name]
         if pa.types.is_list(column.type):
             digest.update(column.combine_chunks().value_lengths().to_numpy(zero_copy_only=False).tobytes())
-            digest.update(_flat(column).tobytes())
+            digest.update(flat(column).tobytes())
         elif pa.types.is_binary(column.type):
             for value in column.to_pylist():
                 digest.update(b"-" if value is None else b"%d:%b" % (len(value), value))
         else:
             digest.update("\n".join(map(str, column.to_pylist())).encode())
     return digest.hexdigest()
-
-
-def _rows_of(tables: Sequence[Any], method: str) -> Any:
-    table = pa.concat_tables(tables)
-    chosen = table.filter(_compute().equal(table["method"], method)).sort_by("position")
-    return chosen.combine_chunks()
-
-
-def _compute() -> Any:
-    import pyarrow.compute  # type: ignore[import-untyped]
-
-    return pyarrow.compute
-
-
-def _flat(column: Any) -> NDArray[Any]:
-    flat: NDArray[Any] = column.combine_chunks().flatten().to_numpy(zero_copy_only=False)
-    return flat
-
-
-def _matrix(column: Any) -> NDArray[np.int64]:  # → (rows, K)
-    flat = _flat(column)
-    return flat.reshape(len(column), -1) if len(column) else flat.reshape(0, 0)
-
-
-def _owners(column: Any, positions: NDArray[Any]) -> NDArray[Any]:
-    lengths = column.combine_chunks().value_lengths().to_numpy(zero_copy_only=False)
-    return np.repeat(positions, lengths)

@@ -170,11 +170,11 @@ class Session:
             raise GramLoopError(
                 f"{record.path} does not fit into memory; try a smaller short side"
             ) from error
-        compared, classes = {}, len(self.plan.categories)
+        compared, categories = {}, list(self.plan.categories)
         for name, prediction in found.items():
             try:
                 prediction = comparable(prediction, truth, self.plan.alignment)
-                compared[name] = prediction, statistics_of(prediction, truth, classes)
+                compared[name] = prediction, statistics_of(prediction, truth, categories)
             except NoScoreError as error:
                 return f"{name}: {error}"
         for method in self.plan.methods:

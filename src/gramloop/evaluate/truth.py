@@ -11,7 +11,8 @@ from gramloop.errors import GramLoopError
 
 TruthKind = Literal["labels", "clean"]
 LABELS, CLEAN_PREDICTION = "labels", "clean"
-SCORE = 0.5  # a box of the clean prediction that scores less is not taken for an object
+SCORE = 0.5  # a box or mask of the clean prediction that scores less is not taken for an object
+SCORED = ("detection", "instance")  # tasks whose predictions have scores, of which some are taken for truth
 UNSCORED = 65535  # where a shift moved no clean prediction to
 AGREEMENT = "agreement"  # before the name of every metric of a run without labels
 SENTENCE = (

@@ -20,7 +20,7 @@ from gramloop.data.object_masks import ObjectMasks
 from gramloop.data.run_lengths import RunLengths, mask_area
 from gramloop.errors import GramLoopError
 from gramloop.metrics.ap_bootstrap import Matched, MatchedCategory
-from gramloop.metrics.bootstrap import Delta, Weights
+from gramloop.metrics.bootstrap import Delta, Score
 from gramloop.metrics.coco_ap import (
     ALL,
     AREAS,
@@ -170,14 +170,15 @@ def mask_average_precision(matches: MaskMatches, categories: Sequence[int], many
     )
 
 
+def mask_ap_score(matches: MaskMatches, categories: Sequence[int], many: int) -> Score:
+    """The AP of one method over ``many`` images."""
+    return matches.among(categories, many).average_precision
+
+
 def mask_ap_delta(baseline: MaskMatches, method: MaskMatches, categories: Sequence[int], many: int) -> Delta:
     """The gain in AP for :func:`gramloop.metrics.bootstrap.image_bootstrap` over ``many`` images."""
-    pair = [each.among(categories, many) for each in (baseline, method)]
-
-    def delta(weights: Weights) -> NDArray[np.float64]:
-        return pair[1].average_precision(weights) - pair[0].average_precision(weights)
-
-    return delta
+    ordinary, changed = (mask_ap_score(each, categories, many) for each in (baseline, method))
+    return lambda weights: changed(weights) - ordinary(weights)
 
 
 def _evaluation(

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from gramloop.data.segment_maps import SegmentMap
 from gramloop.errors import GramLoopError
-from gramloop.metrics.bootstrap import Delta, Weights
+from gramloop.metrics.bootstrap import Delta, Score
 from gramloop.metrics.means import mean_of_known
 
 Stacked = NDArray[Any]  # (..., 4, K): overlap, found, wrong, missed
@@ -93,16 +93,16 @@ def mean_quality(stacked: Stacked, chosen: Chosen = EVERY) -> NDArray[np.float64
     return mean_of_known(class_quality(stacked)[..., chosen])
 
 
+def pq_score(stacked: Stacked) -> Score:
+    """The PQ of one method, from statistics per image, (images, 4, K)."""
+    if stacked.ndim != 3:
+        raise GramLoopError(f"statistics have the shape (images, 4, categories), not {stacked.shape}")
+    return lambda weights: mean_quality(np.tensordot(weights, stacked, axes=1))[:, 0]
+
+
 def pq_delta(baseline: Stacked, method: Stacked) -> Delta:
     """The gain in PQ for :func:`gramloop.metrics.bootstrap.image_bootstrap`, from statistics (images, 4, K)."""
-    if baseline.shape != method.shape or baseline.ndim != 3:
-        raise GramLoopError(
-            f"paired statistics have one shape, (images, 4, categories), not {baseline.shape} and {method.shape}"
-        )
-
-    def delta(weights: Weights) -> NDArray[np.float64]:
-        drawn = [np.tensordot(weights, each, axes=1) for each in (baseline, method)]
-        gain: NDArray[np.float64] = mean_quality(drawn[1])[:, 0] - mean_quality(drawn[0])[:, 0]
-        return gain
-
-    return delta
+    if baseline.shape != method.shape:
+        raise GramLoopError(f"paired statistics have one shape, not {baseline.shape} and {method.shape}")
+    ordinary, changed = pq_score(baseline), pq_score(method)
+    return lambda weights: changed(weights) - ordinary(weights)
