@@ -20,8 +20,8 @@ SMALLEST = 20  # pixels of a thing
 class Components:
     """The embedded segmenter, whose label maps are taken apart."""
 
-    def __init__(self, task: str) -> None:
-        self.segmenter = open_model("tiny", "semantic", {"scores": True})
+    def __init__(self, task: str, short_side: int = 192) -> None:
+        self.segmenter = open_model("tiny", "semantic", {"scores": True, "short_side": short_side})
         names = [str(name) for name in self.segmenter.classes.values()]
         stuff = 7  # the first classes, which have no parts
         self.order = names[stuff:] + names[:stuff]  # things first, as the scenes' own files number them

@@ -1,4 +1,4 @@
-"""``gramloop predict``: segment images, detect objects or estimate depth in them, ordinary and replayed."""
+"""``gramloop predict``: segment images, detect or outline objects or estimate depth, ordinary and replayed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the arguments."""
     parser.epilog = (
         "For each image DIR gets NAME.ordinary and NAME.replayed, as .png (grey levels are classes), .json "
-        "(COCO results) or .npy (depth in metres), and NAME.picture.png with input, both predictions, drift and gate. Results of earlier "
+        "(COCO results: boxes, or masks as run lengths), .npy (depth in metres) or .png and .json (COCO's panoptic format), and NAME.picture.png with input, both predictions, drift and gate. Results of earlier "
         "runs are replaced. An image that cannot be done costs one sentence and the exit code 2."
     )
     parser.add_argument("images", nargs="+", metavar="IMAGE", help="files, folders or globs")
@@ -39,7 +39,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", metavar="NAME", help="cuda where there is one, else cpu")
     parser.add_argument("--no-picture", action="store_true", help="write the predictions alone")
     parser.add_argument(
-        "--threshold", type=float, default=0.5, metavar="P", help="least score of a box in the picture (0.5)"
+        "--threshold",
+        type=float,
+        default=0.5,
+        metavar="P",
+        help="least score of a box or mask in the picture (0.5)",
     )
     replay = parser.add_argument_group("replay")
     replay.add_argument("--no-replay", action="store_true", help="predict the ordinary version alone")
@@ -115,7 +119,7 @@ def _write(
 ) -> None:
     from gramloop.io.atomic import atomic_write
     from gramloop.tasks.images import read_image
-    from gramloop.tasks.outputs import result_file
+    from gramloop.tasks.outputs import result_files
 
     pixels = read_image(file.path)
     replayed = None
@@ -126,8 +130,9 @@ def _write(
         ordinary, replayed = pair.ordinary, pair.replayed
     for version, found in (("ordinary", ordinary), ("replayed", replayed)):
         if found is not None:
-            ending, content = result_file(found, file.path)
-            atomic_write(file.result(version, ending), content)
+            name = file.result(version, "").name
+            for ending, content in result_files(found, file.path, name, predictor.classes).items():
+                atomic_write(file.result(version, ending), content)
     if not args.no_picture:
         from gramloop.tasks.pictures import draw_prediction
 

@@ -54,7 +54,7 @@ def open_panoptic(
         root: the folder with ``annotations/panoptic_<split>.json``, the PNG files and ``<split>/``, or one that holds
             it as ``coco/``.
         annotations: the JSON file, where it lies elsewhere or there are several; the PNG files lie in a folder of the
-            same name without ``.json``.
+            same name without ``.json``, or beside it.
         images: the folder that ``file_name`` starts from, where it lies elsewhere.
         check: ``headers`` looks into every file, ``decode`` reads every pixel of it.
         expected: counts and categories that must be met.
@@ -72,11 +72,16 @@ def open_panoptic(
         check_expected(content, categories, expected, problems)
     problems.raise_if_any()
     folder = find_images_folder(root, file, images, [entry.file_name for entry in entries.values()])
-    records = _records(entries, by_image, folder, file.with_suffix(""), check, problems)
+    records = _records(entries, by_image, folder, maps_folder(file), check, problems)
     problems.raise_if_any()
     if check == "decode":
         _check_segments(records, problems)
     return DataSet(root, "panoptic", tuple(records), categories, file, things=things)
+
+
+def maps_folder(file: Path) -> Path:
+    """Where the PNG files of a JSON file lie: in the folder of its name, or beside it."""
+    return file.with_suffix("") if file.with_suffix("").is_dir() else file.parent
 
 
 def segments_info(found: SegmentMap) -> list[dict[str, Any]]:

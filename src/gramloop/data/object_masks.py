@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from gramloop.data.masks import annotation_mask
 from gramloop.data.run_lengths import RunLengths, run_length_mask, run_lengths_of
+from gramloop.data.segment_maps import VOID, SegmentMap
 from gramloop.errors import GramLoopError
 from gramloop.shifts import geometry
 
@@ -34,6 +35,14 @@ class ObjectMasks:
     def mask(self, index: int) -> NDArray[np.bool_]:  # → (H, W)
         """One of the masks as pixels."""
         return run_length_mask(self.masks[index]).astype(np.bool_)
+
+    def as_map(self) -> SegmentMap:
+        """The objects as segments that do not overlap: the first lies on top, as the best of a prediction does."""
+        ids = np.zeros(self.size, dtype=np.int32)
+        for index in reversed(range(len(self))):
+            ids[self.mask(index)] = index + 1
+        seen = np.unique(ids[ids > VOID]).astype(np.int64)
+        return SegmentMap(ids, seen, self.categories[seen - 1], self.crowd[seen - 1])
 
     @classmethod
     def from_annotations(cls, annotations: Sequence[Annotation], height: int, width: int) -> ObjectMasks:

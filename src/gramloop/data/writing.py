@@ -15,7 +15,7 @@ from typing import Any
 
 from gramloop.data.checks import Problems
 from gramloop.data.coco import read_coco
-from gramloop.data.coco_panoptic import segments_info
+from gramloop.data.coco_panoptic import maps_folder, segments_info
 from gramloop.data.depth import FORMAT_FILE, moved_depth
 from gramloop.data.manifest import (
     CHECKSUMS,
@@ -189,7 +189,7 @@ class SuiteWriter:
     def _map_name(self, record: Record) -> str:
         assert record.label_path is not None
         assert self.clean.annotation_file is not None
-        return record.label_path.relative_to(self.clean.annotation_file.with_suffix("")).as_posix()
+        return record.label_path.relative_to(maps_folder(self.clean.annotation_file)).as_posix()
 
     def _write_depth(self, record: ShiftedRecord, folder: Path) -> tuple[str, str]:
         """The depth of one image: its own file, or where it moved an array of metres."""

@@ -131,7 +131,7 @@ def plan_and_model(request: Request) -> tuple[Plan, Predictor[Prediction]]:
         alignment=request.alignment,
         truth=request.truth,
         truth_score=request.truth_score,
-        things=tuple(sorted(things)),
+        things=tuple(sorted(things)) if task == "panoptic" else (),
     )
     return plan, predictor
 

@@ -5,15 +5,20 @@ from __future__ import annotations
 import glob
 import io
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image
 
+from gramloop.data.coco_panoptic import segments_info
+from gramloop.data.segment_maps import segments_png
 from gramloop.errors import GramLoopError
-from gramloop.tasks.prediction import Depth, Detection, Prediction, Segmentation
+from gramloop.tasks.class_names import Classes
+from gramloop.tasks.prediction import Depth, Detection, InstanceMasks, Panoptic, Prediction, Segmentation
+from gramloop.tasks.segments import segment_map
 
 SUFFIXES = frozenset(
     [".bmp", ".gif", ".jp2", ".jpeg", ".jpg", ".pbm", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"]
@@ -82,14 +87,22 @@ def _refuse_clashes(files: Iterable[ImageFile]) -> None:
             )
 
 
-def result_file(found: Prediction, image: Path) -> tuple[str, bytes]:
-    """The ending and the content of a prediction's file: a label map, COCO results, or an array of depth."""
+def result_files(found: Prediction, image: Path, name: str, classes: Classes) -> dict[str, bytes]:
+    """The content of a prediction's files by ending: a label map, COCO results, an array of depth, or COCO's segments.
+
+    ``name`` is what they are called before the ending.
+    """
     if isinstance(found, Segmentation):
-        return ".png", labels_png(found.labels)
+        return {".png": labels_png(found.labels)}
     if isinstance(found, Detection):
-        return ".json", coco_results(image, found)
+        return {".json": coco_results(image, found)}
     if isinstance(found, Depth):
-        return ".npy", depth_npy(found.values)
+        return {".npy": depth_npy(found.values)}
+    if isinstance(found, InstanceMasks):
+        return {".json": mask_results(image, found)}
+    if isinstance(found, Panoptic):
+        picture, entry = panoptic_files(found, f"{name}.png")
+        return {".png": picture, ".json": _panoptic_json(image, found, entry, classes)}
     raise GramLoopError(f"there is no file for a {type(found).__name__}")
 
 
@@ -116,17 +129,61 @@ def depth_png(metres: np.ndarray) -> bytes:
     return buffer.getvalue()
 
 
-def coco_results(image: Path, found: Detection) -> bytes:
-    """Detections as COCO results: left, top, width, height in pixels.
+def panoptic_files(found: Panoptic, name: str) -> tuple[bytes, dict[str, Any]]:
+    """Segments as a PNG file of colours, and what COCO's JSON says of that file; ``name`` is the file's."""
+    infos = segments_info(segment_map(found))
+    for entry, info in zip(infos, found.infos, strict=True):
+        entry["score"] = round(info.score, 6)
+    return segments_png(found.segments), {"file_name": name, "segments_info": infos}
 
-    The image's id is its name without the ending: a number where it is one, as in COCO's own files.
-    """
-    identity = int(image.stem) if image.stem.isascii() and image.stem.isdecimal() else image.stem
+
+def _panoptic_json(image: Path, found: Panoptic, entry: Mapping[str, Any], classes: Classes) -> bytes:
+    """COCO's JSON of one image; of the categories those that were found."""
+    kinds = {info.category: info.is_thing for info in found.infos}
+    content = {
+        "images": [
+            {
+                "id": image_identity(image),
+                "file_name": image.name,
+                "height": found.segments.shape[0],
+                "width": found.segments.shape[1],
+            }
+        ],
+        "annotations": [{"image_id": image_identity(image), **entry}],
+        "categories": [
+            {"id": number, "name": classes.get(number) or f"class {number}", "isthing": int(thing)}
+            for number, thing in sorted(kinds.items())
+        ],
+    }
+    return (json.dumps(content) + "\n").encode()
+
+
+def mask_results(image: Path, found: InstanceMasks) -> bytes:
+    """Masks as COCO results: run lengths, which are as large as the image."""
+    rows = [
+        {
+            "image_id": image_identity(image),
+            "category_id": int(label),
+            "segmentation": mask,
+            "score": round(float(score), 6),
+        }
+        for mask, score, label in zip(found.masks, found.scores, found.labels, strict=True)
+    ]
+    return ("[\n" + ",\n".join(json.dumps(row) for row in rows) + "\n]\n").encode()
+
+
+def image_identity(image: Path) -> int | str:
+    """An image's id in COCO's files: its name without the ending, a number where it is one, as in COCO's own."""
+    return int(image.stem) if image.stem.isascii() and image.stem.isdecimal() else image.stem
+
+
+def coco_results(image: Path, found: Detection) -> bytes:
+    """Detections as COCO results: left, top, width, height in pixels."""
     corners = found.boxes.astype(float)
     sizes = corners[:, 2:] - corners[:, :2]
     rows = [
         {
-            "image_id": identity,
+            "image_id": image_identity(image),
             "category_id": int(label),
             "bbox": [round(value, 3) for value in (*corner[:2].tolist(), *size.tolist())],
             "score": round(float(score), 6),

@@ -18,13 +18,16 @@ from matplotlib.patches import Patch, Rectangle
 from numpy.typing import NDArray
 from PIL import Image
 
+from gramloop.data.segment_maps import VOID, SegmentMap
 from gramloop.errors import GramLoopError
 from gramloop.tasks.class_names import Classes
 from gramloop.tasks.images import RGB
-from gramloop.tasks.prediction import Depth, Detection, Prediction, Segmentation
+from gramloop.tasks.prediction import Depth, Detection, InstanceMasks, Panoptic, Prediction, Segmentation
+from gramloop.tasks.segments import object_masks, segment_map
 
 _CLASS_COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#882255")
 _OTHER_COLOUR = "#999999"
+_NO_CLASS = -1  # of pixels without a segment
 _SAME, _CHANGED = "#0072B2", "#E69F00"
 _MOST_BOXES = 60  # in one pane; beyond that the eye sees none of them
 _LONGEST_SIDE = 640  # pixels of one pane; the picture is for looking, the numbers are in the other file
@@ -44,6 +47,9 @@ def draw_prediction(
         return draw_detections(image, ordinary, replayed, classes, threshold)
     if isinstance(ordinary, Depth) and isinstance(replayed, Depth | None):
         return draw_depth(image, ordinary, replayed)
+    for kind in (Panoptic, InstanceMasks):
+        if isinstance(ordinary, kind) and isinstance(replayed, kind | None):
+            return draw_segments(image, ordinary, replayed, classes, threshold)
     raise GramLoopError(f"there is no picture of a {type(ordinary).__name__}")
 
 
@@ -115,6 +121,50 @@ def draw_depth(image: RGB, ordinary: Depth, replayed: Depth | None = None) -> by
             float(low),
         )
     return _finish(figure, [])
+
+
+def draw_segments(
+    image: RGB,
+    ordinary: Panoptic | InstanceMasks,
+    replayed: Panoptic | InstanceMasks | None = None,
+    classes: Classes = MappingProxyType({}),
+    threshold: float = 0.5,
+) -> bytes:
+    """The picture of segments as PNG, or of masks that score at least ``threshold``, the best on top.
+
+    Colours are classes, and white lines part one segment from the next; the photograph shows where there is none.
+    """
+    small = _shrink(image)
+    versions = [_segments(each, threshold) for each in (ordinary, replayed) if each is not None]
+    kinds = [np.append(_NO_CLASS, each.categories)[each.places()] for each in versions]
+    shown = [each[each != _NO_CLASS] for each in kinds]
+    colours = _class_colours([np.concatenate(shown)])
+    figure, panes = _panes(small, len(versions), replayed)
+    for pane, found, title in zip(panes[1:], versions, ("ordinary", "replayed"), strict=False):
+        ids = _resize_labels(found.places(), small.size)
+        labels = np.append(_NO_CLASS, found.categories)[ids]
+        picture = _blend(small, labels, colours)
+        picture[ids == VOID] = np.asarray(small)[ids == VOID]
+        picture[_rims(ids)] = 255
+        number = len(found.numbers)
+        word, limit = ("segment", "") if isinstance(ordinary, Panoptic) else ("mask", f" ≥ {threshold:g}")
+        _show(pane, picture, f"{title}  ({number} {word}{'s' * (number != 1)}{limit})")
+    handles = [Patch(color=colour, label=_name(label, classes)) for label, colour in colours.items()]
+    if len(np.unique(np.concatenate(shown))) > len(colours):
+        handles.append(Patch(color=_OTHER_COLOUR, label="other classes"))
+    return _finish(figure, handles)
+
+
+def _segments(found: Panoptic | InstanceMasks, threshold: float) -> SegmentMap:
+    return segment_map(found) if isinstance(found, Panoptic) else object_masks(found, threshold).as_map()
+
+
+def _rims(ids: np.ndarray) -> NDArray[np.bool_]:
+    """Pixels of a map (H, W) whose right or lower neighbour belongs to another segment."""
+    rims = np.zeros(ids.shape, dtype=np.bool_)
+    rims[:, :-1] |= ids[:, :-1] != ids[:, 1:]
+    rims[:-1] |= ids[:-1] != ids[1:]
+    return rims
 
 
 def _take(found: Detection, which: NDArray[np.generic]) -> Detection:

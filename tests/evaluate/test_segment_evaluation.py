@@ -1,0 +1,233 @@
+"""Segments and instance masks from image to report: stored numbers, kills, clean predictions as truth, intervals, figures."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hotcoco.panoptic import PanopticEval
+
+from gramloop.data.scenes.files import SceneFiles, write_scenes
+from gramloop.data.segment_maps import SegmentMap
+from gramloop.errors import GramLoopError
+from gramloop.evaluate.evaluation import evaluate
+from gramloop.evaluate.plan import DataSource, Plan, read_plan
+from gramloop.evaluate.planning import Request, make_plan
+from gramloop.evaluate.rows import CLEAN_PICTURE, first_rows
+from gramloop.evaluate.segment_rows import masks_of, matches_of, qualities_of, segments_of
+from gramloop.evaluate.session import Session
+from gramloop.evaluate.store import PLAN, Store
+from gramloop.metrics.mask_ap import match_masks
+from gramloop.metrics.panoptic import mean_quality, panoptic_statistics
+from gramloop.tasks.outputs import panoptic_files
+from gramloop.tasks.segments import segment_map
+
+MODELS = Path(__file__).parents[1] / "support" / "small_components.py"
+SIDE = 96
+
+
+@pytest.fixture(scope="module")
+def scenes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("segments") / "set"
+    write_scenes(folder, SceneFiles(5, size=SIDE), workers=1)
+    return folder
+
+
+def planned(scenes: Path, task: str, **changes: object) -> Plan:
+    wanted: dict[str, object] = {
+        "suite": "scenes-c",
+        "task": task,
+        "files": {"make": f"{MODELS}:{task if task == 'panoptic' else 'instances'}"},
+        "data": DataSource(str(scenes)),
+        "methods": ["baseline", "gramloop"],
+        "conditions": ["gaussian_noise", "pixelate"],
+        "severities": [3],
+        "shards": 3,
+    }
+    return make_plan(Request(**{**wanted, **changes}))  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def panoptic_run(scenes: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("panoptic") / "out"
+    evaluate(planned(scenes, "panoptic"), folder, workers=1)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def instance_run(scenes: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("instance") / "out"
+    evaluate(planned(scenes, "instance"), folder, workers=1)
+    return folder
+
+
+def tables(folder: Path, key: str) -> tuple[Plan, list[object]]:
+    plan = read_plan(folder / PLAN)
+    store = Store(folder, plan)
+    return plan, [store.read(unit).table for unit in plan.units_of(key)]  # type: ignore[union-attr]
+
+
+def test_stored_rows_are_the_statistics_of_their_images(panoptic_run: Path) -> None:
+    plan, stored = tables(panoptic_run, "pixelate/3")
+    session = Session(plan)
+    record = session.data("pixelate/3")[2]
+    found = segment_map(session.predictor.predict(record.image()))  # type: ignore[arg-type]
+    expected = panoptic_statistics(found, record.segments(), list(plan.categories))
+    np.testing.assert_array_equal(qualities_of(stored, "baseline")[2], expected)
+    kept = segments_of(first_rows(stored, "baseline", 4)[2])
+    assert kept is not None
+    assert np.array_equal(kept.ids, found.places())
+    assert np.array_equal(kept.categories, found.categories)
+    with (panoptic_run / "results.csv").open() as stream:
+        row = next(each for each in csv.DictReader(stream) if each["condition"] == "pixelate/3")
+    total = qualities_of(stored, "baseline").sum(axis=0)
+    assert [float(row[name]) for name in ("PQ", "SQ", "RQ")] == mean_quality(total).tolist()
+    things = np.isin(list(plan.categories), plan.things)
+    assert float(row["PQth"]) == mean_quality(total, things)[0]
+    assert float(row["PQst"]) == mean_quality(total, ~things)[0]
+    assert 30 < float(row["PQ"]) < 100  # a sensible model
+
+
+def test_the_scores_are_those_of_another_evaluator_on_written_predictions(
+    panoptic_run: Path, tmp_path: Path
+) -> None:
+    """Every prediction is written as COCO's PNG and JSON, and hotcoco scores the files against the scenes' own."""
+    plan, _ = tables(panoptic_run, "pixelate/3")
+    session = Session(plan)
+    entries, images = [], []
+    (tmp_path / "found").mkdir()
+    for record in session.data("pixelate/3"):
+        content, entry = panoptic_files(session.predictor.predict(record.image()), f"{record.image_id}.png")  # type: ignore[arg-type]
+        (tmp_path / "found" / f"{record.image_id}.png").write_bytes(content)
+        entries.append({**entry, "image_id": record.image_id})
+        images.append({"id": record.image_id})
+    categories = [
+        {"id": number, "name": name, "isthing": int(number in plan.things)}
+        for number, name in plan.categories.items()
+    ]
+    with contextlib.redirect_stdout(io.StringIO()):
+        evaluation = PanopticEval(
+            str(Path(plan.data.root) / "annotations" / "panoptic_val.json"),
+            {"images": images, "annotations": entries, "categories": categories},
+            pred_folder=str(tmp_path / "found"),
+        )
+        evaluation.run()
+    theirs = evaluation.results()
+    with (panoptic_run / "results.csv").open() as stream:
+        row = next(each for each in csv.DictReader(stream) if each["condition"] == "pixelate/3")
+    for group, ending in (("All", ""), ("Things", "th"), ("Stuff", "st")):
+        for name in ("pq", "sq", "rq"):
+            ours = float(row[f"{name.upper()}{ending}"])
+            assert ours == pytest.approx(100 * theirs[group][name], abs=1e-9)
+
+
+def test_stored_matches_are_those_of_their_images(instance_run: Path) -> None:
+    plan, stored = tables(instance_run, "pixelate/3")
+    session = Session(plan)
+    record = session.data("pixelate/3")[1]
+    found = session.predictor.predict(record.image())
+    expected = match_masks(
+        record.object_masks(), found.masks, found.scores, found.labels, list(plan.categories)  # type: ignore[attr-defined]
+    )  # fmt: skip
+    matches, many = matches_of(stored, "baseline")
+    assert many == 5
+    own = matches.images == 1
+    np.testing.assert_array_equal(matches.found[own], expected.found)
+    np.testing.assert_array_equal(matches.to_find[matches.true_images == 1], expected.to_find)
+    assert masks_of(first_rows(stored, "baseline", 4)[1]) is not None
+    header, row, *_ = (instance_run / "results.csv").read_text().splitlines()
+    assert header == "condition,method,images,excluded,AP,AP50,AP75,APs,APm,APl,AP gain"
+    assert 10 < float(row.split(",")[4]) < 100
+
+
+@pytest.mark.parametrize("task", ["panoptic", pytest.param("instance", marks=pytest.mark.slow)])
+def test_killed_and_resumed_gives_the_table_of_one_run(
+    task: str, scenes: Path, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    reference = request.getfixturevalue(f"{task}_run")
+    model = f"{MODELS}:{'panoptic' if task == 'panoptic' else 'instances'}"
+    options = [
+        "--suite",
+        "scenes-c",
+        "--data",
+        str(scenes),
+        "--severity",
+        "3",
+        "--shards",
+        "3",
+        "--task",
+        task,
+    ]
+    options += ["--condition", "gaussian_noise", "--condition", "pixelate", "--workers", "1"]
+    command = ["evaluate", "--model", model, *options, "--out", str(tmp_path / "out")]
+    start = "from gramloop.cli import main; raise SystemExit(main())"
+    process = subprocess.Popen(
+        [sys.executable, "-c", start, *command],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    deadline = time.monotonic() + 120
+    while not list(tmp_path.glob("out/units/*/*.parquet")):
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    os.killpg(process.pid, signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    stored = len(list(tmp_path.glob("out/units/*/*.parquet")))
+    assert 0 < stored < 6
+    assert not (tmp_path / "out" / "results.csv").exists()
+    plan = read_plan(tmp_path / "out" / PLAN)
+    assert plan.hash == read_plan(reference / PLAN).hash
+    evaluate(plan, tmp_path / "out", workers=1)
+    assert (tmp_path / "out" / "results.csv").read_bytes() == (reference / "results.csv").read_bytes()
+
+
+@pytest.mark.parametrize("task", ["panoptic", "instance"])
+def test_a_clean_prediction_takes_the_place_of_labels(task: str, scenes: Path, tmp_path: Path) -> None:
+    changes = {"suite": "scenes-p", "conditions": ["translate"], "severities": [1], "truth": "clean"}
+    photos = scenes / "images" / "validation"  # no labels at all
+    plan = planned(scenes, task, data=DataSource(str(photos)), shards=1, images=2, **changes)
+    assert plan.things == (tuple(range(1, 9)) if task == "panoptic" else ())
+    evaluate(plan, tmp_path, workers=1)
+    _, stored = tables(tmp_path, "translate/1")
+    row = first_rows(stored, "baseline", 1)[0]
+    session = Session(plan)
+    record = session.data("translate/1")[0]
+    clean = session.predictor.predict(session.opened.clean[0].image())  # type: ignore[index]
+    header = (tmp_path / "results.csv").read_text().splitlines()[0]
+    if task == "panoptic":
+        moved = segment_map(clean).moved(record.shift.affine(record))  # type: ignore[attr-defined, arg-type]
+        kept = segments_of(row, CLEAN_PICTURE)
+        assert isinstance(kept, SegmentMap)
+        assert np.array_equal(kept.ids, moved.places())
+        assert "agreement PQ" in header
+    else:
+        kept_masks = masks_of(row, CLEAN_PICTURE)
+        assert kept_masks is not None
+        assert len(kept_masks) <= len(clean.masks)  # type: ignore[attr-defined]
+        assert "agreement AP" in header
+        assert plan.as_json()["truth_score"] == 0.5
+
+
+def test_a_plan_says_which_categories_are_things(panoptic_run: Path, instance_run: Path) -> None:
+    plan = read_plan(panoptic_run / PLAN)
+    assert plan.as_json()["things"] == list(range(1, 9))
+    assert "things" not in read_plan(instance_run / PLAN).as_json()
+
+
+def test_a_set_of_another_task_is_refused(scenes: Path, tmp_path: Path) -> None:
+    (tmp_path / "images").mkdir()
+    with pytest.raises(GramLoopError, match="needs annotations/panoptic_val2017"):
+        planned(scenes, "panoptic", suite="own-c", data=DataSource(str(tmp_path)))
+    with pytest.raises(GramLoopError, match="is a model for panoptic, not for instance"):
+        planned(scenes, "instance", files={"make": f"{MODELS}:panoptic"})
