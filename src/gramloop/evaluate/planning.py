@@ -14,7 +14,15 @@ from gramloop.data.suites import find_suite
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.methods import BASELINE, GRAMLOOP, Method, read_methods
 from gramloop.evaluate.plan import PICTURES, DataSource, ModelSource, Plan
-from gramloop.evaluate.sources import CLEAN, check_categories, checksums, open_data, open_source, versions
+from gramloop.evaluate.sources import (
+    CLEAN,
+    check_categories,
+    check_sizes,
+    checksums,
+    open_data,
+    open_source,
+    versions,
+)
 from gramloop.evaluate.trajectories import with_companions
 from gramloop.evaluate.truth import CLEAN_PREDICTION, SCORE, TruthKind, check_truth
 from gramloop.io.pool import MOST_THREADS
@@ -112,6 +120,7 @@ def plan_and_model(request: Request) -> tuple[Plan, Predictor[Prediction]]:
             check_categories(predictor, data)
             categories, things = dict(data.categories), data.things
         counts[condition.key] = min(len(data), request.images or len(data))
+        check_sizes(predictor, data, counts[condition.key])
         key = condition.key if opened.clean is None else CLEAN
         if key not in contents:
             fingerprints[key] = fingerprint(data)

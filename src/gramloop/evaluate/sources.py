@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from gramloop import __version__
+from gramloop.data.checks import Problems
 from gramloop.data.contents import files_of, with_contents
 from gramloop.data.manifest import fingerprint, package_versions
 from gramloop.data.opening import OpenSuite, ReadOptions, Verify, open_suite
@@ -21,6 +22,7 @@ from gramloop.evaluate.truth import LABELS, TruthKind
 from gramloop.io.fingerprints import file_digest, touched
 from gramloop.models.tiny import DEPTH_HEAD
 from gramloop.shifts.seeds import RECIPE_VERSION
+from gramloop.tasks.predictor import ViTPredictor
 
 if TYPE_CHECKING:
     from gramloop.mitigations.source import Source
@@ -48,6 +50,24 @@ def check_categories(predictor: Predictor[Prediction], data: DataSet) -> None:
             f"{data.root} lists the category {strangers[0]} ({name}), which the model does not know; "
             f"it knows {min(known)}..{max(known)}"
         )
+
+
+def check_sizes(predictor: Predictor[Prediction], data: DataSet, images: int) -> None:
+    """Refuse images that the model cannot look at in reasonable time, all of them at once, before any is decoded."""
+    if not isinstance(predictor, ViTPredictor):
+        return
+    problems = Problems(data.root)
+    seen: set[tuple[int, int]] = set()
+    for record in data[:images]:
+        size = record.height, record.width
+        if size in seen:
+            continue
+        seen.add(size)
+        try:
+            predictor.check_size(*size)
+        except GramLoopError as error:
+            problems.add(f"{record.path}: {error}")
+    problems.raise_if_any()
 
 
 def open_data(

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from gramloop.errors import GramLoopError
 from gramloop.models.released_names import BackboneShape
+from gramloop.models.tokens import refuse_many_tokens
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,9 @@ class TappedViT(nn.Module):
                 f"an image of {height} x {width} cannot be cut into patches: "
                 f"both sides must be positive multiples of {self.shape.patch}"
             )
-        return height // self.shape.patch, width // self.shape.patch
+        rows, columns = height // self.shape.patch, width // self.shape.patch
+        refuse_many_tokens(rows, columns, f"an image shown in {width} x {height} pixels")
+        return rows, columns
 
     def check_taps(self, taps: Sequence[int]) -> set[int]:
         """The taps as a set, after making sure that the blocks exist."""

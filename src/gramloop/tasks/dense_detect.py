@@ -55,9 +55,16 @@ class DenseDetector(ViTPredictor[Detection]):
         return [self._detection(self._ordinary(loop, taps)[0].map, shown, pixels, depth), last]
 
     def _prepare(self, pixels: RGB) -> Tensor:  # → (1, 3, H, W)
+        size = self._largest_view(pixels.shape[0], pixels.shape[1])
+        return to_tensor(resize(pixels, size), self.normalisation)
+
+    def _largest_view(self, height: int, width: int) -> tuple[int, int]:
         patch = self.backbone.shape.patch
-        height, width = (max(1, int(side / patch + 0.5)) * patch for side in pixels.shape[:2])
-        return to_tensor(resize(pixels, (height, width)), self.normalisation)
+        rows, columns = (max(1, int(side / patch + 0.5)) for side in (height, width))
+        return rows * patch, columns * patch
+
+    def _shown(self, height: int, width: int) -> tuple[str, str]:
+        return " in its own size", "shrink it, or cut it into pieces"
 
     def _detection(
         self, features: Tensor, shown: Tensor, pixels: RGB, blocks: int, maps: WindowMaps | None = None

@@ -13,10 +13,10 @@ from gramloop.core.loop import Loop
 from gramloop.errors import GramLoopError
 from gramloop.models.dense_depth import DenseDepthHead
 from gramloop.models.taps import Tap, TappedViT
-from gramloop.tasks.images import RGB, WEB, Normalisation, resize_short_side, to_tensor
+from gramloop.tasks.images import RGB, WEB, Normalisation, resize_short_side, short_side_size, to_tensor
 from gramloop.tasks.maps import CropMaps
 from gramloop.tasks.prediction import Depth, ReplayMaps
-from gramloop.tasks.predictor import ViTPredictor
+from gramloop.tasks.predictor import ViTPredictor, smaller_view
 from gramloop.tasks.sliding import Crop
 
 
@@ -54,6 +54,13 @@ class DepthEstimator(ViTPredictor[Depth]):
             raise GramLoopError(
                 f"this model needs sides that are multiples of {backbone.shape.patch}, not {self.config.short_side}"
             )
+
+    def _largest_view(self, height: int, width: int) -> tuple[int, int]:
+        return short_side_size(height, width, self.config.short_side, multiple=self.backbone.shape.patch)
+
+    def _shown(self, height: int, width: int) -> tuple[str, str]:
+        patch = self.backbone.shape.patch
+        return smaller_view(height, width, self.config.short_side, patch, patch)
 
     def _look(self, pixels: RGB, loop: Loop | None, paired: bool) -> list[Depth]:
         patch, depth = self.backbone.shape.patch, self.backbone.shape.depth

@@ -25,6 +25,7 @@ from gramloop.errors import GramLoopError
 from gramloop.models.backbone import Backbone
 from gramloop.models.detector import WindowedDetector, joined, load_windowed_detector, pad_batch
 from gramloop.models.plain_detr import best_detections
+from gramloop.models.windows import Layout
 from gramloop.tasks.class_names import COCO, COCO_NUMBERS
 from gramloop.tasks.images import (
     RGB,
@@ -117,6 +118,14 @@ class Detector(ViTPredictor[Detection]):
         height, width = pixels.shape[:2]
         size = input_size(height, width, self.config, self.backbone.shape.patch)
         return to_tensor(resize(pixels, size), self.normalisation)[0]
+
+    def _largest_view(self, height: int, width: int) -> tuple[int, int]:
+        patch = self.backbone.shape.patch
+        layout = Layout.of(*input_size(height, width, self.config, patch), self.model.windows, patch)
+        return layout.rows[0][1], layout.columns[0][1]  # the overview has the size of the first window
+
+    def _shown(self, height: int, width: int) -> tuple[str, str]:
+        return f" in windows, at a short side of {self.config.short_side}", "show it smaller (--short-side N)"
 
     def _finish(
         self,

@@ -73,17 +73,23 @@ def resize_short_side(pixels: RGB, short: int, *, multiple: int = 1) -> RGB:
     The long side is rounded to the nearest integer, or to the nearest multiple of ``multiple``.
     """
     height, width = pixels.shape[:2]
+    size = short_side_size(height, width, short, multiple=multiple)
+    if size[0] * size[1] > LARGEST:
+        raise GramLoopError(
+            f"an image of {width} x {height} is too narrow: a short side of {short} makes the other {max(size)}"
+        )
+    return resize(pixels, size)
+
+
+def short_side_size(height: int, width: int, short: int, *, multiple: int = 1) -> tuple[int, int]:
+    """The height and width that `resize_short_side` gives an image."""
     ratio = max(height, width) / min(height, width)
     long = (
         int(short * ratio + 0.5)
         if multiple == 1
         else max(short, int(short * ratio / multiple + 0.5) * multiple)
     )
-    if short * long > LARGEST:
-        raise GramLoopError(
-            f"an image of {width} x {height} is too narrow: a short side of {short} makes the other {long}"
-        )
-    return resize(pixels, (short, long) if height <= width else (long, short))
+    return (short, long) if height <= width else (long, short)
 
 
 def resize(pixels: RGB, size: tuple[int, int]) -> RGB:

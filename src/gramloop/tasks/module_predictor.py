@@ -6,7 +6,7 @@ Nothing is known of how its head reads the ViT: a pair runs the model twice, and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace as with_fields
 
 import torch
@@ -19,6 +19,7 @@ from gramloop.core.loop import Loop, attached
 from gramloop.core.memory import remembering
 from gramloop.data.records import Task
 from gramloop.errors import GramLoopError
+from gramloop.models.tokens import refuse_many_tokens
 from gramloop.tasks.class_names import Classes
 from gramloop.tasks.images import RGB
 from gramloop.tasks.maps import trace_kinds, window_maps
@@ -79,12 +80,26 @@ class ModulePredictor(ImagePredictor[P]):
     def _versions(self, pixels: RGB, replay: Replay, paired: bool, trace: Tracing) -> Sequence[P]:
         given = _moved(self._preprocess(pixels.copy()), self.device)  # theirs to write into
         size = (pixels.shape[0], pixels.shape[1])
+        self._refuse_many_tokens(given, size)
         if replay is None:
             return [self._ordinary(given, size)]
         check_replay(self, replay)
         if paired:
             return self._pair(given, size, replay, trace)
         return [self._replayed(given, size, replay, trace)]
+
+    def _refuse_many_tokens(self, given: object, size: Size) -> None:
+        """Refuse pixels that the ViT would cut into more patches than can be worked on, where its patches are known."""
+        embedding = None if self.host is None else self.host.patch_embedding
+        if embedding is None:
+            return
+        for each in _tensors(given):
+            if each.ndim == 4 and each.shape[1] == embedding.in_channels:
+                rows, columns = (
+                    side // step for side, step in zip(each.shape[2:], embedding.stride, strict=True)
+                )
+                what = f"an image of {size[1]} x {size[0]}, as {self.name} is shown it,"
+                refuse_many_tokens(rows, columns, what)
 
     @property
     def device(self) -> torch.device:
@@ -124,6 +139,15 @@ def _moved(given: object, device: torch.device) -> object:
     if isinstance(given, tuple | list):
         return type(given)(_moved(value, device) for value in given)
     return given
+
+
+def _tensors(given: object) -> Iterator[Tensor]:
+    """The tensors in what a model is called with."""
+    if isinstance(given, Tensor):
+        yield given
+    elif isinstance(given, Mapping | tuple | list):
+        for value in given.values() if isinstance(given, Mapping) else given:
+            yield from _tensors(value)
 
 
 def _traced(found: P, loop: Loop) -> P:

@@ -20,6 +20,7 @@ from gramloop.core.loop import Loop, attached, check_host
 from gramloop.data.records import Task
 from gramloop.errors import GramLoopError
 from gramloop.models.taps import Tap, TappedViT
+from gramloop.models.tokens import largest_short_side, refuse_many_tokens
 from gramloop.tasks.class_names import Classes
 from gramloop.tasks.images import RGB, WEB, ImageLike, Normalisation, read_image
 from gramloop.tasks.prediction import P, P_co, Pair, Prediction
@@ -97,6 +98,13 @@ def wants_trace(replay: ReplayConfig, trace: Tracing) -> bool:
     return replay.measures_drift and replay.replays > 0 if trace is None else trace
 
 
+def smaller_view(height: int, width: int, short: int, multiple: int, patch: int) -> tuple[str, str]:
+    """The words of a view with a short side, and the largest one that would be small enough."""
+    fits = largest_short_side(height, width, multiple, patch)
+    advice = f"a short side of {fits} would do (--whole --short-side {fits}), or " if fits else ""
+    return f" at a short side of {short}", f"{advice}cut it into pieces"
+
+
 class ImagePredictor(Generic[P]):
     """What predicts one image at a time: how is said in ``_versions``."""
 
@@ -160,7 +168,22 @@ class ViTPredictor(ImagePredictor[P]):
         extra = 0 if replay is None else extra_blocks(replay, depth, self._kept(replay, paired))
         return Cost(depth + extra, depth)
 
+    def check_size(self, height: int, width: int) -> None:
+        """Refuse an image whose largest view has more tokens than can be worked on; nothing is computed."""
+        rows, columns = (side // self.backbone.shape.patch for side in self._largest_view(height, width))
+        shown, advice = self._shown(height, width)
+        refuse_many_tokens(rows, columns, f"an image of {width} x {height}{shown}", advice)
+
+    def _largest_view(self, height: int, width: int) -> tuple[int, int]:
+        """Height and width, in pixels, of the largest part of an image that the model sees at once; 0 if not known."""
+        return 0, 0
+
+    def _shown(self, height: int, width: int) -> tuple[str, str]:
+        """How an image of this size is shown, and what would help if that is too large."""
+        return "", ""
+
     def _versions(self, pixels: RGB, replay: Replay, paired: bool, trace: Tracing) -> Sequence[P]:
+        self.check_size(pixels.shape[0], pixels.shape[1])
         with self._attached(replay, paired, trace) as loop:
             return self._look(pixels, loop, paired)
 

@@ -24,10 +24,18 @@ from gramloop.models.linear import LinearSegmentor, load_linear_head
 from gramloop.models.segmentor import SegmentationModel, load_segmentor
 from gramloop.models.taps import TappedViT
 from gramloop.tasks.class_names import ADE20K
-from gramloop.tasks.images import RGB, WEB, Normalisation, normalisation_of, resize_short_side, to_tensor
+from gramloop.tasks.images import (
+    RGB,
+    WEB,
+    Normalisation,
+    normalisation_of,
+    resize_short_side,
+    short_side_size,
+    to_tensor,
+)
 from gramloop.tasks.maps import CropMaps
 from gramloop.tasks.prediction import ReplayMaps, Segmentation
-from gramloop.tasks.predictor import ViTPredictor
+from gramloop.tasks.predictor import ViTPredictor, smaller_view
 from gramloop.tasks.sliding import Canvas, Crop, crop_grid
 
 _SCORES_AT_ONCE = 1 << 26  # numbers; all classes of a photograph in full size would need gigabytes
@@ -98,6 +106,18 @@ class Segmenter(ViTPredictor[Segmentation]):
         multiple = self.model.granularity if self.config.mode == "whole" else 1
         resized = resize_short_side(pixels, self.config.short_side, multiple=multiple)
         return to_tensor(resized, self.normalisation)
+
+    def _largest_view(self, height: int, width: int) -> tuple[int, int]:
+        config = self.config
+        if config.mode == "slide":
+            return config.crop, config.crop
+        return short_side_size(height, width, config.short_side, multiple=self.model.granularity)
+
+    def _shown(self, height: int, width: int) -> tuple[str, str]:
+        if self.config.mode == "slide":
+            return f" through windows of {self.config.crop}", "take smaller windows (--crop N --stride N)"
+        patch, granularity = self.backbone.shape.patch, self.model.granularity
+        return smaller_view(height, width, self.config.short_side, granularity, patch)
 
     def _run(
         self, pixels: Tensor, loop: Loop | None, paired: bool

@@ -20,7 +20,7 @@ from gramloop.data.records import Task
 from gramloop.errors import GramLoopError
 from gramloop.io.json_files import checked, read_json
 from gramloop.tasks.class_names import Classes
-from gramloop.tasks.images import RGB
+from gramloop.tasks.images import LARGEST, RGB, short_side_size
 from gramloop.tasks.module_predictor import ModulePredictor, Size
 from gramloop.tasks.prediction import Depth, Prediction
 from gramloop.tasks.reading import read_prediction
@@ -95,6 +95,7 @@ def load_transformers_model(
     taken = inspect.signature(model.forward).parameters
 
     def preprocess(pixels: RGB) -> Mapping[str, Any]:
+        _refuse_huge(processor, pixels.shape[0], pixels.shape[1], name)
         given = processor(images=pixels, return_tensors="pt")
         return {key: value for key, value in given.items() if key in taken}
 
@@ -103,6 +104,19 @@ def load_transformers_model(
         return replace(prediction, disparity=inverse) if isinstance(prediction, Depth) else prediction
 
     return ModulePredictor(model, preprocess, postprocess, found, classes, name)
+
+
+def _refuse_huge(processor: Any, height: int, width: int, name: str) -> None:
+    """Refuse a strip that the processor would enlarge beyond any memory: by its short side, without a longest one."""
+    size = getattr(processor, "size", None) or {}
+    sides = {key: size[key] for key in ("shortest_edge", "longest_edge") if size.get(key)}
+    if set(sides) == {"shortest_edge"} and getattr(processor, "do_resize", True):
+        shown = short_side_size(height, width, int(sides["shortest_edge"]))
+        if shown[0] * shown[1] > LARGEST:
+            raise GramLoopError(
+                f"an image of {width} x {height} is too narrow for {name}: its processor would enlarge it to "
+                f"{shown[1]:,} x {shown[0]:,} pixels; cut it into pieces"
+            )
 
 
 def architecture(path: Path) -> str:

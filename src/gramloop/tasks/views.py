@@ -15,8 +15,17 @@ from gramloop.errors import GramLoopError
 from gramloop.io.json_files import read_checked
 from gramloop.models.dinov2 import load_any_backbone
 from gramloop.models.tiny import TINY_SHORT_SIDE, load_tiny
+from gramloop.models.tokens import refuse_many_tokens
 from gramloop.tasks.diagnosis import Diagnosis, diagnose, diagnose_prediction
-from gramloop.tasks.images import RGB, WEB, Normalisation, normalisation_of, resize_short_side, to_tensor
+from gramloop.tasks.images import (
+    RGB,
+    WEB,
+    Normalisation,
+    normalisation_of,
+    resize_short_side,
+    short_side_size,
+    to_tensor,
+)
 from gramloop.tasks.prediction import Prediction
 from gramloop.tasks.predictor import Predictor, check_replay
 from gramloop.tasks.transformers_models import read_config
@@ -82,6 +91,10 @@ def _whole_image(
     device = next(model.parameters()).device
 
     def look(pixels: RGB) -> tuple[RGB, Diagnosis]:
+        height, width = pixels.shape[:2]
+        rows, columns = (each // patch for each in short_side_size(height, width, short_side, multiple=patch))
+        what = f"an image of {width} x {height} at a short side of {short_side}"
+        refuse_many_tokens(rows, columns, what)
         seen = resize_short_side(pixels, short_side, multiple=patch)
         return seen, diagnose(model, to_tensor(seen, normalisation).to(device), replay, run=run)
 
