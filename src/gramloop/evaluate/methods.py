@@ -37,6 +37,11 @@ class Method:
             raise GramLoopError(
                 f"the method without a replay or another mitigation, and only that one, is called {BASELINE}"
             )
+        if stateful := [each.text for each in self.mitigations if each.carries_state]:
+            raise GramLoopError(
+                f"{stateful[0]} depends on the images before, so that units could not be run apart or taken up again; "
+                "evaluate without stream, or predict the stream in its order from Python"
+            )
         if self.replay is not None and self.mitigations:
             raise GramLoopError(f"the replay of {self.name} belongs among its mitigations")
 

@@ -169,12 +169,20 @@ class Mitigated:
         versions = [self._without_scores(each) for each in look(read_image(image), 1.0)]
         return Pair(*versions) if paired else versions[-1]
 
+    def reset(self) -> None:
+        """Forget the images that were predicted, where a mitigation carries something on from them."""
+        vars(self).pop("_prepared", None)
+
     def _chosen(self, replay: ReplayConfig | None, paired: bool) -> tuple[ReplayConfig | None, bool]:
         """The replay that is run, and whether the ordinary version is needed beside it."""
         if replay is not None and self._replay is not None:
             raise GramLoopError(f"{stack_text(self.stack)} has its replay already; leave out the other")
         if paired and self._pairs:
             raise GramLoopError(f"{stack_text(self.stack)} averages the pair, so there is none to return")
+        if paired and any(each.carries_state for each in self.stack):
+            raise GramLoopError(
+                f"{stack_text(self.stack)} follows one version of each image, and a pair has two"
+            )
         config = replay or self._replay
         if config is not None:
             check_replay(self.plain, config)

@@ -27,6 +27,8 @@ def merged(looks: Sequence[Prediction]) -> Prediction:
         return fused([look for look in looks if isinstance(look, Detection)])
     if isinstance(first, Depth):
         values = [look.values for look in looks if isinstance(look, Depth)]
+        if first.disparity:  # each look has a scale and a shift of its own
+            values = [values[0], *(_in_frame(each, values[0]) for each in values[1:])]
         return Depth(np.stack(values).mean(0, dtype=np.float32), first.disparity, blocks=blocks)
     raise GramLoopError(f"several predictions of the kind {type(first).__name__} cannot be made one")
 
@@ -44,6 +46,17 @@ def mirrored(found: Prediction, width: int) -> Prediction:
     if isinstance(found, Depth):
         return replace(found, values=found.values[:, ::-1])
     raise GramLoopError(f"a prediction of the kind {type(found).__name__} cannot be mirrored")
+
+
+def _in_frame(values: NDArray[np.float32], frame: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Values scaled and shifted so that they lie nearest to others, by least squares; finite ones decide."""
+    finite = np.isfinite(values) & np.isfinite(frame)
+    x, y = values[finite].astype(np.float64), frame[finite].astype(np.float64)
+    spread = x.var() if len(x) else 0.0
+    scale = float(((x - x.mean()) * (y - y.mean())).mean() / spread) if spread > 0 else 1.0
+    shift = float(y.mean() - scale * x.mean()) if len(x) else 0.0
+    moved: NDArray[np.float32] = (scale * values.astype(np.float64) + shift).astype(np.float32)
+    return moved
 
 
 def _needed(scores: NDArray[np.float32] | None) -> NDArray[np.float32]:

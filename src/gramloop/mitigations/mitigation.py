@@ -46,6 +46,11 @@ class Mitigation:
         """The looks it takes at an image, each with its size relative to the usual one."""
         return (1.0,)
 
+    @property
+    def carries_state(self) -> bool:
+        """Whether a prediction depends on the images before it."""
+        return False
+
     def check(
         self, predictor: Predictor[Prediction], stack: Sequence[Mitigation], source: Source | None
     ) -> None:

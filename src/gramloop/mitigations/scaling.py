@@ -10,13 +10,14 @@ import numpy as np
 
 from gramloop.errors import GramLoopError
 from gramloop.tasks.dense_detect import DenseDetector
+from gramloop.tasks.depth import DepthConfig
 from gramloop.tasks.detect import DetectConfig
 from gramloop.tasks.images import RGB, resize
 from gramloop.tasks.prediction import Detection, Prediction
 from gramloop.tasks.predictor import Predictor, ViTPredictor
 from gramloop.tasks.segment import SegmentConfig
 
-Config = SegmentConfig | DetectConfig
+Config = SegmentConfig | DetectConfig | DepthConfig
 
 
 def check_scaling(predictor: Predictor[Prediction], wanting: str, factors: Sequence[float]) -> None:
@@ -43,7 +44,7 @@ def scaled(predictor: Predictor[Prediction], factor: float) -> Predictor[Predict
     if factor == 1 or config is None or not isinstance(predictor, ViTPredictor):
         return predictor
     short = _short_side(config, factor, _multiple(predictor))
-    if isinstance(config, DetectConfig):
+    if not isinstance(config, SegmentConfig):
         return _with_config(predictor, replace(config, short_side=short))
     crop = min(config.crop, short)
     return _with_config(

@@ -8,13 +8,14 @@ from gramloop.errors import GramLoopError
 from gramloop.mitigations.denoise import Denoise
 from gramloop.mitigations.filters import Gaussian, Median, Nlm
 from gramloop.mitigations.mitigation import STAGES, Mitigation
+from gramloop.mitigations.norms import Norms
 from gramloop.mitigations.outputs import Flip, PairMean, Resize, Scales
 from gramloop.mitigations.recentre import Recentre
 from gramloop.mitigations.replay import REPLAYS, SUBSTEPS, Replay, parse_substeps
 
 KINDS: Mapping[str, type[Mitigation]] = {
     kind.name: kind
-    for kind in (Median, Gaussian, Nlm, Denoise, Replay, Recentre, Scales, Resize, Flip, PairMean)
+    for kind in (Median, Gaussian, Nlm, Denoise, Replay, Recentre, Norms, Scales, Resize, Flip, PairMean)
 }
 
 
