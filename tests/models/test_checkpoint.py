@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 import subprocess
 import sys
 
@@ -13,6 +14,7 @@ from golden import load_golden
 from gramloop.errors import GramLoopError
 from gramloop.models.backbone import BackboneShape, load_backbone, meta_backbone
 from gramloop.models.checkpoint import open_checkpoint
+from gramloop.models.tiny import WEIGHTS
 
 
 def save(path, weights):
@@ -195,7 +197,77 @@ def test_loading_needs_little_more_memory_than_the_model(tmp_path):
     assert max(ratios) <= 1.15
 
 
-def test_on_the_meta_device_a_file_is_checked_and_not_read(tmp_path, weights):
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
+def test_a_number_that_is_not_finite_is_refused(tmp_path, weights, device, value, dtype):
+    weights = {name: each.to(dtype, copy=True) for name, each in weights.items()}
+    load_backbone(save(tmp_path / "a.pth", weights), device=device)
+    weights["blocks.1.mlp.fc1.weight"][3, 2] = value
+    with pytest.raises(
+        GramLoopError, match=r"a\.pth is damaged or was never finished: model\.layer\.1\..* holds"
+    ):
+        load_backbone(save(tmp_path / "a.pth", weights), device=device)
+
+
+def test_what_float32_cannot_hold_is_refused(tmp_path, weights):
+    weights["norm.weight"] = weights["norm.weight"].double() * 1e200
+    with pytest.raises(GramLoopError, match=r"norm\.weight holds an infinity"):
+        load_backbone(save(tmp_path / "a.pth", weights))
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, float("nan"), float("inf")])
+def test_periods_that_are_none(tmp_path, weights, value):
+    weights["rope_embed.periods"] = weights["rope_embed.periods"].clone()
+    weights["rope_embed.periods"][0] = value
+    with pytest.raises(GramLoopError, match=r"rope_embed\.periods holds a number that is not above 0"):
+        load_backbone(save(tmp_path / "a.pth", weights))
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+@pytest.mark.parametrize("dtype", [torch.int64, torch.bool, torch.uint8, torch.complex64])
+@pytest.mark.parametrize("name", ["blocks.1.mlp.fc1.weight", "blocks.2.attn.qkv.weight", "cls_token"])
+def test_numbers_of_another_kind_are_refused(tmp_path, weights, device, dtype, name):
+    weights[name] = weights[name].to(dtype)
+    with pytest.raises(GramLoopError, match=rf"a\.pth holds {name} as \w+; it is a floating-point number"):
+        load_backbone(save(tmp_path / "a.pth", weights), device=device)
+
+
+def test_names_that_are_numbers(tmp_path, weights):
+    with pytest.raises(GramLoopError, match=r"a\.pth holds a tensor under 3, which is no name"):
+        load_backbone(save(tmp_path / "a.pth", {**weights, 3: torch.zeros(2)}))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "sentence"),
+    [
+        (
+            "layer_norm_eps",
+            0.1,
+            "says layer_norm_eps 0.1, but the weights beside it are those of a DINOv3 with 1e-05",
+        ),
+        ("model_type", "bert", "says model_type 'bert', but"),
+        (
+            "num_hidden_layers",
+            3,
+            "says num_hidden_layers 3, but the weights beside it are those of a DINOv3 with 12",
+        ),
+        ("hidden_act", "relu", "says hidden_act 'relu', but"),
+        ("num_attention_heads", "4", "num_attention_heads: expected `int`, got `str`"),
+        ("num_attention_heads", 0, "num_attention_heads and rope_theta are above 0"),
+        ("rope_theta", -5.0, "num_attention_heads and rope_theta are above 0"),
+    ],
+)
+def test_a_config_that_contradicts_the_weights(tmp_path, name, value, sentence):
+    shutil.copytree(WEIGHTS / "backbone", tmp_path / "backbone")
+    config = tmp_path / "backbone" / "config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), name: value}))
+    with pytest.raises(GramLoopError) as caught:
+        load_backbone(tmp_path / "backbone")
+    assert sentence in str(caught.value)
+
+
+def test_on_the_meta_device_a_file_is_checked_and_not_kept(tmp_path, weights):
     path = tmp_path / "backbone.pth"
     torch.save(weights, path)
     described, loaded = load_backbone(path, device="meta"), load_backbone(path)

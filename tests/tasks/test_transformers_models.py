@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from dense_folders import DEPTH, LABELS, MODELS, save_model
+from safetensors.torch import load_file, save_file
 
 from gramloop import GramLoopError, ReplayConfig, counting
 from gramloop.tasks import Depth, Detection, Segmentation, open_model
@@ -158,3 +162,27 @@ def test_depth_in_the_size_of_the_image(name: str, tmp_path: Path) -> None:
     assert np.array_equal(pair.ordinary.values, found.values)
     assert np.array_equal(pair.replayed.values, predictor.predict(PIXELS, AT_END).values)
     assert not np.array_equal(pair.replayed.values, found.values)
+
+
+def changed(folder: Path, to: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> Path:
+    shutil.copytree(folder, to)
+    weights = load_file(to / "model.safetensors")
+    change(weights)
+    save_file(weights, to / "model.safetensors", metadata={"format": "pt"})
+    return to
+
+
+def test_weights_that_are_missing_or_not_finite(tmp_path: Path) -> None:
+    whole = save_model("DPT", tmp_path / "whole")
+    read = "dpt.encoder.layer.1.layernorm_before.weight"
+    lacking = changed(whole, tmp_path / "lacking", lambda weights: weights.pop(read))
+    with pytest.raises(GramLoopError, match=rf"lacks 1 of the model's weights, such as {read}"):
+        open_model(f"hf:{lacking}")
+    broken = changed(whole, tmp_path / "broken", lambda weights: weights[read].fill_(float("nan")))
+    with pytest.raises(GramLoopError, match=r"is damaged or was never finished: .* holds NaN"):
+        open_model(f"hf:{broken}")
+    unread = (
+        "neck.fusion_stage.layers.0.residual_layer1.convolution1.weight"  # which the released folders lack
+    )
+    harmless = changed(whole, tmp_path / "harmless", lambda weights: weights.pop(unread))
+    assert same(open_model(f"hf:{harmless}").predict(PIXELS), open_model(f"hf:{whole}").predict(PIXELS))

@@ -17,6 +17,7 @@ from gramloop.core.hosts import Host
 from gramloop.core.known import fingerprint
 from gramloop.errors import GramLoopError
 from gramloop.io.atomic import atomic_write
+from gramloop.io.json_files import parse_json
 
 KIND = "gramloop source"
 LEAST = 8  # images; a spread of fewer says nothing
@@ -116,7 +117,7 @@ def read_source(path: str | Path) -> Source:
     if KIND not in stored:
         raise GramLoopError(f"{path} holds no source statistics; gramloop calibrate writes them")
     try:
-        about = json.loads(stored[KIND])
+        about = parse_json(stored[KIND].encode(), str(path), "a file of source statistics")
         named = {
             kind: {int(name.split(".")[1]): value for name, value in parts.items() if name.startswith(kind)}
             for kind in ("mean.", "spread.")

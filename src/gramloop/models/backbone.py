@@ -134,6 +134,10 @@ def load_backbone(
         plan = backbone.released_plan()
         load(backbone.model, checkpoint, plan, also=names.unread_shapes(shape), dtype=dtype, device=device)
         periods = checkpoint.open()["rope_embed.periods"].float()
+        if not (periods.isfinite() & (periods > 0)).all():
+            raise GramLoopError(
+                f"{checkpoint.path} is damaged: rope_embed.periods holds a number that is not above 0"
+            )
         backbone.model.rope_embeddings.inv_freq = (1 / periods).to(device)
     backbone.keep_frequencies()
     return backbone

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from gramloop.errors import GramLoopError
 from gramloop.io.json_files import read_checked
 from gramloop.io.progress import tracked
+from gramloop.models.soundness import refuse_infinite, refuse_kinds
 
 Shape = tuple[int, ...]
 Shapes = dict[str, Shape]
@@ -150,19 +151,28 @@ def load(
     """Fill a meta-device module from a file that holds exactly what the plan reads.
 
     ``also`` names entries that the file must have and that no tensor of the module is made of. The parameters
-    are frozen. ``dtype`` None keeps the precision of the file. On the device "meta" names and shapes are checked
-    and no tensor is read: the module then tells everything about itself but cannot run.
+    are frozen. ``dtype`` None keeps the precision of the file. Names, shapes and types are checked before a tensor is
+    read, and every number then: none may be NaN or infinite. On the device "meta" tensors are looked at and not
+    kept: the module then tells everything about itself but cannot run.
     """
     check(checkpoint, planned_shapes(plan) | dict(also or {}))
+    kinds = {name: value.dtype for name, value in module.state_dict().items()}
+    refuse_kinds(
+        kinds, {name: source.reads for name, source in plan.items()}, checkpoint.dtypes, checkpoint.path
+    )
     device = torch.device(device)
-    if device.type == "meta":
-        module.requires_grad_(False)
-        return
-    for group in [list(plan)] if _fits(checkpoint, dtype, device) else _groups(checkpoint, plan):
+    described = device.type == "meta"
+    for group in [list(plan)] if described or _fits(checkpoint, dtype, device) else _groups(checkpoint, plan):
         tensors = checkpoint.open()
         for target in group:
-            _assign(module, target, _convert(plan[target].make(tensors), dtype, device))
+            value = plan[target].make(tensors)
+            refuse_infinite(target, value, checkpoint.path)
+            if not described:
+                _assign(module, target, _convert(value, dtype, device))
         del tensors
+    if described:
+        module.requires_grad_(False)
+        return
     left = [name for name, value in module.state_dict().items() if value.is_meta]
     if left:
         raise AssertionError(f"the plan forgot {left[:3]}")
@@ -247,6 +257,10 @@ def _read_torch(path: Path, inside: str | None) -> Mapping[str, Tensor]:
     if not isinstance(content, dict) or not content:
         raise GramLoopError(f"{path} holds {type(content).__name__} instead of named tensors")
     for name, value in content.items():
+        if not isinstance(name, str):
+            raise GramLoopError(
+                f"{path} holds a tensor under {name!r}, which is no name; a file of weights has names"
+            )
         if not isinstance(value, Tensor):
             raise GramLoopError(
                 f"{path} holds {type(value).__name__} under {name!r} instead of a tensor; "

@@ -19,8 +19,10 @@ import torch
 from gramloop.data.records import Task
 from gramloop.errors import GramLoopError
 from gramloop.io.json_files import checked, read_json
+from gramloop.models.soundness import refuse_unsound
 from gramloop.tasks.class_names import Classes
 from gramloop.tasks.images import LARGEST, RGB, short_side_size
+from gramloop.tasks.missing_weights import settle_missing
 from gramloop.tasks.module_predictor import ModulePredictor, Size
 from gramloop.tasks.prediction import Depth, Prediction
 from gramloop.tasks.reading import read_prediction
@@ -87,7 +89,7 @@ def load_transformers_model(
             _model_class(name, path),
             _processor(path, name),
         )  # these may refuse, weights take long
-        model = _model(kind, path, torch.device(device))
+        model, missing = _model(kind, path, torch.device(device))
     labels = {} if found == "depth" else model.config.id2label
     classes: Classes = {int(number): str(label) for number, label in labels.items()}
     inverse = _is_inverse(name, model.config)
@@ -98,6 +100,9 @@ def load_transformers_model(
         _refuse_huge(processor, pixels.shape[0], pixels.shape[1], name)
         given = processor(images=pixels, return_tensors="pt")
         return {key: value for key, value in given.items() if key in taken}
+
+    with _opening(path):
+        settle_missing(model, missing, preprocess, path)
 
     def postprocess(outputs: object, size: Size) -> Prediction:
         prediction = read_prediction(read(processor, outputs, [size]), size, name)
@@ -174,13 +179,17 @@ def _model_class(name: str, path: Path) -> Any:
     return kind
 
 
-def _model(kind: Any, path: Path, device: torch.device) -> Any:
+def _model(kind: Any, path: Path, device: torch.device) -> tuple[Any, list[str]]:
+    """The model, and the names of weights that the folder does not hold."""
     if device.type == "meta":
         with torch.device("meta"):
             model = kind(kind.config_class.from_pretrained(path, local_files_only=True))
-    else:
-        model = kind.from_pretrained(path, local_files_only=True, dtype=torch.float32).to(device)
-    return model.eval().requires_grad_(False)
+        return model.eval().requires_grad_(False), []
+    model, told = kind.from_pretrained(
+        path, local_files_only=True, dtype=torch.float32, output_loading_info=True
+    )
+    refuse_unsound(model, path)
+    return model.to(device).eval().requires_grad_(False), sorted(told["missing_keys"])
 
 
 def _processor(path: Path, name: str) -> Any:

@@ -14,6 +14,7 @@ from gramloop.core.hosts import find_host
 from gramloop.errors import GramLoopError
 from gramloop.io.json_files import read_checked
 from gramloop.models.dinov2 import load_any_backbone
+from gramloop.models.soundness import refuse_unsound
 from gramloop.models.tiny import TINY_SHORT_SIDE, load_tiny
 from gramloop.models.tokens import refuse_many_tokens
 from gramloop.tasks.diagnosis import Diagnosis, diagnose, diagnose_prediction
@@ -110,10 +111,13 @@ def _open_with_transformers(path: Path) -> nn.Module:
     from transformers import AutoModel
 
     try:
-        model = AutoModel.from_pretrained(path, local_files_only=True)
+        model, told = AutoModel.from_pretrained(path, local_files_only=True, output_loading_info=True)
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         first = (str(error).splitlines() or [type(error).__name__])[0]
         raise GramLoopError(f"transformers cannot open {path}: {first}") from error
+    if missing := sorted(name for name in told["missing_keys"] if "pooler" not in name):
+        raise GramLoopError(f"{path} lacks {len(missing)} of the model's weights, such as {missing[0]}")
+    refuse_unsound(model, path)
     vit: nn.Module = getattr(model, "vision_model", model)  # the image half of a model of images and words
     return vit.eval().requires_grad_(False)
 
