@@ -28,6 +28,7 @@ def calibrate(predictor: Predictor[Prediction], images: Iterable[ImageLike]) -> 
         predictor: a head on a ViT; it looks at the images in its usual way.
         images: ordinary images, such as the model was trained for.
     """
+    from gramloop.mitigations.appearance import appearance, ordinary
     from gramloop.mitigations.denoise import noise_level
 
     vit = check_taps(predictor, "calibrate")
@@ -37,13 +38,14 @@ def calibrate(predictor: Predictor[Prediction], images: Iterable[ImageLike]) -> 
         seen[block].append(patch_mean(tap.patches.detach())[:, 0].double().cpu())  # (B, C)
         return tap
 
-    watched, levels = with_taps(vit, record), []
+    watched, levels, looks = with_taps(vit, record), [], []
     with observing(vit.host) as observed:
         for image in images:
             pixels = read_image(image)
             watched.predict(pixels)
             levels.append(noise_level(pixels))
-    return Source.of_views(seen, len(levels), vit.host, levels, observed.noise[0])
+            looks.append(appearance(pixels))
+    return Source.of_views(seen, len(levels), vit.host, levels, observed.noise[0], ordinary(looks))
 
 
 def check_source(source: Source, predictor: ViTPredictor[Prediction]) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from gramloop.errors import GramLoopError
 from gramloop.mitigations.denoise import Denoise
 from gramloop.mitigations.filters import Gaussian, Median, Nlm
+from gramloop.mitigations.levels import Levels, Sharpen
 from gramloop.mitigations.mitigation import STAGES, Mitigation
 from gramloop.mitigations.norms import Norms
 from gramloop.mitigations.outputs import Flip, PairMean, Resize, Scales
@@ -15,7 +16,21 @@ from gramloop.mitigations.replay import REPLAYS, SUBSTEPS, Replay, parse_substep
 
 KINDS: Mapping[str, type[Mitigation]] = {
     kind.name: kind
-    for kind in (Median, Gaussian, Nlm, Denoise, Replay, Recentre, Norms, Scales, Resize, Flip, PairMean)
+    for kind in (
+        Median,
+        Gaussian,
+        Nlm,
+        Denoise,
+        Levels,
+        Sharpen,
+        Replay,
+        Recentre,
+        Norms,
+        Scales,
+        Resize,
+        Flip,
+        PairMean,
+    )
 }
 
 

@@ -1,0 +1,102 @@
+"""Brightness, contrast and sharpness: brought back from beyond ordinary images, and left alone within."""
+
+from dataclasses import replace
+
+import cv2
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gramloop.errors import GramLoopError
+from gramloop.mitigations import Source, read_source, write_source
+from gramloop.mitigations.appearance import appearance, brightness, contrast, ordinary
+from gramloop.mitigations.levels import Levels, Sharpen, beyond
+from gramloop.shifts import corrupt
+
+
+@pytest.fixture(scope="module")
+def source(images):
+    looks = ordinary([appearance(image) for image in images])
+    return Source({0: torch.zeros(2)}, {0: torch.ones(2)}, 5.0, len(images), pixels=looks)
+
+
+def test_numbers_of_images_that_can_be_reckoned():
+    flat = np.full((90, 120, 3), 100, np.uint8)
+    found = appearance(flat)
+    assert found == {"brightness": 100.0, "contrast": 0.0, "sharpness": 0.0}
+    columns = np.tile([60, 140], 32)  # as wide as what is measured on, half of either in every window
+    board = np.broadcast_to(columns[None, :, None], (64, 64, 3)).astype(np.uint8)
+    assert brightness(board) == pytest.approx(100)
+    assert contrast(board) == pytest.approx(40, rel=1e-3)
+
+
+@pytest.mark.parametrize("mitigation", [Levels(), Sharpen()], ids=str)
+def test_within_the_ordinary_an_image_is_the_same_object(mitigation, images, source):
+    low, high = ({**source.pixels, f"{name}.{end}": value} for name, end, value in
+                 (("brightness", "low", 0.0), ("brightness", "high", 255.0)))  # fmt: skip
+    wide = {**low, **high, "contrast.low": 0.0, "sharpness.low": 0.0, "brightness.low": 0.0}
+    for image in images:
+        assert mitigation.filtered(image, replace(source, pixels=wide)) is image
+
+
+@pytest.mark.parametrize("mitigation", [Levels(), Sharpen()], ids=str)
+def test_a_constant_image_stays_constant(mitigation, source):
+    flat = np.full((40, 60, 3), 128, np.uint8)
+    assert np.ptp(mitigation.filtered(flat, source), axis=(0, 1)).max() == 0
+
+
+@pytest.mark.parametrize("severity", [2, 3, 4])
+def test_contrast_lost_comes_back(images, source, severity):
+    for image in images[:3]:
+        faint = corrupt(image, "contrast", severity, np.random.default_rng(0))
+        restored = Levels().filtered(faint, source)
+        usual = source.pixels["contrast.usual"]
+        assert contrast(restored) == pytest.approx(
+            usual, rel=0.05
+        )  # far outside, so all the way; some pixels clip
+        flat = [each.astype(float).ravel() for each in (image, restored)]
+        assert (
+            np.corrcoef(*flat)[0, 1] > 0.97
+        )  # an affine change of each channel, but for rounding and clipping
+
+
+def test_brightness_comes_back_to_the_edge_and_hues_stay(images, source):
+    image = (images[0].astype(float) * 0.2 + 200).round().astype(np.uint8)  # bright, and nothing clips
+    wide = {**source.pixels, "contrast.low": 0.0}
+    moved = Levels().filtered(image, replace(source, pixels=wide))
+    assert brightness(moved) == pytest.approx(wide["brightness.high"], abs=1)
+    steps = moved.astype(int) - image
+    assert np.ptp(steps) <= 1  # all channels and pixels alike, but for rounding
+
+
+def test_a_blurred_image_becomes_sharper(images, source):
+    for image in images[:3]:
+        blurred = cv2.GaussianBlur(image, (0, 0), 3.0)
+        sharper = Sharpen().filtered(blurred, source)
+        found = [appearance(each)["sharpness"] for each in (blurred, sharper)]
+        assert found[0] < found[1]
+
+
+@given(low=st.floats(0.1, 50), above=st.floats(1, 5), found=st.floats(0.01, 100))
+def test_the_way_back_begins_at_the_edge_and_ends_at_the_usual(low, above, found):
+    usual = low * above
+    gain = beyond(found, low, usual)
+    if found >= low:
+        assert gain == 1
+    else:
+        assert 1 <= gain <= usual / found * (1 + 1e-9)
+        assert beyond(found * 0.9, low, usual) * 0.9 <= gain * 1.3  # no jump
+    assert beyond(low * (1 - 1e-6), low, usual) == pytest.approx(1, abs=1e-5)
+
+
+def test_files_without_these_numbers_are_read_and_said_to_lack_them(tmp_path, source):
+    write_source(tmp_path / "new.safetensors", source)
+    assert read_source(tmp_path / "new.safetensors").pixels == source.pixels
+    write_source(tmp_path / "old.safetensors", replace(source, pixels={}))
+    old = read_source(tmp_path / "old.safetensors")
+    assert old.pixels == {}
+    for given_source in (old, None):
+        with pytest.raises(GramLoopError, match="levels needs to know how ordinary images look"):
+            Levels().check(None, (), given_source)
