@@ -143,15 +143,21 @@ class DeepHead(nn.Sequential):
 
 
 def load_backbone(study: Study) -> tuple[TappedViT, Normalisation]:
+    return load_any(study.weights)
+
+
+def load_any(weights: Path) -> tuple[TappedViT, Normalisation]:
     """DINOv2-S, or the ViT-B of a safetensors file, and how its images are normalised."""
-    if study.weights.suffix == ".safetensors":
-        return load_vitb(study.weights), NORMALISATION
-    return load_any_backbone(study.weights), WEB
+    if weights.suffix == ".safetensors":
+        return load_vitb(weights), NORMALISATION
+    return load_any_backbone(weights), WEB
 
 
-def prepare(pixels: RGB, backbone: TappedViT, normalisation: Normalisation) -> torch.Tensor:
+def prepare(
+    pixels: RGB, backbone: TappedViT, normalisation: Normalisation, short_side: float = SHORT_SIDE
+) -> torch.Tensor:
     patch = backbone.shape.patch
-    short = round(SHORT_SIDE / patch) * patch
+    short = round(short_side / patch) * patch
     return to_tensor(resize_short_side(pixels, short, multiple=patch), normalisation)
 
 
@@ -164,10 +170,10 @@ def fit(study: Study) -> None:
     taps = default_taps(backbone.shape.depth)
     X, Y = _training_set(study, backbone, normalisation, taps)
     linear = LinearHead(backbone.shape.width, len(CLASSES), taps)
-    _train(linear, linear.bn, X, Y)
+    train(linear, linear.bn, X, Y)
     linear.save(study.head)
     deep = DeepHead(X.shape[1], len(CLASSES))
-    _train(deep, deep[0], X, Y)
+    train(deep, deep[0], X, Y)
     torch.save(deep.state_dict(), study.deep_head)
 
 
@@ -188,11 +194,11 @@ def _training_set(
         with torch.inference_mode():
             features.append(torch.cat([tap.patches for tap in backbone(pixels, taps)], dim=-1)[0])
         labels = read_labels(study.sets / "annotations" / "fit" / f"{path.stem}.png", pixels.shape[-2:])
-        targets.append(_shares(labels, backbone.shape.patch))
+        targets.append(shares(labels, backbone.shape.patch))
     return torch.cat(features).clone(), torch.cat(targets)
 
 
-def _train(head: nn.Module, normalised: nn.BatchNorm2d, X: torch.Tensor, Y: torch.Tensor) -> None:
+def train(head: nn.Module, normalised: nn.BatchNorm2d, X: torch.Tensor, Y: torch.Tensor) -> None:
     normalised.running_mean, normalised.running_var = X.mean(0), X.var(0)
     head.eval()
     layers = [layer for layer in head.modules() if isinstance(layer, nn.Conv2d)]
@@ -216,7 +222,7 @@ def read_labels(path: Path, size: Sequence[int]) -> torch.Tensor:
         return torch.from_numpy(np.array(resized)).long() - 1  # -1: unlabelled
 
 
-def _shares(labels: torch.Tensor, patch: int) -> torch.Tensor:
+def shares(labels: torch.Tensor, patch: int) -> torch.Tensor:
     """(H, W) -> (patches, classes), the share of every class in each patch."""
     rows, columns = labels.shape[0] // patch, labels.shape[1] // patch
     cells = labels.reshape(rows, patch, columns, patch).permute(0, 2, 1, 3).reshape(rows * columns, -1)
