@@ -59,7 +59,8 @@ class Levels(Appearing):
             return pixels
         means = pixels.mean(axis=(0, 1), dtype=np.float64).astype(np.float32)
         moved = (pixels - means) * np.float32(min(gain, MOST_GAIN)) + (means + np.float32(shift))
-        return moved.round().clip(0, 255).astype(np.uint8)
+        whole: RGB = moved.round().clip(0, 255).astype(np.uint8)
+        return whole
 
 
 @dataclass(frozen=True)
