@@ -13,11 +13,11 @@ from gramloop.models.detector import (
     BACKBONE_PREFIX,
     WindowedDetector,
     all_valid,
-    detector_taps,
     load_windowed_detector,
     pad_batch,
 )
 from gramloop.models.plain_detr import PlainDetr, best_detections
+from gramloop.models.taps import quarter_ends
 
 
 def weights(of_backbone):
@@ -137,7 +137,7 @@ def test_class_and_box_heads_are_shared_by_their_two_names(detector):
     ("depth", "taps"), [(40, (9, 19, 29, 39)), (24, (5, 11, 17, 23)), (12, (2, 5, 8, 11))]
 )
 def test_taps_end_each_quarter(depth, taps):
-    assert detector_taps(depth) == taps
+    assert quarter_ends(depth) == taps
 
 
 def same_weights(first, second):

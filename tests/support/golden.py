@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ class Golden:
     config: dict[str, Any]
     values: dict[str, Tensor]  # inputs and expected outputs
     weights: dict[str, Tensor]  # in the released naming
+    backbone: dict[str, Tensor] = field(default_factory=dict)  # where it lies in a file of its own
 
 
 @cache
@@ -30,8 +31,11 @@ def load_golden(name: str) -> Golden:
     config = json.loads((FOLDER / f"{name}.json").read_text())
     entries = config.pop("state_dict")
     head_dim = config["embed_dim"] // config["heads"] if "heads" in config else 0
-    weights = {key: make_weight(key, shape, config["seed"], head_dim) for key, (shape, _) in entries.items()}
-    return Golden(config, load_file(FOLDER / f"{name}.safetensors"), weights)
+    weights, backbone = (
+        {key: make_weight(key, shape, config["seed"], head_dim) for key, (shape, _) in part.items()}
+        for part in (entries, config.pop("backbone_state_dict", {}))
+    )
+    return Golden(config, load_file(FOLDER / f"{name}.safetensors"), weights, backbone)
 
 
 def make_weight(name: str, shape: list[int], seed: int, head_dim: int) -> Tensor:
@@ -42,20 +46,24 @@ def make_weight(name: str, shape: list[int], seed: int, head_dim: int) -> Tensor
         return torch.tensor([1.0, 0.0, 1.0]).repeat_interleave(shape[0] // 3)
     if leaf == "periods":
         return torch.from_numpy(100 ** (np.arange(shape[0]) / (head_dim / 4))).float()
+    if leaf == "attn_mask_probs":
+        return torch.ones(shape)
     for alias in ("class_embed", "bbox_embed"):
         name = name.replace(f"transformer.decoder.{alias}", alias)
     generator = np.random.Generator(np.random.PCG64(zlib.crc32(f"{seed}:{name}".encode())))
-    return torch.from_numpy(np.asarray(_scaled(leaf, generator.standard_normal(shape)))).float()
+    return torch.from_numpy(
+        np.asarray(_scaled("scaler" if ".scalers." in name else leaf, generator.standard_normal(shape)))
+    ).float()
 
 
 def _scaled(leaf: str, r: np.ndarray) -> np.ndarray:
-    if leaf == "gamma":
+    if leaf in ("gamma", "lambda1"):
         return 0.3 + 0.1 * r
     if leaf == "running_mean":
         return 0.1 * r
     if leaf == "running_var":
         return 1 + 0.2 * np.abs(r)
-    if leaf == "weight" and r.ndim == 1:
+    if leaf == "scaler" or (leaf == "weight" and r.ndim == 1):
         return 1 + 0.1 * r
     if r.ndim <= 1:
         return 0.05 * r

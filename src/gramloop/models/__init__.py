@@ -9,13 +9,15 @@ if TYPE_CHECKING:
     from gramloop.models.detector import WindowedDetector, load_windowed_detector
     from gramloop.models.dinov2 import Dinov2Backbone, load_any_backbone, load_dinov2
     from gramloop.models.linear import LinearHead, LinearSegmentor, load_linear_head
+    from gramloop.models.pmt import PMT, PMTHead, PMTShape
+    from gramloop.models.pmt_files import load_pmt
     from gramloop.models.segmentor import Mask2FormerSegmentor, SegmentationModel, load_segmentor
     from gramloop.models.tiny import TinyModel, load_tiny
 else:
     __getattr__, __dir__ = lazy_names(__name__)
 
 __all__ = [
-    "Backbone", "Dinov2Backbone", "LinearHead", "LinearSegmentor", "Mask2FormerSegmentor",
-    "SegmentationModel", "TinyModel", "WindowedDetector", "load_any_backbone", "load_backbone",
-    "load_dinov2", "load_linear_head", "load_segmentor", "load_tiny", "load_windowed_detector",
+    "PMT", "Backbone", "Dinov2Backbone", "LinearHead", "LinearSegmentor", "Mask2FormerSegmentor", "PMTHead",
+    "PMTShape", "SegmentationModel", "TinyModel", "WindowedDetector", "load_any_backbone", "load_backbone",
+    "load_dinov2", "load_linear_head", "load_pmt", "load_segmentor", "load_tiny", "load_windowed_detector",
 ]  # fmt: skip

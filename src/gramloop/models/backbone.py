@@ -63,6 +63,14 @@ class Backbone(TappedViT):
                     states[index] = state
         return [self.tap(states[index], grid, index) for index in taps]
 
+    def rotary(self, grid: tuple[int, int]) -> tuple[Tensor, Tensor]:
+        """Cosines and sines (patches, head_dim) by which queries and keys of a grid of patches are turned."""
+        self._restore_frequencies()
+        rope, patch = self.model.rope_embeddings, self.shape.patch
+        shape_alone = rope.inv_freq.new_zeros(1).expand(1, 3, grid[0] * patch, grid[1] * patch)
+        cosines, sines = rope(shape_alone)
+        return cosines, sines
+
     @property
     def blocks(self) -> nn.ModuleList:
         """The transformer blocks, first to last."""
@@ -87,6 +95,12 @@ class Backbone(TappedViT):
         weight = self.model.norm.weight
         return self.autocast is not None and pixels.device.type == "cuda" and weight.dtype == torch.float32
 
+    @property
+    def rounded_periods(self) -> bool:
+        """Whether the rotary periods are rounded to bfloat16, as in Meta's released files."""
+        periods = 1 / self.model.rope_embeddings.inv_freq.float()
+        return bool(torch.allclose(periods, periods.bfloat16().float(), rtol=1e-6, atol=0.0))
+
     def keep_frequencies(self) -> None:
         """Remember the rotary frequencies in float32; moving or rounding the model will not round them."""
         self._inv_freq = self.model.rope_embeddings.inv_freq.detach().float()
@@ -110,11 +124,13 @@ def load_backbone(
     device: torch.device | str = "cpu",
     verify: bool = False,
     autocast: torch.dtype | None = torch.bfloat16,
+    exact_periods: bool = False,
 ) -> Backbone:
     """A backbone from a released ``.pth``, a ``.safetensors`` file, or a transformers folder.
 
     The architecture follows from the names and shapes in the file. With ``verify`` the file is compared with
-    the sha256 prefix in its name.
+    the sha256 prefix in its name. With ``exact_periods`` the rotary periods are not those of a released file, which
+    are rounded, but computed, as transformers does: for heads that were trained on transformers' model.
     """
     checkpoint = path if isinstance(path, Checkpoint) else open_checkpoint(path, verify=verify)
     if "embeddings.cls_token" in checkpoint.shapes:
@@ -138,7 +154,8 @@ def load_backbone(
             raise GramLoopError(
                 f"{checkpoint.path} is damaged: rope_embed.periods holds a number that is not above 0"
             )
-        backbone.model.rope_embeddings.inv_freq = (1 / periods).to(device)
+        frequencies = _frequencies(shape, 100.0) if exact_periods else 1 / periods
+        backbone.model.rope_embeddings.inv_freq = frequencies.to(device)
     backbone.keep_frequencies()
     return backbone
 

@@ -56,6 +56,19 @@ class Checkpoint:
             },
         )
 
+    def renamed(self, rename: Callable[[str], str]) -> Checkpoint:
+        """The same entries under other names, of which no two may be equal."""
+        names = {name: rename(name) for name in self.shapes}
+        if len(set(names.values())) < len(names):
+            twice = next(new for new in names.values() if list(names.values()).count(new) > 1)
+            raise GramLoopError(f"{self.path} holds {twice} under two names")
+        return Checkpoint(
+            self.path,
+            {names[name]: shape for name, shape in self.shapes.items()},
+            {names[name]: dtype for name, dtype in self.dtypes.items()},
+            lambda: {names[name]: value for name, value in self.open().items()},
+        )
+
     def without(self, drop: Callable[[str], bool]) -> Checkpoint:
         """The entries whose names ``drop`` does not pick."""
         kept = {name for name in self.shapes if not drop(name)}
@@ -78,6 +91,13 @@ class Source:
     def same(cls, name: str, shape: Iterable[int]) -> Source:
         """The entry ``name`` as it is."""
         return cls({name: tuple(shape)}, lambda tensors: tensors[name])
+
+    @classmethod
+    def part(cls, name: str, index: int, parts: int, shape: Iterable[int]) -> Source:
+        """One of several equal groups of rows, each of this shape, that the file keeps in one entry."""
+        rows, *rest = shape
+        start = index * rows
+        return cls({name: (parts * rows, *rest)}, lambda tensors: tensors[name][start : start + rows])
 
 
 LoadPlan = Mapping[str, Source]

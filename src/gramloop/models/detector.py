@@ -17,7 +17,7 @@ from gramloop.errors import GramLoopError
 from gramloop.models.backbone import Backbone, load_backbone
 from gramloop.models.checkpoint import Checkpoint, Shapes, check, identity_plan, load, open_checkpoint
 from gramloop.models.plain_detr import PlainDetr, PlainDetrConfig, infer_config
-from gramloop.models.taps import Tap
+from gramloop.models.taps import Tap, quarter_ends
 from gramloop.models.windows import Layout
 
 BACKBONE_PREFIX = "backbone.0._backbone.backbone."
@@ -34,7 +34,7 @@ class WindowedDetector(nn.Module):
         self.backbone = backbone
         self.head = head
         self.windows = windows
-        self.taps = detector_taps(backbone.shape.depth)
+        self.taps = quarter_ends(backbone.shape.depth)
         self.eval()
 
     def forward(self, images: Tensor, valid: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -87,13 +87,6 @@ class WindowedDetector(nn.Module):
 def joined(taps: Sequence[Tap]) -> Tensor:
     """The maps of some taps along the channels, (B, taps x C, h, w)."""
     return torch.cat([tap.map for tap in taps], dim=1)
-
-
-def detector_taps(depth: int) -> tuple[int, ...]:
-    """The blocks the detector reads: the end of each quarter."""
-    if depth < 4:
-        raise GramLoopError(f"four taps need at least four blocks, not {depth}")
-    return tuple(quarter * depth // 4 - 1 for quarter in range(1, 5))
 
 
 def all_valid(images: Tensor, patch: int = 16) -> Tensor:

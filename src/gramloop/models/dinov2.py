@@ -153,21 +153,12 @@ def _plan(model: nn.Module) -> dict[str, Source]:
             continue
         block, layer, kind = f"blocks.{inner[1]}.", inner[2], inner[3]
         if layer in ("attention.q_proj", "attention.k_proj", "attention.v_proj"):
-            plan[name] = _part(f"{block}attn.qkv.{kind}", "qkv".index(layer[10]), 3, value)
+            plan[name] = Source.part(f"{block}attn.qkv.{kind}", "qkv".index(layer[10]), 3, value.shape)
         elif layer in ("mlp.gate_proj", "mlp.up_proj"):
-            plan[name] = _part(f"{block}mlp.w12.{kind}", int(layer == "mlp.up_proj"), 2, value)
+            plan[name] = Source.part(f"{block}mlp.w12.{kind}", int(layer == "mlp.up_proj"), 2, value.shape)
         else:
             plan[name] = Source.same(block + _rename(f"{layer}.{kind}", _BLOCK_RENAMES), value.shape)
     return plan
-
-
-def _part(name: str, index: int, parts: int, value: Tensor) -> Source:
-    """One of several equal groups of rows that the file keeps in one tensor."""
-    rows = value.shape[0]
-    return Source(
-        {name: (parts * rows, *value.shape[1:])},
-        lambda tensors: tensors[name][index * rows : (index + 1) * rows],
-    )
 
 
 def _rename(name: str, prefixes: dict[str, str]) -> str:

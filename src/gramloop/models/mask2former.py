@@ -125,6 +125,4 @@ def _source(name: str, value: Tensor) -> Source:
     if part is None:
         return Source.same(released, value.shape)
     fused = f"{released[: part.start()]}.in_proj_{part[2]}"
-    rows = value.shape[0]
-    start = "qkv".index(part[1]) * rows
-    return Source({fused: (3 * rows, *value.shape[1:])}, lambda tensors: tensors[fused][start : start + rows])
+    return Source.part(fused, "qkv".index(part[1]), 3, value.shape)

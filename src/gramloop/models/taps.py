@@ -108,3 +108,10 @@ class TappedViT(nn.Module):
     def device(self) -> torch.device:
         """Where the parameters are."""
         return next(self.norm.parameters()).device
+
+
+def quarter_ends(depth: int) -> tuple[int, ...]:
+    """The last block of each quarter, which the released detector and PMT's heads read."""
+    if depth < 4:
+        raise GramLoopError(f"four taps need at least four blocks, not {depth}")
+    return tuple(quarter * depth // 4 - 1 for quarter in range(1, 5))
