@@ -6,6 +6,7 @@ from gramloop.lazy import lazy_names
 
 if TYPE_CHECKING:
     from gramloop.models.backbone import Backbone, load_backbone
+    from gramloop.models.depther import Depther, load_depther
     from gramloop.models.detector import WindowedDetector, load_windowed_detector
     from gramloop.models.dinov2 import Dinov2Backbone, load_any_backbone, load_dinov2
     from gramloop.models.linear import LinearHead, LinearSegmentor, load_linear_head
@@ -17,7 +18,7 @@ else:
     __getattr__, __dir__ = lazy_names(__name__)
 
 __all__ = [
-    "PMT", "Backbone", "Dinov2Backbone", "LinearHead", "LinearSegmentor", "Mask2FormerSegmentor", "PMTHead",
+    "PMT", "Backbone", "Depther", "Dinov2Backbone", "LinearHead", "LinearSegmentor", "Mask2FormerSegmentor", "PMTHead",
     "PMTShape", "SegmentationModel", "TinyModel", "WindowedDetector", "load_any_backbone", "load_backbone",
-    "load_dinov2", "load_linear_head", "load_pmt", "load_segmentor", "load_tiny", "load_windowed_detector",
+    "load_depther", "load_dinov2", "load_linear_head", "load_pmt", "load_segmentor", "load_tiny", "load_windowed_detector",
 ]  # fmt: skip

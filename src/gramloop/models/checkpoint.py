@@ -120,10 +120,12 @@ def planned_shapes(plan: LoadPlan) -> Shapes:
     return {name: shape for source in plan.values() for name, shape in source.reads.items()}
 
 
-def open_checkpoint(path: str | Path, *, inside: str | None = None, verify: bool = False) -> Checkpoint:
+def open_checkpoint(
+    path: str | Path, *, inside: str | tuple[str, ...] = (), verify: bool = False
+) -> Checkpoint:
     """Open a local ``.pth``, ``.safetensors`` or transformers folder without reading its tensors.
 
-    ``inside`` names the key under which a ``.pth`` keeps its weights, when they are not at the top.
+    ``inside`` names the key, or several, under which a ``.pth`` may keep its weights, when they are not at the top.
     ``verify`` compares the file with the sha256 prefix in its name, as in ``…-a955f4ea.pth``.
     """
     path = Path(path)
@@ -137,7 +139,7 @@ def open_checkpoint(path: str | Path, *, inside: str | None = None, verify: bool
         return _describe(path, lambda: _read_safetensors(_files_of_folder(path)))
     if path.suffix == ".safetensors":
         return _describe(path, lambda: _read_safetensors([path]))
-    return _describe(path, lambda: _read_torch(path, inside))
+    return _describe(path, lambda: _read_torch(path, (inside,) if isinstance(inside, str) else inside))
 
 
 def verify_digest(path: Path) -> None:
@@ -265,15 +267,15 @@ def _describe(path: Path, reader: Callable[[], Mapping[str, Tensor]]) -> Checkpo
     )
 
 
-def _read_torch(path: Path, inside: str | None) -> Mapping[str, Tensor]:
+def _read_torch(path: Path, inside: tuple[str, ...]) -> Mapping[str, Tensor]:
     try:
         content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except (RuntimeError, pickle.UnpicklingError, EOFError, OSError, ValueError, KeyError) as error:
         raise GramLoopError(
             f"{path} cannot be read as a PyTorch checkpoint, it may be truncated ({_first_line(error)})"
         ) from error
-    if inside is not None and isinstance(content, dict) and isinstance(content.get(inside), dict):
-        content = content[inside]
+    if isinstance(content, dict):
+        content = next((content[key] for key in inside if isinstance(content.get(key), dict)), content)
     if not isinstance(content, dict) or not content:
         raise GramLoopError(f"{path} holds {type(content).__name__} instead of named tensors")
     for name, value in content.items():

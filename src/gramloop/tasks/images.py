@@ -6,6 +6,7 @@ Rotation by EXIF is applied, 16 bits are scaled to 8, and transparency is laid o
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -67,13 +68,15 @@ def read_image(source: ImageLike) -> RGB:
     return pixels
 
 
-def resize_short_side(pixels: RGB, short: int, *, multiple: int = 1) -> RGB:
+def resize_short_side(
+    pixels: RGB, short: int, *, multiple: int = 1, rounded: Callable[[float], int] | None = None
+) -> RGB:
     """PIL's bilinear resize to a short side of ``short``, keeping the shape of the image.
 
-    The long side is rounded to the nearest integer, or to the nearest multiple of ``multiple``.
+    The long side is rounded to the nearest integer, or to the nearest multiple of ``multiple``, or as ``rounded`` does.
     """
     height, width = pixels.shape[:2]
-    size = short_side_size(height, width, short, multiple=multiple)
+    size = short_side_size(height, width, short, multiple=multiple, rounded=rounded)
     if size[0] * size[1] > LARGEST:
         raise GramLoopError(
             f"an image of {width} x {height} is too narrow: a short side of {short} makes the other {max(size)}"
@@ -81,14 +84,22 @@ def resize_short_side(pixels: RGB, short: int, *, multiple: int = 1) -> RGB:
     return resize(pixels, size)
 
 
-def short_side_size(height: int, width: int, short: int, *, multiple: int = 1) -> tuple[int, int]:
+def short_side_size(
+    height: int,
+    width: int,
+    short: int,
+    *,
+    multiple: int = 1,
+    rounded: Callable[[float], int] | None = None,
+) -> tuple[int, int]:
     """The height and width that `resize_short_side` gives an image."""
-    ratio = max(height, width) / min(height, width)
-    long = (
-        int(short * ratio + 0.5)
-        if multiple == 1
-        else max(short, int(short * ratio / multiple + 0.5) * multiple)
-    )
+    wanted = short * (max(height, width) / min(height, width))
+    if rounded is not None:
+        long = rounded(wanted)
+    elif multiple == 1:
+        long = int(wanted + 0.5)
+    else:
+        long = max(short, int(wanted / multiple + 0.5) * multiple)
     return (short, long) if height <= width else (long, short)
 
 

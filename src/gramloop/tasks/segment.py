@@ -1,7 +1,8 @@
 """Semantic segmentation: an image in, a label per pixel out, ordinary or replayed or both.
 
 The image is resized to a short side of 896 and seen through windows of 896 pixels, 596 apart, whose scores
-are averaged, as released. Nothing is flipped or rescaled.
+are averaged, as released. PMT's heads see squares of the short side, 512, at even distances along the long one.
+Nothing is flipped or rescaled.
 """
 
 from __future__ import annotations
@@ -20,10 +21,12 @@ from torch import Tensor
 from gramloop.core.loop import Loop
 from gramloop.errors import GramLoopError
 from gramloop.models.dinov2 import load_any_backbone
+from gramloop.models.head_kinds import HEADS, head_kind
 from gramloop.models.linear import LinearSegmentor, load_linear_head
+from gramloop.models.pmt_files import load_pmt, trained_side
 from gramloop.models.segmentor import SegmentationModel, load_segmentor
 from gramloop.models.taps import TappedViT
-from gramloop.tasks.class_names import ADE20K
+from gramloop.tasks.class_names import ADE20K, COCO, COCO_PANOPTIC
 from gramloop.tasks.images import (
     RGB,
     WEB,
@@ -36,7 +39,7 @@ from gramloop.tasks.images import (
 from gramloop.tasks.maps import CropMaps
 from gramloop.tasks.prediction import ReplayMaps, Segmentation
 from gramloop.tasks.predictor import ViTPredictor, smaller_view
-from gramloop.tasks.sliding import Canvas, Crop, crop_grid
+from gramloop.tasks.sliding import Canvas, Crop, crop_grid, even_windows
 
 _SCORES_AT_ONCE = 1 << 26  # numbers; all classes of a photograph in full size would need gigabytes
 
@@ -45,11 +48,11 @@ _SCORES_AT_ONCE = 1 << 26  # numbers; all classes of a photograph in full size w
 class SegmentConfig:
     """How an image is shown to the model.
 
-    ``slide`` looks through overlapping crops, ``whole`` at the image at once, its long side rounded to what the
-    model can take. ``batch`` crops are run together. ``scores`` asks for the softmax over classes beside the labels.
+    ``slide`` looks through overlapping crops, ``even`` through squares of the short side, as few as cover the long one,
+    ``whole`` at the image at once, its long side rounded to what the model can take. ``batch`` crops are run together. ``scores`` asks for the softmax over classes beside the labels.
     """
 
-    mode: Literal["slide", "whole"] = "slide"
+    mode: Literal["slide", "even", "whole"] = "slide"
     short_side: int = 896
     crop: int = 896
     stride: int = 596
@@ -57,8 +60,8 @@ class SegmentConfig:
     scores: bool = False
 
     def __post_init__(self) -> None:
-        if self.mode not in ("slide", "whole"):
-            raise GramLoopError(f"mode is 'slide' or 'whole', not {self.mode!r}")
+        if self.mode not in ("slide", "even", "whole"):
+            raise GramLoopError(f"mode is 'slide', 'even' or 'whole', not {self.mode!r}")
         if min(self.short_side, self.crop, self.stride, self.batch) < 1:
             raise GramLoopError(f"sides, stride and batch must be positive, not {self}")
         if self.mode == "slide" and not self.stride <= self.crop <= self.short_side:
@@ -104,18 +107,23 @@ class Segmenter(ViTPredictor[Segmentation]):
 
     def _prepare(self, pixels: RGB) -> Tensor:  # → (1, 3, H, W)
         multiple = self.model.granularity if self.config.mode == "whole" else 1
-        resized = resize_short_side(pixels, self.config.short_side, multiple=multiple)
+        rounded = round if self.config.mode == "even" else None  # halves to even, as PMT does
+        resized = resize_short_side(pixels, self.config.short_side, multiple=multiple, rounded=rounded)
         return to_tensor(resized, self.normalisation)
 
     def _largest_view(self, height: int, width: int) -> tuple[int, int]:
         config = self.config
         if config.mode == "slide":
             return config.crop, config.crop
+        if config.mode == "even":
+            return config.short_side, config.short_side
         return short_side_size(height, width, config.short_side, multiple=self.model.granularity)
 
     def _shown(self, height: int, width: int) -> tuple[str, str]:
         if self.config.mode == "slide":
             return f" through windows of {self.config.crop}", "take smaller windows (--crop N --stride N)"
+        if self.config.mode == "even":
+            return f" through windows of {self.config.short_side}", "take smaller ones (--short-side N)"
         patch, granularity = self.backbone.shape.patch, self.model.granularity
         return smaller_view(height, width, self.config.short_side, granularity, patch)
 
@@ -143,7 +151,10 @@ class Segmenter(ViTPredictor[Segmentation]):
         config = self.config
         if config.mode == "whole":
             return [[Crop(0, 0, height, width)]]
-        crops = crop_grid(height, width, config.crop, config.stride)
+        if config.mode == "even":
+            crops = even_windows(height, width)
+        else:
+            crops = crop_grid(height, width, config.crop, config.stride)
         return [crops[i : i + config.batch] for i in range(0, len(crops), config.batch)]
 
     def _scores(self, batch: Tensor, loop: Loop | None, paired: bool) -> Iterator[Tensor]:
@@ -172,17 +183,42 @@ def load_segmenter(
     device: torch.device | str = "cpu",
     verify: bool = False,
 ) -> Segmenter:
-    """A segmenter from files: a backbone with the released head, or with a linear head (``.safetensors``)."""
+    """A segmenter from files: a backbone with a head of Mask2Former, of PMT, or a linear one, as its names tell."""
+    kind = head_kind(head)
+    if kind not in ("mask2former", "pmt", "linear"):
+        raise GramLoopError(f"{head} is {HEADS[kind]}, which does not segment")
+    if kind == "pmt":
+        return _pmt_segmenter(backbone, head, config, device, verify)
     normalisation = WEB
     if isinstance(backbone, str | Path):
         normalisation = normalisation_of(backbone)
         backbone = load_any_backbone(backbone, device=device, verify=verify)
-    if Path(head).suffix != ".safetensors":
+    if kind == "mask2former":
         return Segmenter(load_segmentor(head, backbone, device=device, verify=verify), config, normalisation)
     if backbone is None:
         raise GramLoopError(f"{head} is a head alone; its backbone must be given too")
     linear = LinearSegmentor(backbone, load_linear_head(head, device=device))
     return Segmenter(linear, config, normalisation)
+
+
+def _pmt_segmenter(
+    backbone: str | Path | TappedViT | None,
+    head: str | Path,
+    config: SegmentConfig | None,
+    device: torch.device | str,
+    verify: bool,
+) -> Segmenter:
+    if backbone is None:
+        raise GramLoopError(f"{head} is a head alone; its backbone must be given too")
+    model = load_pmt(head, backbone, device=device, verify=verify)
+    known = {len(COCO_PANOPTIC): COCO_PANOPTIC, len(COCO): COCO}.get(model.classes, {})
+    names = dict(enumerate(known.values())) or None
+    return Segmenter(model, config or pmt_windows(head), names=names)
+
+
+def pmt_windows(head: str | Path) -> SegmentConfig:
+    """How a PMT head sees images: in squares of the side that its name tells, otherwise of 512."""
+    return SegmentConfig("even", short_side=trained_side(head) or 512)
 
 
 def _resize(mean: Tensor, size: tuple[int, int]) -> Tensor:  # (classes, H, W)

@@ -33,6 +33,18 @@ def crop_grid(height: int, width: int, crop: int, stride: int) -> list[Crop]:
     ]
 
 
+def even_windows(height: int, width: int) -> list[Crop]:
+    """Squares of the short side, as few as cover the long one, at even distances."""
+    side, long = min(height, width), max(height, width)
+    count = -(-long // side)
+    shared = (
+        (count * side - long) / (count - 1) if count > 1 else 0.0
+    )  # pixels that two neighbours have in common
+    # the last one ends with the image, where rounding could leave a row of pixels out
+    starts = [int(index * (side - shared)) for index in range(count - 1)] + [long - side]
+    return [Crop(0, start, side, side) if width > height else Crop(start, 0, side, side) for start in starts]
+
+
 def _starts(side: int, crop: int, stride: int) -> list[int]:
     count = max(side - crop + stride - 1, 0) // stride + 1
     return [min(index * stride, side - crop) for index in range(count)]

@@ -1,0 +1,241 @@
+"""Meta's depth model: four batch-normed taps of a frozen DINOv3, a DPT neck, and a mean over bins of depth.
+
+transformers' DPTNeck does reassembling and fusion with Meta's weights under other names. Depth is the mean of equally
+spaced bins, weighted by relu(logit) + 0.1; it is made a few rows at a time, since the bins of a whole image would need
+gigabytes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from gramloop.errors import GramLoopError
+from gramloop.models.backbone import Backbone, default_taps, load_backbone
+from gramloop.models.checkpoint import Checkpoint, Shapes, Source, load, open_checkpoint, planned_shapes
+from gramloop.models.taps import Tap, TappedViT
+
+NEAR, FAR = 0.001, 100.0  # metres, between which the released head spaces its bins
+FLOOR = 0.1  # what every bin has of weight
+STRIDE = 32  # sides that are multiples of it come back as they are
+_AT_ONCE = 1 << 23  # logits in memory
+
+
+@dataclass(frozen=True)
+class DptShape:
+    """The sizes of a depth head; the defaults are those of the released one."""
+
+    channels: int = 4096  # the width of the backbone
+    reassembled: int = 2048
+    fused: int = 512
+    hidden: int = 32
+    bins: int = 256
+
+    def __post_init__(self) -> None:
+        sizes = (self.channels, self.reassembled, self.fused, self.hidden, self.bins)
+        if min(sizes) < 1 or self.fused % 2:
+            raise GramLoopError(
+                f"a depth head needs positive sizes, and an even one of its fusion, not {self}"
+            )
+
+
+class DptDepthHead(nn.Module):
+    """Four maps (B, C, h, w) in, depth in metres out, at 32 ceil(h / 2) x 32 ceil(w / 2)."""
+
+    def __init__(
+        self, shape: DptShape, taps: Sequence[int], depth_range: tuple[float, float] = (NEAR, FAR)
+    ) -> None:
+        super().__init__()
+        if not 0 < depth_range[0] < depth_range[1]:
+            raise GramLoopError(f"bins go from near to far, 0 < near < far, not over {depth_range}")
+        self.shape, self.taps, self.depth_range = shape, tuple(taps), depth_range
+        self.batchnorm_layers = nn.ModuleList(nn.BatchNorm2d(shape.channels) for _ in range(4))
+        self.neck = _neck(shape)
+        self.project = nn.Conv2d(shape.fused, shape.fused, 3, padding=1)
+        self.conv_depth = nn.Sequential(
+            nn.Conv2d(shape.fused, shape.fused // 2, 3, padding=1),
+            nn.Upsample(scale_factor=2, mode="bilinear", align_corners=True),
+            nn.Conv2d(shape.fused // 2, shape.hidden, 3, padding=1),
+            nn.ReLU(),
+            nn.Conv2d(shape.hidden, shape.bins, 1),
+        )
+        self.eval()
+
+    @property
+    def channels(self) -> int:
+        """The width of the backbone that it was made for."""
+        return self.shape.channels
+
+    def forward(self, maps: Sequence[Tensor]) -> Tensor:  # each (B, C, h, w) → (B, 1, H, W)
+        """Depth in metres, float32, in the head's own size."""
+        weight = self.project.weight
+        with torch.autocast(weight.device.type, enabled=False):
+            return self.expectation(self.features([each.to(weight.dtype) for each in maps]))
+
+    def depth(self, maps: Sequence[Tensor], size: tuple[int, int]) -> Tensor:  # → (B, H, W)
+        """Depth in metres in the size (H, W)."""
+        found: Tensor = self(maps)
+        if found.shape[-2:] != size:
+            found = F.interpolate(found, size, mode="bilinear", align_corners=False)
+        return found[:, 0]
+
+    def features(self, maps: Sequence[Tensor]) -> Tensor:  # each (B, C, h, w) → (B, hidden, H, W)
+        """What the logits are one convolution of."""
+        high, wide = maps[0].shape[-2:]
+        normed = [norm(each) for norm, each in zip(self.batchnorm_layers, maps, strict=True)]
+        fused = self.neck([_tokens(each) for each in normed], high, wide)[-1]
+        found: Tensor = F.relu(self.project(fused))
+        for step in list(self.conv_depth)[:-1]:
+            found = step(found)
+        return found
+
+    def expectation(self, features: Tensor) -> Tensor:  # (B, hidden, H, W) → (B, 1, H, W)
+        """The mean bin of every pixel, in float32 from the logits on."""
+        batch, _, high, wide = features.shape
+        bins = torch.linspace(*self.depth_range, self.shape.bins, device=features.device)
+        rows = max(1, _AT_ONCE // (batch * self.shape.bins * wide))
+        found = torch.empty(batch, 1, high, wide, device=features.device)
+        for first in range(0, high, rows):
+            some = slice(first, first + rows)
+            weights = self.conv_depth[-1](features[:, :, some]).float().relu_().add_(FLOOR)
+            found[:, 0, some] = torch.einsum("bkhw,k->bhw", weights, bins) / weights.sum(1)
+        return found
+
+    def released_plan(self) -> dict[str, Source]:
+        """What each tensor is made of, in the names of the released file."""
+        return {name: Source.same(_released(name), value.shape) for name, value in self.state_dict().items()}
+
+    def released_shapes(self) -> Shapes:
+        """Every name with its shape as the released file has it."""
+        return planned_shapes(self.released_plan())
+
+
+class Depther(nn.Module):
+    """Meta's depth model as a whole: a normalised image in, depth in metres out."""
+
+    def __init__(self, backbone: TappedViT, head: DptDepthHead) -> None:
+        super().__init__()
+        backbone.check_taps(head.taps)
+        self.backbone, self.head = backbone, head
+        self.eval()
+
+    def forward(self, pixels: Tensor) -> Tensor:  # (B, 3, H, W) → (B, 1, H', W')
+        """Depth at the multiples of 32 that the padded image reaches; padding is not taken off."""
+        padded = pad_around(pixels, self.backbone.shape.patch)
+        return self.predict(self.backbone(padded, self.head.taps))
+
+    def predict(self, taps: Sequence[Tap]) -> Tensor:
+        """The depth of :meth:`forward` from taps that are there already."""
+        found: Tensor = self.head([tap.map for tap in taps])
+        return found
+
+
+def pad_around(pixels: Tensor, multiple: int) -> Tensor:  # (B, 3, H, W)
+    """Zeros on all sides up to the next multiples; the odd one at the right and at the bottom."""
+    return F.pad(pixels, padding_of((pixels.shape[-2], pixels.shape[-1]), multiple))
+
+
+def padding_of(size: tuple[int, int], multiple: int) -> tuple[int, int, int, int]:
+    """Pixels at the left, right, top and bottom that `pad_around` adds to an image of ``size`` (height, width)."""
+    high, wide = (-side % multiple for side in size)
+    return wide // 2, wide - wide // 2, high // 2, high - high // 2
+
+
+def load_depther(
+    backbone: str | Path | TappedViT,
+    head: str | Path,
+    *,
+    depth_range: tuple[float, float] = (NEAR, FAR),
+    device: torch.device | str = "cpu",
+    verify: bool = False,
+) -> Depther:
+    """Meta's depth model from its two files; the range of depth is not in them."""
+    checkpoint = open_checkpoint(head, verify=verify)
+    shape = infer_dpt_shape(checkpoint)
+    if isinstance(backbone, str | Path):
+        backbone = load_backbone(backbone, device=device, verify=verify)
+    if not isinstance(backbone, Backbone):
+        raise GramLoopError(f"{checkpoint.path} needs a DINOv3 backbone, not a {type(backbone).__name__}")
+    if shape.channels != backbone.shape.width:
+        raise GramLoopError(
+            f"{checkpoint.path} was made for a backbone of width {shape.channels}, "
+            f"the backbone given has {backbone.shape.width}"
+        )
+    with torch.device("meta"):
+        made = DptDepthHead(shape, default_taps(backbone.shape.depth), depth_range)
+    load(made, checkpoint, made.released_plan(), device=device)
+    return Depther(backbone, made.requires_grad_(False))
+
+
+def infer_dpt_shape(checkpoint: Checkpoint) -> DptShape:
+    """The sizes that a released depth head was made with."""
+    shapes = checkpoint.shapes
+    needed = {
+        "reassembled": "reassemble_blocks.projects.0.conv.weight",
+        "fused": "convs.0.conv.weight",
+        "hidden": "conv_depth.head.2.weight",
+        "bins": "conv_depth.head.4.weight",
+    }
+    if missing := [name for name in needed.values() if name not in shapes]:
+        raise GramLoopError(
+            f"{checkpoint.path} is not a depth head: it lacks {missing[0]} and "
+            f"begins with {', '.join(list(shapes)[:3]) or 'nothing'}"
+        )
+    sizes = {size: shapes[name][0] for size, name in needed.items()}
+    return DptShape(channels=shapes[needed["reassembled"]][1], **sizes)
+
+
+def _neck(shape: DptShape) -> Any:
+    from transformers import DPTConfig
+    from transformers.models.dpt.modeling_dpt import DPTNeck
+
+    neck: Any = DPTNeck(
+        DPTConfig(
+            hidden_size=shape.channels,
+            neck_hidden_sizes=[shape.reassembled] * 4,
+            fusion_hidden_size=shape.fused,
+            reassemble_factors=[4, 2, 1, 0.5],
+            readout_type="ignore",
+            neck_ignore_stages=[],
+            is_hybrid=False,
+            use_bias_in_fusion_residual=False,
+            use_batch_norm_in_fusion_residual=False,
+        )
+    )
+    neck.fusion_stage.layers[0].residual_layer1 = nn.Identity()  # nothing comes before the coarsest map
+    return neck
+
+
+def _tokens(each: Tensor) -> Tensor:  # (B, C, h, w) → (B, 1 + N, C)
+    """The neck takes a class token before the patches, and passes it over."""
+    patches = each.flatten(2).transpose(1, 2)
+    return torch.cat([patches.new_zeros(len(patches), 1, patches.shape[2]), patches], dim=1)
+
+
+_RENAMES: Mapping[str, str] = {
+    r"^batchnorm_layers\.": "reassemble_blocks.batchnorm_layers.",
+    r"^neck\.reassemble_stage\.layers\.(\d)\.projection\.": r"reassemble_blocks.projects.\1.conv.",
+    r"^neck\.reassemble_stage\.layers\.(\d)\.resize\.": r"reassemble_blocks.resize_layers.\1.",
+    r"^neck\.convs\.(\d)\.": r"convs.\1.conv.",
+    r"^neck\.fusion_stage\.layers\.(\d)\.projection\.": r"fusion_blocks.\1.project.conv.",
+    r"^neck\.fusion_stage\.layers\.(\d)\.residual_layer(\d)\.convolution(\d)\.": (
+        r"fusion_blocks.\1.res_conv_unit\2.conv\3.conv."
+    ),
+    r"^project\.": "project.conv.",
+    r"^conv_depth\.": "conv_depth.head.",
+}
+
+
+def _released(name: str) -> str:
+    for pattern, replacement in _RENAMES.items():
+        name, changed = re.subn(pattern, replacement, name)
+        if changed:
+            return name
+    raise AssertionError(f"no name for {name}")

@@ -1,0 +1,156 @@
+"""Meta's depth model, against numbers of Meta's own modules."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from golden import load_golden, released_shapes
+from gramloop import GramLoopError, ReplayConfig, attached
+from gramloop.models import load_backbone, load_depther
+from gramloop.models.backbone import SHAPES, default_taps, meta_backbone
+from gramloop.models.depther import DptDepthHead, DptShape, pad_around
+
+MAPS, DEPTH = (
+    1e-5,
+    2e-4,
+)  # stated with the numbers, which were seen to differ by 6e-6, and 8e-5 at a depth of 63
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("depther")
+    for name, prefix in load_golden("depther").config["prefixes"].items():
+        part = {
+            key.removeprefix(prefix): value
+            for key, value in load_golden("depther").weights.items()
+            if key.startswith(prefix)
+        }
+        torch.save(part, folder / f"{name}.pth")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def model(files):
+    return load_depther(files / "backbone.pth", files / "head.pth")
+
+
+def near(found, name, tolerance):
+    expected = load_golden("depther").values[name]
+    assert found.shape == expected.shape
+    assert (found - expected).abs().max() <= tolerance, name
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("run", ["", "odd."])
+def test_every_step_is_the_reference(model, run):
+    values, head = load_golden("depther").values, model.head
+    seen = {}
+
+    def watch(name, module):
+        return module.register_forward_hook(lambda _, __, found: seen.update({run + name: found}))
+
+    neck = head.neck
+    watched = [
+        *(watch(f"projected.{i}", each.projection) for i, each in enumerate(neck.reassemble_stage.layers)),
+        *(watch(f"reassembled.{i}", each) for i, each in enumerate(neck.reassemble_stage.layers)),
+        *(watch(f"conv.{i}", each) for i, each in enumerate(neck.convs)),
+        *(watch(f"fused.{j}", each) for j, each in enumerate(neck.fusion_stage.layers)),
+        watch("head.0", head.conv_depth[0]),
+    ]
+    pixels = pad_around(values[f"{run}x"], 16)
+    taps = model.backbone(pixels, head.taps)
+    features = head.features([tap.map for tap in taps])
+    depth = model(values[f"{run}x"])
+    for handle in watched:
+        handle.remove()
+    for block, tap in zip(head.taps, taps, strict=True):
+        seen[f"{run}tap.{block}"] = tap.map
+    for name, found in seen.items():
+        if name in values:  # the odd run has fewer
+            near(found, name, MAPS)
+    assert sum(name in values for name in seen) == (21 if not run else 7)
+    near(depth, f"{run}depth", DEPTH)
+    if not run:
+        near(torch.relu(head.project(seen["fused.3"])), "project", MAPS)
+        near(head.conv_depth[-1](features), "logits", MAPS)
+
+
+@torch.no_grad()
+def test_the_range_of_the_bins_is_an_argument(files):
+    found = load_depther(files / "backbone.pth", files / "head.pth", depth_range=(0.001, 10.0))
+    near(found(load_golden("depther").values["x"]), "depth.max10", DEPTH / 10)
+    with pytest.raises(GramLoopError, match="0 < near < far"):
+        load_depther(files / "backbone.pth", files / "head.pth", depth_range=(1.0, 1.0))
+
+
+@torch.no_grad()
+def test_a_replayed_depth_is_the_reference(model):
+    values = load_golden("depther").values
+    with attached(model.backbone.model, ReplayConfig(window=(3, 4)), trace=True) as loop:
+        taps = model.backbone(values["x"], model.head.taps)
+    for block, tap in zip(model.head.taps, taps, strict=True):
+        near(tap.map, f"gramloop.tap.{block}", MAPS)
+    for index, (drift, gate) in enumerate(zip(loop.trace.drift, loop.trace.gate, strict=True), start=1):
+        near(drift.flatten(1), f"gramloop.drift.{index}", MAPS)
+        near(gate.flatten(1), f"gramloop.gate.{index}", MAPS)
+    near(model.predict(taps), "gramloop.depth", DEPTH)
+
+
+def test_names_shapes_and_parameters_are_the_released_ones():
+    with torch.device("meta"):
+        head = DptDepthHead(DptShape(), default_taps(40))
+    assert head.released_shapes() == {
+        name.removeprefix("decoder."): shape for name, shape in released_shapes("depth_7b").items()
+    }
+    assert sum(value.numel() for value in head.parameters()) == 230_687_776
+    assert head.taps == (9, 19, 29, 39)
+
+
+def test_a_head_that_does_not_fit_is_told_in_one_sentence(files, tmp_path):
+    with pytest.raises(GramLoopError, match="made for a backbone of width 64, the backbone given has 384"):
+        load_depther(meta_backbone(SHAPES["vits16"]), files / "head.pth", device="meta")
+    with pytest.raises(GramLoopError, match="is not a depth head: it lacks reassemble_blocks"):
+        load_depther(files / "backbone.pth", files / "backbone.pth")
+    weights = torch.load(files / "head.pth", weights_only=True)
+    torch.save(weights | {"extra": torch.zeros(1)}, tmp_path / "more.pth")
+    with pytest.raises(GramLoopError, match=r"nothing was loaded: 1 unknown \(extra\)"):
+        load_depther(load_backbone(files / "backbone.pth"), tmp_path / "more.pth")
+
+
+class Largest(TorchDispatchMode):
+    """Watches the size of every tensor that an operation makes."""
+
+    bytes = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        found = func(*args, **(kwargs or {}))
+        if isinstance(found, torch.Tensor):
+            self.bytes = max(self.bytes, found.nbytes)
+        return found
+
+
+@torch.no_grad()
+def test_the_bins_of_a_large_image_are_never_in_memory_at_once():
+    head = DptDepthHead(DptShape(channels=8, reassembled=8, fused=8), (0, 1, 2, 3))
+    features = torch.rand(1, 32, 768, 1024)
+    whole = 256 * 768 * 1024 * 4  # what the logits of the image would take: 805 MB
+    with Largest() as watched:
+        found = head.expectation(features)
+    assert found.shape == (1, 1, 768, 1024)
+    assert watched.bytes <= whole / 20
+    rows = features[:, :, 300:302]
+    weights = torch.relu(head.conv_depth[-1](rows)) + 0.1
+    shares = weights / weights.sum(1, keepdim=True)
+    expected = (shares * torch.linspace(0.001, 100, 256)[:, None, None]).sum(1)
+    assert (found[0, 0, 300:302] - expected[0]).abs().max() <= DEPTH
+
+
+@torch.no_grad()
+def test_depth_is_float32_from_the_logits_on_where_the_weights_are_not():
+    torch.manual_seed(0)
+    head = DptDepthHead(DptShape(channels=8, reassembled=8, fused=8), (0, 1, 2, 3)).bfloat16()
+    found = head([torch.randn(1, 8, 4, 6) for _ in range(4)])
+    assert found.dtype == torch.float32
+    assert len(found.unique()) > 1000  # bfloat16 tells about 80 depths apart in such a map
