@@ -157,7 +157,7 @@ MISUSES = {
     ),
     "head of another task": (
         ["--backbone", "{}/backbone.pth", "--head", "{}/segmentor.pth"],
-        "segmentor.pth is no Plain-DETR head",
+        "segmentor.pth is a Mask2Former head of Meta's, for the task semantic, not for detection",
     ),
     "truncated head": (
         ["--backbone", "{}/backbone.pth", "--head", "{}/truncated.pth"],

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from golden import load_golden, released_shapes
+from golden import load_golden, released_shapes, write_golden_depther
 from gramloop import GramLoopError, ReplayConfig, attached
 from gramloop.models import load_backbone, load_depther
 from gramloop.models.backbone import SHAPES, default_taps, meta_backbone
@@ -21,13 +21,7 @@ MAPS, DEPTH = (
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
     folder = tmp_path_factory.mktemp("depther")
-    for name, prefix in load_golden("depther").config["prefixes"].items():
-        part = {
-            key.removeprefix(prefix): value
-            for key, value in load_golden("depther").weights.items()
-            if key.startswith(prefix)
-        }
-        torch.save(part, folder / f"{name}.pth")
+    write_golden_depther(folder)
     return folder
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from golden import load_golden, released_shapes
+from golden import load_golden, released_shapes, write_golden_pmt
 from gramloop import GramLoopError, ReplayConfig, attached
 from gramloop.models import load_backbone, load_pmt
 from gramloop.models.backbone import SHAPES, meta_backbone
@@ -34,15 +34,13 @@ HEADS = {
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pmt")
-    golden = load_golden("pmt")
-    torch.save(golden.weights, folder / "head.bin")
-    torch.save(golden.backbone, folder / "backbone.pth")
+    write_golden_pmt(folder)
     return folder
 
 
 @pytest.fixture(scope="module")
 def model(files):
-    return load_pmt(files / "head.bin", files / "backbone.pth")
+    return load_pmt(files / "pytorch_model.bin", files / "backbone.pth")
 
 
 @pytest.fixture(scope="module")
@@ -212,13 +210,13 @@ def test_a_head_that_does_not_fit_its_backbone_is_told_in_one_sentence(files, mo
     with pytest.raises(
         GramLoopError, match=r"for a backbone of width 64, the backbone given has 384 \(ViT-S\)"
     ):
-        load_pmt(files / "head.bin", meta_backbone(SHAPES["vits16"]), device="meta")
+        load_pmt(files / "pytorch_model.bin", meta_backbone(SHAPES["vits16"]), device="meta")
     with torch.device("meta"):
         other = Dinov2Backbone(BackboneShape(12, 64, patch=14), 4)
     with pytest.raises(GramLoopError, match="needs a DINOv3 backbone, not a Dinov2Backbone"):
-        load_pmt(files / "head.bin", other, device="meta")
+        load_pmt(files / "pytorch_model.bin", other, device="meta")
     with pytest.raises(GramLoopError, match="trained on a DINOv3 of web images"):
-        load_pmt(files / "head.bin", tmp_path / "dinov3_vitl16_pretrain_sat493m-eadcf0ff.pth")
+        load_pmt(files / "pytorch_model.bin", tmp_path / "dinov3_vitl16_pretrain_sat493m-eadcf0ff.pth")
     with torch.device("meta"):
         head = PMTHead(PMTShape(64, 32, queries=3, classes=2))
     with pytest.raises(GramLoopError, match="width 64, heads of 32 and 4 taps; this one has 64, 16 and 4"):
@@ -231,8 +229,8 @@ def test_periods_are_exact_where_a_released_file_has_rounded_ones(files, model, 
     torch.save(rounded, tmp_path / "rounded.pth")
     own = load_backbone(tmp_path / "rounded.pth")
     with pytest.raises(GramLoopError, match="those of the backbone given are rounded"):
-        load_pmt(files / "head.bin", own)
-    found = load_pmt(files / "head.bin", tmp_path / "rounded.pth")
+        load_pmt(files / "pytorch_model.bin", own)
+    found = load_pmt(files / "pytorch_model.bin", tmp_path / "rounded.pth")
     with torch.no_grad():
         near(found(pixels)[1], "mask_logits", MASKS)
         moved = PMT(own, model.head)(pixels)[1]
@@ -242,7 +240,7 @@ def test_periods_are_exact_where_a_released_file_has_rounded_ones(files, model, 
 def test_a_transformers_folder_is_a_backbone_too(files, model, pixels, tmp_path):
     model.backbone.model.save_pretrained(tmp_path / "vit")
     with torch.no_grad():
-        near(load_pmt(files / "head.bin", tmp_path / "vit")(pixels)[1], "mask_logits", MASKS)
+        near(load_pmt(files / "pytorch_model.bin", tmp_path / "vit")(pixels)[1], "mask_logits", MASKS)
 
 
 def test_a_replay_moves_class_and_register_tokens_too(model, pixels):

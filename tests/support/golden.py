@@ -70,6 +70,26 @@ def _scaled(leaf: str, r: np.ndarray) -> np.ndarray:
     return r / np.sqrt(np.prod(r.shape[1:]))
 
 
+def write_golden_pmt(folder: Path) -> tuple[Path, Path]:
+    """A backbone as Meta releases it and a PMT head, in files: their paths, the backbone first."""
+    golden = load_golden("pmt")
+    backbone, head = folder / "backbone.pth", folder / "pytorch_model.bin"
+    torch.save(golden.backbone, backbone)
+    torch.save(golden.weights, head)
+    return backbone, head
+
+
+def write_golden_depther(folder: Path) -> tuple[Path, Path]:
+    """Meta's depth model in files as it is released: the backbone and the head."""
+    golden = load_golden("depther")
+    paths = []
+    for name, prefix in golden.config["prefixes"].items():
+        part = {key: value for key, value in golden.weights.items() if key.startswith(prefix)}
+        paths.append(folder / f"{name}.pth")
+        torch.save({key.removeprefix(prefix): value for key, value in part.items()}, paths[-1])
+    return paths[0], paths[1]
+
+
 def released_shapes(name: str) -> dict[str, tuple[int, ...]]:
     """Names and shapes of a released file."""
     return {

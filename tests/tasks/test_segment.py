@@ -299,7 +299,7 @@ def test_a_path_and_its_array_are_the_same(linear, tmp_path):
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"mode": "tiles"}, "'slide' or 'whole'"),
+        ({"mode": "tiles"}, "'slide', 'even' or 'whole'"),
         ({"stride": 0}, "positive"),
         ({"stride": 900}, "stride <= crop <= short_side"),
         ({"crop": 960}, "stride <= crop <= short_side"),

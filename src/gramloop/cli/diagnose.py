@@ -171,9 +171,12 @@ def _view(args: argparse.Namespace) -> View:
         raise GramLoopError(f"--task {args.task} needs the weights of its head: --head FILE is missing")
     device, side = choose_device(args.device), args.short_side
     if args.head is not None:
-        task = TASKS[args.task or "segment"]
+        from gramloop.tasks.heads import head_task
+
+        task = head_task(args.head, None if args.task is None else TASKS[args.task])
         whole = {"mode": "whole"} if task == "semantic" else {}
-        sizes = {} if side is None else {"short_side": side, **whole}
+        named = "side" if task in ("panoptic", "instance") else "short_side"
+        sizes = {} if side is None else {named: side, **whole}
         predictor = load_predictor(task, head_files(args), sizes, device)
         return predictor_view(Path(args.head).name, predictor, replay_of(args))
     if args.backbone is not None:

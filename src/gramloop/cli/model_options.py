@@ -25,6 +25,14 @@ MODEL_HELP = (
     "tiny (embedded) or a folder like it, hf:FOLDER (transformers; hf:NAME downloads it), my_models.py:make, "
     "package.module:make, or a name of gramloop list models"
 )
+# sizes that some tasks alone have
+_OWNERS: dict[str, tuple[str, ...]] = {
+    "crop": ("segment",),
+    "stride": ("segment",),
+    "whole": ("segment",),
+    "side": ("panoptic", "instance"),
+    "flip": ("depth",),
+}
 NAMED = 10  # images that could not be used, told one by one
 
 
@@ -65,10 +73,26 @@ def add_model_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--backbone", metavar="FILE", help="DINOv3 weights, or a transformers folder")
     group.add_argument("--head", metavar="FILE", help="the head's weights; then --model is not used")
     group.add_argument("--device", choices=("cpu", "cuda"), help="cuda where there is one, else cpu")
-    group.add_argument("--short-side", type=int, metavar="N", help="size in which images are shown")
+    add_size_options(group)
+
+
+def add_size_options(group: argparse._ArgumentGroup) -> None:
+    """How images are shown to the model."""
+    group.add_argument(
+        "--short-side",
+        type=int,
+        metavar="N",
+        help="size in which images are shown: 896 to segment (512 to a PMT head), 2048 to detect, 768 to Meta's depth head",
+    )
     group.add_argument("--crop", type=int, metavar="N", help="side of a segmentation window (896)")
     group.add_argument("--stride", type=int, metavar="N", help="distance between windows (596)")
     group.add_argument("--whole", action="store_true", help="segment the whole image at once")
+    group.add_argument(
+        "--side", type=int, metavar="N", help="of the square that panoptic and instance heads see (640)"
+    )
+    group.add_argument(
+        "--flip", action="store_true", help="depth: the mean with the mirror image, as for NYU"
+    )
 
 
 def request_of(args: argparse.Namespace, scenes: Path, split: str = "val") -> Request:
@@ -106,7 +130,7 @@ def head_files(args: argparse.Namespace) -> dict[str, str]:
 
 def task_asked(args: argparse.Namespace, files: Mapping[str, str]) -> Task | None:
     """The task of the options; None where the model is one that says so itself."""
-    if args.task is None and ("folder" in files or "head" in files):
+    if args.task is None and "folder" in files:
         return "semantic"
     return None if args.task is None else TASKS[args.task]
 
@@ -124,10 +148,12 @@ def model_files_of(args: argparse.Namespace) -> dict[str, str]:
 
 def model_sizes(args: argparse.Namespace) -> dict[str, object]:
     """How images are shown to the model, where an option says so."""
-    given = {name: getattr(args, name) for name in ("short_side", "crop", "stride", "whole")}
+    given = {name: getattr(args, name) for name in ("short_side", *_OWNERS)}
     sizes = {name: value for name, value in given.items() if value is not None and value is not False}
-    if args.task not in (None, "segment") and (strange := [name for name in sizes if name != "short_side"]):
-        raise GramLoopError(f"--{strange[0]} belongs to --task segment")
+    for name in sizes:
+        owners = _OWNERS.get(name, tuple(TASKS))
+        if args.task is not None and args.task not in owners:
+            raise GramLoopError(f"--{name} belongs to --task {' or '.join(owners)}")
     if "crop" in sizes or "stride" in sizes:
         sizes["mode"] = "slide"
     if sizes.pop("whole", False):

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gramloop.cli.each_image import do_each_image
-from gramloop.cli.model_options import MODEL_HELP, TASKS, head_files, model_sizes
+from gramloop.cli.model_options import MODEL_HELP, TASKS, add_size_options, head_files, model_sizes
 from gramloop.cli.replay_options import add_replay_options, replay_of
 from gramloop.core.config import ReplayConfig
 from gramloop.errors import GramLoopError
@@ -48,11 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     replay = parser.add_argument_group("replay")
     replay.add_argument("--no-replay", action="store_true", help="predict the ordinary version alone")
     add_replay_options(replay)
-    size = parser.add_argument_group("size of the input")
-    size.add_argument("--short-side", type=int, metavar="N", help="896 to segment, 2048 to detect")
-    size.add_argument("--crop", type=int, metavar="N", help="side of a segmentation window (896)")
-    size.add_argument("--stride", type=int, metavar="N", help="distance between windows (596)")
-    size.add_argument("--whole", action="store_true", help="segment the whole image at once, without windows")
+    add_size_options(parser.add_argument_group("size of the input"))
 
 
 def run(args: argparse.Namespace) -> int:
@@ -86,7 +82,7 @@ def _predictor(args: argparse.Namespace, replay: ReplayConfig | None) -> Predict
     if not 0 <= args.threshold <= 1:
         raise GramLoopError(f"--threshold is a score from 0 to 1, not {args.threshold:g}")
     files = _files(args)
-    if args.task is None and not {"hf", "make"} & set(files):
+    if args.task is None and not {"hf", "make", "head"} & set(files):
         raise GramLoopError(f"--task is missing: {', '.join(TASKS)}")
     device = choose_device(args.device)
     task = None if args.task is None else TASKS[args.task]

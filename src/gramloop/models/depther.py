@@ -139,13 +139,8 @@ class Depther(nn.Module):
 
 def pad_around(pixels: Tensor, multiple: int) -> Tensor:  # (B, 3, H, W)
     """Zeros on all sides up to the next multiples; the odd one at the right and at the bottom."""
-    return F.pad(pixels, padding_of((pixels.shape[-2], pixels.shape[-1]), multiple))
-
-
-def padding_of(size: tuple[int, int], multiple: int) -> tuple[int, int, int, int]:
-    """Pixels at the left, right, top and bottom that `pad_around` adds to an image of ``size`` (height, width)."""
-    high, wide = (-side % multiple for side in size)
-    return wide // 2, wide - wide // 2, high // 2, high - high // 2
+    high, wide = (-side % multiple for side in pixels.shape[-2:])
+    return F.pad(pixels, (wide // 2, wide - wide // 2, high // 2, high - high // 2))
 
 
 def load_depther(

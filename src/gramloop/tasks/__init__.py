@@ -9,10 +9,19 @@ if TYPE_CHECKING:
     from gramloop.tasks.depth import DepthConfig, DepthEstimator
     from gramloop.tasks.detect import DetectConfig, Detector, load_detector
     from gramloop.tasks.diagnosis import Diagnosis, diagnose
+    from gramloop.tasks.dpt_depth import DptDepthConfig, DptDepthEstimator, load_depth_estimator
     from gramloop.tasks.images import Normalisation, read_image, to_tensor
     from gramloop.tasks.loading import load_predictor
     from gramloop.tasks.model_spec import open_model
     from gramloop.tasks.module_predictor import ModulePredictor
+    from gramloop.tasks.padded import (
+        InstanceConfig,
+        InstanceSegmenter,
+        PanopticConfig,
+        PanopticSegmenter,
+        load_instances,
+        load_panoptic,
+    )
     from gramloop.tasks.prediction import (
         Depth,
         Detection,
@@ -31,7 +40,10 @@ else:
 
 __all__ = [
     "DenseDetector", "Depth", "DepthConfig", "DepthEstimator", "DetectConfig", "Detection", "Detector",
-    "Diagnosis", "FunctionPredictor", "InstanceMasks", "ModulePredictor", "Normalisation", "Pair", "Panoptic",
-    "Prediction", "Predictor", "Segment", "SegmentConfig", "Segmentation", "Segmenter", "ViTPredictor", "as_predictor", "diagnose",
-    "load_detector", "load_predictor", "load_segmenter", "open_model", "read_image", "to_tensor",
+    "Diagnosis", "DptDepthConfig", "DptDepthEstimator", "FunctionPredictor", "InstanceConfig",
+    "InstanceMasks", "InstanceSegmenter", "ModulePredictor", "Normalisation", "Pair", "Panoptic",
+    "PanopticConfig", "PanopticSegmenter", "Prediction", "Predictor", "Segment", "SegmentConfig",
+    "Segmentation", "Segmenter", "ViTPredictor", "as_predictor", "diagnose", "load_depth_estimator",
+    "load_detector", "load_instances", "load_panoptic", "load_predictor", "load_segmenter", "open_model",
+    "read_image", "to_tensor",
 ]  # fmt: skip

@@ -1,17 +1,20 @@
 """Depth estimation: an image in, the distance of every pixel out, ordinary or replayed or both.
 
-The image is resized to a short side that the model knows, its long side rounded to whole patches, and seen at once;
-depth comes back in the size of the original.
+The image is resized to a short side that the model knows, its long side rounded to what the model takes, and seen at
+once; depth comes back in the size of the original. With ``flip`` its mirror image is seen too, and both are averaged.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
 
 from gramloop.core.loop import Loop
 from gramloop.errors import GramLoopError
-from gramloop.models.dense_depth import DenseDepthHead
 from gramloop.models.taps import Tap, TappedViT
 from gramloop.tasks.images import RGB, WEB, Normalisation, resize_short_side, short_side_size, to_tensor
 from gramloop.tasks.maps import CropMaps
@@ -25,10 +28,24 @@ class DepthConfig:
     """How an image is shown to the model."""
 
     short_side: int = 192
+    flip: bool = False  # the mean with the mirror image, mirrored back
 
     def __post_init__(self) -> None:
         if self.short_side < 1:
             raise GramLoopError(f"the short side must be positive, not {self.short_side}")
+
+
+class DepthHead(Protocol):
+    """What a task needs of a depth head."""
+
+    taps: tuple[int, ...]  # blocks that it reads
+
+    @property
+    def channels(self) -> int:
+        """The width of the backbone that it was made for."""
+
+    def depth(self, maps: Sequence[Tensor], size: tuple[int, int]) -> Tensor:  # each (B, C, h, w) → (B, H, W)
+        """Depth in metres in the size (H, W)."""
 
 
 class DepthEstimator(ViTPredictor[Depth]):
@@ -39,7 +56,7 @@ class DepthEstimator(ViTPredictor[Depth]):
     def __init__(
         self,
         backbone: TappedViT,
-        head: DenseDepthHead,
+        head: DepthHead,
         config: DepthConfig | None = None,
         normalisation: Normalisation = WEB,
     ) -> None:
@@ -50,31 +67,42 @@ class DepthEstimator(ViTPredictor[Depth]):
             )
         super().__init__(backbone, head.taps, {}, normalisation)
         self.head, self.config = head, config or DepthConfig()
-        if self.config.short_side % backbone.shape.patch:
+        if self.config.short_side % self.multiple:
             raise GramLoopError(
-                f"this model needs sides that are multiples of {backbone.shape.patch}, not {self.config.short_side}"
+                f"this model needs sides that are multiples of {self.multiple}, not {self.config.short_side}"
             )
 
+    @property
+    def multiple(self) -> int:
+        """What the short side is a multiple of."""
+        return self.backbone.shape.patch
+
     def _largest_view(self, height: int, width: int) -> tuple[int, int]:
-        return short_side_size(height, width, self.config.short_side, multiple=self.backbone.shape.patch)
+        return short_side_size(height, width, self.config.short_side, multiple=self.multiple)
 
     def _shown(self, height: int, width: int) -> tuple[str, str]:
-        patch = self.backbone.shape.patch
-        return smaller_view(height, width, self.config.short_side, patch, patch)
+        return smaller_view(height, width, self.config.short_side, self.multiple, self.backbone.shape.patch)
+
+    def _show(self, pixels: RGB) -> Tensor:  # (H, W, 3) → (1, 3, h, w)
+        """The image as the model takes it."""
+        shown = resize_short_side(pixels, self.config.short_side, multiple=self.multiple)
+        return to_tensor(shown, self.normalisation)
 
     def _look(self, pixels: RGB, loop: Loop | None, paired: bool) -> list[Depth]:
-        patch, depth = self.backbone.shape.patch, self.backbone.shape.depth
-        shown = resize_short_side(pixels, self.config.short_side, multiple=patch)
-        tensor = to_tensor(shown, self.normalisation).to(self.backbone.device)
+        depth = self.backbone.shape.depth
+        tensor = self._show(pixels).to(self.backbone.device)
+        if self.config.flip:
+            tensor = torch.cat([tensor, tensor.flip(-1)])
         taps = self.backbone(tensor, self.taps)
         if loop is None:
             return [self._depth(taps, pixels, depth)]
         high, wide = tensor.shape[-2:]
         maps = CropMaps(high, wide)
         maps.add([Crop(0, 0, high, wide)], loop.trace)
-        replayed = self._depth(taps, pixels, loop.blocks_executed, maps.finish(patch))
+        replayed = self._depth(taps, pixels, loop.blocks_executed, maps.finish(self.backbone.shape.patch))
         return [*([self._depth(self._ordinary(loop, taps), pixels, depth)] if paired else []), replayed]
 
     def _depth(self, taps: Sequence[Tap], pixels: RGB, blocks: int, maps: ReplayMaps | None = None) -> Depth:
         found = self.head.depth([tap.map for tap in taps], (pixels.shape[0], pixels.shape[1]))
-        return Depth(found[0].cpu().numpy(), blocks=blocks, trace=maps)
+        seen = found[0] if not self.config.flip else (found[0] + found[1].flip(-1)) / 2
+        return Depth(seen.cpu().numpy(), blocks=blocks, trace=maps)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import TypeVar
 
 import torch
 
@@ -13,17 +11,11 @@ from gramloop.errors import GramLoopError
 from gramloop.models.tiny import TINY_SHORT_SIDE, load_tiny, load_tiny_depth
 from gramloop.tasks.dense_detect import DenseDetector
 from gramloop.tasks.depth import DepthConfig, DepthEstimator
-from gramloop.tasks.detect import DetectConfig, load_detector
-from gramloop.tasks.prediction import Detection, Prediction
-from gramloop.tasks.predictor import Predictor, ViTPredictor
+from gramloop.tasks.heads import Files, Sizes, config_of, load_head
+from gramloop.tasks.prediction import Prediction
+from gramloop.tasks.predictor import Predictor
 from gramloop.tasks.renumbering import numbered_as
-from gramloop.tasks.segment import SegmentConfig, Segmenter, load_segmenter
-
-Files = Mapping[str, str] | Mapping[str, Path]
-Sizes = Mapping[
-    str, object
-]  # how images are shown: settings of `SegmentConfig`, `DetectConfig` or `DepthConfig`
-Config = TypeVar("Config")
+from gramloop.tasks.segment import SegmentConfig, Segmenter
 
 
 def load_predictor(
@@ -36,7 +28,7 @@ def load_predictor(
     """A predictor with its model frozen and in evaluation mode.
 
     Args:
-        task: what is predicted; None as the model says, which is to segment where it does not.
+        task: what is predicted; None as the model says: a head by its names; the embedded model segments.
         files: ``folder`` as `gramloop.models.tiny` reads it; or ``head``, with ``backbone`` unless the head's file
             holds it too; or ``hf``, a folder of transformers; or ``make``, ``FILE.py:NAME`` or ``package.module:NAME``; or
             ``object``, as `gramloop.tasks.held_models.hold_model` names one in memory.
@@ -46,6 +38,8 @@ def load_predictor(
     """
     if kind_of(files) not in ("tiny", "files"):
         return _any_model(task, files, sizes, device)
+    if "folder" not in files:
+        return load_head(task, files, sizes or {}, device, verify)
     loaders: dict[Task, Callable[..., Predictor[Prediction]]] = {
         "semantic": segmenter_of,
         "detection": detector_of,
@@ -54,7 +48,7 @@ def load_predictor(
     task = task or "semantic"
     if task not in loaders:
         raise GramLoopError(f"{next(iter(files.values()))} is no model for the task {task}")
-    return loaders[task](files, sizes or {}, device, verify)
+    return loaders[task](files, sizes or {}, device)
 
 
 def load_numbered(
@@ -99,29 +93,15 @@ def _any_model(
     return load_user_model(str(files["make"]), task, device)
 
 
-def segmenter_of(
-    files: Files, sizes: Sizes, device: torch.device | str = "cpu", verify: bool = False
-) -> Segmenter:
-    """`load_predictor` for segmentation."""
-    if "folder" not in files:
-        config = _config(SegmentConfig, sizes)
-        return load_segmenter(
-            files.get("backbone"), files["head"], config=config, device=device, verify=verify
-        )
+def segmenter_of(files: Files, sizes: Sizes, device: torch.device | str = "cpu") -> Segmenter:
+    """The embedded model, or one like it, for segmentation."""
     model = load_tiny(files["folder"], device)
-    config = _config(SegmentConfig, {"mode": "whole", "short_side": TINY_SHORT_SIDE, **sizes})
+    config = config_of(SegmentConfig, {"mode": "whole", "short_side": TINY_SHORT_SIDE, **sizes})
     return Segmenter(model.segmentor(), config, names=dict(enumerate(model.classes)))
 
 
-def detector_of(
-    files: Files, sizes: Sizes, device: torch.device | str = "cpu", verify: bool = False
-) -> ViTPredictor[Detection]:
-    """`load_predictor` for detection."""
-    if "folder" not in files:
-        config = _config(DetectConfig, sizes)
-        return load_detector(
-            files.get("backbone"), files["head"], config=config, device=device, verify=verify
-        )
+def detector_of(files: Files, sizes: Sizes, device: torch.device | str = "cpu") -> DenseDetector:
+    """The embedded model, or one like it, for detection."""
     model = load_tiny(files["folder"], device)
     if sizes:
         raise GramLoopError(
@@ -131,21 +111,8 @@ def detector_of(
     return DenseDetector(model.backbone, model.detect, model.segment.taps[-1], classes)
 
 
-def depth_estimator_of(
-    files: Files, sizes: Sizes, device: torch.device | str = "cpu", verify: bool = False
-) -> DepthEstimator:
-    """`load_predictor` for depth."""
-    if "folder" not in files:
-        raise GramLoopError(
-            f"{files['head']} cannot be read as a depth head; depth is predicted by the embedded model, "
-            "or a folder like it with depth.safetensors"
-        )
+def depth_estimator_of(files: Files, sizes: Sizes, device: torch.device | str = "cpu") -> DepthEstimator:
+    """The embedded model, or one like it, for depth."""
     model, head = load_tiny(files["folder"], device), load_tiny_depth(files["folder"], device)
-    if strange := [name for name in sizes if name != "short_side"]:
-        raise GramLoopError(f"a depth head sees the whole image; leave out {', '.join(strange)}")
-    config = _config(DepthConfig, {"short_side": TINY_SHORT_SIDE, **sizes})
+    config = config_of(DepthConfig, {"short_side": TINY_SHORT_SIDE, **sizes})
     return DepthEstimator(model.backbone, head, config)
-
-
-def _config(kind: Callable[..., Config], sizes: Sizes) -> Config:
-    return kind(**sizes)

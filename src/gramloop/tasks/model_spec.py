@@ -15,7 +15,8 @@ import torch
 from gramloop.data.records import Task
 from gramloop.errors import GramLoopError
 from gramloop.models.tiny import WEIGHTS
-from gramloop.tasks.loading import Sizes, load_predictor
+from gramloop.tasks.heads import Sizes
+from gramloop.tasks.loading import load_predictor
 from gramloop.tasks.prediction import Prediction
 from gramloop.tasks.predictor import Predictor
 

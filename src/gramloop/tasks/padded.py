@@ -85,6 +85,12 @@ class PaddedSegmenter(ViTPredictor[P]):
                 f"this model needs a side that is a multiple of {model.granularity}, not {config.side}"
             )
 
+    def _largest_view(self, height: int, width: int) -> tuple[int, int]:
+        return self.side, self.side
+
+    def _shown(self, height: int, width: int) -> tuple[str, str]:
+        return f" in a square of {self.side}", "take a smaller one (--side N)"
+
     def _look(self, pixels: RGB, loop: Loop | None, paired: bool) -> list[P]:
         inside = self.shown_size(pixels.shape[0], pixels.shape[1])
         shown = to_tensor(self.in_square(pixels), self.normalisation).to(self.backbone.device)

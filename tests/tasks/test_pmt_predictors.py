@@ -1,0 +1,197 @@
+"""PMT's heads from images on, against numbers of PMT's own functions."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from golden import FOLDER, load_golden, write_golden_pmt
+from gramloop import GramLoopError, ReplayConfig
+from gramloop.models import PMT, PMTHead, PMTShape, load_pmt
+from gramloop.models.backbone import meta_backbone
+from gramloop.models.released_names import BackboneShape
+from gramloop.tasks import InstanceSegmenter, PanopticSegmenter, Segmenter
+from gramloop.tasks.class_names import COCO, COCO_PANOPTIC
+from gramloop.tasks.images import to_tensor
+from gramloop.tasks.padded import InstanceConfig, PanopticConfig
+from gramloop.tasks.queries import Masks, merged_segments
+from gramloop.tasks.segment import SegmentConfig
+from gramloop.tasks.sliding import even_windows
+
+SCORES = 2e-5  # suggested with the numbers: three times the error of a second implementation
+DIFFERING = 1e-3  # share of pixels; some lie within 1e-5 of a threshold
+REPLAY = ReplayConfig(window=(3, 4))
+CLASSES = {number: f"class {number}" for number in range(1, 8)}
+THINGS = [1, 2, 3, 4]
+
+
+@pytest.fixture(scope="module")
+def values():
+    return load_file(FOLDER / "pmt_protocol.safetensors")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    backbone, head = write_golden_pmt(tmp_path_factory.mktemp("pmt"))
+    return load_pmt(head, backbone)
+
+
+@pytest.fixture(scope="module")
+def panoptic(model):
+    found = load_golden("pmt").config["protocol"]["panoptic"]
+    config = PanopticConfig(64, found["mask_thresh"], found["overlap_thresh"])
+    return PanopticSegmenter(model, config, CLASSES, THINGS)
+
+
+@pytest.fixture(scope="module")
+def instance(model):
+    keep = load_golden("pmt").config["protocol"]["instance_top_k"]
+    return InstanceSegmenter(model, InstanceConfig(64, keep), CLASSES)
+
+
+def image(values, name):
+    return values[name].permute(1, 2, 0).contiguous().numpy()
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_semantic_windows_scores_and_labels_are_the_reference(index, model, values):
+    segmenter = Segmenter(model, SegmentConfig("even", short_side=64, scores=True))
+    pixels = image(values, f"semantic.image.{index}")
+    prepared = segmenter._prepare(pixels)
+    windows = [crop.of(prepared) for crop in even_windows(*prepared.shape[-2:])]
+    own = values["semantic.origins"][:, 0] == index
+    for found, crop in zip(windows, values["semantic.crops"][own], strict=True):
+        assert torch.equal(found, to_tensor(crop.permute(1, 2, 0).numpy()))
+    mean = segmenter.mean_scores(prepared)
+    scores = torch.nn.functional.interpolate(mean[None], pixels.shape[:2], mode="bilinear")[0]
+    expected = values[f"semantic.scores.{index}"]
+    assert (scores - expected).abs().max() <= SCORES
+    found = segmenter.predict(pixels)
+    assert np.mean(found.labels != values[f"semantic.map.{index}"].numpy()) <= DIFFERING
+    assert np.abs(found.scores - expected.softmax(0).numpy()).max() <= SCORES
+
+
+def test_windows_end_with_the_image_also_where_floating_point_would_not():
+    for long in range(512, 8 * 512):
+        assert even_windows(512, long)[-1].left == long - 512
+    for long in range(640, 8 * 640, 7):
+        starts = [crop.top for crop in even_windows(long, 640)]
+        assert starts[0] == 0
+        assert starts[-1] == long - 640
+        assert all(0 < after - before <= 640 for before, after in pairwise(starts))
+
+
+def panoptic_as_reference(found, void=7):
+    """(H, W, 2): class from 0, and segment from 0; ``void`` and -1 where there is none."""
+    classes = {info.id: info.category - 1 for info in found.infos} | {0: void}
+    kinds = np.vectorize(classes.get)(found.segments)
+    return np.stack([kinds, found.segments - 1], axis=-1)
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_a_padded_image_its_logits_and_segments_are_the_reference(index, panoptic, model, values):
+    pixels = image(values, f"panoptic.image.{index}")
+    square = panoptic.in_square(pixels)
+    assert np.array_equal(square.transpose(2, 0, 1), values["panoptic.padded"][index].numpy())
+    with torch.no_grad():
+        logits, masks = model(to_tensor(square))
+    assert (logits[0] - values["panoptic.class_logits"][index]).abs().max() <= SCORES
+    assert (masks[0] - values["panoptic.mask_logits"][index]).abs().max() <= 1e-4
+    found = panoptic.predict(pixels)
+    expected = values[f"panoptic.pred.{index}"].numpy()
+    assert np.mean((panoptic_as_reference(found) != expected).any(-1)) <= DIFFERING
+    assert all(info.is_thing == (info.category in THINGS) for info in found.infos)
+    assert all(0.35 < info.score <= 1 for info in found.infos)
+
+
+def test_post_processing_is_the_reference_to_the_pixel(values):
+    masks, logits = values["post.mask_logits"], values["post.class_logits"][0]
+    given = Masks(tuple(masks.shape[1:]), lambda chosen: masks[chosen], masks[0].numel())
+    things = [True] * 4 + [False] * 3
+    found = merged_segments(logits, given, things, 0.8, 0.8)
+    kinds = np.array([*found.classes, 7])[found.segments - 1]
+    expected = values["post.panoptic"].numpy()
+    assert np.array_equal(np.stack([kinds, found.segments - 1], -1), expected)
+    assert len(set(found.classes)) < len(found.classes)  # several things of a class
+    one_by_one = Masks(given.size, given.of, 1 << 30)  # so large that no two fit into memory
+    assert np.array_equal(merged_segments(logits, one_by_one, things, 0.8, 0.8).segments, found.segments)
+    scores = torch.einsum("qc,qhw->chw", logits.softmax(-1)[:, :-1], masks.sigmoid())
+    assert (scores - values["post.semantic"]).abs().max() <= SCORES
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_instances_are_the_reference(index, instance, values):
+    pixels = image(values, f"panoptic.image.{index}")
+    found = instance.predict(pixels)
+    assert np.abs(found.scores - values[f"instance.scores.{index}"].numpy()).max() <= SCORES
+    assert (found.labels - 1).tolist() == values[f"instance.labels.{index}"].tolist()
+    for place, mask in enumerate(values[f"instance.masks.{index}"].numpy().astype(bool)):
+        assert np.mean(found.mask(place) != mask) <= DIFFERING
+        if mask.any():
+            rows, columns = np.nonzero(found.mask(place))
+            box = [columns.min(), rows.min(), columns.max() + 1, rows.max() + 1]
+            assert found.boxes[place].tolist() == box
+
+
+@pytest.mark.parametrize("task", ["panoptic", "instance"])
+def test_a_pair_is_two_predictions_for_the_price_of_the_replay(task, panoptic, instance, values):
+    predictor = {"panoptic": panoptic, "instance": instance}[task]
+    pixels = image(values, "panoptic.image.0")
+    pair = predictor.predict(pixels, REPLAY, paired=True)
+    plain, replayed = predictor.predict(pixels), predictor.predict(pixels, REPLAY)
+    assert (plain.blocks, pair.ordinary.blocks) == (8, 8)
+    assert pair.blocks == predictor.cost(REPLAY, paired=True).blocks == 8 + 2 * (2 + 3) + 3
+    parts = ("segments", "infos") if task == "panoptic" else ("masks", "scores", "labels", "boxes")
+    for part in parts:
+        for one, other in ((pair.ordinary, plain), (pair.replayed, replayed)):
+            assert np.array_equal(getattr(one, part), getattr(other, part))
+    assert any(not np.array_equal(getattr(plain, part), getattr(replayed, part)) for part in parts)
+
+
+def test_padding_takes_no_part_in_the_replay(panoptic, values):
+    # 50 x 90 pixels are shown as 36 x 64 in a square of 64: in three of four rows of patches
+    pixels = image(values, "panoptic.image.0")
+    maps = panoptic.predict(pixels, REPLAY).trace
+    assert maps.drift.shape == maps.gate.shape == (2, 36, 64)
+    with panoptic._attached(REPLAY, False, True) as loop:
+        panoptic._look(pixels, loop, False)
+        drift, gate = loop.trace.drift[0][0], loop.trace.gate[0][0]
+    assert (drift[3] == 0).all()
+    assert (gate[3] == 0).all()
+    assert (gate[:3] > 0).all()
+    # a patch of median drift has the gate 1 / e, and the median runs over what is valid
+    assert gate[:3].median() == pytest.approx(np.exp(-1), abs=0.02)
+
+
+def small(classes):
+    with torch.device("meta"):
+        return PMT(meta_backbone(BackboneShape(4, 64, 16)), PMTHead(PMTShape(64, 16, 5, classes, layers=1)))
+
+
+def test_classes_are_cocos_where_there_are_as_many():
+    panoptic = PanopticSegmenter(small(133))
+    assert panoptic.classes == COCO_PANOPTIC
+    assert panoptic.things == frozenset(COCO)
+    assert list(panoptic.classes)[80] == 92
+    assert InstanceSegmenter(small(80)).classes == COCO
+    assert PanopticSegmenter(small(80)).things == frozenset(COCO)
+    assert list(InstanceSegmenter(small(5)).classes) == [1, 2, 3, 4, 5]
+
+
+def test_what_cannot_be_is_told_in_one_sentence():
+    with pytest.raises(GramLoopError, match="which of the 5 classes of this head are things is not known"):
+        PanopticSegmenter(small(5))
+    with pytest.raises(GramLoopError, match="9 is no class of this head"):
+        PanopticSegmenter(small(5), things=[1, 9])
+    with pytest.raises(GramLoopError, match="3 classes were given for a head of 5"):
+        InstanceSegmenter(small(5), classes={1: "a", 2: "b", 3: "c"})
+    with pytest.raises(GramLoopError, match="a multiple of 16, not 100"):
+        InstanceSegmenter(small(5), InstanceConfig(100))
+    with pytest.raises(GramLoopError, match="tells things and stuff apart"):
+        InstanceSegmenter(small(133))
+    with pytest.raises(GramLoopError, match="shares from 0 to 1"):
+        PanopticConfig(threshold=1.5)
