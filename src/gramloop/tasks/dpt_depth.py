@@ -46,9 +46,9 @@ class DptDepthEstimator(DepthEstimator):
     def shown(self, pixels: RGB) -> Tensor:  # (H, W, 3) → (1, 3, h, w)
         """The image in the model's size, normalised, before any padding."""
         truncated = int if self.config.padded else None
-        size = short_side_size(
-            *pixels.shape[:2], self.config.short_side, multiple=self.multiple, rounded=truncated
-        )
+        height, width = pixels.shape[:2]
+        short = self.config.short_side
+        size = short_side_size(height, width, short, multiple=self.multiple, rounded=truncated)
         unit = to_tensor(pixels, Normalisation((0.0, 0.0, 0.0), (1.0, 1.0, 1.0)))
         resized = F.interpolate(unit, size, mode="bilinear", antialias=True, align_corners=False)
         mean, std = (
