@@ -6,7 +6,7 @@ loop.detach()                   # and the model is what it was
 
 from typing import TYPE_CHECKING
 
-from gramloop.errors import GramLoopError, GramLoopWarning, UntunedWindowWarning
+from gramloop.errors import GramLoopError, GramLoopWarning, MeasuredElsewhereWarning, UntunedWindowWarning
 from gramloop.lazy import lazy_names
 
 if TYPE_CHECKING:
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from gramloop.core.calibrating import calibrating
     from gramloop.core.config import Adaptive, ReplayConfig
     from gramloop.core.cost import Cost, cost, counting
+    from gramloop.core.known import Known, known_settings
     from gramloop.core.loop import Loop, attach, attached
     from gramloop.core.recentring import Recentring
     from gramloop.core.settings import parse_replay, read_replay, write_replay
@@ -26,7 +27,7 @@ else:
 __version__ = "0.1.0"
 
 __all__ = [
-    "Adaptive", "Cost", "GramLoopError", "GramLoopWarning", "Loop", "Recentring", "ReplayConfig", "Source", "Trace",
-    "UntunedWindowWarning", "attach", "attached", "calibrating", "cost", "counting", "parse_replay", "read_replay",
-    "read_source", "write_replay", "write_source",
+    "Adaptive", "Cost", "GramLoopError", "GramLoopWarning", "Known", "Loop", "MeasuredElsewhereWarning", "Recentring",
+    "ReplayConfig", "Source", "Trace", "UntunedWindowWarning", "attach", "attached", "calibrating", "cost", "counting",
+    "known_settings", "parse_replay", "read_replay", "read_source", "write_replay", "write_source",
 ]  # fmt: skip

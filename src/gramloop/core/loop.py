@@ -19,14 +19,14 @@ from gramloop.core.call import BlockCall, hidden_states, with_states
 from gramloop.core.config import PAPER_DEPTH, ReplayConfig, ReplaySettings, default_window
 from gramloop.core.forward import PerThread
 from gramloop.core.hosts import Host, find_host, grid_shown
-from gramloop.core.known import known_setting
+from gramloop.core.known import head_fingerprint, known_replay
 from gramloop.core.noise import noise_response
 from gramloop.core.recentred import Move, Recentre, SourceLike, read_move, recentred_taps
 from gramloop.core.replay import AtLastBlock, AtWindowEnd, placement
 from gramloop.core.settings import read_replay
 from gramloop.core.trace import Trace
 from gramloop.core.watch import hide_from_compiler, show_to_compiler
-from gramloop.errors import GramLoopError, UntunedWindowWarning
+from gramloop.errors import GramLoopError, MeasuredElsewhereWarning, UntunedWindowWarning
 
 
 def attach(
@@ -52,7 +52,8 @@ def attach(
     model: a ViT, or any model that contains exactly one; heads, adapters and weights stay as they are.
     config: the replay, or a settings file as `gramloop tune` writes it; single fields can be given, or
         overridden, as keywords (``window=(21, 23)``, ``replays=2``, ...; see `ReplayConfig`). With nothing
-        given, a backbone that `gramloop.core.known` lists gets its measured setting, any other the published one.
+        given, a backbone that `gramloop.core.known` lists gets the replay that was measured on it, with a warning
+        unless it was good with this very head; any other the published one, with a warning where that is a guess.
     trace: keep drift and gate maps of the latest forward in ``loop.trace``.
     keep: blocks whose output in the ordinary pass is kept in ``loop.ordinary``, for paired predictions.
     blocks, norm, prefix: for a ViT of an unknown family: its blocks in order, its final norm, and how many
@@ -68,7 +69,7 @@ def attach(
     move = read_move(recentre, source)
     if move is not None and config is None and not settings:
         config = ReplayConfig(replays=0)
-    loop = Loop(host, _settle(host, config, settings), trace, tuple(keep), this_thread, move)
+    loop = Loop(host, _settle(model, host, config, settings), trace, tuple(keep), this_thread, move)
     loop._register(model)
     return loop
 
@@ -86,11 +87,20 @@ def _check_reach(host: Host, placed: AtWindowEnd | AtLastBlock) -> None:
         host.check_plain_chain(placed.reach)
 
 
-def _settle(host: Host, config: ReplayConfig | str | Path | None, settings: ReplaySettings) -> ReplayConfig:
+def _settle(
+    model: nn.Module, host: Host, config: ReplayConfig | str | Path | None, settings: ReplaySettings
+) -> ReplayConfig:
     """The replay that the arguments of `attach` mean on this host."""
     if isinstance(config, str | Path):
         config = read_replay(config)
-    if config is None and not settings and (known := known_setting(host)) is not None:
+    if config is None and not settings and (known := known_replay(host)) is not None and known.replay:
+        if not (known.good and known.is_of_head(head_fingerprint(model, host))):
+            warnings.warn(
+                f"this backbone gets what was measured on it, which may not hold for your head and images ({known}); "
+                "gramloop.known_settings(model) lists all that was measured, gramloop tune finds what to use",
+                MeasuredElsewhereWarning,
+                stacklevel=3,
+            )
         return known.replay
     if not isinstance(config, ReplayConfig | None):
         raise GramLoopError(
