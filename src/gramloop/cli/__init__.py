@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from gramloop.cli.ending import hearing_sigterm, stop_code
 from gramloop.cli.limits import check_numbers
+from gramloop.cli.notes import notes_in_a_line
 from gramloop.errors import GramLoopError
 
 # name: one line of help; the module gramloop.cli.<name> is imported only when it is called
@@ -37,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = _parser(name)
     parsed = parser.parse_args(arguments)
     try:
-        with hearing_sigterm():
+        with hearing_sigterm(), notes_in_a_line():
             check_numbers(parsed)
             return int(parsed.run(parsed) or 0)
     except GramLoopError as error:

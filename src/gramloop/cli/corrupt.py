@@ -56,6 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Write the suite; 1 if some images could not be read."""
     from gramloop.data.opening import ReadOptions, open_suite
+    from gramloop.data.suitability import warn_of_turned
     from gramloop.data.suites import SUITES, find_suite
 
     if not find_suite(args.suite).generated:
@@ -74,8 +75,10 @@ def run(args: argparse.Namespace) -> int:
         encoding=args.format,
         frost_textures=args.frost_textures,
     )
-    for note in opened.clean.notes if opened.clean else ():
-        print(f"note: {note}", file=sys.stderr)
+    if opened.clean is not None:
+        warn_of_turned(opened.clean, len(opened.clean))
+        for note in opened.clean.notes:
+            print(f"note: {note}", file=sys.stderr)
     return _write(opened, args)
 
 

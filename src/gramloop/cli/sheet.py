@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
         if not suite.generated:
             raise GramLoopError(f"the suite {suite.name!r} is not made from clean images, so it has no sheet")
     if args.image is not None:
-        image = read_image(args.image)
+        image = read_image(args.image, upright=True)
     else:
         from gramloop.data.scenes.drawing import scene
 

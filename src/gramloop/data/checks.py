@@ -89,7 +89,7 @@ def image_problem(path: Path, header: Header, declared: tuple[int, int] | None =
     sentence = (
         f"{path} is {header.width} x {header.height}, but its annotation says {declared[1]} x {declared[0]}"
     )
-    if declared == (header.width, header.height) and _orientation(path) > 4:
+    if declared == (header.width, header.height) and orientation(path) > 4:
         sentence += " (an EXIF tag turns it: write the turned pixels instead)"
     return sentence
 
@@ -107,6 +107,13 @@ def name_problem(name: str) -> str:
     return ""
 
 
-def _orientation(path: Path) -> int:
-    with Image.open(path) as picture:
-        return int(picture.getexif().get(EXIF_ORIENTATION, 1))
+def orientation(path: Path) -> int:
+    """How EXIF says that an image is to be turned, 1 to 8; 1 means not, and from 5 on its sides change places."""
+    try:
+        with Image.open(path) as picture:
+            # other formats would decode the whole image to look for the tag
+            told = "exif" in picture.info or picture.format in ("TIFF", "MPO")
+            found = picture.getexif().get(EXIF_ORIENTATION, 1) if told else 1
+            return found if found in range(1, 9) else 1
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
+        return 1  # what cannot be read is told elsewhere

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
-from gramloop.data.checks import Check, Problems, image_problem, read_headers
+from gramloop.data.checks import Check, Problems, image_problem, orientation, read_headers
 from gramloop.data.coco import coco_root, open_coco
 from gramloop.data.coco_panoptic import open_panoptic, panoptic_root
 from gramloop.data.records import DataSet, Record, Task
@@ -39,7 +39,9 @@ def open_photos(folder: Path | str, task: Task = "semantic", *, check: Check = "
     for path, name, stem, header in zip(paths, names, stems, headers, strict=True):
         if problem := image_problem(path, header):
             problems.add(problem)
-        records.append(Record(stem if often[stem] == 1 else name, path, name, header.height, header.width))
+        size = (header.height, header.width)
+        high, wide = size if orientation(path) < 5 else size[::-1]
+        records.append(Record(stem if often[stem] == 1 else name, path, name, high, wide, upright=True))
     problems.raise_if_any()
     return DataSet(folder, task, tuple(records), {})
 

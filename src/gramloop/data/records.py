@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args, overload
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import Image, ImageOps
 
 from gramloop.data.depth_maps import DepthFormat, DepthMap
 from gramloop.data.object_masks import ObjectMasks
@@ -122,11 +122,12 @@ class Record:
     depth_format: DepthFormat | None = field(
         default=None, repr=False
     )  # of ``label_path``, where it holds depth
+    upright: bool = False  # turned as its EXIF tag says, where no labels have to fit the pixels as stored
     content: tuple[str, ...] = field(default=(), repr=False)  # sha256 of its files, where they are known
 
     def image(self) -> Image8:
         """The pixels, (H, W, 3) RGB uint8, at native size."""
-        return read_image(self.path)
+        return read_image(self.path, upright=self.upright)
 
     def labels(self) -> LabelMap:
         """The class index of every pixel, (H, W); ``classes.ignored`` where nothing is scored."""
@@ -203,13 +204,26 @@ class DataSet(Sequence[Record]):
         return self.records[index]
 
 
-def read_image(path: Path) -> Image8:
-    """Decode an image file to (H, W, 3) RGB uint8; orientation tags are left alone."""
+def read_image(path: Path, *, upright: bool = False) -> Image8:
+    """Decode an image file to (H, W, 3) RGB uint8, what is transparent in it on white.
+
+    Args:
+        path: the file.
+        upright: turn it as its EXIF tag says; labels fit the pixels as they are stored.
+    """
     try:
         with Image.open(path) as picture:
-            return np.array(picture.convert("RGB"))
-    except (OSError, SyntaxError, ValueError) as error:
+            return np.array(on_white(ImageOps.exif_transpose(picture) if upright else picture))
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         raise GramLoopError(f"cannot decode the image {path}: {error}") from error
+
+
+def on_white(picture: Image.Image) -> Image.Image:
+    """A picture as RGB; what lies below transparent pixels is nobody's to see."""
+    if picture.has_transparency_data:
+        layered = picture.convert("RGBA")
+        picture = Image.alpha_composite(Image.new("RGBA", layered.size, "white"), layered)
+    return picture.convert("RGB")
 
 
 def read_label_values(path: Path) -> NDArray[Any]:

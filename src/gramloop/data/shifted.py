@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -137,19 +137,7 @@ class ShiftedRecord(Record):
 
 def shift_record(record: Record, shift: Shift) -> ShiftedRecord:
     """The same image under a shift."""
-    return ShiftedRecord(
-        record.image_id,
-        record.path,
-        record.name,
-        record.height,
-        record.width,
-        record.label_path,
-        record.classes,
-        record.annotations,
-        record.depth_format,
-        record.content,
-        shift=shift,
-    )
+    return ShiftedRecord(**{each.name: getattr(record, each.name) for each in fields(Record)}, shift=shift)
 
 
 def shift_data_set(data: DataSet, shift: Shift) -> DataSet:

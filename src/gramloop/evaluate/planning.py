@@ -10,6 +10,7 @@ from gramloop.data.contents import with_contents
 from gramloop.data.manifest import fingerprint
 from gramloop.data.opening import OpenSuite, Verify
 from gramloop.data.records import Task
+from gramloop.data.suitability import refuse_unscorable, warn_of_turned
 from gramloop.data.suites import find_suite
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.methods import BASELINE, GRAMLOOP, Method, read_methods
@@ -123,6 +124,9 @@ def plan_and_model(request: Request) -> tuple[Plan, Predictor[Prediction]]:
         check_sizes(predictor, data, counts[condition.key])
         key = condition.key if opened.clean is None else CLEAN
         if key not in contents:
+            warn_of_turned(data, counts[condition.key])
+            if request.truth != CLEAN_PREDICTION:
+                refuse_unscorable(data, counts[condition.key])
             fingerprints[key] = fingerprint(data)
             contents[key] = with_contents(data, counts[condition.key], opened.listed(condition))[1]
     plan = Plan(

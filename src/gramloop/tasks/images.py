@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
+from gramloop.data.records import on_white
 from gramloop.errors import GramLoopError
 
 RGB = NDArray[np.uint8]  # (H, W, 3)
@@ -140,11 +141,7 @@ def _from_pil(image: Image.Image, name: str) -> RGB:
     image = ImageOps.exif_transpose(image)
     if image.mode.startswith("I") or image.mode == "F":
         return _from_array(np.asarray(image))
-    if image.has_transparency_data:
-        layered = image.convert("RGBA")
-        white = Image.new("RGBA", layered.size, "white")
-        image = Image.alpha_composite(white, layered)
-    return np.asarray(image.convert("RGB"))
+    return np.asarray(on_white(image))
 
 
 def _from_array(array: NDArray[Any]) -> RGB:
