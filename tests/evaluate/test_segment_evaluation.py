@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from hotcoco.panoptic import PanopticEval
 
+from browser import PATIENCE, started_browser
 from gramloop.data.scenes.files import SceneFiles, write_scenes
 from gramloop.data.segment_maps import SegmentMap
 from gramloop.errors import GramLoopError
@@ -28,6 +29,11 @@ from gramloop.evaluate.session import Session
 from gramloop.evaluate.store import PLAN, Store
 from gramloop.metrics.mask_ap import match_masks
 from gramloop.metrics.panoptic import mean_quality, panoptic_statistics
+from gramloop.report.assemble import make_document
+from gramloop.report.figures.drawing import draw_figures
+from gramloop.report.load import load_runs
+from gramloop.report.page import render
+from gramloop.report.statistics import gains_of
 from gramloop.tasks.outputs import panoptic_files
 from gramloop.tasks.segments import segment_map
 
@@ -217,6 +223,54 @@ def test_a_clean_prediction_takes_the_place_of_labels(task: str, scenes: Path, t
         assert len(kept_masks) <= len(clean.masks)  # type: ignore[attr-defined]
         assert "agreement AP" in header
         assert plan.as_json()["truth_score"] == 0.5
+
+
+def test_the_page_shows_quality_in_its_parts(panoptic_run: Path, instance_run: Path, tmp_path: Path) -> None:
+    loaded = load_runs([panoptic_run, instance_run])
+    gains = gains_of(loaded.runs, "images", replicates=100)
+    families = gains_of(loaded.runs, replicates=100)
+    for one, other in zip(gains, families, strict=True):
+        assert one.interval is not None
+        assert one.interval.units == 5
+        assert one.interval.estimate == pytest.approx(one.points, abs=1e-9)
+        assert one.points == other.points
+    drawn = draw_figures(loaded, (), False, gains)
+    assert not drawn.remarks
+    document = make_document(loaded, gains, drawn.figures)
+    captions = [figure.caption for figure in drawn.figures if figure.section == "predictions"]
+    assert len(captions) == 2
+    assert all("white lines part one segment from the next" in caption for caption in captions)
+    tables = {table.key: table for section in document.sections for table in section.tables}
+    parts = tables["scenes-c-panoptic-segmentation-qualities"]
+    assert [row[:2] for row in parts.rows[:4]] == [
+        ("all", "PQ"),
+        ("all", "SQ"),
+        ("all", "RQ"),
+        ("things", "PQ"),
+    ]
+    mean = next(
+        row for row in csv.DictReader((panoptic_run / "results.csv").open()) if row["condition"] == "mean"
+    )
+    assert parts.rows[0][2] == pytest.approx(float(mean["PQ"]))
+    assert any("Mask AP of a class" in table.caption for table in tables.values())
+    assert any("PQ of a class" in table.caption for table in tables.values())
+    (tmp_path / "index.html").write_text(render(document, ()), encoding="utf-8")
+    with started_browser() as browser:
+        page = browser.new_page(viewport={"width": 1360, "height": 900})
+        page.set_default_timeout(PATIENCE)
+        complaints: list[str] = []
+        page.on("console", lambda message: complaints.append(message.text))
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.goto((tmp_path / "index.html").as_uri())
+        assert "PQ over 2 shifted conditions changes by" in page.locator("body").inner_text()
+        shown = page.locator("#table-scenes-c-panoptic-segmentation-qualities tbody tr").count()
+        assert shown == 9
+        whole = page.eval_on_selector_all(
+            "main img", "all => all.map(one => one.complete && one.naturalWidth > 100)"
+        )
+        assert whole
+        assert all(whole)
+        assert not complaints
 
 
 def test_a_plan_says_which_categories_are_things(panoptic_run: Path, instance_run: Path) -> None:

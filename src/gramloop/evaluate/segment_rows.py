@@ -20,8 +20,8 @@ from gramloop.data.object_masks import ObjectMasks
 from gramloop.data.run_lengths import RunLengths, mask_area
 from gramloop.data.segment_maps import SegmentMap
 from gramloop.evaluate.columns import flat, matrix, owners, rows_of
-from gramloop.metrics.coco_ap import AREAS
-from gramloop.metrics.mask_ap import MaskMatches, match_masks
+from gramloop.metrics.coco_ap import ALL, AREAS
+from gramloop.metrics.mask_ap import THRESHOLDS, MaskMatches, match_masks
 from gramloop.metrics.panoptic import STATISTICS, panoptic_statistics
 from gramloop.tasks.outputs import labels_png
 from gramloop.tasks.prediction import InstanceMasks, Panoptic
@@ -128,3 +128,27 @@ def masks_of(row: Mapping[str, Any], column: str = "picture") -> ObjectMasks | N
         np.zeros(len(masks), dtype=np.bool_),
         size,
     )
+
+
+def map_of(row: Mapping[str, Any], task: str, column: str = "picture") -> SegmentMap | None:
+    """What a row keeps as segments that do not overlap; of masks the best lies on top."""
+    if task == "panoptic":
+        return segments_of(row, column)
+    masks = masks_of(row, column)
+    return None if masks is None else masks.as_map()
+
+
+def shown_f1(row: Mapping[str, Any]) -> float:
+    """F1 of one image's masks that pictures show, the mean over COCO's thresholds of overlap."""
+    sure = np.asarray(row["scores"]) >= SHOWN
+    hits, seen = (
+        _bits(row[name]).reshape(-1, len(AREAS), THRESHOLDS)[sure, ALL].sum(axis=0)
+        for name in ("found", "counted")
+    )
+    many = seen + (np.asarray(row["to_find"], dtype=np.int64) & 1 << ALL > 0).sum()  # (thresholds,)
+    return float(np.divide(2 * hits, many, out=np.ones(THRESHOLDS), where=many > 0).mean())
+
+
+def _bits(values: Any) -> NDArray[np.bool_]:  # (n,) → (n, thresholds)
+    bits: NDArray[np.bool_] = np.asarray(values, dtype=np.int64)[:, None] & 1 << np.arange(THRESHOLDS) > 0
+    return bits

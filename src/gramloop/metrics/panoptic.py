@@ -38,27 +38,49 @@ def panoptic_statistics(
         raise GramLoopError(
             f"the predicted segments have the shape {found.ids.shape}, but that of their truth is {truth.ids.shape}"
         )
-    table = _overlaps(truth, found)  # (1 + true, 1 + found), the first of each for void
-    both, void = table[1:, 1:], table[0, 1:]
-    true_areas, areas = table[1:].sum(axis=1), table[:, 1:].sum(axis=0)
-    union = true_areas[:, None] + areas[None] - both - void[None]
+    table = _overlaps(truth, found)
+    both, void, union = table[1:, 1:], table[0, 1:], _union(table)
     same = truth.categories[:, None] == found.categories[None]
-    match = same & ~truth.crowd[:, None] & (2 * both > union)
+    match = _match(truth, found, table)
     forgiven = void + (both * (same & truth.crowd[:, None])).sum(axis=0)
-    wrong = ~match.any(axis=0) & (2 * forgiven <= areas)
-    missed = ~match.any(axis=1) & ~truth.crowd
+    hit, right = _any(match, 1), _any(match, 0)
+    wrong = ~right & (2 * forgiven <= table[:, 1:].sum(axis=0))
+    missed = ~hit & ~truth.crowd
     overlap = np.divide(both, union, out=np.zeros(both.shape), where=match).sum(axis=1)
     each = (
         (truth.categories, overlap),
-        (truth.categories, match.any(axis=1)),
+        (truth.categories, hit),
         (found.categories, wrong),
         (truth.categories, missed),
     )
     return np.stack([_by_category(owners, values, categories) for owners, values in each])
 
 
-def _overlaps(truth: SegmentMap, found: SegmentMap) -> NDArray[np.int64]:
-    """Pixels that each true segment shares with each predicted one."""
+def found_segments(found: SegmentMap, truth: SegmentMap) -> NDArray[np.bool_]:  # (true,)
+    """Which true segments are found by a predicted one."""
+    return _any(_match(truth, found, _overlaps(truth, found)), 1)
+
+
+def _match(truth: SegmentMap, found: SegmentMap, table: NDArray[np.int64]) -> NDArray[np.bool_]:
+    same = truth.categories[:, None] == found.categories[None]
+    match: NDArray[np.bool_] = same & ~truth.crowd[:, None] & (2 * table[1:, 1:] > _union(table))
+    return match
+
+
+def _any(match: NDArray[np.bool_], axis: int) -> NDArray[np.bool_]:
+    each: NDArray[np.bool_] = np.asarray(match.any(axis=axis))
+    return each
+
+
+def _union(table: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Pixels in either of two segments, less those of the predicted one that are void."""
+    areas = table[1:].sum(axis=1)[:, None] + table[:, 1:].sum(axis=0)[None]
+    union: NDArray[np.int64] = areas - table[1:, 1:] - table[0, 1:][None]
+    return union
+
+
+def _overlaps(truth: SegmentMap, found: SegmentMap) -> NDArray[np.int64]:  # (1 + true, 1 + found)
+    """Pixels that each true segment shares with each predicted one; the first of each stands for void."""
     across = len(found.numbers) + 1
     cells = truth.places() * across + found.places()
     table = np.bincount(cells.ravel(), minlength=(len(truth.numbers) + 1) * across)

@@ -28,6 +28,7 @@ from gramloop.report.tables.cost import cost_table
 from gramloop.report.tables.gram import consistency_table
 from gramloop.report.tables.main import gains_table, main_results
 from gramloop.report.tables.pairs import matrix_table, pairs_table, stacking_table
+from gramloop.report.tables.qualities import quality_table
 from gramloop.report.tables.table import Table
 
 Tables = Callable[[LoadedRuns, Sequence[Gain]], Iterator[Table]]
@@ -73,6 +74,7 @@ def _main(loaded: LoadedRuns, gains: Sequence[Gain]) -> Iterator[Table]:
         yield main_results(group, "main" if len(loaded.groups) == 1 else f"main-{number}")
     if gains:
         yield gains_table(gains)
+    yield from (table for run in loaded.runs if (table := quality_table(run)) is not None)
 
 
 def _shifts(loaded: LoadedRuns, gains: Sequence[Gain]) -> Iterator[Table]:

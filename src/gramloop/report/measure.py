@@ -14,9 +14,12 @@ from gramloop.data.suites import Condition
 from gramloop.evaluate.plan import Plan, condition_of
 from gramloop.evaluate.results import metrics_of, score_condition
 from gramloop.evaluate.rows import Failure, boxes_of, counts_of, depth_scores_of
+from gramloop.evaluate.segment_rows import matches_of, qualities_of
 from gramloop.evaluate.store import StoredUnit
 from gramloop.metrics.ap_bootstrap import weighted_ap
+from gramloop.metrics.means import mean_of_known
 from gramloop.metrics.miou import class_iou, mean_iou
+from gramloop.metrics.panoptic import class_quality, mean_quality
 
 PARTS = 4  # fixed subsets of the images
 SMALLEST = 2 * PARTS  # images; fewer are not divided
@@ -96,7 +99,7 @@ def measure_condition(plan: Plan, key: str, units: Sequence[StoredUnit]) -> Cond
 
 
 def main_metric(plan: Plan) -> str:
-    """mIoU, AP or delta1; without labels, agreement in it."""
+    """mIoU, AP, delta1 or PQ; without labels, agreement in it."""
     return metrics_of(plan)[0]
 
 
@@ -162,7 +165,27 @@ def _look_at_depth(plan: Plan, tables: Sequence[Any], method: str, members: NDAr
     return _Looked(np.zeros(0), np.zeros(0, dtype=np.bool_), scores[1:].reshape(2, -1))
 
 
-_LOOKS = {"semantic": _look_at_pixels, "detection": _look_at_boxes, "depth": _look_at_depth}
+def _look_at_segments(plan: Plan, tables: Sequence[Any], method: str, members: NDArray[np.int64]) -> _Looked:
+    sums = np.tensordot(members, qualities_of(tables, method), axes=1)  # (rows, 4, K)
+    held = sums[0, 1] + sums[0, 3] > 0  # found or missed
+    return _Looked(class_quality(sums[0])[0], held, mean_quality(sums)[1:, 0].reshape(2, -1))
+
+
+def _look_at_masks(plan: Plan, tables: Sequence[Any], method: str, members: NDArray[np.int64]) -> _Looked:
+    order = list(plan.categories)
+    matches, many = matches_of(tables, method)
+    by_category = matches.among(order, many).by_category(members, len(order))
+    classes = by_category[0][np.argsort(np.argsort(order))]
+    return _Looked(classes, ~np.isnan(classes), mean_of_known(by_category)[1:].reshape(2, -1))
+
+
+_LOOKS = {
+    "semantic": _look_at_pixels,
+    "detection": _look_at_boxes,
+    "depth": _look_at_depth,
+    "panoptic": _look_at_segments,
+    "instance": _look_at_masks,
+}
 
 
 def _drift(tables: Sequence[Any], names: Sequence[str]) -> dict[str, NDArray[np.float64]]:

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gramloop.evaluate.rows import boxes_of, counts_of, depth_scores_of
+from gramloop.evaluate.segment_rows import matches_of, qualities_of
 from gramloop.evaluate.store import StoredUnit
 from gramloop.metrics.ap_bootstrap import ap_score
 from gramloop.metrics.bootstrap import (
@@ -28,6 +29,8 @@ from gramloop.metrics.bootstrap import (
     mean_score,
     miou_score,
 )
+from gramloop.metrics.mask_ap import mask_ap_score
+from gramloop.metrics.panoptic import pq_score
 from gramloop.report.measure import used_ids
 from gramloop.report.run import Run
 
@@ -141,6 +144,11 @@ def stored_score(run: Run, units: Sequence[StoredUnit], method: str) -> Score:
         return miou_score(counts_of(tables, method))
     if run.plan.task == "depth":
         return mean_score(depth_scores_of(tables, method)[:, 0])
+    if run.plan.task == "panoptic":
+        return pq_score(qualities_of(tables, method))
+    if run.plan.task == "instance":
+        matches, many = matches_of(tables, method)
+        return mask_ap_score(matches, list(run.plan.categories), many)
     return ap_score(*boxes_of(tables, method, list(run.plan.categories)))
 
 

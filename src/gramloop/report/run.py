@@ -17,7 +17,13 @@ from gramloop.evaluate.store import Store, StoredUnit
 from gramloop.metrics.robustness import Comparison, compare
 from gramloop.report.measure import ConditionResults, Spent, main_metric
 
-TASK_WORDS = {"semantic": "segmentation", "detection": "detection", "depth": "depth"}
+TASK_WORDS = {
+    "semantic": "segmentation",
+    "detection": "detection",
+    "depth": "depth",
+    "panoptic": "panoptic segmentation",
+    "instance": "instance segmentation",
+}
 
 
 @dataclass(frozen=True)
@@ -43,7 +49,7 @@ class Run:
 
     @property
     def metric(self) -> str:
-        """mIoU, AP or delta1."""
+        """mIoU, AP, delta1 or PQ."""
         return main_metric(self.plan)
 
     @property

@@ -16,20 +16,29 @@ from gramloop.errors import GramLoopError
 from gramloop.evaluate.methods import BASELINE
 from gramloop.evaluate.plan import condition_of
 from gramloop.evaluate.rows import CLEAN_PICTURE, KeptMaps, depth_of, first_rows, maps_of, picture_of
+from gramloop.evaluate.segment_rows import map_of, shown_f1
 from gramloop.evaluate.sources import open_condition, open_planned
 from gramloop.evaluate.store import Store, UnusableFile
 from gramloop.evaluate.truth import UNSCORED
 from gramloop.io.fingerprints import recall
 from gramloop.metrics.miou import mean_iou
+from gramloop.metrics.panoptic import STATISTICS, mean_quality
 from gramloop.report.figures.boxes import DetectionRow
 from gramloop.report.figures.depth import DepthRow
 from gramloop.report.figures.diagnostic import Diagnosed
 from gramloop.report.figures.matching import Annotated, f1
 from gramloop.report.figures.qualitative import Row, SegmentationRow
+from gramloop.report.figures.segments import SegmentsRow
 from gramloop.report.run import Run
 from gramloop.tasks.prediction import Detection
 
-UNITS = {"semantic": "points of mIoU", "detection": "points of F1", "depth": "points of delta1"}
+UNITS = {
+    "semantic": "points of mIoU",
+    "detection": "points of F1",
+    "depth": "points of delta1",
+    "panoptic": "points of PQ",
+    "instance": "points of F1 over overlaps from 0.50 to 0.95",
+}
 
 
 @dataclass(frozen=True)
@@ -57,7 +66,7 @@ class KeptImage:
     def score(self, task: str, method: str) -> float:
         """How good one prediction is by itself, in percent.
 
-        That is F1 of the boxes that pictures show, delta1, or mIoU over the classes that the image is annotated with: a
+        That is F1 of the boxes or masks that pictures show, delta1, PQ over the classes found or annotated, or mIoU over the classes that the image is annotated with: a
         few stray pixels of another class would otherwise decide it.
         """
         row = self.rows[method]
@@ -67,6 +76,10 @@ class KeptImage:
             return float(mean_iou(counts[:, present])) if present.any() else float("nan")
         if task == "depth":
             return float(row["delta1"])
+        if task == "panoptic":
+            return float(mean_quality(np.stack([row[name] for name in STATISTICS]))[0])
+        if task == "instance":
+            return 100 * shown_f1(row)
         return 100 * f1(_found(row), _annotated(row))
 
 
@@ -135,6 +148,8 @@ class Images:
             true = record.depth() if clean is None else DepthMap(clean)
             known = np.where(true.known, true.metres, np.float32(np.nan))
             return DepthRow(title, record.image(), known, depths[0], depths[1])
+        if plan.task in ("panoptic", "instance"):
+            return self._segments(kept, method, title, record)
         maps = [picture_of(kept.rows[name]) for name in (BASELINE, method)]
         if maps[0] is None or maps[1] is None:
             raise GramLoopError(f"image {kept.image_id} of {kept.condition} keeps no label map")
@@ -146,6 +161,17 @@ class Images:
         if shown is None:
             raise GramLoopError(f"image {kept.image_id} of {kept.condition} keeps no clean prediction")
         return SegmentationRow(title, record.image(), shown, maps[0], maps[1], plan.categories, ignored)
+
+    def _segments(self, kept: KeptImage, method: str, title: str, record: Record) -> SegmentsRow:
+        """A row of segments, or of masks laid over each other."""
+        task, label_free = self.run.plan.task, self.run.plan.label_free
+        shown = [map_of(kept.rows[name], task) for name in (BASELINE, method)]
+        truth = map_of(kept.rows[method], task, CLEAN_PICTURE) if label_free else None
+        if not label_free:
+            truth = record.segments() if task == "panoptic" else record.object_masks().as_map()
+        if shown[0] is None or shown[1] is None or truth is None:
+            raise GramLoopError(f"image {kept.image_id} of {kept.condition} keeps no segments")
+        return SegmentsRow(title, record.image(), truth, shown[0], shown[1], self.run.plan.categories)
 
 
 def _found(row: Mapping[str, object]) -> Detection:

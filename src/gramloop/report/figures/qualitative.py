@@ -23,6 +23,12 @@ from gramloop.report.figures.panels import (
     photograph,
     shrunk,
 )
+from gramloop.report.figures.segments import (
+    SegmentsRow,
+    draw_segments,
+    gist_of_segments,
+    words_of_segments,
+)
 from gramloop.report.figures.style import CLASS_COLOURS, FULL, GAINED, LOST, OTHER, Drawn, Sheet, styled
 
 _GAP, _HEAD, _TITLE, _LEGEND, _EDGE = 0.06, 0.17, 0.17, 0.19, 0.02  # inches
@@ -53,8 +59,15 @@ class SegmentationRow(PixelRow):
         """Scored pixels that the baseline gets right and the method does not."""
         return _both(self.valid, self.baseline == self.truth, self.method != self.truth)
 
+    @property
+    def present(self) -> dict[int, int]:
+        """Classes of the row with their pixels over the three label maps, the largest first."""
+        labels, counts = np.unique(np.stack([self.truth, self.baseline, self.method]), return_counts=True)
+        order = np.argsort(-counts, kind="stable")
+        return {int(labels[i]): int(counts[i]) for i in order if labels[i] != self.ignored}
 
-Row = SegmentationRow | DetectionRow | DepthRow
+
+Row = SegmentationRow | DetectionRow | DepthRow | SegmentsRow
 
 
 def _both(*masks: NDArray[np.bool_]) -> NDArray[np.bool_]:
@@ -79,14 +92,14 @@ def _draw(rows: Sequence[Row], methods: Sequence[str], truth: str) -> Any:
     width = (FULL - 3 * _GAP - 2 * _EDGE) / 4
     heights = [width * min(_shape(row)[0] / _shape(row)[1], _TALLEST) for row in rows]
     detects = any(isinstance(row, DetectionRow) for row in rows)
-    legends = [_LEGEND if isinstance(row, SegmentationRow) else 0.05 for row in rows]
+    legends = [_LEGEND if isinstance(row, SegmentationRow | SegmentsRow) else 0.05 for row in rows]
     deep = [row for row in rows if isinstance(row, DepthRow)]
     below = _LEGEND * detects + _SCALE * bool(deep)
     sheet = Sheet(FULL, _HEAD + sum(heights) + sum(legends) + _TITLE * len(rows) + below)
     left = [_EDGE + column * (width + _GAP) for column in range(4)]
     for x, name in zip(left, ("input", truth, *methods), strict=True):
         sheet.text(x + width / 2, 0.03, name, ha="center", fontweight="bold")
-    colours = iter(class_colours([row for row in rows if isinstance(row, SegmentationRow)]))
+    colours = iter(class_colours([row for row in rows if isinstance(row, SegmentationRow | SegmentsRow)]))
     top = _HEAD
     for row, tall, legend in zip(rows, heights, legends, strict=True):
         sheet.text(_EDGE, top + 0.045, row.title, fontsize=6.5)
@@ -97,6 +110,8 @@ def _draw(rows: Sequence[Row], methods: Sequence[str], truth: str) -> Any:
         elif isinstance(row, DepthRow):
             photograph(panels[0], shrunk(row.image), high=row.image.shape[:2])
             shown = draw_depth(panels[1:], row, depth_scale(deep))
+        elif isinstance(row, SegmentsRow):
+            draw_segments(sheet, panels, row, next(colours), top + tall)
         else:
             _draw_segmentation(sheet, panels, row, next(colours), top + tall)
         top += tall + legend
@@ -128,7 +143,7 @@ def _draw_segmentation(
     handles: list[Any] = [
         Patch(color=colour, label=row.names.get(label, f"class {label}")) for label, colour in colours.items()
     ]
-    if len(_present(row)) > len(colours):
+    if len(row.present) > len(colours):
         handles.append(Patch(color=OTHER, label="others"))
     share = max(int(row.valid.sum()), 1)
     for mask, colour, word in ((row.gained, GAINED, "gained"), (row.lost, LOST, "lost")):
@@ -136,19 +151,12 @@ def _draw_segmentation(
     draw_legend(sheet, handles, below + 0.02)
 
 
-def _present(row: SegmentationRow) -> dict[int, int]:
-    """Classes of the row with their pixels over the three label maps, the largest first."""
-    labels, counts = np.unique(np.stack([row.truth, row.baseline, row.method]), return_counts=True)
-    order = np.argsort(-counts, kind="stable")
-    return {int(labels[i]): int(counts[i]) for i in order if labels[i] != row.ignored}
-
-
-def class_colours(rows: Sequence[SegmentationRow]) -> list[dict[int, str]]:
+def class_colours(rows: Sequence[SegmentationRow | SegmentsRow]) -> list[dict[int, str]]:
     """The largest classes of each row with a colour of their own, which a class keeps from row to row if it can."""
     known: dict[int, str] = {}
     found = []
     for row in rows:
-        largest = list(_present(row))[: len(CLASS_COLOURS)]
+        largest = list(row.present)[: len(CLASS_COLOURS)]
         own: dict[int, str] = {}
         for label in largest:
             if label in known and known[label] not in own.values():
@@ -174,6 +182,8 @@ def _words(rows: Sequence[Row], methods: Sequence[str], truth: str) -> tuple[str
             "Boxes with a score of at least 0.40, matched greedily to annotations of the same category at an "
             "overlap of at least 0.50; these filters serve the picture and enter no score."
         )
+    if any(isinstance(row, SegmentsRow) for row in rows):
+        parts.append(words_of_segments(methods, truth))
     if any(isinstance(row, DepthRow) for row in rows):
         parts.append(
             "Depth in metres, aligned as it was scored, all panels on one scale; white pixels have no known depth."
@@ -187,5 +197,7 @@ def _gist(row: Row) -> str:
         return gist_of_boxes(row)
     if isinstance(row, DepthRow):
         return gist_of_depth(row)
+    if isinstance(row, SegmentsRow):
+        return gist_of_segments(row)
     share = max(int(row.valid.sum()), 1)
     return f"{row.title}: {row.gained.sum() / share:.1%} of pixels gained, {row.lost.sum() / share:.1%} lost."

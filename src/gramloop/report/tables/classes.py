@@ -75,7 +75,7 @@ def _table(run: Run, method: str, found: ClassGains, kind: str, places: list[int
     for rank, place in enumerate(places, start=1):
         scores = {BASELINE: float(found.baseline[place]), method: float(found.method[place])}
         rows.append((rank, found.names[place], *method_cells(pair, scores)))
-    metric = "IoU" if run.plan.task == "semantic" else "AP"
+    metric = {"semantic": "IoU", "panoptic": "PQ", "instance": "Mask AP"}.get(run.plan.task, "AP")
     metric += " with the clean predictions" if run.plan.label_free else ""
     over = f"averaged over {len(run.shifted)} shifted conditions" if run.shifted else "on clean images"
     return Table(

@@ -16,6 +16,10 @@ from gramloop.report.tables.table import Cell, Column, Table
 _METRICS = {
     "detection": "COCO's average precision in percent: over IoU 0.50 to 0.95, at 0.50, at 0.75, and of small, medium and "
     "large objects.",
+    "instance": "COCO's average precision of masks in percent: over IoU 0.50 to 0.95, at 0.50, at 0.75, and of small, medium "
+    "and large objects.",
+    "panoptic": "Panoptic quality in percent, PQ = SQ x RQ for each category: SQ is the mean overlap of the segments that "
+    "were found, RQ the share found (F1). Means over all categories, over things (th) and over stuff (st).",
     "depth": "Means over images. delta1 to delta3 are the share of pixels whose depth is within a factor of 1.25, 1.25² and "
     "1.25³ of the truth, in percent, higher is better; of the others lower is better: AbsRel, RMSE in metres, log10, and "
     "SILog times 100.",
