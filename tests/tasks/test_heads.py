@@ -27,8 +27,11 @@ PMT = {
 
 
 def released(name, path, wrap=None):
-    """A file with the names and shapes of a released one, and one number in place of all its numbers."""
-    entries = {key: torch.ones(()).expand(shape) for key, shape in released_shapes(name).items()}
+    """A file with the names and shapes of a released one, and one number in place of those of each entry."""
+    entries = {
+        key: torch.tensor(float(key.endswith("periods"))).expand(shape)
+        for key, shape in released_shapes(name).items()
+    }
     torch.save({wrap: entries} if wrap else entries, path)
     return path
 
