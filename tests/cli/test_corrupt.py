@@ -187,7 +187,7 @@ def test_a_broken_image_gives_exit_code_one_until_it_is_put_right(tmp_path, caps
         (["{clean}", "{out}", "--suite", "mine-c", "--condition", "rain"], "has no condition 'rain'"),
         (["{clean}", "{out}", "--suite", "mine-c", "--severity", "0"], "severity 0 does not exist"),
         (["{clean}", "{out}", "--suite", "mine-c", "--severity", "9"], "severity 9 of"),
-        (["{clean}", "{out}", "--suite", "mine-c", "--workers", "0"], "at least 1, not 0"),
+        (["{clean}", "{out}", "--suite", "mine-c", "--workers", "0"], "--workers is 0; it is 1 to"),
         (["{clean}", "{clean}", "--suite", "mine-c"], "lies in the source"),
         (["{clean}/nowhere", "{out}", "--suite", "mine-c"], "nowhere does not exist"),
         (["{clean}/val", "{out}", "--suite", "mine-c"], "is no data set"),

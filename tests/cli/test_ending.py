@@ -4,10 +4,10 @@ import signal
 from pathlib import Path
 
 import pytest
-from killing import command, hit, needs_proc
 
 from gramloop.cli import main
 from gramloop.cli.ending import Terminated, hearing_sigterm
+from killing import command, hit, needs_proc
 from small_runs import write_model, write_scene_set
 from small_sets import write_semantic
 

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from killing import hit, needs_proc
 
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.beginning import begin
@@ -21,6 +20,7 @@ from gramloop.evaluate.plan import Plan, read_plan
 from gramloop.evaluate.rows import counts_of
 from gramloop.evaluate.store import Store
 from gramloop.metrics.miou import class_iou
+from killing import hit, needs_proc
 from small_runs import small_plan
 
 METHODS = ["baseline", "gramloop", "matched"]

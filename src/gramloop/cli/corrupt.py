@@ -51,6 +51,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--decode", action="store_true", help="decode every source image before the work begins"
     )
+    parser.add_argument(
+        "--verify",
+        action="store_true",
+        help="compare every file that is there with its checksum; without it sizes, and some files of each condition",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -94,6 +99,7 @@ def _write(opened: OpenSuite, args: argparse.Namespace) -> int:
             opened,
             args.target,
             workers=args.workers,
+            verify=args.verify,
             on_chunk=lambda condition, images: advance(condition.key, images),
             on_finished=lambda condition: (
                 None if sys.stderr.isatty() else print(condition.key, file=sys.stderr)
@@ -106,6 +112,10 @@ def _write(opened: OpenSuite, args: argparse.Namespace) -> int:
         f"{outcome.made} images made, {outcome.found} found half-way; {seconds:.1f} s, "
         f"{outcome.made / seconds:.1f} images/s on {cores} processes"
     )
+    for path in outcome.replaced[:10]:
+        print(f"made again, since it was not what had been written: {path}", file=sys.stderr)
+    if len(outcome.replaced) > 10:
+        print(f"… and {len(outcome.replaced) - 10} more", file=sys.stderr)
     for failure in outcome.failures[:10]:
         print(f"failed: {failure}", file=sys.stderr)
     if outcome.failures:

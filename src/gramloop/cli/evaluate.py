@@ -210,6 +210,7 @@ def _evaluate(plan: Plan, args: argparse.Namespace, engine: Engine | None) -> in
                 plan,
                 args.out,
                 workers=args.workers,
+                verify=args.verify,
                 engine=engine,
                 engine_name=args.engine,
                 watcher=display,

@@ -65,6 +65,12 @@ def add_data_options(group: argparse._ArgumentGroup) -> None:
         help="boxes or masks of the clean prediction that score at least P count as objects (0.5)",
     )
     group.add_argument("--partial", action="store_true", help="accept a part of COCO or ADE20K")
+    group.add_argument(
+        "--verify",
+        action="store_true",
+        help="compare every file of a suite that gramloop corrupt wrote with its checksum before the work begins; without "
+        "it sizes and some files (each image is compared when it is read)",
+    )
 
 
 def add_model_options(group: argparse._ArgumentGroup) -> None:
@@ -119,6 +125,7 @@ def request_of(args: argparse.Namespace, scenes: Path, split: str = "val") -> Re
         truth=args.truth or "labels",
         truth_score=SCORE if args.truth_score is None else args.truth_score,
         alignment=getattr(args, "align", None) or "auto",
+        verify=args.verify,
     )
 
 

@@ -43,16 +43,19 @@ class Manifest:
     packages: Mapping[str, str]
     conditions: Mapping[str, str] = field(default_factory=dict)  # "fog/3": checksum of its checksum file
     layout: int = LAYOUT
+    contents: str = ""  # checksum over every byte of the clean set; empty in older manifests
+    sizes: Mapping[str, int] = field(default_factory=dict)  # "fog/3": bytes of its files; empty in older ones
 
-    def with_condition(self, key: str, checksum: str) -> Manifest:
+    def with_condition(self, key: str, checksum: str, size: int) -> Manifest:
         """The manifest after one more condition is finished."""
-        return replace(self, conditions={**self.conditions, key: checksum})
+        return replace(self, conditions={**self.conditions, key: checksum}, sizes={**self.sizes, key: size})
 
     def write(self, folder: Path) -> None:
         """Store as JSON, with one checksum over the set."""
         ordered = dict(sorted(self.conditions.items()))
         total = sha256("".join(f"{digest}  {key}\n" for key, digest in ordered.items()).encode())
-        content = {**asdict(self), "conditions": ordered, "sha256": total}
+        sizes = dict(sorted(self.sizes.items()))
+        content = {**asdict(self), "conditions": ordered, "sizes": sizes, "sha256": total}
         atomic_write(folder / MANIFEST, (json.dumps(content, indent=1) + "\n").encode())
 
 
@@ -72,6 +75,11 @@ def refuse_difference(found: Manifest, wanted: Manifest, folder: Path) -> None:
     before, now = ({words: getattr(one, name) for name, words in _WORDS.items()} for one in (found, wanted))
     if words := first_difference(before, now):
         raise GramLoopError(f"{folder} was made with the {words}; choose another folder")
+    if found.conditions and found.contents and found.contents != wanted.contents:
+        raise GramLoopError(
+            f"{folder} was made from other images of the same names and sizes; put the clean set back, or choose another "
+            "folder"
+        )
     for package, version_now in wanted.packages.items():
         begun = found.packages.get(package, "none")
         if begun != version_now:

@@ -25,6 +25,7 @@ from gramloop.data.records import DataSet, Record, Task
 from gramloop.data.semantic import ADE20K_IMAGES, DEFAULT_SPLIT, ade20k_classes, open_semantic, semantic_root
 from gramloop.data.shifted import Encoding, Shift, shift_data_set
 from gramloop.data.suites import SEVERITIES, Condition, Suite, find_suite
+from gramloop.data.verifying import condition_problems
 from gramloop.errors import GramLoopError
 from gramloop.shifts.geometry import GEOMETRIC
 from gramloop.shifts.pixels import LEAST_SIDE
@@ -124,7 +125,7 @@ def open_suite(
         return replace(opened, ready=_open_domains(suite, root, chosen, options))
     in_folders = any((root / condition.key).is_dir() for condition in chosen)
     if origin == "folders" or (origin == "auto" and in_folders):
-        _check_folders(suite, root, chosen)
+        _check_folders(suite, root, chosen, options.verify)
         return opened
     opened = replace(opened, clean=open_set(suite.base, root, options))
     _check_generation(opened)
@@ -209,7 +210,7 @@ def _open_domains(
     suite: Suite, root: Path, chosen: Sequence[Condition], options: ReadOptions
 ) -> dict[Condition, DataSet]:
     base = root / COCO_O_FOLDER if (root / COCO_O_FOLDER).is_dir() else root
-    _check_folders(suite, base, chosen)
+    _check_folders(suite, base, chosen, options.verify)
     opened = {
         condition: open_coco(base / condition.key, check=options.check, expected=COCO_CATEGORIES_ONLY)
         for condition in chosen
@@ -226,7 +227,7 @@ def _open_domains(
     return opened
 
 
-def _check_folders(suite: Suite, root: Path, chosen: Sequence[Condition]) -> None:
+def _check_folders(suite: Suite, root: Path, chosen: Sequence[Condition], verify: Verify) -> None:
     problems = Problems(root)
     manifest = read_manifest(root)
     if manifest is not None and manifest.suite != suite.name:
@@ -236,4 +237,7 @@ def _check_folders(suite: Suite, root: Path, chosen: Sequence[Condition]) -> Non
             problems.add(f"the folder {condition.key} of {suite.name} is missing")
         elif manifest is not None and condition.key not in manifest.conditions:
             problems.add(f"{condition.key} is not finished; run the same gramloop corrupt again")
+        else:
+            for problem in condition_problems(root, condition.key, manifest, verify):
+                problems.add(problem)
     problems.raise_if_any()

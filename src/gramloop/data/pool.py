@@ -9,7 +9,8 @@ from pathlib import Path
 from gramloop.data.manifest import Manifest
 from gramloop.data.opening import OpenSuite
 from gramloop.data.suites import Condition
-from gramloop.data.writing import SuiteWriter, Written, begin
+from gramloop.data.verifying import note_written
+from gramloop.data.writing import SuiteWriter, Written, begin, check_target
 from gramloop.errors import GramLoopError
 from gramloop.io.lock import locked
 from gramloop.io.pool import process_context, process_pool, run_unordered, worker_count
@@ -29,6 +30,7 @@ class WriteOutcome:
     skipped: list[Condition] = field(default_factory=list)  # finished before
     finished: list[Condition] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
+    replaced: list[str] = field(default_factory=list)  # files that were there and not right, made again
 
 
 def write_suite(
@@ -36,17 +38,21 @@ def write_suite(
     target: Path,
     *,
     workers: int | None = None,
+    verify: bool = False,
     on_chunk: Callable[[Condition, int], None] | None = None,
     on_finished: Callable[[Condition], None] | None = None,
 ) -> WriteOutcome:
-    """Write all opened conditions to ``target``; what an earlier run finished is kept.
+    """Write all opened conditions to ``target``; what an earlier run finished is kept, and made good where it is damaged.
+
+    Finished conditions are compared with their checksums by size and a sample of their files, or with ``verify`` by every
+    file.
 
     ``on_chunk(condition, images)`` and ``on_finished(condition)`` are called as the work goes on.
     """
     workers = worker_count(workers)
     writer = SuiteWriter(opened, target)
     try:
-        return _write(writer, workers, on_chunk or _nothing, on_finished or _nothing)
+        return _write(writer, workers, verify, on_chunk or _nothing, on_finished or _nothing)
     except OSError as error:
         raise GramLoopError(f"cannot go on writing to {target}: {error}") from error
 
@@ -54,14 +60,16 @@ def write_suite(
 def _write(
     writer: SuiteWriter,
     workers: int,
+    verify: bool,
     on_chunk: Callable[[Condition, int], None],
     on_finished: Callable[[Condition], None],
 ) -> WriteOutcome:
     opened, target = writer.opened, writer.target
+    outcome = WriteOutcome(check_target(opened, target))  # what is refused stays untouched
     with locked(target):
-        outcome = WriteOutcome(begin(opened, target))
+        begin(target, outcome.manifest)
         wanted = opened.conditions
-        outcome.skipped = [each for each in wanted if writer.is_finished(each, outcome.manifest)]
+        outcome.skipped = [each for each in wanted if writer.is_finished(each, outcome.manifest, verify)]
         todo = [each for each in wanted if each not in outcome.skipped]
         for condition in outcome.skipped:
             on_chunk(condition, len(writer.clean))
@@ -70,6 +78,7 @@ def _write(
         per_condition = -(-len(writer.clean) // CHUNK)
         for (condition, start, _), written in _results(writer, chunks, workers):
             parts[condition][start] = written
+            note_written(target / condition.key, written.checksums)
             outcome.made, outcome.found = outcome.made + written.made, outcome.found + written.found
             on_chunk(condition, written.made + written.found + len(written.failures))
             if len(parts[condition]) == per_condition:
@@ -91,7 +100,11 @@ def _finish(
     if whole.failures:
         outcome.failures += [f"{condition}: {failure}" for failure in whole.failures]
         return
-    outcome.manifest = outcome.manifest.with_condition(condition.key, writer.finish(condition, whole))
+    recorded = outcome.manifest.conditions.get(condition.key)
+    outcome.manifest = outcome.manifest.with_condition(
+        condition.key, *writer.finish(condition, whole, recorded)
+    )
+    outcome.replaced += whole.replaced
     outcome.manifest.write(writer.target)
     outcome.finished.append(condition)
 

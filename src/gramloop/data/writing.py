@@ -16,6 +16,7 @@ from typing import Any
 from gramloop.data.checks import Problems
 from gramloop.data.coco import read_coco
 from gramloop.data.coco_panoptic import maps_folder, segments_info
+from gramloop.data.contents import ChangedFileError, listed_checksums, refuse_change, with_contents
 from gramloop.data.depth import FORMAT_FILE, moved_depth
 from gramloop.data.manifest import (
     CHECKSUMS,
@@ -36,6 +37,7 @@ from gramloop.data.segment_maps import segments_png
 from gramloop.data.semantic import ADE20K_CLASS_FILE, ADE20K_FOLDER, CLASS_FILE
 from gramloop.data.shifted import ShiftedRecord, encode_labels, shift_record
 from gramloop.data.suites import Condition
+from gramloop.data.verifying import PARTIAL, damaged_files, is_listed, noted, read_digest, relisted, size_of
 from gramloop.errors import GramLoopError
 from gramloop.io.atomic import UnwritableError, atomic_write, remove_leftovers
 from gramloop.io.lock import is_taken
@@ -51,14 +53,28 @@ class Written:
     )  # path below the condition's folder, sha256
     annotations: list[Annotation] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
+    replaced: list[str] = field(default_factory=list)  # files that were there, and were not right
     made: int = 0
     found: int = 0
+
+    def store(self, folder: Path, relative: str, data: bytes) -> bool:
+        """See that a file holds these bytes; whether it had to be written."""
+        path, digest = folder / relative, sha256(data)
+        self.checksums.append((relative, digest))
+        before = read_digest(path)
+        if before == digest:
+            return False
+        if before:
+            self.replaced.append(str(path))
+        atomic_write(path, data)
+        return True
 
     def add(self, other: Written) -> None:
         """Take over the results of another part."""
         self.checksums += other.checksums
         self.annotations += other.annotations
         self.failures += other.failures
+        self.replaced += other.replaced
         self.made += other.made
         self.found += other.found
 
@@ -71,8 +87,10 @@ class SuiteWriter:
             raise GramLoopError(
                 f"{opened.root} holds shifted sets already; a clean set is needed to make them from"
             )
-        self.opened, self.target, self.clean = opened, target, opened.clean
+        self.opened, self.target = opened, target
+        self.clean, _ = with_contents(opened.clean, len(opened.clean))
         self.suffix = f".{opened.encoding}"
+        self.known: dict[str, dict[str, str]] = {}  # of unfinished conditions: files with their checksums
         self._refuse_target()
         self._refuse_clashes()
 
@@ -129,16 +147,19 @@ class SuiteWriter:
         return "validation" if self.opened.suite.base == "ade20k" else self.opened.options.split
 
     def write_images(self, condition: Condition, start: int, stop: int) -> Written:
-        """Write the images (and label pictures) of one part of a condition; those that exist are kept."""
+        """Write the images (and label pictures) of one part of a condition.
+
+        A file that is there is kept if its checksum is known and right; otherwise it is made again and compared.
+        """
         shift, written = self.opened.shift(condition), Written()
-        folder = self.target / condition.key
         for record in self.clean[start:stop]:
             shifted = shift_record(record, shift)
             try:
+                refuse_change(shifted)
                 if shift.moves:
                     written.annotations += self._moved_annotations(shifted)
-                self._write_image(shifted, folder, written)
-            except UnwritableError:  # no other image would fare better
+                self._write_image(shifted, condition, written)
+            except (UnwritableError, ChangedFileError):  # no other image would fare better
                 raise
             except GramLoopError as error:
                 written.failures.append(str(error))
@@ -157,47 +178,48 @@ class SuiteWriter:
             return moved_annotations(record.annotations or (), affine, record.height, record.width)
         return ()
 
-    def _write_image(self, record: ShiftedRecord, folder: Path, written: Written) -> None:
+    def _write_image(self, record: ShiftedRecord, condition: Condition, written: Written) -> None:
+        folder = self.target / condition.key
         image = f"{self.images_folder}{self.file_name(record)}"
         if self.clean.task == "panoptic":
-            written.checksums.append(self._write_segments(record, folder))
+            written.store(folder, *self._segments_file(record))
         elif record.label_path is not None and record.depth_format is not None:
-            written.checksums.append(self._write_depth(record, folder))
+            written.store(folder, *self._depth_file(record))
         elif record.label_path is not None and record.classes is not None:
             labels = f"{self.prefix}annotations/{self._semantic_split()}/{record.image_id}"
             if record.shift is not None and record.shift.moves:
                 data = encode_labels(record.classes.to_values(record.labels()))
-                written.checksums.append(_store(folder, f"{labels}.png", data))
+                written.store(folder, f"{labels}.png", data)
             else:
-                data = record.label_path.read_bytes()
-                written.checksums.append(_store(folder, labels + record.label_path.suffix, data))
-        existing = folder / image
-        if existing.is_file() and existing.stat().st_size:
-            written.checksums.append((image, sha256(existing.read_bytes())))
+                written.store(folder, labels + record.label_path.suffix, record.label_path.read_bytes())
+        known = self.known.get(condition.key, {}).get(image)
+        if known is not None and read_digest(folder / image) == known:
+            written.checksums.append((image, known))
             written.found += 1
-        else:
-            written.checksums.append(_store(folder, image, record.encoded()))
+        elif written.store(folder, image, record.encoded()):
             written.made += 1
+        else:
+            written.found += 1
 
-    def _write_segments(self, record: ShiftedRecord, folder: Path) -> tuple[str, str]:
+    def _segments_file(self, record: ShiftedRecord) -> tuple[str, bytes]:
         """The segments of one image: its own file, or where they moved another."""
         assert record.label_path is not None
         moved = record.shift is not None and record.shift.moves
         data = segments_png(record.segments().ids) if moved else record.label_path.read_bytes()
-        return _store(folder, f"{self._coco_name}/{self._map_name(record)}", data)
+        return f"{self._coco_name}/{self._map_name(record)}", data
 
     def _map_name(self, record: Record) -> str:
         assert record.label_path is not None
         assert self.clean.annotation_file is not None
         return record.label_path.relative_to(maps_folder(self.clean.annotation_file)).as_posix()
 
-    def _write_depth(self, record: ShiftedRecord, folder: Path) -> tuple[str, str]:
+    def _depth_file(self, record: ShiftedRecord) -> tuple[str, bytes]:
         """The depth of one image: its own file, or where it moved an array of metres."""
         assert record.label_path is not None
         name = f"depth/{self._semantic_split()}/{PurePosixPath(record.name).with_suffix('')}"
         if record.shift is not None and record.shift.moves:
-            return _store(folder, f"{name}.npy", moved_depth(record))
-        return _store(folder, name + record.label_path.suffix, record.label_path.read_bytes())
+            return f"{name}.npy", moved_depth(record)
+        return name + record.label_path.suffix, record.label_path.read_bytes()
 
     def _format_file(self, condition: Condition) -> tuple[str, bytes]:
         stored = self.clean[0].depth_format
@@ -206,27 +228,44 @@ class SuiteWriter:
             stored = replace(stored, crop="none")  # it was cropped before it moved
         return FORMAT_FILE, (json.dumps(asdict(stored)) + "\n").encode()
 
-    def finish(self, condition: Condition, written: Written) -> str:
-        """Write what belongs to the whole condition; returns the checksum of its checksums."""
+    def finish(self, condition: Condition, written: Written, recorded: str | None) -> tuple[str, int]:
+        """Write what belongs to the whole condition; the checksum of its checksums, and its size in bytes.
+
+        Where it was finished before, ``recorded`` is what came out then, and must come out again.
+        """
         folder = self.target / condition.key
         if self._in_coco_format:
             moves = self.opened.shift(condition).moves
             path = f"{self._coco_name}.json"
             data = self._annotation_file(written.annotations if moves else None)
-            written.checksums.append(_store(folder, path, data))
+            written.store(folder, path, data)
         elif self.clean.task == "depth":
-            written.checksums.append(_store(folder, *self._format_file(condition)))
+            written.store(folder, *self._format_file(condition))
         else:
             name, data = self._class_file()
-            written.checksums.append(_store(folder, f"{self.prefix}{name}", data))
+            written.store(folder, f"{self.prefix}{name}", data)
         lines = checksum_lines(written.checksums)
+        if recorded not in (None, sha256(lines)):
+            raise GramLoopError(
+                f"{folder} was made again, and is not what {MANIFEST} says that it was; choose another folder, or delete "
+                "it and its entry there"
+            )
         atomic_write(folder / CHECKSUMS, lines)
-        return sha256(lines)
+        (folder / PARTIAL).unlink(missing_ok=True)
+        return sha256(lines), size_of(folder, (name for name, _ in written.checksums))
 
-    def is_finished(self, condition: Condition, manifest: Manifest) -> bool:
-        """Whether the manifest names the condition and its checksum file is the one that it names."""
-        path = self.target / condition.key / CHECKSUMS
-        return path.is_file() and manifest.conditions.get(condition.key) == sha256(path.read_bytes())
+    def is_finished(self, condition: Condition, manifest: Manifest, full: bool) -> bool:
+        """Whether a condition is whole; if not, what is known of its files is taken down for `write_images`."""
+        key = condition.key
+        folder, recorded = self.target / key, manifest.conditions.get(key)
+        if recorded is not None and is_listed(folder, recorded):
+            if not damaged_files(folder, manifest.sizes.get(key), full):
+                return True
+            listed = listed_checksums(folder).items()
+            self.known[key] = {path.relative_to(folder).as_posix(): digest for path, digest in listed}
+            return False
+        self.known[key] = relisted(folder, recorded) or noted(folder)
+        return False
 
     def _annotation_file(self, moved: list[Annotation] | None) -> bytes:
         assert self.clean.annotation_file is not None
@@ -250,16 +289,8 @@ class SuiteWriter:
         return CLASS_FILE, "".join(f"{value} {name}\n" for value, name in pairs).encode()
 
 
-def _store(folder: Path, relative: str, data: bytes) -> tuple[str, str]:
-    path = folder / relative
-    digest = sha256(data)
-    if not path.is_file() or path.stat().st_size != len(data) or sha256(path.read_bytes()) != digest:
-        atomic_write(path, data)
-    return relative, digest
-
-
-def begin(opened: OpenSuite, target: Path) -> Manifest:
-    """The manifest to go on from: the one of the target if it fits, else a new one, stored."""
+def check_target(opened: OpenSuite, target: Path) -> Manifest:
+    """The manifest to go on from: the one of the target if it fits, else a new one; nothing is written."""
     assert opened.clean is not None
     wanted = Manifest(
         suite=opened.suite.name,
@@ -269,13 +300,22 @@ def begin(opened: OpenSuite, target: Path) -> Manifest:
         images=len(opened.clean),
         frost=frost_fingerprint(opened.frost_textures),
         packages=package_versions(),
+        contents=with_contents(opened.clean, len(opened.clean))[1],
     )
     found = read_manifest(target)
     if found is not None:
         refuse_difference(found, wanted, target)
     elif is_taken(target):
         raise GramLoopError(f"{target} is not empty and has no {MANIFEST}; choose a new folder")
-    else:
-        wanted.write(target)
-    remove_leftovers(target, alone=True)
+    if found is not None and not found.conditions:  # an image may have been put right meanwhile
+        return replace(found, contents=wanted.contents)
     return found or wanted
+
+
+def begin(target: Path, manifest: Manifest) -> None:
+    """Write the manifest where it is new, and remove what a kill left half-written."""
+    if read_manifest(target) != manifest:
+        manifest.write(target)
+        for noted_before in target.rglob(PARTIAL):  # of other images
+            noted_before.unlink()
+    remove_leftovers(target, alone=True)

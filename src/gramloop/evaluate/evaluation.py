@@ -88,24 +88,28 @@ def evaluate(
     folder: Path,
     *,
     workers: int | None = None,
+    verify: bool = False,
     engine: Engine | None = None,
     engine_name: str = "local",
     order: Callable[[Iterable[Unit]], Iterable[Unit]] = tuple,
     watcher: Watcher | None = None,
 ) -> EvaluationOutcome:
-    """Run what is missing of a plan and score the whole; ``order`` may rearrange the units to be run."""
+    """Run what is missing of a plan and score the whole.
+
+    ``order`` may rearrange the units to be run; ``verify`` compares every file of a written suite with its checksum.
+    """
     watcher = watcher or Watcher()
     recall(folder)
     plan = check_folder(folder, plan)  # what is refused stays untouched: neither lock nor scratch
     store = Store(folder, plan)
     checked = any(not store.path(unit).is_file() for unit in plan.units)
     if checked:
-        check_can_run(plan)
+        check_can_run(plan, verify)
     with locked(folder):
         store = begin(folder, plan)
         progress = look(store)
         if progress.missing and not checked:
-            check_can_run(plan)
+            check_can_run(plan, verify)
         sentences = tuple(_put_right(store, unit, problem) for unit, problem in progress.rejected)
         for sentence in sentences:
             watcher.rejected(sentence)
@@ -125,10 +129,10 @@ def evaluate(
     return EvaluationOutcome(results, sentences, failures)
 
 
-def check_can_run(plan: Plan) -> None:
+def check_can_run(plan: Plan, verify: bool = False) -> None:
     """Refuse a plan whose versions, weights or images are not those that it was made with."""
     refuse_other_origin(plan)
-    open_planned(plan, verify="quick")
+    open_planned(plan, verify="full" if verify else "quick")
 
 
 def _put_right(store: Store, unit: Unit, problem: UnusableFile) -> str:
