@@ -1,16 +1,21 @@
 from __future__ import annotations
 
 import csv
+import html
 import io
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from markdown_it import MarkdownIt
 
+from gramloop.io.spreadsheet import text_cell
 from gramloop.metrics.bootstrap import Interval
 from gramloop.report import formats
+from gramloop.report.document import Document, RenderedFigure, Section, Verdict
 from gramloop.report.tables.table import Column, Table
+from gramloop.report.writing import whole_markdown
 
 COLUMNS = (
     Column("name", "Name & co", "text"),
@@ -116,3 +121,55 @@ def test_an_interval_can_come_with_its_estimate() -> None:
     table = Table("t", "T", "", (column,), ((Interval(-0.12, -0.3, 0.05),), (None,)))
     assert [table.text(row, 0) for row in range(2)] == ["-0.12 [-0.30, +0.05]", "–"]
     assert formats.csv(table).splitlines()[1] == "-0.12,-0.3,0.05"
+
+
+RUN_BY_A_SPREADSHEET = (
+    "=1+1",
+    "+A1",
+    "-A1",
+    "@SUM(A1)",
+    "\t=1",
+    "\r=1",
+    " =1",
+    '=HYPERLINK("x")',
+    "-1+cmd|' /C calc'!A0",
+)
+
+
+@pytest.mark.parametrize("text", RUN_BY_A_SPREADSHEET)
+def test_no_cell_of_a_csv_file_is_a_formula(text: str) -> None:
+    table = Table("t", "T", "", (Column("name", "N", "text"), Column("x", "X")), ((text, -0.5),))
+    (_, (name, number)) = csv.reader(io.StringIO(formats.csv(table), newline=""))
+    assert name == "'" + text.replace("\t", " ").replace("\r", " ")
+    assert float(number) == -0.5
+
+
+@pytest.mark.parametrize("text", ["-5", "+5.5e-3", "-.5", "fog", "a=b", "-inf", "", "5-3"])
+def test_numbers_and_names_stay_as_they_are(text: str) -> None:
+    assert text_cell(text) == text
+
+
+@given(st.text())
+def test_markdown_shows_any_text_as_it_is(text: str) -> None:
+    shown = MarkdownIt("commonmark").render(formats.plain(text))
+    clean = " ".join(text.split())
+    expected = f"<p>{clean}</p>\n" if clean else ""
+    assert html.unescape(shown) == expected.replace("\0", "\ufffd")
+
+
+HOSTILE = "=x](http://evil) <img src=x onerror=alert(1)> **b** `c` # [l](javascript:1) - | 1. \n\n# title"
+
+
+def test_a_report_in_markdown_shows_hostile_names_as_text() -> None:
+    interval = Interval(1.0, 0.5, 2.0)
+    figure = RenderedFigure("f", HOSTILE, HOSTILE, b"", None, HOSTILE)
+    section = Section("s", HOSTILE, HOSTILE, (), (figure,))
+    verdict = Verdict(HOSTILE, HOSTILE, "helps", interval, HOSTILE)
+    document = Document(HOSTILE, HOSTILE, (verdict,), (HOSTILE,), (section,), {HOSTILE: {HOSTILE: HOSTILE}})
+    tokens = MarkdownIt("commonmark").parse(whole_markdown(document))
+    inline = [each for token in tokens for each in token.children or ()]
+    assert {token.type for token in tokens if "html" in token.type or "code" in token.type} == set()
+    assert {each.type for each in inline} == {"text", "strong_open", "strong_close", "image"}
+    assert [each.attrs["src"] for each in inline if each.type == "image"] == ["figures/f.png"]
+    headings = [token.tag for token in tokens if token.type == "heading_open"]
+    assert headings == ["h1", "h2", "h2", "h2", "h3", "h2", "h3"]

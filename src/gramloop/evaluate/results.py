@@ -21,6 +21,7 @@ from gramloop.evaluate.segment_rows import matches_of, qualities_of
 from gramloop.evaluate.store import RESULTS, Store, StoredUnit
 from gramloop.evaluate.truth import AGREEMENT
 from gramloop.io.atomic import atomic_write
+from gramloop.io.spreadsheet import text_cell
 from gramloop.metrics.coco_ap import average_precision
 from gramloop.metrics.mask_ap import mask_average_precision
 from gramloop.metrics.miou import mean_iou
@@ -91,12 +92,16 @@ class Results:
                 told = ordinary if tells_gain(self.plan, one.condition) else None
                 gain = _gain(values[metrics[0]], told, method)
                 counts = [one.images, len(one.failures)]
-                writer.writerow([one.condition, method, *counts, *map(repr, values.values()), gain])
+                writer.writerow(
+                    [text_cell(one.condition), text_cell(method), *counts, *map(repr, values.values()), gain]
+                )
         ordinary = self.mean(BASELINE) if BASELINE in self._names else None
         for method in self._names:
             if (mean := self.mean(method)) is not None:
                 blank = [""] * (len(metrics) - 1)
-                writer.writerow([MEAN, method, "", "", repr(mean), *blank, _gain(mean, ordinary, method)])
+                writer.writerow(
+                    [MEAN, text_cell(method), "", "", repr(mean), *blank, _gain(mean, ordinary, method)]
+                )
         return stream.getvalue()
 
     def to_arrow(self) -> pa.Table:

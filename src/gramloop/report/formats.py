@@ -7,6 +7,7 @@ import io
 import re
 from typing import TYPE_CHECKING, Literal
 
+from gramloop.io.spreadsheet import text_cell
 from gramloop.metrics.bootstrap import Interval
 from gramloop.report.tables.table import ABSENT, Cell, Column, Table
 
@@ -39,22 +40,23 @@ _LATEX = {
     "”": "''",
 }
 _SPECIAL = re.compile("|".join(map(re.escape, _LATEX)))
-_MARKDOWN = re.compile(r"([\\`*_\[\]<>|#])")
+_MARKDOWN = re.compile(r"([\\`*_\[\]<>|#~&!])")
+_LIST = re.compile(r"([-+=]|\d+(?=[.)]))")  # at the beginning of a line
 
 
 def markdown(table: Table, level: int = 3) -> str:
     """A heading, the caption, a pipe table with the best cells in bold, and the notes."""
-    lines = [f"{'#' * level} {_plain(table.title)}", ""]
+    lines = [f"{'#' * level} {plain(table.title)}", ""]
     if table.caption:
-        lines += [_plain(table.caption), ""]
-    lines.append(_piped([_plain(column.title) for column in table.columns]))
+        lines += [plain(table.caption), ""]
+    lines.append(_piped([plain(column.title) for column in table.columns]))
     lines.append(_piped([":--" if column.kind == "text" else "--:" for column in table.columns]))
     for row in range(len(table.rows)):
         cells = [_markdown_cell(table, row, column) for column in range(len(table.columns))]
         shown = [f"**{text}**" if (row, place) in table.best else text for place, text in enumerate(cells)]
         lines.append(_piped(shown))
     for note in table.notes:
-        lines += ["", _plain(note)]
+        lines += ["", plain(note)]
     return "\n".join(lines) + "\n"
 
 
@@ -110,12 +112,17 @@ def terminal(table: Table) -> Group:
 
 def _markdown_cell(table: Table, row: int, place: int) -> str:
     text = table.text(row, place)
-    return _plain(text) if isinstance(table.rows[row][place], str) else text  # a number has no marks
+    return plain(text) if isinstance(table.rows[row][place], str) else text  # a number has no marks
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """Text in which Markdown sees no marks, on one line."""
-    return _MARKDOWN.sub(r"\\\1", " ".join(text.split()))
+    escaped = _MARKDOWN.sub(r"\\\1", " ".join(text.split()))
+    begun = _LIST.match(escaped)
+    if begun is None:
+        return escaped
+    end = begun.end()
+    return f"{escaped[:end]}\\{escaped[end:]}" if escaped[0].isdigit() else f"\\{escaped}"
 
 
 def _piped(cells: list[str]) -> str:
@@ -124,8 +131,8 @@ def _piped(cells: list[str]) -> str:
 
 def _csv_names(column: Column) -> list[str]:
     if column.kind == "interval":
-        return [f"{column.key} estimate", f"{column.key} low", f"{column.key} high"]
-    return [column.key]
+        return [text_cell(f"{column.key} {end}") for end in ("estimate", "low", "high")]
+    return [text_cell(column.key)]
 
 
 def _csv_cells(cell: Cell, column: Column) -> list[str]:
@@ -136,7 +143,7 @@ def _csv_cells(cell: Cell, column: Column) -> list[str]:
         return [""]
     if isinstance(cell, float):
         return ["" if cell != cell else repr(float(cell))]  # not a number is no number
-    return [str(cell)]
+    return [text_cell(str(cell))]
 
 
 def _latex_row(cells: list[str]) -> str:

@@ -72,35 +72,32 @@ def check_folder(folder: Path) -> None:
 
 def whole_markdown(document: Document) -> str:
     """The report as one Markdown file, with figures beside it."""
-    lines = [f"# {document.title}", "", document.subtitle, ""]
+    plain = formats.plain
+    lines = [f"# {plain(document.title)}", "", plain(document.subtitle), ""]
     if document.answers:
         lines += ["## Which to take", ""]
         for answer in document.answers:
-            lines += [f"**{answer.suite}.** {' '.join(answer.sentences)}", ""]
+            lines += [f"**{plain(answer.suite)}.** {plain(' '.join(answer.sentences))}", ""]
     if document.verdicts:
         lines += ["## Verdict", ""]
         lines += [
-            f"- **{each.suite}, {each.method}: {each.words}.** {each.sentence}" for each in document.verdicts
+            f"- **{plain(f'{each.suite}, {each.method}: {each.words}')}.** {plain(each.sentence)}"
+            for each in document.verdicts
         ]
         lines.append("")
     if document.warnings:
-        lines += ["## Warnings", "", *(f"- {sentence}" for sentence in document.warnings), ""]
+        lines += ["## Warnings", "", *(f"- {plain(sentence)}" for sentence in document.warnings), ""]
     for section in document.sections:
-        lines += [f"## {section.title}", ""]
-        lines += [section.text, ""] if section.text else []
+        lines += [f"## {plain(section.title)}", ""]
+        for paragraph in section.text.split("\n\n") if section.text else ():
+            lines += [plain(paragraph), ""]
         for table in section.tables:
             lines += [formats.markdown(table), ""]
         for figure in section.figures:
-            shown = " ".join(figure.alt.split()).replace("[", "(").replace("]", ")")
-            lines += [
-                f"### {figure.title}",
-                "",
-                f"![{shown}]({FIGURES}/{figure.key}.png)",
-                "",
-                figure.caption,
-                "",
-            ]
+            picture = f"![{plain(figure.alt)}]({FIGURES}/{figure.key}.png)"
+            lines += [f"### {plain(figure.title)}", "", picture, "", plain(figure.caption), ""]
     lines += ["## Configuration and versions", ""]
     for group, entries in document.facts.items():
-        lines += [f"### {group}", "", *(f"- {name}: {value}" for name, value in entries.items()), ""]
+        lines += [f"### {plain(group)}", ""]
+        lines += [*(f"- {plain(name)}: {plain(value)}" for name, value in entries.items()), ""]
     return "\n".join(lines).rstrip() + "\n"
