@@ -84,14 +84,16 @@ def main() -> None:
     print(
         f"| looks | {' | '.join(f'Δ {each}' for each in CONDITIONS)} | Δ mean of shifts |\n|{'---|' * (len(CONDITIONS) + 2)}"
     )
-    for name in ("flip, fused", "flip, suppressed", "scales, fused", "scales, suppressed"):
-        deltas = [
-            ap_delta(truth, FoundBoxes.of(found["plain", each]), FoundBoxes.of(found[name, each]))
-            for each in CONDITIONS
-        ]
-        cells = [str(image_bootstrap(each, args.scenes)) for each in deltas]
-        mean = mean_interval([image_draws(each, args.scenes) for each in deltas[1:]], args.scenes)
-        print(f"| {name} | {' | '.join(cells)} | {mean} |")
+    for looks in ("flip", "scales"):
+        names = (f"{looks}, fused", f"{looks}, suppressed")
+        for name, against in ((names[0], "plain"), (names[1], "plain"), names[::-1]):
+            deltas = [
+                ap_delta(truth, FoundBoxes.of(found[against, each]), FoundBoxes.of(found[name, each]))
+                for each in CONDITIONS
+            ]
+            cells = [str(image_bootstrap(each, args.scenes)) for each in deltas]
+            mean = mean_interval([image_draws(each, args.scenes) for each in deltas[1:]], args.scenes)
+            print(f"| {name} against {against} | {' | '.join(cells)} | {mean} |", flush=True)
 
 
 def _truth(drawn: list[Scene]) -> TrueBoxes:

@@ -185,3 +185,27 @@ def test_statistics_survive_their_file(tmp_path, source):
     path.write_bytes(b"nothing")
     with pytest.raises(GramLoopError, match="cannot read the source statistics"):
         read_source(path)
+
+
+def test_a_model_with_other_numbers_is_mitigated_like_itself(segmenter, images, source):
+    from gramloop.tasks.renumbering import numbered_as
+
+    names = [name for name in segmenter.classes.values() if name]
+    other = numbered_as(segmenter, {10 + place: name for place, name in enumerate(reversed(names))})
+    assert other is not segmenter
+    for text in ("recentre:0.5", "flip", "resize:1.25"):
+        found = apply(text, other, source)
+        assert found.classes == other.classes
+        same(found.predict(images[0]), other.renumbered(apply(text, segmenter, source).predict(images[0])))
+    assert calibrate(other, images).images == len(images)
+
+
+@pytest.mark.parametrize("text", ["flip", "scales:0.75,1", "gramloop+pair"])
+@pytest.mark.parametrize("task", ["panoptic", "instance"])
+def test_masks_of_several_looks_are_not_made_one(segmenter, text, task):
+    from copy import copy
+
+    other = copy(segmenter)
+    other.task = task
+    with pytest.raises(GramLoopError, match=f"not known how to do with the masks of a model for {task}"):
+        apply(text, other)

@@ -20,11 +20,14 @@ from gramloop.tasks.prediction import Segmentation
 
 # name: the text at which nothing is asked, one at which something is, and the predictors for which that makes no sense
 BLOCKS, SIZE, TAPS = "no transformer blocks", "has no size to set", "does not show"
+LOOK = "needs to know how ordinary images look"
 EVERY = {
     "median": ("median:1", "median", {}),
     "gaussian": ("gaussian:0", "gaussian:0.7", {}),
     "nlm": ("nlm:0", "nlm:6", {}),
     "denoise": ("denoise:255", "denoise:0", {}),
+    "levels": ("levels", "levels", {"function": LOOK}),  # of an ordinary image
+    "sharpen": ("sharpen", "sharpen", {"function": LOOK}),
     "replay": ("replay:replays=0", "replay:window=6-6,replays=1", {"function": BLOCKS}),
     SUBSTEPS: ("substeps:1,window=5-6", "substeps:3,window=5-6", {"function": BLOCKS}),
     "recentre": ("recentre:0", "recentre:0.3,c=0.5", {"function": TAPS}),

@@ -28,6 +28,7 @@ from gramloop.tasks.class_names import Classes
 from gramloop.tasks.images import RGB, ImageLike, read_image
 from gramloop.tasks.prediction import Pair, Prediction, Segmentation
 from gramloop.tasks.predictor import Predictor, check_replay
+from gramloop.tasks.renumbering import Renumbered, before_renumbering
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ def check_stack(
 ) -> None:
     """Refuse mitigations that make no sense for a predictor, or beside each other."""
     for each in stack:
-        each.check(predictor, stack, source)
+        each.check(before_renumbering(predictor), stack, source)
 
 
 def stack_cost(stack: Sequence[Mitigation], predictor: Predictor[Prediction]) -> StackCost:
@@ -91,7 +92,8 @@ class Mitigated:
     def __init__(
         self, stack: tuple[Mitigation, ...], predictor: Predictor[Prediction], source: Source | None = None
     ) -> None:
-        self.stack, self.plain, self.source = stack, predictor, source
+        self.stack, self.source = stack, source
+        self.plain, self._numbered = before_renumbering(predictor), predictor
         self._replay = replay_of(stack)
         self._pairs = any(isinstance(each, PairMean) for each in stack)
 
@@ -103,7 +105,7 @@ class Mitigated:
     @property
     def classes(self) -> Classes:
         """The numbers in its predictions."""
-        return self.plain.classes
+        return self._numbered.classes
 
     @property
     def blocks(self) -> Sequence[nn.Module]:
@@ -166,7 +168,7 @@ class Mitigated:
         look = self._look(config, both, trace)
         for each in (*self._stage("outputs"), *reversed(self._stage("pixels"))):  # the last one acts first
             look = each.around(look, self.source)
-        versions = [self._without_scores(each) for each in look(read_image(image), 1.0)]
+        versions = [self._finished(each) for each in look(read_image(image), 1.0)]
         return Pair(*versions) if paired else versions[-1]
 
     def reset(self) -> None:
@@ -215,8 +217,12 @@ class Mitigated:
 
         return look
 
+    def _finished(self, found: Prediction) -> Prediction:
+        """With the numbers that were asked for; scores that were needed for an average alone are not returned."""
+        kept = self._without_scores(found)
+        return self._numbered.renumbered(kept) if isinstance(self._numbered, Renumbered) else kept
+
     def _without_scores(self, found: Prediction) -> Prediction:
-        """Scores that were needed for an average alone are not returned."""
         if not isinstance(found, Segmentation) or self._prepared is self.plain or self._scored:
             return found
         return replace(found, scores=None)

@@ -23,6 +23,16 @@ class OutputMitigation(Mitigation):
 
     stage = "outputs"
 
+    def check(
+        self, predictor: Predictor[Prediction], stack: Sequence[Mitigation], source: Source | None
+    ) -> None:
+        """Refuse predictions that cannot be made one."""
+        if predictor.task in ("panoptic", "instance") and (len(self.sizes) > 1 or self.name == "pair"):
+            raise GramLoopError(
+                f"{self.text} makes one prediction of several, which is not known how to do with the masks of a "
+                f"model for {predictor.task}"
+            )
+
 
 @dataclass(frozen=True)
 class Flip(OutputMitigation):
@@ -75,6 +85,7 @@ class Scales(OutputMitigation):
         self, predictor: Predictor[Prediction], stack: Sequence[Mitigation], source: Source | None
     ) -> None:
         """It needs a predictor whose size can be set."""
+        super().check(predictor, stack, source)
         check_scaling(predictor, self.text, self.factors)
 
     def around(self, look: Look, source: Source | None) -> Look:
@@ -104,6 +115,7 @@ class PairMean(OutputMitigation):
         self, predictor: Predictor[Prediction], stack: Sequence[Mitigation], source: Source | None
     ) -> None:
         """It needs a replay beside it."""
+        super().check(predictor, stack, source)
         if not any(each.stage == "backbone" for each in stack):
             raise GramLoopError(
                 "pair averages the ordinary and the replayed prediction, so it needs a replay, such as gramloop+pair"

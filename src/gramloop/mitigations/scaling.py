@@ -10,7 +10,7 @@ import numpy as np
 
 from gramloop.errors import GramLoopError
 from gramloop.tasks.dense_detect import DenseDetector
-from gramloop.tasks.depth import DepthConfig
+from gramloop.tasks.depth import DepthConfig, DepthEstimator
 from gramloop.tasks.detect import DetectConfig
 from gramloop.tasks.images import RGB, resize
 from gramloop.tasks.prediction import Detection, Prediction
@@ -94,4 +94,6 @@ def _short_side(config: Config, factor: float, multiple: int) -> int:
 
 
 def _multiple(predictor: ViTPredictor[Prediction]) -> int:
+    if isinstance(predictor, DepthEstimator):
+        return predictor.multiple
     return int(getattr(getattr(predictor, "model", None), "granularity", predictor.backbone.shape.patch))

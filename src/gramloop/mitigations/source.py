@@ -17,6 +17,7 @@ from gramloop.models.taps import Tap, TappedViT
 from gramloop.tasks.images import ImageLike, read_image
 from gramloop.tasks.prediction import P, Prediction
 from gramloop.tasks.predictor import Predictor, ViTPredictor
+from gramloop.tasks.renumbering import before_renumbering
 
 TapChange = Callable[[int, Tap], Tap]  # block and its tap → what the head sees
 
@@ -55,6 +56,7 @@ def check_source(source: Source, predictor: ViTPredictor[Prediction]) -> None:
 
 def check_taps(predictor: Predictor[Prediction], wanting: str) -> ViTPredictor[Prediction]:
     """The predictor, where it is a head on taps of a ViT."""
+    predictor = before_renumbering(predictor)
     if not isinstance(predictor, ViTPredictor):
         raise GramLoopError(
             f"{wanting} acts on the features that a head reads from a ViT, which {type(predictor).__name__} does "

@@ -50,11 +50,12 @@ class Renumbered(ImagePredictor[Prediction]):
 
     def _versions(self, pixels: RGB, replay: Replay, paired: bool, trace: Tracing) -> list[Prediction]:
         if not paired:
-            return [self._renumbered(self.predictor.predict(pixels, replay, trace=trace))]
+            return [self.renumbered(self.predictor.predict(pixels, replay, trace=trace))]
         pair = self.predictor.predict(pixels, replay, paired=True, trace=trace)
-        return [self._renumbered(pair.ordinary), self._renumbered(pair.replayed)]
+        return [self.renumbered(pair.ordinary), self.renumbered(pair.replayed)]
 
-    def _renumbered(self, found: Prediction) -> Prediction:
+    def renumbered(self, found: Prediction) -> Prediction:
+        """A prediction of the predictor with the other numbers."""
         if isinstance(found, Panoptic):
             return self._renumbered_segments(found)
         if not isinstance(found, Segmentation | Detection | InstanceMasks):
@@ -81,6 +82,11 @@ class Renumbered(ImagePredictor[Prediction]):
         return with_fields(
             found, segments=np.where(kept, found.segments, 0).astype(np.int32), infos=tuple(infos)
         )
+
+
+def before_renumbering(predictor: Predictor[Prediction]) -> Predictor[Prediction]:
+    """The predictor whose classes have the model's own numbers."""
+    return before_renumbering(predictor.predictor) if isinstance(predictor, Renumbered) else predictor
 
 
 def numbered_as(predictor: Predictor[Prediction], categories: Mapping[int, str]) -> Predictor[Prediction]:
