@@ -27,7 +27,8 @@ from gramloop.tasks import load_predictor
 REPLAY = f"replay:{replay_text(suggested_replay())}"
 WAYS = [
     "recentre:0.1", "recentre:0.3", "recentre:0.5", "recentre:0.8", "recentre:c=1", "recentre:c=2", "median",
-    "denoise", "flip", "resize:1.25", REPLAY, f"recentre:0.3+{REPLAY}", "recentre:0.3+denoise",
+    "denoise", "levels", "sharpen", "flip", "resize:1.25", REPLAY, "substeps:2,window=6-6",
+    f"recentre:0.3+{REPLAY}", "recentre:0.3+denoise", "recentre:0.3+denoise+levels",
 ]  # fmt: skip
 
 
