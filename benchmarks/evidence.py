@@ -39,7 +39,7 @@ from evidence_study import (
 )
 from evidence_tries import heads_stage, second_stage, tries_stage, windows_stage
 from gramloop.core.config import ReplayConfig
-from gramloop.core.settings import describe_replay, read_settings, write_replay
+from gramloop.core.settings import read_settings, write_replay
 from gramloop.data.suites import Condition
 from gramloop.evaluate.evaluation import evaluate
 from gramloop.evaluate.methods import parse_method
@@ -51,6 +51,7 @@ from gramloop.tune.scan.scores import ranked
 from gramloop.tune.search.journal import TRIALS
 from gramloop.tune.search.plan import Options, plan_search
 from gramloop.tune.search.space import Space
+from gramloop.tune.search.stacks import describe_stack
 from gramloop.tune.search.suites import suite_subject
 from gramloop.tune.search.tuning import run
 
@@ -130,7 +131,7 @@ def tune_stage(study: Study) -> None:
     print()
     for one in tuning.outcome.finalists:
         print(
-            f"  {describe_replay(one.config)}: {one.worth.gain:+.2f} ± {one.worth.error:.2f}, "
+            f"  {describe_stack(one.stack)}: {one.worth.gain:+.2f} ± {one.worth.error:.2f}, "
             f"clean {one.worth.clean:+.2f}, {one.cost:.2f}x"
         )
     print(tuning.sentence)

@@ -3,7 +3,9 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from gramloop.cli import main
 from gramloop.core.settings import read_replay, read_settings
@@ -37,12 +39,12 @@ def test_a_search_a_second_look_and_its_file(model, scenes, tmp_path, capsys):
     assert main(arguments) == 0
     told = capsys.readouterr()
     assert "budget 170 predictions" in told.err
-    config, about = read_settings(out / "replay.json")
+    config, about = read_settings(out / "found.json")
     assert " ".join(about["verdict"].split())[:40] in " ".join(told.out.split())
     assert about["tried"]["predictions"] <= 170
-    before = (out / "replay.json").read_bytes(), (out / "trials.jsonl").read_bytes()
+    before = (out / "found.json").read_bytes(), (out / "trials.jsonl").read_bytes()
     assert main(arguments) == 0
-    assert ((out / "replay.json").read_bytes(), (out / "trials.jsonl").read_bytes()) == before
+    assert ((out / "found.json").read_bytes(), (out / "trials.jsonl").read_bytes()) == before
     evaluate = ["evaluate", "--suite", "scenes-c", "--model", str(model), "--data", str(scenes)]
     evaluate += [
         "--short-side",
@@ -56,7 +58,7 @@ def test_a_search_a_second_look_and_its_file(model, scenes, tmp_path, capsys):
         "--images",
         "2",
     ]
-    method = f"found:{out / 'replay.json'}"
+    method = f"found:{out / 'found.json'}"
     assert (
         main([*evaluate, "--out", str(tmp_path / "check"), "--method", "baseline", "--method", method]) == 0
     )
@@ -71,6 +73,45 @@ def test_a_dry_run_predicts_and_writes_nothing(model, scenes, tmp_path, capsys):
     assert "9 candidates, and no replay" in told  # 6 windows, 3 of which the next block that is read can end
     assert "families kept for the verdict: " in told
     assert not out.exists()
+
+
+def without_replays(arguments: list[str]) -> list[str]:
+    place = arguments.index("--longest")
+    return arguments[:place] + arguments[place + 2 :]
+
+
+def test_mitigations_by_name_and_by_default(model, scenes, tmp_path, capsys):
+    few = without_replays(asked(model, scenes, tmp_path / "out", "--budget", "300", "--dry-run"))
+    assert main([*few, "--mitigation", "recentre:0.3", "median", "--mitigation", "denoise+flip"]) == 0
+    assert "3 candidates, and nothing" in capsys.readouterr().out
+    assert main([*few, "--max-cost", "1"]) == 0
+    told = capsys.readouterr().out
+    assert "left out: flip: it costs 2.00x, more than the limit of 1" in told
+    assert (
+        "left out: recentre:c=1: recentre:c=1 needs the spread" in told
+    )  # 14 scenes leave too few to learn from
+    assert main([*few, "--mitigation", "median", "--try", "window=2-2"]) == 0
+    told = capsys.readouterr().out  # strengths 0.25 and 1, each until=none,tap, and the median
+    assert "5 candidates, and nothing" in told
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_choice_is_predicted_with(model, scenes, tmp_path, capsys):
+    from gramloop.mitigations import apply, parse_mitigations, write_mitigations
+    from gramloop.tasks import load_predictor
+
+    found, image = tmp_path / "found.json", next((scenes / "images").rglob("*.png"))
+    write_mitigations(found, parse_mitigations("median+flip"))
+    command = ["predict", str(image), "--model", str(model), "--task", "segment", "--short-side", "64"]
+    command += ["--out", str(tmp_path / "out"), "--replay", str(found)]
+    assert main(command) == 0
+    names = sorted(path.name for path in (tmp_path / "out").iterdir())
+    assert names == [f"{image.stem}.{kind}.png" for kind in ("mitigated", "ordinary", "picture")]
+    predictor = load_predictor("semantic", {"folder": str(model)}, {"short_side": 64})
+    labels = np.array(Image.open(tmp_path / "out" / f"{image.stem}.mitigated.png"))
+    np.testing.assert_array_equal(labels, apply("median+flip", predictor).predict(image).labels)
+    assert main([*command, "--eps", "1e-5"]) == 2
+    assert "--eps changes a replay" in capsys.readouterr().err
 
 
 def test_windows_from_a_scan(model, scenes, tmp_path, capsys):
@@ -108,6 +149,7 @@ def test_windows_from_a_scan(model, scenes, tmp_path, capsys):
         (["--keep-unseen", "rain"], "no family 'rain'"),
         (["--max-cost", "1.01"], "no candidate costs at most 1.01"),
         (["--block", "7"], "blocks of 7 images, too few"),
+        (["--mitigation", "blur"], "there is no mitigation 'blur'"),
         (["--workers", "0", "--budget", "170"], "the number of workers must be at least 1"),
     ],
 )
@@ -138,7 +180,7 @@ def test_the_embedded_model_on_scenes_that_nobody_downloaded(tmp_path):
         "2",
     ]
     assert main(arguments) == 0
-    assert read_replay(out / "replay.json").replays in (0, 1)
+    assert read_replay(out / "found.json").replays in (0, 1)
 
 
 def test_without_a_set_it_draws_scenes_that_no_evaluation_shows(model, tmp_path, capsys):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import numpy as np
@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from torch import nn
 
 from gramloop.core.config import ReplayConfig
-from gramloop.core.cost import Cost
+from gramloop.core.cost import Cost, extra_blocks
 from gramloop.data.labelled import LabelledImage, PixelLabels
+from gramloop.mitigations.mitigation import Mitigation
 from gramloop.tasks.prediction import Pair, Segmentation
 from gramloop.tune.search.subject import Subject, subject_of
 
@@ -40,13 +41,16 @@ def peak(config: ReplayConfig) -> float:
 class Lawful:
     """``law(config)`` is added to the share of right pixels, on shifted images; ``clean`` likewise on clean ones.
 
-    ``noise`` is the spread over images of what a setting adds, drawn anew for every setting and image.
+    ``noise`` is the spread over images of what a setting adds, drawn anew for every setting and image. Made-up
+    mitigations (`MadeUp`) are written into ``active``, and add their ``gains`` on shifted images.
     """
 
     law: Law
     clean: Law = nothing
     noise: float = 0.0
     seed: int = 0
+    gains: Mapping[str, float] = field(default_factory=dict)
+    active: tuple[str, ...] = ()
 
     task: ClassVar = "semantic"
     classes: ClassVar = dict.fromkeys((0, 1, 2))
@@ -55,7 +59,7 @@ class Lawful:
     taps: ClassVar = ()
 
     def cost(self, replay: ReplayConfig | None = None, paired: bool = False) -> Cost:
-        return Cost(DEPTH + (replay is not None), DEPTH)
+        return Cost(DEPTH + (0 if replay is None else extra_blocks(replay, DEPTH)), DEPTH)
 
     def predict(
         self,
@@ -74,13 +78,51 @@ class Lawful:
     def _labels(self, image: NDArray[np.uint8], replay: ReplayConfig | None) -> NDArray[np.int32]:
         truth = image[..., 0].astype(np.int32)
         draws = stream("pixels", image.tobytes()).random(truth.shape)  # the same for every setting
-        share = RIGHT
+        share, shifted = RIGHT, bool(image[0, 0, 1])
         if replay is not None:
-            shifted = bool(image[0, 0, 1])
             share += self.law(replay) if shifted else self.clean(replay)
-            if self.noise:
-                share += self.noise * stream("noise", self.seed, replay, image.tobytes()).normal()
+        if shifted:
+            share += sum(self.gains.get(text, 0.0) for text in self.active)
+        if self.noise and (replay is not None or self.active):
+            key = (self.seed, self.active, replay) if self.active else (self.seed, replay)
+            share += self.noise * stream("noise", *key, image.tobytes()).normal()
         return np.where(draws < share, truth, (truth + 1) % 3)
+
+
+@dataclass(frozen=True)
+class MadeUp(Mitigation):
+    """Tells the law that it is there, and does nothing else; one class per stage, since a stack has each kind once."""
+
+    number: int = 0
+
+    @property
+    def arguments(self) -> str:
+        return str(self.number)
+
+    def prepare(self, predictor: Lawful, source: object) -> Lawful:
+        return replace(predictor, active=(*predictor.active, self.text))
+
+
+class OnPixels(MadeUp):
+    name, stage = "on-pixels", "pixels"
+
+
+class OnFeatures(MadeUp):
+    name, stage = "on-features", "features"
+
+
+class OnOutputs(MadeUp):
+    name, stage = "on-outputs", "outputs"
+
+    @property
+    def sizes(self) -> tuple[float, ...]:
+        """A look in 1.1 times the size: what acts on outputs costs something."""
+        return (1.1,)
+
+
+def made_up(*kinds: tuple[type[MadeUp], int]) -> list[tuple[MadeUp, ...]]:
+    """So many of each kind, each alone."""
+    return [(kind(number),) for kind, many in kinds for number in range(many)]
 
 
 def stream(*key: object) -> np.random.Generator:

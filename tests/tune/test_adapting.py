@@ -43,7 +43,7 @@ def test_the_rule_that_separates_is_found() -> None:
     assert 1.05 <= rule.off < 2.05
     assert worth.clean == pytest.approx(0.0)
     after = switched(noisy_and_clean(), rule, END)
-    assert all(one.replayed is one.ordinary for key in ("clean", "blur/3") for one in after[key])
+    assert all(one.mitigated is one.ordinary for key in ("clean", "blur/3") for one in after[key])
 
 
 def test_a_signal_that_falls_under_shift() -> None:

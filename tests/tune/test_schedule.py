@@ -1,5 +1,3 @@
-import itertools
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,14 +17,23 @@ stages = st.builds(Stage, st.integers(3, 60), st.integers(1, 20))
     verdict=stages,
     eta=st.integers(2, 5),
     finalists=st.integers(1, 6),
+    stacked=st.sampled_from([(), (3, 2), (1,)]),
+    judged=st.integers(1, 2),
+    plain=st.integers(0, 1),
+    calibration=st.sampled_from([0, 8, 32]),
 )
-def test_a_budget_is_never_exceeded(budget, candidates, search, decide, verdict, eta, finalists):
-    least = least_budget(min(finalists, candidates), decide, verdict)
+def test_a_budget_is_never_exceeded(
+    budget, candidates, search, decide, verdict, eta, finalists, stacked, judged, plain, calibration
+):
+    fewest = finalists if stacked else min(finalists, candidates)
+    least = least_budget(fewest, decide, verdict, judged, plain) + calibration
+    given = {"eta": eta, "finalists": finalists, "stacked": stacked, "judged": judged}
+    given |= {"plain": plain, "calibration": calibration}
     if budget < least:
         with pytest.raises(GramLoopError, match=f"judging the choice needs {least}"):
-            plan_schedule(budget, candidates, search, decide, verdict, eta=eta, finalists=finalists)
+            plan_schedule(budget, candidates, search, decide, verdict, **given)
         return
-    plan = plan_schedule(budget, candidates, search, decide, verdict, eta=eta, finalists=finalists)
+    plan = plan_schedule(budget, candidates, search, decide, verdict, **given)
     assert plan.predictions <= budget
     assert min(finalists, candidates) <= plan.candidates <= candidates
     assert FEWEST_IMAGES <= plan.decide.images <= decide.images
@@ -35,9 +42,11 @@ def test_a_budget_is_never_exceeded(budget, candidates, search, decide, verdict,
     for rung in plan.rungs:  # each goes on where the one before stopped
         assert rung.cells == cells + rung.fresh <= search.images * search.conditions
         cells = rung.cells
-    sizes = [rung.candidates for rung in plan.rungs] + [plan.finalists]
-    assert sizes == sorted(sizes, reverse=True)
-    assert all(after >= -(-before // eta) for before, after in itertools.pairwise(sizes))
+    carried = [rung.candidates for rung in plan.rungs[1:]] + [plan.finalists]
+    for rung, after in zip(plan.rungs, carried, strict=False):
+        together = rung.candidates + rung.stacked
+        assert min(together, -(-together // eta)) <= after
+        assert after <= max(together, finalists)
     if plan.rungs:
         assert plan.rungs[0].cells >= min(FEWEST_CELLS, search.images * search.conditions)
 
@@ -66,3 +75,12 @@ def test_few_candidates_need_no_rung():
 def test_halving_needs_its_numbers():
     with pytest.raises(GramLoopError, match="an eta of 2 or more"):
         plan_schedule(500, 2, Stage(10, 3), Stage(10, 3), Stage(10, 4), eta=1)
+
+
+def test_room_for_combinations_is_given_up_before_candidates_are():
+    stages = Stage(40, 11), Stage(25, 11), Stage(35, 16)
+    rich = plan_schedule(2000, 18, *stages, stacked=(3, 2), judged=2, plain=1)
+    assert [(rung.candidates, rung.stacked) for rung in rich.rungs] == [(18, 0), (6, 3), (3, 2)]
+    poor = plan_schedule(800, 18, *stages, stacked=(3, 2), judged=2, plain=1)
+    assert poor.candidates == 18
+    assert sum(rung.stacked for rung in poor.rungs) < 5

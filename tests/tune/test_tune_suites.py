@@ -1,6 +1,7 @@
 """Searches over files: the model and the suite are opened anew in every process."""
 
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,15 +12,20 @@ from gramloop.data.labelled import LabelledImage
 from gramloop.data.opening import ReadOptions, open_suite
 from gramloop.data.suites import Condition
 from gramloop.errors import GramLoopError
+from gramloop.evaluate.planning import make_plan
 from gramloop.evaluate.truth import KNOWN
 from gramloop.metrics.miou import count, mean_iou
+from gramloop.mitigations import calibrate, read_source, write_source
+from gramloop.mitigations.files import sha256_of
+from gramloop.mitigations.replay import Replay
+from gramloop.tune.search.bench import Bench, Trial
 from gramloop.tune.search.display import describe_plan, print_tuning
 from gramloop.tune.search.plan import Options, plan_search
 from gramloop.tune.search.space import Space
-from gramloop.tune.search.subject import Bench, Trial, subject_of
+from gramloop.tune.search.subject import subject_of
 from gramloop.tune.search.suites import suite_subject
-from gramloop.tune.search.tuning import RESULT, run, tune
-from small_runs import small_request
+from gramloop.tune.search.tuning import RESULT, SOURCE, run, tune
+from small_runs import small_request, write_scene_set
 
 SPACE = Space({"window": [(2, 2), (3, 3), (4, 5), (5, 5)], "replays": [1], "strength": [0.5]})
 
@@ -45,7 +51,13 @@ def test_a_job_holds_what_the_predictor_says(model_folder, scene_folder):
     config = ReplayConfig(window=(3, 4), replays=1)
     bench = Bench(pickle.loads(pickle.dumps(subject)))  # as a worker gets it
     result = bench.run(
-        Trial("fog/3", 2, subject.images["fog/3"][2], (7, 8), (config, ReplayConfig(window=(5, 5))))
+        Trial(
+            "fog/3",
+            2,
+            subject.images["fog/3"][2],
+            (7, 8),
+            ((Replay(config),), (Replay(ReplayConfig(window=(5, 5))),)),
+        )
     )
     record = open_suite("scenes-c", scene_folder, conditions=["fog"], severities=[3], options=LABELLED).open(
         Condition("fog", 3)
@@ -98,7 +110,7 @@ def test_the_verdict_is_that_of_the_images(model_folder, scene_folder, tmp_path)
             )
     part = found.outcome.parts[-1]
     assert part.name == "clean"
-    assert (part.ordinary, part.replayed) == tuple(float(mean_iou(total)) for total in totals.values())
+    assert (part.ordinary, part.mitigated) == tuple(float(mean_iou(total)) for total in totals.values())
 
 
 def test_without_labels_the_truth_is_the_clean_prediction(model_folder, scene_folder, tmp_path):
@@ -106,11 +118,11 @@ def test_without_labels_the_truth_is_the_clean_prediction(model_folder, scene_fo
     assert blind.about["truth"] == "clean"
     bench = Bench(pickle.loads(pickle.dumps(blind)))
     config = ReplayConfig(window=(3, 4), replays=1)
-    clean = bench.run(Trial("clean", 2, blind.images["clean"][2], (0,), (config,)))
+    clean = bench.run(Trial("clean", 2, blind.images["clean"][2], (0,), ((Replay(config),),)))
     agreed, predicted, labelled = np.array(clean["ordinary"]["counts"])
     assert np.array_equal(agreed, predicted)
     assert np.array_equal(agreed, labelled)
-    foggy = bench.run(Trial("fog/3", 2, blind.images["fog/3"][2], (0,), (config,)))
+    foggy = bench.run(Trial("fog/3", 2, blind.images["fog/3"][2], (0,), ((Replay(config),),)))
     assert np.array_equal(
         np.array(foggy["ordinary"]["counts"])[2], labelled
     )  # the same truth under every shift
@@ -160,8 +172,68 @@ def test_images_in_memory_without_labels_need_their_clean_versions(model_folder,
     bench = Bench(own)
     config = ReplayConfig(window=(3, 4), replays=1)
     blind = Bench(suite_subject(small_request(model_folder, scene_folder, truth="clean")))
-    expected = blind.run(Trial("fog/3", 1, plain.images["fog/3"][1], (0,), (config,)))
-    assert bench.run(Trial("fog/3", 1, "1", (0,), (config,)))["replayed"] == expected["replayed"]
+    expected = blind.run(Trial("fog/3", 1, plain.images["fog/3"][1], (0,), ((Replay(config),),)))
+    assert bench.run(Trial("fog/3", 1, "1", (0,), ((Replay(config),),)))["replayed"] == expected["replayed"]
     del data["clean"][0]
     with pytest.raises(GramLoopError, match=r"0 of fog/3 is not among the clean ones"):
         subject_of(plain.make_predictor, data, truth="clean")
+
+
+MIXED = Space(
+    {"window": [(2, 2), (4, 4)], "replays": [1], "strength": [0.5]}, ["recentre:c=1", "denoise", "flip"]
+)
+
+
+@pytest.mark.parametrize(("task", "truth"), [("semantic", "labels"), ("detection", "clean")])
+def test_mitigations_are_searched_with_what_clean_images_of_the_search_tell(
+    scene_folder, model_folder, tmp_path, task, truth
+):
+    folder = write_scene_set(tmp_path / "set", 22)
+    subject = suite_subject(small_request(model_folder, folder, task, truth=truth))
+    search = plan_search(subject, MIXED, 230, Options(stacking=task == "semantic"))
+    assert 8 <= len(search.calibration) <= 32
+    looked_at = {sample.image_id for sample in search.calibration}
+    for part in ("decide", "verdict"):
+        assert not looked_at & {sample.image_id for sample in search.split.images[part]["clean"]}
+    found = run(search, tmp_path / "one")
+    assert found.outcome.predictions <= search.schedule.predictions <= 230
+    made = read_source(tmp_path / "one" / SOURCE)
+    images = [subject.open_records("clean")[sample.position].image() for sample in search.calibration]
+    expected = calibrate(subject.make_predictor(), images)
+    assert (made.images, made.noise) == (expected.images, expected.noise)
+    for tap, mean in expected.means.items():
+        np.testing.assert_array_equal(made.means[tap], mean)
+    before = [(tmp_path / "one" / name).read_bytes() for name in (RESULT, SOURCE)]
+    (tmp_path / "one" / SOURCE).write_bytes(b"damaged")  # it is made again, and must come out the same
+    run(search, tmp_path / "one")
+    assert [(tmp_path / "one" / name).read_bytes() for name in (RESULT, SOURCE)] == before
+    if task == "semantic":
+        run(search, tmp_path / "two", workers=2)
+        assert [(tmp_path / "two" / name).read_bytes() for name in (RESULT, SOURCE)] == before
+
+
+def test_a_choice_is_what_evaluate_runs_with_its_source(model_folder, scene_folder, tmp_path):
+    """The file of a chosen stack, made by hand: whether something helps a random model is chance."""
+    folder = write_scene_set(tmp_path / "set", 22)
+    subject = suite_subject(small_request(model_folder, folder))
+    found = run(
+        plan_search(subject, Space(mitigations=["recentre:c=1", "denoise+recentre:c=1"]), 150), tmp_path
+    )
+    best = next(one for one in found.outcome.finalists if len(one.stack) == 2)
+    replace(found, outcome=replace(found.outcome, leader=best, chosen=True)).write(tmp_path / RESULT)
+    method = f"found:{tmp_path / RESULT}"
+    plan = make_plan(small_request(model_folder, folder, methods=["baseline", method], images=2))
+    assert plan.methods[1].mitigations == best.stack
+    assert plan.model.sha256["source"] == sha256_of(tmp_path / SOURCE)
+
+
+def test_a_given_source_is_used_and_kept_beside_the_result(model_folder, scene_folder, tmp_path):
+    plain = suite_subject(small_request(model_folder, scene_folder))
+    images = [record.image() for record in plain.open_records("clean")[:8]]
+    write_source(tmp_path / "given", calibrate(plain.make_predictor(), images))
+    files = {"folder": str(model_folder), "source": str(tmp_path / "given")}
+    subject = suite_subject(small_request(model_folder, scene_folder, files=files))
+    search = plan_search(subject, Space(mitigations=["recentre:c=1", "median"]), 150)
+    assert search.calibration == ()
+    run(search, tmp_path / "out")
+    assert (tmp_path / "out" / SOURCE).read_bytes() == (tmp_path / "given").read_bytes()

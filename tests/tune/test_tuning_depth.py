@@ -13,10 +13,12 @@ from gramloop.core.cost import Cost
 from gramloop.data.depth_maps import DepthMap
 from gramloop.data.labelled import LabelledImage
 from gramloop.metrics.depth import depth_scores
+from gramloop.mitigations.replay import Replay
 from gramloop.tasks.prediction import Depth, Pair
+from gramloop.tune.search.bench import Bench, Trial
 from gramloop.tune.search.plan import Options
 from gramloop.tune.search.space import Space
-from gramloop.tune.search.subject import Bench, Trial, subject_of
+from gramloop.tune.search.subject import subject_of
 from gramloop.tune.search.tuning import tune
 
 SIZE = 16
@@ -57,7 +59,7 @@ def test_a_trial_measures_delta1() -> None:
     images = _images(150)
     bench = Bench(subject_of(Estimator(), {"clean": _images(0), "fog/3": images}))
     config = ReplayConfig(window=(2, 2), replays=1)
-    found = bench.run(Trial("fog/3", 3, "3", (0,), (config,)))
+    found = bench.run(Trial("fog/3", 3, "3", (0,), ((Replay(config),),)))
     pair = Estimator().predict(images[3].pixels, config, paired=True)
     assert found["ordinary"] == {"delta1": depth_scores(pair.ordinary.values, images[3].truth).delta1}
     assert found["replayed"] == [{"delta1": depth_scores(pair.replayed.values, images[3].truth).delta1}]
@@ -70,7 +72,7 @@ def test_what_cannot_be_scored_is_told() -> None:
             return Pair(flat, flat) if paired else flat
 
     bench = Bench(subject_of(Blind(), {"clean": _images(0), "fog/3": _images(150)}))
-    found = bench.run(Trial("fog/3", 3, "3", (0,), (ReplayConfig(window=(2, 2), replays=1),)))
+    found = bench.run(Trial("fog/3", 3, "3", (0,), ((Replay(ReplayConfig(window=(2, 2), replays=1)),),)))
     assert "no scale and shift can be fitted" in str(found["failed"])
 
 
@@ -84,3 +86,27 @@ def test_the_better_window_is_found() -> None:
     assert found.config is not None
     assert found.config.window == (2, 2)
     assert found.outcome.chosen
+
+
+def test_a_filter_is_tuned_on_depth() -> None:
+    """A wrong depth of single dark pixels, which a median takes away."""
+
+    class Spotted(Estimator):
+        def predict(self, image, replay=None, paired=False, *, trace=None):
+            true = np.linspace(2, 8, SIZE * SIZE).reshape(SIZE, SIZE)
+            return Depth((true * np.where(image[..., 0] > 200, 1.0, 3.0)).astype(np.float32))
+
+    def images(spots: int) -> list[LabelledImage]:
+        rng = np.random.default_rng(0)
+        made = []
+        for one in _images(0)[:12]:
+            pixels = np.full((SIZE, SIZE, 3), 255, np.uint8)
+            pixels[tuple(rng.integers(1, SIZE - 1, (2, spots)))] = 0
+            made.append(LabelledImage(one.image_id, pixels, one.truth))
+        return made
+
+    families = ("fog", "snow", "frost", "contrast")
+    shown = {"clean": images(0), **{f"{name}/3": images(6 + n) for n, name in enumerate(families)}}
+    space = Space(mitigations=["median", "gaussian:0.3"])
+    found = tune(subject_of(Spotted(), shown), space=space, budget=300)
+    assert found.mitigations == "median"

@@ -6,8 +6,9 @@ from scipy import stats
 
 from gramloop.metrics.coco_ap import average_precision
 from gramloop.metrics.miou import mean_iou
+from gramloop.mitigations.replay import Replay
+from gramloop.tune.search.bench import Bench, Trial
 from gramloop.tune.search.split import Sample
-from gramloop.tune.search.subject import Bench, Trial
 from gramloop.tune.search.worth import PairedStatistics, Worth, _combined, detections_of, truth_of, worth
 from laws import Lawful, lawful_subject, nothing
 
@@ -34,7 +35,7 @@ def score(each: list[PairedStatistics], version: str) -> float:
 
 def gain(cells: dict[str, list[PairedStatistics]], left_out: int | None = None, folds: int = 5) -> float:
     each = [[one for one in row if one.sample.unit % folds != left_out] for row in cells.values()]
-    return float(np.mean([score(row, "replayed") - score(row, "ordinary") for row in each]))
+    return float(np.mean([score(row, "mitigated") - score(row, "ordinary") for row in each]))
 
 
 def test_gain_and_error_against_the_textbook():
@@ -85,7 +86,7 @@ def test_a_setting_that_changes_nothing_is_worth_nothing():
 
     for key, ids in subject.images.items():
         for place, image_id in enumerate(ids):
-            result = bench.run(Trial(key, place, image_id, (0,), (ReplayConfig(window=(1, 1)),)))
+            result = bench.run(Trial(key, place, image_id, (0,), ((Replay(ReplayConfig(window=(1, 1))),),)))
             one = PairedStatistics(
                 Sample(place, image_id, place), result["ordinary"], result["replayed"][0], None, 6
             )
@@ -118,7 +119,7 @@ def test_detections_are_scored_as_coco_does():
     found = worth("detection", (1, 2), {"fog/3": each, "snow/3": each})
     ap = [
         average_precision(truth_of(each, (1, 2)), detections_of(each, version)).ap
-        for version in ("ordinary", "replayed")
+        for version in ("ordinary", "mitigated")
     ]
     assert ap[1] > ap[0] > 0
     assert found.gain == pytest.approx(ap[1] - ap[0], abs=1e-9)

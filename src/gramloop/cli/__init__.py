@@ -17,7 +17,7 @@ COMMANDS = {
     "corrupt": "write the shifted conditions of a suite to disk",
     "calibrate": "tell what ordinary images look like to a model, without labels",
     "evaluate": "compare methods over a suite, resumable at any moment",
-    "tune": "find where, how often and how strongly to replay, and whether at all, on data with labels",
+    "tune": "find which mitigations help a model under shift, replay among them, and whether any does",
     "report": "turn stored results into one page, tables and figures",
     "sheet": "draw one picture under every condition and severity",
     "predict": "segment images or detect objects, ordinary and replayed side by side",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from gramloop.cli.each_image import do_each_image
 from gramloop.cli.model_options import MODEL_HELP, TASKS, add_size_options, head_files, model_sizes
-from gramloop.cli.replay_options import add_replay_options, replay_of
+from gramloop.cli.replay_options import add_replay_options, mitigations_of, replay_of
 from gramloop.core.config import ReplayConfig
 from gramloop.errors import GramLoopError
 
@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the arguments."""
     parser.epilog = (
-        "For each image DIR gets NAME.ordinary and NAME.replayed, as .png (grey levels are classes), .json "
-        "(COCO results: boxes, or masks as run lengths), .npy (depth in metres) or .png and .json (COCO's panoptic format), and NAME.picture.png with input, both predictions, drift and gate. Results of earlier "
+        "For each image DIR gets NAME.ordinary and NAME.replayed (NAME.mitigated, if FILE holds other mitigations), as "
+        ".png (grey levels are classes), .json (COCO results: boxes, or masks as run lengths), .npy (depth in metres) or "
+        ".png and .json (COCO's panoptic format), and NAME.picture.png with input, both predictions, drift and gate. Results of earlier "
         "runs are replaced. An image that cannot be done costs one sentence and the exit code 2."
     )
     parser.add_argument("images", nargs="+", metavar="IMAGE", help="files, folders or globs")
@@ -54,14 +55,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Predict every image; 2 if some could not be done."""
     from gramloop.io.atomic import make_folder
+    from gramloop.mitigations import apply
     from gramloop.tasks.outputs import find_images
 
-    replay = None if args.no_replay else replay_of(args)
+    stored = None if args.no_replay else mitigations_of(args)
+    replay = None if args.no_replay or stored is not None else replay_of(args)
     files = find_images(args.images, args.out)
     predictor = _predictor(args, replay)
+    mitigated = None if stored is None else apply(stored.stack, predictor, stored.read_source())
     make_folder(args.out)
     start = time.perf_counter()
-    failures = do_each_image(files, "predicting", lambda file: _write(args, predictor, replay, file))
+    failures = do_each_image(
+        files, "predicting", lambda file: _write(args, predictor, replay, mitigated, file)
+    )
     done = len(files) - failures
     print(f"{_count(done)} done in {time.perf_counter() - start:.1f} s, written to {args.out}")
     if failures:
@@ -111,26 +117,31 @@ def _files(args: argparse.Namespace) -> dict[str, str]:
 
 
 def _write(
-    args: argparse.Namespace, predictor: Predictor[Prediction], replay: ReplayConfig | None, file: ImageFile
+    args: argparse.Namespace,
+    predictor: Predictor[Prediction],
+    replay: ReplayConfig | None,
+    mitigated: Predictor[Prediction] | None,
+    file: ImageFile,
 ) -> None:
     from gramloop.io.atomic import atomic_write
     from gramloop.tasks.images import read_image
     from gramloop.tasks.outputs import result_files
 
     pixels = read_image(file.path)
-    replayed = None
+    changed, name = None, "replayed" if mitigated is None else "mitigated"
     if replay is None:
         ordinary = predictor.predict(pixels)
+        changed = None if mitigated is None else mitigated.predict(pixels)
     else:
         pair = predictor.predict(pixels, replay, paired=True)
-        ordinary, replayed = pair.ordinary, pair.replayed
-    for version, found in (("ordinary", ordinary), ("replayed", replayed)):
+        ordinary, changed = pair.ordinary, pair.replayed
+    for version, found in (("ordinary", ordinary), (name, changed)):
         if found is not None:
-            name = file.result(version, "").name
-            for ending, content in result_files(found, file.path, name, predictor.classes).items():
+            stem = file.result(version, "").name
+            for ending, content in result_files(found, file.path, stem, predictor.classes).items():
                 atomic_write(file.result(version, ending), content)
     if not args.no_picture:
         from gramloop.tasks.pictures import draw_prediction
 
-        picture = draw_prediction(pixels, ordinary, replayed, predictor.classes, args.threshold)
+        picture = draw_prediction(pixels, ordinary, changed, predictor.classes, args.threshold, name)
         atomic_write(file.result("picture", ".png"), picture)

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
 
 from gramloop.core.config import FIELDS, ReplayConfig
-from gramloop.core.settings import read_replay
+from gramloop.core.settings import MITIGATIONS_KIND, read_content, read_replay
+from gramloop.errors import GramLoopError
+
+if TYPE_CHECKING:
+    from gramloop.mitigations import StoredMitigations
 
 # what stands for a value, and what it does; the default in brackets
 _OPTIONS: dict[str, tuple[str, str | None]] = {
@@ -26,7 +31,9 @@ _OPTIONS: dict[str, tuple[str, str | None]] = {
 def add_replay_options(group: argparse._ArgumentGroup) -> None:
     """Add them to a group; what is not given stays None, so that a command has its own defaults."""
     group.add_argument(
-        "--replay", metavar="FILE", help="settings as gramloop tune writes them; single options override"
+        "--replay",
+        metavar="FILE",
+        help="what gramloop tune wrote; single options override a replay's settings",
     )
     group.add_argument("--window", nargs=2, metavar=("FIRST", "LAST"), help="blocks to replay")
     for name, (value, meaning) in _OPTIONS.items():
@@ -42,3 +49,16 @@ def replay_of(args: argparse.Namespace, base: ReplayConfig | None = None) -> Rep
         name: field.parse(name, texts[name]) for name, field in FIELDS.items() if texts[name] is not None
     }
     return ReplayConfig.from_json({**(base or ReplayConfig()).as_json(), **given})
+
+
+def mitigations_of(args: argparse.Namespace) -> StoredMitigations | None:
+    """The mitigations of the file, where it holds more than a replay."""
+    if args.replay is None or read_content(args.replay)["kind"] != MITIGATIONS_KIND:
+        return None
+    if given := [name for name in FIELDS if getattr(args, name) is not None]:
+        raise GramLoopError(
+            f"--{given[0].replace('_', '-')} changes a replay, and {args.replay} holds more than one; leave it out"
+        )
+    from gramloop.mitigations import read_mitigations
+
+    return read_mitigations(args.replay)

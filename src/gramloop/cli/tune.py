@@ -1,4 +1,4 @@
-"""``gramloop tune``: where, how often and how strongly to replay on a model and data, and whether at all."""
+"""``gramloop tune``: which mitigations help a model on its data under shift, replay among them, and whether any does."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ SEVERITY = 3  # where nothing else is said
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the arguments."""
     parser.epilog = (
-        "DIR keeps the plan, every trial and, at the end, replay.json: the setting with its evidence, which attach, "
-        "evaluate and predict take. Stop it whenever you like: the same command goes on. A prediction is one "
-        "image under one condition with one candidate; no more than the budget are made, the verdict's included."
+        "DIR keeps the plan, every trial and, at the end, found.json: the choice with its evidence, which evaluate, "
+        "predict and gramloop.mitigations.apply take, and attach where it is a replay alone. Stop it whenever you like: "
+        "the same command goes on. A prediction is one image under one condition with one candidate; no more than the "
+        "budget are made, the verdict's included."
     )
     parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="folder for plan and results")
     parser.add_argument(
@@ -51,22 +52,49 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_space(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
+        "--mitigation",
+        dest="mitigations",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="TEXT",
+        help="these instead of the usual: recentre:c=1 recentre:0.3 denoise median flip resize:1.1 gramloop …, or several "
+        "joined by a plus; with --try, beside its replays (recentre, norms, denoise, median, levels, sharpen, resize, "
+        "flip and pair as far as they make sense, and the replays of eight single blocks)",
+    )
+    group.add_argument(
+        "--no-stacking", action="store_true", help="try no combinations of winners of different stages"
+    )
+    group.add_argument(
+        "--source",
+        type=Path,
+        metavar="FILE",
+        help="what ordinary images look like, as gramloop calibrate writes it (learnt from clean images of the search)",
+    )
+    group.add_argument(
         "--try",
         dest="values",
         action="append",
         default=[],
         metavar="SETTING=V,V,…",
-        help="values of any setting: window=3-3,2-4 strength=0.2,1 replays=1,2 gate=gram,uniform trust=none,0.001 "
+        help="replays, and no other mitigations that are not named: values of any setting, window=3-3,2-4 strength=0.2,1 replays=1,2 gate=gram,uniform trust=none,0.001 "
         "gate_at=end,final until=none,tap,8 adaptive=none,step:0.2:0.4; can be repeated (all windows up to "
         "--longest, one replay, strengths 0.15, 0.5 and 1; for a head on several blocks strengths 0.25 and 1, each "
         "shown to all of them or to the next one only: until=none,tap)",
     )
-    group.add_argument("--longest", type=int, default=2, metavar="N", help="blocks of the longest window (2)")
+    group.add_argument(
+        "--longest", type=int, metavar="N", help="replays of all windows up to N blocks (2 with --try)"
+    )
     group.add_argument(
         "--scan", type=Path, metavar="FILE", help="windows from the ranking of a scan.json, in place of all"
     )
     group.add_argument("--top", type=int, default=10, metavar="N", help="how many of them (10)")
-    group.add_argument("--max-cost", type=float, metavar="X", help="at most X ordinary forwards, such as 1.5")
+    group.add_argument(
+        "--max-cost",
+        type=float,
+        metavar="X",
+        help="at most the work of X ordinary forwards, such as 1.5; the time of filters is told, not counted",
+    )
 
 
 def _add_choice(group: argparse._ArgumentGroup) -> None:
@@ -82,7 +110,7 @@ def _add_choice(group: argparse._ArgumentGroup) -> None:
         "change (any, for a change need be no loss)",
     )
     group.add_argument(
-        "--confidence", type=float, default=0.95, metavar="P", help="that the choice beats no replay (0.95)"
+        "--confidence", type=float, default=0.95, metavar="P", help="that the choice beats nothing (0.95)"
     )
     group.add_argument("--finalists", type=int, default=3, metavar="N", help="in the decision (3)")
     group.add_argument("--eta", type=int, default=3, metavar="N", help="a rung keeps one in N (3)")
@@ -123,8 +151,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _search(args: argparse.Namespace, scenes: Path) -> Search:
+    from gramloop.core.config import ReplayConfig
+    from gramloop.tasks.predictor import check_replay
     from gramloop.tune.search.plan import Options, plan_search
-    from gramloop.tune.search.space import Space, read_values, scanned_windows
+    from gramloop.tune.search.space import LONGEST, Space, read_values, scanned_windows
     from gramloop.tune.search.suites import suite_subject
 
     options = Options(
@@ -133,6 +163,7 @@ def _search(args: argparse.Namespace, scenes: Path) -> Search:
         objective=args.objective,
         max_cost=args.max_cost,
         adaptive=not args.no_adaptive,
+        stacking=not args.no_stacking,
         eta=args.eta,
         finalists=args.finalists,
         block=args.block,
@@ -141,13 +172,19 @@ def _search(args: argparse.Namespace, scenes: Path) -> Search:
         seed=args.seed,
     )
     values = read_values(args.values)
+    named = Space(mitigations=args.mitigations)  # a slip is told before anything is opened
     subject = suite_subject(_request(args, scenes))
     if args.scan is not None:
         if "window" in values:
             raise GramLoopError("--scan and --try window=… both name windows; give one of them")
         values["window"] = scanned_windows(args.scan, subject.depth, args.top)
-    longest = min(args.longest, subject.depth)
-    space = Space.default(subject.depth, longest, subject.taps, **values)
+    space = named if args.mitigations else None
+    if values or args.longest is not None:
+        if not subject.depth:
+            check_replay(subject.look(), ReplayConfig())
+        longest = min(LONGEST if args.longest is None else args.longest, subject.depth)
+        replays = Space.default(subject.depth, longest, subject.taps, **values)
+        space = replace(named, values=replays.values)
     return plan_search(subject, space, args.budget, options)
 
 
@@ -158,6 +195,8 @@ def _request(args: argparse.Namespace, scenes: Path) -> Request:
 
     read_search_plan(args.out)  # a folder of something else is refused before scenes are drawn into it
     request = request_of(args, scenes, SCENE_SPLIT)
+    if args.source is not None:
+        request = replace(request, files={**request.files, "source": str(args.source.resolve())})
     if args.severity or not find_suite(args.suite).generated:
         return request
     return replace(request, severities=[SEVERITY])
@@ -186,7 +225,7 @@ def _tell(tuning: Tuning, folder: Path) -> int:
     from gramloop.tune.search.tuning import RESULT
 
     print_tuning(tuning)
-    print(f"{tuning.outcome.predictions} predictions; the setting is in {folder / RESULT}")
+    print(f"{tuning.outcome.predictions} predictions; the choice is in {folder / RESULT}")
     failures = tuning.outcome.failures
     if failures:
         print(f"{len(failures)} images under a condition were left out:", file=sys.stderr)

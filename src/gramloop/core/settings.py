@@ -19,6 +19,7 @@ from gramloop.io.atomic import atomic_write
 from gramloop.io.json_files import read_json
 
 KIND = "gramloop replay"
+MITIGATIONS_KIND = "gramloop mitigations"  # more than a replay alone; `gramloop.mitigations` reads it
 
 
 def parse_replay(text: str) -> ReplayConfig:
@@ -69,18 +70,29 @@ def read_replay(path: str | Path) -> ReplayConfig:
 
 def read_settings(path: str | Path) -> tuple[ReplayConfig, Mapping[str, Any]]:
     """The replay of a settings file, and what the file tells about how it was found."""
+    content = read_content(path)
+    if content["kind"] == MITIGATIONS_KIND:
+        raise GramLoopError(
+            f"{path} holds more than a replay ({content.get('mitigations')}), which nothing attaches; "
+            f'gramloop.mitigations.apply("{path}", predictor) and gramloop evaluate --method NAME:{path} take it'
+        )
+    try:
+        return ReplayConfig.from_json(content.get("replay")), content["about"]
+    except GramLoopError as error:
+        raise GramLoopError(f"{path}: {error}") from error
+
+
+def read_content(path: str | Path) -> dict[str, Any]:
+    """What a settings file of either kind holds."""
     content = read_json(Path(path), "a file of replay settings")
-    if not isinstance(content, dict) or content.get("kind") != KIND:
+    if not isinstance(content, dict) or content.get("kind") not in (KIND, MITIGATIONS_KIND):
         raise GramLoopError(f'{path} holds no replay settings; such a file says "kind": "{KIND}"')
-    about = content.get("about", {})
+    about = content.setdefault("about", {})
     if not isinstance(about, dict):
         raise GramLoopError(
             f"{path}: about is {shown(about)}; it is an object, of what is known about the replay"
         )
-    try:
-        return ReplayConfig.from_json(content.get("replay")), about
-    except GramLoopError as error:
-        raise GramLoopError(f"{path}: {error}") from error
+    return content
 
 
 def write_replay(path: str | Path, config: ReplayConfig, about: Mapping[str, Any] | None = None) -> None:

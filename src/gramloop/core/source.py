@@ -49,7 +49,7 @@ class Source:
         cls,
         views: Mapping[int, Sequence[Tensor]],
         images: int,
-        host: Host,
+        host: Host | None,
         noise: Noise,
         shown: Noise,
         pixels: Mapping[str, float] | None = None,
@@ -65,7 +65,7 @@ class Source:
             {tap: each.std(0).float() for tap, each in joined.items()},
             _level(noise),
             images,
-            fingerprint(host),
+            "" if host is None else fingerprint(host),
             _level(shown),
             pixels or {},
         )
@@ -139,6 +139,6 @@ def read_source(path: str | Path) -> Source:
         raise GramLoopError(
             f"{path} is no file of source statistics that gramloop wrote: {error!r}"
         ) from error
-    if not found.means or found.means.keys() != found.spreads.keys():
+    if found.means.keys() != found.spreads.keys() or not (found.means or found.pixels):
         raise GramLoopError(f"{path} lacks the mean or the spread of a tap; calibrate again")
     return found

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from gramloop.core.config import FIELDS, ReplayConfig, route
@@ -12,9 +13,16 @@ from gramloop.core.cost import extra_blocks
 from gramloop.core.settings import parse_replay, read_replay, split_setting
 from gramloop.errors import GramLoopError
 from gramloop.mitigations.applying import looks_of, replay_of
+from gramloop.mitigations.files import (
+    read_mitigations,
+    replay_alone,
+    sha256_of,
+    stack_from_json,
+    stack_json,
+)
 from gramloop.mitigations.mitigation import Mitigation
 from gramloop.mitigations.replay import REPLAYS, Replay
-from gramloop.mitigations.texts import names_mitigations, ordered, parse_mitigations, stack_text
+from gramloop.mitigations.texts import names_mitigations, parse_mitigations
 
 BASELINE, GRAMLOOP = "baseline", "gramloop"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -27,6 +35,9 @@ class Method:
     name: str
     replay: ReplayConfig | None = None
     mitigations: tuple[Mitigation, ...] = ()  # a replay beside others is among them
+    source: Path | None = field(
+        default=None, compare=False
+    )  # about ordinary images, of the file it came from
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
@@ -65,16 +76,13 @@ class Method:
         """The replay's settings, or None; of mitigations their text, with a replay's settings beside it."""
         if not self.mitigations:
             return None if self.replay is None else self.replay.as_json()
-        text = stack_text([each for each in self.mitigations if not isinstance(each, Replay)])
-        replay = replay_of(self.mitigations)
-        return {"mitigations": text} | ({} if replay is None else {"replay": replay.as_json()})
+        return stack_json(self.mitigations)
 
     @classmethod
     def from_json(cls, name: str, settings: object) -> Method:
         """The method of a plan file."""
         if isinstance(settings, dict) and "mitigations" in settings:
-            replays = [Replay(ReplayConfig.from_json(settings["replay"]))] if "replay" in settings else []
-            return cls(name, None, ordered([*parse_mitigations(settings["mitigations"]), *replays]))
+            return cls(name, None, stack_from_json(settings))
         return cls(name, None if settings is None else ReplayConfig.from_json(settings))
 
 
@@ -106,7 +114,10 @@ def parse_method(text: str) -> Method:
     if name in REPLAYS:
         raise GramLoopError(f"{name} has its settings already; give a method with others another name")
     if rest.endswith(".json"):
-        return Method(name, read_replay(rest))
+        stored = read_mitigations(rest)
+        if not stored.stack or replay_alone(stored.stack) is not None:
+            return Method(name, read_replay(rest))
+        return Method(name, None, stored.stack, stored.source)
     return Method(name, parse_replay(rest))
 
 
@@ -128,6 +139,15 @@ def check_methods(methods: Sequence[Method]) -> None:
         raise GramLoopError("an evaluation needs at least one method, such as baseline")
     if twice := [name for name in names if names.count(name) > 1]:
         raise GramLoopError(f"the method {twice[0]} is given twice")
+
+
+def with_found_source(files: Mapping[str, str], methods: Sequence[Method]) -> Mapping[str, str]:
+    """The model's files with what the methods' own files say about ordinary images; there is one such file at most."""
+    given = [Path(files["source"])] if "source" in files else []
+    given += [method.source for method in methods if method.source is not None]
+    if len({sha256_of(each) for each in given}) > 1:
+        raise GramLoopError(f"{given[0]} and {given[-1]} differ, and one evaluation has one source; run two")
+    return files if not given else {**files, "source": str(given[0].resolve())}
 
 
 def blocks_per_view(methods: Sequence[Method], depth: int, traced: bool = False) -> int:
@@ -152,6 +172,5 @@ def _with_window(replay: ReplayConfig, depth: int) -> ReplayConfig:
 def _mitigated(name: str, text: str) -> Method:
     """The method of mitigations; a replay alone is one as it always was."""
     stack = parse_mitigations(text)
-    if len(stack) == 1 and isinstance(stack[0], Replay):
-        return Method(name, stack[0].config)
-    return Method(name, None, stack)
+    config = replay_alone(stack)
+    return Method(name, None, stack) if config is None else Method(name, config)

@@ -13,7 +13,7 @@ from gramloop.data.records import Task
 from gramloop.data.suitability import refuse_unscorable, warn_of_turned
 from gramloop.data.suites import find_suite
 from gramloop.errors import GramLoopError
-from gramloop.evaluate.methods import BASELINE, GRAMLOOP, Method, read_methods
+from gramloop.evaluate.methods import BASELINE, GRAMLOOP, Method, read_methods, with_found_source
 from gramloop.evaluate.plan import PICTURES, DataSource, ModelSource, Plan
 from gramloop.evaluate.sources import (
     CLEAN,
@@ -81,7 +81,8 @@ def make_plan(request: Request) -> Plan:
 def plan_and_model(request: Request) -> tuple[Plan, Predictor[Prediction]]:
     """The plan of `make_plan`, and the predictor without weights that told what there is to know."""
     if request.methods:
-        read_methods(request.methods, request.replay)  # a slip is told before anything is opened
+        named = read_methods(request.methods, request.replay)  # a slip is told before anything is opened
+        request = replace(request, files=with_found_source(request.files, named))
     sha256 = checksums(request.files, request.task)
     predictor = load_predictor(request.task, request.files, request.sizes, device="meta")
     if "make" in request.files:

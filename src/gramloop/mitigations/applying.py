@@ -18,12 +18,13 @@ from gramloop.core.cost import Cost
 from gramloop.core.hosts import Host
 from gramloop.data.records import Task
 from gramloop.errors import GramLoopError
+from gramloop.mitigations.files import read_mitigations
 from gramloop.mitigations.mitigation import Look, Mitigation, Stage
 from gramloop.mitigations.outputs import PairMean
 from gramloop.mitigations.replay import Replay
 from gramloop.mitigations.scaling import brought_back, scaled, shown, with_scores
 from gramloop.mitigations.source import Source
-from gramloop.mitigations.texts import ordered, parse_mitigations, stack_text
+from gramloop.mitigations.texts import names_mitigations, ordered, parse_mitigations, stack_text
 from gramloop.tasks.class_names import Classes
 from gramloop.tasks.images import RGB, ImageLike, read_image
 from gramloop.tasks.prediction import Pair, Prediction, Segmentation
@@ -51,10 +52,13 @@ def apply(
     """A predictor that predicts with the mitigations.
 
     Args:
-        mitigations: as text, such as ``median+recentre:0.3+gramloop``, or as objects.
+        mitigations: as text, such as ``median+recentre:0.3+gramloop``, as objects, or the file of `gramloop tune`.
         predictor: any; where a mitigation makes no sense for it, one sentence says why.
-        source: what ordinary images look like, where a mitigation needs to know.
+        source: what ordinary images look like, where a mitigation needs to know; a file brings its own.
     """
+    if isinstance(mitigations, str) and mitigations.endswith(".json") and not names_mitigations(mitigations):
+        stored = read_mitigations(mitigations)
+        mitigations, source = stored.stack, source or stored.read_source()
     stack = parse_mitigations(mitigations) if isinstance(mitigations, str) else ordered(mitigations)
     check_stack(stack, predictor, source)
     return Mitigated(stack, predictor, source)

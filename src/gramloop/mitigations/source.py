@@ -49,6 +49,16 @@ def calibrate(predictor: Predictor[Prediction], images: Iterable[ImageLike]) -> 
     return Source.of_views(seen, len(levels), vit.host, levels, observed.noise[0], ordinary(looks))
 
 
+def calibrate_pixels(images: Iterable[ImageLike]) -> Source:
+    """What ordinary images look like without a model: the usual noise, brightness, contrast and sharpness."""
+    from gramloop.mitigations.appearance import appearance, ordinary
+    from gramloop.mitigations.denoise import noise_level
+
+    shown = [read_image(image) for image in images]
+    levels, looks = [noise_level(pixels) for pixels in shown], [appearance(pixels) for pixels in shown]
+    return Source.of_views({}, len(shown), None, levels, (), ordinary(looks))
+
+
 def check_source(source: Source, predictor: ViTPredictor[Prediction]) -> None:
     """Refuse statistics of another backbone or of other taps."""
     source.check(predictor.host, predictor.taps, predictor.backbone.shape.width)

@@ -24,7 +24,7 @@ SUFFIXES = frozenset(
     [".bmp", ".gif", ".jp2", ".jpeg", ".jpg", ".pbm", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"]
 )
 DEPTH_STEPS = 256  # to the metre in a depth picture
-VERSIONS = ("ordinary", "replayed", "picture")
+VERSIONS = ("ordinary", "replayed", "mitigated", "picture")
 
 
 @dataclass(frozen=True)

@@ -39,17 +39,21 @@ def draw_prediction(
     replayed: Prediction | None,
     classes: Classes,
     threshold: float = 0.5,
+    name: str = "replayed",
 ) -> bytes:
-    """The picture of a prediction as PNG; boxes are drawn that score at least ``threshold``."""
+    """The picture of a prediction as PNG; boxes are drawn that score at least ``threshold``.
+
+    ``name`` is what the second prediction is called.
+    """
     if isinstance(ordinary, Segmentation) and isinstance(replayed, Segmentation | None):
-        return draw_segmentation(image, ordinary, replayed, classes)
+        return draw_segmentation(image, ordinary, replayed, classes, name)
     if isinstance(ordinary, Detection) and isinstance(replayed, Detection | None):
-        return draw_detections(image, ordinary, replayed, classes, threshold)
+        return draw_detections(image, ordinary, replayed, classes, threshold, name)
     if isinstance(ordinary, Depth) and isinstance(replayed, Depth | None):
-        return draw_depth(image, ordinary, replayed)
+        return draw_depth(image, ordinary, replayed, name)
     for kind in (Panoptic, InstanceMasks):
         if isinstance(ordinary, kind) and isinstance(replayed, kind | None):
-            return draw_segments(image, ordinary, replayed, classes, threshold)
+            return draw_segments(image, ordinary, replayed, classes, threshold, name)
     raise GramLoopError(f"there is no picture of a {type(ordinary).__name__}")
 
 
@@ -58,17 +62,18 @@ def draw_segmentation(
     ordinary: Segmentation,
     replayed: Segmentation | None = None,
     classes: Classes = MappingProxyType({}),
+    name: str = "replayed",
 ) -> bytes:
     """The picture of a segmentation as PNG."""
     small = _shrink(image)
     versions = [each.labels for each in (ordinary, replayed) if each is not None]
     colours = _class_colours(versions)
     figure, panes = _panes(small, len(versions), replayed)
-    for pane, labels, title in zip(panes[1:], versions, ("ordinary", "replayed"), strict=False):
+    for pane, labels, title in zip(panes[1:], versions, ("ordinary", name), strict=False):
         _show(pane, _blend(small, _resize_labels(labels, small.size), colours), title)
     if replayed is not None:
         changed = (ordinary.labels != replayed.labels).mean()
-        panes[2].set_title(f"replayed  ({changed:.1%} of pixels changed)", fontsize=10)
+        panes[2].set_title(f"{name}  ({changed:.1%} of pixels changed)", fontsize=10)
     handles = [Patch(color=colour, label=_name(label, classes)) for label, colour in colours.items()]
     if len(np.unique(np.stack(versions))) > len(colours):
         handles.append(Patch(color=_OTHER_COLOUR, label="other classes"))
@@ -81,6 +86,7 @@ def draw_detections(
     replayed: Detection | None = None,
     classes: Classes = MappingProxyType({}),
     threshold: float = 0.5,
+    name: str = "replayed",
 ) -> bytes:
     """The picture of detections as PNG: the best boxes that score at least ``threshold``.
 
@@ -91,7 +97,7 @@ def draw_detections(
     scale = np.array([small.width / image.shape[1], small.height / image.shape[0]] * 2)
     kept = [_take(each, each.scores >= threshold) for each in (ordinary, replayed) if each is not None]
     figure, panes = _panes(small, len(kept), replayed)
-    for index, (found, title) in enumerate(zip(kept, ("ordinary", "replayed"), strict=False)):
+    for index, (found, title) in enumerate(zip(kept, ("ordinary", name), strict=False)):
         pane = panes[1 + index]
         drawn = _take(found, np.argsort(-found.scores, kind="stable")[:_MOST_BOXES])
         _show(pane, np.asarray(small), f"{title}  ({_count(found, drawn)} ≥ {threshold:g})")
@@ -101,7 +107,7 @@ def draw_detections(
     return _finish(figure, handles if len(kept) == 2 else [])
 
 
-def draw_depth(image: RGB, ordinary: Depth, replayed: Depth | None = None) -> bytes:
+def draw_depth(image: RGB, ordinary: Depth, replayed: Depth | None = None, name: str = "replayed") -> bytes:
     """The picture of depth as PNG, both versions on one scale."""
     small = _shrink(image)
     versions = [each.values for each in (ordinary, replayed) if each is not None]
@@ -109,7 +115,7 @@ def draw_depth(image: RGB, ordinary: Depth, replayed: Depth | None = None) -> by
     low, high = np.percentile(np.stack(versions), [1, 99])  # a few stray pixels must not set the scale
     colours = "viridis" if ordinary.disparity else "viridis_r"  # what is near is bright
     unit = "disparity" if ordinary.disparity else "depth in m"
-    for pane, values, title in zip(panes[1:], versions, ("ordinary", "replayed"), strict=False):
+    for pane, values, title in zip(panes[1:], versions, ("ordinary", name), strict=False):
         _show_map(
             figure,
             pane,
@@ -129,6 +135,7 @@ def draw_segments(
     replayed: Panoptic | InstanceMasks | None = None,
     classes: Classes = MappingProxyType({}),
     threshold: float = 0.5,
+    name: str = "replayed",
 ) -> bytes:
     """The picture of segments as PNG, or of masks that score at least ``threshold``, the best on top.
 
@@ -140,7 +147,7 @@ def draw_segments(
     shown = [each[each != _NO_CLASS] for each in kinds]
     colours = _class_colours([np.concatenate(shown)])
     figure, panes = _panes(small, len(versions), replayed)
-    for pane, found, title in zip(panes[1:], versions, ("ordinary", "replayed"), strict=False):
+    for pane, found, title in zip(panes[1:], versions, ("ordinary", name), strict=False):
         ids = _resize_labels(found.places(), small.size)
         labels = np.append(_NO_CLASS, found.categories)[ids]
         picture = _blend(small, labels, colours)

@@ -56,7 +56,7 @@ def switched(cells: Cells, rule: Adaptive, end: int) -> dict[str, list[PairedSta
     """The cells as the rule would have it: images that it passes over keep their ordinary prediction."""
     return {
         key: [
-            one if is_on(rule, _signal(one, rule.signal, end)) else replace(one, replayed=one.ordinary)
+            one if is_on(rule, _signal(one, rule.signal, end)) else replace(one, mitigated=one.ordinary)
             for one in each
         ]
         for key, each in cells.items()

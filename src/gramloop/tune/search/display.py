@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
-from gramloop.core.settings import describe_replay
 from gramloop.evaluate.truth import SENTENCE
 from gramloop.tune.search.plan import ANY_CHANGE, Search
-from gramloop.tune.search.tuning import Tuning, counted
+from gramloop.tune.search.stacks import describe_stack
+from gramloop.tune.search.tuning import Tuning
+from gramloop.tune.search.verdict import JudgedPart
+from gramloop.tune.search.words import counted
 from gramloop.tune.search.worth import CLEAN
 
 
@@ -21,16 +24,24 @@ def describe_plan(search: Search) -> str:
     tried = f"{schedule.candidates} candidates"
     if schedule.candidates < schedule.offered:
         tried += f", as many as the budget can judge of {schedule.offered}"
-    lines = [f"budget {schedule.budget} predictions, {schedule.predictions} planned; {tried}, and no replay"]
-    for number, rung in enumerate(schedule.rungs, 1):
+    lines = [
+        f"budget {schedule.budget} predictions, {schedule.predictions} planned; {tried}, and {search.nothing}"
+    ]
+    lines += [f"left out: {text}: {reason}" for text, reason in search.offer.left_out]
+    if schedule.calibration:
         lines.append(
-            f"rung {number}: {rung.candidates} candidates x {rung.cells} images under a condition"
-            f" ({rung.predictions} predictions)"
+            f"what ordinary images look like: from {schedule.calibration} clean images of the search, without labels"
+        )
+    for number, rung in enumerate(schedule.rungs, 1):
+        joining = f", and up to {rung.stacked} combinations of winners" if rung.stacked else ""
+        lines.append(
+            f"rung {number}: {rung.candidates} candidates x {rung.cells} images under a condition{joining}"
+            f" ({rung.predictions + schedule.plain * rung.fresh} predictions)"
         )
     lines += [
-        f"decision: {schedule.finalists} finalists and no replay on {schedule.decide.images} fresh images x "
+        f"decision: {schedule.finalists} finalists and {search.nothing} on {schedule.decide.images} fresh images x "
         f"{schedule.decide.conditions} conditions ({schedule.decide_predictions} predictions)",
-        f"verdict: the best on {schedule.verdict.images} other images x {schedule.verdict.conditions} conditions "
+        f"verdict: the best{' and the best without extra cost' if schedule.judged > 1 else ''} on {schedule.verdict.images} other images x {schedule.verdict.conditions} conditions "
         f"({schedule.verdict_predictions} predictions)",
         f"families searched: {', '.join(split.seen)}",
         f"families kept for the verdict: {', '.join(split.unseen) or 'none'}",
@@ -49,14 +60,23 @@ def describe_plan(search: Search) -> str:
 def print_tuning(tuning: Tuning, console: Console | None = None) -> None:
     """The last rung and the verdict."""
     console = console or Console()
+    outcome = tuning.outcome
     console.print(_finalists(tuning))
-    console.print(_verdict(tuning))
-    console.print(tuning.sentence, highlight=False)
+    what = "the choice" if outcome.chosen else "the nearest candidate"
+    console.print(_verdict(what, outcome.parts))
+    if outcome.free is not None:
+        name = describe_stack(outcome.free.standing.stack)
+        console.print(_verdict(f"{name}, at no extra cost", outcome.free.parts))
+    for text, reason in outcome.refused:
+        console.print(f"left out: {text}: {reason}", highlight=False, markup=False)
+    for text, seconds in outcome.filter_seconds.items():
+        console.print(f"{text} took {1000 * seconds:.1f} ms per image beside the model", highlight=False)
+    console.print(tuning.sentence, highlight=False, markup=False)
 
 
 def _finalists(tuning: Tuning) -> Table:
     table = _table(f"Decision, {tuning.search.schedule.decide.images} fresh images")
-    table.add_column("setting")
+    table.add_column("candidate", overflow="fold")
     label_free = tuning.search.subject.label_free
     names = (
         ("agreement", "± s.e.", "clean changes", "cost")
@@ -70,22 +90,22 @@ def _finalists(tuning: Tuning) -> Table:
         chosen = tuning.outcome.chosen and one is tuning.outcome.leader
         clean = f"{-one.worth.clean:.2f}" if label_free else _signed(one.worth.clean)
         numbers = [_signed(one.worth.gain), f"{one.worth.error:.2f}", clean]
-        table.add_row(describe_replay(one.config), *numbers, f"{one.cost:.2f}x", "chosen" if chosen else "")
-    table.add_row("no replay", "0.00", "", "0.00", "1.00x", "" if tuning.outcome.chosen else "chosen")
+        table.add_row(describe_stack(one.stack), *numbers, f"{one.cost:.2f}x", "chosen" if chosen else "")
+    table.add_row(
+        tuning.search.nothing, "0.00", "", "0.00", "1.00x", "" if tuning.outcome.chosen else "chosen"
+    )
     return table
 
 
-def _verdict(tuning: Tuning) -> Table:
-    what = "the choice" if tuning.outcome.chosen else "the nearest candidate"
-    images = min(part.images for part in tuning.outcome.parts)
+def _verdict(what: str, parts: Sequence[JudgedPart]) -> Table:
+    images = min(part.images for part in parts)
     table = _table(f"Verdict on {what}, {images} images not searched, 95% intervals")
     table.add_column("families", no_wrap=True)
-    label_free = tuning.search.subject.label_free
-    gain = "agreement gain" if label_free else "gain"
+    gain = "agreement gain" if parts[0].label_free else "gain"
     for name in ("ordinary", gain, "over families", "over images"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("", no_wrap=True)
-    for part in tuning.outcome.parts:
+    for part in parts:
         name = part.name if part.name == CLEAN else counted(part).rsplit(" ", 1)[0]
         spans = [
             "" if each is None else f"[{each.low:+.2f}, {each.high:+.2f}]".replace("[", r"\[")

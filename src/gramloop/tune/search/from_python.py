@@ -28,7 +28,7 @@ def tune_model(
     options: Options | None = None,
     **given: Unpack[SetOptions],
 ) -> Tuning:
-    """Find a replay for a model over a suite, or go on where an earlier call stopped.
+    """Find mitigations for a model over a suite, or go on where an earlier call stopped.
 
     Args:
         model, data, suite, out, workers: as for `gramloop.evaluate.evaluate_model`.

@@ -5,20 +5,29 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from gramloop.core.config import ReplayConfig
+from gramloop.core.source import LEAST
 from gramloop.errors import GramLoopError
-from gramloop.tune.search.schedule import ETA, FINALISTS, Schedule, Stage, plan_schedule
+from gramloop.mitigations.applying import stack_cost
+from gramloop.mitigations.files import replay_alone
+from gramloop.mitigations.source import read_source
+from gramloop.tasks.prediction import Prediction
+from gramloop.tasks.predictor import Predictor
+from gramloop.tune.search.choices import FREE, Offer, default_space, offer
+from gramloop.tune.search.schedule import ETA, FINALISTS, STACKED, Schedule, Stage, plan_schedule
 from gramloop.tune.search.space import Space
 from gramloop.tune.search.split import Sample, Split, family, split
+from gramloop.tune.search.stacks import Stack, stack_as_json
 from gramloop.tune.search.subject import Subject
 from gramloop.tune.search.worth import CLEAN
 
 LAYOUT = 1
 TOLERANCE = 0.1  # points that clean images may lose
 ANY_CHANGE = 100.0  # points by which clean predictions may change where no label says what a change is worth
+CALIBRATED = 32  # clean images that tell what ordinary ones look like, at most
+CALIBRATION_SHARE = 20  # of the budget, one part in so many
 SearchCell = tuple[str, Sample]  # a condition, and an image of it
 
 
@@ -28,10 +37,11 @@ class Options:
 
     clean_tolerance: points that clean images may lose, 0.1 where nothing is said. Without labels it is how far their
         predictions may change, and nothing is asked where nothing is said: a change need be no loss.
-    confidence: of the decision that a replay is better than none, over all finalists together.
+    confidence: of the decision that a candidate is better than nothing, over all finalists together.
     caution: standard errors that are taken off a gain when candidates are ranked.
-    objective: the gain, or the gain per ordinary forward that the replay adds.
-    max_cost: no candidate that costs more than so many ordinary forwards.
+    objective: the gain, or the gain per ordinary forward that the candidate adds.
+    max_cost: no candidate that costs more than so many ordinary forwards; a block on twice the area counts twice.
+    stacking: also try winners of different stages together.
     adaptive: also look for a rule per candidate that replays some images only (`gramloop.tune.search.adapting`).
     block: consecutive images that belong together, as frames of a video.
     unseen: families kept from the search; a third of them by default.
@@ -50,6 +60,7 @@ class Options:
     unseen: tuple[str, ...] | None = None
     seed: int = 0
     judge_on: str | None = None
+    stacking: bool = True
 
     def __post_init__(self) -> None:
         if not 0.5 <= self.confidence < 1:
@@ -59,8 +70,8 @@ class Options:
             raise GramLoopError(f"caution and tolerance are 0 or more, not {self.caution} and {tolerance}")
         if self.objective not in ("gain", "gain-per-cost"):
             raise GramLoopError(f"the objective is gain or gain-per-cost, not {self.objective!r}")
-        if self.max_cost is not None and not self.max_cost > 1:
-            raise GramLoopError(f"every replay costs more than 1 ordinary forward, so not {self.max_cost}")
+        if self.max_cost is not None and not self.max_cost >= 1:
+            raise GramLoopError(f"no candidate costs less than 1 ordinary forward, so not {self.max_cost}")
 
 
 @dataclass(frozen=True)
@@ -69,12 +80,15 @@ class Search:
 
     subject: Subject
     options: Options
-    candidates: tuple[ReplayConfig, ...]
+    candidates: tuple[Stack, ...]
     split: Split
     schedule: Schedule
+    offer: Offer  # everything that the space holds
+    predictor: Predictor[Prediction] = field(repr=False, compare=False)  # to be asked what makes sense
 
     def plan(self) -> dict[str, Any]:
         """Everything that decides the outcome, as plain values."""
+        partners = self.offer.partners
         return {
             "kind": "gramloop tune",
             "layout": LAYOUT,
@@ -87,7 +101,8 @@ class Search:
             "categories": list(self.subject.categories),
             "threads": self.subject.threads,
             "subject": dict(self.subject.about),
-            "candidates": [config.as_json() for config in self.candidates],
+            "candidates": [stack_as_json(stack) for stack in self.candidates],
+            **({"partners": [stack_as_json(each) for each in partners]} if partners else {}),
         }
 
     def _options(self) -> dict[str, Any]:
@@ -95,7 +110,32 @@ class Search:
         options["clean_tolerance"] = self.tolerance
         if self.options.judge_on is None:  # came later: plans without it stay what they were
             del options["judge_on"]
+        if self.options.stacking:  # likewise
+            del options["stacking"]
         return options
+
+    @property
+    def nothing(self) -> str:
+        """What the candidates are compared with, in words."""
+        return "no replay" if self.offer.replays_only else "nothing"
+
+    @property
+    def combines(self) -> bool:
+        """Whether winners of different stages are tried together."""
+        return any(rung.stacked for rung in self.schedule.rungs)
+
+    @property
+    def calibration(self) -> tuple[Sample, ...]:
+        """Clean images of the search that tell what ordinary ones look like; none where nobody needs to know."""
+        return (
+            self.split.images["search"][CLEAN][: self.schedule.calibration]
+            if self.schedule.calibration
+            else ()
+        )
+
+    def cost(self, stack: Stack) -> float:
+        """Work per that of the ordinary forward, at most."""
+        return stack_cost(stack, self.predictor).multiplier
 
     @property
     def tolerance(self) -> float:
@@ -125,9 +165,13 @@ class Search:
         return _conditions(self.split, self.subject.images, part)
 
 
-def plan_search(subject: Subject, space: Space, budget: int, options: Options | None = None) -> Search:
-    """Split the data, list the candidates and share out the budget; nothing is predicted yet."""
+def plan_search(subject: Subject, space: Space | None, budget: int, options: Options | None = None) -> Search:
+    """Split the data, list the candidates and share out the budget; nothing is predicted yet.
+
+    Without a space: cheap mitigations of every stage and some replays, as far as they make sense for the predictor.
+    """
     options = options or Options()
+    predictor = subject.look()
     divided = split(
         subject.images,
         block=options.block,
@@ -135,17 +179,37 @@ def plan_search(subject: Subject, space: Space, budget: int, options: Options | 
         judge_on=options.judge_on,
         seed=options.seed,
     )
-    offered = space.candidates(subject.depth, options.max_cost, subject.taps)
+    ordinary = len(divided.images["search"].get(CLEAN, ()))
+    source = None if subject.source is None else read_source(subject.source)
+    offered = offer(space or default_space(predictor), predictor, options.max_cost, ordinary, source)
     stages = [
         Stage(_images(divided, part, keys), len(keys))
         for part in ("search", "decide", "verdict")
         for keys in [_conditions(divided, subject.images, part)]
     ]
-    schedule = plan_schedule(budget, len(offered), *stages, eta=options.eta, finalists=options.finalists)
-    chosen = sorted(range(len(offered)), key=lambda n: _order(offered[n], options.seed))[
-        : schedule.candidates
-    ]
-    return Search(subject, options, tuple(offered[n] for n in sorted(chosen)), divided, schedule)
+    free = any(stack_cost(stack, predictor).multiplier <= FREE for stack in offered.stacks)
+    schedule = plan_schedule(
+        budget,
+        len(offered.stacks),
+        *stages,
+        eta=options.eta,
+        finalists=options.finalists,
+        stacked=STACKED if options.stacking and offered.combines else (),
+        judged=2 if free and len(offered.stacks) > 1 else 1,
+        plain=0 if offered.replays_only else 1,
+        calibration=_calibration(offered, budget, ordinary),
+    )
+    order = sorted(
+        range(len(offered.stacks)), key=lambda number: _order(offered.stacks[number], options.seed)
+    )
+    chosen = tuple(offered.stacks[number] for number in sorted(order[: schedule.candidates]))
+    return Search(subject, options, chosen, divided, schedule, offered, predictor)
+
+
+def _calibration(offered: Offer, budget: int, ordinary: int) -> int:
+    if not offered.calibrates:
+        return 0
+    return min(CALIBRATED, ordinary, max(LEAST, budget // CALIBRATION_SHARE))
 
 
 def _conditions(divided: Split, images: Mapping[str, Any], part: str) -> list[str]:
@@ -157,6 +221,7 @@ def _images(divided: Split, part: str, keys: Sequence[str]) -> int:
     return min(len(divided.images[part][key]) for key in keys)
 
 
-def _order(config: ReplayConfig, seed: int) -> str:
-    text = json.dumps(config.as_json(), sort_keys=True)
-    return hashlib.sha256(f"{seed}\t{text}".encode()).hexdigest()
+def _order(stack: Stack, seed: int) -> tuple[bool, str]:
+    """Where the budget is too small for all, replays are dropped first: there are many, and they cost most."""
+    text = json.dumps(stack_as_json(stack), sort_keys=True)
+    return replay_alone(stack) is not None, hashlib.sha256(f"{seed}\t{text}".encode()).hexdigest()

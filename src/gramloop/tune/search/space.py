@@ -1,14 +1,14 @@
-"""The settings that a search may choose from: lists of values for any fields of `ReplayConfig`.
+"""What a search may choose from: lists of values for any fields of `ReplayConfig`, and any mitigations.
 
-Every combination is one candidate. Combinations that the configuration refuses are left out, and of those that
-do the same on a given backbone one is kept, so that no budget is spent twice.
+Every combination of a replay's values is one candidate. Combinations that the configuration refuses are left out, and
+of those that do the same on a given backbone one is kept, so that no budget is spent twice.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gramloop.core.config import FIELDS, ReplayConfig, ReplaySettings, Window, default_window, field_of, route
@@ -16,6 +16,8 @@ from gramloop.core.cost import extra_blocks
 from gramloop.core.fields import Field
 from gramloop.core.settings import split_setting
 from gramloop.errors import GramLoopError
+from gramloop.mitigations.mitigation import Mitigation
+from gramloop.mitigations.texts import ordered, parse_mitigations
 from gramloop.tune.scan.files import read_ranking
 
 LONGEST = 2  # blocks of a window, where nothing else is said
@@ -27,19 +29,30 @@ _UNTIL = replace(FIELDS["until"], words=(TAP,))
 
 @dataclass(frozen=True)
 class Space:
-    """Values to try by field, such as ``Space({"window": [(3, 3), (2, 3)], "strength": [0.2, 1.0]})``."""
+    """Replays and other mitigations, such as ``Space({"window": [(3, 3)]}, ["recentre:0.3", "denoise"])``.
 
-    values: Mapping[str, Sequence[object]]
+    values: of a replay, to try by field; every combination is a candidate. Without any, and without mitigations, the
+        published replay is the only one.
+    mitigations: as text or as objects; each is a candidate, alone or several joined by a plus.
+    fitting: leave out what makes no sense for the predictor, in place of refusing it.
+    """
+
+    values: Mapping[str, Sequence[object]] = field(default_factory=dict)
+    mitigations: Sequence[str | Sequence[Mitigation]] = ()
+    fitting: bool = False
 
     def __post_init__(self) -> None:
+        if isinstance(self.mitigations, str):
+            raise GramLoopError(f"the mitigations to try are a list, not the text {self.mitigations!r}")
+        object.__setattr__(self, "mitigations", tuple(map(_stack, self.mitigations)))
         checked = {}
         for name, tried in self.values.items():
-            field = _field(name)
+            known = _field(name)
             if isinstance(tried, str) or not isinstance(tried, Sequence) or not tried:
                 raise GramLoopError(
                     f"the values of {name} to try are a list with at least one, not {tried!r}"
                 )
-            checked[name] = tuple(field.check(name, each) for each in tried)
+            checked[name] = tuple(known.check(name, each) for each in tried)
         object.__setattr__(self, "values", checked)
 
     @classmethod
@@ -56,10 +69,20 @@ class Space:
             usual |= {"strength": TAPPED_STRENGTHS, "until": (None, TAP)}
         return cls({**usual, **values})
 
+    @property
+    def stacks(self) -> tuple[tuple[Mitigation, ...], ...]:
+        """The mitigations, as objects in the order in which they act."""
+        return tuple(map(_stack, self.mitigations))
+
+    @property
+    def has_replays(self) -> bool:
+        """Whether values of a replay are tried."""
+        return bool(self.values) or not self.mitigations
+
     def candidates(
         self, depth: int, max_cost: float | None = None, taps: Sequence[int] = ()
     ) -> tuple[ReplayConfig, ...]:
-        """Every combination that runs on ``depth`` blocks and costs at most ``max_cost`` ordinary forwards.
+        """Every replay that runs on ``depth`` blocks and costs at most ``max_cost`` ordinary forwards.
 
         taps: the blocks that the head reads, for combinations that end at one of them.
         """
@@ -141,6 +164,10 @@ def read_values(texts: Iterable[str]) -> dict[str, tuple[object, ...]]:
         name, values = split_setting(text)
         found[name] = tuple(_value(name, part.strip()) for part in values.split(","))
     return found
+
+
+def _stack(given: str | Sequence[Mitigation]) -> tuple[Mitigation, ...]:
+    return parse_mitigations(given) if isinstance(given, str) else ordered(given)
 
 
 def _value(name: str, text: str) -> object:

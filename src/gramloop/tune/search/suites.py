@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from gramloop.core.config import ReplayConfig
 from gramloop.data.opening import OpenSuite
 from gramloop.data.records import Record
 from gramloop.evaluate.plan import Plan
@@ -16,7 +15,7 @@ from gramloop.evaluate.sources import open_condition, open_planned
 from gramloop.evaluate.unchanged import refuse_other_model, refuse_other_origin
 from gramloop.tasks.loading import load_numbered
 from gramloop.tasks.prediction import Prediction
-from gramloop.tasks.predictor import Predictor, check_replay
+from gramloop.tasks.predictor import Predictor
 from gramloop.tune.search.subject import Subject, about_truth
 from gramloop.tune.search.worth import CLEAN
 
@@ -26,11 +25,10 @@ SCENE_SPLIT = "tune"  # scenes that neither evaluate nor the demonstration shows
 def suite_subject(request: Request) -> Subject:
     """The model and the data of a request, checked against each other as an evaluation would."""
     plan, predictor = plan_and_model(replace(request, methods=("baseline",)))
-    check_replay(predictor, ReplayConfig(window=(0, 0), gate_at="end"))
     records = _Records(plan)
     return Subject(
         task=plan.task,
-        depth=plan.model.depth,
+        depth=len(predictor.blocks),
         categories=tuple(plan.categories),
         images=records.ids(),
         make_predictor=partial(_planned_predictor, plan),
@@ -48,6 +46,8 @@ def suite_subject(request: Request) -> Subject:
         taps=predictor.taps,
         truth=plan.truth,
         truth_score=plan.truth_score,
+        source=plan.model.files.get("source"),
+        sketch=predictor,
     )
 
 

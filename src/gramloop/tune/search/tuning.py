@@ -1,4 +1,4 @@
-"""Tuning from Python: where, how often and how strongly to replay on this model and these data, and whether at all."""
+"""Tuning from Python: what makes this model better on these data under shift, at what cost, and whether anything does."""
 
 from __future__ import annotations
 
@@ -8,76 +8,87 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Unpack
 
 from gramloop import __version__
 from gramloop.core.config import ReplayConfig
-from gramloop.core.settings import describe_replay, write_replay
 from gramloop.data.labelled import LabelledImage
 from gramloop.data.records import DataSet, Record
-from gramloop.evaluate.truth import KNOWN
 from gramloop.io.lock import locked
+from gramloop.mitigations.applying import replay_of
+from gramloop.mitigations.files import replay_alone, stack_json, write_mitigations
+from gramloop.mitigations.texts import stack_text
 from gramloop.tasks.prediction import Prediction
 from gramloop.tasks.predictor import Predictor
+from gramloop.tune.search.calibration import find_source
 from gramloop.tune.search.journal import Journal, check_folder, plan_hash, read_search_plan
 from gramloop.tune.search.plan import Options, Search, plan_search
-from gramloop.tune.search.rounds import SearchOutcome, Standing, run_search
+from gramloop.tune.search.rounds import Judged, SearchOutcome, Standing, run_search
 from gramloop.tune.search.space import Space
+from gramloop.tune.search.stacks import Stack, stack_as_json
 from gramloop.tune.search.subject import Subject, SubjectOptions, subject_of
-from gramloop.tune.search.verdict import JudgedPart
+from gramloop.tune.search.words import verdict_in_words
 from gramloop.tune.search.workers import start_workers
-from gramloop.tune.search.worth import CLEAN
 
-RESULT = "replay.json"
+RESULT, SOURCE = "found.json", "source.safetensors"
 
 
 @dataclass(frozen=True)
 class Tuning:
-    """The setting that was found, what it does on unseen images, and how it was found."""
+    """What was chosen, what it does on unseen images, and how it was found."""
 
     search: Search
     outcome: SearchOutcome
     date: str
+    source: Path | None = None  # the file about ordinary images, beside the result
+
+    @property
+    def stack(self) -> Stack:
+        """The mitigations to use; none where nothing was chosen."""
+        return self.outcome.leader.stack if self.outcome.chosen else ()
+
+    @property
+    def mitigations(self) -> str:
+        """The same as text, as `gramloop.mitigations.apply` takes it."""
+        return stack_text(self.stack)
 
     @property
     def config(self) -> ReplayConfig:
-        """The choice; ``replays`` is 0 where no replay was chosen."""
-        return self.outcome.leader.config if self.outcome.chosen else ReplayConfig(replays=0)
+        """The replay of the choice; ``replays`` is 0 where it has none."""
+        return replay_of(self.stack) or ReplayConfig(replays=0)
 
     @property
     def sentence(self) -> str:
         """The verdict in words."""
-        leader = describe_replay(self.outcome.leader.config)
-        judged = "; ".join(_part_in_words(part) for part in self.outcome.parts)
-        known = f" {KNOWN}" if self.search.subject.label_free else ""
-        if self.outcome.chosen:
-            return f"Chosen: {leader}. On images that the search has not seen: {judged}.{known}"
-        return (
-            f"No replay: none of {len(self.search.candidates)} candidates beat it beyond noise. The nearest, "
-            f"{leader}, on images that the search has not seen: {judged}.{known}"
-        )
+        return verdict_in_words(self.search, self.outcome)
 
     def __str__(self) -> str:
         return self.sentence
 
     def about(self) -> dict[str, Any]:
         """What the settings file tells: verdict, effort, data and model; plain values."""
-        schedule = self.search.schedule
+        schedule, outcome = self.search.schedule, self.outcome
+        label_free = self.search.subject.label_free
+        left_out = dict((*self.search.offer.left_out, *outcome.refused))
         return {
             "found by": f"gramloop tune {__version__}",
             "date": self.date,
             "verdict": self.sentence,
-            "unseen images": {part.name: part.as_json() for part in self.outcome.parts},
+            "cost": outcome.leader.cost,
+            "unseen images": {part.name: part.as_json() for part in outcome.parts},
+            "at no extra cost": None if outcome.free is None else _free(outcome.free),
             "tried": {
                 "candidates": len(self.search.candidates),
                 "of": schedule.offered,
-                "predictions": self.outcome.predictions,
+                "predictions": outcome.predictions,
                 "budget": schedule.budget,
                 "rungs": [[rung.candidates, rung.cells] for rung in schedule.rungs],
-                "excluded images": len(self.outcome.failures),
+                "excluded images": len(outcome.failures),
+                **({"left out": left_out} if left_out else {}),
             },
-            "finalists": [_finalist(one, self.search.subject.label_free) for one in self.outcome.finalists],
-            "nearest": None if self.outcome.chosen else self.outcome.leader.config.as_json(),
+            "finalists": [_finalist(one, label_free) for one in outcome.finalists],
+            "nearest": None if outcome.chosen else stack_as_json(outcome.leader.stack),
             "split": self.search.split.as_json(),
             "task": self.search.subject.task,
             "subject": dict(self.search.subject.about),
@@ -85,8 +96,9 @@ class Tuning:
         }
 
     def write(self, path: Path) -> None:
-        """Store the setting with its evidence, as attach, evaluate and predict take it."""
-        write_replay(path, self.config, self.about())
+        """Store the choice with its evidence, as evaluate, predict and apply take it, and attach where it is a replay."""
+        uses = any(each.stage in ("pixels", "features") for each in self.stack)
+        write_mitigations(path, self.stack, self.source if uses else None, self.about())
 
 
 def tune(
@@ -101,12 +113,12 @@ def tune(
     advance: Callable[[int], None] = lambda _: None,
     **subject: Unpack[SubjectOptions],
 ) -> Tuning:
-    """Find a replay setting within a budget of predictions, and judge it on images and shifts not searched.
+    """Find mitigations within a budget of predictions, and judge them on images and shifts not searched.
 
     Args:
         predictor: a predictor, a function that makes one, or a `Subject`.
         data: records by condition, or a clean `DataSet` with ``conditions=[Condition("fog", 3), …]``.
-        space: what to choose from; `Space.default` of the backbone's depth where nothing is said.
+        space: what to choose from; cheap mitigations and some replays where nothing is said.
         budget: image predictions, everything included; never exceeded.
         options: how candidates are compared.
         out: a folder for plan, trials and result; the same call goes on there after an interruption.
@@ -118,9 +130,7 @@ def tune(
         described = predictor
     else:
         described = subject_of(predictor, data if data is not None else {}, **subject)
-    search = plan_search(
-        described, space or Space.default(described.depth, taps=described.taps), budget, options
-    )
+    search = plan_search(described, space, budget, options)
     return run(search, out, workers=workers, advance=advance)
 
 
@@ -136,35 +146,32 @@ def run(
     plan = {**search.plan(), "begun": datetime.now(UTC).date().isoformat()}
     if folder is not None:
         check_folder(folder, plan)  # what is refused stays untouched
-    with nullcontext() if folder is None else locked(folder):
+    with nullcontext() if folder is None else locked(folder), TemporaryDirectory() as scratch:
         journal = Journal(plan, folder)
         if folder is not None:
             plan = read_search_plan(folder) or plan
         try:
             with start_workers(search.subject, workers) as processes:
-                outcome = run_search(search, journal, processes, advance)
+                source = find_source(search, journal, processes, (folder or Path(scratch)) / SOURCE)
+                advance(search.schedule.calibration)
+                place = None if source is None else str(source)
+                outcome = run_search(search, journal, processes, advance, place)
         finally:
             journal.close()
-        tuning = Tuning(search, outcome, plan["begun"])
+        tuning = Tuning(search, outcome, plan["begun"], None if folder is None else source)
         if folder is not None:
             tuning.write(folder / RESULT)
     return tuning
 
 
-def counted(part: JudgedPart) -> str:
-    """A part with its number of families, such as "3 searched families"."""
-    name = part.name.replace("families", "family") if part.families == 1 else part.name
-    return f"{part.families} {name}"
+def _free(judged: Judged) -> dict[str, Any]:
+    unseen = {part.name: part.as_json() for part in judged.parts}
+    return {**_candidate(judged.standing), "cost": judged.standing.cost, "unseen images": unseen}
 
 
-def _part_in_words(part: JudgedPart) -> str:
-    if part.changes_only:
-        return f"clean predictions change by {-part.gain:.2f} points, for better or worse"
-    where = "clean images" if part.name == CLEAN else counted(part)
-    interval = part.widest
-    span = f" [{interval.low:+.2f}, {interval.high:+.2f}]" if interval is not None else ""
-    points = "points of agreement with the clean prediction" if part.label_free else "points"
-    return f"{part.gain:+.2f}{span} {points} on {where} ({part.word})"
+def _candidate(one: Standing) -> dict[str, Any]:
+    config = replay_alone(one.stack)
+    return stack_json(one.stack) if config is None else {"replay": config.as_json()}
 
 
 def _finalist(one: Standing, label_free: bool) -> dict[str, Any]:
@@ -175,4 +182,4 @@ def _finalist(one: Standing, label_free: bool) -> dict[str, Any]:
         "cost": one.cost,
     }
     finite = {name: value if math.isfinite(value) else None for name, value in numbers.items()}
-    return {"replay": one.config.as_json(), **finite}
+    return {**_candidate(one), **finite}

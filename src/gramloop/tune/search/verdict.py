@@ -45,7 +45,7 @@ class JudgedPart:
     images: int
     families: int  # 0 for clean images
     ordinary: float
-    replayed: float
+    mitigated: float
     over_families: Interval | None  # None with fewer than two families
     over_images: Interval | None  # None where conditions have images of their own
     label_free: bool = False  # scores are agreement with the clean prediction
@@ -53,7 +53,7 @@ class JudgedPart:
     @property
     def gain(self) -> float:
         """In points, of the unrounded numbers."""
-        return self.replayed - self.ordinary
+        return self.mitigated - self.ordinary
 
     @property
     def word(self) -> VerdictWord:
@@ -79,12 +79,12 @@ class JudgedPart:
     def as_json(self) -> dict[str, Any]:
         """Plain values."""
         if self.changes_only:
-            return {"images": self.images, "families": 0, "agreement": _number(self.replayed)}
+            return {"images": self.images, "families": 0, "agreement": _number(self.mitigated)}
         return {
             "images": self.images,
             "families": self.families,
             "ordinary": _number(self.ordinary),
-            "replayed": _number(self.replayed),
+            "mitigated": _number(self.mitigated),
             "gain": _number(self.gain),
             "over families": _interval(self.over_families),
             "over images": _interval(self.over_images),
@@ -124,9 +124,9 @@ def _part(
         gains.setdefault(family(key), []).append(
             float(delta(np.ones((1, len(kept[key])), dtype=np.int64))[0])
         )
-    ordinary, replayed = (
+    ordinary, mitigated = (
         float(np.mean([_score(task, categories, each, version) for each in kept.values()]))
-        for version in ("ordinary", "replayed")
+        for version in ("ordinary", "mitigated")
     )
     images = min(map(len, kept.values()))
     clean = name == CLEAN
@@ -135,7 +135,7 @@ def _part(
         over_families = cluster_bootstrap(gains)
     over_images = None if shared is None else _over_images(deltas, next(iter(kept.values())))
     return JudgedPart(
-        name, images, 0 if clean else len(gains), ordinary, replayed, over_families, over_images
+        name, images, 0 if clean else len(gains), ordinary, mitigated, over_families, over_images
     )
 
 

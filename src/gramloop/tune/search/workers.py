@@ -6,11 +6,14 @@ import pickle
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from gramloop.errors import GramLoopError
 from gramloop.io.pool import process_context, process_pool, run_unordered, worker_count
-from gramloop.tune.search.subject import Bench, Subject, Trial
+from gramloop.tune.search.bench import Bench, Trial
+from gramloop.tune.search.split import Sample
+from gramloop.tune.search.subject import Subject
 
 
 class Workers:
@@ -28,6 +31,20 @@ class Workers:
         for _, result in run_unordered(self._pool, _run, ((trial,) for trial in trials)):
             yield result
 
+    def calibrate(self, samples: Sequence[Sample], path: str) -> dict[str, Any]:
+        """Have one process learn what ordinary images look like; see `Bench.calibrate`."""
+        if self._pool is not None:
+            return self._pool.submit(_calibrate, samples, path).result()
+        from gramloop.evaluate.session import deterministic
+
+        with deterministic(self.subject.threads):
+            return self._own_bench().calibrate(samples, path)
+
+    def _own_bench(self) -> Bench:
+        if self._bench is None:
+            self._bench = Bench(self.subject)
+        return self._bench
+
     def _here(self, trials: Sequence[Trial]) -> Iterator[dict[str, Any]]:
         from gramloop.evaluate.session import deterministic
 
@@ -35,9 +52,7 @@ class Workers:
             with deterministic(
                 self.subject.threads
             ):  # not around the yield: the caller's threads are its own
-                if self._bench is None:
-                    self._bench = Bench(self.subject)
-                result = self._bench.run(trial)
+                result = self._own_bench().run(trial)
             yield result
 
 
@@ -51,7 +66,7 @@ def start_workers(subject: Subject, workers: int | None = None) -> Iterator[Work
     from gramloop.evaluate.engines.local import WARM
 
     try:
-        packed = pickle.dumps(subject)
+        packed = pickle.dumps(replace(subject, sketch=None))  # each process makes a predictor of its own
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise GramLoopError(
             f"the predictor or the data cannot be sent to other processes ({error}); give a function of a "
@@ -71,6 +86,22 @@ def _start(packed: bytes) -> None:
 
 
 def _run(trial: Trial) -> dict[str, Any]:
+    from gramloop.evaluate.session import deterministic
+
+    bench = _this_bench()
+    with deterministic(bench.subject.threads):
+        return bench.run(trial)
+
+
+def _calibrate(samples: Sequence[Sample], path: str) -> dict[str, Any]:
+    from gramloop.evaluate.session import deterministic
+
+    bench = _this_bench()
+    with deterministic(bench.subject.threads):
+        return bench.calibrate(samples, path)
+
+
+def _this_bench() -> Bench:
     global _bench
     from gramloop.evaluate.session import deterministic
 
@@ -78,5 +109,4 @@ def _run(trial: Trial) -> dict[str, Any]:
         subject: Subject = pickle.loads(_packed)
         with deterministic(subject.threads):
             _bench = Bench(subject)
-    with deterministic(_bench.subject.threads):
-        return _bench.run(trial)
+    return _bench

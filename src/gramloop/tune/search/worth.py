@@ -30,7 +30,7 @@ class PairedStatistics:
 
     sample: Sample
     ordinary: Mapping[str, Any]
-    replayed: Mapping[str, Any]
+    mitigated: Mapping[str, Any]
     truth: Mapping[str, Any] | None
     blocks: int
     signals: Mapping[str, Sequence[float]] | None = None  # of the ordinary pass, by name and block
@@ -97,13 +97,13 @@ def condition_delta(task: Task, categories: Sequence[int], measured: Sequence[Pa
     if task == "semantic":
         stacks = [
             np.array([getattr(one, version)["counts"] for one in measured], dtype=np.int64)
-            for version in ("ordinary", "replayed")
+            for version in ("ordinary", "mitigated")
         ]
         return miou_delta(*stacks)
     if task == "depth":
-        return mean_delta(*(depth_of(measured, version) for version in ("ordinary", "replayed")))
+        return mean_delta(*(depth_of(measured, version) for version in ("ordinary", "mitigated")))
     truth = truth_of(measured, categories)
-    return ap_delta(truth, *(detections_of(measured, version) for version in ("ordinary", "replayed")))
+    return ap_delta(truth, *(detections_of(measured, version) for version in ("ordinary", "mitigated")))
 
 
 def _left_out(
@@ -166,7 +166,7 @@ def truth_of(measured: Sequence[PairedStatistics], categories: Sequence[int]) ->
 
 
 def detections_of(measured: Sequence[PairedStatistics], version: str) -> FoundBoxes:
-    """The boxes found by the ordinary or the replayed version, images numbered by place."""
+    """The boxes found by the ordinary or the mitigated version, images numbered by place."""
     each = [getattr(one, version) for one in measured]
     owners = np.repeat(np.arange(len(each)), [len(one["scores"]) for one in each])
     return FoundBoxes.from_corners(
