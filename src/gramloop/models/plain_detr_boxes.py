@@ -46,8 +46,9 @@ def sine_code(values: Tensor, channels: int) -> Tensor:
 
 def map_positions(padding: Tensor, channels: int) -> Tensor:
     """Positions of a feature map, (B, h, w) padding mask → (B, h * w, channels): y half, then x half."""
-    valid = (~padding).float()
-    rows, columns = valid.cumsum(1), valid.cumsum(2)
+    valid = ~padding
+    # counted in whole numbers: a sum of floats along a side has no deterministic kernel on CUDA
+    rows, columns = valid.cumsum(1).float(), valid.cumsum(2).float()
     y = (rows - 0.5) / (rows[:, -1:, :] + 1e-6) * (2 * math.pi)
     x = (columns - 0.5) / (columns[:, :, -1:] + 1e-6) * (2 * math.pi)
     return torch.cat((sine_code(y, channels // 2), sine_code(x, channels // 2)), dim=-1).flatten(1, 2)
