@@ -77,6 +77,12 @@ class OnGPU(Tensor):
         found = self.values.contiguous(**kwargs)
         return self if found is self.values else OnGPU(found)
 
+    def nonzero(self, **kwargs: Any) -> Any:
+        return tree_map(OnGPU, self.values.nonzero(**kwargs))
+
+    def new_tensor(self, data: Any, **kwargs: Any) -> Tensor:
+        return OnGPU(self.values.new_tensor(_values(data), dtype=kwargs.get("dtype")))
+
     def cuda(self, *_: Any, **__: Any) -> Tensor:
         return self
 
