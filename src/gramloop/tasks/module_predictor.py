@@ -42,6 +42,7 @@ class ModulePredictor(ImagePredictor[P]):
     """
 
     taps: tuple[int, ...] = ()  # not known
+    things: frozenset[int] = frozenset()  # of a panoptic model: the classes that are counted, unlike stuff
 
     def __init__(
         self,

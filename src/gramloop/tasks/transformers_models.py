@@ -26,6 +26,7 @@ from gramloop.tasks.missing_weights import settle_missing
 from gramloop.tasks.module_predictor import ModulePredictor, Size
 from gramloop.tasks.prediction import Depth, Prediction
 from gramloop.tasks.reading import read_prediction
+from gramloop.tasks.transformers_segments import read_masks, read_segments, thing_numbers
 
 Read = Callable[[Any, Any, list[Size]], Any]  # a processor, the model's outputs and the image's size
 
@@ -46,15 +47,16 @@ def _read_depth(processor: Any, outputs: Any, sizes: list[Size]) -> Any:
 
 
 # by the kind of head in the name of the class: the task, and how the processor reads its outputs
+UNIVERSAL = "ForUniversalSegmentation"  # for segments and masks too, where they are asked for
 _HEADS: Mapping[str, tuple[Task, Read]] = {
     "ForSemanticSegmentation": ("semantic", _read_labels),
-    "ForUniversalSegmentation": ("semantic", _read_labels),
+    UNIVERSAL: ("semantic", _read_labels),
     "ForObjectDetection": ("detection", _read_boxes),
     "ForDepthEstimation": ("depth", _read_depth),
 }
 _SAME_HEAD = {
-    "DetrForSegmentation": "ForUniversalSegmentation",
-    "MaskFormerForInstanceSegmentation": "ForUniversalSegmentation",
+    "DetrForSegmentation": UNIVERSAL,
+    "MaskFormerForInstanceSegmentation": UNIVERSAL,
 }
 _READ_BY_TORCHVISION = {"ZoeDepthForDepthEstimation"}
 _TEXT = "it takes words beside the image, and a prediction here has the image alone"
@@ -76,12 +78,15 @@ def load_transformers_model(
 
     Args:
         folder: with config.json, weights and preprocessor_config.json. Nothing is fetched.
-        task: refuse a model for another.
+        task: refuse a model for another; models for universal segmentation predict a class per pixel, segments
+            (panoptic) or masks (instance), and the first where nothing is said.
         device: where it runs. On "meta" no weight is read: the predictor tells about itself, but cannot predict.
     """
     path = Path(folder)
     name = architecture(path)
     found, read = _head(name, path)
+    if task in ("panoptic", "instance") and _kind(name) == UNIVERSAL:
+        found = task
     if task is not None and found != task:
         raise GramLoopError(f"{path} holds {name}, a model for {found}, not for {task}")
     with _opening(path):
@@ -105,10 +110,16 @@ def load_transformers_model(
         settle_missing(model, missing, preprocess, path)
 
     def postprocess(outputs: object, size: Size) -> Prediction:
+        if found == "panoptic":
+            return read_segments(processor, outputs, size, classes)
+        if found == "instance":
+            return read_masks(processor, outputs, size)
         prediction = read_prediction(read(processor, outputs, [size]), size, name)
         return replace(prediction, disparity=inverse) if isinstance(prediction, Depth) else prediction
 
-    return ModulePredictor(model, preprocess, postprocess, found, classes, name)
+    predictor = ModulePredictor(model, preprocess, postprocess, found, classes, name)
+    predictor.things = thing_numbers(classes) if found == "panoptic" else frozenset()
+    return predictor
 
 
 def _refuse_huge(processor: Any, height: int, width: int, name: str) -> None:
@@ -150,8 +161,12 @@ def task_of_folder(path: Path) -> Task:
     return _head(architecture(path), path)[0]
 
 
+def _kind(name: str) -> str | None:
+    return _SAME_HEAD.get(name) or next((head for head in _HEADS if name.endswith(head)), None)
+
+
 def _head(name: str, path: Path) -> tuple[Task, Read]:
-    kind = _SAME_HEAD.get(name) or next((head for head in _HEADS if name.endswith(head)), None)
+    kind = _kind(name)
     if name in _REFUSED:
         raise GramLoopError(f"{path} holds {name}, which cannot be evaluated: {_REFUSED[name]}")
     if kind is None:
