@@ -131,6 +131,16 @@ def test_a_lost_node_of_ray_costs_no_unit(plan: Plan, reference: bytes, tmp_path
 
 
 @pytest.mark.slow
+def test_an_address_is_enough_to_join_a_cluster(plan: Plan, reference: bytes, tmp_path: Path, cluster):
+    from gramloop.evaluate.engines.ray import run_ray
+
+    cluster.ray.shutdown()  # the program joins by itself, as the command line does
+    evaluate(plan, tmp_path / "out", engine=partial(run_ray, address=cluster.address), engine_name="ray")
+    assert (tmp_path / "out" / "results.csv").read_bytes() == reference
+    assert not cluster.ray.is_initialized()
+
+
+@pytest.mark.slow
 def test_ray_brings_the_sentence_of_an_error(plan: Plan, tmp_path: Path, cluster):
     from dataclasses import replace
 
