@@ -23,6 +23,7 @@ from gramloop.mitigations.source import calibrate, calibrate_pixels, read_source
 from gramloop.tasks.prediction import Depth, Detection, Prediction, Segmentation
 from gramloop.tasks.predictor import Predictor, ViTPredictor
 from gramloop.tune.search.looks import Looks
+from gramloop.tune.search.segments import segment_statistic
 from gramloop.tune.search.split import Sample
 from gramloop.tune.search.stacks import Stack
 from gramloop.tune.search.subject import Subject
@@ -128,6 +129,8 @@ class Bench:
         if isinstance(found, Depth) and isinstance(truth, DepthMap):
             metres = aligned_depth(found.values, truth, disparity=found.disparity)
             return {"delta1": depth_scores(metres, truth).delta1}
+        if (segments := segment_statistic(found, truth, self.subject.categories)) is not None:
+            return segments
         raise GramLoopError(f"a {type(found).__name__} cannot be compared with {type(truth).__name__}")
 
     def _show(self, condition: str, position: int, image_id: str) -> LabelledImage | str:

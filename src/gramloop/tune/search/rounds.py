@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from gramloop.core.config import Adaptive, ReplayConfig
 from gramloop.errors import GramLoopError
+from gramloop.evaluate.truth import SCORED
 from gramloop.mitigations.applying import check_stack, replay_of
 from gramloop.mitigations.files import replay_alone
 from gramloop.mitigations.replay import Replay
@@ -196,7 +197,7 @@ class _SearchRun:
         its best rule would have it, if that is better: rungs must not drop what helps some images only.
         """
         found = []
-        quick = self.search.subject.task != "detection"  # precision takes too long to try dozens of rules
+        quick = self.search.subject.task not in SCORED  # precision takes too long to try dozens of rules
         for number in candidates:
             value, stands_by = self._worth(number, cells), None
             if ruled and quick and (rule := self._best_rule(number, cells)) is not None:

@@ -13,7 +13,7 @@ from gramloop.data.records import TASKS, DataSet, Record, Task
 from gramloop.data.shifted import Shift, shift_data_set
 from gramloop.data.suites import Condition
 from gramloop.errors import GramLoopError
-from gramloop.evaluate.truth import CLEAN_PREDICTION, SCORE, TruthKind, check_truth
+from gramloop.evaluate.truth import CLEAN_PREDICTION, SCORE, SCORED, TruthKind, check_truth
 from gramloop.mitigations.files import sha256_of
 from gramloop.tasks.prediction import Prediction
 from gramloop.tasks.predictor import Predictor, check_predictor
@@ -103,7 +103,7 @@ def subject_of(
         about: what identifies model and data, for the plan and the result.
         threads: of torch, in each process; sums depend on it.
         truth: ``clean`` compares with what the predictor says on the clean image, and reads no labels.
-        truth_score: boxes of a clean prediction that score less count for nothing.
+        truth_score: boxes or masks of a clean prediction that score less count for nothing.
         source: a file about ordinary images, as `gramloop.mitigations.write_source` makes it; where a mitigation needs
             one and none is given, it is made from clean images of the search.
     """
@@ -142,7 +142,7 @@ def about_truth(task: Task, truth: TruthKind, score: float) -> dict[str, object]
     """What a plan says of the truth; nothing of labels, as before there was another."""
     if truth != CLEAN_PREDICTION:
         return {}
-    return {"truth": truth, **({"truth score": score} if task == "detection" else {})}
+    return {"truth": truth, **({"truth score": score} if task in SCORED else {})}
 
 
 def _about_source(source: str | None) -> dict[str, object]:

@@ -23,6 +23,7 @@ from gramloop.metrics.bootstrap import (
 )
 from gramloop.metrics.coco_ap import average_precision
 from gramloop.metrics.miou import mean_iou
+from gramloop.tune.search.segments import SEGMENTS, segment_score
 from gramloop.tune.search.split import Split, family
 from gramloop.tune.search.worth import (
     CLEAN,
@@ -168,6 +169,9 @@ def _score(
 ) -> float:
     if task == "detection":
         return average_precision(truth_of(measured, categories), detections_of(measured, version)).ap
+    if task in SEGMENTS:
+        score = segment_score(task, categories, [getattr(one, version) for one in measured])
+        return float(score(np.ones((1, len(measured)), dtype=np.int64))[0])
     if task == "depth":
         return float(depth_of(measured, version).mean())
     counts = np.array([getattr(one, version)["counts"] for one in measured], dtype=np.int64)

@@ -1,6 +1,6 @@
 """What a candidate is worth on what it was measured on: mean gain, standard error over folds, loss on clean images.
 
-The gain is that of the mean over conditions of the task's score (mIoU, AP or delta1) on all images measured. Its standard
+The gain is that of the mean over conditions of the task's score (mIoU, AP, delta1 or PQ) on all images measured. Its standard
 error adds two variances: that of the mean over shift families, and that of a jackknife which leaves out one fold
 of images at a time. Both contain the noise of single images, so the sum is on the careful side.
 """
@@ -19,6 +19,7 @@ from gramloop.data.records import Task
 from gramloop.metrics.ap_bootstrap import ap_delta
 from gramloop.metrics.bootstrap import Delta, mean_delta, miou_delta
 from gramloop.metrics.boxes import FoundBoxes, TrueBoxes
+from gramloop.tune.search.segments import SEGMENTS, segment_score
 from gramloop.tune.search.split import FOLDS, Sample, family
 
 CLEAN = "clean"
@@ -102,6 +103,12 @@ def condition_delta(task: Task, categories: Sequence[int], measured: Sequence[Pa
         return miou_delta(*stacks)
     if task == "depth":
         return mean_delta(*(depth_of(measured, version) for version in ("ordinary", "mitigated")))
+    if task in SEGMENTS:
+        ordinary, mitigated = (
+            segment_score(task, categories, [getattr(one, version) for one in measured])
+            for version in ("ordinary", "mitigated")
+        )
+        return lambda weights: mitigated(weights) - ordinary(weights)
     truth = truth_of(measured, categories)
     return ap_delta(truth, *(detections_of(measured, version) for version in ("ordinary", "mitigated")))
 

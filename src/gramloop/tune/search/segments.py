@@ -1,0 +1,60 @@
+"""What a search keeps of segments and masks: PQ's statistics of an image, or how its masks were matched; plain lists."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gramloop.data.labelled import Truth
+from gramloop.data.object_masks import ObjectMasks
+from gramloop.data.records import Task
+from gramloop.data.segment_maps import SegmentMap
+from gramloop.evaluate.segment_rows import instance_columns
+from gramloop.metrics.bootstrap import Score
+from gramloop.metrics.coco_ap import AREAS
+from gramloop.metrics.mask_ap import MaskMatches, mask_ap_score
+from gramloop.metrics.panoptic import panoptic_statistics, pq_score
+from gramloop.tasks.prediction import InstanceMasks, Panoptic, Prediction
+from gramloop.tasks.segments import segment_map
+
+SEGMENTS: tuple[Task, ...] = ("panoptic", "instance")
+
+
+def segment_statistic(
+    found: Prediction, truth: Truth | None, categories: Sequence[int]
+) -> dict[str, object] | None:
+    """The statistics of one image; None of another task."""
+    if isinstance(found, Panoptic) and isinstance(truth, SegmentMap):
+        return {"quality": panoptic_statistics(segment_map(found), truth, categories).tolist()}
+    if isinstance(found, InstanceMasks) and isinstance(truth, ObjectMasks):
+        columns = instance_columns(found, truth, categories)
+        return {name: np.asarray(column).tolist() for name, column in columns.items()}
+    return None
+
+
+def segment_score(task: Task, categories: Sequence[int], images: Sequence[Mapping[str, Any]]) -> Score:
+    """PQ, or mask AP, of images with these statistics, for any weights of them."""
+    if task == "panoptic":
+        return pq_score(np.array([each["quality"] for each in images], dtype=np.float64))
+    owners = [
+        np.repeat(np.arange(len(images)), [len(each[name]) for each in images])
+        for name in ("scores", "truth_labels")
+    ]
+    matches = MaskMatches(
+        owners[0],
+        _column(images, "scores", np.float64),
+        _column(images, "labels", np.int64),
+        _column(images, "found", np.uint16).reshape(-1, len(AREAS)),
+        _column(images, "counted", np.uint16).reshape(-1, len(AREAS)),
+        owners[1],
+        _column(images, "truth_labels", np.int64),
+        _column(images, "to_find", np.uint8),
+    )
+    return mask_ap_score(matches, categories, len(images))
+
+
+def _column(images: Sequence[Mapping[str, Any]], name: str, kind: type[np.generic]) -> NDArray[Any]:
+    return np.array([value for each in images for value in each[name]], dtype=kind)
