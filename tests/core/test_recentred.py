@@ -108,8 +108,11 @@ def test_a_file_and_its_object_are_the_same(vit: nn.Module, x: Tensor, tmp_path:
     assert source.shown_noise is not None
 
 
-@pytest.mark.parametrize("settings", [{}, {"window": (2, 3), "replays": 1}], ids=["alone", "with a replay"])
-@pytest.mark.parametrize("name", ["DINOv3ViTModel", "DINOv3ViTBackbone"])
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [("DINOv3ViTBackbone", {}), ("DINOv3ViTModel", {"window": (2, 3), "replays": 1})],
+    ids=["alone", "with a replay"],
+)
 def test_one_graph_and_an_export(name: str, settings: dict) -> None:
     model, x = build(name)
 
@@ -205,7 +208,7 @@ def test_what_makes_no_sense_is_refused_in_a_sentence(vit: nn.Module, x: Tensor)
             pass
     with gramloop.calibrating(vit) as seen:
         pass
-    with pytest.raises(GramLoopError, match="no block's patches through its final norm while it was watched"):
+    with pytest.raises(GramLoopError, match="showed no block's patches while it was watched"):
         seen.source()
     with gramloop.calibrating(vit) as seen:
         outputs(vit, x)
@@ -213,14 +216,44 @@ def test_what_makes_no_sense_is_refused_in_a_sentence(vit: nn.Module, x: Tensor)
         seen.source()
 
 
-def test_a_head_that_reads_states_before_the_norm_is_told_so(vit: nn.Module) -> None:
+def test_a_head_that_reads_states_before_the_norm_is_told_so() -> None:
     model, x = build("DPT")
-    source = replace(calibrated(vit), backbone="")
-    plain = outputs(model, x)
-    sentence = "nothing was recentred: this head reads other blocks"
-    with (
-        gramloop.attached(model, recentre=0.5, source=replace(source, means={2: source.means[5]})),
-        pytest.raises(GramLoopError, match=sentence),
-    ):
+    plain, source = outputs(model, x), calibrated(model)
+    # the norm is put on the last state, which no head reads; a source of other blocks meets nothing at all
+    other = replace(source, means={2: source.means[5]})
+    sentence = 'put no block that the source knows through its final norm .*at="states"'
+    with gramloop.attached(model, recentre=0.5, source=other), pytest.raises(GramLoopError, match=sentence):
         outputs(model, x)
     assert all(torch.equal(a, b) for a, b in zip(outputs(model, x), plain, strict=True))
+
+
+@pytest.mark.parametrize("name", ["DPT", "VitDetBackbone", "Dinov2Backbone", "DINOv3ViTModel"])
+def test_states_that_a_host_returns_as_they_are(name: str) -> None:
+    model, x = build(name)
+    if name == "DPT":
+        model.config.output_hidden_states = True
+
+    def states() -> list[Tensor]:
+        with torch.no_grad():
+            found = model(x, output_hidden_states=True)
+        maps = getattr(found, "feature_maps", None)
+        if maps is not None:
+            return [each.flatten(2).mT for each in maps]
+        prefix = 5 if name == "DINOv3ViTModel" else 1
+        return [each[:, prefix:] for each in found.hidden_states[1:]]
+
+    with gramloop.calibrating(model, at="states") as seen, torch.no_grad():
+        for seed in range(4):
+            size = x.shape[-1]
+            noise = torch.randn(2, 3, size, size, generator=torch.Generator().manual_seed(seed))
+            model(noise, output_hidden_states=True)
+    source, plain, before = seen.source(), states(), outputs(model, x)
+    assert source.at == "states"
+    with gramloop.attached(model, recentre=0.5, source=source):
+        found = states()
+        for tap, one, two in zip(sorted(source.means)[-len(plain) :], plain, found, strict=True):
+            away = one.mean(1, keepdim=True) - source.means[tap]
+            torch.testing.assert_close(two, one - 0.5 * away, rtol=1e-5, atol=1e-5)
+        if name == "DPT":
+            assert not torch.equal(outputs(model, x)[0], before[0]), "its head reads them"
+    assert all(torch.equal(a, b) for a, b in zip(outputs(model, x), before, strict=True))

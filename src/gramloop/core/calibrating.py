@@ -11,16 +11,16 @@ from gramloop.core.forward import PerThread
 from gramloop.core.hosts import Host, find_host
 from gramloop.core.noise import noise, noise_response
 from gramloop.core.recentring import patch_mean
-from gramloop.core.source import Source
-from gramloop.core.tapping import Tapping, taps_read
+from gramloop.core.source import PLACES, Place, Source
+from gramloop.core.tapping import TAPPINGS, taps_read
 from gramloop.errors import GramLoopError
 
 
 class Calibration:
     """What was seen so far; `source` makes statistics of it."""
 
-    def __init__(self, host: Host) -> None:
-        self.host = host
+    def __init__(self, host: Host, at: Place) -> None:
+        self.host, self._at = host, at
         self._means: dict[int, list[Tensor]] = {}
         self._levels: list[float] = []
 
@@ -33,10 +33,10 @@ class Calibration:
         """The statistics of all images that the model was called with."""
         if not self._means:
             raise GramLoopError(
-                f"{self.host.name} put no block's patches through its final norm while it was watched; call the model "
-                "inside the with statement, in the way in which its head reads it"
+                f"{self.host.name} showed no block's patches while it was watched ({self._at}); call the model inside "
+                "the with statement, in the way in which its head reads it"
             )
-        return Source.of_views(self._means, self.images, self.host, (), self._levels)
+        return Source.of_views(self._means, self.images, self.host, (), self._levels, at=self._at)
 
     def _see(self, tap: int, patches: Tensor, valid: Tensor | None) -> None:
         self._means.setdefault(tap, []).append(patch_mean(patches.detach(), valid)[:, 0].double().cpu())
@@ -49,12 +49,16 @@ class Calibration:
 def calibrating(
     model: nn.Module,
     *,
+    at: Place = "norm",
     blocks: Sequence[nn.Module] | None = None,
     norm: nn.Module | Callable[[Tensor], Tensor] | None = None,
     prefix: int | None = None,
     which: str | None = None,
 ) -> Iterator[Calibration]:
-    """Watch the calling thread's forwards of ordinary images; the arguments are those of `attach`.
+    """Watch the calling thread's forwards of ordinary images; other arguments are those of `attach`.
+
+    at: where a head reads: "norm", after the final norm, or "states", the hidden states or feature maps that the ViT
+        returns, as they are. What is attached with these statistics acts in the same place.
 
     with gramloop.calibrating(model) as seen:
         for batch in ordinary_images:
@@ -62,8 +66,10 @@ def calibrating(
     gramloop.attach(model, recentre="c=1", source=seen.source())
     """
     host = find_host(model, blocks, norm, prefix, which)
-    seen = Calibration(host)
-    handles = Tapping(host, PerThread.of_this(), taps_read(host), seen._see).register()
+    if at not in PLACES:
+        raise GramLoopError(f"at is {at!r}; it is one of {', '.join(PLACES)}")
+    seen = Calibration(host, at)
+    handles = TAPPINGS[at](host, PerThread.of_this(), taps_read(host), seen._see).register()
     if host.embedding is not None:
         handles.append(host.embedding.register_forward_hook(seen._embedded))
     try:

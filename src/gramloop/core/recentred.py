@@ -11,7 +11,7 @@ from gramloop.core.forward import PerThread
 from gramloop.core.hosts import Host
 from gramloop.core.recentring import Recentring, patch_mean
 from gramloop.core.source import Source, read_source
-from gramloop.core.tapping import Tapping, taps_read
+from gramloop.core.tapping import TAPPINGS, Tapping, taps_read
 from gramloop.errors import GramLoopError
 
 Recentre = Recentring | float | str | None
@@ -37,7 +37,7 @@ def read_move(recentre: Recentre, source: SourceLike) -> Move | None:
 def recentred_taps(host: Host, here: PerThread, moving: Recentring, source: Source) -> Tapping | None:
     """What recentres the taps that the source knows; None where a weight of 0 leaves them as they are."""
     known = [tap for tap in taps_read(host) if tap in source.means]
-    tapping = Tapping(host, here, known or source.means, partial(_moved, moving, source))
+    tapping = TAPPINGS[source.at](host, here, known or source.means, partial(_moved, moving, source))
     weight = getattr(host.final_norm, "weight", None)
     source.check(host, (), weight.shape[-1] if isinstance(weight, Tensor) else None)
     return tapping if moving.weight > 0 else None

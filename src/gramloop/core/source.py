@@ -9,6 +9,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -19,6 +20,8 @@ from gramloop.errors import GramLoopError
 from gramloop.io.atomic import atomic_write
 from gramloop.io.json_files import parse_json
 
+Place = Literal["norm", "states"]
+PLACES: tuple[Place, ...] = get_args(Place)
 KIND = "gramloop source"
 LEAST = 8  # images; a spread of fewer says nothing
 QUANTILE = 0.99  # of ordinary images lie below what is called their noise
@@ -28,8 +31,8 @@ QUANTILE = 0.99  # of ordinary images lie below what is called their noise
 class Source:
     """What ordinary images look like to one backbone.
 
-    means, spreads: by tap, (C,): of all patches of all views, and the standard deviation of one view's mean; after
-        the final norm.
+    means, spreads: by tap, (C,): of all patches of all views, and the standard deviation of one view's mean.
+    at: whether the patches were seen after the final norm, or in the states that the ViT returns.
     noise: the level below which 99 of 100 images lie, in grey levels; None where their pixels were not at hand.
     shown_noise: the same of what the patch embedding was given, in its units, as ``adaptive`` has them.
     backbone: its fingerprint, empty where it has none.
@@ -43,6 +46,7 @@ class Source:
     backbone: str = ""
     shown_noise: float | None = None
     pixels: Mapping[str, float] = field(default_factory=dict)
+    at: Place = "norm"
 
     @classmethod
     def of_views(
@@ -53,6 +57,7 @@ class Source:
         noise: Noise,
         shown: Noise,
         pixels: Mapping[str, float] | None = None,
+        at: Place = "norm",
     ) -> Source:
         """The statistics of the means (B, C) of every tap's views; ``noise`` and ``shown`` are images' levels."""
         if images < LEAST:
@@ -68,6 +73,7 @@ class Source:
             "" if host is None else fingerprint(host),
             _level(shown),
             pixels or {},
+            at,
         )
 
     def check(self, host: Host, taps: Sequence[int], width: int | None) -> None:
@@ -100,6 +106,7 @@ def write_source(path: str | Path, source: Source) -> None:
     tensors |= {f"spread.{tap}": value.contiguous() for tap, value in source.spreads.items()}
     about = {name: getattr(source, name) for name in ("noise", "images", "backbone", "shown_noise")}
     about |= {"pixels": dict(source.pixels)} if source.pixels else {}
+    about |= {"at": source.at} if source.at != "norm" else {}
     # one entry: safetensors writes several in any order, and the file's checksum should follow from its content
     atomic_write(Path(path), save(tensors, metadata={KIND: json.dumps(about)}))
 
@@ -134,6 +141,7 @@ def read_source(path: str | Path) -> Source:
             str(about["backbone"]),
             levels[1],
             pixels,
+            PLACES[PLACES.index(about.get("at", "norm"))],
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise GramLoopError(

@@ -1,4 +1,4 @@
-"""See, and change, what a head reads of a host: the outputs of some blocks after the final norm.
+"""See, and change, what a head reads of a host: outputs of some blocks, after the final norm or as they are.
 
 Hosts norm their taps one by one, in the middle of the forward or after its last block, and some norm states that
 nobody reads. What is normed is recognised as the output of a block by being that very tensor.
@@ -7,6 +7,7 @@ nobody reads. What is normed is recognised as the output of a block by being tha
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -17,22 +18,20 @@ from torch.utils.hooks import RemovableHandle
 from gramloop.core.call import states_of
 from gramloop.core.forward import PerThread
 from gramloop.core.hosts import Host
+from gramloop.core.layout import Layout
+from gramloop.core.source import Place
 from gramloop.errors import GramLoopError
 
-# a block, its normed patches (B, N, C), and which of them are valid → what the head sees; None for the same
+# a block, its patches (B, N, C) as the head reads them, and which of them are valid → others; None for the same
 Change = Callable[[int, Tensor, Tensor | None], Tensor | None]
 
 
 class Tapping:
-    """Hooks on the final norm of a host, and on the blocks whose outputs are looked for there."""
+    """What both places share: which blocks, what is done with their patches, and whether any was met."""
 
     def __init__(self, host: Host, here: PerThread, taps: Collection[int], change: Change) -> None:
         self.host, self.taps = host, sorted(taps)
         self._here, self._change = here, change
-        if not isinstance(host.final_norm, nn.Module) or host.layout.map:
-            raise GramLoopError(
-                f"{host.name} has no norm after its blocks, where a head's features could be recentred"
-            )
         if host.shuffles:
             raise GramLoopError(
                 f"{host.name} drops patches, so the mean of what is left says little about a shift"
@@ -42,6 +41,64 @@ class Tapping:
             raise GramLoopError(
                 f"{host.name} has the blocks 0 to {host.depth - 1}; the source statistics are of tap {outside[0]}, "
                 "so of another backbone"
+            )
+
+    @property
+    def hooked(self) -> list[nn.Module]:
+        """The modules that have its hooks."""
+        raise NotImplementedError
+
+    def register(self) -> list[RemovableHandle]:
+        """Put the hooks on, and return their handles."""
+        raise NotImplementedError
+
+    def check_every_forward(self, model: nn.Module) -> list[RemovableHandle]:
+        """Refuse, from now on, a forward of the whole model in which no tap is met: its head reads others."""
+        return [
+            model.register_forward_pre_hook(self._before_forward),
+            model.register_forward_hook(self._after_forward),
+        ]
+
+    def _before_forward(self, *_: object) -> None:
+        self._here.forwards.tapped = 0
+
+    def _after_forward(self, *_: object) -> None:
+        forwards = self._here.forwards
+        forwards.taps.clear()
+        if forwards.listens and not forwards.tapped and not torch.compiler.is_compiling():
+            raise GramLoopError(
+                f"{self.host.name} put no block that the source knows {self._missed} in this forward, so nothing was "
+                "recentred"
+            )
+
+    _missed = ""
+
+    def _changed(self, tap: int, tokens: Tensor, entry: int, layout: Layout) -> Tensor | None:
+        """Tokens (B, T, C) with their patches changed; None where they stay."""
+        forwards = self._here.forwards
+        masks, patches = forwards.latest.masks, layout.patches(tokens)
+        changed = self._change(tap, patches, masks[entry] if entry < len(masks) else None)
+        forwards.tapped += 1
+        if changed is None or not layout.others:
+            return changed
+        end = layout.prefix + patches.shape[1]
+        return torch.cat([tokens[:, : layout.prefix], changed, tokens[:, end:]], dim=1)
+
+
+class NormTapping(Tapping):
+    """Hooks on the final norm of a host, and on the blocks whose outputs are looked for there."""
+
+    _missed = (
+        "through its final norm (its head reads other blocks, or states before the norm, which "
+        'gramloop.calibrating(model, at="states") watches)'
+    )
+
+    def __init__(self, host: Host, here: PerThread, taps: Collection[int], change: Change) -> None:
+        super().__init__(host, here, taps, change)
+        if not isinstance(host.final_norm, nn.Module) or host.layout.map:
+            raise GramLoopError(
+                f"{host.name} has no norm after its blocks, where a head's features could be recentred; "
+                'gramloop.calibrating(model, at="states") watches the states that it returns'
             )
 
     @property
@@ -65,49 +122,16 @@ class Tapping:
         # first: a host's own capture hooks must see what the head sees
         return [*handles, self.norm.register_forward_hook(self._after_norm, prepend=True)]
 
-    def check_every_forward(self, model: nn.Module) -> list[RemovableHandle]:
-        """Refuse, from now on, a forward of the whole model in which no tap is normed: its head reads others."""
-        return [
-            model.register_forward_pre_hook(self._before_forward),
-            model.register_forward_hook(self._after_forward),
-        ]
-
-    def _before_forward(self, *_: object) -> None:
-        self._here.forwards.tapped = 0
-
-    def _after_forward(self, *_: object) -> None:
-        forwards = self._here.forwards
-        forwards.taps.clear()
-        if forwards.listens and not forwards.tapped and not torch.compiler.is_compiling():
-            raise GramLoopError(
-                f"{self.host.name} put no block that the source knows through its final norm in this forward, so "
-                "nothing was recentred: this head reads other blocks, or states before the norm"
-            )
-
     def _after_block(self, tap: int, block: nn.Module, args: Any, output: Any) -> None:
         forwards = self._here.forwards
         if forwards.listens:
             forwards.taps[tap] = states_of(output)
 
     def _after_norm(self, norm: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor | None:
-        forwards = self._here.forwards
-        if not forwards.listens or not args:
+        if not self._here.forwards.listens or not args:
             return None
         found = self._which(args[0])
-        if found is None:
-            return None
-        tap, entry = found
-        layout, masks = self.host.layout, forwards.latest.masks
-        patches = layout.patches(output)
-        mask = masks[entry] if entry < len(masks) else None
-        changed = self._change(tap, patches, mask)
-        forwards.tapped += 1
-        if changed is None:
-            return None
-        if not layout.others:
-            return changed
-        end = layout.prefix + patches.shape[1]
-        return torch.cat([output[:, : layout.prefix], changed, output[:, end:]], dim=1)
+        return None if found is None else self._changed(found[0], output, found[1], self.host.layout)
 
     def _which(self, given: object) -> tuple[int, int] | None:
         """The block whose output is being normed, and which entry of it."""
@@ -120,6 +144,51 @@ class Tapping:
             if tap in self.taps and kept is given:
                 return tap, 0
         return None
+
+
+class StateTapping(Tapping):
+    """A hook on the ViT: the hidden states or feature maps that it returns, as they are."""
+
+    _missed = "among the hidden states or feature maps that it returns"
+
+    @property
+    def hooked(self) -> list[nn.Module]:
+        """The modules that have its hooks."""
+        return [self.host.vit]
+
+    def register(self) -> list[RemovableHandle]:
+        """Put the hook on, and return its handle."""
+        return [self.host.vit.register_forward_hook(self._after_vit, prepend=True)]
+
+    def _after_vit(self, vit: nn.Module, args: Any, output: Any) -> Any:
+        if not self._here.forwards.listens:
+            return None
+        for name, blocks in (
+            ("feature_maps", taps_read(self.host)),
+            ("hidden_states", range(self.host.depth)),
+        ):
+            states = getattr(output, name, None)
+            if isinstance(states, tuple) and states:
+                offset = len(states) - len(blocks)  # what stands before the first block's
+                new = [*states[:offset], *map(self._state, blocks, states[offset:])]
+                setattr(output, name, tuple(new))
+                return output
+        return None
+
+    def _state(self, tap: int, state: Tensor) -> Tensor:
+        """A state (B, T, C), or a map (B, C, h, w) or (B, h, w, C), with its patches changed."""
+        if tap not in self.taps:
+            return state
+        layout = self.host.layout
+        if state.ndim == 4:
+            layout = Layout(map=layout.map or "BCHW")
+        elif layout.map or state.shape[1] <= layout.others:
+            return state
+        changed = self._changed(tap, layout.tokens(state), 0, replace(layout, map=""))
+        return state if changed is None else layout.state(changed, layout.grid(state))
+
+
+TAPPINGS: dict[Place, type[Tapping]] = {"norm": NormTapping, "states": StateTapping}
 
 
 def taps_read(host: Host) -> list[int]:

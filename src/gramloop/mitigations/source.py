@@ -61,6 +61,11 @@ def calibrate_pixels(images: Iterable[ImageLike]) -> Source:
 
 def check_source(source: Source, predictor: ViTPredictor[Prediction]) -> None:
     """Refuse statistics of another backbone or of other taps."""
+    if source.at != "norm":
+        raise GramLoopError(
+            f"the source statistics are of {source.at} before the final norm, and this head reads its taps after it; "
+            "calibrate again with this model"
+        )
     source.check(predictor.host, predictor.taps, predictor.backbone.shape.width)
 
 
