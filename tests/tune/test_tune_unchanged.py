@@ -8,9 +8,11 @@ import pytest
 from gramloop.data.contents import ChangedFileError
 from gramloop.errors import GramLoopError
 from gramloop.evaluate import unchanged
+from gramloop.mitigations.replay import Replay
+from gramloop.tune.search.bench import Bench, Trial
 from gramloop.tune.search.plan import plan_search
 from gramloop.tune.search.space import Space
-from gramloop.tune.search.subject import Bench, Subject, Trial
+from gramloop.tune.search.subject import Subject
 from gramloop.tune.search.suites import suite_subject
 from gramloop.tune.search.tuning import run
 from small_runs import small_request
@@ -68,7 +70,7 @@ def test_workers_look_for_themselves(places, monkeypatch):
     subject = subject_in(places)
     bench = Bench(subject)
     turn_one_bit(places[1] / "images" / "validation" / "00000002.png")
-    trial = Trial("fog/3", 2, subject.images["fog/3"][2], (0,), (SPACE.candidates(6)[0],))
+    trial = Trial("fog/3", 2, subject.images["fog/3"][2], (0,), ((Replay(SPACE.candidates(6)[0]),),))
     with pytest.raises(ChangedFileError, match=r"00000002\.png changed since the run was planned"):
         bench.run(trial)
     turn_one_bit(places[0] / "segment.safetensors")
