@@ -21,6 +21,7 @@ SURFACE = [
     *(
         f"gramloop.{room}"
         for room in [
+            "check",
             "data",
             "evaluate",
             "metrics",
@@ -51,6 +52,7 @@ ORDER = [
     "tune",
     "report",
     "demo",
+    "check",
     "cli",
 ]
 

@@ -25,6 +25,7 @@ COMMANDS = {
     "scan": "find where replay acts gently on a backbone, without labels",
     "demo": "see the method at work, with nothing to download",
     "scenes": "draw procedural scenes with labels, boxes and masks",
+    "check": "see in a minute whether this machine computes what it should",
     "list": "tell which models can be named",
 }
 
