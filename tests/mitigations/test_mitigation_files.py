@@ -87,3 +87,28 @@ def test_a_damaged_file_is_told(stored, changes, told):
     with pytest.raises(GramLoopError, match=told) as error:
         read_mitigations(stored)
     assert str(stored) in str(error.value)
+
+
+@pytest.mark.parametrize("text", ["recentre:c=1", "recentre:0.5,c=0.5+replay:window=6-6,replays=1"])
+def test_recentring_by_c_with_or_without_a_replay_can_be_attached(tmp_path, text, segmenter, images, source):
+    from same_predictions import same
+
+    write_source(tmp_path / "source.safetensors", source)
+    stack = parse_mitigations(text)
+    write_mitigations(tmp_path / "found.json", stack, tmp_path / "source.safetensors")
+    plain = segmenter.predict(images[0])
+    with gramloop.attached(segmenter.backbone.model, tmp_path / "found.json"):
+        attached = segmenter.predict(images[0])
+    same(attached, apply(str(tmp_path / "found.json"), segmenter).predict(images[0]))
+    same(segmenter.predict(images[0]), plain)
+    assert (attached.labels != plain.labels).any()
+
+
+def test_recentring_by_a_weight_alone_is_not_attached_from_a_file(tmp_path, segmenter, source):
+
+    write_source(tmp_path / "source.safetensors", source)
+    write_mitigations(
+        tmp_path / "found.json", parse_mitigations("recentre:0.3"), tmp_path / "source.safetensors"
+    )
+    with pytest.raises(GramLoopError, match=r"found\.json: recentre:0\.3 leans on the head's own batch norm"):
+        gramloop.attach(segmenter.backbone.model, tmp_path / "found.json")

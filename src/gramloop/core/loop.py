@@ -21,9 +21,8 @@ from gramloop.core.forward import PerThread
 from gramloop.core.hosts import Host, find_host, grid_shown
 from gramloop.core.known import head_fingerprint, known_replay
 from gramloop.core.noise import noise_response
-from gramloop.core.recentred import Move, Recentre, SourceLike, read_move, recentred_taps
+from gramloop.core.recentred import Move, Recentre, SourceLike, read_attached, read_move, recentred_taps
 from gramloop.core.replay import AtLastBlock, AtWindowEnd, placement
-from gramloop.core.settings import read_replay
 from gramloop.core.trace import Trace
 from gramloop.core.watch import hide_from_compiler, show_to_compiler
 from gramloop.errors import GramLoopError, MeasuredElsewhereWarning, UntunedWindowWarning
@@ -50,7 +49,7 @@ def attach(
     attached model. Attach and detach while none of them is inside a forward, or for ``this_thread``.
 
     model: a ViT, or any model that contains exactly one; heads, adapters and weights stay as they are.
-    config: the replay, or a settings file as `gramloop tune` writes it; single fields can be given, or
+    config: the replay, or a settings file as `gramloop tune` writes it (a replay, recentre:c=… or both); single fields can be given, or
         overridden, as keywords (``window=(21, 23)``, ``replays=2``, ...; see `ReplayConfig`). With nothing
         given, a backbone that `gramloop.core.known` lists gets the replay that was measured on it, with a warning
         unless it was good with this very head; any other the published one, with a warning where that is a guess.
@@ -67,6 +66,9 @@ def attach(
     """
     host = find_host(model, blocks, norm, prefix, which)
     move = read_move(recentre, source)
+    if isinstance(config, str | Path):
+        config, of_file = read_attached(config)
+        move = move or of_file
     if move is not None and config is None and not settings:
         config = ReplayConfig(replays=0)
     loop = Loop(host, _settle(model, host, config, settings), trace, tuple(keep), this_thread, move)
@@ -88,11 +90,9 @@ def _check_reach(host: Host, placed: AtWindowEnd | AtLastBlock) -> None:
 
 
 def _settle(
-    model: nn.Module, host: Host, config: ReplayConfig | str | Path | None, settings: ReplaySettings
+    model: nn.Module, host: Host, config: ReplayConfig | None, settings: ReplaySettings
 ) -> ReplayConfig:
     """The replay that the arguments of `attach` mean on this host."""
-    if isinstance(config, str | Path):
-        config = read_replay(config)
     if config is None and not settings and (known := known_replay(host)) is not None and known.replay:
         if not (known.good and known.is_of_head(head_fingerprint(model, host))):
             warnings.warn(

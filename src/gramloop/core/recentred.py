@@ -7,10 +7,12 @@ from pathlib import Path
 
 from torch import Tensor
 
+from gramloop.core.config import ReplayConfig
 from gramloop.core.forward import PerThread
 from gramloop.core.hosts import Host
 from gramloop.core.recentring import Recentring, patch_mean
-from gramloop.core.source import Source, read_source
+from gramloop.core.settings import MITIGATIONS_KIND, read_content, read_replay
+from gramloop.core.source import Source, checked_source, read_source
 from gramloop.core.tapping import TAPPINGS, Tapping, taps_read
 from gramloop.errors import GramLoopError
 
@@ -32,6 +34,26 @@ def read_move(recentre: Recentre, source: SourceLike) -> Move | None:
             "what gramloop.calibrating(model) saw"
         )
     return moving, source if isinstance(source, Source) else read_source(source)
+
+
+def read_attached(path: str | Path) -> tuple[ReplayConfig, Move | None]:
+    """The replay of a settings file, and its recentring: of all that a file may hold, what can be attached."""
+    content = read_content(path)
+    name, _, arguments = str(content.get("mitigations")).partition(":")
+    if content["kind"] != MITIGATIONS_KIND or name != "recentre" or "+" in arguments or "stream" in arguments:
+        return read_replay(path), None
+    try:
+        moving, file = Recentring.parse(arguments), checked_source(Path(path), content.get("source"))
+        if file is None or moving.beyond is None:
+            raise GramLoopError(
+                f"recentre:{arguments} leans on the head's own batch norm; gramloop.mitigations.apply takes this file, "
+                "and attach a recentre= and a source="
+            )
+        replay = content.get("replay")
+        config = ReplayConfig(replays=0) if replay is None else ReplayConfig.from_json(replay)
+    except GramLoopError as error:
+        raise GramLoopError(f"{path}: {error}") from error
+    return config, (moving, read_source(file))
 
 
 def recentred_taps(host: Host, here: PerThread, moving: Recentring, source: Source) -> Tapping | None:

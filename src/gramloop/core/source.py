@@ -5,6 +5,7 @@ Nothing here needs a label. The numbers belong to one backbone, and their file s
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -149,4 +150,24 @@ def read_source(path: str | Path) -> Source:
         ) from error
     if found.means.keys() != found.spreads.keys() or not (found.means or found.pixels):
         raise GramLoopError(f"{path} lacks the mean or the spread of a tap; calibrate again")
+    return found
+
+
+def sha256_of(path: Path) -> str:
+    """The checksum of a file."""
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        raise GramLoopError(f"cannot read the source statistics {path}: {error.strerror}") from error
+
+
+def checked_source(path: Path, entry: object) -> Path | None:
+    """The file of statistics that a settings file at ``path`` names, if it is still the same."""
+    if entry is None:
+        return None
+    if not isinstance(entry, dict) or not isinstance(entry.get("file"), str):
+        raise GramLoopError(f'the source is given as {{"file": …, "sha256": …}}, not as {entry!r}')
+    found = path.parent / str(entry["file"])
+    if sha256_of(found) != entry.get("sha256"):
+        raise GramLoopError(f"{found} is not the file that these mitigations were measured with")
     return found

@@ -6,7 +6,6 @@ nobody takes the replay for the whole.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +14,8 @@ from typing import Any
 
 from gramloop.core.config import ReplayConfig
 from gramloop.core.settings import MITIGATIONS_KIND, read_content, read_replay, write_replay
+from gramloop.core.source import checked_source
+from gramloop.core.source import sha256_of as sha256_of
 from gramloop.errors import GramLoopError
 from gramloop.io.atomic import atomic_write
 from gramloop.mitigations.mitigation import Mitigation
@@ -42,7 +43,7 @@ def read_mitigations(path: str | Path) -> StoredMitigations:
         config = read_replay(path)
         return StoredMitigations((Replay(config),) if config.replays else ())
     try:
-        return StoredMitigations(stack_from_json(content), _checked_source(Path(path), content.get("source")))
+        return StoredMitigations(stack_from_json(content), checked_source(Path(path), content.get("source")))
     except GramLoopError as error:
         raise GramLoopError(f"{path}: {error}") from error
 
@@ -92,22 +93,3 @@ def stack_from_json(settings: Mapping[str, Any]) -> tuple[Mitigation, ...]:
         raise GramLoopError(f"the mitigations are a text such as recentre:0.3, not {text!r}")
     replays = [Replay(ReplayConfig.from_json(settings["replay"]))] if "replay" in settings else []
     return ordered([*(parse_mitigations(text) if text else ()), *replays])
-
-
-def sha256_of(path: Path) -> str:
-    """The checksum of a file."""
-    try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
-    except OSError as error:
-        raise GramLoopError(f"cannot read the source statistics {path}: {error.strerror}") from error
-
-
-def _checked_source(path: Path, entry: object) -> Path | None:
-    if entry is None:
-        return None
-    if not isinstance(entry, dict) or not isinstance(entry.get("file"), str):
-        raise GramLoopError(f'the source is given as {{"file": …, "sha256": …}}, not as {entry!r}')
-    found = path.parent / str(entry["file"])
-    if sha256_of(found) != entry.get("sha256"):
-        raise GramLoopError(f"{found} is not the file that these mitigations were measured with")
-    return found
