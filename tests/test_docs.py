@@ -16,7 +16,9 @@ import torch
 from transformers import DINOv3ViTConfig, DINOv3ViTModel
 
 import gramloop
+from gramloop.data.scenes.drawing import scene
 from gramloop.data.scenes.files import SceneFiles, write_scenes
+from gramloop.data.scenes.segments import CATEGORIES, scene_segments
 from gramloop.tasks import to_tensor
 from small_runs import write_model, write_scene_set
 from small_stores import make_plan, write_store
@@ -91,6 +93,13 @@ def a_set_with_depth(folder: Path) -> Names:
     return {"folder": folder / "scenes", "prediction": np.linspace(1, 9, 64 * 64).reshape(64, 64)}
 
 
+def a_set_with_segments(folder: Path) -> Names:
+    """What a reader of docs/panoptic.md has at hand."""
+    write_scenes(folder / "scenes", SceneFiles(1, size=64), workers=1)
+    truth = scene_segments(scene(0, 64, "val"))
+    return {"folder": folder / "scenes", "found": truth, "truth": truth, "categories": list(CATEGORIES)}
+
+
 @pytest.mark.parametrize(
     ("page", "given", "left"),
     [
@@ -99,6 +108,7 @@ def a_set_with_depth(folder: Path) -> Names:
         ("scan.md", a_model, lambda names: len(names["found"].windows) > 12),
         ("evaluate.md", a_model_and_a_set, lambda names: names["counts"].shape[:2] == (2, 3)),
         ("depth.md", a_set_with_depth, lambda names: names["predicted"].shape == (64, 64)),
+        ("panoptic.md", a_set_with_segments, lambda names: len(names["truth"].numbers) > 3),
         ("report.md", an_evaluation, lambda names: Path("report/index.html").exists()),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

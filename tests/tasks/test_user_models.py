@@ -10,7 +10,17 @@ import numpy as np
 import pytest
 
 from gramloop import GramLoopError, ReplayConfig
-from gramloop.tasks import Depth, Detection, FunctionPredictor, ModulePredictor, Segmentation, open_model
+from gramloop.tasks import (
+    Depth,
+    Detection,
+    FunctionPredictor,
+    ModulePredictor,
+    Panoptic,
+    Segment,
+    Segmentation,
+    as_predictor,
+    open_model,
+)
 from gramloop.tasks.user_fingerprints import user_fingerprints
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (32, 48, 3), np.uint8)
@@ -178,3 +188,16 @@ def test_entry_points_offer_models_by_name(tmp_path: Path) -> None:
     assert "street               street_models:make, of street-models 1.2" in done.stdout
     assert "\n7\n" in done.stdout
     assert "make" in done.stdout
+
+
+def test_a_panoptic_function_says_its_things() -> None:
+    def halves(image: np.ndarray) -> Panoptic:
+        segments = np.ones(image.shape[:2], np.int32)
+        segments[image.shape[0] // 2 :] = 2
+        return Panoptic(segments, (Segment(1, 9, False, 0.9), Segment(2, 1, True, 0.8)))
+
+    halves.classes, halves.things = {1: "cat", 9: "sky"}, [1]  # type: ignore[attr-defined]
+    predictor = as_predictor(halves)
+    assert predictor.task == "panoptic"
+    assert predictor.things == {1}  # type: ignore[attr-defined]
+    assert as_predictor(lambda image: image[..., 0].astype(int)).things == frozenset()  # type: ignore[attr-defined]

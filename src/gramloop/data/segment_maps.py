@@ -20,6 +20,7 @@ from gramloop.shifts.geometry import Matrix, warp_labels
 
 VOID = 0  # the id of pixels without a segment
 _MOST = 256**3  # ids that a colour can be
+_TABLE = 1 << 16  # ids below this are looked up in a table
 
 
 @dataclass(frozen=True)
@@ -41,13 +42,18 @@ class SegmentMap:
         if not len(self.numbers) == len(self.categories) == len(self.crowd):
             raise GramLoopError("segments need one category and one crowd flag for each id")
 
-    def places(self) -> NDArray[np.intp]:  # (H, W)
+    def places(self) -> NDArray[np.int32]:  # (H, W)
         """The row of each pixel's segment counted from 1; 0 where there is none."""
-        found = np.searchsorted(self.numbers, self.ids)
-        known = np.append(self.numbers, -1)[found] == self.ids
-        if (strange := ~known & (self.ids != VOID)).any():
+        last = int(self.numbers[-1]) if len(self.numbers) else VOID
+        if last < _TABLE:  # small ids are looked up many times faster than they are searched
+            table = np.zeros(last + 2, dtype=np.int32)
+            table[self.numbers] = np.arange(1, len(self.numbers) + 1)
+            places: NDArray[np.int32] = table[np.clip(self.ids, VOID, last + 1)]
+        else:
+            found = np.searchsorted(self.numbers, self.ids)
+            places = np.where(np.append(self.numbers, -1)[found] == self.ids, found + 1, 0).astype(np.int32)
+        if (strange := (places == 0) & (self.ids != VOID)).any():
             raise GramLoopError(f"a pixel belongs to segment {self.ids[strange][0]}, which is not listed")
-        places: NDArray[np.intp] = np.where(known, found + 1, 0)
         return places
 
     def moved(self, affine: Matrix) -> SegmentMap:

@@ -82,7 +82,7 @@ def _union(table: NDArray[np.int64]) -> NDArray[np.int64]:
 def _overlaps(truth: SegmentMap, found: SegmentMap) -> NDArray[np.int64]:  # (1 + true, 1 + found)
     """Pixels that each true segment shares with each predicted one; the first of each stands for void."""
     across = len(found.numbers) + 1
-    cells = truth.places() * across + found.places()
+    cells = truth.places().astype(np.int64) * across + found.places()
     table = np.bincount(cells.ravel(), minlength=(len(truth.numbers) + 1) * across)
     return table.reshape(-1, across).astype(np.int64)
 

@@ -40,6 +40,7 @@ class FunctionPredictor(ImagePredictor[Prediction]):
     blocks: Sequence[nn.Module] = ()
     host = None
     taps: tuple[int, ...] = ()
+    things: frozenset[int] = frozenset()  # of a panoptic model: the classes that are counted, unlike stuff
 
     def __init__(
         self, function: Function, task: Task | None = None, classes: object = None, name: str = "the function"
@@ -105,14 +106,19 @@ def as_predictor(
     if task not in (None, *KINDS.values()):
         raise GramLoopError(f"the task of {name} is {task!r}; it is one of {', '.join(KINDS.values())}")
     classes = getattr(made, "classes", classes)
+    found: ModulePredictor[Prediction] | FunctionPredictor
     if isinstance(made, nn.Module):
-        return _of_module(made if device is None else made.to(device), task, classes, name)
+        found = _of_module(made if device is None else made.to(device), task, classes, name)
+        found.things = frozenset(getattr(made, "things", ()))
+        return found
     if not callable(made):
         raise GramLoopError(
             f"{name} returned {type(made).__name__}; it is a Predictor, a torch module with preprocess and postprocess, "
             "or a function from an image to a prediction"
         )
-    return FunctionPredictor(made, task, classes, name)
+    found = FunctionPredictor(made, task, classes, name)
+    found.things = frozenset(getattr(made, "things", ()))
+    return found
 
 
 def _of_module(
