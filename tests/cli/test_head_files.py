@@ -1,0 +1,116 @@
+"""Commands with a backbone and a head: the head's names decide the task."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from golden import write_golden_depther, write_golden_pmt
+from gramloop import ReplayConfig
+from gramloop.cli import main
+from gramloop.mitigations import apply
+from gramloop.tasks import DptDepthConfig, InstanceConfig, load_depth_estimator, load_instances
+
+REPLAY = ["--window", "3", "4"]
+
+
+@pytest.fixture(scope="module")
+def photo(tmp_path_factory):
+    pixels = np.random.default_rng(4).integers(0, 256, (50, 70, 3), dtype=np.uint8)
+    path = tmp_path_factory.mktemp("photos") / "7.png"
+    Image.fromarray(pixels).save(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def pmt(tmp_path_factory):
+    return write_golden_pmt(tmp_path_factory.mktemp("pmt"))
+
+
+@pytest.fixture(scope="module")
+def depther(tmp_path_factory):
+    return write_golden_depther(tmp_path_factory.mktemp("depther"))
+
+
+def given(files):
+    return ["--backbone", str(files[0]), "--head", str(files[1])]
+
+
+def test_masks_of_a_pmt_head_are_written(pmt, photo, tmp_path):
+    options = ["--task", "instance", "--side", "64", "--no-picture", *REPLAY]
+    assert main(["predict", str(photo), "--out", str(tmp_path), *given(pmt), *options]) == 0
+    found = load_instances(*pmt, config=InstanceConfig(64))
+    pair = found.predict(photo, ReplayConfig(window=(3, 4)), paired=True)
+    for version, expected in (("ordinary", pair.ordinary), ("replayed", pair.replayed)):
+        rows = json.loads((tmp_path / f"7.{version}.json").read_text())
+        assert [row["segmentation"]["counts"] for row in rows] == [mask["counts"] for mask in expected.masks]
+        assert {row["image_id"] for row in rows} == {7}
+
+
+def test_without_a_task_the_head_says_it(pmt, depther, photo, tmp_path):
+    assert main(["predict", str(photo), "--out", str(tmp_path / "a"), *given(pmt), "--short-side", "64", "--no-replay", "--no-picture"]) == 0  # fmt: skip
+    assert Image.open(tmp_path / "a" / "7.ordinary.png").size == (70, 50)  # seven classes: it segments
+    options = ["--short-side", "64", "--flip", "--no-picture", *REPLAY]
+    assert main(["predict", str(photo), "--out", str(tmp_path / "b"), *given(depther), *options]) == 0
+    estimator = load_depth_estimator(*depther, config=DptDepthConfig(64, flip=True))
+    pair = estimator.predict(photo, ReplayConfig(window=(3, 4)), paired=True)
+    assert np.array_equal(np.load(tmp_path / "b" / "7.ordinary.npy"), pair.ordinary.values)
+    assert np.array_equal(np.load(tmp_path / "b" / "7.replayed.npy"), pair.replayed.values)
+
+
+def test_the_protocol_of_nyu_is_evaluated(depther, tmp_path):
+    data = tmp_path / "nyu"
+    for folder in ("images", "depth"):
+        (data / folder).mkdir(parents=True)
+    rng = np.random.default_rng(2)
+    for index in range(2):
+        pixels = rng.integers(0, 256, (48, 64, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(data / "images" / f"{index}.png")
+        depth = rng.integers(500, 9000, (48, 64)).astype(np.uint16)
+        Image.fromarray(depth).save(data / "depth" / f"{index}.png")
+    out = tmp_path / "out"
+    options = ["--short-side", "64", "--flip", "--align", "scale-shift", "--workers", "1"]
+    methods = ["--method", "baseline", "--method", "replayed:window=3-4"]
+    command = ["evaluate", "--suite", "nyu", "--data", str(data), "--out", str(out)]
+    assert main([*command, *given(depther), *options, *methods]) == 0
+    plan = json.loads((out / "plan.json").read_text())
+    assert plan["task"] == "depth"
+    assert plan["model"]["sizes"] == {"short_side": 64, "flip": True}
+    rows = (out / "results.csv").read_text().splitlines()
+    assert rows[0].startswith("condition,method,images,excluded,delta1")
+    assert len(rows) == 3
+
+
+MISUSES = {
+    "a side for depth": ("depth", ["--side", "64"], "--side belongs to --task panoptic or instance"),
+    "a mirror for masks": ("instance", ["--flip"], "--flip belongs to --task depth"),
+    "another task": ("detect", [], "is a PMT head, for the task semantic or panoptic or instance, not for detection"),
+    "unknown things": ("panoptic", ["--side", "64"], "which of the 7 classes of this head are things is not known"),
+    "a crooked side": ("instance", ["--side", "60"], "needs a side that is a multiple of 16, not 60"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("misuse", MISUSES)
+def test_misuse_is_one_sentence(misuse, pmt, photo, tmp_path, capsys):
+    task, options, said = MISUSES[misuse]
+    command = ["predict", str(photo), "--out", str(tmp_path / "out"), "--task", task]
+    assert main([*command, *given(pmt), *options]) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_mitigations_act_on_the_new_heads(pmt, depther, photo):
+    instance = load_instances(*pmt, config=InstanceConfig(64))
+    plain = instance.predict(photo)
+    moved = apply("norms:0.5", instance).predict(photo)
+    assert not np.array_equal(plain.scores, moved.scores)
+    assert np.array_equal(instance.predict(photo).scores, plain.scores)
+    estimator = load_depth_estimator(*depther, config=DptDepthConfig(64))
+    larger = apply("resize:1.5", estimator).predict(photo)
+    direct = load_depth_estimator(*depther, config=DptDepthConfig(96)).predict(photo)
+    assert np.array_equal(larger.values, direct.values)
