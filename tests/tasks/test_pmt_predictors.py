@@ -167,6 +167,30 @@ def test_padding_takes_no_part_in_the_replay(panoptic, values):
     assert gate[:3].median() == pytest.approx(np.exp(-1), abs=0.02)
 
 
+@pytest.mark.parametrize("task", ["panoptic", "instance", "semantic"])
+def test_bfloat16_weights_predict_in_float32_from_the_logits_on(task, tmp_path, values):
+    backbone, head = write_golden_pmt(tmp_path)
+    model = load_pmt(head, backbone)
+    make = {
+        "panoptic": lambda: PanopticSegmenter(model, PanopticConfig(64, 0.35, 0.3), CLASSES, THINGS),
+        "instance": lambda: InstanceSegmenter(model, InstanceConfig(64, 15), CLASSES),
+        "semantic": lambda: Segmenter(model, SegmentConfig("even", short_side=64, scores=True)),
+    }
+    pixels = image(values, "panoptic.image.0")
+    exact = make[task]().predict(pixels)
+    model.to(torch.bfloat16)
+    pair = make[task]().predict(pixels, REPLAY, paired=True)
+    assert pair.blocks == 21
+    if task == "panoptic":
+        assert np.mean(pair.ordinary.segments != exact.segments) < 0.1
+    else:
+        found = pair.ordinary.scores
+        assert found.dtype == np.float32
+        assert (
+            np.abs(np.sort(found, None) - np.sort(exact.scores, None)).max() < 0.02
+        )  # eight bits of mantissa
+
+
 def small(classes):
     with torch.device("meta"):
         return PMT(meta_backbone(BackboneShape(4, 64, 16)), PMTHead(PMTShape(64, 16, 5, classes, layers=1)))
