@@ -50,7 +50,7 @@ def test_settings_are_read_in_their_types():
         ("m:strength=2", "strength is 2.0"),
         ("a b:replays=1", "is no name for a method"),
         ("m:adaptive=spread", "in text step:0.2:0.4"),
-        ("m:nowhere.json", "cannot read the replay settings nowhere.json"),
+        ("m:nowhere.json", "cannot read nowhere.json, a file of replay settings"),
     ],
 )
 def test_slips_are_named(text, sentence):

@@ -26,6 +26,7 @@ def tune_model(
     budget: int = 2000,
     space: Space | None = None,
     options: Options | None = None,
+    source: Path | str | None = None,
     **given: Unpack[SetOptions],
 ) -> Tuning:
     """Find mitigations for a model over a suite, or go on where an earlier call stopped.
@@ -34,9 +35,13 @@ def tune_model(
         model, data, suite, out, workers: as for `gramloop.evaluate.evaluate_model`.
         budget: image predictions, everything included.
         space, options: what to choose from, and how candidates are compared.
+        source: what ordinary images look like, as `gramloop.mitigations.write_source` stores it; learnt from clean images
+            of the search where a candidate needs it and nothing is given.
         given: see `gramloop.evaluate.from_python.SetOptions`; severity 3 where none is given.
     """
     request, many = request_for(model, data, suite, Path(out), workers, SCENE_SPLIT, **given)
     if not request.severities and find_suite(suite).generated:
         request = replace(request, severities=[SEVERITY])
+    if source is not None:
+        request = replace(request, files={**request.files, "source": str(Path(source).resolve())})
     return tune(suite_subject(request), space=space, budget=budget, options=options, out=out, workers=many)
