@@ -183,6 +183,14 @@ WRONG = {
         r"decoder.class_head.bias is \(9,\) instead of \(8,\)",
     ),
     "no queries": (lambda w: w.pop("network.decoder.q.weight"), "is not a PMT head: it lacks decoder.q.weight"),
+    "queries without a width": (
+        lambda w: w.update({"network.decoder.q.weight": torch.zeros(20)}),
+        r"is not a PMT head: decoder.q.weight is \(20,\), not of 2 dimensions",
+    ),
+    "no batch norms": (
+        lambda w: [w.pop(name) for name in list(w) if name.startswith("network.bn.")],
+        "is not a PMT head: it lacks bn.0.weight",
+    ),
     "one name twice": (
         lambda w: w.update({"network._orig_mod.decoder.q.weight": torch.zeros(20, 64)}),
         "holds network.decoder.q.weight under two names",

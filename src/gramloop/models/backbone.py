@@ -168,6 +168,23 @@ def meta_backbone(
         return Backbone(shape, autocast=autocast, rope_theta=rope_theta)
 
 
+def fitting(backbone: TappedViT, width: int, head: Path) -> Backbone:
+    """The backbone, after making sure that a head's file was made for one like it."""
+    if not isinstance(backbone, Backbone):
+        raise GramLoopError(f"{head} needs a DINOv3 backbone, not a {type(backbone).__name__}")
+    if width != backbone.shape.width:
+        raise GramLoopError(
+            f"{head} was made for a backbone of width {_called(width)}, "
+            f"the backbone given has {_called(backbone.shape.width)}"
+        )
+    return backbone
+
+
+def _called(width: int) -> str:
+    names = {384: "ViT-S", 768: "ViT-B", 1024: "ViT-L", 1280: "ViT-H+", 4096: "ViT-7B"}
+    return f"{width} ({names[width]})" if width in names else str(width)
+
+
 def default_taps(depth: int) -> tuple[int, ...]:
     """Four blocks at even intervals, as the released segmentation head reads them."""
     if depth < 4:

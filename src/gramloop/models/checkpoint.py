@@ -44,6 +44,17 @@ class Checkpoint:
     dtypes: dict[str, torch.dtype] = field(repr=False)
     open: Callable[[], Mapping[str, Tensor]] = field(repr=False)  # maps the file anew
 
+    def require(self, names: Iterable[str], what: str, dimensions: int = 2) -> None:
+        """Raise unless the file has all of these with so many dimensions; ``what`` it would be then."""
+        for name in names:
+            if name not in self.shapes:
+                begins = ", ".join(list(self.shapes)[:3]) or "nothing"
+                raise GramLoopError(f"{self.path} is not {what}: it lacks {name} and begins with {begins}")
+            if len(self.shapes[name]) != dimensions:
+                raise GramLoopError(
+                    f"{self.path} is not {what}: {name} is {self.shapes[name]}, not of {dimensions} dimensions"
+                )
+
     def under(self, prefix: str) -> Checkpoint:
         """The entries whose names begin with ``prefix``, which is taken off."""
         inside = [name for name in self.shapes if name.startswith(prefix)]

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gramloop.errors import GramLoopError
-from gramloop.models.backbone import Backbone, default_taps, load_backbone
+from gramloop.models.backbone import default_taps, fitting, load_backbone
 from gramloop.models.checkpoint import Checkpoint, Shapes, Source, load, open_checkpoint, planned_shapes
 from gramloop.models.taps import Tap, TappedViT
 
@@ -156,13 +156,7 @@ def load_depther(
     shape = infer_dpt_shape(checkpoint)
     if isinstance(backbone, str | Path):
         backbone = load_backbone(backbone, device=device, verify=verify)
-    if not isinstance(backbone, Backbone):
-        raise GramLoopError(f"{checkpoint.path} needs a DINOv3 backbone, not a {type(backbone).__name__}")
-    if shape.channels != backbone.shape.width:
-        raise GramLoopError(
-            f"{checkpoint.path} was made for a backbone of width {shape.channels}, "
-            f"the backbone given has {backbone.shape.width}"
-        )
+    backbone = fitting(backbone, shape.channels, checkpoint.path)
     with torch.device("meta"):
         made = DptDepthHead(shape, default_taps(backbone.shape.depth), depth_range)
     load(made, checkpoint, made.released_plan(), device=device)
@@ -178,11 +172,7 @@ def infer_dpt_shape(checkpoint: Checkpoint) -> DptShape:
         "hidden": "conv_depth.head.2.weight",
         "bins": "conv_depth.head.4.weight",
     }
-    if missing := [name for name in needed.values() if name not in shapes]:
-        raise GramLoopError(
-            f"{checkpoint.path} is not a depth head: it lacks {missing[0]} and "
-            f"begins with {', '.join(list(shapes)[:3]) or 'nothing'}"
-        )
+    checkpoint.require(needed.values(), "a depth head", dimensions=4)
     sizes = {size: shapes[name][0] for size, name in needed.items()}
     return DptShape(channels=shapes[needed["reassembled"]][1], **sizes)
 

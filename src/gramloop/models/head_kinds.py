@@ -7,7 +7,7 @@ from typing import Literal
 
 from gramloop.errors import GramLoopError
 from gramloop.models.checkpoint import open_checkpoint
-from gramloop.models.pmt_files import INSIDE, QUERIES, clean_names
+from gramloop.models.pmt_files import CLASSES, INSIDE, QUERIES, clean_names
 
 HeadKind = Literal["mask2former", "plain-detr", "pmt", "depther", "linear"]
 HEADS: dict[HeadKind, str] = {
@@ -42,8 +42,6 @@ def head_kind(path: str | Path) -> HeadKind:
 
 def head_classes(path: str | Path) -> int:
     """How many classes a PMT head tells apart."""
-    shapes = clean_names(open_checkpoint(path, inside=_WRAPPED)).shapes
-    weight = shapes.get("decoder.class_head.weight")
-    if weight is None:
-        raise GramLoopError(f"{path} is not a PMT head: it lacks decoder.class_head.weight")
-    return weight[0] - 1
+    checkpoint = clean_names(open_checkpoint(path, inside=_WRAPPED))
+    checkpoint.require([CLASSES], "a PMT head")
+    return checkpoint.shapes[CLASSES][0] - 1

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 from gramloop.errors import GramLoopError
-from gramloop.models.backbone import Backbone, load_backbone
+from gramloop.models.backbone import fitting, load_backbone
 from gramloop.models.checkpoint import Checkpoint, Shapes, Source, identity_plan, load, open_checkpoint
 from gramloop.models.pmt import PMT, PMTHead, PMTShape
 from gramloop.models.taps import TappedViT
@@ -21,7 +21,7 @@ from gramloop.models.taps import TappedViT
 INSIDE = "state_dict"  # the key under which a file may keep its weights
 PREFIX = "network."
 UNUSED = "decoder.attn_mask_probs"  # of training; every file has it
-QUERIES = "decoder.q.weight"
+QUERIES, CLASSES = "decoder.q.weight", "decoder.class_head.weight"
 # what a trainer leaves in its own checkpoints, and inference does not need
 _LEFTOVERS = re.compile(
     r"criterion\.|encoder\.|decoder\.pe\.|bn_prefix\.|bn_patch\.|_attn_mask_probs_fallback$|rope\."
@@ -48,14 +48,14 @@ def load_pmt(
                 "images"
             )
         backbone = load_backbone(backbone, device=device, verify=verify, exact_periods=True)
-    if not isinstance(backbone, Backbone):
-        raise GramLoopError(f"{checkpoint.path} needs a DINOv3 backbone, not a {type(backbone).__name__}")
+    checkpoint.require([QUERIES], "a PMT head")
+    backbone = fitting(backbone, checkpoint.shapes[QUERIES][1], checkpoint.path)
+    shape = infer_pmt_shape(checkpoint, backbone.shape.head_dim)
     if torch.device(device).type != "meta" and backbone.rounded_periods:
         raise GramLoopError(
             f"{checkpoint.path} was trained with exact rotary periods, but those of the backbone given are rounded; "
             "load_backbone(path, exact_periods=True) has the others"
         )
-    shape = infer_pmt_shape(checkpoint, backbone)
     with torch.device("meta"):
         made = PMTHead(shape)
     load(made, checkpoint, released_plan(made, checkpoint), also={UNUSED: (shape.layers,)}, device=device)
@@ -77,29 +77,20 @@ def clean_names(checkpoint: Checkpoint) -> Checkpoint:
     )
 
 
-def infer_pmt_shape(checkpoint: Checkpoint, backbone: Backbone) -> PMTShape:
-    """The sizes of a head, after making sure that it was made for a backbone of this width."""
+def infer_pmt_shape(checkpoint: Checkpoint, head_dim: int) -> PMTShape:
+    """The sizes of a head; that of its attention's heads is the backbone's, and not in the file."""
     shapes = checkpoint.shapes
     needed = {
         "queries": QUERIES,
-        "classes": "decoder.class_head.weight",
+        "classes": CLASSES,
         "hidden": "decoder.blocks.0.mlp.up_proj.weight",
-        "taps": "bn.0.weight",
     }
-    if missing := [name for name in needed.values() if name not in shapes]:
-        raise GramLoopError(
-            f"{checkpoint.path} is not a PMT head: it lacks {missing[0]} and "
-            f"begins with {', '.join(list(shapes)[:3]) or 'nothing'}"
-        )
+    checkpoint.require(needed.values(), "a PMT head")
+    checkpoint.require(["bn.0.weight"], "a PMT head", dimensions=1)
     queries, channels = shapes[QUERIES]
-    if channels != backbone.shape.width:
-        raise GramLoopError(
-            f"{checkpoint.path} was made for a backbone of width {channels}{_called(channels)}, the backbone given has "
-            f"{backbone.shape.width}{_called(backbone.shape.width)}"
-        )
     return PMTShape(
         channels=channels,
-        head_dim=backbone.shape.head_dim,
+        head_dim=head_dim,
         queries=queries,
         classes=shapes[needed["classes"]][0] - 1,
         hidden=shapes[needed["hidden"]][0],
@@ -137,8 +128,3 @@ def _check_fused_biases(checkpoint: Checkpoint) -> None:
 
 def _count(shapes: Shapes, pattern: str) -> int:
     return len({found[1] for name in shapes if (found := re.match(pattern, name))})
-
-
-def _called(width: int) -> str:
-    names = {384: "ViT-S", 768: "ViT-B", 1024: "ViT-L", 1280: "ViT-H+", 4096: "ViT-7B"}
-    return f" ({names[width]})" if width in names else ""

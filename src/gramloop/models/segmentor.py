@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from gramloop.errors import GramLoopError
 from gramloop.models.adapter import STRIDE, Adapter
-from gramloop.models.backbone import Backbone, default_taps, load_backbone
+from gramloop.models.backbone import Backbone, default_taps, fitting, load_backbone
 from gramloop.models.checkpoint import (
     Checkpoint,
     Shapes,
@@ -133,13 +133,7 @@ def load_segmentor(
         backbone = load_backbone(inner, device=device)
     elif isinstance(backbone, str | Path):
         backbone = load_backbone(backbone, device=device, verify=verify)
-    if not isinstance(backbone, Backbone):
-        raise GramLoopError(f"{checkpoint.path} needs a DINOv3 backbone, not a {type(backbone).__name__}")
-    if shape.channels != backbone.shape.width:
-        raise GramLoopError(
-            f"{checkpoint.path} was made for a backbone of width {shape.channels}, "
-            f"the backbone given has {backbone.shape.width}"
-        )
+    backbone = fitting(backbone, shape.channels, checkpoint.path)
     if inner.shapes:
         check(inner, backbone.released_shapes())
     with torch.device("meta"):
@@ -158,12 +152,7 @@ def infer_head_shape(checkpoint: Checkpoint) -> HeadShape:
         "classes": PREFIX + "1.predictor.class_embed.weight",
         "feedforward": PREFIX + "1.predictor.transformer_ffn_layers.0.linear1.weight",
     }
-    missing = [name for name in needed.values() if name not in shapes]
-    if missing:
-        raise GramLoopError(
-            f"{checkpoint.path} is not a segmentation head: it lacks {missing[0]} and "
-            f"begins with {', '.join(list(shapes)[:3])}"
-        )
+    checkpoint.require(needed.values(), "a segmentation head")
     return HeadShape(
         channels=shapes[needed["level"]][-1],
         hidden=shapes[needed["queries"]][1],
