@@ -12,6 +12,7 @@ import pytest
 from dense_folders import DEPTH, MODELS, save_model
 from PIL import Image
 
+import gramloop
 from gramloop.cli import main
 from gramloop.evaluate import read_plan
 from small_sets import write_semantic
@@ -107,9 +108,27 @@ def test_detections_of_a_folder_are_written(tmp_path: Path) -> None:
     assert {entry["category_id"] for entry in found} <= {0, 1, 2}
 
 
-def test_models_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["list", "models"]) == 0
-    assert "hf:FOLDER" in capsys.readouterr().out
+@pytest.mark.parametrize(
+    ("what", "named"),
+    [
+        ("models", ["hf:FOLDER", "tiny"]),
+        ("suites", ["ade20k-c", "coco-o"]),
+        ("shifts", ["fog", "saturate", "rotate"]),
+        ("methods", ["baseline", "gramloop", "recentre", "flip"]),
+        ("hosts", ["DINOv3ViTModel", "DinoVisionTransformer"]),
+    ],
+)
+def test_what_can_be_named_is_listed(what: str, named: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", what]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert {line.split("  ")[0].strip() for line in lines} >= set(named)
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"gramloop {gramloop.__version__}\n"
 
 
 def test_the_file_in_the_docs_runs(tmp_path: Path, data: Path) -> None:

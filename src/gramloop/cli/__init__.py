@@ -7,6 +7,7 @@ import importlib
 import sys
 from collections.abc import Sequence
 
+from gramloop import __version__
 from gramloop.cli.ending import hearing_sigterm, stop_code
 from gramloop.cli.limits import check_numbers
 from gramloop.cli.notes import notes_in_a_line
@@ -26,7 +27,7 @@ COMMANDS = {
     "demo": "see the method at work, with nothing to download",
     "scenes": "draw procedural scenes with labels, boxes and masks",
     "check": "see in a minute whether this machine computes what it should",
-    "list": "tell which models can be named",
+    "list": "tell which models, suites, shifts, methods and hosts can be named",
 }
 
 _MODULES = {"list": "listing"}  # a module of that name would hide Python's own
@@ -63,6 +64,7 @@ def _parser(wanted: str | None) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="gramloop", description="Gram-gated replay for frozen vision transformers."
     )
+    parser.add_argument("--version", action="version", version=f"gramloop {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, summary in COMMANDS.items():
         command = commands.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".")

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable, Iterable
+
+Lines = Iterable[tuple[str, str]]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -10,18 +13,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = (
         "Packages offer models as entry points of the group gramloop.models: a name, and package.module:make."
     )
-    parser.add_argument("what", choices=("models",), metavar="models", help="what --model takes")
+    parser.add_argument("what", choices=tuple(_LISTS), help="what to list")
 
 
 def run(args: argparse.Namespace) -> int:
     """Print one line for each."""
-    from gramloop.tasks.model_spec import FORMS, offered
-
-    lines = [*FORMS, *((name, _said(entry)) for name, entry in sorted(offered().items()))]
+    lines = list(_LISTS[args.what]())
     width = max(len(name) for name, _ in lines)
     for name, meaning in lines:
-        print(f"{name:{width}}  {meaning}")
+        print(f"{name:{width}}  {meaning}".rstrip())
     return 0
+
+
+def _models() -> Lines:
+    from gramloop.tasks.model_spec import FORMS, offered
+
+    return [*FORMS, *((name, _said(entry)) for name, entry in sorted(offered().items()))]
 
 
 def _said(entry: object) -> str:
@@ -30,3 +37,50 @@ def _said(entry: object) -> str:
     assert isinstance(entry, EntryPoint)
     home = "" if entry.dist is None else f", of {entry.dist.name} {entry.dist.version}"
     return f"{entry.value}{home}"
+
+
+def _shifts() -> Lines:
+    from gramloop.shifts import CORRUPTIONS, EXTRA_CORRUPTIONS, PERTURBATIONS
+
+    yield from ((name, "corruption") for name in CORRUPTIONS)
+    yield from ((name, "corruption, in no suite but by name") for name in EXTRA_CORRUPTIONS)
+    yield from ((name, "perturbation") for name in PERTURBATIONS)
+
+
+def _suites() -> Lines:
+    from gramloop.data.suites import SUITES
+
+    for name, suite in SUITES.items():
+        yield name, f"{len(suite.conditions)} condition{'s' * (len(suite.conditions) > 1)}"
+    yield "scenes, scenes-c, scenes-p", "the same over procedural scenes, with nothing to download"
+    yield "NAME, NAME-c, NAME-p", "the same over a set of your own; with --truth clean, over any photographs"
+
+
+def _methods() -> Lines:
+    from gramloop.core.settings import describe_replay
+    from gramloop.evaluate.methods import BASELINE
+    from gramloop.mitigations.replay import REPLAYS
+    from gramloop.mitigations.texts import KINDS
+
+    yield BASELINE, "the ordinary forward"
+    yield from ((name, describe_replay(replay)) for name, replay in REPLAYS.items())
+    for name, kind in KINDS.items():
+        if name not in REPLAYS:
+            yield name, (kind.__doc__ or "").splitlines()[0]
+
+
+def _hosts() -> Lines:
+    from gramloop.core.families import FAMILIES
+
+    for name, family in FAMILIES.items():
+        yield name, f"blocks at {family.blocks}"
+    yield "any other ViT", "by blocks=, norm= and prefix= of gramloop.attach"
+
+
+_LISTS: dict[str, Callable[[], Lines]] = {
+    "models": _models,
+    "suites": _suites,
+    "shifts": _shifts,
+    "methods": _methods,
+    "hosts": _hosts,
+}

@@ -5,10 +5,14 @@ from typing import TYPE_CHECKING
 from gramloop.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from gramloop.shifts.corruptions import CORRUPTIONS, EXTRA_CORRUPTIONS, corrupt
+    from gramloop.shifts.corruptions import CORRUPTIONS, EXTRA_CORRUPTIONS, corrupt, corruption_names
     from gramloop.shifts.perturbations import PERTURBATIONS, perturb, signs
     from gramloop.shifts.seeds import generator
+    from gramloop.shifts.transform import Corrupt
 else:
     __getattr__, __dir__ = lazy_names(__name__)
 
-__all__ = ["CORRUPTIONS", "EXTRA_CORRUPTIONS", "PERTURBATIONS", "corrupt", "generator", "perturb", "signs"]
+__all__ = [
+    "CORRUPTIONS", "EXTRA_CORRUPTIONS", "PERTURBATIONS", "Corrupt", "corrupt", "corruption_names", "generator",
+    "perturb", "signs",
+]  # fmt: skip

@@ -35,6 +35,15 @@ CORRUPTIONS = (
     "jpeg_compression",
 )
 EXTRA_CORRUPTIONS = ("speckle_noise", "gaussian_blur", "spatter", "saturate")
+GROUPS: dict[str, tuple[str, ...]] = {
+    "common": CORRUPTIONS,
+    "validation": EXTRA_CORRUPTIONS,
+    "all": CORRUPTIONS + EXTRA_CORRUPTIONS,
+    "noise": CORRUPTIONS[:3],
+    "blur": CORRUPTIONS[3:7],
+    "weather": CORRUPTIONS[7:11],
+    "digital": CORRUPTIONS[11:],
+}
 
 _SCALES = {
     "gaussian_noise": Scale((0.08, 0.12, 0.18, 0.26, 0.38), "add"),
@@ -90,21 +99,30 @@ _DEFOCUS_ALIAS = (0.1, 0.5)  # of severity 1, of all others
 
 def corrupt(
     image: npt.NDArray[Any],
-    name: str,
-    severity: int,
-    rng: np.random.Generator,
+    name: str | None = None,
+    severity: int = 1,
+    rng: np.random.Generator | None = None,
     *,
+    corruption_name: str | None = None,
+    corruption_number: int | None = None,
+    seed: int | None = None,
     frost_textures: Path | None = None,
 ) -> Image:
     """The image (H, W, 3) or (H, W), uint8, corrupted; a new array of the same shape.
 
-    Severities are 1 to 5, and above where the corruption is one parameter that goes on by a rule
-    (`severity.Scale`). `frost_textures` is a folder of texture images to use instead of the synthesised ice.
+    Args:
+        image: in the size in which it is to be shown; it is not resized.
+        name: of CORRUPTIONS or EXTRA_CORRUPTIONS; ``corruption_name`` is another word for it, and
+            ``corruption_number`` its number in the order of both, from 0, as in the imagecorruptions package.
+        severity: 1 to 5, and above where the corruption is one parameter that goes on by a rule (`severity.Scale`).
+        rng: where all randomness comes from; or ``seed``. With neither, every call draws anew.
+        seed: the same number gives the same pixels.
+        frost_textures: a folder of texture images to use instead of the synthesised ice.
     """
-    if name not in CORRUPTIONS + EXTRA_CORRUPTIONS:
-        raise GramLoopError(
-            f"no corruption {name!r}: one of {', '.join(CORRUPTIONS + EXTRA_CORRUPTIONS)} is expected"
-        )
+    name = _chosen(name, corruption_name, corruption_number)
+    if rng is not None and seed is not None:
+        raise GramLoopError("rng and seed are both given; one of them is the source of randomness")
+    rng = np.random.default_rng(seed) if rng is None else rng
     image = check_image(image)
     if name in _SCALES:
         return _by_scale(image, name, severity, rng)
@@ -118,6 +136,27 @@ def corrupt(
     if name in _FIXED:
         return _FIXED[name](image, *setting)
     return _RANDOM[name](image, *setting, rng)
+
+
+def corruption_names(subset: str = "common") -> list[str]:
+    """Names of a group: common (the benchmark's 15), validation (4 more), all, noise, blur, weather or digital."""
+    if subset not in GROUPS:
+        raise GramLoopError(f"no group of corruptions {subset!r}: one of {', '.join(GROUPS)} is expected")
+    return list(GROUPS[subset])
+
+
+def _chosen(name: object, named: str | None, number: int | None) -> str:
+    given = [each for each in (name, named, number) if each is not None]
+    if len(given) != 1:
+        raise GramLoopError(f"a corruption is given by its name or its number, once; {len(given)} are given")
+    names = CORRUPTIONS + EXTRA_CORRUPTIONS
+    if number is not None:
+        if not 0 <= number < len(names):
+            raise GramLoopError(f"no corruption has the number {number}: they are 0 to {len(names) - 1}")
+        return names[number]
+    if given[0] not in names:
+        raise GramLoopError(f"no corruption {given[0]!r}: one of {', '.join(names)} is expected")
+    return str(given[0])
 
 
 def _by_scale(image: Image, name: str, severity: int, rng: np.random.Generator) -> Image:
