@@ -1,9 +1,11 @@
 """What evaluating costs beyond the model: wall time of units over bare model calls, and pairs over single runs.
 
 Two ratios, each measured side by side in one run on the embedded 12-block model and drawn scenes:
-  overhead  a unit (decode, shift, predict both methods, count, store) / the paired calls alone, in memory
+  overhead  a unit (compare checksums, decode, shift, predict both methods, count, store) / the paired calls alone, in
+            memory; the unit is not the first of its condition, which also times one image's methods alone
   pairing   the paired calls / a baseline call and a replayed call
-and, per image, what preparing (decode, shift, labels) and storing take on their own.
+and, per image, what comparing its files with their checksums, preparing (the same, decode, shift, labels) and storing
+take on their own.
 Rounds alternate, and the medians of each side are compared. Core time, which other work on the machine
 disturbs less, also counts what is done in the thread that prepares images ahead. Beside the pairing stands what
 blocks alone would give: a pair runs the replay's blocks, two single runs those and the ordinary pass's.
@@ -18,6 +20,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from gramloop.data.contents import refuse_change
+from gramloop.data.labelled import read_labelled
 from gramloop.data.scenes.files import SceneFiles, draw_scenes
 from gramloop.evaluate.beginning import begin
 from gramloop.evaluate.engines import do_unit
@@ -54,7 +58,7 @@ def main() -> None:
 
 
 def measure(task: str, scratch: Path, images: int, rounds: int) -> None:
-    draw_scenes(scratch / "scenes", SceneFiles(images))
+    draw_scenes(scratch / "scenes", SceneFiles(2 * images))
     plan = make_plan(
         Request(
             "scenes-c",
@@ -63,11 +67,12 @@ def measure(task: str, scratch: Path, images: int, rounds: int) -> None:
             DataSource(str(scratch / "scenes")),
             conditions=["fog"],
             severities=[3],
-            shards=1,
+            shards=2,
         )
     )
-    session, store, unit = Session(plan), begin(scratch / task, plan), plan.units[0]
-    pixels = [record.image() for record in session.data(unit.condition)]
+    session, store, unit = Session(plan), begin(scratch / task, plan), plan.units[1]
+    records = session.data(unit.condition)[unit.start : unit.stop]
+    pixels = [record.image() for record in records]
     predict, replay = session.predictor.predict, plan.methods[1].replay
 
     def paired() -> None:
@@ -83,10 +88,13 @@ def measure(task: str, scratch: Path, images: int, rounds: int) -> None:
     def evaluated() -> None:
         do_unit(session, store, unit, lambda: None)
 
+    def compared() -> None:
+        for record in records:
+            refuse_change(record)
+
     def prepared() -> None:
-        for record in session.data(unit.condition):
-            record.image()
-            record.labels() if task == "semantic" else record.instances()
+        for record in records:
+            read_labelled(record, plan.task)
 
     finished = session.run(unit)
 
@@ -104,9 +112,9 @@ def measure(task: str, scratch: Path, images: int, rounds: int) -> None:
     print(f"{task}: {images} images, {rounds} rounds, {each * 1e3:.0f} core-ms per pair")
     extra = {
         call.__name__: statistics.median(seconds(call)[1] for _ in range(rounds))
-        for call in (prepared, stored)
+        for call in (compared, prepared, stored)
     }
-    parts = ", ".join(f"{name} {took / images * 1e3:.1f}" for name, took in extra.items())
+    parts = ", ".join(f"{name} {took / images * 1e3:.2f}" for name, took in extra.items())
     print(f"  core-ms per image on their own           {parts}")
     print(f"  overhead  evaluate / bare paired calls   {ratio(sides['evaluated'], sides['paired'])}")
     print(f"  pairing   paired / baseline + replayed   {ratio(sides['paired'], sides['separate'])}")
