@@ -151,7 +151,7 @@ def test_one_folder_with_both_kinds_of_labels_needs_a_task(tmp_path):
     write_semantic(tmp_path, 2)
     content = coco_content(2)
     write_coco(tmp_path, content)
-    with pytest.raises(GramLoopError, match="choose the task semantic or detection"):
+    with pytest.raises(GramLoopError, match="choose the task semantic, detection, instance or panoptic"):
         open_suite("mine", tmp_path)
     for task in ("semantic", "detection"):
         opened = open_suite("mine", tmp_path, options=ReadOptions(task=task))

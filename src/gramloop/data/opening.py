@@ -167,9 +167,9 @@ def _own_task(root: Path, options: ReadOptions) -> Task:
     if options.task is not None:
         return options.task
     semantic, detection = semantic_root(root) is not None, coco_root(root) is not None
-    if semantic and detection:
+    if semantic and (detection or panoptic_root(root) is not None):
         raise GramLoopError(
-            f"{root} has label pictures and COCO annotations; choose the task semantic or detection"
+            f"{root} has label pictures and COCO annotations; choose the task semantic, detection, instance or panoptic"
         )
     if not semantic and not detection:
         if depth_root(root) is not None:

@@ -47,7 +47,10 @@ def load_predictor(
     }
     task = task or "semantic"
     if task not in loaders:
-        raise GramLoopError(f"{next(iter(files.values()))} is no model for the task {task}")
+        raise GramLoopError(
+            f"{next(iter(files.values()))} is no model for the task {task}; that takes a PMT head on a backbone, hf:FOLDER of "
+            "a universal model, or a function of your own such as examples/components.py:panoptic"
+        )
     return loaders[task](files, sizes or {}, device)
 
 
