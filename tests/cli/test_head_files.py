@@ -104,13 +104,28 @@ def test_misuse_is_one_sentence(misuse, pmt, photo, tmp_path, capsys):
     assert not (tmp_path / "out").exists()
 
 
-def test_mitigations_act_on_the_new_heads(pmt, depther, photo):
+@pytest.mark.parametrize("mitigation", ["norms:0.5", "recentre:0.5"])
+def test_norms_of_the_new_heads_know_the_images_of_training(mitigation, pmt, depther, photo):
     instance = load_instances(*pmt, config=InstanceConfig(64))
-    plain = instance.predict(photo)
-    moved = apply("norms:0.5", instance).predict(photo)
-    assert not np.array_equal(plain.scores, moved.scores)
-    assert np.array_equal(instance.predict(photo).scores, plain.scores)
+    plain = instance.predict(photo).scores
+    assert not np.array_equal(apply(mitigation, instance).predict(photo).scores, plain)
+    assert np.array_equal(instance.predict(photo).scores, plain)
     estimator = load_depth_estimator(*depther, config=DptDepthConfig(64))
-    larger = apply("resize:1.5", estimator).predict(photo)
+    moved = apply(mitigation, estimator).predict(photo).values
+    assert not np.array_equal(moved, estimator.predict(photo).values)
+
+
+def test_recentring_a_depth_head_is_what_its_norms_do(depther, photo):
+    """Each norm of it sees the patches of one tap alone, so both mitigations are the same."""
+    estimator = load_depth_estimator(*depther, config=DptDepthConfig(64))
+    one, other = (apply(each, estimator).predict(photo).values for each in ("norms:0.5", "recentre:0.5"))
+    assert np.abs(one - other).max() < 1e-3  # two ways to sum up in float32, at a depth of 60
+
+
+def test_images_are_shown_to_the_new_heads_in_other_sizes(pmt, depther, photo):
+    larger = apply("resize:1.5", load_instances(*pmt, config=InstanceConfig(64))).predict(photo)
+    direct = load_instances(*pmt, config=InstanceConfig(96)).predict(photo)
+    assert larger.masks == direct.masks
+    larger = apply("resize:1.5", load_depth_estimator(*depther, config=DptDepthConfig(64))).predict(photo)
     direct = load_depth_estimator(*depther, config=DptDepthConfig(96)).predict(photo)
     assert np.array_equal(larger.values, direct.values)

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Self
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from gramloop.core.recentring import Recentring, patch_mean
 from gramloop.errors import GramLoopError
@@ -68,7 +69,7 @@ class Recentre(Recentring, Mitigation):
             raise GramLoopError(
                 f"{self.text} needs the spread of ordinary images; calibrate on a few dozen and give their source"
             )
-        elif head_norm(vit) is None:
+        elif norm_means(vit) is None:
             raise GramLoopError(
                 f"{self.text} needs the mean of ordinary images, which this head, without a batch norm on its taps, "
                 "does not hold; calibrate on a few dozen and give their source"
@@ -101,20 +102,17 @@ class Recentre(Recentring, Mitigation):
         return change
 
 
-def head_norm(predictor: ViTPredictor[Prediction]) -> nn.BatchNorm2d | None:
-    """The batch norm with which the head begins, over its taps side by side; None where it has none."""
-    head = getattr(getattr(predictor, "model", predictor), "head", None)
-    norm = getattr(head, "bn", None)
-    channels = predictor.backbone.shape.width * len(predictor.taps)
-    if not isinstance(norm, nn.BatchNorm2d) or norm.running_mean is None:
-        return None
-    return norm if norm.num_features == channels else None
-
-
 def norm_means(predictor: ViTPredictor[Prediction]) -> dict[int, Tensor] | None:
-    """The mean (C,) of each tap on the images that the head was trained on."""
-    norm = head_norm(predictor)
-    if norm is None or norm.running_mean is None:
+    """The mean (C,) of each tap on the images that the head was trained on; None where no batch norm of it tells.
+
+    A head has one norm for each tap, or begins with one over its taps side by side.
+    """
+    head = getattr(getattr(predictor, "model", predictor), "head", None)
+    norms = getattr(head, "tap_norms", None) or (getattr(head, "bn", None),)
+    means = [norm.running_mean for norm in norms if isinstance(norm, _BatchNorm)]
+    known = [mean.float() for mean in means if mean is not None]
+    width = predictor.backbone.shape.width
+    if sum(len(mean) for mean in known) != width * len(predictor.taps):
         return None
-    parts = norm.running_mean.float().reshape(len(predictor.taps), -1)
+    parts = torch.cat(known).reshape(len(predictor.taps), width)
     return dict(zip(predictor.taps, parts, strict=True))

@@ -13,11 +13,12 @@ from gramloop.tasks.dense_detect import DenseDetector
 from gramloop.tasks.depth import DepthConfig, DepthEstimator
 from gramloop.tasks.detect import DetectConfig
 from gramloop.tasks.images import RGB, resize
+from gramloop.tasks.padded import PaddedConfig
 from gramloop.tasks.prediction import Detection, Prediction
 from gramloop.tasks.predictor import Predictor, ViTPredictor
 from gramloop.tasks.segment import SegmentConfig
 
-Config = SegmentConfig | DetectConfig | DepthConfig
+Config = SegmentConfig | DetectConfig | DepthConfig | PaddedConfig
 
 
 def check_scaling(predictor: Predictor[Prediction], wanting: str, factors: Sequence[float]) -> None:
@@ -31,19 +32,21 @@ def check_scaling(predictor: Predictor[Prediction], wanting: str, factors: Seque
         )
     multiple = _multiple(predictor)
     for factor in factors:
-        if factor != 1 and _short_side(config, factor, multiple) == config.short_side:
+        if factor != 1 and _scaled_side(config, factor, multiple) == _side(config):
             raise GramLoopError(
-                f"{wanting} changes nothing: {factor:g} times the short side of {config.short_side} is the same "
+                f"{wanting} changes nothing: {factor:g} times the side of {_side(config)} is the same "
                 f"after rounding to a multiple of {multiple}"
             )
 
 
 def scaled(predictor: Predictor[Prediction], factor: float) -> Predictor[Prediction]:
-    """The predictor with its short side so many times as long, rounded to what its model can take."""
+    """The predictor with its side so many times as long, rounded to what its model can take."""
     config = _config(predictor)
     if factor == 1 or config is None or not isinstance(predictor, ViTPredictor):
         return predictor
-    short = _short_side(config, factor, _multiple(predictor))
+    short = _scaled_side(config, factor, _multiple(predictor))
+    if isinstance(config, PaddedConfig):
+        return _with_config(predictor, replace(config, side=short))
     if not isinstance(config, SegmentConfig):
         return _with_config(predictor, replace(config, short_side=short))
     crop = min(config.crop, short)
@@ -89,8 +92,13 @@ def _with_config(predictor: ViTPredictor[Prediction], config: Config) -> ViTPred
     return changed
 
 
-def _short_side(config: Config, factor: float, multiple: int) -> int:
-    return max(1, int(config.short_side * factor / multiple + 0.5)) * multiple
+def _side(config: Config) -> int:
+    """The side that says how large images are shown: of a square, or the short one."""
+    return config.side if isinstance(config, PaddedConfig) else config.short_side
+
+
+def _scaled_side(config: Config, factor: float, multiple: int) -> int:
+    return max(1, int(_side(config) * factor / multiple + 0.5)) * multiple
 
 
 def _multiple(predictor: ViTPredictor[Prediction]) -> int:

@@ -73,6 +73,11 @@ class DptDepthHead(nn.Module):
         """The width of the backbone that it was made for."""
         return self.shape.channels
 
+    @property
+    def tap_norms(self) -> tuple[nn.Module, ...]:
+        """The batch norm of each tap, which knows the mean of the images of training."""
+        return tuple(self.batchnorm_layers)
+
     def forward(self, maps: Sequence[Tensor]) -> Tensor:  # each (B, C, h, w) → (B, 1, H, W)
         """Depth in metres, float32, in the head's own size."""
         weight = self.project.weight

@@ -55,6 +55,11 @@ class PMTHead(nn.Module):
         self.decoder = PMTDecoder(shape)
         self.eval()
 
+    @property
+    def tap_norms(self) -> tuple[nn.Module, ...]:
+        """The batch norm of each tap, which knows the mean of the images of training."""
+        return tuple(self.bn)
+
     def forward(self, taps: Sequence[Tap], rotary: Rotary) -> tuple[Tensor, Tensor]:
         """Class logits (B, queries, classes + 1) and mask logits (B, queries, 4 h, 4 w)."""
         tokens = self.begin(taps)

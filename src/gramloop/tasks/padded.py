@@ -70,6 +70,8 @@ class InstanceConfig(PaddedConfig):
 class PaddedSegmenter(ViTPredictor[P]):
     """What both tasks share: the square, the replay and the size of the original."""
 
+    config: PaddedConfig
+
     def __init__(
         self, model: PMT, config: PaddedConfig, classes: Classes | None, normalisation: Normalisation
     ) -> None:
@@ -79,11 +81,16 @@ class PaddedSegmenter(ViTPredictor[P]):
         if len(classes) != model.classes:
             raise GramLoopError(f"{len(classes)} classes were given for a head of {model.classes}")
         super().__init__(model.backbone, model.taps, classes, normalisation)
-        self.model, self.side = model, config.side
+        self.model = model
         if config.side % model.granularity:
             raise GramLoopError(
                 f"this model needs a side that is a multiple of {model.granularity}, not {config.side}"
             )
+
+    @property
+    def side(self) -> int:
+        """Of the square that the model sees."""
+        return self.config.side
 
     def _largest_view(self, height: int, width: int) -> tuple[int, int]:
         return self.side, self.side
@@ -159,7 +166,7 @@ class PanopticSegmenter(PaddedSegmenter[Panoptic]):
         normalisation: Normalisation = WEB,
     ) -> None:
         """``things``: the numbers of ``classes`` that are things; known for COCO's classes."""
-        self.config = config or PanopticConfig()
+        self.config: PanopticConfig = config or PanopticConfig()
         super().__init__(model, self.config, classes, normalisation)
         self.things = self._things(things)
 
@@ -197,7 +204,7 @@ class InstanceSegmenter(PaddedSegmenter[InstanceMasks]):
         classes: Classes | None = None,
         normalisation: Normalisation = WEB,
     ) -> None:
-        self.config = config or InstanceConfig()
+        self.config: InstanceConfig = config or InstanceConfig()
         super().__init__(model, self.config, classes, normalisation)
         if self.classes == COCO_PANOPTIC:
             raise GramLoopError(
