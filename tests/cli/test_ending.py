@@ -60,6 +60,41 @@ def test_an_evaluation_goes_on_after_sigterm(tmp_path: Path, workers: str, group
 
 
 @needs_proc
+@pytest.mark.slow
+def test_a_search_goes_on_after_sigterm(tmp_path: Path):
+    model, scenes = write_model(tmp_path / "model"), write_scene_set(tmp_path / "set", 33)
+    arguments = [
+        "tune",
+        "--suite",
+        "scenes-c",
+        "--data",
+        str(scenes),
+        "--model",
+        str(model),
+        "--short-side",
+        "64",
+    ]
+    arguments += [
+        "--condition",
+        "fog",
+        "--condition",
+        "pixelate",
+        "--condition",
+        "contrast",
+        "--workers",
+        "1",
+    ]
+    arguments += ["--try", "window=2-2,4-5", "--try", "replays=1", "--budget", "400"]
+    out, whole = tmp_path / "out", tmp_path / "whole"
+    last = terminated([*arguments, "--out", str(out)], out, "trials.jsonl")
+    assert last == f"gramloop tune: stopped; finished trials are in {out}, and the same command goes on"
+    assert main([*arguments, "--out", str(out)]) == 0
+    assert main([*arguments, "--out", str(whole)]) == 0
+    for name in ("plan.json", "trials.jsonl", "found.json"):
+        assert (out / name).read_bytes() == (whole / name).read_bytes()
+
+
+@needs_proc
 def test_a_set_that_is_being_written_goes_on_after_sigterm(tmp_path: Path):
     clean = write_semantic(tmp_path / "clean", 12)
     wanted = ["--suite", "mine-c", "--condition", "glass_blur", "--condition", "fog", "--workers", "1"]

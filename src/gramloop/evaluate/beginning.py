@@ -14,6 +14,7 @@ from gramloop.evaluate.store import PLAN, UNITS, Store, owner_of, recorded_plan
 from gramloop.io.atomic import atomic_write, remove_leftovers
 from gramloop.io.lock import is_taken
 
+SCENES = "scenes"  # where scenes are drawn in a folder of results
 _TAKEN = f"{{folder}} is not empty and has no {PLAN}; choose a new folder for the results"
 
 
@@ -41,7 +42,7 @@ def check_folder(folder: Path, plan: Plan) -> Plan:
                 f"{difference(found, wanted)}; choose another folder, or ask for what it was made with"
             )
         return wanted
-    if not owners and is_taken(folder, "scenes"):
+    if not owners and is_taken(folder, SCENES):
         raise GramLoopError(_TAKEN.format(folder=folder))
     for owner, path in owners.items():
         earlier = recorded_plan(path)
@@ -66,7 +67,7 @@ def check_before_drawing(folder: Path, scenes: Path) -> None:
                 f"{folder} holds an evaluation of {plan_in(folder).data.root}, not of scenes drawn there; choose another "
                 "folder, or give --data"
             )
-    elif is_taken(folder, "scenes"):
+    elif is_taken(folder, SCENES):
         raise GramLoopError(_TAKEN.format(folder=folder))
 
 

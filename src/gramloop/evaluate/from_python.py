@@ -13,12 +13,14 @@ from gramloop.data.records import Task
 from gramloop.data.scenes.files import COUNT, SUITE, SceneFiles, draw_scenes
 from gramloop.data.suites import find_suite
 from gramloop.errors import GramLoopError
+from gramloop.evaluate.beginning import SCENES, check_before_drawing
 from gramloop.evaluate.evaluation import evaluate
 from gramloop.evaluate.plan import DataSource
 from gramloop.evaluate.planning import Request, make_plan
 from gramloop.evaluate.results import Results
 from gramloop.evaluate.truth import TruthKind
 from gramloop.io.device import choose_device
+from gramloop.io.fingerprints import recall
 from gramloop.io.pool import worker_count
 from gramloop.tasks.held_models import hold_model
 from gramloop.tasks.model_spec import model_files
@@ -71,6 +73,9 @@ def evaluate_model(
         workers: processes; as many as the cores hold where nothing is said.
         options: see `SetOptions`.
     """
+    if data is None:
+        check_before_drawing(Path(out), Path(out) / SCENES)
+    recall(Path(out))
     request, many = request_for(model, data, suite, Path(out), workers, **options)
     return evaluate(make_plan(replace(request, methods=methods)), Path(out), workers=many).results
 
@@ -122,7 +127,7 @@ def data_of(
     """The set of a call; scenes are drawn below ``out`` where a suite of scenes has no folder."""
     if data is None and find_suite(suite).base != SUITE:
         raise GramLoopError(f"data is missing: the folder of {suite}")
-    root = Path(data) if data is not None else draw_scenes(out / "scenes", scenes)
+    root = Path(data) if data is not None else draw_scenes(out / SCENES, scenes)
     return DataSource(str(root.resolve()), split=split, classes=None if classes is None else str(classes))
 
 
