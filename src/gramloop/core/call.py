@@ -7,9 +7,12 @@ is gated on its own, as tokens (B, T, C) whatever the host's layout.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
+from weakref import WeakSet
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from gramloop.core.hosts import Host
 from gramloop.errors import GramLoopError
@@ -44,14 +47,15 @@ def with_states(output: Any, states: States) -> Any:
 
 def hidden_states(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> States:
     """The hidden states that a block is called with; they stand first, or have a name."""
-    name = None if args else _named(kwargs)
+    name = None if args else hidden_states_name(kwargs)
     if not args and name is None:
         return []
     given = args[0] if name is None else kwargs[name]
     return list(given) if isinstance(given, list) else [given]
 
 
-def _named(kwargs: Mapping[str, Any]) -> str | None:
+def hidden_states_name(kwargs: Mapping[str, Any]) -> str | None:
+    """The name under which a block is given its hidden states, where they have one."""
     return next((name for name in _HIDDEN_STATES if name in kwargs), None)
 
 
@@ -60,7 +64,7 @@ class BlockCall:
 
     def __init__(self, host: Host, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Read it off the arguments that a forward hook receives; hidden states stand first, or have a name."""
-        keyword = None if args else _named(kwargs)
+        keyword = None if args else hidden_states_name(kwargs)
         if not args and keyword is None:
             raise GramLoopError(f"the blocks of {host.name} take no hidden states first: {sorted(kwargs)}")
         self.host, self.executed = host, 0
@@ -99,6 +103,25 @@ class BlockCall:
         # block.forward, not block(): the host's capture hooks must not count replays and probes
         for block in self.host.blocks[first : last + 1]:
             args, kwargs = self.given(states)
-            states = self.states_of(block.forward(*args, **kwargs))
+            known = torch.compiler.is_compiling() or block in _pure
+            run = block.forward if known else partial(self._first_run, block)
+            states = self.states_of(run(*args, **kwargs))
             self.executed += 1
         return states
+
+    def _first_run(self, block: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        """Run a block for the first time beside the host, and see whether it leaves alone what it is given."""
+        given = hidden_states(args, kwargs)
+        before = [state.clone() if state.is_inference() else state._version for state in given]
+        output = block.forward(*args, **kwargs)
+        for state, then in zip(given, before, strict=True):
+            if not (torch.equal(state, then) if isinstance(then, Tensor) else state._version == then):
+                raise GramLoopError(
+                    f"{type(block).__name__}, a block of {self.host.name}, works in place: it writes into the state that it "
+                    "is given, which a replay needs again; let it return a new one, as in x = x + …"
+                )
+        _pure.add(block)
+        return output
+
+
+_pure: WeakSet[nn.Module] = WeakSet()  # blocks that were seen to leave alone what they are given

@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gramloop.core.call import BlockCall, Masks, States
+from gramloop.core.call import BlockCall, Masks, States, states_of
+from gramloop.core.chain import Chain
 from gramloop.core.drift import Probe
 from gramloop.core.hosts import Host, grids_of
 from gramloop.core.layout import Layout
@@ -32,7 +33,7 @@ class Forward:
     call, window_end: how the host called the window's last block and what that returned, for a later update.
     resumed: the ordinary state at ``until``, where the host goes on from it.
     skipped: no image is replayed, so that the host's own blocks show the ordinary pass.
-    traces, ordinary, blocks_executed: as `Loop` shows them.
+    traces, ordinary, blocks_executed: as `Loop` shows them; ``versions`` of what is kept.
     """
 
     grids: list[Grid] = field(default_factory=list)
@@ -48,6 +49,7 @@ class Forward:
     skipped: bool = False
     traces: list[Trace] = field(default_factory=list)
     ordinary: dict[int, Any] = field(default_factory=dict)
+    versions: dict[int, list[int]] = field(default_factory=dict)
     blocks_executed: int = 0
 
     def reach_window_end(self, call: BlockCall, Z: States, trace: bool) -> None:
@@ -69,6 +71,22 @@ class Forward:
             )
         return [noise(*each).to(Z[0].device) for each in zip(recent, self.masks, grids, strict=True)]
 
+    def keep(self, index: int, output: Any) -> None:
+        """Keep what the host's own block returned, and how often it had been written to."""
+        self.ordinary[index] = output
+        if not torch.compiler.is_compiling():
+            self.versions[index] = _versions(output)
+
+    def unchanged(self, host: Host) -> dict[int, Any]:
+        """The kept outputs, or a refusal where the host wrote into one afterwards."""
+        for index, then in self.versions.items():
+            if _versions(self.ordinary[index]) != then:
+                raise GramLoopError(
+                    f"the kept output of block {index} of {host.name} was written into by a later one, which works in place; "
+                    "let blocks return new states, as in x = x + …"
+                )
+        return self.ordinary
+
     def trace_skipped(self, Z: States, layout: Layout, replays: int) -> None:
         """Trace as many maps as any other image has, where these replays are left out."""
         for trace, tokens in zip(self.traces, Z, strict=False):
@@ -82,12 +100,17 @@ class Forward:
         self.probe = None
 
 
+def _versions(output: Any) -> list[int]:
+    return [state._version for state in states_of(output) if not state.is_inference()]
+
+
 class Forwards:
     """One thread's forwards: the latest and the next.
 
     listens: whether this thread's are replayed.
     taps, tapped: outputs of blocks that a head may read, and how many of them were normed since the forward began.
     valid: the masks of `Loop.valid`, for every forward inside it.
+    chain: what the host hands from block to block.
     """
 
     def __init__(self, listens: bool) -> None:
@@ -95,6 +118,7 @@ class Forwards:
         self.valid: Tensor | Sequence[Tensor] | None = None
         self.taps: dict[int, States] = {}
         self.tapped = 0
+        self.chain = Chain()
 
     def begin(self) -> Forward:
         """The next forward has reached the first block that matters."""
@@ -106,6 +130,7 @@ class Forwards:
     def end(self) -> None:
         """A forward is over, perhaps because it failed before it began to matter here."""
         self.next = Forward()
+        self.chain.end()
 
 
 class PerThread(threading.local):

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from gramloop.core.call import BlockCall, hidden_states, with_states
+from gramloop.core.chain_watch import Places, watch_chain
 from gramloop.core.config import PAPER_DEPTH, ReplayConfig, ReplaySettings, default_window
 from gramloop.core.forward import PerThread
 from gramloop.core.hosts import Host, find_host, grid_shown
@@ -139,6 +140,7 @@ class Loop:
         self._here = PerThread.of_this(this_thread)
         self._tapping = None if move is None else recentred_taps(host, self._here, *move)
         self._handles: list[RemovableHandle] = []
+        self._places = Places()
         self._shown: list[nn.Module] = []
         self._check()
 
@@ -155,7 +157,7 @@ class Loop:
     @property
     def ordinary(self) -> dict[int, Any]:
         """Block index -> output of the kept block in the latest ordinary pass, before the final norm."""
-        return self._here.forwards.latest.ordinary
+        return self._here.forwards.latest.unchanged(self.host)
 
     @property
     def blocks_executed(self) -> int:
@@ -224,13 +226,13 @@ class Loop:
             blocks, embedding, add = self.host.blocks, self.host.embedding, self._handles.append
             for index in sorted({*self._placement.keep, *self._placement.steps}):
                 hook = partial(self._after_block, index)
-                # prepend: the host's own capture hooks must see the refined state
-                add(blocks[index].register_forward_hook(hook, with_kwargs=True, prepend=True))
+                # first: the host's own capture hooks must see the refined state
+                add(self._places.first_after(blocks[index], hook))
             if self.config.substeps is not None:
                 add(blocks[self.route.start].register_forward_pre_hook(self._before_window, with_kwargs=True))
             if self._placement.resumes:
-                resumed = blocks[self.route.until + 1]
-                add(resumed.register_forward_pre_hook(self._before_resumed, with_kwargs=True))
+                add(self._places.first_before(blocks[self.route.until + 1], self._before_resumed))
+            self._handles += watch_chain(self.host, self._placement, self._here, self._places)
             if embedding is not None:
                 add(embedding.register_forward_hook(self._after_embedding))
             outermost = getattr(
@@ -262,12 +264,16 @@ class Loop:
             raise GramLoopError(f"{self.host.name} was put into training mode with a replay attached")
         forward = forwards.begin() if index == self._first else forwards.latest
         if index in placement.keep and placement.shows_ordinary(forward, index):
-            forward.ordinary[index] = output[0] if isinstance(output, tuple) else output
+            forward.keep(index, output[0] if isinstance(output, tuple) else output)
         if index not in placement.steps:
             return None
         call = BlockCall(self.host, args, kwargs)
         refined = placement.after_block(forward, index, call, call.states_of(output))
-        return None if refined is None else with_states(output, call.shaped(refined))
+        if refined is None:
+            return None
+        shaped = call.shaped(refined)
+        forwards.chain.hand_on(index, shaped)
+        return with_states(output, shaped)
 
     def _before_window(self, block: nn.Module, args: Any, kwargs: Any = None) -> None:
         """Keep what the window is given, from which substeps begin; a copy, since a block may write into it."""
@@ -281,11 +287,18 @@ class Loop:
         """The first block after ``until`` is given the ordinary state."""
         forward = self._here.forwards.latest
         states, forward.resumed = forward.resumed, []
-        return BlockCall(self.host, args, kwargs).given(states) if states and kwargs is not None else None
+        if not states or kwargs is None:
+            return None
+        call = BlockCall(self.host, args, kwargs)
+        self._here.forwards.chain.resume(
+            self.host, self.route.until, hidden_states(args, kwargs), call.shaped(states)
+        )
+        return call.given(states)
 
     def _before_forward(self, *_: Any) -> None:
         if not torch.compiler.is_compiling():
             self.host.check_same()
+            self._places.take()
 
     def _after_forward(self, *_: Any) -> None:
         if not torch.compiler.is_compiling():
