@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TypedDict
 
 from gramloop.data.labelled import LabelledImage
-from gramloop.data.records import DataSet, Record, Task
+from gramloop.data.records import TASKS, DataSet, Record, Task
 from gramloop.data.shifted import Shift, shift_data_set
 from gramloop.data.suites import Condition
 from gramloop.errors import GramLoopError
@@ -17,8 +17,6 @@ from gramloop.evaluate.truth import CLEAN_PREDICTION, SCORE, SCORED, TruthKind, 
 from gramloop.mitigations.files import sha256_of
 from gramloop.tasks.prediction import Prediction
 from gramloop.tasks.predictor import Predictor, check_predictor
-
-TUNED: tuple[Task, ...] = ("semantic", "detection", "depth")  # tasks whose gains a search can weigh
 
 
 @dataclass(frozen=True)
@@ -44,11 +42,8 @@ class Subject:
     )  # perhaps without weights
 
     def __post_init__(self) -> None:
-        if self.task not in TUNED:
-            raise GramLoopError(
-                f"what is tuned is a task of {', '.join(TUNED)}, not {self.task!r}; gramloop evaluate compares methods"
-                " on any"
-            )
+        if self.task not in TASKS:
+            raise GramLoopError(f"the task must be {', '.join(TASKS[:-1])} or {TASKS[-1]}, not {self.task!r}")
         if not any(key != "clean" for key in self.images):
             raise GramLoopError("tuning needs at least one shifted condition beside the clean images")
         check_truth(self.truth, self.truth_score)
