@@ -150,7 +150,7 @@ def test_windows_from_a_scan(model, scenes, tmp_path, capsys):
         (["--max-cost", "1.01"], "no candidate costs at most 1.01"),
         (["--block", "7"], "blocks of 7 images, too few"),
         (["--mitigation", "blur"], "there is no mitigation 'blur'"),
-        (["--workers", "0", "--budget", "170"], "the number of workers must be at least 1"),
+        (["--workers", "0", "--budget", "170"], "--workers is 0; it is 1 to"),
     ],
 )
 def test_misuse_is_told_in_a_sentence(model, scenes, tmp_path, capsys, more, told):
