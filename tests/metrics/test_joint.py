@@ -43,7 +43,7 @@ def test_all_pairs_of_many_units_reach_as_far_as_tukeys() -> None:
     assert np.median([each.high for each in found]) == pytest.approx(exact, abs=0.05)
 
 
-def test_below_twenty_units_it_is_bonferroni_with_students_t() -> None:
+def test_below_fifty_units_it_is_bonferroni_with_students_t() -> None:
     draws = pairs(resampled(RNG.normal(size=(6, 5))))
     found = joint_intervals(draws, 6)
     spread = draws[:, 1:].std(axis=1) * np.sqrt(6 / 5)
@@ -52,7 +52,7 @@ def test_below_twenty_units_it_is_bonferroni_with_students_t() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("units", "methods"), [(6, 4), (6, 15), (20, 15), (50, 15)])
+@pytest.mark.parametrize(("units", "methods"), [(6, 4), (6, 15), (15, 15), (50, 15)])
 def test_nothing_is_told_apart_where_nothing_differs(units: int, methods: int) -> None:
     rng = np.random.default_rng(units)
     wrong = 0
@@ -65,7 +65,7 @@ def test_nothing_is_told_apart_where_nothing_differs(units: int, methods: int) -
 
 def test_methods_that_are_the_same_have_no_width_and_stay_untold() -> None:
     one = resampled(RNG.normal(size=(30, 2)))
-    found = joint_intervals(pairs(np.concatenate([one, one[:1]])), 30)
+    found = joint_intervals(pairs(np.concatenate([one, one[:1]])), 60)
     assert (found[1].estimate, found[1].low, found[1].high) == (0, 0, 0)
     assert found[0].low < found[0].high
     assert all(each.low == each.high == 0 for each in joint_intervals(np.zeros((3, 11)), 30))

@@ -18,7 +18,8 @@ from gramloop.report.formats import csv, latex, markdown
 from gramloop.report.load import load_runs
 from gramloop.report.stacking import parts_of, stacks_of
 from gramloop.report.statistics import gains_of, verdicts_of
-from gramloop.report.tables.pairs import BETTER, OPEN, WORSE, matrix_table, pairs_table, stacking_table
+from gramloop.report.tables.pairs import matrix_table, pairs_table, stacking_table
+from gramloop.report.tables.table import BETTER, OPEN, WORSE
 from small_stores import make_plan, write_store
 
 FAMILIES = ("fog", "snow", "pixelate", "contrast", "brightness", "impulse_noise")
@@ -133,7 +134,7 @@ def test_words_begin_with_the_rival_that_beats_replay(folder: Path) -> None:
     first, free, more = answer.sentences
     assert re.match(r"both gains more than replay: \+6\.\d\d points at 1\.00× the work", first)
     assert "does not tell them apart" not in first
-    assert free.startswith("At no extra cost: take both, +6.")
+    assert free.startswith("At no extra work: take both, +6.")
     assert "over 6 shift families; " in free
     assert "over 12 images" in free
     assert "on clean images +5.9" in free or "on clean images +6.0" in free

@@ -140,7 +140,7 @@ def test_without_the_images_a_sentence_stands_for_their_figures(evaluated, tmp_p
         result = draw_figures(load_runs([evaluated / "results" / "semantic"]), pdf=False)
     finally:
         shutil.move(moved, evaluated / "scenes")
-    assert {figure.section for figure in result.figures} == {"severity", "methods", "consistency"}
+    assert {figure.section for figure in result.figures} == {"severity", "tradeoff", "consistency"}
     (said,) = result.remarks
     assert said.startswith("Figures with images of scenes-c are left out: ")
     assert "does not exist" in said

@@ -123,6 +123,7 @@ def test_the_front_is_what_nothing_cheaper_or_equal_matches():
     costs, gains = [1.0, 1.0, 1.5, 2.0, 2.0, 3.0], [1.0, 0.5, 0.8, 2.0, 2.0, 1.9]
     assert front(costs, gains) == [True, False, False, True, True, False]
     assert front([1.0, 2.0], [-0.1, 0.0]) == [False, False]  # doing nothing is as good
+    assert front([1.0, 1.05, 1.06], [1.0, 2.0, 3.0]) == [False, True, True]  # no cost is told from 1.05
 
 
 @given(st.lists(st.floats(0, 4), min_size=1, max_size=12).map(sorted), st.floats(0.01, 0.3))

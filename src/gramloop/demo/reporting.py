@@ -14,7 +14,7 @@ from gramloop.report.statistics import Gain, gains_of
 from gramloop.report.writing import write_report
 
 REPLICATES = 2000
-TITLE = "Gram-gated replay on the embedded model"
+TITLE = "Replay and its rivals on the embedded model"
 
 
 def make_report(

@@ -1,81 +1,73 @@
-"""The demonstration's table: three tasks, condition by condition."""
+"""The demonstration's tables: three tasks and four ways to predict, in two rows each, and condition by condition."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from gramloop.core.config import ReplayConfig
 from gramloop.core.settings import describe_replay
-from gramloop.demo.experiment import TASKS
-from gramloop.evaluate.methods import BASELINE, GRAMLOOP
-from gramloop.metrics.bootstrap import Interval, image_draws, mean_interval
-from gramloop.report.measure import used_ids
-from gramloop.report.resampling import stored_score
-from gramloop.report.run import Run
-from gramloop.report.statistics import Gain, verdict_of
+from gramloop.data.records import Task
+from gramloop.demo.methods import BOTH, CHANGED, FREE, MITIGATIONS, ORDINARY, REPLAY, ways
+from gramloop.evaluate.methods import BASELINE
+from gramloop.models.tiny import suggested_replay
+from gramloop.report.run import TASK_WORDS, Run
+from gramloop.report.statistics import Gain
 from gramloop.report.tables.table import Cell, Column, Table
 
 
-def summary_table(gains: Sequence[Gain], replay: ReplayConfig, replicates: int) -> Table:
-    """Scores clean, under each shift and over all of them; intervals are over images.
+def summary_table(gains: Sequence[Gain], advice: str) -> Table:
+    """Scores on clean scenes and over all shifts; gains and intervals are the report's own."""
+    columns = (
+        Column("task", "task", "text"),
+        Column("scenes", "scenes", "text"),
+        Column(ORDINARY, ORDINARY),
+        *(Column(way, f"Δ {way}", "interval", estimate=True) for way in CHANGED),
+    )
+    rows: list[tuple[Cell, ...]] = []
+    for task in MITIGATIONS:
+        for shifted, words in ((False, "clean"), (True, "mean of shifts")):
+            own = {gain.method: gain for gain in gains if _is(gain.run, task, shifted)}
+            run = own[ways(task)[REPLAY]].run
+            intervals = (own[ways(task)[way]].interval for way in CHANGED)
+            rows.append((f"{TASK_WORDS[task]}, {run.metric}", words, run.score(BASELINE), *intervals))
+    notes = _about([gain.run for gain in gains if gain.run.shifted])
+    return Table("demo", "The embedded model in four ways", advice, columns, tuple(rows), notes=tuple(notes))
 
-    ``gains`` are the report's: means and verdicts here are the same as there.
-    """
-    own = {(gain.run.plan.task, bool(gain.run.shifted)): gain for gain in gains if gain.method == GRAMLOOP}
-    clean, shifted = ([own[task, under] for task in TASKS] for under in (False, True))
+
+def _is(run: Run, task: Task, shifted: bool) -> bool:
+    return run.plan.task == task and bool(run.shifted) == shifted
+
+
+def _about(runs: Sequence[Run]) -> Iterator[str]:
+    run = next(each for each in runs if each.plan.task == "semantic")
+    blocks = {way: run.spent.blocks[name] / run.spent.images for way, name in ways("semantic").items()}
+    counted = ", ".join(f"{way} {blocks[way]:g}" for way in (ORDINARY, REPLAY, FREE, BOTH))
+    yield (
+        f"{run.results[0].images} unseen scenes, {len(run.shifted)} shifts; Δ in points, with 95% intervals of "
+        f"percentiles over scenes. Blocks executed: {counted}."
+    )
+    texts = dict.fromkeys(MITIGATIONS.values())
+    free = "; ".join(
+        f"{text} for {' and '.join(TASK_WORDS[task] for task, own in MITIGATIONS.items() if own == text)}"
+        for text in texts
+    )
+    yield f"Replay: {describe_replay(suggested_replay())}. Free (of blocks): {free}."
+
+
+def conditions_table(gains: Sequence[Gain]) -> Table:
+    """Every shift: the ordinary score of each task, and what the other ways add to it."""
+    runs = list({gain.run.name: gain.run for gain in gains if gain.run.shifted}.values())
     columns = [Column("condition", "condition", "text")]
-    for run in (gain.run for gain in shifted):
-        columns.append(Column(run.metric, run.metric))
-        columns.append(Column(f"{run.metric} replayed", "replayed"))
-        columns.append(Column(f"{run.metric} gain", "Δ, 95% CI", "interval", estimate=True))
-    rows: list[tuple[Cell, ...]] = [("clean", *_mean_cells(clean))]
-    by_condition = zip(*(_condition_cells(gain.run, replicates) for gain in shifted), strict=True)
-    for condition, cells in zip(shifted[0].run.shifted, by_condition, strict=True):
-        rows.append((condition.display_name, *(cell for task in cells for cell in task)))
-    rows.append(("mean of shifts", *_mean_cells(shifted)))
-    return Table(
-        "demo",
-        "The embedded model, ordinary and replayed",
-        _caption(shifted[0].run, replay),
-        tuple(columns),
-        tuple(rows),
-        notes=tuple(_verdicts(shifted)),
-        footer=1,
+    for run in runs:
+        columns.append(Column(run.metric, run.metric, digits=1))
+        columns += [Column(f"{run.metric} {way}", f"Δ {way}", signed=True) for way in CHANGED]
+    rows: list[tuple[Cell, ...]] = []
+    for condition in runs[0].shifted:
+        cells: list[Cell] = [condition.display_name]
+        for run in runs:
+            ordinary, names = run.scores(BASELINE)[condition], ways(run.plan.task)
+            cells += [ordinary, *(run.scores(names[way])[condition] - ordinary for way in CHANGED)]
+        rows.append(tuple(cells))
+    caption = (
+        "The ordinary score of each task, and what replay, free mitigations and both add to it, in points."
     )
-
-
-def _mean_cells(gains: Sequence[Gain]) -> Iterator[Cell]:
-    for gain in gains:
-        ordinary, interval = gain.run.score(BASELINE), gain.interval
-        assert ordinary is not None
-        assert interval is not None
-        yield from _cells(ordinary, interval)
-
-
-def _condition_cells(run: Run, replicates: int) -> Iterator[tuple[Cell, ...]]:
-    for condition in run.shifted:
-        units = run.units(condition.key)
-        draws = [
-            image_draws(stored_score(run, units, method), len(used_ids(units)), replicates=replicates)
-            for method in (BASELINE, GRAMLOOP)
-        ]
-        interval = mean_interval([draws[1] - draws[0]], len(used_ids(units)))
-        yield _cells(run.scores(BASELINE)[condition], interval)
-
-
-def _cells(ordinary: float, interval: Interval) -> tuple[Cell, ...]:
-    return ordinary, ordinary + interval.estimate, interval
-
-
-def _caption(run: Run, replay: ReplayConfig) -> str:
-    ordinary, replayed = (run.spent.blocks[method] / run.spent.images for method in (BASELINE, GRAMLOOP))
-    return (
-        f"{run.results[0].images} unseen scenes; {describe_replay(replay)}; "
-        f"{ordinary:g} blocks become {replayed:g}, both predictions included"
-    )
-
-
-def _verdicts(gains: Sequence[Gain]) -> Iterator[str]:
-    for task, gain in zip(("Segmentation", "Detection", "Depth"), gains, strict=True):
-        said = verdict_of(gain)
-        yield f"{task} under shift: {said.words}. {said.sentence}"
+    return Table("demo-conditions", "Shift by shift", caption, tuple(columns), tuple(rows))

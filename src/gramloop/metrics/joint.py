@@ -1,7 +1,7 @@
 """Many comparisons at once: intervals that hold together, and how much the best of many owes to luck.
 
 With fifteen methods there are a hundred pairs, and five of a hundred 95% intervals miss. The intervals here are
-wide enough that all of them hold together in 95 of 100 cases: from 20 units on they reach as far as the largest of
+wide enough that all of them hold together in 95 of 100 cases: from 50 units on they reach as far as the largest of
 all standardised deviations does in 95% of the draws (the max-statistic bootstrap), below that as far as Bonferroni
 says, for draws from few units never stray far enough. Either way Student's t makes up for few units, as in `widened`.
 A statement about the winner, whoever it is, may therefore go by its joint interval.
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from gramloop.errors import GramLoopError
 from gramloop.metrics.bootstrap import LEVEL, Interval
 
-MANY = 20  # units; in simulation the largest deviation of draws from fewer is too small
+MANY = 50  # units; in simulation the largest deviation of draws from fewer is a little too small
 Draws = NDArray[np.float64]  # (comparisons, 1 + replicates): each difference, then that of every draw
 
 

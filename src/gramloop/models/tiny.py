@@ -28,6 +28,7 @@ from gramloop.models.linear import LinearHead, LinearSegmentor, load_linear_head
 WEIGHTS = Path(__file__).parent / "weights"
 TINY_SHORT_SIDE = 192  # the size of the scenes that the embedded model was trained on
 SUGGESTED = WEIGHTS / "replay.json"  # the replay that was found for it on other scenes
+SOURCE = WEIGHTS / "source.safetensors"  # what ordinary scenes look like to it, see gramloop.mitigations
 _FILES = (
     "tiny.json",
     "backbone/config.json",

@@ -5,8 +5,10 @@ from typing import TYPE_CHECKING
 from gramloop.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from gramloop.report.answers import answers_of
     from gramloop.report.assemble import make_document
-    from gramloop.report.document import Document
+    from gramloop.report.document import Answer, Document
+    from gramloop.report.evidence import Evidence, evidence_of
     from gramloop.report.figures.diagnostic import Diagnosed, diagnostic
     from gramloop.report.figures.drawing import Figures, draw_figures
     from gramloop.report.load import LoadedRuns, load_runs
@@ -18,6 +20,7 @@ else:
     __getattr__, __dir__ = lazy_names(__name__)
 
 __all__ = [
-    "Column", "Diagnosed", "Document", "Figures", "Gain", "LoadedRuns", "Run", "Table", "diagnostic",
-    "draw_figures", "gains_of", "load_runs", "make_document", "verdict_of", "write_report",
+    "Answer", "Column", "Diagnosed", "Document", "Evidence", "Figures", "Gain", "LoadedRuns", "Run", "Table",
+    "answers_of", "diagnostic", "draw_figures", "evidence_of", "gains_of", "load_runs", "make_document", "verdict_of",
+    "write_report",
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Which method to take, in words: the best at no extra cost, below 1.25 times the work, below 2.4 times.
+"""Which method to take, in words: the best at no extra work, below 1.25 times the work, below 2.4 times.
 
 The best of many on the same images is flattered. So each is said to help only where an interval that holds for all
 methods at once lies above zero, what picking adds to its gain is estimated, and the next best is named with it.
@@ -19,7 +19,7 @@ from gramloop.report.run import Run
 from gramloop.report.statistics import Gain, signed
 
 FREE = 1.05
-LIMITS = ((FREE, "At no extra cost"), (1.25, "Below 1.25 times the work"), (2.4, "Below 2.4 times the work"))
+LIMITS = ((FREE, "At no extra work"), (1.25, "Below 1.25 times the work"), (2.4, "Below 2.4 times the work"))
 
 
 def answers_of(found: Sequence[Evidence], gains: Sequence[Gain]) -> list[Answer]:
@@ -73,8 +73,8 @@ def _by_cost(evidence: Evidence, gains: Sequence[Gain]) -> Iterator[str]:
         if best == before:
             yield f"{words}: nothing gains more than {best}."
             continue
+        before = best
         if evidence.helps(best):
-            before = best
             beside = f"{_cost(run, best)}{_clean(run, best, gains)}{_next(evidence, within)}"
             yield f"{words}: take {best}, {_gain(evidence, best)}, at {beside}."
         else:

@@ -59,7 +59,7 @@ def make_document(
     if others := tuple(figure for figure in figures if figure.section not in known):
         sections.append(Section("figures", "Further figures", "", (), others))
     return Document(
-        title=f"Gram-gated replay on {_listed(dict.fromkeys(run.plan.suite for run in loaded.runs))}",
+        title=f"{_subject(loaded)} on {_listed(dict.fromkeys(run.plan.suite for run in loaded.runs))}",
         subtitle=_subtitle(loaded),
         verdicts=tuple(verdicts_of(gains)),
         warnings=tuple(dict.fromkeys((*loaded.warnings, *remarks))),
@@ -140,6 +140,7 @@ def _none(loaded: LoadedRuns, gains: Sequence[Gain]) -> Iterator[Table]:
 
 _OUTLINE = (
     _SectionPlan("main", "Main results", "", _main),
+    _SectionPlan("tradeoff", "Gain against cost", "", _none),
     _SectionPlan("methods", "Methods against each other", "", _pairs),
     _SectionPlan("severity", "By shift and severity", "", _shifts),
     _SectionPlan(
@@ -173,6 +174,11 @@ _OUTLINE = (
 def _listed(words: Sequence[str] | dict[str, None]) -> str:
     *rest, last = words
     return f"{', '.join(rest)} and {last}" if rest else last
+
+
+def _subject(loaded: LoadedRuns) -> str:
+    others = any(method.mitigations for run in loaded.runs for method in run.plan.methods)
+    return "Replay and its rivals" if others else "Gram-gated replay"
 
 
 def _subtitle(loaded: LoadedRuns) -> str:

@@ -57,7 +57,8 @@ def gain_against_cost(
 
 
 def front(costs: Sequence[float], gains: Sequence[float]) -> list[bool]:
-    """Which are not beaten: nothing, not even doing nothing at a cost of 1, gains as much for as little."""
+    """Which are not beaten: nothing, not even doing nothing, gains as much for as little; up to 1.05 is no cost."""
+    costs = [1.0 if cost <= FREE else cost for cost in costs]
     known = [*zip(costs, gains, strict=True), (1.0, 0.0)]
 
     def beaten(cost: float, gain: float) -> bool:
@@ -110,7 +111,7 @@ def _draw_panel(panel: Any, ranked: Sequence[Point], costs: Sequence[float], lab
     panel.margins(y=0.1)
     panel.set_xticks(*axis.ticks())
     panel.set_xlabel(label, labelpad=1)
-    panel.text(axis.free / 2, 0.985, "no extra cost", transform=panel.get_xaxis_transform(), fontsize=6,
+    panel.text(axis.free / 2, 0.985, "no extra", transform=panel.get_xaxis_transform(), fontsize=6,
                color="#5b6b78", ha="center", va="top")  # fmt: skip
     for side in ("top", "right"):
         panel.spines[side].set_visible(False)

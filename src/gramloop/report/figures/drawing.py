@@ -21,7 +21,7 @@ from gramloop.report.load import LoadedRuns, OnProgress
 from gramloop.report.run import Run
 from gramloop.report.statistics import Gain, gains_of
 
-SECTIONS = ("severity", "methods", "consistency", "diagnostic", "predictions")
+SECTIONS = ("severity", "tradeoff", "consistency", "diagnostic", "predictions")
 
 
 @dataclass
@@ -70,7 +70,7 @@ def draw_figures(
         add("severity", _suites(group))
     for run in loaded.runs:
         add("severity", _heat(run))
-        add("methods", _cost(run, [gain for gain in known if gain.run is run]))
+        add("tradeoff", _cost(run, [gain for gain in known if gain.run is run]))
         add("consistency", _consistency(run), f"Gram consistency of {run.name} is not drawn")
         method = main_method(run)
         kept = kept_images(run, method) if method in run.replays else []

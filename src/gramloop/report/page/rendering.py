@@ -19,7 +19,7 @@ from gramloop.metrics.bootstrap import Interval, verdict
 from gramloop.report.document import Document, RenderedFigure, Section, Verdict
 from gramloop.report.formats import csv, latex, markdown
 from gramloop.report.page.intervals import MINUS, bar, reach
-from gramloop.report.tables.table import Column, Table
+from gramloop.report.tables.table import BETTER, WORSE, Column, Table
 
 _HERE = Path(__file__).parent
 _LONG = 24  # rows; a longer table scrolls inside its own frame
@@ -179,7 +179,7 @@ def _table(table: Table, number: int, files: Collection[str]) -> _TableView:
 
 
 def _kind(column: Column) -> str:
-    return "text" if column.kind == "text" else "number"
+    return {"text": "text", "mark": "sign"}.get(column.kind, "number")
 
 
 def _cell(table: Table, row: int, place: int, limit: float) -> _CellView:
@@ -191,6 +191,8 @@ def _cell(table: Table, row: int, place: int, limit: float) -> _CellView:
         value = cell
         if column.signed and value and math.isfinite(value):
             classes.append("gain" if value > 0 else "loss")
+    elif column.kind == "mark":
+        classes += {BETTER: ["gain"], WORSE: ["loss"]}.get(text, [])
     if (row, place) in table.best:
         classes.append("best")
     if not isinstance(cell, str):

@@ -7,9 +7,7 @@ from collections.abc import Sequence
 from gramloop.report.evidence import Evidence
 from gramloop.report.stacking import Stack
 from gramloop.report.tables.main import DIGITS
-from gramloop.report.tables.table import Cell, Column, Table
-
-BETTER, WORSE, OPEN = "+", "−", "·"
+from gramloop.report.tables.table import BETTER, OPEN, WORSE, Cell, Column, Table
 
 
 def matrix_table(evidence: Evidence) -> Table:
@@ -19,7 +17,7 @@ def matrix_table(evidence: Evidence) -> Table:
         Column("rank", "#", digits=0),
         Column("method", "Method", "text"),
         Column("score", evidence.run.score_title, digits=DIGITS),
-        *(Column(f"against {name}", str(place), "text") for place, name in enumerate(ranked, start=1)),
+        *(Column(f"against {name}", str(place), "mark") for place, name in enumerate(ranked, start=1)),
     )
     rows: list[tuple[Cell, ...]] = [
         (place, name, evidence.score(name), *(_mark(evidence, name, other) for other in ranked))

@@ -10,9 +10,10 @@ from typing import Literal
 from gramloop.errors import GramLoopError
 from gramloop.metrics.bootstrap import Interval
 
-ColumnKind = Literal["text", "number", "interval"]
+ColumnKind = Literal["text", "number", "interval", "mark"]  # a mark is one sign
 Cell = str | int | float | Interval | None  # None is a number that there is not; notes say why
 ABSENT = "–"
+BETTER, WORSE, OPEN = "+", "−", "·"  # marks of one method against another
 
 
 @dataclass(frozen=True)

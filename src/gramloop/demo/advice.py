@@ -1,0 +1,81 @@
+"""What a user should do, in one paragraph, from the numbers of the run at hand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gramloop.demo.methods import FREE, MITIGATIONS, ORDINARY, REPLAY, ways
+from gramloop.report.costs import time_of, work_of
+from gramloop.report.evidence import Evidence
+from gramloop.report.run import TASK_WORDS
+from gramloop.report.statistics import signed
+
+
+def advice(found: Sequence[Evidence]) -> str:
+    """The first sentence says what to take for each task, the others what replay does and how sure all of it is."""
+    chosen: dict[str, list[Evidence]] = {}
+    for evidence in found:
+        chosen.setdefault(choice(evidence), []).append(evidence)
+    nothing = chosen.pop("", [])
+    parts = [_taken(way, each) for way, each in chosen.items()]
+    if nothing:
+        parts.append(f"for {_listed([_task(each) for each in nothing])} nothing is shown to help")
+    first = "; ".join(parts)
+    return " ".join([f"{first[0].upper()}{first[1:]}.", _about_replay(found), _how_sure(found)])
+
+
+def choice(evidence: Evidence) -> str:
+    """The cheapest way that is shown to help and not told apart from the best; an empty text where none is."""
+    way_of = {method: way for way, method in ways(evidence.run.plan.task).items()}
+    helping = [each for each in evidence.ranked if way_of[each] != ORDINARY and evidence.helps(each)]
+    alike = [each for each in helping if each == helping[0] or not evidence.told_apart(helping[0], each)]
+    cheapest = min(alike, key=lambda method: work_of(evidence.run, method), default=None)
+    return "" if cheapest is None else way_of[cheapest]
+
+
+def _taken(way: str, found: Sequence[Evidence]) -> str:
+    run = found[0].run
+    method = ways(run.plan.task)[way]
+    time = time_of(run, method)
+    measured = "" if time is None else f", {time:.2f} times the time"
+    texts = dict.fromkeys(MITIGATIONS[each.run.plan.task] for each in found)
+    plus = {FREE: "", REPLAY: "replay"}.get(way, " with replay")
+    what = plus if way == REPLAY else _listed([*texts]) + plus
+    tasks = _listed([_task(each) for each in found])
+    return f"for {tasks} take {what} ({work_of(run, method):.2f} times the blocks{measured}): {_gains(way, found)} under shift"
+
+
+def _gains(way: str, found: Sequence[Evidence]) -> str:
+    return _listed([f"{_gain(way, each)} points of {each.run.metric}" for each in found])
+
+
+def _gain(way: str, evidence: Evidence) -> str:
+    method = ways(evidence.run.plan.task)[way]
+    (difference,) = evidence.gains[method]
+    span = f"[{signed(difference.joint.low, 2)}, {signed(difference.joint.high, 2)}]"
+    return f"{signed(evidence.gain(method), 2)} {span}"
+
+
+def _about_replay(found: Sequence[Evidence]) -> str:
+    helped = [each for each in found if each.helps(ways(each.run.plan.task)[REPLAY])]
+    words = (
+        f"shown to help for {_listed([_task(each) for each in helped])}" if helped else "not shown to help"
+    )
+    return f"Replay alone is {words} here: {_gains(REPLAY, found)}."
+
+
+def _how_sure(found: Sequence[Evidence]) -> str:
+    drawn = found[0].drawn[0]
+    return (
+        f"Intervals are over {drawn.units} scenes and hold for all {len(found[0].run.replays)} ways of a task together; "
+        "the ways were chosen on other scenes. On your model and data the answer may be another."
+    )
+
+
+def _task(evidence: Evidence) -> str:
+    return TASK_WORDS[evidence.run.plan.task]
+
+
+def _listed(words: Sequence[str]) -> str:
+    *rest, last = words
+    return f"{', '.join(rest)} and {last}" if rest else last

@@ -1,0 +1,33 @@
+"""The ways to predict that the demonstration shows: the model as it is, replay, what executes no block, and both."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from gramloop.core.settings import replay_text
+from gramloop.data.records import Task
+from gramloop.evaluate.methods import BASELINE, GRAMLOOP
+from gramloop.models.tiny import suggested_replay
+
+ORDINARY, REPLAY, FREE, BOTH = "ordinary", "replay", "free", "both"
+CHANGED = (REPLAY, FREE, BOTH)
+
+# of denoise, recentre:c=1 and both, what gained most for each task on scenes of another split
+MITIGATIONS: Mapping[Task, str] = {
+    "semantic": "denoise:11+recentre:c=1",
+    "detection": "denoise:11",
+    "depth": "recentre:c=1",
+}
+
+
+def ways(task: Task) -> dict[str, str]:
+    """The methods' names in results, by what the demonstration calls them; free ones are named by what they do."""
+    free = "-".join(part.partition(":")[0] for part in MITIGATIONS[task].split("+"))
+    return {ORDINARY: BASELINE, REPLAY: GRAMLOOP, FREE: free, BOTH: f"{free}-replay"}
+
+
+def methods_of(task: Task) -> list[str]:
+    """As ``gramloop evaluate --method`` takes them; ``gramloop`` is the replay beside the weights."""
+    names, text = ways(task), MITIGATIONS[task]
+    both = f"{text}+replay:{replay_text(suggested_replay())}"
+    return [BASELINE, GRAMLOOP, f"{names[FREE]}={text}", f"{names[BOTH]}={both}"]
