@@ -191,3 +191,20 @@ def test_the_command_says_which_to_take_and_writes_all_of_it(
 def test_without_a_time_of_its_own_the_pair_has_none(evidence: Evidence) -> None:
     """These stores were written without times of single methods: only the work is told."""
     assert time_of(evidence.run, "median") is None
+
+
+def test_what_costs_more_and_is_not_told_apart_is_not_taken(tmp_path: Path) -> None:
+    """The stack with a replay gains a hair more than the free one of its parts."""
+    methods = ["baseline", "median", "gramloop", "all=median+replay:window=3-4"]
+    levels = {"baseline": "baseline", "median": "median", "gramloop": "gramloop", "all": "recentre-0.3"}
+    write_store(
+        tmp_path / "r",
+        make_plan(methods=methods, conditions=[f"{name}/3" for name in FAMILIES]),
+        lambda condition, method, place: known(condition, levels[method], place),
+    )
+    gains = gains_of(load_runs([tmp_path / "r"]).runs)
+    (evidence,) = evidence_of(gains)
+    assert evidence.ranked[0] == "all"
+    (answer,) = answers_of([evidence], gains)
+    assert answer.sentences[-2].startswith("At no extra work: take median, +3.0")
+    assert answer.sentences[-1].startswith("Below 2.4 times the work: keep median. all gains most, +3.0")

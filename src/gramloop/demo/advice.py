@@ -13,13 +13,13 @@ from gramloop.report.statistics import signed
 
 def advice(found: Sequence[Evidence]) -> str:
     """The first sentence says what to take for each task, the others what replay does and how sure all of it is."""
-    chosen: dict[str, list[Evidence]] = {}
+    chosen: dict[tuple[str, str], list[Evidence]] = {}
     for evidence in found:
-        chosen.setdefault(choice(evidence), []).append(evidence)
-    nothing = chosen.pop("", [])
-    parts = [_taken(way, each) for way, each in chosen.items()]
+        chosen.setdefault((choice(evidence), MITIGATIONS[evidence.run.plan.task]), []).append(evidence)
+    parts = [_taken(way, text, each) for (way, text), each in chosen.items() if way]
+    nothing = [_task(evidence) for (way, _), each in chosen.items() if not way for evidence in each]
     if nothing:
-        parts.append(f"for {_listed([_task(each) for each in nothing])} nothing is shown to help")
+        parts.append(f"for {_listed(nothing)} nothing is shown to help")
     first = "; ".join(parts)
     return " ".join([f"{first[0].upper()}{first[1:]}.", _about_replay(found), _how_sure(found)])
 
@@ -33,16 +33,19 @@ def choice(evidence: Evidence) -> str:
     return "" if cheapest is None else way_of[cheapest]
 
 
-def _taken(way: str, found: Sequence[Evidence]) -> str:
-    run = found[0].run
-    method = ways(run.plan.task)[way]
-    time = time_of(run, method)
-    measured = "" if time is None else f", {time:.2f} times the time"
-    texts = dict.fromkeys(MITIGATIONS[each.run.plan.task] for each in found)
-    plus = {FREE: "", REPLAY: "replay"}.get(way, " with replay")
-    what = plus if way == REPLAY else _listed([*texts]) + plus
+def _taken(way: str, text: str, found: Sequence[Evidence]) -> str:
+    """The advice for tasks that take the same; ``text`` is what is free for them."""
+    what = {FREE: text, REPLAY: "replay"}.get(way, f"{text} with replay")
     tasks = _listed([_task(each) for each in found])
-    return f"for {tasks} take {what} ({work_of(run, method):.2f} times the blocks{measured}): {_gains(way, found)} under shift"
+    return f"for {tasks} take {what}: {_gains(way, found)} under shift, {_cost(way, found)}"
+
+
+def _cost(way: str, found: Sequence[Evidence]) -> str:
+    pairs = [(each.run, ways(each.run.plan.task)[way]) for each in found]
+    times = sorted(time for run, method in pairs if (time := time_of(run, method)) is not None)
+    span = dict.fromkeys(f"{time:.2f}" for time in times[:1] + times[-1:])
+    measured = f" and {' to '.join(span)} times the time" if span else ""
+    return f"for {work_of(*pairs[0]):.2f} times the blocks{measured}"
 
 
 def _gains(way: str, found: Sequence[Evidence]) -> str:

@@ -61,24 +61,27 @@ def kinds(evidence: Evidence) -> tuple[list[str], list[str]]:
 
 
 def _by_cost(evidence: Evidence, gains: Sequence[Gain]) -> Iterator[str]:
-    run, before = evidence.run, ""
+    run, nearest, taken, seen = evidence.run, "", "", 0
     costs = {method: work_of(run, method) for method in run.replays}
-    seen = 0
     for limit, words in LIMITS:
         within = [method for method in evidence.ranked if method != BASELINE and costs[method] <= limit]
         if len(within) == seen:
             continue
-        seen = len(within)
-        best = within[0]
-        if best == before:
+        best, seen = within[0], len(within)
+        if best == nearest:
             yield f"{words}: nothing gains more than {best}."
-            continue
-        before = best
-        if evidence.helps(best):
+        elif not evidence.helps(best):
+            yield f"{words}: nothing is shown to help. {best} comes nearest, {_gain(evidence, best)}."
+        elif taken and not evidence.told_apart(best, taken):
+            yield (
+                f"{words}: keep {taken}. {best} gains most, {_gain(evidence, best)}, but is not told apart from it, and "
+                f"costs more: {_cost(run, best)}."
+            )
+        else:
+            taken = best
             beside = f"{_cost(run, best)}{_clean(run, best, gains)}{_next(evidence, within)}"
             yield f"{words}: take {best}, {_gain(evidence, best)}, at {beside}."
-        else:
-            yield f"{words}: nothing is shown to help. {best} comes nearest, {_gain(evidence, best)}."
+        nearest = best
 
 
 def _gain(evidence: Evidence, method: str) -> str:
