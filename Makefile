@@ -48,9 +48,9 @@ format: $(DEV)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# evidence.py needs weights and images of its own.
+# evidence and mitigation_… need weights and images of their own, or half an hour.
 bench: $(DEV)
-	for script in $(filter-out benchmarks/evidence%.py,$(wildcard benchmarks/*.py)); do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+	for script in $(filter-out benchmarks/evidence%.py benchmarks/mitigation_%.py,$(wildcard benchmarks/*.py)); do echo "== $$script"; $(BIN)/python $$script || exit 1; done
 
 clean:
 	rm -rf $(VENV) out .pytest_cache .mypy_cache .ruff_cache

@@ -24,7 +24,7 @@ def picture_stage(study: Study) -> None:
     _families(left, study)
     _drives(right, study)
     figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False)
-    path = Path(study.out / "evidence.png")
+    path = Path(study.out / "replay_evidence.png")
     figure.savefig(path, dpi=150)
     print(f"  {path}")
 

@@ -44,7 +44,7 @@ FAMILIES = [
 SEVERITY = 3
 Labels = NDArray[np.integer]
 Move = Callable[[torch.Tensor, torch.nn.BatchNorm2d], torch.Tensor]
-# block 2 with this rule is the setting that docs/evidence.md reports
+# block 2 with this rule is the setting that docs/replay-evidence.md reports
 OF_TWELVE = {
     "replay 2, where patches are long": "window=2-2,replays=1,adaptive=length:1.7068:1.7068",
     "replay 5, constant 0.15, until the tap": "window=5-5,replays=1,gate=uniform,strength=0.15,until=5",

@@ -1,7 +1,7 @@
 """What tells a shifted image from a clean one, without labels: numbers of the ordinary pass and of a proposal.
 
 Corruptions change the early blocks of a ViT in ways that the lengths of patch tokens show: noise makes them
-longer, and almost any corruption makes them more alike in length (docs/evidence.md has the measurement). Both
+longer, and almost any corruption makes them more alike in length (docs/replay-evidence.md has the measurement). Both
 are known before anything is replayed, and so is the noise of the pixels. How far a proposal moves, and its drift, need blocks.
 """
 
