@@ -21,7 +21,7 @@ from gramloop.metrics.bootstrap import image_bootstrap, miou_delta
 from gramloop.shifts.corruptions import CORRUPTIONS
 from mitigation_heads import HEADS, RECENTRINGS, Heads, join
 from mitigation_passes import ALWAYS, DRIVES, LARGER, MIRRORED, SIZES, STACKS, Item, Passes, Sizes
-from mitigation_tables import AGREEMENT, CANDIDATES, LABELS, Tables, everywhere, search_drives
+from mitigation_tables import AGREEMENT, LABELS, Tables, everywhere, search_drives
 
 SMALL = Sizes(clean=30, judged=15, shifted=3, reference=2, others=())
 QUICK = Sizes(
@@ -54,7 +54,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="CamVid in ADE20K's layout")
     parser.add_argument("--out", type=Path, default=Path("out/mitigations"))
     parser.add_argument(
-        "--small", action="store_true", help="fewer frames, one severity: for a slow backbone"
+        "--small", action="store_true", help="recentring alone, few frames, one severity: for a slow backbone"
     )
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--tables", action="store_true", help="of what is there, without new passes")
@@ -65,10 +65,10 @@ def main() -> None:
     heads = Heads(passes)
     if not arguments.tables:
         passes.clean(every=sizes == Sizes())
-        for group in ("plain", "gated", "replay", "reference"):
+        for group in ("plain",) if arguments.small else ("plain", "gated", "replay", "reference"):
             passes.run(group)
         heads.fit()
-    heads.run([item for item in passes.items() if passes.path(item, "gated").exists()])
+    heads.run([item for item in passes.items() if passes.path(item, "plain").exists()])
     tables = Tables(heads)
     tell_choices(tables)
     tell_every_clean_frame(heads)
@@ -202,12 +202,13 @@ def tell_labels(tables: Tables) -> None:
     pairs = []
     for drive in DRIVES:
         both = [
-            [tables.searched(drive, way, truth)[1] for truth in (LABELS, AGREEMENT)] for way in CANDIDATES[1:]
+            [tables.searched(drive, way, truth)[1] for truth in (LABELS, AGREEMENT)]
+            for way in tables.candidates[1:]
         ]
         pairs.append(float(spearmanr(*np.array(both).T).statistic))
     listed_pairs = ", ".join(f"{each:.2f}" for each in pairs)
     print(
-        f"\nrank correlation of {len(CANDIDATES) - 1} candidates' gains by labels and by agreement, per judge: {listed_pairs}"
+        f"\nrank correlation of {len(tables.candidates) - 1} candidates' gains by labels and by agreement, per judge: {listed_pairs}"
     )
 
 

@@ -157,14 +157,17 @@ class Heads:
     def count(self, item: Item) -> Counted:
         """Under ``drives|head|way``, for all heads that have not seen this drive."""
         passes, found = self.passes, {}
-        versions = {"plain": passes.plain(item), **passes.read(item, "gated")}
-        index = json.loads(str(versions.pop("index")))
+        versions = {"plain": passes.plain(item)}
+        index = {}
+        if passes.path(item, "gated").exists():
+            versions |= passes.read(item, "gated")
+            index = json.loads(str(versions.pop("index")))
         replayed = passes.read(item, "replay") if passes.path(item, "replay").exists() else None
         others = passes.read(item, "reference") if passes.path(item, "reference").exists() else {}
         truth, sample = self._truth(item.frame), self._sample(item.frame)
         clean = passes.plain(Item(item.frame))
         for (drives, kind), head in self.fitted.items():
-            if item.drive in drives or f"{' '.join(drives)}|{STACKS[0]}" not in index:
+            if item.drive in drives or (len(drives) == 1 and not passes.searched(item)):
                 continue
             source = passes.sources[drives]
             none = torch.zeros(1, clean.shape[-1])
@@ -180,7 +183,8 @@ class Heads:
                 logits = head.logits(features, moves(features, source, RECENTRINGS))
                 return measured(sample(logits).argmax(1))
 
-            places = {stack: index[f"{' '.join(drives)}|{stack}"] for stack in STACKS} | {"": "plain"}
+            named = {stack: index.get(f"{' '.join(drives)}|{stack}") for stack in STACKS}
+            places = {"": "plain", **{stack: key for stack, key in named.items() if key is not None}}
             ordinary = {key: moved(versions[key]) for key in set(places.values())}
             again = ordinary | {key: moved(each) for key, each in (replayed or {}).items() if key in ordinary}
             ways = {}

@@ -252,7 +252,7 @@ def main() -> None:
     few = max(25, arguments.scenes // 4 // 25 * 25)  # for what costs a pass on every scene
     parts = (
         ("semantic", "semantic", arguments.scenes, PIXELS),
-        ("detection", "detection", arguments.scenes, ("",)),
+        ("detection", "detection", arguments.scenes, ("", PIXELS[-1])),
         ("depth", "depth", few, ("",)),
         ("semantic", "stacked", few, ("", *FEATURES[1:], REPLAY, f"{chosen}+{REPLAY}")),
     )

@@ -70,6 +70,12 @@ class Tables:
 
     # choosing
 
+    @property
+    def candidates(self) -> list[str]:
+        """Those that were run."""
+        one, two = DRIVES[:2]
+        return [way for way in CANDIDATES if (one, "clean", 0, f"{two}|linear|{way}") in self.counts]
+
     def searched(self, judge: str, way: str, truth: int) -> tuple[list[float], float]:
         """Gains on clean frames of either search drive, and the mean gain under the searched families."""
         one, two = search_drives(judge)
@@ -85,7 +91,7 @@ class Tables:
     def choose(self, judge: str, truth: int = LABELS) -> str:
         """The highest mean gain; with labels, among those that hold clean frames of both drives."""
         standings = {}
-        for way in CANDIDATES:
+        for way in self.candidates:
             clean, gain = self.searched(judge, way, truth)
             if truth == AGREEMENT or min(clean) >= -TOLERANCE:
                 standings[way] = gain

