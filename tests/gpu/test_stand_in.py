@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -13,6 +13,14 @@ from torch import Tensor, nn
 from stand_in_gpu import stand_in_gpu
 
 HERE = torch.arange(6.0).reshape(2, 3)
+
+
+@pytest.fixture(autouse=True)
+def no_gradients() -> Iterator[None]:
+    """They would ask for a real device, and end the process where there is none."""
+    with torch.no_grad():
+        yield
+
 
 REFUSED: dict[str, Callable[[Tensor], object]] = {
     "arithmetic": lambda there: there + HERE,
