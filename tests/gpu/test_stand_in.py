@@ -28,7 +28,6 @@ REFUSED: dict[str, Callable[[Tensor], object]] = {
     "indexing by a CPU tensor": lambda there: there[torch.tensor([0])],
     "indexing a CPU tensor": lambda there: HERE[(there > 0)],
     "assignment": lambda there: there.__setitem__(0, HERE[0]),
-    "assignment into a CPU tensor": lambda there: HERE.clone().__setitem__(0, there[0]),
     "weights left behind": lambda there: nn.Linear(3, 3)(there),
     "an image left behind": lambda there: nn.Linear(3, 3).to("cuda")(HERE),
     "where": lambda there: torch.where(HERE > 0, there, there),
@@ -42,7 +41,7 @@ def test_places_do_not_mix(name: str) -> None:
         REFUSED[name](HERE.to("cuda"))
 
 
-@pytest.mark.parametrize("read", [Tensor.numpy, np.asarray, lambda value: np.array(value)])
+@pytest.mark.parametrize("read", [lambda value: value.numpy(), np.asarray, np.array])
 def test_no_numpy_without_a_copy(read: Callable[[Tensor], object]) -> None:
     with stand_in_gpu():
         there = HERE.to("cuda:0")
@@ -84,7 +83,7 @@ def test_whole_numbers_may_be_summed_up() -> None:
 
 def test_numbers_are_those_of_the_cpu() -> None:
     torch.manual_seed(0)
-    layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True).eval()
+    layer = nn.Sequential(nn.LayerNorm(16), nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 16)).eval()
     x = torch.randn(2, 5, 16)
     with torch.no_grad():
         expected = layer(x)
