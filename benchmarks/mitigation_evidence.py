@@ -25,13 +25,7 @@ from mitigation_tables import AGREEMENT, LABELS, Tables, everywhere, search_driv
 
 SMALL = Sizes(clean=30, judged=15, shifted=3, reference=2, others=())
 QUICK = Sizes(
-    clean=8,
-    judged=3,
-    shifted=2,
-    fewer=2,
-    reference=2,
-    others=(5,),
-    families=(*SEARCHED, "fog", "contrast", "shot_noise"),
+    clean=8, judged=2, shifted=2, fewer=2, reference=2, others=(), families=(*SEARCHED, "fog", "contrast")
 )
 UNSEEN = tuple(family for family in CORRUPTIONS if family not in SEARCHED)
 FREE = (
