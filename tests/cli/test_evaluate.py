@@ -203,7 +203,10 @@ def test_settings_files_diagnostics_and_pictures_from_the_command_line(model, sc
         (["--suite", "scenes-c", "--images", "1", "--head", "nowhere.pth"], "nowhere.pth does not exist"),
         (["--suite", "scenes-c", "--images", "1", "--task", "detect", "--crop", "64"], "--task segment"),
         (["--suite", "scenes-c", "--images", "1", "--model", "nowhere"], "there is no model 'nowhere'"),
-        (["--suite", "scenes-c", "--images", "1", "--replay", "no.json"], "replay settings no.json"),
+        (
+            ["--suite", "scenes-c", "--images", "1", "--replay", "no.json"],
+            "cannot read no.json, a file of replay settings",
+        ),
         (["--suite", "scenes-c", "--images", "1", "--method", "a:eps=abc"], "eps is 'abc'; it is a small"),
         (["--suite", "scenes-c", "--images", "1", "--pictures", "-1"], "--pictures is -1; it is 0 or more"),
         (["--suite", "scenes-c", "--images", "1", "--coco-results", "x"], "belongs to --suite coco-o"),

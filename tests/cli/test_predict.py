@@ -7,7 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
-from golden import load_golden
+from golden import load_golden, make_weight
 from gramloop import ReplayConfig
 from gramloop.cli import main
 from gramloop.models.backbone import BackboneShape, meta_backbone
@@ -34,7 +34,9 @@ def models(tmp_path_factory):
     torch.save(load_golden("segmentor").weights, folder / "segmentor.pth")
     torch.save(dict(list(inner.items())[:-9]), folder / "part.pth")
     narrow = meta_backbone(BackboneShape(depth=4, width=32, head_dim=16)).released_shapes()
-    torch.save({name: torch.zeros(shape) for name, shape in narrow.items()}, folder / "narrow.pth")
+    torch.save(
+        {name: make_weight(name, shape, 0, 16) for name, shape in narrow.items()}, folder / "narrow.pth"
+    )
     (folder / "truncated.pth").write_bytes((folder / "detector.pth").read_bytes()[:100_000])
     return folder
 

@@ -66,9 +66,9 @@ def test_a_pair_is_two_predictions(depth_model: Path, scene_folder: Path) -> Non
     assert not (alone.values == ordinary.values).all()
     assert alone.trace is not None
     assert predictor.classes == {}
-    with pytest.raises(GramLoopError, match="sees the whole image; leave out crop"):
+    with pytest.raises(GramLoopError, match="this model has no setting crop"):
         load_predictor("depth", {"folder": depth_model}, {"crop": 64})
-    with pytest.raises(GramLoopError, match="cannot be read as a depth head"):
+    with pytest.raises(GramLoopError, match="does not exist; checkpoints are local files"):
         load_predictor("depth", {"head": "x.pth"})
 
 
