@@ -35,10 +35,7 @@ class Spent:
     calls: Mapping[str, float] = field(default_factory=dict)  # "baseline+gramloop": seconds of predicting
     peak_memory: int = 0  # bytes, the largest of any unit
     blocks: Mapping[str, float] = field(default_factory=dict)  # method: blocks of all images, per view
-    alone: Mapping[str, float] = field(
-        default_factory=dict
-    )  # method: seconds alone, where it shares a call …
-    sampled: Mapping[str, float] = field(default_factory=dict)  # … as estimated for these seconds of the call
+    alone: Mapping[str, tuple[float, ...]] = field(default_factory=dict)  # method: shares of a call
 
     def __add__(self, other: Spent) -> Spent:
         return Spent(
@@ -47,8 +44,10 @@ class Spent:
             _added(self.calls, other.calls),
             max(self.peak_memory, other.peak_memory),
             _added(self.blocks, other.blocks),
-            _added(self.alone, other.alone),
-            _added(self.sampled, other.sampled),
+            {
+                name: self.alone.get(name, ()) + other.alone.get(name, ())
+                for name in {**self.alone, **other.alone}
+            },
         )
 
     def predicting(self, method: str) -> float | None:
@@ -56,9 +55,10 @@ class Spent:
         call = next((each for each in self.calls if method in each.split("+")), None)
         if call is None or call == method:
             return None if call is None else self.calls[call]
-        if not self.sampled.get(method):
+        if not self.alone.get(method):
             return None
-        return self.calls[call] * self.alone[method] / self.sampled[method]
+        # the median: a machine that does something else for a moment spoils a single sample
+        return self.calls[call] * float(np.median(self.alone[method]))
 
 
 @dataclass(frozen=True)
@@ -214,16 +214,9 @@ def _spent(units: Sequence[StoredUnit]) -> Spent:
             blocks[method] = blocks.get(method, 0) + number
         facts = unit.facts
         images = len(set(unit.table["position"].to_pylist()))
-        sampled = {name: _shared_seconds(facts.predict_seconds, name) for name in facts.alone}
-        alone = {name: share * sampled[name] for name, share in facts.alone.items()}
-        total += Spent(
-            images, facts.seconds, facts.predict_seconds, facts.peak_memory, blocks, alone, sampled
-        )
+        alone = {name: (share,) for name, share in facts.alone.items()}
+        total += Spent(images, facts.seconds, facts.predict_seconds, facts.peak_memory, blocks, alone)
     return total
-
-
-def _shared_seconds(calls: Mapping[str, float], method: str) -> float:
-    return next((seconds for call, seconds in calls.items() if method in call.split("+")), 0.0)
 
 
 def _added(first: Mapping[str, float], second: Mapping[str, float]) -> dict[str, float]:
