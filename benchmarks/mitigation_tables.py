@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from evidence_study import SEARCHED
 from gramloop.metrics.bootstrap import Interval, cluster_bootstrap, image_draws, mean_interval, miou_score
 from gramloop.metrics.miou import mean_iou
-from gramloop.shifts.corruptions import CORRUPTIONS
 from mitigation_heads import RECENTRINGS, Heads, join, recentre
 from mitigation_passes import DRIVES, STACKS, Fitted
 
@@ -184,7 +183,7 @@ class Tables:
 
         clean = [score(drive, "clean", 0) for drive in DRIVES]
         return float(np.mean(clean)), float(
-            np.mean([score(d, f, severity) for d in DRIVES for f in CORRUPTIONS])
+            np.mean([score(d, f, severity) for d in DRIVES for f in self.sizes.families])
         )
 
 
