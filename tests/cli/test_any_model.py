@@ -69,8 +69,6 @@ def test_evaluate_a_function_without_a_replay(
     assert set(plan.model.sha256) == {"make"}
     assert evaluate(tmp_path / "no", f"{file}:make", data, "--method", "gramloop") == 2
     assert "has no transformer blocks that could be replayed" in capsys.readouterr().err
-    assert main(["tune", "--out", str(tmp_path / "t"), "--suite", "my-set-c", "--data", str(data), "--model", f"{file}:make"]) == 2  # fmt: skip
-    assert "has no transformer blocks that could be replayed" in capsys.readouterr().err
 
 
 def test_predict_takes_any_model(tmp_path: Path, vit: Path, capsys: pytest.CaptureFixture[str]) -> None:
