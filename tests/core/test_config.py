@@ -38,7 +38,7 @@ def test_a_default_window_always_fits(depth: int) -> None:
         ({"window": (-1, 2)}, r"window is \[-1, 2\]"),
         ({"window": 3}, "window is 3; it is a pair"),
         ({"window": (1, 2, 3)}, "it is a pair"),
-        ({"replays": -1}, "replays is -1; it is a whole number, 0 or more"),
+        ({"replays": -1}, "replays is -1; it is a whole number from 0 to 1000"),
         ({"replays": 1.5}, "replays is 1.5"),
         ({"replays": True}, "replays is True"),
         ({"gate": "soft"}, 'gate is \'soft\'; it is "gram" or "uniform" or "none"'),

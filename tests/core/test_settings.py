@@ -107,7 +107,7 @@ def settings(draw: st.DrawFn) -> dict[str, Any]:
     rules = st.builds(Adaptive, st.sampled_from(["length", "spread", "step", "drift"]), FINITE, FINITE)
     return {
         "window": draw(st.none() | st.tuples(BLOCKS, BLOCKS).map(lambda ends: tuple(sorted(ends)))),
-        "replays": draw(BLOCKS),
+        "replays": draw(st.integers(0, 1000)),
         "gate": gate,
         "strength": "matched" if matched else draw(SHARES),
         "gate_at": draw(st.sampled_from(["final", "end"]) | BLOCKS),
@@ -153,6 +153,7 @@ def test_text_settings_json_settings_text(values: dict[str, Any], order: random.
         ("window=21", "window is '21'; .* in text 21-23, or none"),
         ("window=5-x", r"window is \[5, 'x'\]"),
         ("replays=2.0", "replays is 2.0; it is a whole number"),
+        ("replays=1001", "replays is 1001; it is a whole number from 0 to 1000"),
         ("replays=1_0", "replays is '1_0'"),
         ("eps=none", "eps is 'none'"),
         ("adaptive=spread", "adaptive is 'spread'; .* in text step:0.2:0.4, or none"),

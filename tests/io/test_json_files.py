@@ -59,6 +59,16 @@ def test_brackets_in_brackets(data: bytes, fast: bool) -> None:
         parse_json(data, "here", "a file", fast=fast)
 
 
+@pytest.mark.parametrize("fast", [False, True])
+@pytest.mark.parametrize("data", [rb'["\ud800"]', rb'{"\udfff": 1}'])
+def test_half_a_character_is_refused(data: bytes, fast: bool) -> None:
+    with pytest.raises(
+        GramLoopError, match=r"here is not a file: it is not valid JSON .*surrogates not allowed"
+    ):
+        parse_json(data, "here", "a file", fast=fast)
+    assert parse_json(rb'"\ud83d\ude00"', "here", "a file", fast=fast) == "\U0001f600"
+
+
 def test_brackets_in_texts_and_side_by_side_are_no_depth() -> None:
     value = {"text": "[" * 5000 + '\\"', "list": [[] for _ in range(5000)]}
     assert parse_json(json.dumps(value).encode(), "here", "a file") == value

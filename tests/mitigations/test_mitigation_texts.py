@@ -66,7 +66,7 @@ def test_replays_have_the_names_of_the_table_or_settings():
         ("substeps", "substeps takes how many, and a window, such as substeps:3,window=2-2, not ''"),
         ("substeps:2,3", "substeps takes how many, and a window"),
         ("substeps:none", "substeps takes how many, and a window"),
-        ("substeps:0", "substeps is 0; it is a whole number, 1 or more"),
+        ("substeps:0", "substeps is 0; it is a whole number from 1 to 1000"),
         ("substeps:2,window=3", "window is '3'; it is a pair of blocks"),
         ("substeps:2+gramloop", "replay is given twice"),
         ("replay:substeps=2", "substeps is 2 and replays 2; substeps are taken once"),

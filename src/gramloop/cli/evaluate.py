@@ -108,6 +108,10 @@ def run(args: argparse.Namespace) -> int:
     """Evaluate; 1 if images had to be excluded."""
     if args.status:
         return _status(args.out, args.coco_results)
+    if args.slurm and args.engine != "slurm":
+        raise GramLoopError(
+            f"--slurm {args.slurm[0]} belongs to --engine slurm, not to --engine {args.engine}"
+        )
     if args.dry_run:
         with tempfile.TemporaryDirectory() as scratch:
             return _dry_run(_plan(args, Path(scratch) / "scenes"), args.workers)

@@ -20,6 +20,7 @@ ORDINARY_SIGNALS: tuple[Signal, ...] = ("length", "spread", "noise")  # known be
 # The published setting: blocks 21 to 23 of 40.
 PAPER_DEPTH = 40
 PAPER_WINDOW: Window = (21, 23)
+MOST = 1000  # replays or substeps; a slip of the pen must not run for years
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ FIELDS: Mapping[str, Field] = {
     "window": _WindowField(
         "a pair of blocks, first and last, such as [21, 23], in text 21-23", optional=True
     ),
-    "replays": Field("a whole number, 0 or more", kind=int),
+    "replays": Field(f"a whole number from 0 to {MOST}", kind=int, high=MOST),
     "gate": Field(words=get_args(Gate)),
     "strength": Field("a number from 0 to 1", ("matched",), float, high=1),
     "gate_at": replace(BLOCK, words=("final", "end")),
@@ -91,7 +92,7 @@ FIELDS: Mapping[str, Field] = {
     "adaptive": _AdaptiveField("an Adaptive(signal, off, full), in text step:0.2:0.4", optional=True),
     "matched_to": Field("a number from 0 to 1", kind=float, high=1),
     "until": replace(BLOCK, optional=True),
-    "substeps": Field("a whole number, 1 or more", kind=int, low=1, optional=True),
+    "substeps": Field(f"a whole number from 1 to {MOST}", kind=int, low=1, high=MOST, optional=True),
 }
 _LATER = ("matched_to", "until", "substeps")  # not in the first files
 

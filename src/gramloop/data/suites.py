@@ -8,6 +8,7 @@ one's own set, ``my-set`` the set itself.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -138,7 +139,7 @@ def find_suite(name: str) -> Suite:
     """The suite of a name; a name outside the table is a suite over one's own set."""
     if name in SUITES:
         return SUITES[name]
-    if not name or name.strip("-_.") != name or any(character in "/\\ \t\n" for character in name):
+    if name.strip("-_.") != name or not re.fullmatch(r"[\w.+-]+", name):
         raise GramLoopError(f"{name!r} is no name for a suite; try my-set-c, or one of {', '.join(SUITES)}")
     # a slip of the pen must not become a set of its own, with seeds of its own
     if close := difflib.get_close_matches(name.lower(), SUITES, n=1, cutoff=0.8):

@@ -46,9 +46,7 @@ def read_json(path: Path, what: str, *, largest: int = LARGEST, fast: bool = Fal
 def parse_json(data: bytes, where: str, what: str, *, fast: bool = False) -> Any:
     """The same of bytes; ``where`` they stand is named in the refusal."""
     try:
-        if not fast:
-            _refuse_depth(data)
-        return _fast(data) if fast else json.loads(data)
+        return _fast(data) if fast else _plain(data)
     except RecursionError as error:
         raise GramLoopError(
             f"{where} is not {what}: its lists and objects are nested deeper than {DEEPEST}"
@@ -112,8 +110,15 @@ def _fast(data: bytes) -> Any:
     try:
         return msgspec.json.decode(data)
     except msgspec.MsgspecError:
-        _refuse_depth(data)
-        return json.loads(data)
+        return _plain(data)
+
+
+def _plain(data: bytes) -> Any:
+    _refuse_depth(data)
+    value = json.loads(data)
+    if b"\\u" in data:
+        json.dumps(value, ensure_ascii=False).encode()  # half a character is a text that nobody can write
+    return value
 
 
 def _refuse_depth(data: bytes) -> None:

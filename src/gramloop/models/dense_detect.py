@@ -10,6 +10,8 @@ from torch import Tensor, nn
 
 from gramloop.errors import GramLoopError
 
+_GROUPS = 8  # of channels that are normed together
+
 
 @dataclass(frozen=True)
 class DenseDetectConfig:
@@ -28,6 +30,8 @@ class DenseDetectConfig:
         for name in ("channels", "classes", "stride", "width", "candidates", "keep"):
             if getattr(self, name) < 1:
                 raise GramLoopError(f"{name} must be 1 or more, not {getattr(self, name)}")
+        if self.width % _GROUPS:
+            raise GramLoopError(f"width must be a multiple of {_GROUPS}, not {self.width}")
         if not 0 < self.overlap <= 1 or not 0 <= self.least_score < 1:
             raise GramLoopError(
                 f"overlap must lie in (0, 1] and least_score in [0, 1), not {self.overlap} and {self.least_score}"
@@ -51,10 +55,10 @@ class DenseDetectHead(nn.Module):
         self.config = config
         self.tower = nn.Sequential(
             nn.Conv2d(config.channels, config.width, 3, padding=1),
-            nn.GroupNorm(8, config.width),
+            nn.GroupNorm(_GROUPS, config.width),
             nn.GELU(),
             nn.Conv2d(config.width, config.width, 3, padding=1),
-            nn.GroupNorm(8, config.width),
+            nn.GroupNorm(_GROUPS, config.width),
             nn.GELU(),
         )
         self.score = nn.Conv2d(config.width, config.classes, 1)
