@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from typing import Any
 
 from gramloop.core.signals import observing
 from gramloop.errors import GramLoopError
@@ -41,7 +40,7 @@ class Looks:
         self._filtered: dict[Stack, RGB] = {(): pixels}
         self._found: dict[tuple[int, Stack], Prediction] = {}
 
-    def ordinary(self, stacks: Sequence[Stack]) -> tuple[Prediction, Any]:
+    def ordinary(self, stacks: Sequence[Stack]) -> tuple[Prediction, dict[str, list[float]] | None]:
         """The ordinary prediction, and the signals of its pass where the ViT is at hand."""
         host = self.predictor.host
         config = next((each for each in map(replay_alone, stacks) if each is not None), None)
