@@ -96,7 +96,7 @@ def _opened(path: Path) -> Iterator[NDArray[Any] | Image.Image]:
                     f"{path} is a {picture.mode} picture; depth has one channel of 16 bits, or is a .npy file"
                 )
             yield picture
-    except (OSError, SyntaxError, ValueError, EOFError) as error:
+    except (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError) as error:
         if isinstance(error, GramLoopError):
             raise
         raise GramLoopError(f"cannot decode the depth file {path}: {error}") from error

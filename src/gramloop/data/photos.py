@@ -11,6 +11,7 @@ from gramloop.data.coco import coco_root, open_coco
 from gramloop.data.coco_panoptic import open_panoptic, panoptic_root
 from gramloop.data.records import DataSet, Record, Task
 from gramloop.data.semantic import DEFAULT_SPLIT, IMAGE_SUFFIXES, semantic_root, split_folders
+from gramloop.io.tree import files_below
 
 
 def open_photos(folder: Path | str, task: Task = "semantic", *, check: Check = "headers") -> DataSet:
@@ -24,11 +25,11 @@ def open_photos(folder: Path | str, task: Task = "semantic", *, check: Check = "
     """
     folder = Path(folder)
     problems = Problems(folder)
-    paths = sorted(
+    paths = [
         path
-        for path in folder.rglob("*")
+        for path in files_below(folder)
         if path.suffix.lower() in IMAGE_SUFFIXES and not path.name.startswith(".")
-    )
+    ]
     if not paths:
         problems.add(f"{folder} holds no images ({', '.join(IMAGE_SUFFIXES)})")
     names = [path.relative_to(folder).as_posix() for path in paths]

@@ -235,7 +235,7 @@ def read_label_values(path: Path) -> NDArray[Any]:
                     f"{path} is a {picture.mode} picture; a label file has one channel of class numbers"
                 )
             values: NDArray[Any] = np.array(picture)
-    except (OSError, SyntaxError, ValueError) as error:
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         if isinstance(error, GramLoopError):
             raise
         raise GramLoopError(f"cannot decode the label file {path}: {error}") from error

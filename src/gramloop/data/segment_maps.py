@@ -88,7 +88,7 @@ def read_ids(path: Path) -> NDArray[np.int32]:  # (H, W)
             if picture.mode not in ("RGB", "RGBA"):
                 raise GramLoopError(f"{path} is a {picture.mode} picture; segments are colours, RGB")
             colours = np.array(picture.convert("RGB"), dtype=np.int32)
-    except (OSError, SyntaxError, ValueError) as error:
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         if isinstance(error, GramLoopError):
             raise
         raise GramLoopError(f"cannot decode the segments {path}: {error}") from error

@@ -15,6 +15,7 @@ from gramloop.data.checks import Check, Problems, image_problem, read_headers
 from gramloop.data.records import LABEL_MODES, ClassList, DataSet, Record
 from gramloop.errors import GramLoopError
 from gramloop.io.progress import tracked
+from gramloop.io.tree import files_below
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff")
 LABEL_SUFFIXES = (".png", ".tif", ".tiff", ".bmp")
@@ -101,7 +102,7 @@ def split_folder(folder: Path, parts: tuple[Path, Path], split: str) -> tuple[Pa
 def files_by_key(folder: Path, suffixes: Sequence[str], problems: Problems) -> dict[str, Path]:
     """The files below a folder by their relative path without suffix, sorted."""
     found: dict[str, Path] = {}
-    for path in sorted(folder.rglob("*")):
+    for path in files_below(folder):
         if path.suffix.lower() not in suffixes or path.name.startswith("."):
             continue
         key = path.relative_to(folder).with_suffix("").as_posix()

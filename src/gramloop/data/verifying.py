@@ -14,6 +14,7 @@ from gramloop.data.contents import listed_checksums
 from gramloop.data.manifest import CHECKSUMS, Manifest, checksum_lines, sha256
 from gramloop.io.atomic import TEMPORARY
 from gramloop.io.progress import tracked
+from gramloop.io.tree import files_below
 
 SAMPLE = 16  # files of a condition whose bytes a quick look reads; others by each start, all where there are no more
 PARTIAL = "checksums.partial"  # of a condition that is being written, as its files come
@@ -73,8 +74,8 @@ def relisted(folder: Path, recorded: str | None) -> dict[str, str]:
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    for path in folder.rglob("*") if folder.is_dir() else ():
-        if path.is_file() and path.name != PARTIAL and not path.name.startswith(TEMPORARY):
+    for path in files_below(folder):
+        if path.name != PARTIAL and not path.name.startswith(TEMPORARY):
             yield path
 
 

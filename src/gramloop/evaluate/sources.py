@@ -20,6 +20,7 @@ from gramloop.errors import GramLoopError
 from gramloop.evaluate.plan import DataSource, Plan, condition_of
 from gramloop.evaluate.truth import LABELS, TruthKind
 from gramloop.io.fingerprints import file_digest, touched
+from gramloop.io.tree import files_below
 from gramloop.models.tiny import DEPTH_HEAD
 from gramloop.shifts.seeds import RECIPE_VERSION
 from gramloop.tasks.predictor import ViTPredictor
@@ -152,12 +153,12 @@ def weight_files(files: Mapping[str, str], task: Task | None = None) -> dict[str
         path = Path(place)
         if not path.exists():
             raise GramLoopError(f"the {name} {path} does not exist")
-        inside = sorted(
+        inside = [
             each
-            for each in path.rglob("*")
+            for each in files_below(path)
             if each.suffix in (WEIGHTS if name != "hf" else (*WEIGHTS, *OTHER_WEIGHTS))
             and each.name not in passed_over
-        )
+        ]
         for part in inside if path.is_dir() else [path]:
             found[name if part == path else f"{name}/{part.relative_to(path).as_posix()}"] = part
     return found

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from gramloop.errors import GramLoopError
 from gramloop.io.atomic import atomic_write
 from gramloop.io.progress import tracked
 
@@ -28,6 +29,13 @@ _other: set[str] = set()  # files that are not what was remembered of them
 
 def file_digest(path: Path) -> str:
     """The sha256 of a file, in hexadecimal."""
+    try:
+        return _digest(path)
+    except OSError as error:
+        raise GramLoopError(f"cannot read the file {path}: {error.strerror or error}") from error
+
+
+def _digest(path: Path) -> str:
     name, state = str(path.absolute()), _state(path)
     before = _known.get(name)
     if before is not None and before[0] == state:

@@ -16,6 +16,7 @@ from PIL import Image
 from gramloop.data.coco_panoptic import segments_info
 from gramloop.data.segment_maps import segments_png
 from gramloop.errors import GramLoopError
+from gramloop.io.tree import files_below
 from gramloop.tasks.class_names import Classes
 from gramloop.tasks.prediction import Depth, Detection, InstanceMasks, Panoptic, Prediction, Segmentation
 from gramloop.tasks.segments import segment_map
@@ -57,7 +58,7 @@ def _expand(source: str) -> list[tuple[Path, Path]]:
     """Images with their place below the output folder."""
     path = Path(source)
     if path.is_dir():
-        found = sorted(each for each in path.rglob("*") if _is_image(each))
+        found = [each for each in files_below(path) if _is_image(each)]
         if not found:
             raise GramLoopError(f"the folder {path} holds no images")
         return [(each, each.relative_to(path)) for each in found]
