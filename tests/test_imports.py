@@ -48,11 +48,13 @@ ORDER = [
     "metrics",
     "tasks",
     "mitigations",
+    "export",
     "evaluate",
     "tune",
     "report",
     "demo",
     "check",
+    "app",
     "cli",
 ]
 
