@@ -12,10 +12,11 @@ from torch import nn
 from gramloop.core.config import Gate, GateAt, ReplayConfig, Strength, UpdateAt, Window
 from gramloop.core.replay import placement
 from gramloop.core.watch import watching
+from gramloop.io.shown import Cell, Shown, ShownTable
 
 
 @dataclass(frozen=True)
-class Cost:
+class Cost(Shown):
     """Blocks executed for one image, beside those of the ordinary forward."""
 
     blocks: int
@@ -25,6 +26,18 @@ class Cost:
     def multiplier(self) -> float:
         """Blocks executed per block of the ordinary forward."""
         return self.blocks / self.ordinary
+
+    def _shown(self) -> ShownTable:
+        return ShownTable(
+            "Transformer blocks executed for one view of an image", ("", "blocks"), self._rows()
+        )
+
+    def _rows(self) -> tuple[tuple[Cell, ...], ...]:
+        return (
+            ("executed", self.blocks),
+            ("of the ordinary forward", self.ordinary),
+            ("per block of that", f"{self.multiplier:.2f}×"),
+        )
 
 
 def cost(

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from gramloop.core.config import Adaptive, ReplayConfig
 from gramloop.core.hosts import Host, find_host
 from gramloop.core.settings import replay_text
+from gramloop.io.shown import Shown, ShownTable
 
 HARMLESS = -0.1  # points that a good setting may lose on clean images
 
@@ -36,7 +37,7 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Known:
+class Known(Shown):
     """A setting and what it did, on images that no choice has seen.
 
     backbone, head: in words; ``fingerprint`` and ``head_fingerprint`` are those of their weights.
@@ -70,6 +71,18 @@ class Known:
     def is_of_head(self, found: str) -> bool:
         """Whether it was measured with the head of this fingerprint."""
         return bool(found) and found == self.head_fingerprint
+
+    def _shown(self) -> ShownTable:
+        rows = (
+            ("gain under shift", str(self.gain)),
+            ("change on clean images", str(self.clean)),
+            ("blocks", f"{self.work:.2f}×"),
+            ("backbone", self.backbone),
+            ("head", self.head),
+            ("measured on", self.measured_on),
+            ("date", self.date),
+        )
+        return ShownTable(self.mitigations, ("", "measured"), rows)
 
     def __str__(self) -> str:
         return (

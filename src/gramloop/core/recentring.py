@@ -15,13 +15,14 @@ from torch import Tensor
 
 from gramloop.core.fields import Field, shown
 from gramloop.errors import GramLoopError
+from gramloop.io.shown import Shown, ShownTable, settings_table
 
 WEIGHT = Field("a number from 0 to 1", kind=float, high=1)
 BEYOND = Field("a number of standard deviations from 0 to 1000", kind=float, high=1000, optional=True)
 
 
 @dataclass(frozen=True)
-class Recentring:
+class Recentring(Shown):
     """A share ``weight`` of the way back; with ``beyond`` (c), only what exceeds so many standard deviations."""
 
     weight: float = 1.0
@@ -67,6 +68,9 @@ class Recentring:
         limit = [] if self.beyond is None else [f"c={self.beyond:g}"]
         weight = [f"{self.weight:g}"] if not limit or self.weight != 1 else []
         return ",".join([*weight, *limit])
+
+    def _shown(self) -> ShownTable:
+        return settings_table(f"recentre:{self.arguments}", self)
 
     def moved(self, patches: Tensor, away: Tensor, spread: Tensor | None = None) -> Tensor:
         """Patches (B, N, C) whose mean lies ``away`` (B, 1, C) from the ordinary one, recentred."""

@@ -19,6 +19,7 @@ from gramloop.io.atomic import atomic_write
 from gramloop.io.json_files import read_json
 
 KIND = "gramloop replay"
+_MARKS = {"window": "-", "adaptive": ":"}  # between the parts of a setting
 MITIGATIONS_KIND = "gramloop mitigations"  # more than a replay alone; `gramloop.mitigations` reads it
 
 
@@ -41,8 +42,12 @@ def split_setting(text: str) -> tuple[str, str]:
 
 def replay_text(config: ReplayConfig) -> str:
     """The settings that differ from the published ones, as `parse_replay` reads them."""
-    marks = {"window": "-", "adaptive": ":"}
-    return ",".join(f"{name}={marks.get(name, '').join(parts)}" for name, parts in _unusual(config))
+    return ",".join(f"{name}={_MARKS.get(name, '').join(parts)}" for name, parts in _unusual(config))
+
+
+def said_setting(name: str, value: object) -> str:
+    """One setting as `parse_replay` reads it."""
+    return "none" if value is None else _MARKS.get(name, "").join(_parts(name, value))
 
 
 def describe_replay(config: ReplayConfig) -> str:
@@ -106,5 +111,9 @@ def _unusual(config: ReplayConfig) -> Iterator[tuple[str, list[str]]]:
     for name in FIELDS:
         value = getattr(config, name)
         if value != getattr(ReplayConfig, name):
-            parts = astuple(value) if name == "adaptive" else value if name == "window" else (value,)
-            yield name, [str(part) for part in parts]
+            yield name, _parts(name, value)
+
+
+def _parts(name: str, value: Any) -> list[str]:
+    parts = astuple(value) if name == "adaptive" else value if name == "window" else (value,)
+    return [str(part) for part in parts]

@@ -20,6 +20,7 @@ from gramloop.core.known import fingerprint
 from gramloop.errors import GramLoopError
 from gramloop.io.atomic import atomic_write
 from gramloop.io.json_files import parse_json
+from gramloop.io.shown import Shown, ShownTable
 
 Place = Literal["norm", "states"]
 PLACES: tuple[Place, ...] = get_args(Place)
@@ -29,7 +30,7 @@ QUANTILE = 0.99  # of ordinary images lie below what is called their noise
 
 
 @dataclass(frozen=True)
-class Source:
+class Source(Shown):
     """What ordinary images look like to one backbone.
 
     means, spreads: by tap, (C,): of all patches of all views, and the standard deviation of one view's mean.
@@ -75,6 +76,26 @@ class Source:
             _level(shown),
             pixels or {},
             at,
+        )
+
+    def _shown(self) -> ShownTable:
+        """Of each tap the length of its mean, and how far that of one view lies from it, both over channels."""
+        rows = tuple(
+            (tap, len(mean), float(mean.norm()), float(self.spreads[tap].norm()))
+            for tap, mean in sorted(self.means.items())
+        )
+        seen = "after the final norm" if self.at == "norm" else "in the states that the ViT returns"
+        levels = {"noise in grey levels": self.noise, "noise as the model is shown it": self.shown_noise}
+        notes = [
+            f"99 of 100 have {name} below {value:.4g}." for name, value in levels.items() if value is not None
+        ]
+        if self.pixels:
+            notes.append(", ".join(f"{name} {value:.4g}" for name, value in self.pixels.items()) + ".")
+        if self.backbone:
+            notes.append(f"The backbone's fingerprint is {self.backbone}.")
+        title = f"{self.images} ordinary images" + (f", their patches {seen}" if rows else "")
+        return ShownTable(
+            title, ("tap", "channels", "length of the mean", "spread of a view's mean"), rows, tuple(notes)
         )
 
     def check(self, host: Host, taps: Sequence[int], width: int | None) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -12,20 +12,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gramloop.evaluate.beginning import begin, check_folder
-from gramloop.evaluate.engines import Done, Job, summary
+from gramloop.evaluate.engines import Done, Job, preparing_processes, summary
 from gramloop.evaluate.engines.local import default_workers, run_local
+from gramloop.evaluate.engines.order import mixed
 from gramloop.evaluate.methods import BASELINE
 from gramloop.evaluate.plan import Plan, Unit
 from gramloop.evaluate.results import Results, collect, write_results
 from gramloop.evaluate.rows import Failure
+from gramloop.evaluate.session import Missed
 from gramloop.evaluate.sources import open_planned
 from gramloop.evaluate.store import ForeignFile, Store, UnusableFile
 from gramloop.evaluate.unchanged import refuse_other_origin, remember_files
 from gramloop.io.fingerprints import recall
 from gramloop.io.lock import locked
+from gramloop.io.shown import Shown, ShownTable
 from gramloop.metrics.miou import mean_iou
 
-Engine = Callable[[Job], Iterator[Done]]
+Engine = Callable[[Job], Iterator[Done | Missed]]
 _NAMES_ALONE = (
     "was planned before images were known by their content; only their names and sizes are compared"
 )
@@ -47,6 +50,9 @@ class Watcher:
     def finished(self, done: Done) -> None:
         """A unit was run and stored."""
 
+    def missed(self, missed: Missed) -> None:
+        """A unit was not stored, since an image of it did not fit into memory."""
+
 
 @dataclass(frozen=True)
 class StoreState:
@@ -58,12 +64,17 @@ class StoreState:
 
 
 @dataclass(frozen=True)
-class EvaluationOutcome:
+class EvaluationOutcome(Shown):
     """What an evaluation came to."""
 
     results: Results
     rejected: tuple[str, ...]
     failures: tuple[tuple[str, Failure], ...] = field(default=())  # condition and image
+    missed: tuple[Missed, ...] = ()  # units that did not fit into memory: the next run tries them again
+
+    def _shown(self) -> ShownTable:
+        shown = self.results._shown()
+        return replace(shown, notes=(*shown.notes, *self.rejected))
 
 
 def look(store: Store) -> StoreState:
@@ -91,12 +102,15 @@ def evaluate(
     verify: bool = False,
     engine: Engine | None = None,
     engine_name: str = "local",
-    order: Callable[[Iterable[Unit]], Iterable[Unit]] = tuple,
+    order: Callable[[Iterable[Unit]], Iterable[Unit]] | None = None,
     watcher: Watcher | None = None,
+    device: str | None = None,
+    prepare: int | None = None,
 ) -> EvaluationOutcome:
     """Run what is missing of a plan and score the whole.
 
     ``order`` may rearrange the units to be run; ``verify`` compares every file of a written suite with its checksum.
+    ``device`` names one of this machine's GPUs, ``prepare`` the processes that prepare images; see `Job`.
     """
     watcher = watcher or Watcher()
     recall(folder)
@@ -115,18 +129,45 @@ def evaluate(
             watcher.rejected(sentence)
         for done in progress.stored:
             watcher.found(done)
+        missed: tuple[Missed, ...] = ()
         if progress.missing:
             if not plan.data.contents:
                 watcher.rejected(f"{folder} {_NAMES_ALONE}")
             remember_files(plan, folder)
-            store.note_start(_about_start(plan, engine_name, workers))
-            job = Job(plan, folder, tuple(order(progress.missing)), watcher.images)
-            for done in engine(job) if engine is not None else run_local(job, workers):
-                watcher.finished(done)
+            job = Job(plan, folder, progress.missing, watcher.images, device, prepare)
+            beside = preparing_processes(plan, prepare) > 0
+            ordered = (
+                order(job.units) if order is not None else mixed(plan, job.units) if beside else job.units
+            )
+            job = replace(job, units=tuple(ordered))
+            store.note_start(_about_start(job, engine_name, workers))
+            missed = _run(engine(job) if engine is not None else run_local(job, workers), watcher)
         results = collect(store)
         write_results(store, results)
     failures = tuple((one.condition, failure) for one in results.conditions for failure in one.failures)
-    return EvaluationOutcome(results, sentences, failures)
+    return EvaluationOutcome(results, sentences, failures, missed)
+
+
+def missed_words(missed: Sequence[Missed]) -> str:
+    """Which units are not stored for lack of memory, and what would help."""
+    names = ", ".join(str(one.unit) for one in missed)
+    many = "1 unit is" if len(missed) == 1 else f"{len(missed)} units are"
+    reasons = "; ".join(dict.fromkeys(one.reason for one in missed))
+    return (
+        f"{many} not stored ({names}): {reasons}; all others are kept, and the same command tries these again"
+    )
+
+
+def _run(outcomes: Iterable[Done | Missed], watcher: Watcher) -> tuple[Missed, ...]:
+    """Tell of every unit; those that were not stored."""
+    missed = []
+    for one in outcomes:
+        if isinstance(one, Missed):
+            missed.append(one)
+            watcher.missed(one)
+        else:
+            watcher.finished(one)
+    return tuple(missed)
 
 
 def check_can_run(plan: Plan, verify: bool = False) -> None:
@@ -141,12 +182,12 @@ def _put_right(store: Store, unit: Unit, problem: UnusableFile) -> str:
     return f"{problem}; the unit is computed again"
 
 
-def _about_start(plan: Plan, engine: str, workers: int | None) -> dict[str, object]:
-    here = default_workers(plan) if workers is None else workers
+def _about_start(job: Job, engine: str, workers: int | None) -> dict[str, object]:
+    plan, here = job.plan, default_workers(job.plan, job.device) if workers is None else workers
     return {
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "host": platform.node(),
-        "device": plan.model.device,
+        "device": job.device or plan.model.device,
         "engine": engine,
         "workers": here if engine == "local" else None,
     }

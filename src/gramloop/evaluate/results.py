@@ -7,7 +7,6 @@ import io
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,7 @@ from gramloop.evaluate.segment_rows import matches_of, qualities_of
 from gramloop.evaluate.store import RESULTS, Store, StoredUnit
 from gramloop.evaluate.truth import AGREEMENT
 from gramloop.io.atomic import atomic_write
+from gramloop.io.shown import Cell, Shown, ShownTable
 from gramloop.io.spreadsheet import text_cell
 from gramloop.metrics.coco_ap import average_precision
 from gramloop.metrics.mask_ap import mask_average_precision
@@ -60,7 +60,7 @@ class ConditionScores:
 
 
 @dataclass(frozen=True, repr=False)
-class Results:
+class Results(Shown):
     """All conditions of a plan that are complete."""
 
     plan: Plan
@@ -133,23 +133,20 @@ class Results:
 
     __repr__ = __str__
 
-    def _repr_html_(self) -> str:
-        """The table in a notebook."""
+    def _shown(self) -> ShownTable:
         names = self._names
-        rows = [
-            [one.condition, *(one.scores[name][self.metric] for name in names)] for one in self.conditions
+        rows: list[tuple[Cell, ...]] = [
+            (one.condition, *(f"{one.scores[name][self.metric]:.3f}" for name in names))
+            for one in self.conditions
         ]
         means = [mean for name in names if (mean := self.mean(name)) is not None]
-        rows += [[MEAN, *means]] if len(means) == len(names) else []
-        head = "".join(f"<th>{escape(text)}</th>" for text in ("condition", *names))
-        body = "".join(
-            f"<tr><td>{escape(str(key))}</td>"
-            + "".join(f"<td>{value:.3f}</td>" for value in values)
-            + "</tr>"
-            for key, *values in rows
-        )
-        title = escape(f"{self.plan.suite}, {self.metric}")
-        return f"<table><caption>{title}</caption><tr>{head}</tr>{body}</table>"
+        rows += [(MEAN, *(f"{mean:.3f}" for mean in means))] if len(means) == len(names) else []
+        lacking = len(self.plan.conditions) - len(self.conditions)
+        notes = [f"{lacking} of {len(self.plan.conditions)} conditions are not complete."] if lacking else []
+        excluded = sum(len(one.failures) for one in self.conditions)
+        notes += [f"{excluded} images could not be used, and count for no method."] if excluded else []
+        title = f"{self.plan.suite}, {self.metric}"
+        return ShownTable(title, ("condition", *names), tuple(rows), tuple(notes))
 
     @property
     def _names(self) -> list[str]:

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gramloop.errors import GramLoopError
+from gramloop.io.shown import Shown, ShownTable
 from gramloop.metrics.miou import Stacked, mean_iou
 
 REPLICATES = 10_000
@@ -34,7 +35,7 @@ VerdictWord = Literal["helps", "hurts", "inconclusive"]
 
 
 @dataclass(frozen=True)
-class Interval:
+class Interval(Shown):
     """A difference and the range its resamples span."""
 
     estimate: float
@@ -43,6 +44,12 @@ class Interval:
     level: float = LEVEL
     replicates: int = REPLICATES
     units: int = 0  # families or images drawn from
+
+    def _shown(self) -> ShownTable:
+        ends = tuple(f"{value:+.3f}" for value in (self.estimate, self.low, self.high))
+        columns = ("estimate", "low", "high", "level", "drawn from", "replicates", "verdict")
+        row = (*ends, f"{self.level:.0%}", self.units or None, self.replicates, verdict(self))
+        return ShownTable("Interval of a gain in points", columns, (row,))
 
     def __str__(self) -> str:
         return f"{self.estimate:+.3f} [{self.low:+.3f}, {self.high:+.3f}]"

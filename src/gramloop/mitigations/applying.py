@@ -18,6 +18,7 @@ from gramloop.core.cost import Cost
 from gramloop.core.hosts import Host
 from gramloop.data.records import Task
 from gramloop.errors import GramLoopError
+from gramloop.io.shown import Cell
 from gramloop.mitigations.files import read_mitigations
 from gramloop.mitigations.mitigation import Look, Mitigation, Stage
 from gramloop.mitigations.outputs import PairMean
@@ -42,6 +43,10 @@ class StackCost(Cost):
     def multiplier(self) -> float:
         """Work per that of the ordinary forward: a block on an image of twice the area counts twice."""
         return self.area * self.blocks / self.ordinary
+
+    def _rows(self) -> tuple[tuple[Cell, ...], ...]:
+        executed, ordinary, share = super()._rows()
+        return executed, ordinary, ("size of a look, on average", f"{self.area:.2f}×"), ("work", share[1])
 
 
 def apply(

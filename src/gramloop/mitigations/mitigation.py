@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import ClassVar, Literal, Self
 
 from gramloop.errors import GramLoopError
+from gramloop.io.shown import Shown, ShownTable, settings_table
 from gramloop.mitigations.source import Source
 from gramloop.tasks.images import RGB
 from gramloop.tasks.prediction import Prediction
@@ -13,12 +14,13 @@ from gramloop.tasks.predictor import Predictor
 
 Stage = Literal["pixels", "backbone", "features", "outputs"]
 STAGES: tuple[Stage, ...] = ("pixels", "backbone", "features", "outputs")
+_ACTS_ON = {"pixels": "pixels", "backbone": "blocks", "features": "features", "outputs": "outputs"}
 
 # an image and the size it is shown in, relative to the usual one → the ordinary version, if paired, and the last
 Look = Callable[[RGB, float], list[Prediction]]
 
 
-class Mitigation:
+class Mitigation(Shown):
     """One way to predict differently. Subclasses are frozen dataclasses and override what they need."""
 
     name: ClassVar[str]
@@ -50,6 +52,9 @@ class Mitigation:
     def carries_state(self) -> bool:
         """Whether a prediction depends on the images before it."""
         return False
+
+    def _shown(self) -> ShownTable:
+        return settings_table(f"{self.text}, which acts on {_ACTS_ON[self.stage]}", self)
 
     def check(
         self, predictor: Predictor[Prediction], stack: Sequence[Mitigation], source: Source | None

@@ -9,6 +9,7 @@ from typing import Self
 from gramloop.core.config import FIELDS, ReplayConfig
 from gramloop.core.settings import parse_replay, read_replay, replay_text, split_setting
 from gramloop.errors import GramLoopError
+from gramloop.io.shown import ShownTable
 from gramloop.mitigations.mitigation import Mitigation
 from gramloop.mitigations.source import Source
 from gramloop.tasks.prediction import Prediction
@@ -50,6 +51,9 @@ class Replay(Mitigation):
             window = "" if self.config.window is None else ",window={}-{}".format(*self.config.window)
             return f"{SUBSTEPS}:{steps}{window}"
         return next(known, f"{self.name}:{replay_text(self.config)}")
+
+    def _shown(self) -> ShownTable:
+        return self.config._shown()
 
     def check(
         self, predictor: Predictor[Prediction], stack: Sequence[Mitigation], source: Source | None

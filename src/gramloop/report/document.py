@@ -5,8 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from gramloop.io.shown import Shown, ShownTable
 from gramloop.metrics.bootstrap import Interval, VerdictWord
 from gramloop.report.tables.table import Table
+
+_VERBS: Mapping[VerdictWord, str] = {
+    "helps": "helps",
+    "hurts": "hurts",
+    "inconclusive": "may help or hurt: inconclusive",
+}
 
 
 @dataclass(frozen=True)
@@ -23,7 +30,7 @@ class RenderedFigure:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Verdict(Shown):
     """What the evidence says of one method on one suite, in plain words."""
 
     suite: str
@@ -31,6 +38,14 @@ class Verdict:
     words: VerdictWord
     interval: Interval | None
     sentence: str
+
+    def _shown(self) -> ShownTable:
+        ends: tuple[str | None, ...] = (None, None, None)
+        if (found := self.interval) is not None:
+            ends = tuple(f"{value:+.3f}" for value in (found.estimate, found.low, found.high))
+        columns = ("suite", "method", "verdict", "gain", "low", "high")
+        row = (self.suite, self.method, self.words, *ends)
+        return ShownTable(f"{self.method} {_VERBS[self.words]}", columns, (row,), (self.sentence,))
 
 
 @dataclass(frozen=True)

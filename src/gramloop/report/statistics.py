@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from gramloop.evaluate.methods import BASELINE
 from gramloop.evaluate.truth import AGREEMENT
+from gramloop.io.shown import Shown, ShownTable
 from gramloop.metrics.bootstrap import (
     REPLICATES,
     SEED,
@@ -24,7 +25,7 @@ TRUSTED = 0.90  # a percentile interval that covers less gives no verdict; the c
 
 
 @dataclass(frozen=True)
-class Gain:
+class Gain(Shown):
     """What one method gains over the baseline on one run, and how sure that is."""
 
     resampled: Resampled
@@ -71,6 +72,9 @@ class Gain:
     def words(self) -> VerdictWord:
         """helps, hurts, inconclusive."""
         return "inconclusive" if self.deciding is None else verdict(self.deciding)
+
+    def _shown(self) -> ShownTable:
+        return verdict_of(self)._shown()
 
 
 def deciding(interval: Interval) -> Interval:

@@ -1,35 +1,43 @@
 """One picture per image: the input, both predictions, and where the replay drifted and was trusted.
 
-Colours stay apart for colour-blind eyes: those of Okabe and Ito for classes, blue and orange for boxes, and
-maps whose lightness alone tells the value.
+Maps have colours whose lightness alone tells the value.
 """
 
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch, Rectangle
+from matplotlib.patches import Patch
 from numpy.typing import NDArray
 from PIL import Image
 
-from gramloop.data.segment_maps import VOID, SegmentMap
 from gramloop.errors import GramLoopError
 from gramloop.tasks.class_names import Classes
+from gramloop.tasks.drawing import (
+    CHANGED,
+    MOST_BOXES,
+    OTHER_COLOUR,
+    SAME,
+    blend,
+    box_count,
+    class_colours,
+    class_name,
+    draw_boxes,
+    paint_segments,
+    resize_labels,
+    segment_classes,
+    segment_words,
+    segments_of,
+    take_boxes,
+)
 from gramloop.tasks.images import RGB
 from gramloop.tasks.prediction import Depth, Detection, InstanceMasks, Panoptic, Prediction, Segmentation
-from gramloop.tasks.segments import object_masks, segment_map
 
-_CLASS_COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#882255")
-_OTHER_COLOUR = "#999999"
-_NO_CLASS = -1  # of pixels without a segment
-_SAME, _CHANGED = "#0072B2", "#E69F00"
-_MOST_BOXES = 60  # in one pane; beyond that the eye sees none of them
 _LONGEST_SIDE = 640  # pixels of one pane; the picture is for looking, the numbers are in the other file
 
 
@@ -67,16 +75,16 @@ def draw_segmentation(
     """The picture of a segmentation as PNG."""
     small = _shrink(image)
     versions = [each.labels for each in (ordinary, replayed) if each is not None]
-    colours = _class_colours(versions)
+    colours = class_colours(versions)
     figure, panes = _panes(small, len(versions), replayed)
     for pane, labels, title in zip(panes[1:], versions, ("ordinary", name), strict=False):
-        _show(pane, _blend(small, _resize_labels(labels, small.size), colours), title)
+        _show(pane, blend(small, resize_labels(labels, small.size), colours), title)
     if replayed is not None:
         changed = (ordinary.labels != replayed.labels).mean()
         panes[2].set_title(f"{name}  ({changed:.1%} of pixels changed)", fontsize=10)
-    handles = [Patch(color=colour, label=_name(label, classes)) for label, colour in colours.items()]
+    handles = [Patch(color=colour, label=class_name(label, classes)) for label, colour in colours.items()]
     if len(np.unique(np.stack(versions))) > len(colours):
-        handles.append(Patch(color=_OTHER_COLOUR, label="other classes"))
+        handles.append(Patch(color=OTHER_COLOUR, label="other classes"))
     return _finish(figure, handles)
 
 
@@ -95,15 +103,15 @@ def draw_detections(
     """
     small = _shrink(image)
     scale = np.array([small.width / image.shape[1], small.height / image.shape[0]] * 2)
-    kept = [_take(each, each.scores >= threshold) for each in (ordinary, replayed) if each is not None]
+    kept = [take_boxes(each, each.scores >= threshold) for each in (ordinary, replayed) if each is not None]
     figure, panes = _panes(small, len(kept), replayed)
     for index, (found, title) in enumerate(zip(kept, ("ordinary", name), strict=False)):
         pane = panes[1 + index]
-        drawn = _take(found, np.argsort(-found.scores, kind="stable")[:_MOST_BOXES])
-        _show(pane, np.asarray(small), f"{title}  ({_count(found, drawn)} ≥ {threshold:g})")
+        drawn = take_boxes(found, np.argsort(-found.scores, kind="stable")[:MOST_BOXES])
+        _show(pane, np.asarray(small), f"{title}  ({box_count(found, drawn)} ≥ {threshold:g})")
         shared = _shared(drawn, kept[1 - index]) if len(kept) == 2 else np.ones(len(drawn.scores), bool)
-        _draw_boxes(pane, drawn, scale, shared, classes)
-    handles = [Patch(color=_SAME, label="in both"), Patch(color=_CHANGED, label="in one only")]
+        draw_boxes(pane, drawn, scale, shared, classes)
+    handles = [Patch(color=SAME, label="in both"), Patch(color=CHANGED, label="in one only")]
     return _finish(figure, handles if len(kept) == 2 else [])
 
 
@@ -142,41 +150,17 @@ def draw_segments(
     Colours are classes, and white lines part one segment from the next; the photograph shows where there is none.
     """
     small = _shrink(image)
-    versions = [_segments(each, threshold) for each in (ordinary, replayed) if each is not None]
-    kinds = [np.append(_NO_CLASS, each.categories)[each.places()] for each in versions]
-    shown = [each[each != _NO_CLASS] for each in kinds]
-    colours = _class_colours([np.concatenate(shown)])
+    versions = [segments_of(each, threshold) for each in (ordinary, replayed) if each is not None]
+    shown = [segment_classes(each) for each in versions]
+    colours = class_colours([np.concatenate(shown)])
     figure, panes = _panes(small, len(versions), replayed)
     for pane, found, title in zip(panes[1:], versions, ("ordinary", name), strict=False):
-        ids = _resize_labels(found.places(), small.size)
-        labels = np.append(_NO_CLASS, found.categories)[ids]
-        picture = _blend(small, labels, colours)
-        picture[ids == VOID] = np.asarray(small)[ids == VOID]
-        picture[_rims(ids)] = 255
-        number = len(found.numbers)
-        word, limit = ("segment", "") if isinstance(ordinary, Panoptic) else ("mask", f" ≥ {threshold:g}")
-        _show(pane, picture, f"{title}  ({number} {word}{'s' * (number != 1)}{limit})")
-    handles = [Patch(color=colour, label=_name(label, classes)) for label, colour in colours.items()]
+        words = segment_words(type(ordinary), len(found.numbers), threshold)
+        _show(pane, paint_segments(small, found, colours), f"{title}  {words}")
+    handles = [Patch(color=colour, label=class_name(label, classes)) for label, colour in colours.items()]
     if len(np.unique(np.concatenate(shown))) > len(colours):
-        handles.append(Patch(color=_OTHER_COLOUR, label="other classes"))
+        handles.append(Patch(color=OTHER_COLOUR, label="other classes"))
     return _finish(figure, handles)
-
-
-def _segments(found: Panoptic | InstanceMasks, threshold: float) -> SegmentMap:
-    return segment_map(found) if isinstance(found, Panoptic) else object_masks(found, threshold).as_map()
-
-
-def _rims(ids: np.ndarray) -> NDArray[np.bool_]:
-    """Pixels of a map (H, W) whose right or lower neighbour belongs to another segment."""
-    rims = np.zeros(ids.shape, dtype=np.bool_)
-    rims[:, :-1] |= ids[:, :-1] != ids[:, 1:]
-    rims[:-1] |= ids[:-1] != ids[1:]
-    return rims
-
-
-def _take(found: Detection, which: NDArray[np.generic]) -> Detection:
-    """Some of the boxes, by index or mask."""
-    return Detection(found.boxes[which], found.scores[which], found.labels[which])
 
 
 def _panes(image: Image.Image, versions: int, replayed: Prediction | None) -> tuple[Figure, list[Axes]]:
@@ -239,63 +223,6 @@ def _shrink(image: RGB) -> Image.Image:
     small = Image.fromarray(image)
     small.thumbnail((_LONGEST_SIDE, _LONGEST_SIDE))
     return small
-
-
-def _resize_labels(labels: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    return np.asarray(Image.fromarray(labels.astype(np.int32)).resize(size, Image.Resampling.NEAREST))
-
-
-def _class_colours(versions: list[np.ndarray]) -> dict[int, str]:
-    """The largest classes of either version, each with a colour of its own."""
-    labels, counts = np.unique(np.stack(versions), return_counts=True)
-    largest = labels[np.argsort(-counts, kind="stable")][: len(_CLASS_COLOURS)]
-    return {int(label): colour for label, colour in zip(largest, _CLASS_COLOURS, strict=False)}
-
-
-def _blend(image: Image.Image, labels: np.ndarray, colours: Mapping[int, str]) -> np.ndarray:
-    paint = np.empty((*labels.shape, 3))
-    paint[:] = _rgb(_OTHER_COLOUR)
-    for label, colour in colours.items():
-        paint[labels == label] = _rgb(colour)
-    grey = np.asarray(image.convert("L"), dtype=float)[..., None]  # the photo's own hues would mislead
-    return (0.35 * grey + 0.65 * paint).astype(np.uint8)
-
-
-def _rgb(colour: str) -> tuple[int, int, int]:
-    return int(colour[1:3], 16), int(colour[3:5], 16), int(colour[5:7], 16)
-
-
-def _name(label: int, classes: Classes) -> str:
-    return classes.get(label) or f"class {label}"
-
-
-def _count(found: Detection, drawn: Detection) -> str:
-    count = len(found.scores)
-    if len(drawn.scores) < count:
-        return f"best {len(drawn.scores)} of {count} boxes"
-    return "1 box" if count == 1 else f"{count} boxes"
-
-
-def _draw_boxes(
-    pane: Axes, found: Detection, scale: NDArray[np.float64], shared: NDArray[np.bool_], classes: Classes
-) -> None:
-    for corners, score, label, same in zip(
-        found.boxes * scale, found.scores, found.labels, shared, strict=True
-    ):
-        x1, y1, x2, y2 = corners
-        colour = _SAME if same else _CHANGED
-        pane.add_patch(Rectangle((x1, y1), x2 - x1, y2 - y1, fill=False, edgecolor="white", linewidth=2.6))
-        pane.add_patch(Rectangle((x1, y1), x2 - x1, y2 - y1, fill=False, edgecolor=colour, linewidth=1.6))
-        pane.text(
-            x1,
-            y1,
-            f"{_name(int(label), classes)} {score:.2f}",
-            fontsize=6.5,
-            color="white" if same else "black",
-            verticalalignment="bottom",
-            bbox={"facecolor": colour, "edgecolor": "none", "pad": 1},
-            clip_on=True,
-        )
 
 
 def _shared(found: Detection, others: Detection) -> NDArray[np.bool_]:

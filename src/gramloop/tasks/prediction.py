@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Generic, Self, TypeVar
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gramloop.data.run_lengths import RunLengths, run_length_mask, run_lengths_of
 from gramloop.errors import GramLoopError
+from gramloop.io.shown import Shown, ShownTable
+from gramloop.tasks.class_names import Classes
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from gramloop.tasks.images import ImageLike
+
+_UNNAMED: Classes = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -20,6 +30,12 @@ class ReplayMaps:
     gate: NDArray[np.float32]  # (K, h, w)
     post_drift: NDArray[np.float32] | None = None  # (h, w), of what was accepted in the end, where measured
     cell: int = 1  # entries along the side of a patch
+
+    def plot(self) -> Any:
+        """Draw drift and gate, a column for each replay; returns matplotlib's axes, (2, columns)."""
+        from gramloop.io.plotting import plot_replays
+
+        return plot_replays(list(self.drift), list(self.gate), self.post_drift)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +51,7 @@ class WindowMaps(ReplayMaps):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Prediction:
+class Prediction(Shown):
     """What is known of every prediction, whatever its task.
 
     blocks: transformer blocks executed per view of the image; the mean where an adaptive replay passes over some.
@@ -44,6 +60,34 @@ class Prediction:
 
     blocks: int = 1  # of a model without blocks: it ran once
     trace: ReplayMaps | None = None
+
+    def plot(
+        self,
+        image: ImageLike | None = None,
+        *,
+        classes: Classes = _UNNAMED,
+        threshold: float = 0.5,
+        ax: Axes | None = None,
+    ) -> Axes:
+        """Draw the prediction; returns matplotlib's axes.
+
+        Args:
+            image: what was predicted, to draw over.
+            classes: names by number, as ``predictor.classes`` has them.
+            threshold: the least score of a box or mask that is drawn.
+            ax: where to draw; a new figure where nothing is given.
+        """
+        from gramloop.io.plotting import pyplot
+
+        pyplot()  # its sentence where it is missing
+        from gramloop.tasks.plotting import plot_prediction
+
+        return plot_prediction(self, image, classes, threshold, ax)
+
+    def _shown(self) -> ShownTable:
+        from gramloop.tasks.prediction_tables import table_of
+
+        return table_of(self)
 
 
 P = TypeVar("P", bound=Prediction)
@@ -61,6 +105,17 @@ class Pair(Generic[P_co]):
     def blocks(self) -> int:
         """Transformer blocks executed per view, for both together."""
         return self.replayed.blocks
+
+    def plot(
+        self, image: ImageLike | None = None, *, classes: Classes = _UNNAMED, threshold: float = 0.5
+    ) -> Any:
+        """Draw both predictions side by side, as `Prediction.plot` does; returns matplotlib's axes, (2,)."""
+        from gramloop.io.plotting import pyplot
+
+        pyplot()
+        from gramloop.tasks.plotting import plot_pair
+
+        return plot_pair(self.ordinary, self.replayed, image, classes, threshold)
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from gramloop.core.config import ReplayConfig
 from gramloop.data.labelled import LabelledImage
 from gramloop.data.records import DataSet, Record
 from gramloop.io.lock import locked
+from gramloop.io.shown import Shown, ShownTable
 from gramloop.mitigations.applying import replay_of
 from gramloop.mitigations.files import replay_alone, stack_json, write_mitigations
 from gramloop.mitigations.texts import stack_text
@@ -28,6 +29,7 @@ from gramloop.tune.search.rounds import Judged, SearchOutcome, Standing, run_sea
 from gramloop.tune.search.space import Space
 from gramloop.tune.search.stacks import Stack, stack_as_json
 from gramloop.tune.search.subject import Subject, SubjectOptions, subject_of
+from gramloop.tune.search.verdict import parts_table
 from gramloop.tune.search.words import verdict_in_words
 from gramloop.tune.search.workers import start_workers
 
@@ -35,7 +37,7 @@ RESULT, SOURCE = "found.json", "source.safetensors"
 
 
 @dataclass(frozen=True)
-class Tuning:
+class Tuning(Shown):
     """What was chosen, what it does on unseen images, and how it was found."""
 
     search: Search
@@ -62,6 +64,10 @@ class Tuning:
     def sentence(self) -> str:
         """The verdict in words."""
         return verdict_in_words(self.search, self.outcome)
+
+    def _shown(self) -> ShownTable:
+        title = self.mitigations or "the plain model: nothing was chosen"
+        return parts_table(self.outcome.parts, f"Chosen: {title}", [self.sentence])
 
     def __str__(self) -> str:
         return self.sentence

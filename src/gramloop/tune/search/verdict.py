@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from gramloop.data.records import Task
 from gramloop.errors import GramLoopError
+from gramloop.io.shown import Cell, Shown, ShownTable
 from gramloop.metrics.bootstrap import (
     Delta,
     Interval,
@@ -39,7 +40,7 @@ FEW_IMAGES, FEW_FAMILIES = 8, 4  # below these a percentile interval is too narr
 
 
 @dataclass(frozen=True)
-class JudgedPart:
+class JudgedPart(Shown):
     """One partition of the data: scores of both versions, and the gain's intervals."""
 
     name: str
@@ -77,6 +78,9 @@ class JudgedPart:
         """Whether it only says how far clean predictions change: without labels, that is no gain and no loss."""
         return self.label_free and self.name == CLEAN
 
+    def _shown(self) -> ShownTable:
+        return parts_table([self], f"On unseen images: {self.name}")
+
     def as_json(self) -> dict[str, Any]:
         """Plain values."""
         if self.changes_only:
@@ -91,6 +95,31 @@ class JudgedPart:
             "over images": _interval(self.over_images),
             "verdict": self.word,
         }
+
+
+def parts_table(parts: Sequence[JudgedPart], title: str, notes: Sequence[str] = ()) -> ShownTable:
+    """A row for each part, with the interval that reaches further."""
+    columns = (
+        "unseen images",
+        "images",
+        "families",
+        "ordinary",
+        "mitigated",
+        "gain",
+        "low",
+        "high",
+        "verdict",
+    )
+    return ShownTable(title, columns, tuple(map(_row, parts)), tuple(notes))
+
+
+def _row(part: JudgedPart) -> tuple[Cell, ...]:
+    if part.changes_only:
+        return part.name, part.images, None, None, f"{part.mitigated:.3f}", None, None, None, "agreement only"
+    widest = part.widest
+    ends = (None, None) if widest is None else (f"{widest.low:+.3f}", f"{widest.high:+.3f}")
+    scores = (f"{part.ordinary:.3f}", f"{part.mitigated:.3f}", f"{part.gain:+.3f}")
+    return part.name, part.images, part.families or None, *scores, *ends, part.word
 
 
 def judge(
