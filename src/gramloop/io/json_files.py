@@ -33,6 +33,11 @@ def read_json(path: Path, what: str, *, largest: int = LARGEST, fast: bool = Fal
         largest: bytes that it may have.
         fast: parse with msgspec, for files of hundreds of megabytes; it must be installed.
     """
+    return parse_json(read_bytes(path, what, largest), str(path), what, fast=fast)
+
+
+def read_bytes(path: Path, what: str, largest: int = LARGEST) -> bytes:
+    """The bytes of a file, unless there are more than may be."""
     try:
         size = path.stat().st_size
         data = path.read_bytes() if size <= largest else b""
@@ -40,13 +45,13 @@ def read_json(path: Path, what: str, *, largest: int = LARGEST, fast: bool = Fal
         raise GramLoopError(f"cannot read {path}, {what}: {error.strerror or error}") from error
     if size > largest:
         raise GramLoopError(f"{path} has {size} bytes; {what} has at most {largest}")
-    return parse_json(data, str(path), what, fast=fast)
+    return data
 
 
-def parse_json(data: bytes, where: str, what: str, *, fast: bool = False) -> Any:
-    """The same of bytes; ``where`` they stand is named in the refusal."""
+def parse_json(data: bytes, where: str, what: str, *, fast: bool = False, unique: bool = False) -> Any:
+    """The same of bytes; ``where`` they stand is named in the refusal. ``unique`` refuses a name that stands twice."""
     try:
-        return _fast(data) if fast else _plain(data)
+        return _fast(data) if fast else _plain(data, unique)
     except RecursionError as error:
         raise GramLoopError(
             f"{where} is not {what}: its lists and objects are nested deeper than {DEEPEST}"
@@ -113,12 +118,21 @@ def _fast(data: bytes) -> Any:
         return _plain(data)
 
 
-def _plain(data: bytes) -> Any:
+def _plain(data: bytes, unique: bool = False) -> Any:
     _refuse_depth(data)
-    value = json.loads(data)
+    value = json.loads(data, object_pairs_hook=_once if unique else None)
     if b"\\u" in data:
         json.dumps(value, ensure_ascii=False).encode()  # half a character is a text that nobody can write
     return value
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise ValueError(f"{name!r} stands there twice")
+        found[name] = value
+    return found
 
 
 def _refuse_depth(data: bytes) -> None:

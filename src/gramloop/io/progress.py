@@ -68,6 +68,17 @@ def make_bar(*more: ProgressColumn) -> Progress:
 
 
 @contextmanager
+def no_bars() -> Iterator[None]:
+    """Show nothing meanwhile, as if something else were on the screen."""
+    held = _screen.acquire(blocking=False)
+    try:
+        yield
+    finally:
+        if held:
+            _screen.release()
+
+
+@contextmanager
 def use_screen() -> Iterator[bool]:
     """Whether something may be shown: on a terminal, nothing else there, and not by a worker of this process."""
     try:
