@@ -113,7 +113,7 @@ def _draw(rows: Sequence[Row], methods: Sequence[str], truth: str) -> Any:
         elif isinstance(row, SegmentsRow):
             draw_segments(sheet, panels, row, next(colours), top + tall)
         else:
-            _draw_segmentation(sheet, panels, row, next(colours), top + tall)
+            draw_segmentation(sheet, panels, row, next(colours), top + tall)
         top += tall + legend
     if deep:
         place = (left[1] + 0.06, sheet.height - below + 0.02, 3 * width + 2 * _GAP - 0.12)
@@ -130,9 +130,10 @@ def _shape(row: Row) -> tuple[float, float]:
     return row.image.shape[0], row.image.shape[1]
 
 
-def _draw_segmentation(
+def draw_segmentation(
     sheet: Sheet, panels: Sequence[Any], row: SegmentationRow, colours: Mapping[int, str], below: float
 ) -> None:
+    """Input, truth, baseline and method in four panels, and the classes' colours below."""
     size = row.image.shape[0], row.image.shape[1]
     small = shrunk(row.image)
     photograph(panels[0], small, high=size)
