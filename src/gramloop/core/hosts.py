@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from gramloop.core.families import FAMILIES, Family
@@ -43,6 +44,9 @@ class Host:
             return patches
         # norm.forward, like block.forward: the host's own hooks must not see probes
         norm = self.final_norm.forward if isinstance(self.final_norm, nn.Module) else self.final_norm
+        weight = getattr(self.final_norm, "weight", None)
+        if isinstance(weight, Tensor) and weight.dtype == torch.float32:  # of a model whose blocks are bfloat16
+            patches = patches.to(torch.promote_types(patches.dtype, torch.float32))
         normed: Tensor = norm(patches)
         return normed
 

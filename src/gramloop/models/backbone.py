@@ -4,7 +4,8 @@ The released files are read as they are (:mod:`gramloop.models.released_names`).
 the file: the released ones are rounded, and regenerating them would change the features.
 
 Precision: parameters and features are float32. On a GPU the blocks compute under bfloat16 autocast, as in
-the paper; on a CPU everything is float32.
+the paper; on a CPU everything is float32. Weights may be loaded in bfloat16: then so are the states, but the final norm
+is not, so that heads and drift read float32.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class Backbone(TappedViT):
         from transformers import DINOv3ViTModel
 
         super().__init__(shape)
-        self.autocast = autocast
+        self.autocast, self.autocast_on = autocast, ("cuda",)
         self.model: Any = DINOv3ViTModel(_config(shape, rope_theta))
         self._inv_freq: Tensor | None = None
         if not self.model.rope_embeddings.inv_freq.is_meta:
@@ -92,8 +93,9 @@ class Backbone(TappedViT):
         return planned_shapes(self.released_plan()) | names.unread_shapes(self.shape)
 
     def _uses_autocast(self, pixels: Tensor) -> bool:
-        weight = self.model.norm.weight
-        return self.autocast is not None and pixels.device.type == "cuda" and weight.dtype == torch.float32
+        weight = self.model.embeddings.patch_embeddings.weight
+        wanted = self.autocast is not None and pixels.device.type in self.autocast_on
+        return wanted and weight.dtype == torch.float32
 
     @property
     def rounded_periods(self) -> bool:
@@ -157,6 +159,8 @@ def load_backbone(
         frequencies = _frequencies(shape, 100.0) if exact_periods else 1 / periods
         backbone.model.rope_embeddings.inv_freq = frequencies.to(device)
     backbone.keep_frequencies()
+    if dtype in (torch.bfloat16, torch.float16):
+        backbone.norm.float()
     return backbone
 
 
