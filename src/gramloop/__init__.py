@@ -7,6 +7,7 @@ loop.detach()                   # and the model is what it was
 from typing import TYPE_CHECKING
 
 from gramloop.errors import GramLoopError, GramLoopWarning, MeasuredElsewhereWarning, UntunedWindowWarning
+from gramloop.io.determinism import tell_cublas
 from gramloop.lazy import lazy_names
 
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from gramloop.core.trace import Trace
 else:
     __getattr__, __dir__ = lazy_names(__name__)
+
+tell_cublas()  # later would be too late
 
 __version__ = "0.1.0"
 
