@@ -9,7 +9,7 @@ import pytest
 
 from gramloop.data import opening
 from gramloop.data.opening import ReadOptions, open_suite
-from gramloop.data.suites import DOMAINS, GROUPS, SUITES, Condition, find_suite
+from gramloop.data.suites import DOMAINS, GROUPS, KINDS, SUITES, Condition, find_suite
 from gramloop.errors import GramLoopError
 from gramloop.shifts.corruptions import CORRUPTIONS, EXTRA_CORRUPTIONS
 from gramloop.shifts.perturbations import PERTURBATIONS
@@ -40,10 +40,37 @@ def test_the_table_has_the_sizes_of_the_benchmarks():
 
 
 def test_every_shift_belongs_to_exactly_one_group():
-    grouped = [name for names in GROUPS.values() for name in names.split()]
-    assert len(set(grouped)) == len(grouped)
-    assert set(grouped) == {*CORRUPTIONS, *EXTRA_CORRUPTIONS, *PERTURBATIONS}
+    for kind, every in (("c", CORRUPTIONS), ("p", PERTURBATIONS)):
+        grouped = [name for group in KINDS for name in GROUPS[kind].get(group, ())]
+        assert sorted(grouped) == sorted(every)
+        for group in KINDS:
+            assert {Condition(name).group for name in GROUPS[kind].get(group, ())} <= {group}
+    assert [Condition(name).group for name in EXTRA_CORRUPTIONS] == ["noise", "blur", "weather", "digital"]
     assert {Condition(name).group for name in DOMAINS} == {"domain"}
+
+
+def test_a_group_stands_for_its_conditions():
+    suite = find_suite("coco-c")
+    assert suite.select(["noise"], [3]) == suite.select(
+        ["impulse_noise", "gaussian_noise", "shot_noise"], [3]
+    )
+    assert suite.select(["weather", "fog"], [1]) == suite.select(["snow", "frost", "fog", "brightness"], [1])
+    assert suite.select(["all"], [1])[-1] == Condition("saturate", 1)
+    assert [c.name for c in find_suite("mine-p").select(["geometry"], [2])] == [
+        "rotate",
+        "translate",
+        "shear",
+    ]
+    assert find_suite("coco-o").select(["weather"]) == (Condition("weather"),), "a domain, and no group there"
+
+
+def test_a_group_that_is_not_there_is_told():
+    with pytest.raises(GramLoopError, match=r"no condition 'nois'; it has .*groups .*did you mean 'noise'\?"):
+        find_suite("coco-c").select(["nois"])
+    with pytest.raises(GramLoopError, match="no condition 'geometry'"):
+        find_suite("coco-c").select(["geometry"])
+    with pytest.raises(GramLoopError, match="no condition 'noise'"):
+        find_suite("coco-o").select(["noise"])
 
 
 def test_own_sets_are_suites_too():

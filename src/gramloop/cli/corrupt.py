@@ -25,7 +25,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--suite", required=True, help="coco-c, coco-p, ade20k-c, ade20k-p, or my-set-c, my-set-p"
     )
     parser.add_argument(
-        "--condition", action="append", metavar="NAME", help="only this condition (repeatable)"
+        "--condition",
+        action="append",
+        metavar="NAME",
+        help="only this condition, or group such as noise (repeatable)",
     )
     parser.add_argument(
         "--severity", action="append", type=int, metavar="N", help="only this severity (repeatable)"

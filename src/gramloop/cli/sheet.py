@@ -18,6 +18,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--suite", action="append", metavar="NAME", help="suite to show (default: a -c and a -p)"
     )
     parser.add_argument(
+        "--condition", action="append", default=[], metavar="NAME", help="some conditions or groups only"
+    )
+    parser.add_argument("--severity", action="append", type=int, metavar="N", help="some only (1 to 5)")
+    parser.add_argument(
         "--image", type=Path, metavar="FILE", help="your own picture instead of a drawn scene"
     )
     parser.add_argument(
@@ -38,8 +42,9 @@ def run(args: argparse.Namespace) -> int:
     """Draw and store the sheet."""
     from gramloop.data.contact_sheet import SheetStyle, contact_sheet
     from gramloop.data.records import read_image
-    from gramloop.data.suites import find_suite
+    from gramloop.data.suites import SEVERITIES, find_suite
     from gramloop.io.atomic import atomic_write
+    from gramloop.shifts.severity import check_severity
 
     kind = SUFFIXES.get(args.file.suffix.lower())
     if kind is None:
@@ -56,7 +61,9 @@ def run(args: argparse.Namespace) -> int:
         from gramloop.data.scenes.drawing import scene
 
         image = scene(args.scene, size=args.size).image
-    sheet = contact_sheet(image, suites, SheetStyle(thumb=args.thumb))
+    severities = [check_severity("a sheet", severity) for severity in args.severity or SEVERITIES]
+    style = SheetStyle(thumb=args.thumb)
+    sheet = contact_sheet(image, suites, style, conditions=args.condition, severities=severities)
     buffer = io.BytesIO()
     sheet.save(buffer, kind, quality=args.quality)
     atomic_write(args.file, buffer.getvalue())

@@ -40,10 +40,26 @@ class SheetStyle:
     font: int = 16
 
 
-def contact_sheet(image: Image8, suites: Sequence[Suite], style: SheetStyle | None = None) -> Image.Image:
-    """One column of rows per suite; a row is a condition, with its severities from left to right."""
+def contact_sheet(
+    image: Image8,
+    suites: Sequence[Suite],
+    style: SheetStyle | None = None,
+    *,
+    conditions: Sequence[str] = (),
+    severities: Sequence[int] = SEVERITIES,
+) -> Image.Image:
+    """One column of rows per suite; a row is a condition, with its severities from left to right.
+
+    ``conditions``, names or groups, are those shown, of whatever suite has them; all by default.
+    """
     style = style or SheetStyle()
-    panels = [_panel(image, suite, style) for suite in suites]
+    chosen = [(suite, names) for suite in suites if (names := _names(suite, conditions))]
+    if not chosen:
+        suites[0].expand(conditions)  # says what there is
+    for name in conditions:
+        if not any(_names(suite, [name]) for suite in suites):
+            suites[0].expand([name])
+    panels = [_panel(image, suite, names, sorted(set(severities)), style) for suite, names in chosen]
     width = sum(panel.width for panel in panels) + style.margin * (len(panels) + 1)
     height = max(panel.height for panel in panels) + 2 * style.margin
     sheet = Image.new("RGB", (width, height), PAPER)
@@ -54,20 +70,26 @@ def contact_sheet(image: Image8, suites: Sequence[Suite], style: SheetStyle | No
     return sheet
 
 
-def _panel(image: Image8, suite: Suite, style: SheetStyle) -> Image.Image:
-    names = list(dict.fromkeys(condition.name for condition in suite.conditions))
-    names += EXTRA_CORRUPTIONS if suite.kind == "c" else ()
-    names.sort(
-        key=lambda name: list(ACCENTS).index(Condition(name).group)
-    )  # stable: the suite's order within
+def _names(suite: Suite, asked: Sequence[str]) -> list[str]:
+    """The conditions to show of a suite, kind by kind; none where it has none that is asked for."""
+    every = list(dict.fromkeys(condition.name for condition in suite.conditions))
+    every += EXTRA_CORRUPTIONS if suite.kind == "c" else ()
+    there = [name for name in asked if name in every or name in suite.groups]
+    names = suite.expand(there) if asked else every
+    return sorted(names, key=lambda name: list(ACCENTS).index(Condition(name).group))  # stable within a kind
+
+
+def _panel(
+    image: Image8, suite: Suite, names: Sequence[str], severities: Sequence[int], style: SheetStyle
+) -> Image.Image:
     cell = _cell(image, style)
     pitch_x, pitch_y = cell[0] + style.gap, cell[1] + style.gap
-    width = style.label + pitch_x * len(SEVERITIES) - style.gap
+    width = style.label + pitch_x * len(severities) - style.gap
     first = style.header + pitch_y + style.strip  # the rows begin below the clean picture
     panel = Image.new("RGB", (width, first + pitch_y * len(names)), PAPER)
     draw = ImageDraw.Draw(panel)
     draw.text((0, 0), TITLES.get(suite.kind, suite.name), INK, _font(style.font + 6))
-    for column, severity in enumerate(SEVERITIES):
+    for column, severity in enumerate(severities):
         middle = style.label + pitch_x * column + cell[0] // 2
         draw.text((middle, first - 8), f"severity {severity}", FAINT, _font(style.font - 3), anchor="ms")
     record = Record("contact sheet", Path("contact sheet"), "contact sheet", *image.shape[:2])
@@ -78,7 +100,7 @@ def _panel(image: Image8, suite: Suite, style: SheetStyle) -> Image.Image:
         for name in members:
             top = first + pitch_y * row
             _row_label(draw, name, group, top, cell[1], style)
-            for column, severity in enumerate(SEVERITIES):
+            for column, severity in enumerate(severities):
                 shift = Shift(suite.name, suite.kind, Condition(name, severity))
                 thumb = Image.fromarray(_reduced(shift.pixels(image, record), cell))
                 panel.paste(thumb, (style.label + pitch_x * column, top))

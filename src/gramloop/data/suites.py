@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gramloop.errors import GramLoopError
+from gramloop.shifts import corruptions, perturbations
 from gramloop.shifts.corruptions import CORRUPTIONS, EXTRA_CORRUPTIONS
 from gramloop.shifts.perturbations import PERTURBATIONS
 
@@ -21,14 +22,13 @@ SuiteKind = Literal["clean", "c", "p", "o"]
 SEVERITIES = (1, 2, 3, 4, 5)
 DOMAINS = ("sketch", "weather", "cartoon", "painting", "tattoo", "handmake")
 
-GROUPS = {
-    "noise": "gaussian_noise shot_noise impulse_noise speckle_noise gaussian shot impulse speckle",
-    "blur": "defocus_blur glass_blur motion_blur zoom_blur gaussian_blur defocus motion zoom",
-    "weather": "snow frost fog brightness spatter darkness",
-    "digital": "contrast elastic_transform pixelate jpeg_compression saturate jpeg",
-    "geometry": "rotate translate shear",
+# by the kind of suite: groups of conditions that can be asked for by one name
+GROUPS: dict[str, dict[str, tuple[str, ...]]] = {"c": corruptions.GROUPS, "p": perturbations.GROUPS}
+KINDS = ("noise", "blur", "weather", "digital", "geometry")  # groups that share no condition
+_GROUP_OF = {
+    **{name: kind for groups in GROUPS.values() for kind in KINDS for name in groups.get(kind, ())},
+    **dict(zip(EXTRA_CORRUPTIONS, KINDS, strict=False)),  # one of each of the four kinds
 }
-_GROUP_OF = {name: group for group, names in GROUPS.items() for name in names.split()}
 
 
 @dataclass(frozen=True, order=True)
@@ -82,19 +82,37 @@ class Suite:
         """Whether the shifted images can be made from the clean set."""
         return self.kind in ("c", "p")
 
+    @property
+    def groups(self) -> dict[str, tuple[str, ...]]:
+        """Names that stand for several conditions, such as noise."""
+        return GROUPS.get(self.kind, {})
+
+    def expand(self, names: Sequence[str]) -> list[str]:
+        """The conditions of some names, groups among them, each once."""
+        extra = EXTRA_CORRUPTIONS if self.kind == "c" else ()
+        known = list(dict.fromkeys((*(condition.name for condition in self.conditions), *extra)))
+        for name in names:
+            if name not in known and name not in self.groups:
+                close = difflib.get_close_matches(name, [*self.groups, *known], n=1, cutoff=0.7)
+                meant = f"; did you mean {close[0]!r}?" if close else ""
+                groups = f", and the groups {', '.join(self.groups)}" if self.groups else ""
+                raise GramLoopError(
+                    f"the suite {self.name} has no condition {name!r}; it has {', '.join(known)}{groups}{meant}"
+                )
+        expanded = [each for name in names for each in self.groups.get(name, (name,))]
+        return list(dict.fromkeys(expanded))
+
     def select(
         self, names: Sequence[str] | None = None, severities: Sequence[int] | None = None
     ) -> tuple[Condition, ...]:
         """Some of the conditions, in the suite's order.
 
-        The four extra corruptions and severities beyond 5 belong to no suite, but can be asked for.
+        A group stands for its conditions. The four extra corruptions and severities beyond 5 belong to no suite, but
+        can be asked for.
         """
+        names = self.expand(names or ())
         extra = EXTRA_CORRUPTIONS if self.kind == "c" else ()
         known = list(dict.fromkeys(condition.name for condition in self.conditions))
-        for name in names or ():
-            if name not in known and name not in extra:
-                offered = ", ".join((*known, *extra))
-                raise GramLoopError(f"the suite {self.name} has no condition {name!r}; it has {offered}")
         if not self.generated:
             if severities:
                 raise GramLoopError(f"the suite {self.name} has no severities, so not {list(severities)}")

@@ -19,7 +19,7 @@ from gramloop.shifts.pixels import Image, check_image
 from gramloop.shifts.seeds import generator
 from gramloop.shifts.severity import Scale, Steps
 
-__all__ = ["GEOMETRIC", "PERTURBATIONS", "perturb", "signs"]
+__all__ = ["GEOMETRIC", "GROUPS", "PERTURBATIONS", "perturb", "signs"]
 
 PERTURBATIONS = (
     "gaussian",
@@ -38,6 +38,14 @@ PERTURBATIONS = (
     "snow",
     *GEOMETRIC,
 )
+
+GROUPS: dict[str, tuple[str, ...]] = {
+    "noise": ("gaussian", "shot", "impulse", "speckle"),
+    "blur": ("defocus", "motion", "zoom"),
+    "weather": ("brightness", "darkness", "fog", "snow"),
+    "digital": ("contrast", "jpeg", "pixelate"),
+    "geometry": GEOMETRIC,
+}
 
 _AS_CORRUPTION = {
     "gaussian": "gaussian_noise",
