@@ -39,7 +39,7 @@ class Calibration:
         return Source.of_views(self._means, self.images, self.host, (), self._levels, at=self._at)
 
     def _see(self, tap: int, patches: Tensor, valid: Tensor | None) -> None:
-        self._means.setdefault(tap, []).append(patch_mean(patches.detach(), valid)[:, 0].double().cpu())
+        self._means.setdefault(tap, []).append(patch_mean(patches.detach(), valid)[:, 0].cpu().double())
 
     def _embedded(self, embedding: nn.Module, args: tuple[Tensor, ...], output: object) -> None:
         self._levels += noise(noise_response(args[0])).tolist()

@@ -114,7 +114,7 @@ class Trace(Shown):
     def _median(self, maps: Tensor, image: int) -> Cell:
         values = self._only_valid(maps, image)
         values = values[values.isfinite()]
-        return float(values.double().quantile(0.5)) if values.numel() else None
+        return float(values.cpu().double().quantile(0.5)) if values.numel() else None
 
     def _only_valid(self, maps: Tensor, image: int) -> Tensor:
         values = maps[image].detach().flatten()

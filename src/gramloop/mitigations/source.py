@@ -36,7 +36,7 @@ def calibrate(predictor: Predictor[Prediction], images: Iterable[ImageLike]) -> 
     seen: dict[int, list[Tensor]] = {tap: [] for tap in vit.taps}
 
     def record(block: int, tap: Tap) -> Tap:
-        seen[block].append(patch_mean(tap.patches.detach())[:, 0].double().cpu())  # (B, C)
+        seen[block].append(patch_mean(tap.patches.detach())[:, 0].cpu().double())  # (B, C)
         return tap
 
     watched, levels, looks = with_taps(vit, record), [], []

@@ -167,7 +167,7 @@ class _Sweep:
                 found["cosine"] = _median(torch.cosine_similarity(before, step, dim=-1))
                 found["step_ratio"] = _median(_length(step) / _length(before))
             state, before = proposal, step
-        return {name: value.double().cpu().numpy() for name, value in found.items()}
+        return {name: value.cpu().double().numpy() for name, value in found.items()}
 
 
 def replay_windows(
