@@ -1,0 +1,72 @@
+"""What the app is started with: models to choose from, folders to open, an address, and limits."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gramloop.data.records import Task
+from gramloop.errors import GramLoopError
+
+LOOPBACK = "127.0.0.1"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one visitor may ask for."""
+
+    upload_bytes: int = 20 << 20
+    upload_pixels: int = 50_000_000
+    longest_side: int = 1024  # a larger image is made smaller, and the page says so
+    cache_bytes: int = 256 << 20
+    work: float = 50.0  # times the blocks of the ordinary forward that a mitigation may run
+
+    def __post_init__(self) -> None:
+        for name in ("upload_bytes", "upload_pixels", "cache_bytes"):
+            if getattr(self, name) < 1:
+                raise GramLoopError(f"{name.replace('_', ' ')} is {getattr(self, name)}; it is 1 or more")
+        if not 32 <= self.longest_side <= 1 << 14:
+            raise GramLoopError(f"the longest side is {self.longest_side}; it is 32 to {1 << 14} pixels")
+
+
+@dataclass(frozen=True)
+class ModelSource:
+    """A model that can be chosen: its name in the list, and what `gramloop.tasks.load_predictor` takes."""
+
+    name: str
+    files: Mapping[str, str]
+    task: Task | None = None  # the one to begin with; None as the model says
+    sizes: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class AppSettings:
+    """Everything that the page is built from."""
+
+    models: tuple[ModelSource, ...]
+    results: tuple[Path, ...] = ()
+    host: str = LOOPBACK
+    device: str | None = None
+    limits: Limits = Limits()
+
+    def __post_init__(self) -> None:
+        names = [model.name for model in self.models]
+        if not names:
+            raise GramLoopError("the app needs a model to begin with, such as tiny")
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise GramLoopError(f"the model {twice[0]} is given twice")
+        for folder in self.results:
+            if not folder.is_dir():
+                raise GramLoopError(f"--results {folder} is no folder")
+
+    @property
+    def local(self) -> bool:
+        """Whether nobody but this machine can reach the page."""
+        if self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
