@@ -130,7 +130,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_file_in_the_docs_runs(tmp_path: Path, data: Path) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "models.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "own-code.md").read_text()
     code = re.search(r"```python\n(# my_models\.py\n.*?)```", page, re.DOTALL)
     assert code is not None
     assert len(code[1].splitlines()) <= 20
