@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from gramloop.core.drift import GramAnchor
-from live_memory import peak_of
+from gramloop.core.live_tensors import peak_of
 
 SHAPES = [(196, 384), (784, 384), (3136, 384), (12288, 384), (3136, 1024), (2400, 4096)]
 REPLAYS = 2

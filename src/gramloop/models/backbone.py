@@ -42,7 +42,8 @@ class Backbone(TappedViT):
         from transformers import DINOv3ViTModel
 
         super().__init__(shape)
-        self.autocast, self.autocast_on = autocast, ("cuda",)
+        self.autocast = autocast
+        self.autocast_on: tuple[str, ...] = ("cuda",)
         self.model: Any = DINOv3ViTModel(_config(shape, rope_theta))
         self._inv_freq: Tensor | None = None
         if not self.model.rope_embeddings.inv_freq.is_meta:

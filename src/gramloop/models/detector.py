@@ -7,7 +7,7 @@ names twice. A head file may repeat the backbone, which can then be left out; on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -43,10 +43,11 @@ class WindowedDetector(nn.Module):
         (features,) = self.features(images, valid)
         return self.detect(features, valid)
 
-    def features(self, images: Tensor, valid: Tensor, look: Look | None = None) -> list[Tensor]:
+    def features(self, images: Tensor, valid: Tensor, look: Look | None = None) -> Iterator[Tensor]:
         """The map (B, channels, h, w) that the head reads: the overview's channels, then the windows'.
 
-        ``look`` may return several versions of each view (say, without and with a replay); so does this.
+        ``look`` may return several versions of each view (say, without and with a replay); so does this, one after the
+        other: at the released size each has 3 GB.
         """
         look = look or self.look
         layout = self.layout(images)
@@ -56,10 +57,8 @@ class WindowedDetector(nn.Module):
             look(crop, mask)
             for crop, mask in zip(layout.crops(images), layout.crops(valid, patch), strict=True)
         ]
-        return [
-            torch.cat((layout.enlarge(whole), layout.join(parts)), dim=1)
-            for whole, *parts in zip(overview, *views, strict=True)
-        ]
+        for whole, *parts in zip(overview, *views, strict=True):
+            yield torch.cat((layout.enlarge(whole), layout.join(parts)), dim=1)
 
     def look(self, images: Tensor, valid: Tensor) -> list[Tensor]:
         """The taps of one view, joined along the channels: (B, 4 C, h, w); padding is looked at too."""
@@ -71,6 +70,10 @@ class WindowedDetector(nn.Module):
         with torch.autocast(features.device.type, enabled=False):
             logits, boxes = self.head(features.to(weight.dtype), ~valid)
         return logits, boxes
+
+    def detect_each(self, features: Iterable[Tensor], valid: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """The head on several versions of its features, each of which is gone before the next is made."""
+        return list(map(lambda each: self.detect(each, valid), features))  # noqa: C417 - a loop would hold it
 
     def layout(self, images: Tensor) -> Layout:
         """The windows of these images."""

@@ -1,0 +1,116 @@
+"""What one image needs on a device, for predictors of the released heads: their own code, run without values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+from gramloop.core.dry_run import Needs, needs_of
+from gramloop.core.loop import Loop
+from gramloop.errors import GramLoopError
+from gramloop.models.backbone import Backbone
+from gramloop.models.detector import all_valid
+from gramloop.models.plain_detr import best_detections
+from gramloop.tasks.dense_detect import DenseDetector
+from gramloop.tasks.depth import DepthEstimator
+from gramloop.tasks.detect import Detector, _Viewer, input_size
+from gramloop.tasks.padded import PaddedSegmenter
+from gramloop.tasks.predictor import Replay, ViTPredictor
+from gramloop.tasks.segment import Segmenter
+
+Size = tuple[int, int]  # height and width of an image
+
+
+def footprint(
+    predictor: object,
+    size: Size,
+    replay: Replay = None,
+    paired: bool = False,
+    *,
+    trace: bool = False,
+    autocast: bool = True,
+) -> Needs:
+    """What predicting an image of this size needs beside the weights; these may be on the meta device.
+
+    Args:
+        predictor: of a released head, or of the embedded model.
+        size: height and width of the image.
+        replay, paired: as `gramloop.tasks.Predictor.predict` takes them.
+        trace: keep drift and gate.
+        autocast: blocks in bfloat16, as on a GPU, unless the weights are that already.
+    """
+    if not isinstance(predictor, ViTPredictor):
+        name = getattr(predictor, "name", type(predictor).__name__)
+        raise GramLoopError(f"what {name} needs is known for released heads and the embedded model alone")
+    modules = [value for value in vars(predictor).values() if isinstance(value, nn.Module)]
+
+    def run() -> None:
+        with predictor._attached(replay, paired, trace) as loop:
+            _look(predictor, size, loop, paired)
+
+    with _autocast(predictor.backbone, autocast):
+        return needs_of(modules, run, predictor.blocks)
+
+
+def _look(predictor: Any, size: Size, loop: Loop | None, paired: bool) -> None:
+    """What a predictor does on its device, from the pixels that arrive there to what leaves it."""
+    if isinstance(predictor, Segmenter):
+        _segment(predictor, size, loop, paired)
+    elif isinstance(predictor, Detector):
+        _detect(predictor, size, loop, paired)
+    elif isinstance(predictor, DepthEstimator | PaddedSegmenter | DenseDetector):
+        _look_once(predictor, size, loop, paired)
+    else:
+        raise GramLoopError(f"what a {type(predictor).__name__} needs is not known")
+
+
+def _segment(predictor: Segmenter, size: Size, loop: Loop | None, paired: bool) -> None:
+    """One batch of crops, which is the most that there is at a time."""
+    batch = torch.empty(predictor.config.batch, 3, *predictor._largest_view(*size))
+    for _scores in predictor._scores(batch, loop, paired):
+        pass  # it leaves for the CPU while the next is made
+
+
+def _detect(predictor: Detector, size: Size, loop: Loop | None, paired: bool) -> None:
+    shown = input_size(*size, predictor.config, predictor.backbone.shape.patch)
+    batch = torch.empty(1, 3, *shown)
+    valid = all_valid(batch, predictor.backbone.shape.patch)
+    viewer, model = _Viewer(predictor, loop, paired), predictor.model
+    for logits, boxes in model.detect_each(model.features(batch, valid, viewer), valid):
+        best_detections(logits[0], boxes[0], shown, size, predictor.config.keep)
+
+
+def _look_once(
+    predictor: DepthEstimator | PaddedSegmenter[Any] | DenseDetector,
+    size: Size,
+    loop: Loop | None,
+    paired: bool,
+) -> None:
+    """One view and the head's own output; what is made of that on the way to the CPU is small beside them."""
+    mirrored = isinstance(predictor, DepthEstimator) and predictor.config.flip
+    taps = predictor.backbone(torch.empty(1 + mirrored, 3, *predictor._largest_view(*size)), predictor.taps)
+    versions = [taps] if not paired or loop is None else [taps, predictor._ordinary(loop, taps)]
+    for version in versions:
+        if isinstance(predictor, DepthEstimator):
+            predictor.head.depth([tap.map for tap in version], size)
+        elif isinstance(predictor, PaddedSegmenter):
+            predictor.model.predict(version)
+        else:
+            predictor.head(version[-1].map)
+
+
+@contextmanager
+def _autocast(backbone: nn.Module, wanted: bool) -> Iterator[None]:
+    """The fake tensors say that they are on the CPU, where a backbone would compute in float32."""
+    if not isinstance(backbone, Backbone):
+        yield
+        return
+    before, backbone.autocast_on = backbone.autocast_on, ("cpu",) if wanted else ()
+    try:
+        yield
+    finally:
+        backbone.autocast_on = before
