@@ -57,6 +57,11 @@ def paragraph(text: str) -> str:
     return f'<p class="gl-text">{escape(text)}</p>' if text else ""
 
 
+def line(text: str) -> str:
+    """What is shown, in one line."""
+    return f'<p class="gl-line">{escape(text)}</p>'
+
+
 def table(found: Table) -> str:
     """A table of the report, its caption above and its notes below."""
     head = "".join(

@@ -1,0 +1,107 @@
+"""What stands between a visitor and the machine: sentences in place of failures, local files alone, one known host."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import Any, ParamSpec
+
+import gradio as gr
+from gradio.data_classes import ImageData
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from gramloop.app.words import notice
+from gramloop.errors import GramLoopError
+
+P = ParamSpec("P")
+# nothing of the page may come from, or go to, another host; the page itself is full of inline scripts and styles
+POLICY = (
+    "default-src 'self' data: blob: 'unsafe-inline' 'unsafe-eval'; connect-src 'self' data: blob:; "
+    "form-action 'self'; base-uri 'self'; frame-ancestors 'self'"
+)
+_HEADERS = (
+    (b"content-security-policy", POLICY.encode()),
+    (b"referrer-policy", b"no-referrer"),
+    (b"x-content-type-options", b"nosniff"),
+)
+
+
+class ImageInput(gr.Image):
+    """An image that was uploaded, as the path of its file; nothing is decoded here, and nothing is fetched."""
+
+    is_template = True  # the browser shows it as the image that it is
+
+    def preprocess(self, payload: ImageData | None) -> str | None:
+        """The path below the folder of uploads; the base class has checked that."""
+        return None if payload is None or payload.path is None else str(Path(payload.path))
+
+    async def async_move_resource_to_block_cache(self, url_or_file_path: str | Path | None) -> str | None:
+        """Refuse addresses: whoever names one would have this machine ask for it."""
+        if str(url_or_file_path).lower().startswith(("http:", "https:", "ftp:")):
+            raise gr.Error("Images are uploaded; addresses are not fetched.", print_exception=False)
+        return await super().async_move_resource_to_block_cache(url_or_file_path)
+
+
+def sentences(do: Callable[P, str]) -> Callable[P, str]:
+    """The HTML of a function, or a sentence about why there is none. What nobody foresaw is told to the terminal."""
+
+    @wraps(do)
+    def safely(*args: P.args, **kwargs: P.kwargs) -> str:
+        try:
+            return do(*args, **kwargs)
+        except GramLoopError as error:
+            return notice(str(error))
+        except MemoryError:
+            return notice("this machine has not enough memory for that; try a smaller image")
+        except Exception:
+            traceback.print_exc(file=sys.stderr)
+            return notice("this failed in a way nobody foresaw; the terminal in which the app runs says more")
+
+    return safely
+
+
+class Shield:
+    """Answers only those who call the page by its own name, and tells browsers to ask nobody else.
+
+    hosts: names that the page may be called by; empty for any. A foreign web site that makes its own name point at
+    this machine is thereby refused.
+    """
+
+    def __init__(self, app: ASGIApp, hosts: frozenset[str]) -> None:
+        self._app, self._hosts = app, hosts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        if self._hosts and _host(scope) not in self._hosts:
+            await _refuse(send)
+            return
+
+        async def marked(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                names = {name.lower() for name, _ in message["headers"]}
+                message["headers"] = [
+                    *message["headers"],
+                    *(each for each in _HEADERS if each[0] not in names),
+                ]
+            await send(message)
+
+        await self._app(scope, receive, marked)
+
+
+def _host(scope: Scope) -> str:
+    """The name that a request gives this machine, without a port."""
+    given = next((value for name, value in scope["headers"] if name == b"host"), b"").decode("latin-1")
+    name = given.rpartition(":")[0] if given.rpartition(":")[2].isdigit() else given
+    return name.strip("[]").lower()
+
+
+async def _refuse(send: Send) -> None:
+    headers: list[Any] = [(b"content-type", b"text/plain; charset=utf-8")]
+    await send({"type": "http.response.start", "status": 421, "headers": headers})
+    await send({"type": "http.response.body", "body": b"This page has another address.\n"})

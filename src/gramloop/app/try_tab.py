@@ -1,0 +1,216 @@
+"""The tab in which an image is tried."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+import gradio as gr
+
+from gramloop.app import words
+from gramloop.app.choices import (
+    NO_SHIFT,
+    REPLAY,
+    mitigation_choices,
+    mitigations_of,
+    replay_settings,
+    shift_choices,
+)
+from gramloop.app.shielding import ImageInput, sentences
+from gramloop.app.telling import caption, say
+from gramloop.app.trial import Bench, Trial
+from gramloop.app.uploads import read_upload
+from gramloop.core.config import Gate, ReplayConfig, Signal
+from gramloop.data.records import Task
+from gramloop.data.suites import SEVERITIES
+from gramloop.errors import GramLoopError
+from gramloop.report.run import TASK_WORDS
+
+_FIRST = ("c:impulse_noise", 3, ["denoise", "levels", REPLAY])  # a shift and a mitigation that show something
+_HINT = "Drop an image, or take one of the scenes."
+_MOST_REPLAYS = 5
+
+
+@dataclass(frozen=True)
+class _Controls:
+    """What a visitor can turn."""
+
+    image: gr.Image
+    model: gr.Dropdown
+    task: gr.Dropdown
+    shift: gr.Dropdown
+    severity: gr.Slider
+    mitigations: gr.Dropdown
+    first: gr.Slider
+    last: gr.Slider
+    replays: gr.Slider
+    gate: gr.Radio
+    strength: gr.Slider
+    signal: gr.Dropdown
+    off: gr.Number
+    full: gr.Number
+    more: gr.Textbox
+
+    @property
+    def all(self) -> list[Any]:
+        """In the order of `_try`'s arguments."""
+        return list(vars(self).values())
+
+
+def try_tab(bench: Bench, scenes: list[Path]) -> Any:
+    """Build the tab; what it returns runs when a page is opened: function, inputs and outputs."""
+    with gr.Row(equal_height=False):
+        with gr.Column(scale=2, min_width=300, elem_classes="gl-controls"):
+            controls = _controls(bench, scenes)
+        with gr.Column(scale=5, min_width=320):
+            shown = gr.HTML(words.notice(_HINT, "hint"), elem_id="trial")
+
+    @sentences
+    def run(*values: Any) -> str:
+        return _try(bench, *values)
+
+    quiet: dict[str, Any] = {"api_visibility": "private", "concurrency_limit": 4, "show_progress": "minimal"}
+    turned = [each.change for each in controls.all if each is not controls.model]
+    gr.on(turned, run, controls.all, shown, trigger_mode="always_last", **quiet)
+    own = [controls.task, controls.first, controls.last, controls.replays, controls.gate, controls.strength]
+    chosen = controls.model.change(lambda name: _of_model(bench, name), controls.model, own, **quiet)
+    chosen.then(run, controls.all, shown, **quiet)
+    return run, controls.all, shown, quiet
+
+
+def _controls(bench: Bench, scenes: list[Path]) -> _Controls:
+    name = bench.models.names[0]
+    opened, replay = bench.models.open(name), bench.models.open(name).replay
+    window, last = replay.window or (0, 0), max(opened.depth - 1, 1)
+    shift, severity, mitigations = _FIRST
+    image = ImageInput(
+        str(scenes[0]),
+        label="Image",
+        type="filepath",
+        sources=["upload", "clipboard"],
+        height=230,
+        elem_id="image",
+    )
+    gr.Examples([[str(path)] for path in scenes], image, label="Scenes", examples_per_page=len(scenes))
+    with gr.Group():
+        model = gr.Dropdown(
+            bench.models.names, value=name, label="Model", visible=len(bench.models.names) > 1
+        )
+        task = gr.Dropdown(_tasks(bench, name), value=opened.predictor.task, label="Task", elem_id="task")
+    with gr.Group():
+        shifts = gr.Dropdown(shift_choices(), value=shift, label="Shift", elem_id="shift")
+        severities = gr.Slider(
+            SEVERITIES[0], SEVERITIES[-1], value=severity, step=1, label="Severity", elem_id="severity"
+        )
+    chosen = gr.Dropdown(
+        mitigation_choices(),
+        value=mitigations if opened.depth else mitigations[:2],
+        multiselect=True,
+        allow_custom_value=True,
+        label="Mitigations",
+        info="They combine. Others can be typed, such as denoise:8 or recentre:0.5,c=1.",
+        elem_id="mitigations",
+    )
+    with gr.Accordion("Settings of replay", open=False, visible=bool(opened.depth), elem_id="replay"):
+        first = gr.Slider(0, last, value=window[0], step=1, label="First block", elem_id="first")
+        end = gr.Slider(0, last, value=window[1], step=1, label="Last block", elem_id="last")
+        replays = gr.Slider(
+            0, _MOST_REPLAYS, value=replay.replays, step=1, label="Replays", elem_id="replays"
+        )
+        gate = gr.Radio(list(get_args(Gate)), value=replay.gate, label="Gate", elem_id="gate")
+        strength = gr.Slider(0, 1, value=_strength(replay), step=0.05, label="Strength", elem_id="strength")
+        signal = gr.Dropdown(
+            ["none", *get_args(Signal)],
+            value="none",
+            label="Adaptive: replay by this signal",
+            elem_id="signal",
+        )
+        with gr.Row():
+            off = gr.Number(0.2, label="Off at", min_width=100)
+            full = gr.Number(0.3, label="Full at", min_width=100)
+        more = gr.Textbox("", label="Further settings", placeholder="eps=1e-6,until=10", max_length=400)
+    return _Controls(
+        image,
+        model,
+        task,
+        shifts,
+        severities,
+        chosen,
+        first,
+        end,
+        replays,
+        gate,
+        strength,
+        signal,
+        off,
+        full,
+        more,
+    )
+
+
+def _strength(replay: ReplayConfig) -> float:
+    """Where the slider stands; one that follows another gate has no number of its own."""
+    return 1.0 if replay.strength == "matched" else replay.strength
+
+
+def _tasks(bench: Bench, name: str) -> list[tuple[str, str]]:
+    return [(TASK_WORDS[task], task) for task in bench.models.tasks(name)]
+
+
+def _of_model(bench: Bench, name: str) -> list[Any]:
+    """The controls that depend on the model."""
+    try:
+        opened, tasks = bench.models.open(name), _tasks(bench, name)
+    except GramLoopError:
+        return [gr.skip() for _ in range(6)]  # the trial that follows says why
+    replay, last = opened.replay, max(opened.depth - 1, 1)
+    first, end = replay.window or (0, 0)
+    return [
+        gr.Dropdown(tasks, value=opened.predictor.task),
+        gr.Slider(0, last, value=first),
+        gr.Slider(0, last, value=end),
+        gr.Slider(value=replay.replays),
+        gr.Radio(value=replay.gate),
+        gr.Slider(value=_strength(replay)),
+    ]
+
+
+def _try(
+    bench: Bench,
+    image: str | None,
+    model: str,
+    task: Task,
+    shift: str | None,
+    severity: float,
+    chosen: list[str] | None,
+    first: float,
+    last: float,
+    replays: float,
+    gate: str,
+    strength: float,
+    signal: str,
+    off: float,
+    full: float,
+    more: str,
+) -> str:
+    """One trial as HTML."""
+    if image is None:
+        return words.notice(_HINT, "hint")
+    picture = read_upload(image, bench.settings.limits)
+    opened = bench.models.open(model, task)
+    controls = {
+        "window": [_whole(first), _whole(last)],
+        "replays": _whole(replays),
+        "gate": gate,
+        "strength": strength,
+    }
+    settings = replay_settings(opened.replay, controls, (signal, off, full), more or "")
+    stack = mitigations_of(chosen or [], settings)
+    outcome = bench.run(Trial(picture, model, task, shift or NO_SHIFT, _whole(severity), stack))
+    return words.line(caption(outcome)) + say(outcome, bench.cache)
+
+
+def _whole(value: object) -> Any:
+    """A slider's number; what is none is refused by whoever takes it."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
