@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 import torch
 from allocations import allocated_peak
@@ -16,14 +18,14 @@ WIDTHS = (32, 256, 64, 512, 16)
 
 
 def chain(**kwargs):
-    pairs = zip(WIDTHS, WIDTHS[1:], strict=False)
+    pairs = pairwise(WIDTHS)
     return nn.Sequential(*(nn.Linear(*pair, **kwargs) for pair in pairs)).requires_grad_(False)
 
 
 def test_a_chain_of_linear_layers_holds_the_input_and_the_output_of_one():
     model, x = chain(), torch.zeros(7, WIDTHS[0])
     made = (0, *WIDTHS[1:])  # the input was there before
-    expected = max(a + b for a, b in zip(made, made[1:], strict=False)) * 7 * 4
+    expected = max(a + b for a, b in pairwise(made)) * 7 * 4
     assert peak_of(lambda: model(x), [x, *model.parameters()]) == expected
 
 
@@ -32,7 +34,7 @@ def test_a_chain_of_linear_layers_reads_its_weights_once_and_every_state_twice()
     with LiveTensors([*model.parameters(), x]) as live:
         model(x)
     weights = sum(each.numel() for each in model.parameters())
-    states = sum(7 * (a + b) for a, b in zip(WIDTHS, WIDTHS[1:], strict=False))
+    states = sum(7 * (a + b) for a, b in pairwise(WIDTHS))
     assert live.moved == (weights + states) * 4
     assert live.given_read == (weights + x.numel()) * 4
 

@@ -80,7 +80,8 @@ class LiveTensors(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 def peak_of(run: Callable[[], object], given: Iterable[Tensor] = ()) -> int:
     """Bytes of tensors that were made during ``run`` and alive at once, at the most."""
-    with LiveTensors(given) as live:
+    live = LiveTensors(given)
+    with live:
         run()
     return live.peak
 
