@@ -28,7 +28,7 @@ CSS = """
 .gl-problem { border-color: #d55e00; background: color-mix(in srgb, #d55e00 9%, var(--background-fill-primary)); }
 .gl-hint { border-color: #0072b2; background: color-mix(in srgb, #0072b2 7%, var(--background-fill-primary)); }
 .gl-grid { display: grid; gap: .8rem; grid-template-columns: repeat(auto-fill, minmax(min(100%, 215px), 1fr)); }
-.gl-wide { grid-template-columns: minmax(0, 560px); }
+.gl-wide { grid-template-columns: minmax(0, 460px); }
 .gl-grid figure { margin: 0; min-width: 0; }
 .gl-grid img { width: 100%; height: auto; display: block; border-radius: 6px; border: 1px solid var(--border-color-primary);
   image-rendering: auto; }
@@ -37,16 +37,18 @@ CSS = """
 .gl-legend { list-style: none; display: flex; flex-wrap: wrap; gap: .25rem 1rem; padding: 0; margin: .7rem 0 .2rem; font-size: .85rem; }
 .gl-legend li { display: flex; align-items: center; gap: .4rem; margin: 0; }
 .gl-legend i { width: .85rem; height: .85rem; border-radius: 3px; border: 1px solid rgba(0, 0, 0, .25); flex: none; }
-.gl-tables { display: grid; gap: 1.2rem; grid-template-columns: repeat(auto-fit, minmax(min(100%, 330px), 1fr)); align-items: start; }
-.gl-tables > * { min-width: 0; grid-row: auto; }
+.gl-tables { display: grid; gap: .6rem 2rem; grid-template-columns: repeat(auto-fit, minmax(min(100%, 340px), 1fr)); align-items: start; }
+.gl-tables > * { min-width: 0; }
 .gl-scroll { overflow-x: auto; max-width: 100%; }
-.gl-table { border-collapse: collapse; font-size: .88rem; font-variant-numeric: tabular-nums; width: auto; min-width: 60%; }
-.gl-table caption { text-align: left; color: var(--body-text-color-subdued); padding-bottom: .3rem; }
-.gl-table th, .gl-table td { padding: .25rem .7rem; border-bottom: 1px solid var(--border-color-primary); text-align: right; white-space: nowrap; }
-.gl-table .gl-text { text-align: left; font-weight: 500; font-size: inherit; color: inherit; white-space: normal; }
-.gl-table .gl-best { font-weight: 700; }
-.gl-up { color: #00704f; } .gl-down { color: #b03a00; }
-.dark .gl-up { color: #4fd6a8; } .dark .gl-down { color: #ff9a62; }
+table.gl-table { border-collapse: collapse; font-size: .88rem; font-variant-numeric: tabular-nums; width: auto; margin: 0; border: 0; }
+table.gl-table caption { text-align: left; color: var(--body-text-color-subdued); padding-bottom: .2rem; caption-side: top; }
+table.gl-table th, table.gl-table td { padding: .25rem .7rem !important; border: 0 !important; text-align: right !important; white-space: nowrap;
+  border-bottom: 1px solid var(--border-color-primary) !important; background: none !important; }
+table.gl-table th:first-child, table.gl-table .gl-text { text-align: left !important; font-size: inherit; color: inherit; white-space: normal; }
+table.gl-table tbody th { font-weight: 500; }
+table.gl-table .gl-best { font-weight: 700; }
+table.gl-table .gl-up { color: #00704f; } table.gl-table .gl-down { color: #b03a00; }
+.dark table.gl-table .gl-up { color: #4fd6a8; } .dark table.gl-table .gl-down { color: #ff9a62; }
 @media (max-width: 720px) { .gl-controls { position: static; } .gl-grid { grid-template-columns: repeat(auto-fill, minmax(min(100%, 150px), 1fr)); }
   .gl-wide { grid-template-columns: minmax(0, 1fr); } .gradio-container { padding: 8px !important; } }
 """

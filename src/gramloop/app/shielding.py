@@ -29,20 +29,26 @@ _HEADERS = (
 )
 
 
-class ImageInput(gr.Image):
-    """An image that was uploaded, as the path of its file; nothing is decoded here, and nothing is fetched."""
+def image_input(**options: Any) -> gr.Image:
+    """An image that is uploaded, given on as the path of its file: nothing is decoded here, and nothing is fetched.
 
-    is_template = True  # the browser shows it as the image that it is
+    A class of its own would say it more plainly, but gradio writes a file beside every new class.
+    """
+    image = gr.Image(type="filepath", **options)
+    keep = image.async_move_resource_to_block_cache
 
-    def preprocess(self, payload: ImageData | None) -> str | None:
-        """The path below the folder of uploads; the base class has checked that."""
+    def path_of(payload: ImageData | None) -> str | None:
+        """The path below the folder of uploads, which was checked before."""
         return None if payload is None or payload.path is None else str(Path(payload.path))
 
-    async def async_move_resource_to_block_cache(self, url_or_file_path: str | Path | None) -> str | None:
+    async def keep_files(found: str | Path | None) -> str | None:
         """Refuse addresses: whoever names one would have this machine ask for it."""
-        if str(url_or_file_path).lower().startswith(("http:", "https:", "ftp:")):
+        if "://" in str(found):
             raise gr.Error("Images are uploaded; addresses are not fetched.", print_exception=False)
-        return await super().async_move_resource_to_block_cache(url_or_file_path)
+        return await keep(found)
+
+    vars(image).update(preprocess=path_of, async_move_resource_to_block_cache=keep_files)
+    return image
 
 
 def sentences(do: Callable[P, str]) -> Callable[P, str]:

@@ -16,6 +16,7 @@ from gramloop.data.suites import display_name
 from gramloop.mitigations.appearance import appearance
 from gramloop.mitigations.denoise import noise_level
 from gramloop.report.figures.style import percent_of
+from gramloop.report.run import TASK_WORDS
 from gramloop.report.tables.table import Cell, Column, Table
 from gramloop.tasks.diagnosis import Spread
 
@@ -31,9 +32,7 @@ _SHOWN = {
 def say(outcome: Outcome, cache: Cache) -> str:
     """Everything about a trial as HTML."""
     parts = [words.paragraph(outcome.clean.note), _pictures(outcome, cache), words.heading("Numbers")]
-    parts.append(
-        f'<div class="gl-tables">{words.table(scores(outcome))}{words.table(signals(outcome))}</div>'
-    )
+    parts.append(words.beside(words.table(scores(outcome)), words.table(signals(outcome))))
     if outcome.maps is not None:
         parts += [words.heading("Drift and gate of the replay"), _maps(outcome, cache)]
     elif outcome.replay is not None:
@@ -45,7 +44,7 @@ def caption(outcome: Outcome) -> str:
     """The trial in a line, mitigations as other commands take them."""
     shifted = "clean" if outcome.shift is None else outcome.shift.condition.display_name
     treated = outcome.mitigations or "no mitigation"
-    return f"{outcome.opened.name} · {outcome.task} · {shifted} · {treated}"
+    return f"{outcome.opened.name} · {TASK_WORDS[outcome.task]} · {shifted} · {treated}"
 
 
 def _key(outcome: Outcome) -> tuple[str, ...]:
@@ -161,7 +160,7 @@ def _maps(outcome: Outcome, cache: Cache) -> str:
     maps = outcome.maps
     assert maps is not None
     pane = cache.get("maps picture", _key(outcome), lambda: maps_pane(maps, outcome.shown.pixels))
-    return words.figures([pane], "gl-wide") + words.table(_replays(outcome))
+    return words.beside(words.figures([pane], "gl-wide"), words.table(_replays(outcome)))
 
 
 def _replays(outcome: Outcome) -> Table:

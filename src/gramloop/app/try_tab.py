@@ -17,7 +17,7 @@ from gramloop.app.choices import (
     replay_settings,
     shift_choices,
 )
-from gramloop.app.shielding import ImageInput, sentences
+from gramloop.app.shielding import image_input, sentences
 from gramloop.app.telling import caption, say
 from gramloop.app.trial import Bench, Trial
 from gramloop.app.uploads import read_upload
@@ -84,13 +84,8 @@ def _controls(bench: Bench, scenes: list[Path]) -> _Controls:
     opened, replay = bench.models.open(name), bench.models.open(name).replay
     window, last = replay.window or (0, 0), max(opened.depth - 1, 1)
     shift, severity, mitigations = _FIRST
-    image = ImageInput(
-        str(scenes[0]),
-        label="Image",
-        type="filepath",
-        sources=["upload", "clipboard"],
-        height=230,
-        elem_id="image",
+    image = image_input(
+        value=str(scenes[0]), label="Image", sources=["upload", "clipboard"], height=230, elem_id="image"
     )
     gr.Examples([[str(path)] for path in scenes], image, label="Scenes", examples_per_page=len(scenes))
     with gr.Group():

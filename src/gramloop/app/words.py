@@ -47,6 +47,11 @@ def panes(found: Panes, more: Sequence[Pane] = ()) -> str:
     return figures((*found.panes, *more)) + legend(found.legend)
 
 
+def beside(*parts: str) -> str:
+    """Parts beside each other where there is room."""
+    return f'<div class="gl-tables">{"".join(parts)}</div>'
+
+
 def heading(text: str) -> str:
     """A heading inside a tab."""
     return f"<h3>{escape(text)}</h3>"
@@ -74,8 +79,8 @@ def table(found: Table) -> str:
     notes = "".join(f'<p class="gl-text">{escape(note)}</p>' for note in found.notes)
     caption = f"<caption>{escape(found.caption)}</caption>" if found.caption else ""
     return (
-        f'<div class="gl-scroll"><table class="gl-table" data-key="{escape(found.key, quote=True)}">{caption}'
-        f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>{notes}"
+        f'<div><div class="gl-scroll"><table class="gl-table" data-key="{escape(found.key, quote=True)}">{caption}'
+        f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>{notes}</div>"
     )
 
 
