@@ -153,14 +153,15 @@ def load_depther(
     head: str | Path,
     *,
     depth_range: tuple[float, float] = (NEAR, FAR),
+    dtype: torch.dtype = torch.float32,
     device: torch.device | str = "cpu",
     verify: bool = False,
 ) -> Depther:
-    """Meta's depth model from its two files; the range of depth is not in them."""
+    """Meta's depth model from its two files; the range of depth is not in them. ``dtype`` is the backbone's."""
     checkpoint = open_checkpoint(head, verify=verify)
     shape = infer_dpt_shape(checkpoint)
     if isinstance(backbone, str | Path):
-        backbone = load_backbone(backbone, device=device, verify=verify)
+        backbone = load_backbone(backbone, dtype=dtype, device=device, verify=verify)
     backbone = fitting(backbone, shape.channels, checkpoint.path)
     with torch.device("meta"):
         made = DptDepthHead(shape, default_taps(backbone.shape.depth), depth_range)

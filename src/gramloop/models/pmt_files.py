@@ -33,12 +33,14 @@ def load_pmt(
     head: str | Path,
     backbone: TappedViT | str | Path,
     *,
+    dtype: torch.dtype = torch.float32,
     device: torch.device | str = "cpu",
     verify: bool = False,
 ) -> PMT:
     """A PMT head on its backbone, which is a transformers folder, Meta's file, or loaded already.
 
-    Rotary periods are exact, as the heads were trained with them, also where Meta's file has rounded ones.
+    Rotary periods are exact, as the heads were trained with them, also where Meta's file has rounded ones. ``dtype`` is
+    that of the backbone's weights; the head is float32.
     """
     checkpoint = open_pmt(head, verify=verify)
     if isinstance(backbone, str | Path):
@@ -47,7 +49,9 @@ def load_pmt(
                 f"{checkpoint.path} was trained on a DINOv3 of web images (lvd1689m), but {backbone} is one of satellite "
                 "images"
             )
-        backbone = load_backbone(backbone, device=device, verify=verify, exact_periods=True)
+        backbone = load_backbone(
+            backbone, dtype=dtype, device=device, verify=verify, exact_periods=True
+        )
     checkpoint.require([QUERIES], "a PMT head")
     backbone = fitting(backbone, checkpoint.shapes[QUERIES][1], checkpoint.path)
     shape = infer_pmt_shape(checkpoint, backbone.shape.head_dim)

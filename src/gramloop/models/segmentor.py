@@ -117,12 +117,14 @@ def load_segmentor(
     head: str | Path,
     backbone: TappedViT | str | Path | None = None,
     *,
+    dtype: torch.dtype = torch.float32,
     device: torch.device | str = "cpu",
     verify: bool = False,
 ) -> Mask2FormerSegmentor:
     """The released segmentor from its head file and its backbone.
 
-    The head file may repeat the backbone; then ``backbone`` may be left out. One that is given is preferred.
+    The head file may repeat the backbone; then ``backbone`` may be left out. One that is given is preferred. ``dtype`` is
+    that of the backbone's weights; the head is float32.
     """
     checkpoint = open_checkpoint(head, verify=verify)
     shape = infer_head_shape(checkpoint)
@@ -130,9 +132,9 @@ def load_segmentor(
     if backbone is None:
         if not inner.shapes:
             raise GramLoopError(f"{checkpoint.path} holds the head alone; its backbone must be given too")
-        backbone = load_backbone(inner, device=device)
+        backbone = load_backbone(inner, dtype=dtype, device=device)
     elif isinstance(backbone, str | Path):
-        backbone = load_backbone(backbone, device=device, verify=verify)
+        backbone = load_backbone(backbone, dtype=dtype, device=device, verify=verify)
     backbone = fitting(backbone, shape.channels, checkpoint.path)
     if inner.shapes:
         check(inner, backbone.released_shapes())

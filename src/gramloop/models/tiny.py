@@ -108,14 +108,18 @@ def suggested_replay() -> ReplayConfig:
     return read_replay(SUGGESTED)
 
 
-def load_tiny(folder: Path | str = WEIGHTS, device: torch.device | str = "cpu") -> TinyModel:
-    """The embedded model in float32, frozen and in evaluation mode."""
+def load_tiny(
+    folder: Path | str = WEIGHTS,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype = torch.float32,
+) -> TinyModel:
+    """The embedded model, frozen and in evaluation mode; ``dtype`` is that of the backbone's weights."""
     folder = Path(folder)
     for name in _FILES:
         if not (folder / name).is_file():
             raise GramLoopError(f"{folder / name} is missing; the embedded model has {', '.join(_FILES)}")
     settings = read_checked(folder / "tiny.json", _Settings, "the description of a small model")
-    backbone = load_backbone(folder / "backbone", device=device)
+    backbone = load_backbone(folder / "backbone", dtype=dtype, device=device)
     segment = load_linear_head(folder / "segment.safetensors", device=device)
     with torch.device("meta"):
         detect = DenseDetectHead(settings.detect)

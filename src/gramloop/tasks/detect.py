@@ -194,10 +194,11 @@ def load_detector(
     head: str | Path,
     *,
     config: DetectConfig | None = None,
+    dtype: torch.dtype = torch.float32,
     device: torch.device | str = "cpu",
     verify: bool = False,
 ) -> Detector:
-    """A detector from files: a backbone and the released head."""
+    """A detector from files: a backbone, whose weights have ``dtype``, and the released head."""
     normalisation = normalisation_of(backbone) if isinstance(backbone, str | Path) else WEB
-    model = load_windowed_detector(head, backbone, device=device, verify=verify)
+    model = load_windowed_detector(head, backbone, dtype=dtype, device=device, verify=verify)
     return Detector(model, config, normalisation)

@@ -67,10 +67,13 @@ def load_depth_estimator(
     *,
     config: DptDepthConfig | None = None,
     depth_range: tuple[float, float] = (NEAR, FAR),
+    dtype: torch.dtype = torch.float32,
     device: torch.device | str = "cpu",
     verify: bool = False,
 ) -> DptDepthEstimator:
-    """A depth estimator from Meta's two files."""
-    model = load_depther(backbone, head, depth_range=depth_range, device=device, verify=verify)
+    """A depth estimator from Meta's two files; ``dtype`` is that of the backbone's weights."""
+    model = load_depther(
+        backbone, head, depth_range=depth_range, dtype=dtype, device=device, verify=verify
+    )
     normalisation = normalisation_of(backbone) if isinstance(backbone, str | Path) else WEB
     return DptDepthEstimator(model, config, normalisation)

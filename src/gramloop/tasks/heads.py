@@ -55,14 +55,19 @@ def head_task(head: str | Path, asked: Task | None = None) -> Task:
 
 
 def load_head(
-    task: Task | None, files: Files, sizes: Sizes, device: torch.device | str = "cpu", verify: bool = False
+    task: Task | None,
+    files: Files,
+    sizes: Sizes,
+    device: torch.device | str = "cpu",
+    verify: bool = False,
+    dtype: torch.dtype = torch.float32,
 ) -> Predictor[Prediction]:
     """The predictor of a head's file with its backbone, as `gramloop.tasks.load_predictor` takes them."""
     head, backbone = files["head"], files.get("backbone")
     kind, task = head_kind(head), head_task(head, task)
     if kind in _NEEDS_BACKBONE and backbone is None:
         raise GramLoopError(f"{head} is a head alone; its backbone must be given too")
-    given: dict[str, Any] = {"device": device, "verify": verify}
+    given: dict[str, Any] = {"device": device, "verify": verify, "dtype": dtype}
     if task == "semantic":
         usual = vars(pmt_windows(head)) if kind == "pmt" else {}
         return load_segmenter(backbone, head, config=config_of(SegmentConfig, {**usual, **sizes}), **given)

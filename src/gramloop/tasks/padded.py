@@ -222,11 +222,12 @@ def load_panoptic(
     head: str | Path,
     *,
     config: PanopticConfig | None = None,
+    dtype: torch.dtype = torch.float32,
     device: torch.device | str = "cpu",
     verify: bool = False,
 ) -> PanopticSegmenter:
-    """A panoptic segmenter from files: a DINOv3 and a PMT head."""
-    model = load_pmt(head, backbone, device=device, verify=verify)
+    """A panoptic segmenter from files: a DINOv3, whose weights have ``dtype``, and a PMT head."""
+    model = load_pmt(head, backbone, dtype=dtype, device=device, verify=verify)
     return PanopticSegmenter(model, config or PanopticConfig(**side_of(head)))
 
 
@@ -235,11 +236,12 @@ def load_instances(
     head: str | Path,
     *,
     config: InstanceConfig | None = None,
+    dtype: torch.dtype = torch.float32,
     device: torch.device | str = "cpu",
     verify: bool = False,
 ) -> InstanceSegmenter:
-    """An instance segmenter from files: a DINOv3 and a PMT head."""
-    model = load_pmt(head, backbone, device=device, verify=verify)
+    """An instance segmenter from files: a DINOv3, whose weights have ``dtype``, and a PMT head."""
+    model = load_pmt(head, backbone, dtype=dtype, device=device, verify=verify)
     return InstanceSegmenter(model, config or InstanceConfig(**side_of(head)))
 
 

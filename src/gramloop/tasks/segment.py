@@ -180,21 +180,26 @@ def load_segmenter(
     head: str | Path,
     *,
     config: SegmentConfig | None = None,
+    dtype: torch.dtype = torch.float32,
     device: torch.device | str = "cpu",
     verify: bool = False,
 ) -> Segmenter:
-    """A segmenter from files: a backbone with a head of Mask2Former, of PMT, or a linear one, as its names tell."""
+    """A segmenter from files: a backbone with a head of Mask2Former, of PMT, or a linear one, as its names tell.
+
+    ``dtype`` is that of the backbone's weights.
+    """
     kind = head_kind(head)
     if kind not in ("mask2former", "pmt", "linear"):
         raise GramLoopError(f"{head} is {HEADS[kind]}, which does not segment")
     if kind == "pmt":
-        return _pmt_segmenter(backbone, head, config, device, verify)
+        return _pmt_segmenter(backbone, head, config, dtype, device, verify)
     normalisation = WEB
     if isinstance(backbone, str | Path):
         normalisation = normalisation_of(backbone)
-        backbone = load_any_backbone(backbone, device=device, verify=verify)
+        backbone = load_any_backbone(backbone, dtype=dtype, device=device, verify=verify)
     if kind == "mask2former":
-        return Segmenter(load_segmentor(head, backbone, device=device, verify=verify), config, normalisation)
+        model = load_segmentor(head, backbone, dtype=dtype, device=device, verify=verify)
+        return Segmenter(model, config, normalisation)
     if backbone is None:
         raise GramLoopError(f"{head} is a head alone; its backbone must be given too")
     linear = LinearSegmentor(backbone, load_linear_head(head, device=device))
@@ -205,12 +210,13 @@ def _pmt_segmenter(
     backbone: str | Path | TappedViT | None,
     head: str | Path,
     config: SegmentConfig | None,
+    dtype: torch.dtype,
     device: torch.device | str,
     verify: bool,
 ) -> Segmenter:
     if backbone is None:
         raise GramLoopError(f"{head} is a head alone; its backbone must be given too")
-    model = load_pmt(head, backbone, device=device, verify=verify)
+    model = load_pmt(head, backbone, dtype=dtype, device=device, verify=verify)
     known = {len(COCO_PANOPTIC): COCO_PANOPTIC, len(COCO): COCO}.get(model.classes, {})
     names = dict(enumerate(known.values())) or None
     return Segmenter(model, config or pmt_windows(head), names=names)
