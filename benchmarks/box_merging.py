@@ -13,7 +13,7 @@ import argparse
 import numpy as np
 
 from gramloop.data.scenes.drawing import THINGS, Scene, scene
-from gramloop.evaluate.session import deterministic
+from gramloop.evaluate.predicting import deterministic
 from gramloop.metrics.ap_bootstrap import ap_delta
 from gramloop.metrics.bootstrap import image_bootstrap, image_draws, mean_interval
 from gramloop.metrics.boxes import FoundBoxes, TrueBoxes

@@ -28,7 +28,8 @@ from gramloop.evaluate.engines import do_unit
 from gramloop.evaluate.methods import blocks_per_view
 from gramloop.evaluate.plan import DataSource
 from gramloop.evaluate.planning import Request, make_plan
-from gramloop.evaluate.session import Session, deterministic
+from gramloop.evaluate.predicting import deterministic
+from gramloop.evaluate.session import Session
 from gramloop.models.tiny import WEIGHTS
 
 
@@ -86,7 +87,7 @@ def measure(task: str, scratch: Path, images: int, rounds: int) -> None:
             predict(image, replay, trace=False)
 
     def evaluated() -> None:
-        do_unit(session, store, unit, lambda: None)
+        do_unit(session, store, unit)
 
     def compared() -> None:
         for record in records:

@@ -24,7 +24,7 @@ from evidence_study import SEARCHED
 from gramloop.core.settings import replay_text
 from gramloop.data.depth_maps import DepthMap
 from gramloop.data.scenes.drawing import Scene, scene
-from gramloop.evaluate.session import deterministic
+from gramloop.evaluate.predicting import deterministic
 from gramloop.metrics.ap_bootstrap import ap_score
 from gramloop.metrics.bootstrap import (
     Interval,

@@ -16,7 +16,7 @@ import numpy as np
 
 from gramloop.core.settings import replay_text
 from gramloop.data.scenes.drawing import scene
-from gramloop.evaluate.session import deterministic
+from gramloop.evaluate.predicting import deterministic
 from gramloop.metrics.bootstrap import image_bootstrap, image_draws, mean_interval, miou_delta
 from gramloop.metrics.miou import count
 from gramloop.mitigations import apply, calibrate, stack_cost

@@ -13,7 +13,7 @@ import pytest
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.beginning import begin
 from gramloop.evaluate.engines import Job
-from gramloop.evaluate.engines.slurm import Share, run_slurm
+from gramloop.evaluate.engines.slurm import Share, ShareOutcome, run_slurm
 from gramloop.evaluate.evaluation import Watcher, evaluate, look
 from gramloop.evaluate.plan import Plan
 from gramloop.evaluate.store import Store
@@ -34,8 +34,8 @@ def reference(plan: Plan, tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 def test_a_share_skips_what_is_stored(plan: Plan, reference: bytes, tmp_path: Path):
     begin(tmp_path, plan)
-    assert Share(plan, tmp_path, plan.units[:2])() == 2
-    assert Share(plan, tmp_path, plan.units)() == len(plan.units) - 2
+    assert Share(plan, tmp_path, plan.units[:2])() == ShareOutcome(2, ())
+    assert Share(plan, tmp_path, plan.units)() == ShareOutcome(len(plan.units) - 2, ())
     evaluate(plan, tmp_path, workers=1)
     assert (tmp_path / "results.csv").read_bytes() == reference
 

@@ -13,7 +13,8 @@ from gramloop.errors import GramLoopError
 from gramloop.evaluate.engines import do_unit
 from gramloop.evaluate.methods import blocks_per_view
 from gramloop.evaluate.rows import boxes_of, counts_of
-from gramloop.evaluate.session import Session, Stopped, calls, deterministic
+from gramloop.evaluate.predicting import calls, deterministic
+from gramloop.evaluate.session import Session, Stopped
 from gramloop.evaluate.store import Store
 from gramloop.metrics.miou import count
 from small_runs import SIDE, small_plan
@@ -122,7 +123,7 @@ def test_bad_images_are_recorded_and_count_for_no_method(model_folder, scene_fol
     data = damaged_set(tmp_path / "set", scene_folder)
     plan = small_plan(model_folder, data, shards=1)
     session, store, unit = Session(plan), Store(tmp_path / "out", plan), plan.units[0]
-    done = do_unit(session, store, unit, lambda: None)
+    done = do_unit(session, store, unit)
     stored = store.read(unit)
     assert stored is not None
     assert done.excluded == 2
@@ -143,7 +144,7 @@ def test_memory_that_does_not_suffice_names_the_image(session: Session, monkeypa
         raise MemoryError
 
     monkeypatch.setattr(session.predictor.model.backbone, "forward", too_large)
-    with pytest.raises(GramLoopError, match=r"00000000\.png does not fit into memory"):
+    with pytest.raises(GramLoopError, match=r"00000000\.png \(64 x 64, 64 tokens at once\) does not fit into the memory of cpu; try a smaller"):
         session.run(session.plan.units[0])
 
 

@@ -144,7 +144,7 @@ def test_every_job_of_slurm_and_task_of_ray_looks_for_itself(model: Path, scenes
     with pytest.raises(GramLoopError, match=sentence):
         Share(plan, tmp_path / "out", plan.units)()
     with pytest.raises(GramLoopError, match=sentence):
-        _run_unit((plan, Store(tmp_path / "out", plan)), plan.units[0])
+        _run_unit((plan, Store(tmp_path / "out", plan), 0), plan.units[0])
 
 
 def test_an_image_that_changes_while_the_run_goes_on_is_refused(model: Path, scenes: Path):

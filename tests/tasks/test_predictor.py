@@ -13,7 +13,7 @@ import gramloop
 from golden import load_golden
 from gramloop import Adaptive, Cost, GramLoopError, ReplayConfig, counting
 from gramloop.evaluate.methods import Method
-from gramloop.evaluate.session import predict_all
+from gramloop.evaluate.predicting import predict_all
 from gramloop.models.detector import BACKBONE_PREFIX
 from gramloop.models.tiny import load_tiny
 from gramloop.tasks.class_names import COCO
@@ -208,7 +208,7 @@ def test_no_signature_with_a_predictor_or_a_prediction_says_any():
     found = [each for path in files for each in signatures(path)]
     passing = {name for name, names in found if names & PASSED}
     assert passing >= {
-        "session.py: predict_all",
+        "predicting.py: predict_all",
         "rows.py: add",
         "subject.py: subject_of",
         "tuning.py: tune",

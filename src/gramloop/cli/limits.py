@@ -12,6 +12,8 @@ _LIMITS = {
     "images": (1, _MANY),
     "workers": (1, MOST_WORKERS),
     "threads": (1, MOST_THREADS),
+    "prepare": (0, MOST_WORKERS),
+    "batch": (1, _MANY),
     "jobs": (1, _MANY),
     "shards": (1, _MANY),
     "pictures": (0, _MANY),

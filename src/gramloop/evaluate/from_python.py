@@ -14,12 +14,12 @@ from gramloop.data.scenes.files import COUNT, SUITE, SceneFiles, draw_scenes
 from gramloop.data.suites import find_suite
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.beginning import SCENES, check_before_drawing
-from gramloop.evaluate.evaluation import evaluate
+from gramloop.evaluate.evaluation import evaluate, missed_words
 from gramloop.evaluate.plan import DataSource
 from gramloop.evaluate.planning import Request, make_plan
 from gramloop.evaluate.results import Results
 from gramloop.evaluate.truth import TruthKind
-from gramloop.io.device import choose_device
+from gramloop.io.device import choose_device, placed
 from gramloop.io.fingerprints import recall
 from gramloop.io.pool import worker_count
 from gramloop.tasks.held_models import hold_model
@@ -38,7 +38,7 @@ class SetOptions(TypedDict, total=False):
     conditions, severities, images: fewer of them.
     truth: "clean" compares with what the plain model says on the clean image, and needs no labels.
     split, classes: of a set of label pictures.
-    device: where it runs.
+    device: where it runs: auto, cpu, cuda, cuda:1 or mps.
     """
 
     task: Task | None
@@ -59,6 +59,8 @@ def evaluate_model(
     out: Path | str,
     methods: Sequence[str] = (),
     workers: int | None = None,
+    batch: int = 1,
+    prepare: int | None = None,
     **options: Unpack[SetOptions],
 ) -> Results:
     """Evaluate methods on a model over a suite, or go on where an earlier call stopped.
@@ -70,14 +72,21 @@ def evaluate_model(
         suite: such as "scenes-c", "coco-c" or "my-set-c".
         out: the folder for plan and results.
         methods: as ``--method``; the plain model and, where it can be replayed, the published replay by default.
-        workers: processes; as many as the cores hold where nothing is said.
+        workers: processes; as many as the cores hold, or one per GPU, where nothing is said.
+        batch: images of one size that are shown to the model at once, where it can.
+        prepare: processes that prepare images for each of these, 0 for a thread; all cores beside GPUs by default.
         options: see `SetOptions`.
     """
     if data is None:
         check_before_drawing(Path(out), Path(out) / SCENES)
     recall(Path(out))
+    device = options.get("device")
     request, many = request_for(model, data, suite, Path(out), workers, **options)
-    return evaluate(make_plan(replace(request, methods=methods)), Path(out), workers=many).results
+    plan = make_plan(replace(request, methods=methods, batch=batch))
+    outcome = evaluate(plan, Path(out), workers=many, device=placed(device), prepare=prepare)
+    if outcome.missed:
+        raise GramLoopError(missed_words(outcome.missed))
+    return outcome.results
 
 
 def request_for(

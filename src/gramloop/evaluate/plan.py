@@ -106,6 +106,7 @@ class Plan:
     truth: TruthKind = "labels"  # what predictions are compared with
     truth_score: float = SCORE  # of a clean prediction's box or mask that counts as an object
     things: tuple[int, ...] = ()  # of a panoptic set: the categories that are counted, unlike stuff
+    batch: int = 1  # images of one size that are shown to the model at once
 
     def __post_init__(self) -> None:
         check_methods(self.methods)
@@ -114,6 +115,8 @@ class Plan:
             raise GramLoopError(f"the plan of {self.suite} needs conditions with at least one image each")
         if self.shards < 1:
             raise GramLoopError(f"the number of shards must be at least 1, not {self.shards}")
+        if self.batch < 1:
+            raise GramLoopError(f"the batch must be at least 1 image, not {self.batch}")
         if self.pictures < 0:
             raise GramLoopError(f"the number of pictures must be at least 0, not {self.pictures}")
         if self.task not in TASKS:
@@ -182,6 +185,7 @@ class Plan:
             "seed": self.seed,
             **({"alignment": self.alignment} if self.task == "depth" else {}),
             **({"things": sorted(self.things)} if self.task == "panoptic" else {}),
+            **({"batch": self.batch} if self.batch != 1 else {}),  # came later, as the truth did
             "data": data,
             "model": model,
             "where": where,
@@ -256,6 +260,7 @@ class _StoredPlan(msgspec.Struct, forbid_unknown_fields=True):
     truth: TruthKind = "labels"
     truth_score: float = SCORE
     things: tuple[int, ...] = ()
+    batch: Annotated[int, msgspec.Meta(ge=1, le=10**6)] = 1
 
 
 def fitting(plan: Plan, found: Plan) -> Plan:

@@ -13,6 +13,7 @@ from gramloop.data.records import Task
 from gramloop.data.suitability import refuse_unscorable, warn_of_turned
 from gramloop.data.suites import find_suite
 from gramloop.errors import GramLoopError
+from gramloop.evaluate.batches import check_batch
 from gramloop.evaluate.methods import BASELINE, GRAMLOOP, Method, read_methods, with_found_source
 from gramloop.evaluate.plan import PICTURES, DataSource, ModelSource, Plan
 from gramloop.evaluate.sources import (
@@ -61,11 +62,12 @@ class Request:
     replay: str | None = None  # a settings file for the method gramloop
     truth: TruthKind = "labels"
     truth_score: float = SCORE
+    batch: int = 1  # images of one size that are shown to the model at once
     verify: bool = False  # compare every file of a written suite with its checksums, not some
 
     def __post_init__(self) -> None:
         check_truth(self.truth, self.truth_score)
-        for name in ("images", "shards", "threads"):
+        for name in ("images", "shards", "threads", "batch"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise GramLoopError(f"the number of {name} must be at least 1, not {value}")
@@ -104,6 +106,7 @@ def plan_and_model(request: Request) -> tuple[Plan, Predictor[Prediction]]:
     chosen: list[Method] = [method.with_window(depth) for method in methods]
     if request.diagnostics:
         chosen = with_companions(chosen)
+    check_batch(request.batch, predictor, chosen, request.truth)
     counts: dict[str, int] = {}
     categories: dict[int, str] = {}
     fingerprints: dict[str, str] = {}
@@ -146,6 +149,7 @@ def plan_and_model(request: Request) -> tuple[Plan, Predictor[Prediction]]:
         truth=request.truth,
         truth_score=request.truth_score,
         things=tuple(sorted(things)) if task == "panoptic" else (),
+        batch=request.batch,
     )
     return plan, predictor
 

@@ -1,46 +1,52 @@
-"""Running one unit: every image decoded and shifted once, then shown to all methods.
+"""Running units: every image decoded and shifted once, then shown to all methods.
 
 The baseline is the ordinary pass that the first replay needs anyway, so a pair costs no more than the replay.
-Images are prepared in a thread of their own while the model works on the one before.
+Images are made ready ahead, over the borders of units (`preparing`); beside a GPU rows are made in a thread (`scoring`).
 """
 
 from __future__ import annotations
 
-import os
 import platform
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
+from itertools import groupby
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self, TypeVar
 
 import torch
 
-from gramloop.core.cost import counting
+from gramloop.core.cost import BlockCounter, counting
 from gramloop.data.contents import ChangedFileError
-from gramloop.data.labelled import LabelledImage, Truth, read_labelled
+from gramloop.data.labelled import LabelledImage, Truth
 from gramloop.data.records import DataSet, Image8, Record
+from gramloop.data.shifted import shift_record
 from gramloop.errors import GramLoopError
+from gramloop.evaluate.batches import groups, windows
 from gramloop.evaluate.clean_truth import CleanTruth
 from gramloop.evaluate.memory import peak_memory, reset_peak
-from gramloop.evaluate.methods import BASELINE, Method
-from gramloop.evaluate.plan import Plan, Unit
-from gramloop.evaluate.rows import Failure, Rows, comparable, statistics_of
+from gramloop.evaluate.out_of_memory import OutOfMemoryError, is_out_of_memory, release_memory, too_large
+from gramloop.evaluate.plan import Plan, Unit, condition_of
+from gramloop.evaluate.predicting import calls, deterministic, predict_all, predict_together, wanted_trace
+from gramloop.evaluate.preparing import Prepared, Preparing
+from gramloop.evaluate.rows import Failure
+from gramloop.evaluate.scoring import InTurn, UnitScores
 from gramloop.evaluate.sources import check_categories, open_condition, open_planned, open_source
 from gramloop.evaluate.store import Facts
 from gramloop.evaluate.timing import call_name, shares_alone
 from gramloop.evaluate.unchanged import refuse_other_model, refuse_other_origin
 from gramloop.io.fingerprints import recall
-from gramloop.metrics.depth import NoScoreError
 from gramloop.mitigations.applying import apply
 from gramloop.tasks.loading import load_numbered
 from gramloop.tasks.prediction import Prediction
 from gramloop.tasks.predictor import Predictor
 
-AHEAD = 4  # images waiting for the model
+R = TypeVar("R")
 
 
 class Stopped(Exception):  # noqa: N818 - not an error: somebody asked
@@ -56,21 +62,51 @@ class Finished:
     facts: Facts
 
 
+@dataclass(frozen=True)
+class Missed:
+    """A unit that was not stored, since an image of it did not fit into memory; the others go on."""
+
+    unit: Unit
+    reason: str
+
+
+@dataclass(frozen=True)
+class _Shown:
+    """An image of a unit on its way to the model."""
+
+    unit: Unit
+    position: int
+    record: Record
+
+
 class Session:
     """A plan with its model loaded and its data opened, ready to run units one after the other.
 
     Versions, weights and images must be those that were planned, whichever process or machine this is; ``folder``, that
-    of the results, may remember their checksums.
+    of the results, may remember their checksums. ``prepare`` processes make images ready, or a thread where it is 0.
     """
 
     def __init__(
-        self, plan: Plan, device: torch.device | str | None = None, folder: Path | None = None
+        self,
+        plan: Plan,
+        device: torch.device | str | None = None,
+        folder: Path | None = None,
+        prepare: int = 0,
     ) -> None:
         self.plan = plan
         if folder is not None:
             recall(folder)
         refuse_other_origin(plan)
         self.device = torch.device(device or plan.model.device)
+        self._preparing = Preparing(plan.task, not plan.label_free, prepare)
+        try:
+            self._load(plan)
+        except BaseException:
+            self.close()
+            raise
+        self._data: tuple[str, DataSet] | None = None
+
+    def _load(self, plan: Plan) -> None:
         self.predictor = load_numbered(
             plan.task, plan.model.files, plan.model.sizes, self.device, plan.categories
         )
@@ -82,8 +118,21 @@ class Session:
             if method.mitigations
         }
         self.opened = open_planned(plan)
+        if self.opened.clean is not None and not plan.label_free:
+            check_categories(self.predictor, self.opened.clean)
         self._clean = CleanTruth(self.predictor, plan.truth_score) if plan.label_free else None
-        self._data: tuple[str, DataSet] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the processes that prepare images."""
+        self._preparing.close()
 
     def data(self, key: str) -> DataSet:
         """The set of one condition; the latest is kept, since units come condition by condition."""
@@ -94,6 +143,14 @@ class Session:
             self._data = (key, data)
         return self._data[1]
 
+    def records(self, unit: Unit) -> Sequence[Record]:
+        """The images of a unit; those of a condition that is made here are made of the unit's clean images alone."""
+        condition = condition_of(unit.condition)
+        if self.opened.clean is None or condition in self.opened.ready:
+            return self.data(unit.condition)[unit.start : unit.stop]
+        shift = self.opened.shift(condition)
+        return [shift_record(record, shift) for record in self.opened.clean[unit.start : unit.stop]]
+
     def run(
         self,
         unit: Unit,
@@ -101,163 +158,171 @@ class Session:
         stopped: Callable[[], bool] = lambda: False,
     ) -> Finished:
         """Predict every image of a unit; `Stopped` if ``stopped()`` turns true before the end."""
+        [found] = self.run_units([unit], lambda unit, finished: finished, on_image, stopped)
+        if isinstance(found, Missed):
+            raise OutOfMemoryError(found.reason)
+        return found
+
+    def run_units(
+        self,
+        units: Iterable[Unit],
+        keep: Callable[[Unit, Finished], R],
+        on_image: Callable[[], None] = lambda: None,
+        stopped: Callable[[], bool] = lambda: False,
+    ) -> Iterator[R | Missed]:
+        """Run units one after the other, asking for the next ones as soon as their images can be prepared.
+
+        ``keep`` is called with each finished unit, in order, perhaps in another thread; what it returns is yielded.
+        """
+        kept: deque[Future[R]] = deque()
+        with (
+            InTurn(beside=self._preparing.processes > 0) as in_turn,
+            closing(self._preparing.ahead(self._shown(units))) as prepared,
+        ):
+            for unit, images in groupby(prepared, key=lambda pair: pair[0].unit):
+                missed: Missed | None = None
+                try:
+                    finish = self._run(unit, images, in_turn, on_image, stopped)
+                except OutOfMemoryError as error:
+                    missed = Missed(unit, str(error))
+                else:
+                    kept.append(in_turn.do(_finish, unit, finish, keep))
+                if missed is not None:  # no error is in flight any more that would hold tensors
+                    release_memory(self.device)
+                    yield missed
+                while kept and kept[0].done():
+                    yield kept.popleft().result()
+            while kept:
+                yield kept.popleft().result()
+
+    def _shown(self, units: Iterable[Unit]) -> Iterator[tuple[_Shown, Record]]:
+        for unit in units:
+            for position, record in enumerate(self.records(unit), unit.start):
+                yield _Shown(unit, position, record), record
+
+    def _run(
+        self,
+        unit: Unit,
+        images: Iterable[tuple[_Shown, Prepared]],
+        in_turn: InTurn,
+        on_image: Callable[[], None],
+        stopped: Callable[[], bool],
+    ) -> Callable[[], Finished]:
+        """Show the images of a unit to the model; what makes its results of that."""
         began = time.perf_counter()
         reset_peak(self.device)
-        records = self.data(unit.condition)[unit.start : unit.stop]
-        rows = Rows(
-            self.plan.task, self.plan.diagnostics, self.plan.pictures, label_free=self.plan.label_free
-        )
-        failures, spent = [], defaultdict[str, float](float)
-        first_call = calls(self.plan.methods)[0]
-        latest: tuple[Image8, float] | None = None  # an image, and the seconds of the first call on it
+        scores, watch = UnitScores(self.plan), _Watch()
         with deterministic(self.plan.model.threads), counting(self.predictor.blocks) as counter:
-            for position, shown in _read_ahead(records, unit.start, self.plan):
+            for window in windows(images, self.plan.batch):
                 if stopped():
                     raise Stopped
-                record = records[position - unit.start]
-                truth = shown if isinstance(shown, str) else self._truth(position, record, shown)
-                before = spent[call_name(first_call)]
-                if isinstance(shown, str) or isinstance(truth, str):
-                    failures.append(Failure(position, str(record.image_id), str(truth)))
-                elif reason := self._predict(rows, position, record, shown.pixels, truth, spent):
-                    failures.append(Failure(position, str(record.image_id), reason))
-                else:
-                    latest = shown.pixels, spent[call_name(first_call)] - before
-                on_image()
+                self._show(window, scores, watch, counter, in_turn, on_image)
         seconds = time.perf_counter() - began
         alone: dict[str, float] = {}
-        if latest is not None and unit.start == 0:
+        if watch.latest is not None and unit.start == 0:
             with deterministic(self.plan.model.threads):
-                alone = shares_alone(self.predictor, latest[0], first_call, latest[1])
+                alone = shares_alone(self.predictor, watch.latest, calls(self.plan.methods)[0], watch.seconds)
         facts = Facts(
             seconds,
-            dict(spent),
-            counter.blocks,
+            dict(watch.spent),
+            watch.blocks,
             peak_memory(self.device),
             str(self.device),
             platform.node(),
             alone,
         )
-        return Finished(rows.table(), tuple(failures), facts)
+        return partial(_finished, scores, facts)
 
-    def _truth(self, position: int, record: Record, shown: LabelledImage) -> Truth | str | None:
-        """What the predictions of an image are compared with; or a sentence about why it is not known."""
-        if self._clean is None:
-            return shown.truth
+    def _show(
+        self,
+        window: Sequence[tuple[_Shown, Prepared]],
+        scores: UnitScores,
+        watch: _Watch,
+        counter: BlockCounter,
+        in_turn: InTurn,
+        on_image: Callable[[], None],
+    ) -> None:
+        """Predict some images, those of one size together, and hand them on in their order."""
+        truths = [self._truth(shown, found) for shown, found in window]
+        usable = [
+            (index, found)
+            for index, ((_, found), truth) in enumerate(zip(window, truths, strict=True))
+            if isinstance(found, LabelledImage) and not isinstance(truth, str)
+        ]
+        predicted: dict[int, dict[str, Prediction]] = {}
+        sizes = [(found.pixels.shape[0], found.pixels.shape[1]) for _, found in usable]
+        for group in groups(sizes, self.plan.batch):
+            together = [usable[number] for number in group]
+            shown = [window[index][0] for index, _ in together]
+            results = self._predict([found.pixels for _, found in together], shown, watch, counter)
+            predicted.update(zip((index for index, _ in together), results, strict=True))
+        for index, ((shown_one, _), truth) in enumerate(zip(window, truths, strict=True)):
+            position, record = shown_one.position, shown_one.record
+            if isinstance(truth, str):
+                in_turn.do(scores.leave_out, position, record, truth)
+            else:
+                in_turn.do(scores.add, position, record, predicted[index], truth)
+            on_image()
+
+    def _predict(
+        self, pixels: Sequence[Image8], shown: Sequence[_Shown], watch: _Watch, counter: BlockCounter
+    ) -> list[dict[str, Prediction]]:
+        """The predictions of all methods for images of one size."""
+        methods, trace = self.plan.methods, wanted_trace(self.plan, min(one.position for one in shown))
+        first, blocks = call_name(calls(methods)[0]), counter.blocks
+        before = watch.spent[first]
         try:
-            return self._clean.of(
-                record if self.opened.clean is None else self.opened.clean[position], record
+            if len(pixels) == 1:
+                found = [predict_all(self.predictor, pixels[0], methods, trace, watch.spent, self.mitigated)]
+            else:
+                found = predict_together(self.predictor, pixels, methods, trace, watch.spent)
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+        else:
+            watch.blocks += (counter.blocks - blocks) * len(pixels)  # a block runs once for a batch
+            watch.latest, watch.seconds = pixels[-1], (watch.spent[first] - before) / len(pixels)
+            return found
+        # outside, where the error no longer holds the tensors of its frames
+        raise too_large(self.plan, self.predictor, self.device, [one.record for one in shown])
+
+    def _truth(self, shown: _Shown, found: Prepared) -> Truth | str | None:
+        """What the predictions of an image are compared with; or a sentence about why it cannot be used."""
+        if isinstance(found, MemoryError):
+            raise OutOfMemoryError(
+                f"{shown.record.path} ({shown.record.width} x {shown.record.height}) does not fit into memory while it is "
+                "prepared; try fewer --workers or a smaller --prepare"
             )
+        if isinstance(found, str):
+            return found
+        if self._clean is None:
+            return found.truth
+        record, clean = shown.record, self.opened.clean
+        try:
+            return self._clean.of(record if clean is None else clean[shown.position], record)
         except ChangedFileError:
             raise
         except GramLoopError as error:
             return str(error)
-
-    def _predict(
-        self,
-        rows: Rows,
-        position: int,
-        record: Record,
-        pixels: Image8,
-        truth: Truth | None,
-        spent: dict[str, float],
-    ) -> str:
-        """Add the rows of one image; or none, and a sentence about what cannot be scored."""
-        trace = wanted_trace(self.plan, position)
-        try:
-            found = predict_all(self.predictor, pixels, self.plan.methods, trace, spent, self.mitigated)
-        except (MemoryError, torch.OutOfMemoryError) as error:
-            raise GramLoopError(
-                f"{record.path} does not fit into memory; try a smaller short side"
-            ) from error
-        compared, categories = {}, list(self.plan.categories)
-        for name, prediction in found.items():
-            try:
-                prediction = comparable(prediction, truth, self.plan.alignment)
-                compared[name] = prediction, statistics_of(prediction, truth, categories)
-            except NoScoreError as error:
-                return f"{name}: {error}"
-        for method in self.plan.methods:
-            rows.add(position, record.image_id, method.name, *compared[method.name], truth)
-        return ""
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+        raise too_large(self.plan, self.predictor, self.device, [record])
 
 
-def wanted_trace(plan: Plan, position: int) -> bool | None:
-    """Whether replays return what they measure: always, never, or (None) where they measure it anyway."""
-    if plan.diagnostics:
-        return True
-    return None if position < plan.pictures else False
+class _Watch:
+    """What is counted while a unit runs."""
+
+    def __init__(self) -> None:
+        self.spent = defaultdict[str, float](float)  # seconds by call
+        self.blocks = 0
+        self.latest: Image8 | None = None  # an image, and the seconds of the first call on it
+        self.seconds = 0.0
 
 
-def predict_all(
-    predictor: Predictor[Prediction],
-    image: Image8,
-    methods: Sequence[Method],
-    trace: bool | None = False,
-    spent: dict[str, float] | None = None,
-    mitigated: Mapping[str, Predictor[Prediction]] | None = None,
-) -> dict[str, Prediction]:
-    """The predictions of all methods for one image, by name; the baseline comes with the first replay.
-
-    Args:
-        predictor: the plain one.
-        image: RGB, (H, W, 3).
-        methods: what is compared.
-        trace: whether replays return what they measure; None where they measure it anyway.
-        spent: seconds by call, to be added to.
-        mitigated: the predictors of methods with mitigations, by name.
-    """
-    found: dict[str, Prediction] = {}
-    for together in calls(methods):
-        began = time.perf_counter()
-        last = together[-1]
-        if len(together) == 2:
-            pair = predictor.predict(image, last.replay, paired=True, trace=trace)
-            found[together[0].name], found[last.name] = pair.ordinary, pair.replayed
-        else:
-            chosen = mitigated[last.name] if last.mitigations and mitigated else predictor
-            found[last.name] = chosen.predict(image, last.replay, trace=trace)
-        if spent is not None:
-            name = call_name(together)
-            spent[name] = spent.get(name, 0.0) + time.perf_counter() - began
-    return found
+def _finished(scores: UnitScores, facts: Facts) -> Finished:
+    return Finished(scores.table(), scores.failures, facts)
 
 
-def calls(methods: Sequence[Method]) -> list[tuple[Method, ...]]:
-    """Which methods are predicted in one call: the baseline with the first replay, all others alone."""
-    ordinary = [method for method in methods if method.name == BASELINE]
-    replays = [method for method in methods if method.replay is not None]
-    if not ordinary or not replays:
-        return [(method,) for method in methods]
-    paired = (ordinary[0], replays[0])
-    return [paired, *((method,) for method in methods if method not in paired)]
-
-
-def _read_ahead(
-    records: Sequence[Record], start: int, plan: Plan
-) -> Iterator[tuple[int, LabelledImage | str]]:
-    """Images in order, each made ready while those before are being worked on."""
-    with ThreadPoolExecutor(1, "gramloop-images") as pool:
-        waiting: deque[Future[LabelledImage | str]] = deque()
-        upcoming = iter(records)
-        try:
-            for position in range(start, start + len(records)):
-                while len(waiting) < AHEAD and (record := next(upcoming, None)) is not None:
-                    waiting.append(pool.submit(read_labelled, record, plan.task, not plan.label_free))
-                yield position, waiting.popleft().result()
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
-
-
-@contextmanager
-def deterministic(threads: int) -> Iterator[None]:
-    """Deterministic algorithms or an error, and a fixed number of threads, since sums depend on it."""
-    before = torch.are_deterministic_algorithms_enabled(), torch.get_num_threads()
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.use_deterministic_algorithms(True)
-    torch.set_num_threads(threads)
-    try:
-        yield
-    finally:
-        torch.use_deterministic_algorithms(before[0])
-        torch.set_num_threads(before[1])
+def _finish(unit: Unit, finish: Callable[[], Finished], keep: Callable[[Unit, Finished], R]) -> R:
+    return keep(unit, finish())

@@ -64,10 +64,15 @@ def process_pool(
     try:
         yield pool
     except BrokenProcessPool as error:
-        time.sleep(_SIGNAL)
-        raise GramLoopError(f"a worker process was ended from outside (out of memory?); {GOES_ON}") from error
+        raise ended_from_outside("a worker process") from error
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+def ended_from_outside(who: str) -> GramLoopError:
+    """The sentence about a process that somebody ended; a signal that ended it is heard first."""
+    time.sleep(_SIGNAL)
+    return GramLoopError(f"{who} was ended from outside (out of memory?); {GOES_ON}")
 
 
 def run_unordered(

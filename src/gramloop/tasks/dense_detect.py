@@ -7,6 +7,8 @@ pixels of the original.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -14,7 +16,7 @@ from torch import Tensor
 from gramloop.core.loop import Loop
 from gramloop.errors import GramLoopError
 from gramloop.models.backbone import Backbone
-from gramloop.models.dense_detect import DenseDetectHead
+from gramloop.models.dense_detect import DenseBoxes, DenseDetectHead
 from gramloop.tasks.class_names import Classes
 from gramloop.tasks.images import RGB, WEB, Normalisation, resize, to_tensor
 from gramloop.tasks.maps import trace_kinds, window_maps
@@ -26,6 +28,7 @@ class DenseDetector(ViTPredictor[Detection]):
     """A backbone and a one-stage head; class c of the head is the c-th of ``classes``, from 1 where none are given."""
 
     task = "detection"
+    batches = True
 
     def __init__(
         self,
@@ -44,15 +47,21 @@ class DenseDetector(ViTPredictor[Detection]):
         super().__init__(backbone, [tap], classes, normalisation)
         self.head = head
 
-    def _look(self, pixels: RGB, loop: Loop | None, paired: bool) -> list[Detection]:
-        shown = self._prepare(pixels).to(self.backbone.device)
+    def _look_at(self, pixels: Sequence[RGB], loop: Loop | None, paired: bool) -> list[list[Detection]]:
+        shown = torch.cat([self._prepare(each) for each in pixels]).to(self.backbone.device)
         taps = self.backbone(shown, self.taps)
         depth = self.backbone.shape.depth
         blocks = depth if loop is None else loop.blocks_executed
-        last = self._detection(taps[0].map, shown, pixels, blocks, _maps(loop))
+        sizes = (shown.shape[-2], shown.shape[-1]), (pixels[0].shape[0], pixels[0].shape[1])
+        maps = [_maps(loop, number) for number in range(len(pixels))]
+        last = self._detections(taps[0].map, *sizes, blocks, maps)
         if not paired or loop is None:
             return [last]
-        return [self._detection(self._ordinary(loop, taps)[0].map, shown, pixels, depth), last]
+        unmeasured = [None] * len(pixels)
+        return [
+            self._detections(self._ordinary(loop, taps)[0].map, *sizes, depth, unmeasured),
+            last,
+        ]
 
     def _prepare(self, pixels: RGB) -> Tensor:  # → (1, 3, H, W)
         size = self._largest_view(pixels.shape[0], pixels.shape[1])
@@ -66,12 +75,29 @@ class DenseDetector(ViTPredictor[Detection]):
     def _shown(self, height: int, width: int) -> tuple[str, str]:
         return " in its own size", "shrink it, or cut it into pieces"
 
+    def _detections(
+        self,
+        features: Tensor,
+        shown: tuple[int, int],
+        size: tuple[int, int],
+        blocks: int,
+        maps: Sequence[WindowMaps | None],
+    ) -> list[Detection]:
+        return [
+            self._detection(found, shown, size, blocks, trace)
+            for found, trace in zip(self.head.detect(features), maps, strict=True)
+        ]
+
     def _detection(
-        self, features: Tensor, shown: Tensor, pixels: RGB, blocks: int, maps: WindowMaps | None = None
+        self,
+        found: DenseBoxes,
+        shown: tuple[int, int],
+        size: tuple[int, int],
+        blocks: int,
+        maps: WindowMaps | None,
     ) -> Detection:
-        found = self.head.detect(features)[0]
-        height, width = pixels.shape[:2]
-        scale = torch.tensor([width / shown.shape[-1], height / shown.shape[-2]]).repeat(2)
+        height, width = size
+        scale = torch.tensor([width / shown[1], height / shown[0]]).repeat(2)
         boxes = (found.boxes.cpu() * scale).numpy()
         boxes[:, 0::2] = boxes[:, 0::2].clip(0, width)
         boxes[:, 1::2] = boxes[:, 1::2].clip(0, height)
@@ -79,9 +105,9 @@ class DenseDetector(ViTPredictor[Detection]):
         return Detection(boxes, found.scores.cpu().numpy(), labels, blocks=blocks, trace=maps)
 
 
-def _maps(loop: Loop | None) -> WindowMaps | None:
-    """The one view is the overview and the only window at once."""
+def _maps(loop: Loop | None, number: int) -> WindowMaps | None:
+    """Of one image of the batch; the one view is the overview and the only window at once."""
     if loop is None or loop.trace is None or not loop.trace.drift:
         return None
-    view = {kind: maps[0].numpy() for kind, maps in trace_kinds(loop.trace).items()}
+    view = {kind: maps[number].numpy() for kind, maps in trace_kinds(loop.trace).items()}
     return window_maps(view, view)

@@ -52,6 +52,7 @@ class DepthEstimator(ViTPredictor[Depth]):
     """A backbone and a depth head ready for images."""
 
     task = "depth"
+    batches = True
 
     def __init__(
         self,
@@ -88,21 +89,34 @@ class DepthEstimator(ViTPredictor[Depth]):
         shown = resize_short_side(pixels, self.config.short_side, multiple=self.multiple)
         return to_tensor(shown, self.normalisation)
 
-    def _look(self, pixels: RGB, loop: Loop | None, paired: bool) -> list[Depth]:
-        depth = self.backbone.shape.depth
-        tensor = self._show(pixels).to(self.backbone.device)
+    def _look_at(self, pixels: Sequence[RGB], loop: Loop | None, paired: bool) -> list[list[Depth]]:
+        depth, unmeasured = self.backbone.shape.depth, [None] * len(pixels)
+        size = (pixels[0].shape[0], pixels[0].shape[1])
+        tensor = torch.cat([self._show(each) for each in pixels]).to(self.backbone.device)
         if self.config.flip:
             tensor = torch.cat([tensor, tensor.flip(-1)])
         taps = self.backbone(tensor, self.taps)
         if loop is None:
-            return [self._depth(taps, pixels, depth)]
-        high, wide = tensor.shape[-2:]
-        maps = CropMaps(high, wide)
-        maps.add([Crop(0, 0, high, wide)], loop.trace)
-        replayed = self._depth(taps, pixels, loop.blocks_executed, maps.finish(self.backbone.shape.patch))
-        return [*([self._depth(self._ordinary(loop, taps), pixels, depth)] if paired else []), replayed]
+            return [self._depths(taps, size, depth, unmeasured)]
+        maps = [self._maps(loop, tensor, number) for number in range(len(pixels))]
+        replayed = self._depths(taps, size, loop.blocks_executed, maps)
+        ordinary = self._ordinary(loop, taps) if paired else None
+        return [*([self._depths(ordinary, size, depth, unmeasured)] if ordinary else []), replayed]
 
-    def _depth(self, taps: Sequence[Tap], pixels: RGB, blocks: int, maps: ReplayMaps | None = None) -> Depth:
-        found = self.head.depth([tap.map for tap in taps], (pixels.shape[0], pixels.shape[1]))
-        seen = found[0] if not self.config.flip else (found[0] + found[1].flip(-1)) / 2
-        return Depth(seen.cpu().numpy(), blocks=blocks, trace=maps)
+    def _maps(self, loop: Loop, shown: Tensor, number: int) -> ReplayMaps | None:  # (B, 3, h, w)
+        """What the replay measured in one image of the batch."""
+        high, wide = shown.shape[-2:]
+        maps = CropMaps(high, wide)
+        maps.add([Crop(0, 0, high, wide)], loop.trace, number)
+        return maps.finish(self.backbone.shape.patch)
+
+    def _depths(
+        self, taps: Sequence[Tap], size: tuple[int, int], blocks: int, maps: Sequence[ReplayMaps | None]
+    ) -> list[Depth]:
+        found = self.head.depth([tap.map for tap in taps], size)
+        if self.config.flip:  # mirror images come after all others
+            found = (found[: len(maps)] + found[len(maps) :].flip(-1)) / 2
+        return [
+            Depth(each.cpu().numpy(), blocks=blocks, trace=trace)
+            for each, trace in zip(found, maps, strict=True)
+        ]

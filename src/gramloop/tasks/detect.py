@@ -19,7 +19,6 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from gramloop.core.config import ReplayConfig
 from gramloop.core.loop import Loop
 from gramloop.errors import GramLoopError
 from gramloop.models.backbone import Backbone
@@ -39,7 +38,7 @@ from gramloop.tasks.images import (
 )
 from gramloop.tasks.maps import trace_kinds, window_maps
 from gramloop.tasks.prediction import Detection, Pair, WindowMaps
-from gramloop.tasks.predictor import ViTPredictor, check_pair
+from gramloop.tasks.predictor import Replay, Tracing, ViTPredictor, check_pair
 
 
 @dataclass(frozen=True)
@@ -59,6 +58,7 @@ class Detector(ViTPredictor[Detection]):
     """A detector ready for images."""
 
     task = "detection"
+    batches = True
 
     def __init__(
         self,
@@ -76,10 +76,10 @@ class Detector(ViTPredictor[Detection]):
     def predict_batch(
         self,
         images: Sequence[ImageLike],
-        replay: ReplayConfig | None = None,
+        replay: Replay = None,
         paired: bool = False,
         *,
-        trace: bool | None = None,
+        trace: Tracing = None,
     ) -> list[Detection] | list[Pair[Detection]]:
         """Detect in several images at once, padded to a common size.
 
@@ -94,9 +94,6 @@ class Detector(ViTPredictor[Detection]):
             versions = self._look_at(pixels, loop, paired)
         return [Pair(*both) for both in zip(*versions, strict=True)] if paired else versions[-1]
 
-    def _look(self, pixels: RGB, loop: Loop | None, paired: bool) -> list[Detection]:
-        return [images[0] for images in self._look_at([pixels], loop, paired)]
-
     def _look_at(self, pixels: Sequence[RGB], loop: Loop | None, paired: bool) -> list[list[Detection]]:
         """The detections of all images, per version."""
         tensors = [self._prepare(each) for each in pixels]
@@ -104,7 +101,7 @@ class Detector(ViTPredictor[Detection]):
             each.to(self.backbone.device) for each in pad_batch(tensors, self.backbone.shape.patch)
         )
         viewer = _Viewer(self, loop, paired)
-        found = [self.model.detect(each, valid) for each in self.model.features(batch, valid, viewer)]
+        found = self.model.detect_each(self.model.features(batch, valid, viewer), valid)
         sizes = [
             ((each.shape[-2], each.shape[-1]), shown.shape[:2])
             for each, shown in zip(tensors, pixels, strict=True)

@@ -22,13 +22,13 @@ class CropMaps:
         self._size = (height, width)
         self._canvases: dict[str, Canvas] = {}
 
-    def add(self, crops: Sequence[Crop], trace: Trace | None) -> None:
-        """Lay the trace of some crops on the image; nothing if nothing was measured."""
+    def add(self, crops: Sequence[Crop], trace: Trace | None, first: int = 0) -> None:
+        """Lay the trace of some crops, from the ``first`` of its batch on, on the image; nothing if nothing was measured."""
         if trace is None or not trace.drift:
             return
         for kind, values in trace_kinds(trace).items():
             canvas = self._canvases.setdefault(kind, Canvas(*self._size))
-            for index, crop in enumerate(crops):
+            for index, crop in enumerate(crops, first):
                 canvas.add(crop, F.interpolate(values[index : index + 1], (crop.height, crop.width))[0])
 
     def finish(self, patch: int) -> ReplayMaps | None:

@@ -142,9 +142,10 @@ class ImagePredictor(Generic[P]):
 
 
 class ViTPredictor(ImagePredictor[P]):
-    """A head on taps of a frozen ViT. A task says how it looks at one image, in ``_look``."""
+    """A head on taps of a frozen ViT. A task says how it looks at images of one size, in ``_look_at``, or at one, in ``_look``."""
 
     task: Task
+    batches = False  # whether it can look at several images at once
 
     def __init__(
         self, backbone: TappedViT, taps: Sequence[int], classes: Classes, normalisation: Normalisation = WEB
@@ -168,6 +169,39 @@ class ViTPredictor(ImagePredictor[P]):
         extra = 0 if replay is None else extra_blocks(replay, depth, self._kept(replay, paired))
         return Cost(depth + extra, depth)
 
+    @torch.no_grad()
+    def predict_batch(
+        self,
+        images: Sequence[ImageLike],
+        replay: Replay = None,
+        paired: bool = False,
+        *,
+        trace: Tracing = None,
+    ) -> list[P] | list[Pair[P]]:
+        """Predict several images of one size at once; as ``predict`` does, but for the order in which sums are made."""
+        if not images:
+            return []
+        self.check_batch()
+        check_pair(replay, paired)
+        pixels = [read_image(image) for image in images]
+        if len(sizes := {each.shape[:2] for each in pixels}) > 1:
+            listed = " and ".join(f"{width} x {height}" for height, width in sorted(sizes)[:2])
+            raise GramLoopError(f"images of a batch have one size, not {listed}")
+        self.check_size(pixels[0].shape[0], pixels[0].shape[1])
+        with self._attached(replay, paired, trace) as loop:
+            versions = self._look_at(pixels, loop, paired)
+        return [Pair(*both) for both in zip(*versions, strict=True)] if paired else list(versions[-1])
+
+    def check_batch(self) -> None:
+        """Refuse to look at several images at once, where this model cannot."""
+        if not self.batches:
+            raise GramLoopError(f"{type(self).__name__} predicts one image at a time; leave out the batch")
+
+    def tokens(self, height: int, width: int) -> int:
+        """Patches that the model sees at once of an image of this size; 0 if not known."""
+        rows, columns = (side // self.backbone.shape.patch for side in self._largest_view(height, width))
+        return rows * columns
+
     def check_size(self, height: int, width: int) -> None:
         """Refuse an image whose largest view has more tokens than can be worked on; nothing is computed."""
         rows, columns = (side // self.backbone.shape.patch for side in self._largest_view(height, width))
@@ -189,6 +223,10 @@ class ViTPredictor(ImagePredictor[P]):
 
     def _look(self, pixels: RGB, loop: Loop | None, paired: bool) -> Sequence[P]:
         """The ordinary version, if paired, and the last one."""
+        return [images[0] for images in self._look_at([pixels], loop, paired)]
+
+    def _look_at(self, pixels: Sequence[RGB], loop: Loop | None, paired: bool) -> Sequence[Sequence[P]]:
+        """The same of images of one size, in one forward of the model: per version, then per image."""
         raise NotImplementedError
 
     def _attached(self, replay: Replay, paired: bool, trace: Tracing) -> AbstractContextManager[Loop | None]:

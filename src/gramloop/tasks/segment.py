@@ -7,7 +7,7 @@ Nothing is flipped or rescaled.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -74,6 +74,7 @@ class Segmenter(ViTPredictor[Segmentation]):
     """A segmentation model ready for images."""
 
     task = "semantic"
+    batches = True
 
     def __init__(
         self,
@@ -104,6 +105,30 @@ class Segmenter(ViTPredictor[Segmentation]):
         depth = self.backbone.shape.depth
         ordinary = [self._finish(mean, size, depth) for mean in means[:-1]]
         return [*ordinary, self._finish(means[-1], size, blocks, maps)]
+
+    def check_batch(self) -> None:
+        """Refuse several images at once where each is seen through windows: those of one image run together already."""
+        if self.config.mode != "whole":
+            raise GramLoopError(
+                "images that are seen through windows are predicted one at a time; segment them whole (--whole) to show "
+                "several at once, or leave out the batch"
+            )
+
+    def _look_at(self, pixels: Sequence[RGB], loop: Loop | None, paired: bool) -> list[list[Segmentation]]:
+        """Whole images of one size; windows go another way."""
+        size, depth = (pixels[0].shape[0], pixels[0].shape[1]), self.backbone.shape.depth
+        shown = torch.cat([self._prepare(each) for each in pixels]).to(self.backbone.device)
+        high, wide = shown.shape[-2:]
+        versions = [each.to("cpu", torch.float32) for each in self._scores(shown, loop, paired)]
+        ordinary = [[self._finish(mean, size, depth) for mean in each] for each in versions[:-1]]
+        last = []
+        for number, mean in enumerate(versions[-1]):
+            maps = CropMaps(high, wide)
+            if loop is not None:
+                maps.add([Crop(0, 0, high, wide)], loop.trace, number)
+            blocks = depth if loop is None else loop.blocks_executed
+            last.append(self._finish(mean, size, blocks, maps.finish(self.backbone.shape.patch)))
+        return [*ordinary, last]
 
     def _prepare(self, pixels: RGB) -> Tensor:  # → (1, 3, H, W)
         multiple = self.model.granularity if self.config.mode == "whole" else 1

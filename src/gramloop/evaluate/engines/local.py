@@ -1,108 +1,142 @@
 """This machine: one process per core or GPU, each with the model loaded once.
 
-A single worker runs in this process. Every unit goes to exactly one worker, and workers store their units
-themselves, so a stop at any moment loses no finished one.
+A single worker runs in this process. Every unit goes to exactly one worker, which takes the next one as soon as images
+of it can be prepared, and workers store their units themselves, so a stop at any moment loses no finished one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from gramloop.evaluate.engines import Done, Job, do_unit
+from gramloop.errors import GramLoopError
+from gramloop.evaluate.engines import Done, Job, do_units, preparing_processes
 from gramloop.evaluate.plan import Plan, Unit
-from gramloop.evaluate.session import Session
+from gramloop.evaluate.session import Missed, Session
 from gramloop.evaluate.store import Store
+from gramloop.io.device import gpus_of
 from gramloop.io.pool import process_context, process_pool, worker_count
 
 WARM = "gramloop.evaluate.engines.warm"  # what workers of a model need in memory
 _POLL = 0.2  # seconds between looks at the shared counter of images
 
 
-def default_workers(plan: Plan) -> int:
-    """All GPUs, or as many processes of the plan's threads as the cores hold."""
-    if plan.model.device == "cuda":
-        return max(1, torch.cuda.device_count())
-    return worker_count(None, plan.model.threads)
+def default_workers(plan: Plan, device: str | None = None) -> int:
+    """The GPUs that are named, or as many processes of the plan's threads as the cores hold; one on MPS."""
+    chosen = torch.device(device or plan.model.device)
+    if chosen.type == "cpu":
+        return worker_count(None, plan.model.threads)
+    return max(1, len(gpus_of(chosen)))
 
 
-def run_local(job: Job, workers: int | None = None) -> Iterator[Done]:
+def run_local(job: Job, workers: int | None = None) -> Iterator[Done | Missed]:
     """Run the job's units on this machine; leaving the iterator early, or Ctrl-C, stops all workers."""
-    wanted = default_workers(job.plan) if workers is None else worker_count(workers)
+    wanted = default_workers(job.plan, job.device) if workers is None else worker_count(workers)
     wanted = min(wanted, len(job.units))
+    if wanted < 1:
+        return
+    prepare = preparing_processes(job.plan, job.prepare, wanted)
     if wanted > 1:
-        yield from _in_processes(job, wanted)
-    elif wanted == 1:
-        yield from _here(job)
+        yield from _in_processes(job, wanted, prepare)
+        return
+    store = Store(job.folder, job.plan)
+    with Session(job.plan, job.device, job.folder, prepare) as session:
+        yield from do_units(session, store, job.units, lambda: job.on_images(1))
 
 
-def _here(job: Job) -> Iterator[Done]:
-    session, store = Session(job.plan, folder=job.folder), Store(job.folder, job.plan)
-    for unit in job.units:
-        yield do_unit(session, store, unit, lambda: job.on_images(1))
-
-
-def _in_processes(job: Job, workers: int) -> Iterator[Done]:
+def _in_processes(job: Job, workers: int, prepare: int) -> Iterator[Done | Missed]:
     context = process_context(WARM)
-    shared = _Shared(context.Value("q", 0), context.Value("q", 0), context.Event())
-    store, reported = Store(job.folder, job.plan), 0
-    with process_pool(workers, context, _start_worker, job.plan, store, shared) as pool:
+    results, sender = context.Pipe(duplex=False)
+    images, started, taken = (context.Value("q", 0) for _ in range(3))
+    shared = _Shared(images, started, taken, context.Event(), context.Lock(), sender)
+    device = job.device or job.plan.model.device
+    share = _Share(
+        job.plan, job.folder, tuple(job.units), gpus_of(torch.device(device)) or (device,), prepare, shared
+    )
+    reported, left = 0, len(job.units)
+    with process_pool(workers, context, _start_worker, share) as pool:
         try:
-            pending: set[Future[Done]] = {pool.submit(_run_unit, unit) for unit in job.units}
-            while pending:
-                finished, pending = wait(pending, timeout=_POLL, return_when=FIRST_COMPLETED)
-                images = shared.images.value
-                job.on_images(images - reported)
-                reported = images
-                for future in finished:
-                    yield future.result()
+            running: list[Future[None]] = [pool.submit(_work) for _ in range(workers)]
+            while left:
+                came = results.poll(_POLL)
+                job.on_images(images.value - reported)
+                reported = images.value
+                if came:
+                    left -= 1
+                    yield results.recv()
+                for future in [each for each in running if each.done()]:
+                    running.remove(future)
+                    future.result()
+                if not running and left and not results.poll(0):
+                    raise GramLoopError(f"all workers ended, but {left} units are missing")
         finally:
             shared.stop.set()
 
 
 @dataclass(frozen=True)
 class _Shared:
-    """What all workers see: images predicted so far, workers started so far, and whether to stop."""
+    """What all workers see: images predicted, workers started and units taken so far, whether to stop, the way back."""
 
     images: Any
     started: Any
+    taken: Any
     stop: Any
+    sending: Any
+    results: Connection[Any, Any]
 
 
-@dataclass
-class _Worker:
+@dataclass(frozen=True)
+class _Share:
+    """What every worker is told."""
+
     plan: Plan
-    store: Store
+    folder: Path
+    units: Sequence[Unit]
+    devices: Sequence[str]  # handed out in turn
+    prepare: int
     shared: _Shared
-    device: str
-    session: Session | None = None
 
 
-_worker: _Worker | None = None
+_share: _Share | None = None
+_device = ""
 
 
-def _start_worker(plan: Plan, store: Store, shared: _Shared) -> None:
-    global _worker
-    with shared.started.get_lock():
-        number = shared.started.value
-        shared.started.value += 1
-    many = torch.cuda.device_count() if plan.model.device == "cuda" else 0
-    _worker = _Worker(plan, store, shared, f"cuda:{number % many}" if many else plan.model.device)
+def _start_worker(share: _Share) -> None:
+    global _share, _device
+    _share, _device = share, share.devices[_next(share.shared.started) % len(share.devices)]
 
 
-def _run_unit(unit: Unit) -> Done:
-    worker = _worker
-    assert worker is not None
-    if worker.session is None:  # here and not at the start, so that an error arrives as itself
-        worker.session = Session(worker.plan, worker.device, worker.store.folder)
-    return do_unit(worker.session, worker.store, unit, _count_image, worker.shared.stop.is_set)
+def _work() -> None:
+    """Take units until there are none left; the model is loaded here, so that an error arrives as itself."""
+    share = _share
+    assert share is not None
+    shared, store = share.shared, Store(share.folder, share.plan)
+    if shared.taken.value >= len(share.units):
+        return  # others were faster than this process could start
+    with Session(share.plan, _device, share.folder, share.prepare) as session:
+        for done in do_units(session, store, _take(share), _count_image, shared.stop.is_set):
+            with shared.sending:
+                shared.results.send(done)
+
+
+def _take(share: _Share) -> Iterator[Unit]:
+    while (number := _next(share.shared.taken)) < len(share.units):
+        yield share.units[number]
+
+
+def _next(counter: Any) -> int:
+    with counter.get_lock():
+        number: int = counter.value
+        counter.value += 1
+        return number
 
 
 def _count_image() -> None:
-    assert _worker is not None
-    with _worker.shared.images.get_lock():
-        _worker.shared.images.value += 1
+    assert _share is not None
+    _next(_share.shared.images)

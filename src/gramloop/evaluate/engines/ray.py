@@ -13,9 +13,9 @@ from threading import Thread
 from typing import Any
 
 from gramloop.errors import GramLoopError
-from gramloop.evaluate.engines import Done, Job, cluster_package, do_unit
+from gramloop.evaluate.engines import Done, Job, cluster_package, cores_of, do_unit
 from gramloop.evaluate.plan import Plan, Unit
-from gramloop.evaluate.session import Session
+from gramloop.evaluate.session import Missed, Session
 from gramloop.evaluate.store import Store
 
 _RETRIES = 5  # lost nodes that one unit may live through
@@ -23,19 +23,20 @@ _POLL = 1.0  # seconds
 _PATIENCE = 20.0  # seconds for a cluster to answer
 
 
-def run_ray(job: Job, address: str | None = None) -> Iterator[Done]:
+def run_ray(job: Job, address: str | None = None) -> Iterator[Done | Missed]:
     """Run the job's units as tasks of the cluster at ``address`` (``auto`` for the one this machine is in)."""
     ray = cluster_package("ray")
     owns = not ray.is_initialized()
     if owns:
         _connect(ray, address)
     gpu = job.plan.model.device == "cuda"
+    prepare = cores_of(job.plan, job.prepare) - job.plan.model.threads
     task = ray.remote(_run_unit).options(
         max_retries=_RETRIES,
-        num_cpus=job.plan.model.threads,
+        num_cpus=cores_of(job.plan, job.prepare),
         num_gpus=1 if gpu else 0,
     )
-    plan = ray.put((job.plan, Store(job.folder, job.plan)))
+    plan = ray.put((job.plan, Store(job.folder, job.plan), prepare))
     pending: list[Any] = [task.remote(plan, unit) for unit in job.units]
     try:
         while pending:
@@ -88,9 +89,9 @@ def _connect(ray: Any, address: str | None) -> None:
         raise error
 
 
-def _result(ray: Any, reference: Any) -> Done:
+def _result(ray: Any, reference: Any) -> Done | Missed:
     try:
-        done: Done = ray.get(reference)
+        done: Done | Missed = ray.get(reference)
         return done
     except ray.exceptions.RayTaskError as error:
         if isinstance(error.cause, GramLoopError):
@@ -106,9 +107,11 @@ def _result(ray: Any, reference: Any) -> Done:
 _session: tuple[str, Session] | None = None  # of this worker process, which runs many units
 
 
-def _run_unit(planned: tuple[Plan, Store], unit: Unit) -> Done:
+def _run_unit(planned: tuple[Plan, Store, int], unit: Unit) -> Done | Missed:
     global _session
-    plan, store = planned
+    plan, store, prepare = planned
     if _session is None or _session[0] != plan.hash:
-        _session = (plan.hash, Session(plan, folder=store.folder))
-    return do_unit(_session[1], store, unit, lambda: None)
+        if _session is not None:
+            _session[1].close()
+        _session = (plan.hash, Session(plan, folder=store.folder, prepare=prepare))
+    return do_unit(_session[1], store, unit)

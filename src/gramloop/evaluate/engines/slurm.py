@@ -14,13 +14,21 @@ from pathlib import Path
 from typing import Any
 
 from gramloop.errors import GramLoopError
-from gramloop.evaluate.engines import Done, Job, cluster_package, do_unit, summary
+from gramloop.evaluate.engines import Done, Job, cluster_package, cores_of, do_units, summary
 from gramloop.evaluate.plan import Plan, Unit
-from gramloop.evaluate.session import Session
+from gramloop.evaluate.session import Missed, Session
 from gramloop.evaluate.store import Store, UnusableFile
 
 _POLL = 2.0  # seconds between looks at the folder
 LOGS = "slurm"  # folder of submitit's files below that of the results
+
+
+@dataclass(frozen=True)
+class ShareOutcome:
+    """What one job of the array did: how many units it stored, and those that did not fit into its memory."""
+
+    ran: int
+    missed: tuple[Missed, ...]
 
 
 @dataclass(frozen=True)
@@ -30,16 +38,17 @@ class Share:
     plan: Plan
     folder: Path
     units: tuple[Unit, ...]
+    prepare: int = 0
 
-    def __call__(self) -> int:
-        """Run the units that are missing; their number."""
-        store, session, ran = Store(self.folder, self.plan), None, 0
-        for unit in self.units:
-            if _stored(store, unit) is None:
-                session = session or Session(self.plan, folder=self.folder)
-                do_unit(session, store, unit, lambda: None)
-                ran += 1
-        return ran
+    def __call__(self) -> ShareOutcome:
+        """Run the units that are missing."""
+        store = Store(self.folder, self.plan)
+        left = [unit for unit in self.units if _stored(store, unit) is None]
+        if not left:
+            return ShareOutcome(0, ())
+        with Session(self.plan, folder=self.folder, prepare=self.prepare) as session:
+            missed = tuple(one for one in do_units(session, store, left) if isinstance(one, Missed))
+        return ShareOutcome(len(left) - len(missed), missed)
 
     def checkpoint(self) -> Any:
         """Called by submitit when the job is about to be stopped from outside."""
@@ -52,11 +61,14 @@ def run_slurm(
     jobs: int = 8,
     settings: Mapping[str, Any] | None = None,
     cluster: str = "slurm",
-) -> Iterator[Done]:
+) -> Iterator[Done | Missed]:
     """Run the job's units in an array of up to ``jobs`` jobs; ``settings`` are submitit's, such as partition."""
     if jobs < 1:
         raise GramLoopError(f"the number of jobs must be at least 1, not {jobs}")
-    shares = [Share(job.plan, job.folder.resolve(), tuple(job.units[first::jobs])) for first in range(jobs)]
+    prepare = cores_of(job.plan, job.prepare) - job.plan.model.threads
+    shares = [
+        Share(job.plan, job.folder.resolve(), tuple(job.units[first::jobs]), prepare) for first in range(jobs)
+    ]
     submitted = _submit(job, [share for share in shares if share.units], dict(settings or {}), cluster)
     store, missing = Store(job.folder, job.plan), list(job.units)
     try:
@@ -69,6 +81,10 @@ def run_slurm(
                     missing.remove(unit)
                     job.on_images(len(unit))
                     yield done
+            if missing and ended:
+                for missed in _missed(submitted):
+                    missing.remove(missed.unit)
+                    yield missed
             if missing and ended:
                 raise GramLoopError(_why(submitted, len(missing)))
             if missing:
@@ -86,7 +102,7 @@ def _submit(job: Job, shares: Sequence[Share], settings: dict[str, Any], cluster
     except RuntimeError as error:
         raise GramLoopError(f"there is no Slurm on this machine: {error}") from error
     gpus = {"gpus_per_node": 1} if job.plan.model.device == "cuda" else {}
-    wanted = {"name": "gramloop", "cpus_per_task": job.plan.model.threads + 1, **gpus, **settings}
+    wanted = {"name": "gramloop", "cpus_per_task": cores_of(job.plan, job.prepare) + 1, **gpus, **settings}
     try:
         executor.update_parameters(**wanted)
     except (TypeError, NameError, ValueError) as error:
@@ -101,6 +117,13 @@ def _stored(store: Store, unit: Unit) -> Done | None:
     except UnusableFile:  # it was put right before the start, so it is about to be replaced
         return None
     return None if found is None else summary(store.plan, unit, found)
+
+
+def _missed(submitted: Sequence[Any]) -> Iterator[Missed]:
+    """The units that jobs report to be too large for their memory."""
+    for each in submitted:
+        if each.exception() is None:
+            yield from each.result().missed
 
 
 def _why(submitted: Sequence[Any], missing: int) -> str:

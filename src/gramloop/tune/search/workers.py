@@ -35,7 +35,7 @@ class Workers:
         """Have one process learn what ordinary images look like; see `Bench.calibrate`."""
         if self._pool is not None:
             return self._pool.submit(_calibrate, samples, path).result()
-        from gramloop.evaluate.session import deterministic
+        from gramloop.evaluate.predicting import deterministic
 
         with deterministic(self.subject.threads):
             return self._own_bench().calibrate(samples, path)
@@ -46,7 +46,7 @@ class Workers:
         return self._bench
 
     def _here(self, trials: Sequence[Trial]) -> Iterator[dict[str, Any]]:
-        from gramloop.evaluate.session import deterministic
+        from gramloop.evaluate.predicting import deterministic
 
         for trial in trials:
             with deterministic(
@@ -86,7 +86,7 @@ def _start(packed: bytes) -> None:
 
 
 def _run(trial: Trial) -> dict[str, Any]:
-    from gramloop.evaluate.session import deterministic
+    from gramloop.evaluate.predicting import deterministic
 
     bench = _this_bench()
     with deterministic(bench.subject.threads):
@@ -94,7 +94,7 @@ def _run(trial: Trial) -> dict[str, Any]:
 
 
 def _calibrate(samples: Sequence[Sample], path: str) -> dict[str, Any]:
-    from gramloop.evaluate.session import deterministic
+    from gramloop.evaluate.predicting import deterministic
 
     bench = _this_bench()
     with deterministic(bench.subject.threads):
@@ -103,7 +103,7 @@ def _calibrate(samples: Sequence[Sample], path: str) -> dict[str, Any]:
 
 def _this_bench() -> Bench:
     global _bench
-    from gramloop.evaluate.session import deterministic
+    from gramloop.evaluate.predicting import deterministic
 
     if _bench is None:  # here and not at the start, so that an error arrives as itself
         subject: Subject = pickle.loads(_packed)
