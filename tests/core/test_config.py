@@ -52,6 +52,8 @@ def test_a_default_window_always_fits(depth: int) -> None:
         ({"strength": "same"}, "strength is 'same'; it is \"matched\" or a number from 0 to 1"),
         ({"eps": 0.0}, "eps is 0.0"),
         ({"eps": None}, "eps is None; it is a small positive number, such as 1e-6"),
+        ({"eps": 1e-40}, "eps is 1e-40; it is a small positive number"),
+        ({"trust": 1e39}, r"trust is 1e\+39; it is a positive drift"),
         ({"trust": 10**400}, "trust is 10000.*…; it is a positive drift"),
         ({"matched_to": 0.5}, 'matched_to belongs to strength "matched", not to strength 1.0'),
         ({"gate": np.array(["gram", "none"])}, "gate is array"),

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gramloop import Adaptive, GramLoopError, ReplayConfig
+from gramloop.core.fields import LARGEST, SMALLEST
 from gramloop.core.settings import (
     describe_replay,
     parse_replay,
@@ -93,8 +94,8 @@ def test_a_file_of_the_first_versions_is_read(tmp_path: Path) -> None:
 
 
 SHARES = st.floats(0, 1)
-POSITIVE = st.floats(0, exclude_min=True, allow_infinity=False)
-FINITE = st.floats(allow_nan=False, allow_infinity=False)
+POSITIVE = st.floats(SMALLEST, LARGEST)
+FINITE = st.floats(-LARGEST, LARGEST)
 BLOCKS = st.integers(0, 10**6)
 
 

@@ -6,14 +6,16 @@ whether it came from Python, a file, a command line or a list of settings.
 
 from __future__ import annotations
 
-import sys
 from contextlib import suppress
 from dataclasses import dataclass
 from numbers import Integral, Real
 
 from gramloop.errors import GramLoopError
 
-LARGEST, SMALLEST = sys.float_info.max, 5e-324  # finite, and above zero
+LARGEST, SMALLEST = (
+    3.4028234663852886e38,
+    1.1754943508222875e-38,
+)  # what float32 holds, in which models compute
 
 
 @dataclass(frozen=True)
@@ -22,6 +24,8 @@ class Field:
 
     right: what the value is beside the words, for every way in.
     kind: of number. A float may be given as an int, and stays one; numpy's numbers become Python's.
+    meaning: what it does, in a few words, for help; the default is said by whoever knows it.
+    symbol: what stands for a value there; the words where it is one of them alone.
     """
 
     right: str = ""
@@ -30,6 +34,8 @@ class Field:
     low: float = 0
     high: float = LARGEST
     optional: bool = False
+    meaning: str = ""
+    symbol: str = ""
 
     def check(self, name: str, value: object) -> object:
         """The value as it is kept, or one sentence that says what would have been right."""
