@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -61,11 +62,18 @@ def read_masks(processor: Any, outputs: Any, size: Size) -> InstanceMasks:
     read = processor.post_process_instance_segmentation
     if "return_binary_maps" not in inspect.signature(read).parameters:
         return _from_queries(processor, outputs, size)
-    found: Mapping[str, Any] = read(outputs, threshold=0.0, target_sizes=[size], return_binary_maps=True)[0]
+    shown = _on_cpu(outputs)
+    found: Mapping[str, Any] = read(shown, threshold=0.0, target_sizes=[size], return_binary_maps=True)[0]
     infos = found["segments_info"]
     maps = found["segmentation"].cpu().numpy().reshape(-1, *size)[: len(infos)] > 0
     scores, labels = (np.array([info[key] for info in infos]) for key in ("score", "label_id"))
     return InstanceMasks.from_masks(maps, scores, labels)
+
+
+def _on_cpu(outputs: Any) -> SimpleNamespace:
+    """The queries, for processors that paint them into a map of the CPU wherever they are."""
+    names = ("class_queries_logits", "masks_queries_logits")
+    return SimpleNamespace(**{name: getattr(outputs, name).cpu() for name in names})
 
 
 def _from_queries(processor: Any, outputs: Any, size: Size) -> InstanceMasks:
