@@ -122,6 +122,7 @@ def request_of(args: argparse.Namespace, scenes: Path, split: str = "val") -> Re
         sizes=sizes,
         device=device,
         threads=args.threads,
+        dtype=args.dtype or "float32",
         truth=args.truth or "labels",
         truth_score=SCORE if args.truth_score is None else args.truth_score,
         alignment=getattr(args, "align", None) or "auto",

@@ -24,6 +24,7 @@ from gramloop.evaluate.truth import CLEAN_PREDICTION, LABELS, SCORE, SCORED, Tru
 from gramloop.io.difference import first_difference
 from gramloop.io.json_files import checked, parse_json, read_json, refuse_unknown
 from gramloop.metrics.depth import ALIGNMENTS, Alignment
+from gramloop.tasks.loading import Precision
 
 LAYOUT = 2
 PICTURES = 4  # images of every condition that keep what a figure needs
@@ -62,6 +63,7 @@ class ModelSource:
     sizes: Mapping[str, Any] = field(default_factory=dict)
     device: str = "cpu"  # its type; numbers of different types must not be mixed
     threads: int = 1  # per worker; sums depend on it
+    dtype: Precision = "float32"  # of the backbone's weights
 
 
 @dataclass(frozen=True)
@@ -167,6 +169,8 @@ class Plan:
             "classes": data.pop("classes"),
             "model": dict(model.pop("files")),
         }
+        if model["dtype"] == "float32":  # came later, too
+            del model["dtype"]
         if not data["contents"]:  # came later: plans without them stay what they were
             del data["contents"]
         truth: dict[str, Any] = {} if self.truth == LABELS else {"truth": self.truth}

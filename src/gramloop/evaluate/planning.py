@@ -31,7 +31,7 @@ from gramloop.io.pool import MOST_THREADS
 from gramloop.metrics.depth import Alignment
 from gramloop.mitigations.applying import check_stack
 from gramloop.mitigations.replay import REPLAYS
-from gramloop.tasks.loading import kind_of, load_predictor
+from gramloop.tasks.loading import Precision, kind_of, load_predictor
 from gramloop.tasks.prediction import Prediction
 from gramloop.tasks.predictor import Predictor, check_replay
 from gramloop.tasks.renumbering import numbered_as
@@ -62,6 +62,7 @@ class Request:
     replay: str | None = None  # a settings file for the method gramloop
     truth: TruthKind = "labels"
     truth_score: float = SCORE
+    dtype: Precision = "float32"  # of the backbone's weights
     batch: int = 1  # images of one size that are shown to the model at once
     verify: bool = False  # compare every file of a written suite with its checksums, not some
 
@@ -85,7 +86,9 @@ def plan_and_model(request: Request) -> tuple[Plan, Predictor[Prediction]]:
     if request.methods:
         named = read_methods(request.methods, request.replay)  # a slip is told before anything is opened
         request = replace(request, files=with_found_source(request.files, named))
-    predictor = load_predictor(request.task, request.files, request.sizes, device="meta")
+    predictor = load_predictor(
+        request.task, request.files, request.sizes, device="meta", dtype=request.dtype
+    )
     sha256 = checksums(request.files, request.task)  # of a model, and not of whatever folder was named
     if "make" in request.files:
         sha256 = {**user_fingerprints(request.files["make"], predictor), **sha256}
@@ -94,7 +97,14 @@ def plan_and_model(request: Request) -> tuple[Plan, Predictor[Prediction]]:
     task, depth = predictor.task, predictor.cost().ordinary
     kind = kind_of(request.files)
     model = ModelSource(
-        kind, request.files, sha256, depth, dict(request.sizes), request.device, request.threads
+        kind,
+        request.files,
+        sha256,
+        depth,
+        dict(request.sizes),
+        request.device,
+        request.threads,
+        request.dtype,
     )
     opened = _open(request, task)
     methods = read_methods(request.methods or _default_methods(predictor), request.replay)

@@ -108,7 +108,12 @@ class Session:
 
     def _load(self, plan: Plan) -> None:
         self.predictor = load_numbered(
-            plan.task, plan.model.files, plan.model.sizes, self.device, plan.categories
+            plan.task,
+            plan.model.files,
+            plan.model.sizes,
+            self.device,
+            plan.categories,
+            plan.model.dtype,
         )
         refuse_other_model(plan, self.predictor)
         source = open_source(plan.model.files)

@@ -83,6 +83,8 @@ def load_dinov2(
     with torch.device("meta"):
         backbone = Dinov2Backbone(shape, positions)
     load(backbone.model, checkpoint, _plan(backbone.model), dtype=dtype, device=device)
+    if dtype in (torch.bfloat16, torch.float16):
+        backbone.norm.float()  # heads and drift read float32
     return backbone
 
 

@@ -224,7 +224,7 @@ def _about_run(run: Run) -> dict[str, str]:
         "conditions": f"{len(run.results)} complete of {len(plan.conditions)}",
         "images": _span(plan),
         **({"alignment": plan.alignment} if plan.task == "depth" else {"classes": str(len(plan.categories))}),
-        "backbone": f"{plan.model.depth} blocks",
+        "backbone": f"{plan.model.depth} blocks, weights in {plan.model.dtype}",
         "device": f"{plan.model.device}, {plan.model.threads} thread{'s' * (plan.model.threads != 1)} per worker",
         "sizes": ", ".join(f"{name} {value}" for name, value in plan.model.sizes.items())
         or "the model's own",

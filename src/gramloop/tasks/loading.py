@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Literal
 
 import torch
 
@@ -17,6 +18,9 @@ from gramloop.tasks.predictor import Predictor
 from gramloop.tasks.renumbering import numbered_as
 from gramloop.tasks.segment import SegmentConfig, Segmenter
 
+Precision = Literal["float32", "bfloat16"]  # of a backbone's weights; heads and drift are float32
+_DTYPES: Mapping[str, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
 
 def load_predictor(
     task: Task | None,
@@ -24,6 +28,7 @@ def load_predictor(
     sizes: Sizes | None = None,
     device: torch.device | str = "cpu",
     verify: bool = False,
+    dtype: Precision = "float32",
 ) -> Predictor[Prediction]:
     """A predictor with its model frozen and in evaluation mode.
 
@@ -35,11 +40,13 @@ def load_predictor(
         sizes: how images are shown to the model, where it is not as usual.
         device: where it runs. On "meta" no weight is read: the predictor tells about itself, but cannot predict.
         verify: compare weights with the sha256 in the names of their files.
+        dtype: of the backbone's weights; bfloat16 halves their memory and rounds.
     """
     if kind_of(files) not in ("tiny", "files"):
+        _refuse_precision(files, dtype)
         return _any_model(task, files, sizes, device)
     if "folder" not in files:
-        return load_head(task, files, sizes or {}, device, verify)
+        return load_head(task, files, sizes or {}, device, verify, _DTYPES[dtype])
     loaders: dict[Task, Callable[..., Predictor[Prediction]]] = {
         "semantic": segmenter_of,
         "detection": detector_of,
@@ -51,7 +58,7 @@ def load_predictor(
             f"{next(iter(files.values()))} is no model for the task {task}; that takes a PMT head on a backbone, hf:FOLDER of "
             "a universal model, or a function of your own such as examples/components.py:panoptic"
         )
-    return loaders[task](files, sizes or {}, device)
+    return loaders[task](files, sizes or {}, device, _DTYPES[dtype])
 
 
 def load_numbered(
@@ -60,12 +67,13 @@ def load_numbered(
     sizes: Sizes | None,
     device: torch.device | str,
     categories: Mapping[int, str],
+    dtype: Precision = "float32",
 ) -> Predictor[Prediction]:
     """A predictor as `load_predictor` gives it, whose classes are numbered as in a data set.
 
     Models from transformers and of one's own bring names; the released heads count as their data sets do.
     """
-    predictor = load_predictor(task, files, sizes, device)
+    predictor = load_predictor(task, files, sizes, device, dtype=dtype)
     return predictor if kind_of(files) in ("tiny", "files") else numbered_as(predictor, categories)
 
 
@@ -74,6 +82,14 @@ def kind_of(files: Files) -> str:
     return next(
         (kind for kind in ("hf", "make", "object") if kind in files), "tiny" if "folder" in files else "files"
     )
+
+
+def _refuse_precision(files: Files, dtype: Precision) -> None:
+    if dtype != "float32":
+        raise GramLoopError(
+            f"{next(iter(files.values()))} has the precision that it was made with; {dtype} can be asked of a backbone "
+            "with a released head, and of the embedded model"
+        )
 
 
 def _any_model(
@@ -96,16 +112,20 @@ def _any_model(
     return load_user_model(str(files["make"]), task, device)
 
 
-def segmenter_of(files: Files, sizes: Sizes, device: torch.device | str = "cpu") -> Segmenter:
+def segmenter_of(
+    files: Files, sizes: Sizes, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32
+) -> Segmenter:
     """The embedded model, or one like it, for segmentation."""
-    model = load_tiny(files["folder"], device)
+    model = load_tiny(files["folder"], device, dtype)
     config = config_of(SegmentConfig, {"mode": "whole", "short_side": TINY_SHORT_SIDE, **sizes})
     return Segmenter(model.segmentor(), config, names=dict(enumerate(model.classes)))
 
 
-def detector_of(files: Files, sizes: Sizes, device: torch.device | str = "cpu") -> DenseDetector:
+def detector_of(
+    files: Files, sizes: Sizes, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32
+) -> DenseDetector:
     """The embedded model, or one like it, for detection."""
-    model = load_tiny(files["folder"], device)
+    model = load_tiny(files["folder"], device, dtype)
     if sizes:
         raise GramLoopError(
             f"the embedded detector sees images in their own size; leave out {', '.join(sizes)}"
@@ -114,8 +134,10 @@ def detector_of(files: Files, sizes: Sizes, device: torch.device | str = "cpu") 
     return DenseDetector(model.backbone, model.detect, model.segment.taps[-1], classes)
 
 
-def depth_estimator_of(files: Files, sizes: Sizes, device: torch.device | str = "cpu") -> DepthEstimator:
+def depth_estimator_of(
+    files: Files, sizes: Sizes, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32
+) -> DepthEstimator:
     """The embedded model, or one like it, for depth."""
-    model, head = load_tiny(files["folder"], device), load_tiny_depth(files["folder"], device)
+    model, head = load_tiny(files["folder"], device, dtype), load_tiny_depth(files["folder"], device)
     config = config_of(DepthConfig, {"short_side": TINY_SHORT_SIDE, **sizes})
     return DepthEstimator(model.backbone, head, config)

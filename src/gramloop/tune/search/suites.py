@@ -39,6 +39,7 @@ def suite_subject(request: Request) -> Subject:
             "model": dict(plan.model.sha256),
             "sizes": dict(plan.model.sizes),
             "device": plan.model.device,
+            **({} if plan.model.dtype == "float32" else {"dtype": plan.model.dtype}),
             "versions": dict(plan.versions),
             **about_truth(plan.task, plan.truth, plan.truth_score),
         },
@@ -55,7 +56,9 @@ def _planned_predictor(plan: Plan) -> Predictor[Prediction]:
     """The model of a plan, in whatever process; other weights or versions than planned are refused."""
     refuse_other_origin(plan)
     model = plan.model
-    predictor = load_numbered(plan.task, model.files, model.sizes, model.device, dict(plan.categories))
+    predictor = load_numbered(
+        plan.task, model.files, model.sizes, model.device, dict(plan.categories), model.dtype
+    )
     refuse_other_model(plan, predictor)
     return predictor
 
