@@ -156,6 +156,7 @@ def _given(args: argparse.Namespace) -> str:
         "truth",
         "truth_score",
         "align",
+        "dtype",
     ]
     return next((f"--{name.replace('_', '-')}" for name in options if getattr(args, name)), "")
 

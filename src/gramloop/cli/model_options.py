@@ -78,6 +78,11 @@ def add_model_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--model", default="tiny", metavar="SPEC", help=MODEL_HELP)
     group.add_argument("--backbone", metavar="FILE", help="DINOv3 weights, or a transformers folder")
     group.add_argument("--head", metavar="FILE", help="the head's weights; then --model is not used")
+    group.add_argument(
+        "--dtype",
+        choices=("float32", "bfloat16"),
+        help="of the backbone's weights; bfloat16 halves their memory and rounds (float32)",
+    )
     group.add_argument("--device", choices=("cpu", "cuda"), help="cuda where there is one, else cpu")
     add_size_options(group)
 
