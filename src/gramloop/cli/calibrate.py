@@ -31,7 +31,8 @@ def run(args: argparse.Namespace) -> int:
 
     images = [file.path for file in find_images(args.images, args.out.parent)]
     files = model_files_of(args)
-    predictor = load_predictor(task_asked(args, files), files, model_sizes(args), choose_device(args.device))
+    device, dtype = choose_device(args.device), args.dtype or "float32"
+    predictor = load_predictor(task_asked(args, files), files, model_sizes(args), device, dtype=dtype)
     source = calibrate(predictor, images)
     write_source(args.out, source)
     taps = ", ".join(str(tap) for tap in source.means)
