@@ -17,7 +17,6 @@ from typing import Any
 from gramloop import __version__
 from gramloop.cli.ending import hearing_sigterm, stop_code
 from gramloop.cli.help import Parser, commands_text, make_parser, meant, short_usage, then
-from gramloop.cli.limits import check_numbers
 from gramloop.cli.notes import notes_in_a_line
 from gramloop.cli.output import Ended, print_document, speaking
 from gramloop.cli.settings_file import add_options, check_target, parse, save
@@ -26,6 +25,7 @@ from gramloop.errors import GramLoopError
 # name: one line of help; the module gramloop.cli.<name> is imported only when it is called
 COMMANDS = {
     "demo": "see the method at work, with nothing to download",
+    "app": "try images and open results in a browser, on this machine alone",
     "check": "see in a minute whether this machine computes what it should",
     "predict": "segment images or detect objects, ordinary and replayed side by side",
     "diagnose": "show what a replay does in an image: drift, gate, and what is left",
@@ -117,13 +117,17 @@ def _command(name: str, words: Sequence[str]) -> int:
     more: dict[str, Any] = {}
     try:
         parsed = parse(parser, name, words)
+        from gramloop.cli.limits import check_numbers  # not for help: it costs a quarter of a start
+
         parsed.command, scripted = name, hasattr(module, "KEYS") and parsed.json
         with hearing_sigterm(), notes_in_a_line(parsed.quiet) as notes, speaking(parsed.quiet, scripted):
             check_numbers(parsed)
             if parsed.save_config is not None:
                 check_target(parsed.save_config)
             ended = module.run(parsed)
-        code, more = (ended.code, dict(ended.document)) if isinstance(ended, Ended) else (int(ended or 0), {})
+            if isinstance(ended, Ended) and scripted:
+                more = dict(ended.document())
+        code = ended.code if isinstance(ended, Ended) else int(ended or 0)
         if parsed.save_config is not None and code in (0, 1):
             save(parsed.save_config, parser, name, parsed.given)
     except GramLoopError as error:

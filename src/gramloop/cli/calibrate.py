@@ -5,7 +5,17 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from gramloop.cli.help import examples
 from gramloop.cli.model_options import TASKS, add_model_options, model_files_of, model_sizes, task_asked
+from gramloop.cli.output import Ended
+
+KEYS = {
+    "file": "what was written",
+    "images": "how many were looked at",
+    "taps": "the blocks that the head reads",
+    "noise": "the level below which 99 of 100 images lie",
+    "shown_noise": "the same of images as the model is shown them, where it is known",
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -13,6 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = (
         "FILE keeps the mean of the features that the head reads, its spread from image to image, and the usual "
         "level of noise; gramloop evaluate --source FILE uses it. A few dozen images are enough, and no labels."
+        + examples("gramloop calibrate photos --model hf:FOLDER --out source.safetensors")
     )
     parser.add_argument(
         "images", nargs="+", metavar="IMAGE", help="files, folders or globs of ordinary images"
@@ -22,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model_options(parser.add_argument_group("model"))
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> Ended:
     """Look at every image, and write the file."""
     from gramloop.io.device import choose_device
     from gramloop.mitigations.source import calibrate, write_source
@@ -44,4 +55,5 @@ def run(args: argparse.Namespace) -> int:
         print(
             f"As the model is shown them, noise below {level}: adaptive=noise:{level}:{level} replays above that"
         )
-    return 0
+    about = {"images": source.images, "noise": source.noise, "shown_noise": source.shown_noise}
+    return Ended(0, lambda: {"file": args.out, "taps": list(source.means), **about})

@@ -6,14 +6,18 @@ import argparse
 import json
 from pathlib import Path
 
+from gramloop.cli.help import examples
+from gramloop.cli.model_options import add_device_option
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the arguments."""
     parser.epilog = (
         "Drift, gate and every placement are compared with float64, heads with stored numbers. Nothing is downloaded. The "
         "exit code is 1 where something does not agree."
+        + examples("gramloop check", "gramloop check --device cuda --autocast --json check.json")
     )
-    parser.add_argument("--device", metavar="NAME", help="cuda where there is one, else cpu")
+    add_device_option(parser)
     parser.add_argument(
         "--autocast", action="store_true", help="blocks in bfloat16, as GPUs run the released models"
     )

@@ -8,15 +8,36 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gramloop.cli.help import examples
+from gramloop.cli.output import Ended, is_quiet, note
 from gramloop.errors import GramLoopError
 
 if TYPE_CHECKING:
     from gramloop.data.checks import Check
     from gramloop.data.opening import OpenSuite
 
+KEYS = {
+    "target": "the folder",
+    "finished": "conditions that were written",
+    "skipped": "conditions that were there",
+    "made": "images that were made",
+    "found": "images that were there, of conditions that were not finished",
+    "replaced": "files that were not what had been written, and were made again",
+    "failures": "images that could not be read, a sentence each",
+    "notes_of_the_set": "what is odd about the clean set",
+    "seconds": "of the work",
+}
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the arguments."""
+    parser.epilog = (
+        "Stop it whenever you like: the same command goes on. The exit code is 1 where images could not be read."
+        + examples(
+            "gramloop corrupt data/coco data/coco-c --suite coco-c",
+            "gramloop corrupt photos photos-c --suite photos-c --condition weather --severity 3",
+        )
+    )
     parser.add_argument("source", type=Path, metavar="SRC", help="folder of the clean set")
     parser.add_argument(
         "target", type=Path, metavar="DST", help="folder to write to; going on after a stop is fine"
@@ -61,7 +82,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> Ended:
     """Write the suite; 1 if some images could not be read."""
     from gramloop.data.opening import ReadOptions, open_suite
     from gramloop.data.suitability import warn_of_turned
@@ -85,12 +106,12 @@ def run(args: argparse.Namespace) -> int:
     )
     if opened.clean is not None:
         warn_of_turned(opened.clean, len(opened.clean))
-        for note in opened.clean.notes:
-            print(f"note: {note}", file=sys.stderr)
+        for remark in opened.clean.notes:
+            note(f"note: {remark}")
     return _write(opened, args)
 
 
-def _write(opened: OpenSuite, args: argparse.Namespace) -> int:
+def _write(opened: OpenSuite, args: argparse.Namespace) -> Ended:
     from gramloop.data.pool import write_suite
     from gramloop.io.pool import worker_count
     from gramloop.io.progress import progress_bar
@@ -104,9 +125,7 @@ def _write(opened: OpenSuite, args: argparse.Namespace) -> int:
             workers=args.workers,
             verify=args.verify,
             on_chunk=lambda condition, images: advance(condition.key, images),
-            on_finished=lambda condition: (
-                None if sys.stderr.isatty() else print(condition.key, file=sys.stderr)
-            ),
+            on_finished=lambda condition: None if sys.stderr.isatty() or is_quiet() else note(condition.key),
         )
     seconds = time.perf_counter() - start
     cores = worker_count(args.workers)
@@ -116,11 +135,22 @@ def _write(opened: OpenSuite, args: argparse.Namespace) -> int:
         f"{outcome.made / seconds:.1f} images/s on {cores} processes"
     )
     for path in outcome.replaced[:10]:
-        print(f"made again, since it was not what had been written: {path}", file=sys.stderr)
+        note(f"made again, since it was not what had been written: {path}")
     if len(outcome.replaced) > 10:
-        print(f"… and {len(outcome.replaced) - 10} more", file=sys.stderr)
+        note(f"… and {len(outcome.replaced) - 10} more")
     for failure in outcome.failures[:10]:
         print(f"failed: {failure}", file=sys.stderr)
     if outcome.failures:
         print(f"{len(outcome.failures)} images failed; put them right and run this again", file=sys.stderr)
-    return 1 if outcome.failures else 0
+    document = {
+        "target": args.target,
+        "finished": [str(each) for each in outcome.finished],
+        "skipped": [str(each) for each in outcome.skipped],
+        "made": outcome.made,
+        "found": outcome.found,
+        "replaced": [str(each) for each in outcome.replaced],
+        "failures": [str(each) for each in outcome.failures],
+        "notes_of_the_set": list(opened.clean.notes),
+        "seconds": seconds,
+    }
+    return Ended(1 if outcome.failures else 0, lambda: document)

@@ -8,10 +8,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gramloop.cli.help import examples
+from gramloop.cli.output import Ended
 from gramloop.errors import GramLoopError
 
 if TYPE_CHECKING:
     from gramloop.demo.experiment import Experiment
+
+KEYS = {
+    "page": "the report",
+    "picture": "scenes, predicted in four ways",
+    "table": "the summary, as Markdown",
+    "seconds": "of everything",
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -19,6 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = (
         "DIR gets report/index.html, the same page that gramloop report makes of any evaluation, demo.png, demo.md, "
         "and the stored results, which the same command takes up again."
+        + examples("gramloop demo --quick", "gramloop demo --out out/demo")
     )
     parser.add_argument("--out", type=Path, default=Path("out/demo"), metavar="DIR", help="(out/demo)")
     parser.add_argument("--quick", action="store_true", help="fewer scenes and shifts: about 45 seconds")
@@ -26,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--workers", type=int, help="processes (default: one per core)")
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> Ended:
     """Run the evaluations, say what to take, print the tables, write the picture and the page."""
     from rich.console import Console
 
@@ -67,7 +77,9 @@ def run(args: argparse.Namespace) -> int:
         "and which way to take on it, gramloop tune and gramloop evaluate tell: docs/mitigations.md.\n",
         soft_wrap=True,
     )
-    return 0
+    files = {"page": page, "picture": args.out / "demo.png", "table": args.out / "demo.md"}
+    seconds = time.perf_counter() - begin
+    return Ended(0, lambda: {**files, "seconds": seconds})
 
 
 def _evaluate(experiment: Experiment, workers: int | None) -> None:

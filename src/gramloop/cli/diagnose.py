@@ -7,10 +7,12 @@ import json
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gramloop.cli.each_image import do_each_image
-from gramloop.cli.model_options import MODEL_HELP, TASKS, head_files
+from gramloop.cli.help import examples
+from gramloop.cli.model_options import MODEL_HELP, TASKS, add_device_option, head_files
+from gramloop.cli.output import Ended
 from gramloop.cli.replay_options import add_replay_options, replay_of
 from gramloop.errors import GramLoopError
 
@@ -21,6 +23,11 @@ if TYPE_CHECKING:
     from gramloop.tasks.outputs import ImageFile
     from gramloop.tasks.views import View
 
+KEYS = {
+    "out": "the folder",
+    "images": "those that were done, each as in its .json: image, model, replay, caption, conditions",
+    "failures": "those that were not: image, reason",
+}
 VERSION = "diagnosis"  # in the names of the files that are written
 
 
@@ -30,6 +37,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "For each image DIR gets NAME.diagnosis.png and .pdf (input, drift of the last proposal, gate, drift of "
         "the accepted state, all drift on one scale) and .json with the numbers behind it. An image that cannot "
         "be done costs one sentence and the exit code 2."
+        + examples(
+            "gramloop diagnose photo.jpg --shift impulse_noise --out out/diagnosis",
+            "gramloop diagnose photos --backbone FOLDER --shift weather --severity 3 --window 21 23 --out out/diagnosis",
+        )
     )
     parser.add_argument("images", nargs="+", metavar="IMAGE", help="files, folders or globs")
     parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="folder for the results")
@@ -40,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     model.add_argument("--head", metavar="FILE", help="look as this head's task does, with its windows")
     model.add_argument("--task", choices=tuple(TASKS), help="of the head; depth is the embedded model's")
-    model.add_argument("--device", metavar="NAME", help="cuda where there is one, else cpu")
+    add_device_option(model)
     model.add_argument(
         "--short-side",
         type=int,
@@ -49,13 +60,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     shift = parser.add_argument_group("shift")
     shift.add_argument(
-        "--shift", metavar="NAME", help="corruption or perturbation, such as impulse_noise or contrast-p"
+        "--shift",
+        metavar="NAME",
+        help="corruption, perturbation or group, such as impulse_noise, contrast-p or weather",
     )
     shift.add_argument("--severity", type=int, nargs="+", metavar="N", help="one or more (1 3 5)")
     add_replay_options(parser.add_argument_group("replay"))
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> Ended:
     """Diagnose every image; 2 if some could not be done."""
     from gramloop.io.atomic import make_folder
     from gramloop.tasks.outputs import find_images
@@ -66,13 +79,16 @@ def run(args: argparse.Namespace) -> int:
     ]
     view = _view(args)
     make_folder(args.out)
-    failures = do_each_image(files, "diagnosing", lambda file: _write(view, file, shifts))
+    done: list[dict[str, Any]] = []
+    failures = do_each_image(files, "diagnosing", lambda file: done.append(_write(view, file, shifts)))
     if failures:
-        print(f"{failures} of {len(files)} images could not be done", file=sys.stderr)
-    return 2 if failures else 0
+        print(f"{len(failures)} of {len(files)} images could not be done", file=sys.stderr)
+    document = {"out": args.out, "images": done, "failures": failures}
+    return Ended(2 if failures else 0, lambda: document)
 
 
-def _write(view: View, file: ImageFile, shifts: Sequence[Shift]) -> None:
+def _write(view: View, file: ImageFile, shifts: Sequence[Shift]) -> dict[str, Any]:
+    """Diagnose an image under all shifts; what its .json holds."""
     from gramloop.io.atomic import atomic_write
     from gramloop.report.figures.diagnostic import Diagnosed, diagnostic
     from gramloop.tasks.images import read_image
@@ -99,6 +115,7 @@ def _write(view: View, file: ImageFile, shifts: Sequence[Shift]) -> None:
     atomic_write(file.result(VERSION, ".json"), (json.dumps(content, indent=1) + "\n").encode())
     atomic_write(file.result(VERSION, ".pdf"), drawn.pdf())
     atomic_write(file.result(VERSION, ".png"), drawn.png())
+    return content
 
 
 def _line(name: str, found: Diagnosis) -> str:
@@ -135,14 +152,16 @@ def _shifts(name: str | None, severities: Sequence[int] | None) -> list[Shift]:
         return []
     from gramloop.data.shifted import Shift
     from gramloop.data.suites import find_suite
-    from gramloop.shifts.corruptions import CORRUPTIONS, EXTRA_CORRUPTIONS
+    from gramloop.shifts.corruptions import GROUPS as CORRUPTED
+    from gramloop.shifts.perturbations import GROUPS as PERTURBED
     from gramloop.shifts.perturbations import PERTURBATIONS
 
+    perturbed, corrupted = (*PERTURBATIONS, *PERTURBED), (*CORRUPTED["all"], *CORRUPTED)
     known = {
-        **{each: ("p", each) for each in PERTURBATIONS},
-        **{each: ("c", each) for each in (*CORRUPTIONS, *EXTRA_CORRUPTIONS)},
-        **{f"{each}-p": ("p", each) for each in PERTURBATIONS},
-        **{f"{each}-c": ("c", each) for each in (*CORRUPTIONS, *EXTRA_CORRUPTIONS)},
+        **{each: ("p", each) for each in perturbed},
+        **{each: ("c", each) for each in corrupted},
+        **{f"{each}-p": ("p", each) for each in perturbed},
+        **{f"{each}-c": ("c", each) for each in corrupted},
     }
     if name not in known:
         listed = ", ".join(each for each in known if each[-2:] not in ("-c", "-p"))

@@ -12,29 +12,32 @@ if TYPE_CHECKING:
     from gramloop.tasks.outputs import ImageFile
 
 
-def do_each_image(files: Sequence[ImageFile], doing: str, work: Callable[[ImageFile], None]) -> int:
-    """Do the work on every image, and count those that could not be done."""
+def do_each_image(
+    files: Sequence[ImageFile], doing: str, work: Callable[[ImageFile], None]
+) -> list[dict[str, str]]:
+    """Do the work on every image; the images that could not be done, with the reason of each."""
     from gramloop.io.progress import progress_bar
 
-    failures = 0
+    failures = []
     with progress_bar(doing, len(files)) as advance:
         for file in files:
             advance(file.path.name, 0)
-            failures += not _attempt(file, work)
+            if (reason := _attempt(file, work)) is not None:
+                failures.append({"image": str(file.path), "reason": reason})
             advance(file.path.name)
     return failures
 
 
-def _attempt(file: ImageFile, work: Callable[[ImageFile], None]) -> bool:
-    """Whether an image could be done; if not, one sentence says why."""
+def _attempt(file: ImageFile, work: Callable[[ImageFile], None]) -> str | None:
+    """Why an image could not be done, which is printed too; None where it could."""
     from torch import OutOfMemoryError
 
     try:
         work(file)
-        return True
+        return None
     except GramLoopError as error:
         sentence = str(error)
     except (MemoryError, OutOfMemoryError):
         sentence = "it does not fit into memory; try a smaller --short-side"
     print(sentence if str(file.path) in sentence else f"{file.path}: {sentence}", file=sys.stderr)
-    return False
+    return sentence

@@ -5,17 +5,23 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gramloop.cli.ending import stop_code
-from gramloop.cli.model_options import NAMED, TASKS, add_data_options, add_model_options, request_of
+from gramloop.cli.evaluate_outcome import KEYS, document_of, status, tell_failures, tell_missed
+from gramloop.cli.help import examples
+from gramloop.cli.model_options import TASKS, add_data_options, add_model_options, request_of
+from gramloop.cli.output import Ended, is_quiet, note
 from gramloop.errors import GramLoopError
 
+__all__ = ["KEYS", "add_arguments", "run"]
+
 if TYPE_CHECKING:
-    from gramloop.evaluate.evaluation import Engine, EvaluationOutcome
+    from gramloop.evaluate.evaluation import Engine
     from gramloop.evaluate.plan import Plan
     from gramloop.evaluate.planning import Request
 
@@ -25,14 +31,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = (
         "DIR keeps the plan, one file per finished unit and results.csv. Stop it whenever you like: the same "
         "command, or just --out DIR, goes on. An image that cannot be used counts for no method, is named at "
-        "the end and makes the exit code 1."
+        "the end and makes the exit code 1; so does a unit that does not fit into memory."
+        + examples(
+            "gramloop evaluate --suite scenes-c --model tiny --images 8 --condition noise --severity 3 --out out/first",
+            "gramloop evaluate --suite my-photos-c --data photos --truth clean --model hf:FOLDER --out out/mine",
+            "gramloop evaluate --suite coco-c --data coco --head head.pth --dry-run --save-config run.yaml --out out/coco",
+            "gramloop evaluate --config run.yaml",
+            "gramloop evaluate --out out/coco --status --json",
+        )
     )
     parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="folder for plan and results")
     parser.add_argument(
         "--suite", metavar="NAME", help="scenes-c, coco-c, ade20k-p, coco-o, nyu-c, my-set-c, …"
     )
     parser.add_argument("--task", choices=tuple(TASKS), help="segment, unless the model says otherwise")
+    parser.add_argument("--status", action="store_true", help="tell how far DIR is, and run nothing")
     parser.add_argument(
+        "--dry-run", action="store_true", help="tell what would be run and what it would cost"
+    )
+    methods = parser.add_argument_group("methods")
+    methods.add_argument(
         "--method",
         action="append",
         metavar="NAME",
@@ -40,51 +58,38 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "NAME:window=5-7,replays=3,… or NAME:FILE.json; any mitigations, as recentre:0.3 or "
         "NAME=recentre:0.3+gramloop (docs/mitigations.md); can be repeated",
     )
-    parser.add_argument(
+    methods.add_argument(
         "--source",
         type=Path,
         metavar="FILE",
         help="what ordinary images look like to the model, for mitigations that need it",
     )
-    parser.add_argument(
+    methods.add_argument(
         "--replay", metavar="FILE", help="settings of the method gramloop, as gramloop tune writes them"
     )
-    parser.add_argument(
+    add_data_options(parser.add_argument_group("images"))
+    model = parser.add_argument_group("model")
+    add_model_options(model)
+    model.add_argument(
         "--align",
         choices=("none", "median", "scale-shift"),
         help="how predicted depth is aligned with the true one, image by image (none; scale-shift for models of disparity)",
     )
-    parser.add_argument("--status", action="store_true", help="tell how far DIR is, and run nothing")
-    parser.add_argument(
-        "--dry-run", action="store_true", help="tell what would be run and what it would cost"
-    )
-    parser.add_argument(
-        "--allow-failures", action="store_true", help="exit with 0 even if images are excluded"
-    )
-    parser.add_argument(
-        "--diagnostics",
-        action="store_true",
-        help="store mean drift, gate and drift after gating of every image, and run the first Gram-gated "
-        "method also ungated and with its mean strength for every patch",
-    )
-    parser.add_argument(
-        "--pictures",
-        type=int,
-        default=4,
-        metavar="N",
-        help="keep label maps and the replay's maps of the first N images of every condition (4)",
-    )
-    parser.add_argument(
-        "--coco-results",
-        type=Path,
-        metavar="DIR",
-        help="a finished evaluation of the suite coco, for the effective robustness on coco-o",
-    )
-    add_data_options(parser.add_argument_group("images"))
-    add_model_options(parser.add_argument_group("model"))
     work = parser.add_argument_group("work")
     work.add_argument("--shards", type=int, metavar="N", help="parts of each condition (of 50 images)")
     work.add_argument("--workers", type=int, metavar="N", help="processes; all cores or GPUs by default")
+    work.add_argument(
+        "--prepare",
+        type=int,
+        metavar="N",
+        help="processes that prepare images for each of them, 0 for a thread (0 on the CPU, else the cores divided by the GPUs)",
+    )
+    work.add_argument(
+        "--batch",
+        type=int,
+        metavar="N",
+        help="images of one size shown to the model at once (1); the plan records it",
+    )
     work.add_argument(
         "--engine", choices=("local", "ray", "slurm"), default="local", help="where units run (local)"
     )
@@ -103,18 +108,46 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--threads", type=int, default=1, metavar="N", help="threads per process (1); numbers depend on it"
     )
 
+    kept = parser.add_argument_group("results")
+    kept.add_argument(
+        "--clean-results",
+        type=Path,
+        metavar="DIR",
+        help="a finished evaluation of the clean set, for what is left of its score under shift (rPC)",
+    )
+    kept.add_argument(
+        "--coco-results",
+        type=Path,
+        metavar="DIR",
+        help="a finished evaluation of the suite coco, for the effective robustness on coco-o",
+    )
+    kept.add_argument(
+        "--diagnostics",
+        action="store_true",
+        help="store mean drift, gate and drift after gating of every image, and run the first Gram-gated "
+        "method also ungated and with its mean strength for every patch",
+    )
+    kept.add_argument(
+        "--pictures",
+        type=int,
+        default=4,
+        metavar="N",
+        help="keep label maps and the replay's maps of the first N images of every condition (4)",
+    )
+    kept.add_argument("--allow-failures", action="store_true", help="exit with 0 even if images are excluded")
 
-def run(args: argparse.Namespace) -> int:
+
+def run(args: argparse.Namespace) -> int | Ended:
     """Evaluate; 1 if images had to be excluded."""
     if args.status:
-        return _status(args.out, args.coco_results)
+        return status(args.out, args.clean_results, args.coco_results)
     if args.slurm and args.engine != "slurm":
         raise GramLoopError(
             f"--slurm {args.slurm[0]} belongs to --engine slurm, not to --engine {args.engine}"
         )
     if args.dry_run:
         with tempfile.TemporaryDirectory() as scratch:
-            return _dry_run(_plan(args, Path(scratch) / "scenes"), args.workers)
+            return _dry_run(_plan(args, Path(scratch) / "scenes"), args)
     engine = _engine(args)
     return _evaluate(_plan(args, args.out / "scenes"), args, engine)
 
@@ -124,6 +157,7 @@ def _plan(args: argparse.Namespace, scenes: Path) -> Plan:
     from gramloop.evaluate.beginning import check_before_drawing, plan_in, unit_owners
     from gramloop.evaluate.planning import make_plan
     from gramloop.evaluate.store import PLAN
+    from gramloop.io.device import choose_device
     from gramloop.io.fingerprints import recall
 
     if args.suite is not None:
@@ -135,7 +169,13 @@ def _plan(args: argparse.Namespace, scenes: Path) -> Plan:
         raise GramLoopError(f"{args.out} holds no evaluation to go on with; begin one with --suite NAME")
     if ignored := _given(args):
         raise GramLoopError(f"{ignored} belongs to a new evaluation; give --suite too, or leave it out")
-    return plan_in(args.out)
+    plan = plan_in(args.out)
+    if args.device is not None and (kind := choose_device(args.device).type) != plan.model.device:
+        raise GramLoopError(
+            f"{args.out} was begun on {plan.model.device}, whose numbers are not mixed with those of {kind}; "
+            f"leave out --device {args.device}, or choose another folder"
+        )
+    return plan
 
 
 def _given(args: argparse.Namespace) -> str:
@@ -157,6 +197,7 @@ def _given(args: argparse.Namespace) -> str:
         "truth_score",
         "align",
         "dtype",
+        "batch",
     ]
     return next((f"--{name.replace('_', '-')}" for name in options if getattr(args, name)), "")
 
@@ -176,11 +217,19 @@ def _request(args: argparse.Namespace, scenes: Path) -> Request:
         diagnostics=args.diagnostics,
         pictures=args.pictures,
         replay=args.replay,
+        batch=args.batch or 1,
     )
 
 
 def _engine(args: argparse.Namespace) -> Engine | None:
     """Where the units run; None is this machine."""
+    from gramloop.io.device import placed
+
+    if args.engine != "local" and args.device is not None and placed(args.device) is not None:
+        raise GramLoopError(
+            f"--device {args.device} is one GPU of this machine; --engine {args.engine} shares out GPUs itself: "
+            "--device cuda"
+        )
     if args.engine == "ray":
         from gramloop.evaluate.engines.ray import check_address, run_ray
 
@@ -200,17 +249,20 @@ def _setting(text: str) -> tuple[str, Any]:
     return name, int(value) if value.isdecimal() else value
 
 
-def _evaluate(plan: Plan, args: argparse.Namespace, engine: Engine | None) -> int:
+def _evaluate(plan: Plan, args: argparse.Namespace, engine: Engine | None) -> int | Ended:
     from gramloop.evaluate.display import Display, print_effective, print_results
     from gramloop.evaluate.effective import check_use
-    from gramloop.evaluate.evaluation import evaluate
+    from gramloop.evaluate.evaluation import Watcher, evaluate
+    from gramloop.evaluate.relative import check_clean_results
     from gramloop.evaluate.store import RESULTS, Store
+    from gramloop.io.device import placed
 
     check_use(plan, args.coco_results)
+    check_clean_results(plan, args.clean_results)
     store = Store(args.out, plan)
-    print(f"{len(plan.units)} units, {plan.images} images, plan {plan.hash}", file=sys.stderr)
+    note(f"{len(plan.units)} units, {plan.images} images, plan {plan.hash}")
     try:
-        with Display(store) as display:
+        with nullcontext(Watcher()) if is_quiet() else Display(store) as watcher:
             outcome = evaluate(
                 plan,
                 args.out,
@@ -218,7 +270,9 @@ def _evaluate(plan: Plan, args: argparse.Namespace, engine: Engine | None) -> in
                 verify=args.verify,
                 engine=engine,
                 engine_name=args.engine,
-                watcher=display,
+                watcher=watcher,
+                device=placed(args.device) if engine is None else None,
+                prepare=args.prepare,
             )
     except KeyboardInterrupt as stop:
         done = sum(store.path(unit).is_file() for unit in plan.units)
@@ -228,45 +282,30 @@ def _evaluate(plan: Plan, args: argparse.Namespace, engine: Engine | None) -> in
             file=sys.stderr,
         )
         return stop_code(stop)
-    print_results(outcome.results)
+    print_results(outcome.results, clean=args.clean_results)
     print_effective(outcome.results, args.coco_results)
     print(f"full precision in {args.out / RESULTS}")
-    return _tell_failures(outcome, args.allow_failures)
+    code = max(tell_failures(outcome, args.allow_failures), tell_missed(outcome, args.out))
+    document = partial(
+        document_of,
+        args.out,
+        plan,
+        outcome.results,
+        stored=sum(store.path(unit).is_file() for unit in plan.units),
+        clean=args.clean_results,
+        coco=args.coco_results,
+        missed=[{"unit": str(one.unit), "reason": one.reason} for one in outcome.missed],
+        table=args.out / RESULTS,
+    )
+    return Ended(code, document)
 
 
-def _tell_failures(outcome: EvaluationOutcome, allowed: bool) -> int:
-    if not outcome.failures:
-        return 0
-    many = len(outcome.failures)
-    print(f"{many} predictions were left out for all methods:", file=sys.stderr)
-    for condition, failure in outcome.failures[:NAMED]:
-        print(f"  {condition}, image {failure.image_id}: {failure.reason}", file=sys.stderr)
-    if many > NAMED:
-        print(f"  … and {many - NAMED} more", file=sys.stderr)
-    return 0 if allowed else 1
-
-
-def _status(folder: Path, coco_results: Path | None) -> int:
-    from gramloop.evaluate.beginning import plan_in
-    from gramloop.evaluate.display import print_effective, print_status
-    from gramloop.evaluate.effective import check_use
-    from gramloop.evaluate.evaluation import look
-    from gramloop.evaluate.results import collect
-    from gramloop.evaluate.store import Store
-
-    store = Store(folder, plan_in(folder))
-    check_use(store.plan, coco_results)
-    progress = look(store)
-    unfinished = {unit.condition for unit in progress.missing}
-    results = collect(store, [key for key in store.plan.conditions if key not in unfinished])
-    print_status(store, progress, results)
-    print_effective(results, coco_results)
-    return 0
-
-
-def _dry_run(plan: Plan, workers: int | None) -> int:
+def _dry_run(plan: Plan, args: argparse.Namespace) -> Ended:
     from gramloop.evaluate.engines.local import default_workers
     from gramloop.evaluate.estimate import describe
+    from gramloop.io.device import placed
 
-    print(describe(plan, default_workers(plan) if workers is None else workers))
-    return 0
+    workers = default_workers(plan, placed(args.device)) if args.workers is None else args.workers
+    text = describe(plan, workers)
+    print(text)
+    return Ended(0, partial(document_of, args.out, plan, estimate=text.splitlines()))

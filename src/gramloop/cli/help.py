@@ -81,3 +81,24 @@ def commands_text(groups: Mapping[str, Sequence[str]], commands: Mapping[str, st
 def examples(*lines: str) -> str:
     """The end of an epilog: commands that can be typed."""
     return "\n\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
+
+
+def add_option(
+    group: argparse._ActionsContainer, settings: type, name: str, symbol: str, meaning: str
+) -> None:
+    """An option for a number of a dataclass, with its type and its default."""
+    default = getattr(settings, name)
+    group.add_argument(
+        f"--{name.replace('_', '-')}",
+        type=type(default),
+        default=default,
+        metavar=symbol,
+        help=meaning + default_words(default),
+    )
+
+
+def default_words(default: object) -> str:
+    """A default as the end of a help line; nothing where there is none."""
+    if default is None:
+        return ""
+    return f" ({default:g})" if isinstance(default, float) else f" ({default})"

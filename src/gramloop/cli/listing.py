@@ -5,6 +5,13 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Iterable
 
+from gramloop.cli.help import examples
+from gramloop.cli.output import Ended
+
+KEYS = {
+    "what": "models, suites, shifts, methods or hosts",
+    "entries": "what can be named: name, meaning",
+}
 Lines = Iterable[tuple[str, str]]
 
 
@@ -12,17 +19,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the arguments."""
     parser.epilog = (
         "Packages offer models as entry points of the group gramloop.models: a name, and package.module:make."
+        + examples("gramloop list methods", "gramloop list shifts --json")
     )
     parser.add_argument("what", choices=tuple(_LISTS), help="what to list")
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> Ended:
     """Print one line for each."""
     lines = list(_LISTS[args.what]())
     width = max(len(name) for name, _ in lines)
     for name, meaning in lines:
         print(f"{name:{width}}  {meaning}".rstrip())
-    return 0
+    entries = [{"name": name, "meaning": meaning} for name, meaning in lines]
+    return Ended(0, lambda: {"what": args.what, "entries": entries})
 
 
 def _models() -> Lines:

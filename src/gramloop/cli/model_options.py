@@ -42,7 +42,11 @@ def add_data_options(group: argparse._ArgumentGroup) -> None:
         "--data", type=Path, metavar="DIR", help="the set; scenes are drawn where it is missing"
     )
     group.add_argument(
-        "--condition", action="append", default=[], metavar="NAME", help="some conditions only"
+        "--condition",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="some conditions only, or a group: noise, blur, weather, digital; can be repeated",
     )
     group.add_argument("--severity", action="append", type=int, default=[], metavar="N", help="some only")
     group.add_argument(
@@ -50,7 +54,12 @@ def add_data_options(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument("--split", default="validation", help="of a set of label pictures (validation)")
     group.add_argument("--classes", type=Path, metavar="FILE", help="class list of a set of label pictures")
-    group.add_argument("--origin", choices=("auto", "folders", "generated"), default="auto")
+    group.add_argument(
+        "--origin",
+        choices=("auto", "folders", "generated"),
+        default="auto",
+        help="shifted images from folders, or made from the clean ones (auto: folders where there are any)",
+    )
     group.add_argument("--format", choices=("png", "jpg"), default="png", help="of generated images")
     group.add_argument(
         "--truth",
@@ -83,8 +92,17 @@ def add_model_options(group: argparse._ArgumentGroup) -> None:
         choices=("float32", "bfloat16"),
         help="of the backbone's weights; bfloat16 halves their memory and rounds (float32)",
     )
-    group.add_argument("--device", choices=("cpu", "cuda"), help="cuda where there is one, else cpu")
+    add_device_option(group)
     add_size_options(group)
+
+
+def add_device_option(group: argparse._ActionsContainer) -> None:
+    """Where a model runs."""
+    group.add_argument(
+        "--device",
+        metavar="NAME",
+        help="cpu, cuda, cuda:1, mps or auto: the GPU where there is one, else the CPU (auto)",
+    )
 
 
 def add_size_options(group: argparse._ArgumentGroup) -> None:

@@ -10,7 +10,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,10 +28,10 @@ _silent = False
 
 @dataclass(frozen=True)
 class Ended:
-    """How a command ended: its exit code, and what ``--json`` says of it, by the keys that its module names."""
+    """How a command ended: its exit code, and what makes the document of ``--json``, by the keys that its module names."""
 
     code: int
-    document: Mapping[str, Any]
+    document: Callable[[], Mapping[str, Any]]
 
 
 def note(text: str) -> None:

@@ -6,10 +6,19 @@ import argparse
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gramloop.cli.each_image import do_each_image
-from gramloop.cli.model_options import MODEL_HELP, TASKS, add_size_options, head_files, model_sizes
+from gramloop.cli.help import examples
+from gramloop.cli.model_options import (
+    MODEL_HELP,
+    TASKS,
+    add_device_option,
+    add_size_options,
+    head_files,
+    model_sizes,
+)
+from gramloop.cli.output import Ended
 from gramloop.cli.replay_options import add_replay_options, mitigations_of, replay_of
 from gramloop.core.config import ReplayConfig
 from gramloop.errors import GramLoopError
@@ -19,6 +28,13 @@ if TYPE_CHECKING:
     from gramloop.tasks.prediction import Prediction
     from gramloop.tasks.predictor import Predictor
 
+KEYS = {
+    "out": "the folder",
+    "images": "those that were done: image, and the files written for it",
+    "failures": "those that were not: image, reason",
+    "seconds": "of the whole work",
+}
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the arguments."""
@@ -27,6 +43,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ".png (grey levels are classes), .json (COCO results: boxes, or masks as run lengths), .npy (depth in metres) or "
         ".png and .json (COCO's panoptic format), and NAME.picture.png with input, both predictions, drift and gate. Results of earlier "
         "runs are replaced. An image that cannot be done costs one sentence and the exit code 2."
+        + examples(
+            "gramloop predict photos --task depth --model tiny --out out/depth",
+            "gramloop predict street.jpg --model hf:FOLDER --window 5 7 --out out/street",
+            "gramloop predict photos --task segment --head head.pth --replay found.json --out out/photos --json",
+        )
     )
     parser.add_argument("images", nargs="+", metavar="IMAGE", help="files, folders or globs")
     parser.add_argument("--task", choices=tuple(TASKS), help="needed unless the model has one alone")
@@ -37,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--verify", action="store_true", help="compare both files with the sha256 in their names"
     )
-    parser.add_argument("--device", metavar="NAME", help="cuda where there is one, else cpu")
+    add_device_option(parser)
     parser.add_argument("--no-picture", action="store_true", help="write the predictions alone")
     parser.add_argument(
         "--threshold",
@@ -52,7 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_size_options(parser.add_argument_group("size of the input"))
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> Ended:
     """Predict every image; 2 if some could not be done."""
     from gramloop.io.atomic import make_folder
     from gramloop.mitigations import apply
@@ -64,15 +85,20 @@ def run(args: argparse.Namespace) -> int:
     predictor = _predictor(args, replay)
     mitigated = None if stored is None else apply(stored.stack, predictor, stored.read_source())
     make_folder(args.out)
-    start = time.perf_counter()
+    start, written = time.perf_counter(), list[dict[str, Any]]()
     failures = do_each_image(
-        files, "predicting", lambda file: _write(args, predictor, replay, mitigated, file)
+        files,
+        "predicting",
+        lambda file: written.append(
+            {"image": file.path, "files": _write(args, predictor, replay, mitigated, file)}
+        ),
     )
-    done = len(files) - failures
-    print(f"{_count(done)} done in {time.perf_counter() - start:.1f} s, written to {args.out}")
+    seconds = time.perf_counter() - start
+    print(f"{_count(len(files) - len(failures))} done in {seconds:.1f} s, written to {args.out}")
     if failures:
-        print(f"{_count(failures)} could not be done", file=sys.stderr)
-    return 2 if failures else 0
+        print(f"{_count(len(failures))} could not be done", file=sys.stderr)
+    document = {"out": args.out, "images": written, "failures": failures, "seconds": seconds}
+    return Ended(2 if failures else 0, lambda: document)
 
 
 def _count(images: int) -> str:
@@ -122,12 +148,13 @@ def _write(
     replay: ReplayConfig | None,
     mitigated: Predictor[Prediction] | None,
     file: ImageFile,
-) -> None:
+) -> list[Path]:
+    """Predict an image; the files that were written."""
     from gramloop.io.atomic import atomic_write
     from gramloop.tasks.images import read_image
     from gramloop.tasks.outputs import result_files
 
-    pixels = read_image(file.path)
+    pixels, files = read_image(file.path), list[Path]()
     changed, name = None, "replayed" if mitigated is None else "mitigated"
     if replay is None:
         ordinary = predictor.predict(pixels)
@@ -139,9 +166,12 @@ def _write(
         if found is not None:
             stem = file.result(version, "").name
             for ending, content in result_files(found, file.path, stem, predictor.classes).items():
-                atomic_write(file.result(version, ending), content)
+                files.append(file.result(version, ending))
+                atomic_write(files[-1], content)
     if not args.no_picture:
         from gramloop.tasks.pictures import draw_prediction
 
         picture = draw_prediction(pixels, ordinary, changed, predictor.classes, args.threshold, name)
-        atomic_write(file.result("picture", ".png"), picture)
+        files.append(file.result("picture", ".png"))
+        atomic_write(files[-1], picture)
+    return files

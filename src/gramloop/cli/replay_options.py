@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from gramloop.cli.help import default_words
 from gramloop.core.config import FIELDS, ReplayConfig
 from gramloop.core.settings import MITIGATIONS_KIND, read_content, read_replay
 from gramloop.errors import GramLoopError
@@ -12,32 +13,28 @@ from gramloop.errors import GramLoopError
 if TYPE_CHECKING:
     from gramloop.mitigations import StoredMitigations
 
-# what stands for a value, and what it does; the default in brackets
-_OPTIONS: dict[str, tuple[str, str | None]] = {
-    "replays": ("K", "how often (2)"),
-    "gate": ("{gram,uniform,none}", None),
-    "strength": ("S", '0 to 1, or "matched" (1)'),
-    "matched_to": ("S", 'strength of the Gram gate that "matched" follows (1)'),
-    "gate_at": ("WHERE", "final (the default), end, or a block's index"),
-    "update_at": ("{end,final}", None),
-    "until": ("BLOCK", "the last block that shows the replay (the last of all)"),
-    "substeps": ("K", "K steps of 1/K through the window in place of a second pass, with --replays 1"),
-    "eps": ("DRIFT", "the smallest median drift that the gate divides by (1e-6)"),
-    "trust": ("DRIFT", "shrink proposals with a larger median drift"),
-    "adaptive": ("SIGNAL:OFF:FULL", "replay only where an image's signal says so, such as spread:0.2:0.3"),
-}
+
+def setting(text: str) -> str:
+    """A value of a setting as text, which `Field.parse` reads; a file of settings may have a number there."""
+    return text
 
 
 def add_replay_options(group: argparse._ArgumentGroup) -> None:
-    """Add them to a group; what is not given stays None, so that a command has its own defaults."""
+    """Add an option for every setting; what is not given stays None, so that a command has its own defaults."""
     group.add_argument(
         "--replay",
         metavar="FILE",
         help="what gramloop tune wrote; single options override a replay's settings",
     )
-    group.add_argument("--window", nargs=2, metavar=("FIRST", "LAST"), help="blocks to replay")
-    for name, (value, meaning) in _OPTIONS.items():
-        group.add_argument(f"--{name.replace('_', '-')}", metavar=value, help=meaning)
+    for name, field in FIELDS.items():
+        symbols = tuple(field.symbol.split()) or ("{" + ",".join(field.words) + "}",)
+        group.add_argument(
+            f"--{name.replace('_', '-')}",
+            type=setting,
+            nargs=None if len(symbols) == 1 else len(symbols),
+            metavar=symbols[0] if len(symbols) == 1 else symbols,
+            help=field.meaning + default_words(getattr(ReplayConfig, name)),
+        )
 
 
 def replay_of(args: argparse.Namespace, base: ReplayConfig | None = None) -> ReplayConfig:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from gramloop.cli.help import examples
+from gramloop.cli.output import Ended
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -12,6 +15,12 @@ if TYPE_CHECKING:
     from gramloop.report.document import Document
     from gramloop.report.resampling import Over
 
+KEYS = {
+    "page": "the report",
+    "answers": "which method to take, by suite: suite, sentences",
+    "verdicts": "of each method: suite, method, verdict (helps, hurts or inconclusive), gain, low, high, sentence",
+    "warnings": "what a reader should know",
+}
 OVER: tuple[Over, ...] = ("families", "images")
 
 
@@ -21,6 +30,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "Nothing is predicted again: all numbers and figures come from what gramloop evaluate stored. DIR gets "
         "index.html, which needs no other file and no network, report.md, tables/ (Markdown, CSV in full "
         "precision, LaTeX) and figures/ (PNG, PDF)."
+        + examples(
+            "gramloop report out/first --out out/report",
+            "gramloop report out/coco out/coco-c --bootstrap both --out out/report",
+        )
     )
     parser.add_argument(
         "results",
@@ -46,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-pdf", action="store_true", help="figures as PNG alone")
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> Ended:
     """Write the report and print its verdicts."""
     from gramloop.io.progress import progress_bar
     from gramloop.report.writing import check_folder, report_files, write_report
@@ -63,7 +76,20 @@ def run(args: argparse.Namespace) -> int:
         many = len(document.warnings)
         print(f"{many} warning{'s' * (many > 1)}, in the report; the first: {document.warnings[0]}")
     print(page)
-    return 0
+    return Ended(0, lambda: _as_json(document, page))
+
+
+def _as_json(document: Document, page: Path) -> dict[str, Any]:
+    verdicts = []
+    for verdict in document.verdicts:
+        found = verdict.interval
+        ends: dict[str, float | None] = {"gain": None, "low": None, "high": None}
+        if found is not None:
+            ends = {"gain": found.estimate, "low": found.low, "high": found.high}
+        about = {"suite": verdict.suite, "method": verdict.method, "verdict": verdict.words}
+        verdicts.append({**about, **ends, "sentence": verdict.sentence})
+    answers = [{"suite": answer.suite, "sentences": answer.sentences} for answer in document.answers]
+    return {"page": page, "answers": answers, "verdicts": verdicts, "warnings": list(document.warnings)}
 
 
 def _document(args: argparse.Namespace) -> Document:

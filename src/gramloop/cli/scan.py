@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import json
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gramloop.cli.help import examples
+from gramloop.cli.model_options import add_device_option
+from gramloop.cli.output import Ended
 from gramloop.errors import GramLoopError
 
 if TYPE_CHECKING:
@@ -17,6 +21,16 @@ if TYPE_CHECKING:
     from gramloop.data.suites import Condition
     from gramloop.tune.scan.scanning import Scan
 
+KEYS = {
+    "host": "the backbone",
+    "depth": "its blocks",
+    "replays": "of each window",
+    "conditions": "clean and the shifts",
+    "score": "what the ranking goes by",
+    "ranking": "the first windows, the best first: window, rank, scores, cost and medians",
+    "files": "everything that was measured, and a map of the windows",
+    "seconds": "of the scan",
+}
 _EMBEDDED = "tiny"
 _PATCHES = 24  # along the short side: 192, 336 and 384 pixels for patches of 8, 14 and 16
 
@@ -26,6 +40,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = (
         "DIR gets scan.json with everything that was measured and scan.png, a map of the windows. "
         "Without images, tiny looks at drawn scenes."
+        + examples(
+            "gramloop scan tiny --out out/scan",
+            "gramloop scan FOLDER photos --shift noise --shift fog:5 --out out/scan",
+        )
     )
     parser.add_argument(
         "model",
@@ -46,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--shift",
         action="append",
         metavar="NAME[:SEVERITY]",
-        help="a corruption (severity 3), repeatable; five of them by default; none: clean images alone",
+        help="a corruption or a group such as noise (severity 3), repeatable; five of them by default; none: clean images alone",
     )
     parser.add_argument("--score", metavar="NAME", help="what the ranking goes by; see docs/scan.md")
     parser.add_argument("--top", type=int, default=10, metavar="N", help="windows in the printed table (10)")
@@ -55,10 +73,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--chunk", type=int, metavar="N", help="windows in memory at once (as many as fit 1 GB)"
     )
-    parser.add_argument("--device", metavar="NAME", help="cuda where there is one, else cpu")
+    add_device_option(parser)
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> Ended:
     """Scan, print the shortlist, write JSON and map."""
     from rich.console import Console
 
@@ -81,16 +99,19 @@ def run(args: argparse.Namespace) -> int:
     console, begin = Console(), time.perf_counter()
     found = _scan(args, backbone, images, prepare, shifts)
     seconds = time.perf_counter() - begin
-    atomic_write(args.out / "scan.json", to_json(found, score))
-    atomic_write(args.out / "scan.png", draw_map(found, score))
+    files, content = [args.out / "scan.json", args.out / "scan.png"], to_json(found, score)
+    atomic_write(files[0], content)
+    atomic_write(files[1], draw_map(found, score))
     console.print(shortlist(found, score, args.top))
     console.print(
         f"{len(found.windows)} windows, {found.replays} replays: {found.blocks} blocks per image where one attached "
         f"forward per window takes {found.naive_blocks} ({found.naive_blocks / found.blocks:.2f} times as many); "
-        f"{seconds:.0f} s\n{args.out / 'scan.json'}, {args.out / 'scan.png'}",
+        f"{seconds:.0f} s\n{files[0]}, {files[1]}",
         highlight=False,
     )
-    return 0
+    kept = {name: value for name, value in json.loads(content).items() if name in KEYS}
+    kept["ranking"] = kept["ranking"][: args.top]
+    return Ended(0, lambda: {**kept, "files": files, "seconds": seconds})
 
 
 def shortlist(scan: Scan, score: str, top: int) -> Table:
@@ -126,7 +147,7 @@ def shortlist(scan: Scan, score: str, top: int) -> Table:
 
 def _shifts(given: Sequence[str] | None) -> tuple[Condition, ...]:
     from gramloop.data.suites import Condition
-    from gramloop.shifts.corruptions import CORRUPTIONS, EXTRA_CORRUPTIONS
+    from gramloop.shifts.corruptions import CORRUPTIONS, EXTRA_CORRUPTIONS, GROUPS
     from gramloop.shifts.severity import check_severity
     from gramloop.tune.scan.scanning import DEFAULT_SHIFTS
 
@@ -134,17 +155,19 @@ def _shifts(given: Sequence[str] | None) -> tuple[Condition, ...]:
         return DEFAULT_SHIFTS
     if list(given) == ["none"]:
         return ()
-    shifts = []
+    shifts: list[Condition] = []
     for text in given:
         name, _, severity = text.partition(":")
-        if name not in CORRUPTIONS + EXTRA_CORRUPTIONS:
+        members = GROUPS.get(name, (name,))
+        if not set(members) <= {*CORRUPTIONS, *EXTRA_CORRUPTIONS}:
             raise GramLoopError(
-                f"--shift {text}: a corruption is one of {', '.join(CORRUPTIONS + EXTRA_CORRUPTIONS)}, or none"
+                f"--shift {text}: a corruption is one of {', '.join(CORRUPTIONS + EXTRA_CORRUPTIONS)}, a group one of "
+                f"{', '.join(GROUPS)}; or none"
             )
         if severity and not severity.isdecimal():
             raise GramLoopError(f"--shift {text}: a severity is a whole number, as in {name}:3")
-        shifts.append(Condition(name, check_severity(name, int(severity or 3))))
-    return tuple(shifts)
+        shifts += [Condition(each, check_severity(each, int(severity or 3))) for each in members]
+    return tuple(dict.fromkeys(shifts))
 
 
 def _images(args: argparse.Namespace) -> list[Any]:

@@ -21,6 +21,7 @@ COMMAND = "command"  # the key that says which command a file is for
 LARGEST = 1 << 20  # bytes; options are few
 _SUFFIXES = (".yaml", ".yml", ".json")
 _NOT_KEPT = ("help", "config", "save_config", "quiet", "dry_run", "status")  # of a single call
+_NOT_GIVEN = object()  # argparse would make a value of a text
 _SCALARS = {None: str, str: str, Path: str, int: int, float: float}
 
 
@@ -40,10 +41,12 @@ def parse(parser: argparse.ArgumentParser, command: str, words: Sequence[str]) -
     settings = _read(words, parser, command)
     undone = _undone(parser, settings, words)
     for action in _settable(parser):
-        action.default = argparse.SUPPRESS
+        action.default = argparse.SUPPRESS if action.option_strings else _NOT_GIVEN
         if action.dest in settings:
             _relax(action)
     parsed = parser.parse_args([word for word in words if word not in undone])
+    for name in [name for name, value in vars(parsed).items() if value is _NOT_GIVEN]:
+        delattr(parsed, name)
     from_file = {name: value for name, value in settings.items() if name not in undone.values()}
     for name, value in {**defaults, **from_file}.items():
         if not hasattr(parsed, name):

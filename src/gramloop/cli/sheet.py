@@ -6,13 +6,20 @@ import argparse
 import io
 from pathlib import Path
 
+from gramloop.cli.help import examples
+from gramloop.cli.output import Ended
 from gramloop.errors import GramLoopError
 
+KEYS = {"file": "the picture", "width": "in pixels", "height": "in pixels", "bytes": "of the file"}
 SUFFIXES = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the arguments."""
+    parser.epilog = "One column for each suite, one row for each condition." + examples(
+        "gramloop sheet shifts.jpg",
+        "gramloop sheet noise.png --image photo.jpg --suite photo-c --condition noise --severity 1 --severity 5",
+    )
     parser.add_argument("file", type=Path, metavar="FILE", help="picture to write: .png, .jpg or .webp")
     parser.add_argument(
         "--suite", action="append", metavar="NAME", help="suite to show (default: a -c and a -p)"
@@ -38,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> Ended:
     """Draw and store the sheet."""
     from gramloop.data.contact_sheet import SheetStyle, contact_sheet
     from gramloop.data.records import read_image
@@ -68,4 +75,5 @@ def run(args: argparse.Namespace) -> int:
     sheet.save(buffer, kind, quality=args.quality)
     atomic_write(args.file, buffer.getvalue())
     print(f"{args.file}: {sheet.width} x {sheet.height}, {len(buffer.getvalue()) / 1e3:.0f} kB")
-    return 0
+    size = {"width": sheet.width, "height": sheet.height, "bytes": len(buffer.getvalue())}
+    return Ended(0, lambda: {"file": args.file, **size})

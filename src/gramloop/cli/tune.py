@@ -10,15 +10,28 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gramloop.cli.ending import stop_code
+from gramloop.cli.help import add_option, examples
 from gramloop.cli.model_options import NAMED, TASKS, add_data_options, add_model_options, request_of
+from gramloop.cli.output import Ended, note
 from gramloop.errors import GramLoopError
 from gramloop.io.device import choose_device
+from gramloop.tune.search.options import Options
 
 if TYPE_CHECKING:
     from gramloop.evaluate.planning import Request
     from gramloop.tune.search.plan import Search
     from gramloop.tune.search.tuning import Tuning
 
+KEYS = {
+    "out": "the folder",
+    "mitigations": "the choice as text; empty where nothing was chosen",
+    "chosen": "whether anything was",
+    "verdict": "in words",
+    "evidence": "as in found.json: gains with their intervals, effort, data and model; null with --dry-run",
+    "predictions": "how many were made, or with --dry-run would be",
+    "failures": "images under a condition that were left out, a sentence each",
+    "file": "the choice with its evidence, for evaluate, predict and gramloop.mitigations.apply; null with --dry-run",
+}
 SEVERITY = 3  # where nothing else is said
 
 
@@ -29,6 +42,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "predict and gramloop.mitigations.apply take, and attach where it is a replay alone. Stop it whenever you like: "
         "the same command goes on. A prediction is one image under one condition with one candidate; no more than the "
         "budget are made, the verdict's included."
+        + examples(
+            "gramloop tune --suite scenes-c --model tiny --images 40 --budget 800 --out out/tune",
+            "gramloop tune --suite mine-c --data photos --truth clean --model hf:FOLDER --keep-unseen weather --out out/tune",
+        )
     )
     parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="folder for plan and results")
     parser.add_argument(
@@ -101,7 +118,12 @@ def _add_choice(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--no-adaptive", action="store_true", help="look for no rule that replays some images only"
     )
-    group.add_argument("--objective", choices=("gain", "gain-per-cost"), default="gain")
+    group.add_argument(
+        "--objective",
+        choices=("gain", "gain-per-cost"),
+        default=Options.objective,
+        help=f"what the choice goes by ({Options.objective})",
+    )
     group.add_argument(
         "--clean-tolerance",
         type=float,
@@ -109,23 +131,15 @@ def _add_choice(group: argparse._ArgumentGroup) -> None:
         help="points that clean images may lose (0.1); with --truth clean, points by which their predictions may "
         "change (any, for a change need be no loss)",
     )
-    group.add_argument(
-        "--confidence", type=float, default=0.95, metavar="P", help="that the choice beats nothing (0.95)"
-    )
-    group.add_argument("--finalists", type=int, default=3, metavar="N", help="in the decision (3)")
-    group.add_argument("--eta", type=int, default=3, metavar="N", help="a rung keeps one in N (3)")
-    group.add_argument(
-        "--block",
-        type=int,
-        default=1,
-        metavar="N",
-        help="N consecutive images belong together, as video frames do (1)",
-    )
+    add_option(group, Options, "confidence", "P", "that the choice beats nothing")
+    add_option(group, Options, "finalists", "N", "in the decision")
+    add_option(group, Options, "eta", "N", "a rung keeps one in N")
+    add_option(group, Options, "block", "N", "N consecutive images belong together, as video frames do")
     group.add_argument(
         "--keep-unseen",
         action="append",
         metavar="FAMILY",
-        help="a shift that only the verdict sees; can be repeated (a third of them)",
+        help="a shift, or a group such as noise, that only the verdict sees; can be repeated (a third of them)",
     )
     group.add_argument(
         "--judge-on",
@@ -133,17 +147,19 @@ def _add_choice(group: argparse._ArgumentGroup) -> None:
         help="images that only the verdict sees, by id, such as 'drive7_*': another place or camera tells more than "
         "other frames of the same one (a part of all images)",
     )
-    group.add_argument("--seed", type=int, default=0, metavar="N", help="another split of the same data (0)")
+    add_option(group, Options, "seed", "N", "another split of the same data")
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int | Ended:
     """Tune; 1 if images had to be left out."""
     if args.dry_run:
         from gramloop.tune.search.display import describe_plan
 
         with tempfile.TemporaryDirectory() as scratch:
-            print(describe_plan(_search(args, Path(scratch) / "scenes")))
-        return 0
+            search = _search(args, Path(scratch) / "scenes")
+            print(describe_plan(search))
+        planned = {**dict.fromkeys(KEYS), "out": args.out, "predictions": search.schedule.predictions}
+        return Ended(0, lambda: {**planned, "failures": []})
     tuning = _tune(_search(args, args.out / "scenes"), args)
     if isinstance(tuning, int):
         return tuning
@@ -153,7 +169,7 @@ def run(args: argparse.Namespace) -> int:
 def _search(args: argparse.Namespace, scenes: Path) -> Search:
     from gramloop.core.config import ReplayConfig
     from gramloop.tasks.predictor import check_replay
-    from gramloop.tune.search.plan import Options, plan_search
+    from gramloop.tune.search.plan import plan_search
     from gramloop.tune.search.space import LONGEST, Space, read_values, scanned_windows
     from gramloop.tune.search.suites import suite_subject
 
@@ -167,7 +183,7 @@ def _search(args: argparse.Namespace, scenes: Path) -> Search:
         eta=args.eta,
         finalists=args.finalists,
         block=args.block,
-        unseen=None if args.keep_unseen is None else tuple(args.keep_unseen),
+        unseen=None if args.keep_unseen is None else _unseen(args),
         judge_on=args.judge_on,
         seed=args.seed,
     )
@@ -186,6 +202,24 @@ def _search(args: argparse.Namespace, scenes: Path) -> Search:
         replays = Space.default(subject.depth, longest, subject.taps, **values)
         space = replace(named, values=replays.values)
     return plan_search(subject, space, args.budget, options)
+
+
+def _unseen(args: argparse.Namespace) -> tuple[str, ...]:
+    """The families to keep from the search; a group stands for those of its conditions that are asked for."""
+    from gramloop.data.suites import find_suite
+
+    suite = find_suite(args.suite)
+    families = {condition.name for condition in suite.select(args.condition)}
+    kept = {
+        name: [
+            each for each in suite.groups.get(name, (name,)) if name not in suite.groups or each in families
+        ]
+        for name in args.keep_unseen
+    }
+    for name, members in kept.items():
+        if not members:
+            raise GramLoopError(f"--keep-unseen {name}: none of that group is among the conditions")
+    return tuple(dict.fromkeys(each for members in kept.values() for each in members))
 
 
 def _request(args: argparse.Namespace, scenes: Path) -> Request:
@@ -207,8 +241,8 @@ def _tune(search: Search, args: argparse.Namespace) -> Tuning | int:
     from gramloop.tune.search.display import describe_plan
     from gramloop.tune.search.tuning import run as run_tuning
 
-    print(describe_plan(search), file=sys.stderr)
-    workers = 1 if args.workers is None and choose_device(args.device).type == "cuda" else args.workers
+    note(describe_plan(search))
+    workers = 1 if args.workers is None and choose_device(args.device).type != "cpu" else args.workers
     try:
         with progress_bar("predictions", search.schedule.predictions) as advance:
             return run_tuning(search, args.out, workers=workers, advance=lambda many: advance(steps=many))
@@ -220,7 +254,7 @@ def _tune(search: Search, args: argparse.Namespace) -> Tuning | int:
         return stop_code(stop)
 
 
-def _tell(tuning: Tuning, folder: Path) -> int:
+def _tell(tuning: Tuning, folder: Path) -> Ended:
     from gramloop.tune.search.display import print_tuning
     from gramloop.tune.search.tuning import RESULT
 
@@ -231,4 +265,14 @@ def _tell(tuning: Tuning, folder: Path) -> int:
         print(f"{len(failures)} images under a condition were left out:", file=sys.stderr)
         for line in failures[:NAMED]:
             print(f"  {line}", file=sys.stderr)
-    return 1 if failures else 0
+    document = {
+        "out": folder,
+        "mitigations": tuning.mitigations,
+        "chosen": tuning.outcome.chosen,
+        "verdict": tuning.sentence,
+        "evidence": tuning.about(),
+        "predictions": tuning.outcome.predictions,
+        "failures": list(failures),
+        "file": folder / RESULT,
+    }
+    return Ended(1 if failures else 0, lambda: document)

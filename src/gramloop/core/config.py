@@ -84,19 +84,60 @@ RULE: Mapping[str, Field] = {
 }
 FIELDS: Mapping[str, Field] = {
     "window": _WindowField(
-        "a pair of blocks, first and last, such as [21, 23], in text 21-23", optional=True
+        "a pair of blocks, first and last, such as [21, 23], in text 21-23",
+        optional=True,
+        meaning="blocks to replay",
+        symbol="FIRST LAST",
     ),
-    "replays": Field(f"a whole number from 0 to {MOST}", kind=int, high=MOST),
-    "gate": Field(words=get_args(Gate)),
-    "strength": Field("a number from 0 to 1", ("matched",), float, high=1),
-    "gate_at": replace(BLOCK, words=("final", "end")),
-    "update_at": Field(words=get_args(UpdateAt)),
-    "eps": Field("a small positive number, such as 1e-6", kind=float, low=SMALLEST),
-    "trust": Field("a positive drift, such as 0.001", kind=float, low=SMALLEST, optional=True),
-    "adaptive": _AdaptiveField("an Adaptive(signal, off, full), in text step:0.2:0.4", optional=True),
-    "matched_to": Field("a number from 0 to 1", kind=float, high=1),
-    "until": replace(BLOCK, optional=True),
-    "substeps": Field(f"a whole number from 1 to {MOST}", kind=int, low=1, high=MOST, optional=True),
+    "replays": Field(
+        f"a whole number from 0 to {MOST}", kind=int, high=MOST, meaning="how often", symbol="K"
+    ),
+    "gate": Field(words=get_args(Gate), meaning="what is accepted of a proposal"),
+    "strength": Field(
+        "a number from 0 to 1", ("matched",), float, high=1, meaning='0 to 1, or "matched"', symbol="S"
+    ),
+    "gate_at": replace(
+        BLOCK, words=("final", "end"), meaning="final, end, or a block's index", symbol="WHERE"
+    ),
+    "update_at": Field(words=get_args(UpdateAt), meaning="where the accepted step is applied"),
+    "eps": Field(
+        "a small positive number, such as 1e-6",
+        kind=float,
+        low=SMALLEST,
+        meaning="the smallest median drift that the gate divides by",
+        symbol="DRIFT",
+    ),
+    "trust": Field(
+        "a positive drift, such as 0.001",
+        kind=float,
+        low=SMALLEST,
+        optional=True,
+        meaning="shrink proposals with a larger median drift",
+        symbol="DRIFT",
+    ),
+    "adaptive": _AdaptiveField(
+        "an Adaptive(signal, off, full), in text step:0.2:0.4",
+        optional=True,
+        meaning="replay only where an image's signal says so, such as spread:0.2:0.3",
+        symbol="SIGNAL:OFF:FULL",
+    ),
+    "matched_to": Field(
+        "a number from 0 to 1",
+        kind=float,
+        high=1,
+        meaning='strength of the Gram gate that "matched" follows',
+        symbol="S",
+    ),
+    "until": replace(BLOCK, optional=True, meaning="the last block that shows the replay", symbol="BLOCK"),
+    "substeps": Field(
+        f"a whole number from 1 to {MOST}",
+        kind=int,
+        low=1,
+        high=MOST,
+        optional=True,
+        meaning="K steps of 1/K through the window in place of a second pass, with one replay",
+        symbol="K",
+    ),
 }
 _LATER = ("matched_to", "until", "substeps")  # not in the first files
 

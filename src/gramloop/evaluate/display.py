@@ -22,12 +22,14 @@ from gramloop.evaluate.engines import Done
 from gramloop.evaluate.evaluation import RunningGain, StoreState, Watcher
 from gramloop.evaluate.methods import BASELINE
 from gramloop.evaluate.plan import Plan
+from gramloop.evaluate.relative import relative
 from gramloop.evaluate.results import MEAN, Results, collect, tells_gain
 from gramloop.evaluate.store import Store
 from gramloop.evaluate.truth import SENTENCE
 from gramloop.io.progress import make_bar, use_screen
 from gramloop.metrics.robustness import EXPECTED_SHARE
 
+RELATIVE_WORDS = "mCE: errors (100 - score) against the baseline's, by shift, in percent; 100 is the baseline, lower is better."
 SHOWN = 8  # conditions in the live table
 
 
@@ -127,8 +129,11 @@ def _final_gains(results: Results) -> dict[str, float]:
     return {name: gain for name, gain in gains.items() if name != BASELINE and math.isfinite(gain)}
 
 
-def print_results(results: Results, console: Console | None = None) -> None:
-    """The main metric of every complete condition, with gains over the baseline, and the means."""
+def print_results(results: Results, console: Console | None = None, clean: Path | None = None) -> None:
+    """The main metric of every complete condition, with gains over the baseline, and the means.
+
+    ``clean`` is a finished evaluation on clean images, for rPC.
+    """
     names = [method.name for method in results.plan.methods]
     table = Table(box=box.SIMPLE, title=f"{results.plan.suite}, {results.metric} in percent")
     table.add_column("condition")
@@ -141,8 +146,16 @@ def print_results(results: Results, console: Console | None = None) -> None:
     if len(means) == len(names):
         table.add_section()
         table.add_row(MEAN, *_cells(names, means))
+    found = relative(results, clean)
+    for name, values in (("rPC", found.rpc), ("mCE", found.mce)):
+        if values:
+            table.add_row(name, *_cells(names, dict(values)))
     console = console or Console()
     console.print(table)
+    if found.mce:
+        console.print(RELATIVE_WORDS, highlight=False)
+    if found.reason:
+        console.print(found.reason, highlight=False)
     if results.plan.label_free:
         console.print(f"{SENTENCE[0].upper()}{SENTENCE[1:]}.", highlight=False)
 
@@ -154,6 +167,17 @@ def _cells(names: Sequence[str], scores: dict[str, float], gains: bool = True) -
         gain = f" ({scores[name] - scores[BASELINE]:+.3f})" if told else ""
         cells.append(f"{scores[name]:.3f}{gain}")
     return cells
+
+
+def print_relative(results: Results, clean: Path | None) -> None:
+    """rPC and mCE of every method, once all conditions are complete."""
+    found = relative(results, clean)
+    for name, values in (("rPC", found.rpc), ("mCE", found.mce)):
+        if values:
+            cells = _cells(list(values), dict(values))
+            print(f"{name}: " + ", ".join(f"{each} {cell}" for each, cell in zip(values, cells, strict=True)))
+    if found.reason:
+        print(found.reason)
 
 
 def print_effective(results: Results, clean: Path | None) -> None:

@@ -34,7 +34,7 @@ def check_use(plan: Plan, clean: Path | None) -> None:
         raise GramLoopError(
             f"--coco-results belongs to --suite {SHIFTED} --task detect, not to {plan.suite}, {plan.task}"
         )
-    if reason := _misfit(plan, _clean_plan(clean), clean):
+    if reason := misfit(plan, clean_plan(clean, OPTION), clean, CLEAN, "ER"):
         raise GramLoopError(reason)
 
 
@@ -43,8 +43,8 @@ def effective(results: Results, clean: Path | None) -> Effective:
     if clean is None:
         return Effective(reason=f"ER is not known without results on COCO; give {OPTION}")
     try:
-        plan = _clean_plan(clean)
-        if reason := _misfit(results.plan, plan, clean):
+        plan = clean_plan(clean, OPTION)
+        if reason := misfit(results.plan, plan, clean, CLEAN, "ER"):
             return Effective(reason=reason)
         found = collect(Store(clean, plan)).conditions
         ordinary = {name: values["AP"] for name, values in found[0].scores.items()} if found else {}
@@ -59,24 +59,27 @@ def effective(results: Results, clean: Path | None) -> Effective:
     return Effective(values)
 
 
-def _clean_plan(folder: Path) -> Plan:
+def clean_plan(folder: Path, option: str) -> Plan:
+    """The plan of an evaluation on clean images that an option names."""
     if not (folder / PLAN).is_file():
-        raise GramLoopError(f"{folder} holds no evaluation; give {OPTION}")
+        raise GramLoopError(f"{folder} holds no evaluation; give {option}")
     return plan_in(folder)
 
 
-def _misfit(shifted: Plan, clean: Plan, folder: Path) -> str:
-    """Why two evaluations do not belong together, or nothing."""
-    if (clean.suite, clean.task) != (CLEAN, "detection"):
-        return f"{folder} evaluates {clean.suite}, {clean.task}; ER needs {CLEAN}, detection"
+def misfit(shifted: Plan, clean: Plan, folder: Path, suite: str, what: str) -> str:
+    """Why an evaluation on the clean images of a suite does not belong to one on shifted ones, or nothing."""
+    if (clean.suite, clean.task) != (suite, shifted.task):
+        return f"{folder} evaluates {clean.suite}, {clean.task}; {what} needs {suite}, {shifted.task}"
+    if clean.truth != shifted.truth:
+        return f"{folder} compares with {clean.truth}, not with {shifted.truth}; {what} needs the same"
     if dict(clean.model.sha256) != dict(shifted.model.sha256):
-        return f"{folder} was made with other weights; ER needs those of this evaluation"
+        return f"{folder} was made with other weights; {what} needs those of this evaluation"
     if dict(clean.model.sizes) != dict(shifted.model.sizes):
         return f"{folder} shows images in other sizes ({dict(clean.model.sizes)}, not {dict(shifted.model.sizes)})"
     there = {method.name: method for method in clean.methods}
     for method in shifted.methods:
         if method.name not in there:
-            return f"{folder} has no method {method.name}; ER needs every method of this evaluation there"
+            return f"{folder} has no method {method.name}; {what} needs every method of this evaluation there"
         if there[method.name] != method:
-            return f"the method {method.name} has other settings in {folder}; ER needs the same"
+            return f"the method {method.name} has other settings in {folder}; {what} needs the same"
     return ""

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
         coco_o_map,
         compare,
         effective_robustness,
+        mean_corruption_error,
         mean_performance,
+        relative_performance,
     )
 else:
     __getattr__, __dir__ = lazy_names(__name__)
@@ -34,6 +36,6 @@ __all__ = [
     "ApResult", "Comparison", "Counts", "DepthScores", "FoundBoxes", "Interval", "MaskMatches", "Scores",
     "TrueBoxes", "aligned_depth", "average_precision", "class_iou", "class_quality", "cluster_bootstrap",
     "coco_o_map", "compare", "count", "coverage", "depth_scores", "effective_robustness", "image_bootstrap",
-    "mask_average_precision", "match_masks", "mean_iou", "mean_performance", "mean_quality", "merge",
-    "panoptic_statistics", "pq_delta", "verdict", "widened",
+    "mask_average_precision", "match_masks", "mean_corruption_error", "mean_iou", "mean_performance", "mean_quality",
+    "merge", "panoptic_statistics", "pq_delta", "relative_performance", "verdict", "widened",
 ]  # fmt: skip

@@ -1,4 +1,5 @@
-"""Scores under shift: means over conditions, effective robustness, and the paired difference.
+"""Scores under shift: means over conditions, what is left of the clean score, errors against a reference, effective
+robustness, and the paired difference.
 
 Means refuse to skip: a condition without a result is named, never left out. Nothing here rounds, so a
 difference is that of the full numbers.
@@ -78,6 +79,37 @@ def mean_performance(results: ByCondition, expected: Iterable[Condition]) -> flo
     """
     conditions = _shifted(expected)
     return float(_values(results, conditions, "the results").mean())
+
+
+def relative_performance(mean: float, clean: float) -> float:
+    """Relative performance under corruption (rPC): mPC in percent of the score on clean images.
+
+    After Michaelis et al., Benchmarking Robustness in Object Detection (2019).
+    """
+    if not (np.isfinite(mean) and np.isfinite(clean)) or clean <= 0:
+        raise GramLoopError(f"rPC needs a score on clean images above zero, not {clean:g}")
+    return 100 * mean / clean
+
+
+def mean_corruption_error(
+    results: ByCondition, reference: ByCondition, expected: Iterable[Condition]
+) -> float:
+    """Mean corruption error (mCE) in percent: 100 is as many errors as the reference makes, lower is better.
+
+    After Hendrycks and Dietterich (2019): the errors of a shift, 100 less the score, summed over its severities and divided
+    by those of the reference; the mean over shifts. Their reference is AlexNet; here it is any results on the same
+    conditions.
+    """
+    conditions = _shifted(expected)
+    errors = 100 - _values(results, conditions, "the results")
+    others = 100 - _values(reference, conditions, "the reference's results")
+    ratios = []
+    for family in dict.fromkeys(condition.family for condition in conditions):
+        rows = [place for place, condition in enumerate(conditions) if condition.family == family]
+        if not others[rows].sum() > 0:
+            raise GramLoopError(f"the reference makes no error under {family}, so there is no mCE")
+        ratios.append(errors[rows].sum() / others[rows].sum())
+    return 100 * float(np.mean(ratios))
 
 
 def compare(baseline: ByCondition, method: ByCondition, expected: Iterable[Condition]) -> Comparison:

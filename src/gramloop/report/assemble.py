@@ -26,7 +26,7 @@ from gramloop.report.tables.classes import class_tables
 from gramloop.report.tables.conditions import every_condition, every_metric, family_means, group_means
 from gramloop.report.tables.cost import cost_table
 from gramloop.report.tables.gram import consistency_table
-from gramloop.report.tables.main import gains_table, main_results
+from gramloop.report.tables.main import gains_table, main_results, relative_results
 from gramloop.report.tables.pairs import matrix_table, pairs_table, stacking_table
 from gramloop.report.tables.qualities import quality_table
 from gramloop.report.tables.table import Table
@@ -71,10 +71,13 @@ def make_document(
 
 def _main(loaded: LoadedRuns, gains: Sequence[Gain]) -> Iterator[Table]:
     for number, group in enumerate(loaded.groups, start=1):
-        yield main_results(group, "main" if len(loaded.groups) == 1 else f"main-{number}")
+        end = "" if len(loaded.groups) == 1 else f"-{number}"
+        yield main_results(group, f"main{end}")
+        if (table := relative_results(group, f"relative{end}")) is not None:
+            yield table
     if gains:
         yield gains_table(gains)
-    yield from (table for run in loaded.runs if (table := quality_table(run)) is not None)
+    yield from (found for run in loaded.runs if (found := quality_table(run)) is not None)
 
 
 def _shifts(loaded: LoadedRuns, gains: Sequence[Gain]) -> Iterator[Table]:

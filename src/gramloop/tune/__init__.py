@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from gramloop.tune.scan.scanning import Scan, scan_windows
     from gramloop.tune.scan.scores import SCORES, rank_correlation, ranked
     from gramloop.tune.search.from_python import tune_model
-    from gramloop.tune.search.plan import Options
+    from gramloop.tune.search.options import Options
     from gramloop.tune.search.space import Space
     from gramloop.tune.search.tuning import Tuning, tune
 else:

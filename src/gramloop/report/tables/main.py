@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from gramloop.errors import GramLoopError
 from gramloop.evaluate.methods import BASELINE
-from gramloop.metrics.robustness import effective_robustness
+from gramloop.evaluate.relative import other_images
+from gramloop.metrics.robustness import effective_robustness, mean_corruption_error, relative_performance
 from gramloop.report.run import Run
 from gramloop.report.statistics import Gain
 from gramloop.report.tables.table import Cell, Column, Table
@@ -80,6 +82,67 @@ def main_results(group: Sequence[Run], key: str = "main") -> Table:
         methods,
         tuple(dict.fromkeys(notes)),
     )
+
+
+def relative_results(group: Sequence[Run], key: str = "relative") -> Table | None:
+    """What is left of the clean score, and errors against the baseline; None where neither is known."""
+    methods = methods_of(group)
+    rows: list[tuple[Cell, ...]] = []
+    notes: list[str] = []
+    for run in group:
+        if not run.suite.generated or not run.complete:
+            continue
+        clean, reason = _clean_of(run, group)
+        notes += [f"{run.name} has no rPC: {reason}."] if reason else []
+        for name, values in (("rPC", _relative(run, clean)), ("mCE", _errors(run))):
+            if values:
+                rows.append((run.name, name, *(values.get(method) for method in methods)))
+    if not rows:
+        return None
+    return Table(
+        key,
+        "Relative to clean images and to the baseline",
+        "rPC: mPC in percent of the score on clean images, higher is better. mCE: errors (100 less the score) of a shift, "
+        "summed over its severities and divided by those of the baseline of the same run, the mean over shifts, in percent; "
+        "100 is the baseline, lower is better.",
+        (
+            Column("suite", "Suite", "text"),
+            Column("measure", "Measure", "text"),
+            *(Column(name, name, digits=DIGITS) for name in methods),
+        ),
+        tuple(rows),
+        notes=tuple(notes),
+    )
+
+
+def _clean_of(run: Run, group: Sequence[Run]) -> tuple[Run | None, str]:
+    """The evaluation on the clean images of a run, or why the one that is there will not do."""
+    if run.plan.label_free:
+        return None, ""
+    alike = [one for one in group if one.suite.kind == "clean" and one.suite.base == run.suite.base]
+    clean = next((one for one in alike if one.plan.task == run.plan.task and one.complete), None)
+    reason = "" if clean is None else other_images(run.plan, clean.plan, clean.name)
+    return (None if reason else clean), reason
+
+
+def _relative(run: Run, clean: Run | None) -> dict[str, float]:
+    found = {}
+    for name in run.methods if clean is not None else ():
+        assert clean is not None
+        mean, ordinary = run.score(name), clean.score(name) if name in clean.methods else None
+        if mean is not None and ordinary is not None and ordinary > 0:
+            found[name] = relative_performance(mean, ordinary)
+    return found
+
+
+def _errors(run: Run) -> dict[str, float]:
+    if BASELINE not in run.methods:
+        return {}
+    try:
+        reference = run.scores(BASELINE)
+        return {name: mean_corruption_error(run.scores(name), reference, run.shifted) for name in run.methods}
+    except GramLoopError:  # a baseline without errors is no reference
+        return {}
 
 
 def clean_coco_of(run: Run, group: Sequence[Run]) -> Run | None:

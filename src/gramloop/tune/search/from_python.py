@@ -8,7 +8,7 @@ from typing import Unpack
 
 from gramloop.data.suites import find_suite
 from gramloop.evaluate.from_python import Model, SetOptions, request_for
-from gramloop.tune.search.plan import Options
+from gramloop.tune.search.options import Options
 from gramloop.tune.search.space import Space
 from gramloop.tune.search.suites import SCENE_SPLIT, suite_subject
 from gramloop.tune.search.tuning import Tuning, tune

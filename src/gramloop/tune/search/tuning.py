@@ -24,7 +24,8 @@ from gramloop.tasks.prediction import Prediction
 from gramloop.tasks.predictor import Predictor
 from gramloop.tune.search.calibration import find_source
 from gramloop.tune.search.journal import Journal, check_folder, plan_hash, read_search_plan
-from gramloop.tune.search.plan import Options, Search, plan_search
+from gramloop.tune.search.options import Options
+from gramloop.tune.search.plan import Search, plan_search
 from gramloop.tune.search.rounds import Judged, SearchOutcome, Standing, run_search
 from gramloop.tune.search.space import Space
 from gramloop.tune.search.stacks import Stack, stack_as_json

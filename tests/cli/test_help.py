@@ -1,0 +1,129 @@
+"""Help: every command in one group, examples that can be typed, defaults that are those of the settings, and no torch."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+
+import pytest
+
+from gramloop.cli import COMMANDS, GROUPS, command_parser, main
+from gramloop.cli.settings_file import parse
+
+Said = pytest.CaptureFixture[str]
+
+
+def test_every_command_is_in_one_group() -> None:
+    grouped = [name for names in GROUPS.values() for name in names]
+    assert len(set(grouped)) == len(grouped)
+    assert set(COMMANDS) <= set(grouped)
+
+
+def test_the_overview_and_the_list(capsys: Said) -> None:
+    assert main([]) == 0
+    overview = capsys.readouterr().out
+    assert len(overview.splitlines()) < 12
+    for line in re.findall(r"^  gramloop .*", overview, re.MULTILINE):
+        words = shlex.split(re.split(r"  +", line.strip())[0])
+        parse(command_parser(words[1])[0], words[1], words[2:])
+    with pytest.raises(SystemExit) as ended:
+        main(["--help"])
+    assert ended.value.code == 0
+    listed = capsys.readouterr().out
+    places = [listed.index(f"\n  {name} ") for names in GROUPS.values() for name in names if name in COMMANDS]
+    assert places == sorted(places), "in the order of a task"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_examples_can_be_typed(name: str) -> None:
+    parser, _ = command_parser(name)
+    _, _, lines = (parser.epilog or "").partition("Examples:\n")
+    assert lines, f"gramloop {name} --help shows no example"
+    for line in lines.splitlines():
+        words = shlex.split(line)
+        assert words[:2] == ["gramloop", name]
+        if "--config" not in words:
+            parse(command_parser(name)[0], name, words[2:])
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_option_says_what_it_does(name: str) -> None:
+    silent = [action.dest for action in command_parser(name)[0]._actions if not action.help]
+    assert silent == []
+
+
+def test_slips_of_the_pen(capsys: Said) -> None:
+    assert main(["evalute"]) == 2
+    assert "there is no command 'evalute'; did you mean evaluate? gramloop --help" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as ended:
+        main(["evaluate", "--out", "x", "--conditon", "fog"])
+    assert ended.value.code == 2
+    assert "there is no option --conditon; did you mean --condition? gramloop" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as ended:
+        main(["evaluate", "--out", "x", "--engine", "cloud"])
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.count("\n") == 1, "a sentence, and no page of usage"
+
+
+def test_help_does_not_import_what_it_does_not_need() -> None:
+    code = (
+        "import sys; from gramloop.cli import COMMANDS, command_parser\n"
+        "for name in COMMANDS: command_parser(name)[0].format_help()\n"
+        "print([name for name in ('torch', 'numpy', 'yaml', 'msgspec', 'rich', 'gradio') if name in sys.modules])"
+    )
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert told.stdout == "[]\n"
+
+
+def shown_default(command: str, option: str) -> str:
+    parser, _ = command_parser(command)
+    [action] = [action for action in parser._actions if option in action.option_strings]
+    return str(action.help)
+
+
+def test_sizes_in_help_are_those_of_the_settings() -> None:
+    from gramloop.tasks.detect import DetectConfig
+    from gramloop.tasks.dpt_depth import DptDepthConfig
+    from gramloop.tasks.padded import PaddedConfig
+    from gramloop.tasks.segment import SegmentConfig
+
+    said = shown_default("evaluate", "--short-side")
+    assert f"{SegmentConfig.short_side} to segment" in said
+    assert f"{DetectConfig.short_side} to detect" in said
+    assert f"{DptDepthConfig.short_side} to Meta's depth head" in said
+    assert f"({SegmentConfig.crop})" in shown_default("evaluate", "--crop")
+    assert f"({SegmentConfig.stride})" in shown_default("evaluate", "--stride")
+    assert f"({PaddedConfig.side})" in shown_default("evaluate", "--side")
+
+
+def test_defaults_of_evaluate_are_those_of_a_request() -> None:
+    from gramloop.data.scenes.files import COUNT
+    from gramloop.evaluate.plan import DataSource
+    from gramloop.evaluate.planning import SHARD, Request
+
+    parsed = parse(command_parser("evaluate")[0], "evaluate", ["--out", "x"])
+    assert (parsed.threads, parsed.pictures, parsed.diagnostics) == (
+        *(Request.threads, Request.pictures, Request.diagnostics),
+    )
+    assert (parsed.split, parsed.origin, parsed.format) == (
+        *(DataSource.split, DataSource.origin, DataSource.encoding),
+    )
+    assert f"of {SHARD} images" in shown_default("evaluate", "--shards")
+    assert f"({COUNT})" in shown_default("evaluate", "--images")
+    assert f"({Request.truth_score:g})" in shown_default("evaluate", "--truth-score")
+    assert f"({Request.pictures})" in shown_default("evaluate", "--pictures")
+
+
+def test_defaults_of_tune_are_those_of_its_options() -> None:
+    from dataclasses import fields
+
+    from gramloop.tune import Options
+    from gramloop.tune.search.plan import TOLERANCE
+
+    parsed = parse(command_parser("tune")[0], "tune", ["--out", "x", "--suite", "scenes-c"])
+    for field in fields(Options):
+        if hasattr(parsed, field.name):
+            assert getattr(parsed, field.name) == field.default, field.name
+    assert f"({TOLERANCE:g})" in shown_default("tune", "--clean-tolerance")
