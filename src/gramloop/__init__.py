@@ -12,6 +12,7 @@ from gramloop.lazy import lazy_names
 
 if TYPE_CHECKING:
     from gramloop import evaluate as evaluate  # rooms that can be called, too
+    from gramloop import export as export
     from gramloop import tune as tune
     from gramloop.core.calibrating import calibrating
     from gramloop.core.config import Adaptive, ReplayConfig

@@ -213,13 +213,18 @@ class Loop:
             )
 
     @property
+    def recentres(self) -> bool:
+        """Whether what a head reads is recentred."""
+        return self._tapping is not None
+
+    @property
     def _wants_noise(self) -> bool:
         rule = self.config.adaptive
         return rule is not None and rule.signal == "noise" and self.config.replays > 0
 
     def _register(self, model: nn.Module) -> None:
         with _registering:
-            if any(self._here.meets(other._here) for other in _loops_on(self.host)):
+            if any(self._here.meets(other._here) for other in loops_on(self.host)):
                 raise GramLoopError(
                     f"{self.host.name} has a replay attached already; detach() that one first"
                 )
@@ -316,7 +321,8 @@ class Loop:
 _registering = threading.RLock()  # torch can give two threads that register hooks at once the same handle
 
 
-def _loops_on(host: Host) -> Iterator[Loop]:
+def loops_on(host: Host) -> Iterator[Loop]:
+    """What is attached to a host's blocks, once for each hook."""
     for block in host.blocks:
         for hook in tuple(block._forward_hooks.values()):
             loop = getattr(getattr(hook, "func", None), "__self__", None)

@@ -24,6 +24,11 @@ def full_float32(device: torch.device) -> AbstractContextManager[None]:
     return _switched(device, precision)
 
 
+def without_autocast(kind: str) -> AbstractContextManager[object]:
+    """Turn autocast off on devices of a kind; where it is off, nothing, for a mode would cut a traced graph into parts."""
+    return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()
+
+
 def _precision_outside() -> str:
     with _switching:
         return _inside[0] if _inside else torch.get_float32_matmul_precision()

@@ -11,12 +11,14 @@ is not, so that heads and drift read float32.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
+from gramloop.core.precision import without_autocast
 from gramloop.errors import GramLoopError
 from gramloop.models import released_names as names
 from gramloop.models.checkpoint import Checkpoint, Shapes, Source, load, open_checkpoint, planned_shapes
@@ -55,7 +57,7 @@ class Backbone(TappedViT):
         wanted, grid = self.check_taps(taps), self.grid(pixels)
         self._restore_frequencies()  # somebody may have moved the inner model alone
         states: dict[int, Tensor] = {}
-        with torch.autocast(pixels.device.type, self.autocast, enabled=self._uses_autocast(pixels)):
+        with self._precision(pixels):
             weight = self.model.embeddings.patch_embeddings.weight
             positions = self.model.rope_embeddings(pixels.to(weight.dtype))
             state = self.model.embeddings(pixels)
@@ -92,6 +94,10 @@ class Backbone(TappedViT):
     def released_shapes(self) -> Shapes:
         """Every name with its shape as a released file of this size has it."""
         return planned_shapes(self.released_plan()) | names.unread_shapes(self.shape)
+
+    def _precision(self, pixels: Tensor) -> AbstractContextManager[object]:
+        kind = pixels.device.type
+        return torch.autocast(kind, self.autocast) if self._uses_autocast(pixels) else without_autocast(kind)
 
     def _uses_autocast(self, pixels: Tensor) -> bool:
         weight = self.model.embeddings.patch_embeddings.weight

@@ -109,13 +109,13 @@ def boxes_of(sides: Tensor, stride: int) -> Tensor:
 
 
 def pairwise_iou(first: Tensor, second: Tensor) -> Tensor:
-    """IoU of every box of (n, 4) with every box of (m, 4), as (n, m)."""
-    top_left = torch.maximum(first[:, None, :2], second[None, :, :2])
-    bottom_right = torch.minimum(first[:, None, 2:], second[None, :, 2:])
+    """IoU of every box of (..., n, 4) with every box of (..., m, 4), as (..., n, m)."""
+    one, other = first[..., :, None, :], second[..., None, :, :]
+    top_left = torch.maximum(one[..., :2], other[..., :2])
+    bottom_right = torch.minimum(one[..., 2:], other[..., 2:])
     shared = (bottom_right - top_left).clamp(min=0).prod(-1)
-    area_first = (first[:, 2:] - first[:, :2]).clamp(min=0).prod(-1)
-    area_second = (second[:, 2:] - second[:, :2]).clamp(min=0).prod(-1)
-    return shared / (area_first[:, None] + area_second[None, :] - shared).clamp(min=1e-9)
+    areas = [(boxes[..., 2:] - boxes[..., :2]).clamp(min=0).prod(-1) for boxes in (one, other)]
+    return shared / (areas[0] + areas[1] - shared).clamp(min=1e-9)
 
 
 def suppress(boxes: Tensor, classes: Tensor, overlap: float) -> Tensor:

@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from gramloop.core.precision import without_autocast
 from gramloop.errors import GramLoopError
 from gramloop.models.backbone import default_taps, fitting, load_backbone
 from gramloop.models.checkpoint import Checkpoint, Shapes, Source, load, open_checkpoint, planned_shapes
@@ -81,7 +82,7 @@ class DptDepthHead(nn.Module):
     def forward(self, maps: Sequence[Tensor]) -> Tensor:  # each (B, C, h, w) → (B, 1, H, W)
         """Depth in metres, float32, in the head's own size."""
         weight = self.project.weight
-        with torch.autocast(weight.device.type, enabled=False):
+        with without_autocast(weight.device.type):
             return self.expectation(self.features([each.to(weight.dtype) for each in maps]))
 
     def depth(self, maps: Sequence[Tensor], size: tuple[int, int]) -> Tensor:  # → (B, H, W)

@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from gramloop.core.precision import without_autocast
 from gramloop.errors import GramLoopError
 from gramloop.models.backbone import Backbone, load_backbone
 from gramloop.models.checkpoint import Checkpoint, Shapes, check, identity_plan, load, open_checkpoint
@@ -67,7 +68,7 @@ class WindowedDetector(nn.Module):
     def detect(self, features: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
         """The head on its features, in the precision of its parameters: (B, n, classes), (B, n, 4)."""
         weight = self.head.query_embed.weight
-        with torch.autocast(features.device.type, enabled=False):
+        with without_autocast(features.device.type):
             logits, boxes = self.head(features.to(weight.dtype), ~valid)
         return logits, boxes
 

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from gramloop.core.precision import without_autocast
 from gramloop.errors import GramLoopError
 from gramloop.models.backbone import Backbone
 from gramloop.models.mask2former import class_scores
@@ -158,7 +159,7 @@ class PMT(nn.Module):
         """The logits of :meth:`forward` from taps that are there already, in the precision of the head."""
         weight = self.head.decoder.class_head.weight
         cosines, sines = (each.to(weight.dtype) for each in self.backbone.rotary(taps[0].grid))
-        with torch.autocast(weight.device.type, enabled=False):
+        with without_autocast(weight.device.type):
             shown = [Tap(tap.tokens.to(weight.dtype), tap.grid) for tap in taps]
             logits, masks = self.head(shown, (cosines, sines))
         return logits, masks

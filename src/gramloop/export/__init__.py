@@ -1,0 +1,15 @@
+"""Export: a model with its mitigation as one file, for torch alone or for onnxruntime, checked when it is written."""
+
+from typing import TYPE_CHECKING
+
+from gramloop.lazy import calls, lazy_names
+
+if TYPE_CHECKING:
+    from gramloop.export.about import About
+    from gramloop.export.exporting import ExportedFile, ExportedModel, export_model, read_export
+    from gramloop.export.formats import FORMATS, read_about
+else:
+    __getattr__, __dir__ = lazy_names(__name__)
+    calls(__name__, "export_model")  # gramloop.export(model, path, …)
+
+__all__ = ["FORMATS", "About", "ExportedFile", "ExportedModel", "export_model", "read_about", "read_export"]

@@ -1,0 +1,199 @@
+"""The two formats: pt2 by torch.export, which torch alone reads, and ONNX, which onnxruntime and others read."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import warnings
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.export import ExportedProgram
+
+from gramloop import __version__
+from gramloop.errors import GramLoopError
+from gramloop.export.about import KEY, PT2_MEMBER, About
+from gramloop.export.comparing import Arrays
+
+Format = Literal["pt2", "onnx"]
+FORMATS: tuple[Format, ...] = ("pt2", "onnx")
+ONE_FILE = 1_900_000_000  # bytes; an ONNX file ends at 2 GiB, and larger weights lie beside it
+_LARGEST_ABOUT = 1 << 24  # bytes of a description that are read
+Run = Callable[[NDArray[np.generic]], Arrays]
+
+
+def write_pt2(program: ExportedProgram, path: Path, about: About, one_file: int = ONE_FILE) -> list[Path]:
+    """Write a program as pt2, and return its files; it is one at any size."""
+    torch.export.save(program, path, extra_files={PT2_MEMBER: about.to_json()})
+    return [path]
+
+
+def open_pt2(path: Path, about: About) -> Run:
+    """What runs a file of `write_pt2`."""
+    try:
+        module = torch.export.load(path).module()
+    except Exception as error:
+        raise GramLoopError(f"{path} cannot be opened as pt2: {_first_line(error)}") from error
+
+    def run(images: NDArray[np.generic]) -> Arrays:
+        with torch.no_grad():
+            found = module(torch.from_numpy(np.ascontiguousarray(images)))
+        return {name: value.numpy() for name, value in zip(about.outputs, found, strict=True)}
+
+    return run
+
+
+def write_onnx(program: ExportedProgram, path: Path, about: About, one_file: int = ONE_FILE) -> list[Path]:
+    """Write a program as ONNX, and return its files: one, or a second with the weights where one cannot hold them."""
+    ir, common, optimizer = _onnx_packages()
+    with _quiet():
+        made = torch.onnx.export(
+            program,
+            dynamo=True,
+            input_names=list(about.input),
+            output_names=list(about.outputs),
+            optimize=False,  # its rewriting takes minutes, and gains nothing beside what onnxruntime does itself
+            verbose=False,
+        )
+    assert made is not None
+    model = made.model
+    common.InlinePass()(model)
+    optimizer.fold_constants(model)
+    ir.passes.Sequential(
+        common.RemoveUnusedNodesPass(),
+        common.RemoveUnusedFunctionsPass(),
+        common.RemoveUnusedOpsetsPass(),
+        common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0),
+        common.DeduplicateInitializersPass(),
+        common.CommonSubexpressionEliminationPass(),
+        common.OutputFixPass(),
+        common.NameFixPass(),
+    )(model)
+    model.producer_name, model.producer_version = "gramloop", __version__
+    model.doc_string = f"{about.model}, {about.task}: {about.mitigations or 'as it is'}"
+    model.metadata_props.clear()
+    model.metadata_props[KEY] = about.to_json()
+    weights = [value.const_value for value in model.graph.initializers.values()]
+    size = sum(int(each.nbytes) for each in weights if each is not None)
+    if size <= one_file:
+        ir.save(model, path)
+        return [path]
+    # named after the weights: an older file of this name keeps its own until it is replaced
+    data = path.with_name(f"{path.name}.{_digest(program)}.data")
+    ir.save(model, path, external_data=data.name)
+    return [data, path]
+
+
+def open_onnx(path: Path, about: About) -> Run:
+    """What runs a file of `write_onnx` on the CPU."""
+    try:
+        import onnxruntime  # type: ignore[import-untyped]
+    except ModuleNotFoundError as error:
+        raise _missing(error) from error
+    try:
+        session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    except Exception as error:
+        raise GramLoopError(f"onnxruntime cannot open {path}: {_first_line(error)}") from error
+    (name,) = about.input
+
+    def run(images: NDArray[np.generic]) -> Arrays:
+        found = session.run(list(about.outputs), {name: np.ascontiguousarray(images)})
+        return dict(zip(about.outputs, found, strict=True))
+
+    return run
+
+
+def read_about(path: str | Path) -> tuple[Format, About]:
+    """The format of a file and what it says of itself; its weights are not read."""
+    path = Path(path)
+    if not path.is_file():
+        raise GramLoopError(f"{path} is not a file; gramloop export writes .pt2 and .onnx files")
+    kind, text = ("pt2", _about_pt2(path)) if zipfile.is_zipfile(path) else ("onnx", _about_onnx(path))
+    if text is None:
+        raise GramLoopError(f"{path} does not say what it is; gramloop export writes files that do")
+    return kind, About.from_json(text, str(path))  # type: ignore[return-value]
+
+
+def _about_pt2(path: Path) -> str | None:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            members = [each for each in archive.infolist() if each.filename.endswith(f"/extra/{PT2_MEMBER}")]
+            if len(members) != 1 or members[0].file_size > _LARGEST_ABOUT:
+                return None
+            return archive.read(members[0]).decode()
+    except (zipfile.BadZipFile, OSError, UnicodeDecodeError, NotImplementedError, RuntimeError) as error:
+        raise GramLoopError(f"{path} cannot be read as pt2: {error}") from error
+
+
+def _about_onnx(path: Path) -> str | None:
+    try:
+        import onnx
+    except ModuleNotFoundError as error:
+        raise _missing(error) from error
+    try:
+        model = onnx.load(str(path), load_external_data=False)
+    except Exception as error:
+        raise GramLoopError(f"{path} is neither pt2 nor ONNX: {_first_line(error)}") from error
+    return next((each.value for each in model.metadata_props if each.key == KEY), None)
+
+
+WRITERS: Mapping[Format, Callable[..., list[Path]]] = {"pt2": write_pt2, "onnx": write_onnx}
+OPENERS: Mapping[Format, Callable[[Path, About], Run]] = {"pt2": open_pt2, "onnx": open_onnx}
+
+
+def check_packages(kind: Format) -> None:
+    """Refuse a format whose packages are not installed, before the work begins."""
+    if kind == "onnx":
+        _onnx_packages()
+        try:
+            import onnxruntime  # noqa: F401
+        except ModuleNotFoundError as error:
+            raise _missing(error) from error
+
+
+def _onnx_packages() -> tuple[Any, Any, Any]:
+    try:
+        import onnx  # noqa: F401
+        import onnx_ir
+        import onnx_ir.passes.common
+        from onnxscript import optimizer
+    except ModuleNotFoundError as error:
+        raise _missing(error) from error
+    return onnx_ir, onnx_ir.passes.common, optimizer
+
+
+def _missing(error: ModuleNotFoundError) -> GramLoopError:
+    return GramLoopError(f"ONNX needs the package {error.name}; pip install 'gramloop[export]' brings it")
+
+
+def _digest(program: ExportedProgram) -> str:
+    digest = hashlib.sha256()
+    for name, value in sorted(program.state_dict.items()):
+        digest.update(name.encode())
+        digest.update(value.detach().cpu().contiguous().numpy().data)
+    return digest.hexdigest()[:16]
+
+
+def _first_line(error: Exception) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)[
+        :300
+    ]
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without what torch's exporter tells about packages that are not needed here."""
+    level = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(level)
