@@ -2,27 +2,29 @@
 
 Which detection finds which object is decided within an image, so it does not change when the image is drawn
 twice or not at all; only its weight does. Boxes or masks are matched once, and the curves of many draws are then
-computed together. The result is that of COCO's evaluator on a set with the images repeated, up to the order
-of equal scores.
+computed together: straight for a few, and by `gramloop.metrics.ap_draws` for the thousands of a bootstrap. The result
+is that of COCO's evaluator on a set with the images repeated, up to the order of equal scores.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gramloop.metrics.ap_draws import EXACT, RECALLS, Curves, DrawnWeights
 from gramloop.metrics.bootstrap import Delta, Score, Weights
+from gramloop.metrics.box_matching import match_boxes
 from gramloop.metrics.boxes import FoundBoxes, TrueBoxes
-from gramloop.metrics.coco_ap import Evaluator, matched
 from gramloop.metrics.means import mean_of_known
 
-RECALLS = np.linspace(0, 1, 101)  # where COCO reads the curve of precision
 NUMBERS_AT_ONCE = 4_000_000  # of one array: draws x detections
+MANY = 64  # draws from which on it pays to make curves ready
+DRAWS_AT_ONCE = 1000  # of such curves
 
 
 @dataclass(frozen=True)
@@ -59,28 +61,26 @@ class MatchedCategory:
             yield seen
 
 
-def ap_delta(
-    truth: TrueBoxes, baseline: FoundBoxes, method: FoundBoxes, *, evaluator: Evaluator | None = None
-) -> Delta:
+def ap_delta(truth: TrueBoxes, baseline: FoundBoxes, method: FoundBoxes) -> Delta:
     """The gain in AP for :func:`gramloop.metrics.bootstrap.image_bootstrap`, images in ``truth.images``' order."""
-    ordinary, changed = (ap_score(truth, each, evaluator=evaluator) for each in (baseline, method))
+    ordinary, changed = (ap_score(truth, each) for each in (baseline, method))
     return lambda weights: changed(weights) - ordinary(weights)
 
 
-def ap_score(truth: TrueBoxes, detections: FoundBoxes, *, evaluator: Evaluator | None = None) -> Score:
+def ap_score(truth: TrueBoxes, detections: FoundBoxes) -> Score:
     """The AP of one method, of any draw of the images in ``truth.images``' order."""
-    return Matched.of(truth, detections, evaluator).average_precision
+    return Matched.of(truth, detections).average_precision
 
 
 def weighted_ap(
-    truth: TrueBoxes, detections: FoundBoxes, weights: Weights, *, evaluator: Evaluator | None = None
+    truth: TrueBoxes, detections: FoundBoxes, weights: Weights
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """AP in percent where image k of ``truth.images`` counts ``weights[row, k]`` times: subsets, with 0 and 1.
 
     Returns the mean over categories, (rows,), and each category's own in sorted order, (rows, categories); NaN
     where there is no object to be found.
     """
-    by_category = Matched.of(truth, detections, evaluator).by_category(weights, len(truth.categories))
+    by_category = Matched.of(truth, detections).by_category(weights, len(truth.categories))
     return mean_of_known(by_category), by_category
 
 
@@ -93,16 +93,19 @@ class Matched:
     numbers: tuple[int, ...]  # of the categories, from 1, in their sorted order
 
     @classmethod
-    def of(cls, truth: TrueBoxes, detections: FoundBoxes, evaluator: Evaluator | None) -> Matched:
-        entries: dict[int, list[dict[str, Any]]] = defaultdict(list)
-        for entry in matched(truth, detections, areas=("all",), evaluator=evaluator).evalImgs:
-            if entry is not None:
-                entries[entry["category_id"]].append(entry)
-        return cls(
-            np.argsort(np.asarray(truth.images)),
-            tuple(_category(each, len(truth.images)) for each in entries.values()),
-            tuple(entries),
-        )
+    def of(cls, truth: TrueBoxes, detections: FoundBoxes) -> Matched:
+        found = match_boxes(truth, detections)
+        cuts = np.searchsorted(found.categories, np.arange(1, len(truth.categories) + 2))
+        parts, numbers = [], []
+        for number, (start, stop) in enumerate(pairwise(cuts), start=1):
+            own = found.true_categories == number
+            if start < stop or own.any():
+                objects = np.bincount(found.true_places[own & found.to_find], minlength=found.images)
+                rows = slice(start, stop)
+                columns = found.places[rows], found.found[:, rows], found.counted[:, rows]
+                parts.append(MatchedCategory(*columns, objects))
+                numbers.append(number)
+        return cls(np.argsort(np.asarray(truth.images)), tuple(parts), tuple(numbers))
 
     def average_precision(self, weights: Weights) -> NDArray[np.float64]:
         """Percent, (draws,): the mean over categories of which an object was drawn."""
@@ -111,24 +114,39 @@ class Matched:
     def by_category(self, weights: Weights, many: int) -> NDArray[np.float64]:
         """Percent, (draws, many), in the categories' sorted order; NaN where there is no object to be found."""
         scores = np.full((len(weights), many), np.nan)
-        for number, category in zip(self.numbers, self.categories, strict=True):
-            scores[:, number - 1] = category.average_precision(weights[:, self.order])
+        ordered = weights[:, self.order]
+        for number, found in zip(self.numbers, self._by_category(ordered), strict=True):
+            scores[:, number - 1] = found
         return scores
 
+    def _by_category(self, weights: Weights) -> Iterator[NDArray[np.float64]]:
+        most = max((len(each.owners) for each in self.categories), default=0)
+        if len(weights) < MANY or int(weights.max(initial=0)) * most >= EXACT:
+            yield from (category.average_precision(weights) for category in self.categories)
+            return
+        drawn = [
+            DrawnWeights(weights[start : start + DRAWS_AT_ONCE])
+            for start in range(0, len(weights), DRAWS_AT_ONCE)
+        ]
+        objects = [each.of_objects(self._objects) for each in drawn]  # of (draws, categories)
+        for place, curves in enumerate(self._curves):
+            if curves is None:
+                there = np.concatenate([each[:, place] for each in objects]) > 0
+                yield np.where(there, 0.0, np.nan)
+                continue
+            parts = [
+                curves.average_precision(weights, each[:, place])
+                for weights, each in zip(drawn, objects, strict=True)
+            ]
+            yield np.concatenate(parts)
 
-def _category(entries: list[dict[str, Any]], images: int) -> MatchedCategory:
-    entries = sorted(entries, key=lambda entry: int(entry["image_id"]))
-    scores = np.concatenate([np.asarray(entry["dtScores"], dtype=np.float64) for entry in entries])
-    order = np.argsort(-scores, kind="stable")
-    owners = np.repeat(
-        [entry["image_id"] - 1 for entry in entries], [len(entry["dtScores"]) for entry in entries]
-    )
-    hit = np.concatenate([np.asarray(entry["dtMatches"]) > 0 for entry in entries], axis=1)
-    counted = ~np.concatenate([np.asarray(entry["dtIgnore"], dtype=np.bool_) for entry in entries], axis=1)
-    objects = np.zeros(images, dtype=np.int64)
-    for entry in entries:
-        objects[entry["image_id"] - 1] = np.sum(~np.asarray(entry["gtIgnore"], dtype=np.bool_))
-    return MatchedCategory(owners[order], (hit & counted)[:, order], counted[:, order], objects)
+    @cached_property
+    def _curves(self) -> list[Curves | None]:
+        return [Curves.of(each.owners, each.found, each.counted) for each in self.categories]
+
+    @cached_property
+    def _objects(self) -> NDArray[np.int64]:  # (images, categories)
+        return np.stack([each.objects for each in self.categories], axis=1)
 
 
 def _area_under_curve(

@@ -11,8 +11,9 @@ Percentile intervals are a little narrow where there is little to draw from. For
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from statistics import NormalDist
 from typing import Any, Literal
 
@@ -27,6 +28,7 @@ REPLICATES = 10_000
 SEED = 20260724
 LEVEL = 0.95
 ROWS_AT_ONCE = 250  # replicates held in memory together
+KEPT = 200_000_000  # numbers of draws that are kept for the next condition: a byte each, or two
 
 Weights = NDArray[np.int64]  # (replicates, images): how often each image was drawn
 Score = Callable[[Weights], NDArray[np.float64]]  # (replicates,): one method's score of each draw
@@ -143,17 +145,46 @@ def image_bootstrap(
 
 
 def image_draws(
-    delta: Delta | Score, images: int, *, replicates: int = REPLICATES, seed: int = SEED
+    delta: Delta | Score,
+    images: int,
+    *,
+    replicates: int = REPLICATES,
+    seed: int = SEED,
+    rows: int = ROWS_AT_ONCE,
 ) -> NDArray[np.float64]:  # → (1 + replicates,)
-    """A difference or score on all images, then on each draw; calls with one seed and number draw the same images."""
+    """A difference or score on all images, then on each draw; calls with one seed and number draw the same images.
+
+    ``rows`` is how many draws ``delta`` is handed at a time.
+    """
     if images < 2:
         raise GramLoopError(f"a bootstrap over images needs at least 2, not {images}")
-    generator, share = _generator(seed), np.full(images, 1 / images)
-    drawn = [
-        delta(generator.multinomial(images, share, size=min(ROWS_AT_ONCE, replicates - start)))
-        for start in range(0, replicates, ROWS_AT_ONCE)
-    ]
+    drawn = [delta(weights) for weights in _image_weights(images, replicates, seed, rows)]
     return np.concatenate([delta(np.ones((1, images), dtype=np.int64)), *drawn])
+
+
+def _image_weights(images: int, replicates: int, seed: int, rows: int) -> Iterator[Weights]:
+    """The draws, some at a time; those of one seed and number are drawn once and kept, for every condition has the same."""
+    if images * replicates > KEPT:
+        yield from _drawn_weights(images, replicates, seed, rows)
+        return
+    kept = _kept_weights(images, replicates, seed)
+    for start in range(0, replicates, rows):
+        yield kept[start : start + rows].astype(np.int64)
+
+
+@lru_cache(1)
+def _kept_weights(images: int, replicates: int, seed: int) -> NDArray[np.uint8 | np.uint16]:
+    drawn = list(_drawn_weights(images, replicates, seed, ROWS_AT_ONCE, np.uint16))
+    kept = np.concatenate(drawn) if drawn else np.zeros((0, images), np.uint16)
+    return kept.astype(np.uint8) if kept.max(initial=0) < 256 else kept
+
+
+def _drawn_weights(
+    images: int, replicates: int, seed: int, rows: int, kind: type[np.integer[Any]] = np.int64
+) -> Iterator[NDArray[Any]]:
+    generator, share = _generator(seed), np.full(images, 1 / images)
+    for start in range(0, replicates, rows):
+        yield generator.multinomial(images, share, size=min(rows, replicates - start)).astype(kind)
 
 
 def mean_interval(draws: Sequence[NDArray[np.float64]], images: int, level: float = LEVEL) -> Interval:

@@ -94,9 +94,9 @@ def matched(
 
     Images and categories are numbered 1, 2, 3, … in their sorted order.
     """
-    _refuse_foreign_labels(truth, detections)
+    refuse_foreign_labels(truth, detections)
     with contextlib.redirect_stdout(io.StringIO()):  # pycocotools speaks while it works
-        evaluation = _EVALUATORS[evaluator or installed_evaluator()](*_numbered(truth, detections))
+        evaluation = _EVALUATORS[evaluator or installed_evaluator()](*numbered(truth, detections))
         evaluation.params.maxDets = [DETECTIONS_PER_CATEGORY]
         evaluation.params.areaRng = [AREAS[name] for name in areas]
         evaluation.params.areaRngLbl = list(areas)
@@ -104,7 +104,7 @@ def matched(
     return evaluation
 
 
-def _numbered(truth: TrueBoxes, detections: FoundBoxes) -> tuple[TrueBoxes, FoundBoxes]:
+def numbered(truth: TrueBoxes, detections: FoundBoxes) -> tuple[TrueBoxes, FoundBoxes]:
     """The same with images and categories 1, 2, 3, … in their order, which decides between equal scores."""
     images, categories = np.sort(np.asarray(truth.images)), np.sort(np.asarray(truth.categories))
     listed = np.isin(detections.labels, categories)
@@ -197,7 +197,8 @@ def _mean(precision: NDArray[np.float64]) -> float:
     return float(100 * present.mean()) if present.size else float("nan")
 
 
-def _refuse_foreign_labels(truth: TrueBoxes, detections: FoundBoxes) -> None:
+def refuse_foreign_labels(truth: TrueBoxes, detections: FoundBoxes) -> None:
+    """Refuse detections that have nothing to do with the truth: not one has a category of it."""
     labels = np.unique(detections.labels)
     if len(labels) and not np.isin(labels, np.asarray(truth.categories)).any():
         raise GramLoopError(
