@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 from gramloop.core.config import RULE, ReplayConfig, field_of
 from gramloop.core.settings import split_setting
@@ -25,6 +26,15 @@ _EXAMPLES = {  # kinds that say nothing without a number
     "norms": "norms:0.1",
     SUBSTEPS: "substeps:3",
 }
+
+
+Order = Literal["gain", "loss", "condition"]
+ORDERS: dict[str, Order] = {
+    "largest gain first": "gain",
+    "largest loss first": "loss",
+    "as evaluated": "condition",
+}
+EVERY = "all conditions"
 
 
 def shift_choices() -> list[tuple[str, str]]:

@@ -7,7 +7,6 @@ from typing import Any
 
 import gradio as gr
 
-from gramloop.app.results import ResultsRoom
 from gramloop.app.results_tab import results_tab
 from gramloop.app.trial import Bench
 from gramloop.app.try_tab import try_tab
@@ -49,7 +48,8 @@ table.gl-table tbody th { font-weight: 500; }
 table.gl-table .gl-best { font-weight: 700; }
 table.gl-table .gl-up { color: #00704f; } table.gl-table .gl-down { color: #b03a00; }
 .dark table.gl-table .gl-up { color: #4fd6a8; } .dark table.gl-table .gl-down { color: #ff9a62; }
-@media (max-width: 720px) { .gl-controls { position: static; } .gl-grid { grid-template-columns: repeat(auto-fill, minmax(min(100%, 150px), 1fr)); }
+@media (max-width: 720px) { .gl-controls { position: static; } .gl-grid { grid-template-columns: repeat(auto-fill, minmax(min(100%, 130px), 1fr)); gap: .6rem; }
+  table.gl-table { font-size: .8rem; } table.gl-table th, table.gl-table td { padding: .2rem .35rem !important; }
   .gl-wide { grid-template-columns: minmax(0, 1fr); } .gradio-container { padding: 8px !important; } }
 """
 
@@ -66,15 +66,14 @@ def look() -> Any:
 
 
 def build(bench: Bench, scenes: list[Path]) -> Any:
-    """The page with both tabs; results come first where a folder was given and nothing else was."""
-    room = ResultsRoom(bench.settings, bench.cache)
+    """The page with both tabs."""
     with gr.Blocks(title=TITLE, analytics_enabled=False, delete_cache=(600, 3600), fill_width=True) as page:
         gr.Markdown(_ABOUT)
         with gr.Tabs():
             with gr.Tab("Try an image", id="try"):
                 run, inputs, outputs, quiet = try_tab(bench, scenes)
             with gr.Tab("Open results", id="results"):
-                results_tab(room)
+                results_tab(bench)
         page.load(run, inputs, outputs, **quiet)
     page.queue(api_open=False, max_size=64, default_concurrency_limit=4)
     return page

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
-from typing import Literal
 
 import numpy as np
 
 from gramloop.app.cache import Cache
+from gramloop.app.choices import EVERY, Order
 from gramloop.app.panes import Panes, row_panes
 from gramloop.app.settings import AppSettings
 from gramloop.data.suites import Condition
@@ -21,14 +21,6 @@ from gramloop.evaluate.store import UNITS as UNIT_FOLDER
 from gramloop.report.figures.kept import UNITS, Images, KeptImage, kept_images
 from gramloop.report.load import OnProgress, find_results, load_runs
 from gramloop.report.run import Run
-
-Order = Literal["gain", "loss", "condition"]
-ORDERS: dict[str, Order] = {
-    "largest gain first": "gain",
-    "largest loss first": "loss",
-    "as evaluated": "condition",
-}
-EVERY = "all conditions"
 
 
 @dataclass(frozen=True)

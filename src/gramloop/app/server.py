@@ -84,7 +84,8 @@ def _start(settings: AppSettings, listening: socket.socket, private: Path) -> Ru
 
     bench = Bench(settings)
     host, number = listening.getsockname()[:2]
-    app = _asgi(settings, bench, _draw_scenes(private), number)
+    scenes = _draw_scenes(private)
+    app = _asgi(settings, bench, scenes, number)
     config = uvicorn.Config(
         app, log_level="warning", access_log=False, ws="none", timeout_graceful_shutdown=2
     )
@@ -96,6 +97,9 @@ def _start(settings: AppSettings, listening: socket.socket, private: Path) -> Ru
         if not thread.is_alive() or time.monotonic() - begin > _PATIENCE:
             raise GramLoopError("the server of the page did not start; the lines above say more")
         time.sleep(0.01)
+    from gramloop.app.try_tab import warm_up
+
+    threading.Thread(target=warm_up, args=(bench, scenes[0]), daemon=True).start()
     name = f"[{host}]" if ":" in host else host
     shown = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}.get(name, name)
     return Running(f"http://{shown}:{number}/", bench, server, thread)

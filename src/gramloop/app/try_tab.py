@@ -18,7 +18,6 @@ from gramloop.app.choices import (
     shift_choices,
 )
 from gramloop.app.shielding import image_input, sentences
-from gramloop.app.telling import caption, say
 from gramloop.app.trial import Bench, Trial
 from gramloop.app.uploads import read_upload
 from gramloop.core.config import Gate, ReplayConfig, Signal
@@ -30,6 +29,7 @@ from gramloop.report.run import TASK_WORDS
 _FIRST = ("c:impulse_noise", 3, ["denoise", "levels", REPLAY])  # a shift and a mitigation that show something
 _HINT = "Drop an image, or take one of the scenes."
 _MOST_REPLAYS = 5
+_RULE = (0.2, 0.3)  # off and full of an adaptive replay, to begin with
 
 
 @dataclass(frozen=True)
@@ -122,8 +122,8 @@ def _controls(bench: Bench, scenes: list[Path]) -> _Controls:
             elem_id="signal",
         )
         with gr.Row():
-            off = gr.Number(0.2, label="Off at", min_width=100)
-            full = gr.Number(0.3, label="Full at", min_width=100)
+            off = gr.Number(_RULE[0], label="Off at", min_width=100)
+            full = gr.Number(_RULE[1], label="Full at", min_width=100)
         more = gr.Textbox("", label="Further settings", placeholder="eps=1e-6,until=10", max_length=400)
     return _Controls(
         image,
@@ -171,6 +171,19 @@ def _of_model(bench: Bench, name: str) -> list[Any]:
     ]
 
 
+def warm_up(bench: Bench, image: Path) -> None:
+    """Run the trial that a new page shows, so that the first visitor need not wait for it."""
+    name = bench.models.names[0]
+    opened = bench.models.open(name)
+    replay = opened.replay
+    shift, severity, mitigations = _FIRST
+    first, last = replay.window or (0, 0)
+    chosen = mitigations if opened.depth else mitigations[:2]
+    strength = _strength(replay)
+    turned = (first, last, replay.replays, replay.gate, strength, "none", *_RULE, "")
+    sentences(_try)(bench, str(image), name, opened.predictor.task, shift, severity, chosen, *turned)
+
+
 def _try(
     bench: Bench,
     image: str | None,
@@ -189,7 +202,9 @@ def _try(
     full: float,
     more: str,
 ) -> str:
-    """One trial as HTML."""
+    """One trial as HTML. What draws is imported with the first one, for the page starts sooner so."""
+    from gramloop.app.telling import caption, say
+
     if image is None:
         return words.notice(_HINT, "hint")
     picture = read_upload(image, bench.settings.limits)

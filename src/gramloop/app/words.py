@@ -5,9 +5,11 @@ from __future__ import annotations
 import base64
 from collections.abc import Sequence
 from html import escape
+from typing import TYPE_CHECKING
 
-from gramloop.app.panes import Legend, Pane, Panes
-from gramloop.report.tables.table import Table
+if TYPE_CHECKING:
+    from gramloop.app.panes import Legend, Pane, Panes
+    from gramloop.report.tables.table import Table
 
 
 def notice(text: str, kind: str = "problem") -> str:

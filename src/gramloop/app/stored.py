@@ -1,0 +1,128 @@
+"""What the results tab shows and offers, from a folder that was opened."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gradio as gr
+
+from gramloop.app import words
+from gramloop.app.choices import EVERY, ORDERS
+from gramloop.app.results import Ranked, ResultsRoom, conditions_of, gain_words, in_order
+from gramloop.app.shielding import sentences
+from gramloop.errors import GramLoopError
+from gramloop.evaluate.methods import BASELINE
+from gramloop.report.figures.drawing import main_method
+from gramloop.report.load import count_conditions
+from gramloop.report.run import TASK_WORDS, Run
+from gramloop.report.tables.conditions import every_condition
+
+_AT_ONCE = 6  # images on a page of the list
+
+
+def find_run(room: ResultsRoom, typed: str, name: str | None) -> Run:
+    """An evaluation of a folder, by its name in the list."""
+    runs = {run.name: run for run in room.open(typed)}
+    if name not in runs:
+        raise GramLoopError(f"there is no evaluation {name!r} in this folder; open it again")
+    return runs[name]
+
+
+def opened(room: ResultsRoom, typed: str, progress: Any) -> list[Any]:
+    """All controls of a folder that was opened, and the scores of its first evaluation; or a sentence."""
+    hidden = [gr.update(visible=False) for _ in range(5)]
+    found: list[Run] = []
+
+    @sentences
+    def read() -> str:
+        many, done = count_conditions([room.place(typed)]), 0
+
+        def advance(what: str) -> None:
+            nonlocal done
+            done += 1
+            progress(min(done / many, 1.0), desc=what)
+
+        found.extend(room.open(typed, advance))
+        return scores(found[0])
+
+    said = read()
+    if not found:
+        return [gr.update(value=None, choices=[], visible=False), *hidden[1:], said]
+    method, condition, page = chosen_run(room, typed, found[0].name)
+    names = [run.name for run in found]
+    shown = bool(found[0].replays)
+    return [
+        gr.Dropdown(names, value=names[0], visible=True),
+        method,
+        condition,
+        gr.update(visible=shown),
+        page,
+        said,
+    ]
+
+
+def chosen_run(room: ResultsRoom, typed: str, name: str) -> list[Any]:
+    """The controls that depend on the evaluation: method, condition, page."""
+    try:
+        run = find_run(room, typed, name)
+        methods = list(run.replays)
+        method = main_method(run) if methods else None
+        ranked = room.ranked(run, method) if method else ()
+    except GramLoopError:
+        return [gr.skip() for _ in range(3)]  # what follows says why
+    return [
+        gr.Dropdown(methods, value=method, visible=bool(methods)),
+        gr.Dropdown([EVERY, *conditions_of(ranked)], value=EVERY, visible=bool(ranked)),
+        _page_slider(len(ranked)),
+    ]
+
+
+def _page_slider(images: int) -> Any:
+    pages = max(1, -(-images // _AT_ONCE))
+    return gr.Slider(1, max(pages, 2), value=1, visible=pages > 1)
+
+
+def pages(room: ResultsRoom, typed: str, name: str, method: str, where: str) -> Any:
+    """The slider through the images of a choice, at its beginning."""
+    try:
+        ranked = room.ranked(find_run(room, typed, name), method)
+    except GramLoopError:
+        return gr.skip()
+    return _page_slider(len(in_order(ranked, "condition", where)))
+
+
+def scores(run: Run) -> str:
+    """What was evaluated, and the scores of every condition."""
+    plan = run.plan
+    many = len(plan.conditions)
+    about = f"{TASK_WORDS[plan.task]} of {plan.suite}, {many} condition{'s' * (many > 1)}; compared with {run.truth_words}."
+    parts = [words.heading(run.name), words.paragraph(about[:1].upper() + about[1:])]
+    if plan.label_free:
+        parts.append(
+            words.notice("every number is agreement with the clean prediction; none is accuracy", "hint")
+        )
+    return "".join([*parts, words.table(every_condition(run))])
+
+
+def images(room: ResultsRoom, run: Run, method: str, where: str, how: str, number: int) -> str:
+    """A page of the images that keep both predictions."""
+    if not run.replays:
+        return words.paragraph("There is no method to compare with the baseline.")
+    ranked = in_order(room.ranked(run, method), ORDERS.get(how, "gain"), where)
+    if not ranked:
+        return words.notice(
+            "no image keeps pictures here; gramloop evaluate --pictures N keeps those of the first N", "hint"
+        )
+    begin = max(0, min(number - 1, (len(ranked) - 1) // _AT_ONCE)) * _AT_ONCE
+    some = ranked[begin : begin + _AT_ONCE]
+    title = f"Images {begin + 1} to {begin + len(some)} of {len(ranked)}, {how}: {BASELINE} and {method}"
+    return words.heading(title) + "".join(_image(room, run, method, each) for each in some)
+
+
+def _image(room: ResultsRoom, run: Run, method: str, each: Ranked) -> str:
+    head = words.line(f"{each.kept.place} · {gain_words(run, each)}")
+    try:
+        found = room.row(run, method, each)
+    except GramLoopError as error:
+        return head + words.notice(str(error))
+    return head + words.panes(found)
