@@ -37,6 +37,7 @@ COMMANDS = {
     "corrupt": "write the shifted conditions of a suite to disk",
     "scenes": "draw procedural scenes with labels, boxes and masks",
     "sheet": "draw one picture under every condition and severity",
+    "export": "write a model with its mitigation as one ONNX or pt2 file",
     "list": "tell which models, suites, shifts, methods and hosts can be named",
 }
 GROUPS = {
