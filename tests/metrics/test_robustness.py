@@ -10,7 +10,9 @@ from gramloop.metrics.robustness import (
     coco_o_map,
     compare,
     effective_robustness,
+    mean_corruption_error,
     mean_performance,
+    relative_performance,
 )
 
 SUITE = find_suite("ade20k-c").conditions
@@ -91,3 +93,47 @@ def test_a_comparison_is_cut_by_family_and_by_severity() -> None:
     strongest = [c for c in SUITE if c.severity == 5]
     assert severities[5].baseline == pytest.approx(np.mean([baseline[c] for c in strongest]))
     assert np.mean([pair.delta for pair in severities.values()]) == pytest.approx(comparison.overall.delta)
+
+
+FOG_1, FOG_3, SNOW_1, SNOW_3 = (
+    Condition("fog", 1),
+    Condition("fog", 3),
+    Condition("snow", 1),
+    Condition("snow", 3),
+)
+WORKED = {FOG_1: 80.0, FOG_3: 60.0, SNOW_1: 50.0, SNOW_3: 30.0}
+REFERENCE = {FOG_1: 60.0, FOG_3: 40.0, SNOW_1: 40.0, SNOW_3: 0.0}
+
+
+def test_corruption_error_worked_by_hand() -> None:
+    # fog: (20 + 40) / (40 + 60) = 0.6; snow: (50 + 70) / (60 + 100) = 0.75; their mean is 0.675
+    assert mean_corruption_error(WORKED, REFERENCE, WORKED) == pytest.approx(67.5, rel=1e-15)
+    assert mean_corruption_error(REFERENCE, REFERENCE, WORKED) == 100
+    clean = {**WORKED, Condition("clean"): 99.0}
+    assert mean_corruption_error(clean, REFERENCE, clean) == mean_corruption_error(WORKED, REFERENCE, WORKED)
+
+
+def test_corruption_error_of_errors_in_one_ratio_is_that_ratio() -> None:
+    """A closed form: where every error is r times the reference's, mCE is 100 r, whatever the severities."""
+    rng = np.random.default_rng(3)
+    errors = {condition: float(rng.uniform(10, 60)) for condition in SUITE}
+    reference = {condition: 100 - error for condition, error in errors.items()}
+    for ratio in (0.5, 0.9, 1.5):
+        results = {condition: 100 - ratio * error for condition, error in errors.items()}
+        assert mean_corruption_error(results, reference, SUITE) == pytest.approx(100 * ratio, rel=1e-13)
+
+
+def test_relative_performance_worked_by_hand() -> None:
+    assert mean_performance(WORKED, WORKED) == 55
+    assert relative_performance(55, 88) == 62.5
+
+
+def test_what_has_no_relative_measure_is_told() -> None:
+    for clean in (0.0, -1.0, np.nan):
+        with pytest.raises(GramLoopError, match="rPC needs a score on clean images above zero"):
+            relative_performance(55, clean)
+    perfect = {**REFERENCE, FOG_1: 100.0, FOG_3: 100.0}
+    with pytest.raises(GramLoopError, match="the reference makes no error under fog, so there is no mCE"):
+        mean_corruption_error(WORKED, perfect, WORKED)
+    with pytest.raises(GramLoopError, match="the reference's results have no finite score for fog/1"):
+        mean_corruption_error(WORKED, {}, WORKED)
