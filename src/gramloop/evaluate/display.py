@@ -22,14 +22,13 @@ from gramloop.evaluate.engines import Done
 from gramloop.evaluate.evaluation import RunningGain, StoreState, Watcher
 from gramloop.evaluate.methods import BASELINE
 from gramloop.evaluate.plan import Plan
-from gramloop.evaluate.relative import relative
+from gramloop.evaluate.relative import MCE_WORDS, relative
 from gramloop.evaluate.results import MEAN, Results, collect, tells_gain
 from gramloop.evaluate.store import Store
 from gramloop.evaluate.truth import SENTENCE
 from gramloop.io.progress import make_bar, use_screen
 from gramloop.metrics.robustness import EXPECTED_SHARE
 
-RELATIVE_WORDS = "mCE: errors (100 - score) against the baseline's, by shift, in percent; 100 is the baseline, lower is better."
 SHOWN = 8  # conditions in the live table
 
 
@@ -153,7 +152,7 @@ def print_results(results: Results, console: Console | None = None, clean: Path 
     console = console or Console()
     console.print(table)
     if found.mce:
-        console.print(RELATIVE_WORDS, highlight=False)
+        console.print(MCE_WORDS, highlight=False)
     if found.reason:
         console.print(found.reason, highlight=False)
     if results.plan.label_free:

@@ -20,6 +20,7 @@ from gramloop.evaluate.store import Store
 from gramloop.metrics.robustness import mean_corruption_error, relative_performance
 
 CLEAN = "clean"
+MCE_WORDS = "mCE: errors (100 - score) against the baseline's, by shift, in percent; 100 is the baseline, lower is better."
 
 
 @dataclass(frozen=True)
