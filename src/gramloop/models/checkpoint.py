@@ -204,7 +204,7 @@ def load(
                 _assign(module, target, _convert(value, dtype, device))
         del tensors
     if described:
-        module.requires_grad_(False)
+        module.to(dtype).requires_grad_(False)
         return
     left = [name for name, value in module.state_dict().items() if value.is_meta]
     if left:
