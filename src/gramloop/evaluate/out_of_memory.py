@@ -41,7 +41,7 @@ def too_large(
     if len(records) > 1:
         about += f", in a batch of {len(records)}"
         advice.insert(0, "--batch 1")
-    if device.type != "cpu":
+    if device.type != "cpu" and plan.model.dtype == "float32":
         advice.append("--dtype bfloat16")
     advice.append("another --device")
     return OutOfMemoryError(

@@ -11,9 +11,10 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from itertools import groupby
 from pathlib import Path
 from types import TracebackType
@@ -99,6 +100,9 @@ class Session:
         refuse_other_origin(plan)
         self.device = torch.device(device or plan.model.device)
         self._preparing = Preparing(plan.task, not plan.label_free, prepare)
+        if prepare:
+            with suppress(ImportError):  # pyarrow looks for it at its first table: not while a GPU waits
+                import_module("pandas")
         try:
             self._load(plan)
         except BaseException:

@@ -229,6 +229,7 @@ def _about_run(run: Run) -> dict[str, str]:
         **({"alignment": plan.alignment} if plan.task == "depth" else {"classes": str(len(plan.categories))}),
         "backbone": f"{plan.model.depth} blocks, weights in {plan.model.dtype}",
         "device": f"{plan.model.device}, {plan.model.threads} thread{'s' * (plan.model.threads != 1)} per worker",
+        "batch": "1 image at a time" if plan.batch == 1 else f"{plan.batch} images of one size at a time",
         "sizes": ", ".join(f"{name} {value}" for name, value in plan.model.sizes.items())
         or "the model's own",
         "seed": f"{plan.seed} (no prediction depends on it)",

@@ -13,8 +13,8 @@ from gramloop.core.cost import Cost
 from gramloop.core.hosts import Host
 from gramloop.data.records import Task
 from gramloop.errors import GramLoopError
-from gramloop.tasks.images import RGB
-from gramloop.tasks.prediction import Detection, InstanceMasks, Panoptic, Prediction, Segmentation
+from gramloop.tasks.images import RGB, ImageLike
+from gramloop.tasks.prediction import Detection, InstanceMasks, Pair, Panoptic, Prediction, Segmentation
 from gramloop.tasks.predictor import ImagePredictor, Predictor, Replay, Tracing
 
 _PLACEHOLDER = re.compile(r"label[_ ]?\d+|n/?a|-", re.IGNORECASE)  # what transformers writes for no name
@@ -53,6 +53,28 @@ class Renumbered(ImagePredictor[Prediction]):
             return [self.renumbered(self.predictor.predict(pixels, replay, trace=trace))]
         pair = self.predictor.predict(pixels, replay, paired=True, trace=trace)
         return [self.renumbered(pair.ordinary), self.renumbered(pair.replayed)]
+
+    def check_batch(self) -> None:
+        """Refuse to look at several images at once, where the predictor cannot."""
+        if not hasattr(self.predictor, "predict_batch"):
+            name = getattr(self.predictor, "name", type(self.predictor).__name__)
+            raise GramLoopError(f"{name} predicts one image at a time; leave out the batch")
+        getattr(self.predictor, "check_batch", lambda: None)()
+
+    def predict_batch(
+        self,
+        images: Sequence[ImageLike],
+        replay: Replay = None,
+        paired: bool = False,
+        *,
+        trace: Tracing = None,
+    ) -> list[Prediction] | list[Pair[Prediction]]:
+        """That of the predictor, with the other numbers."""
+        self.check_batch()
+        found = self.predictor.predict_batch(images, replay, paired, trace=trace)  # type: ignore[attr-defined]
+        if paired:
+            return [Pair(self.renumbered(one.ordinary), self.renumbered(one.replayed)) for one in found]
+        return [self.renumbered(one) for one in found]
 
     def renumbered(self, found: Prediction) -> Prediction:
         """A prediction of the predictor with the other numbers."""

@@ -8,6 +8,7 @@ from typing import Unpack
 
 from gramloop.data.suites import find_suite
 from gramloop.evaluate.from_python import Model, SetOptions, request_for
+from gramloop.io.device import placed
 from gramloop.tune.search.options import Options
 from gramloop.tune.search.space import Space
 from gramloop.tune.search.suites import SCENE_SPLIT, suite_subject
@@ -44,4 +45,5 @@ def tune_model(
         request = replace(request, severities=[SEVERITY])
     if source is not None:
         request = replace(request, files={**request.files, "source": str(Path(source).resolve())})
-    return tune(suite_subject(request), space=space, budget=budget, options=options, out=out, workers=many)
+    subject = suite_subject(request, placed(given.get("device")))
+    return tune(subject, space=space, budget=budget, options=options, out=out, workers=many)

@@ -22,8 +22,11 @@ from gramloop.tune.search.worth import CLEAN
 SCENE_SPLIT = "tune"  # scenes that neither evaluate nor the demonstration shows
 
 
-def suite_subject(request: Request) -> Subject:
-    """The model and the data of a request, checked against each other as an evaluation would."""
+def suite_subject(request: Request, device: str | None = None) -> Subject:
+    """The model and the data of a request, checked against each other as an evaluation would.
+
+    ``device`` names one of several of the request's type, such as cuda:1.
+    """
     plan, predictor = plan_and_model(replace(request, methods=("baseline",)))
     records = _Records(plan)
     return Subject(
@@ -31,7 +34,7 @@ def suite_subject(request: Request) -> Subject:
         depth=len(predictor.blocks),
         categories=tuple(plan.categories),
         images=records.ids(),
-        make_predictor=partial(_planned_predictor, plan),
+        make_predictor=partial(_planned_predictor, plan, device),
         open_records=records,
         about={
             "suite": plan.suite,
@@ -52,12 +55,12 @@ def suite_subject(request: Request) -> Subject:
     )
 
 
-def _planned_predictor(plan: Plan) -> Predictor[Prediction]:
+def _planned_predictor(plan: Plan, device: str | None = None) -> Predictor[Prediction]:
     """The model of a plan, in whatever process; other weights or versions than planned are refused."""
     refuse_other_origin(plan)
     model = plan.model
     predictor = load_numbered(
-        plan.task, model.files, model.sizes, model.device, dict(plan.categories), model.dtype
+        plan.task, model.files, model.sizes, device or model.device, dict(plan.categories), model.dtype
     )
     refuse_other_model(plan, predictor)
     return predictor

@@ -1,0 +1,190 @@
+"""Whether a GPU would wait: evaluate with a model that only waits, against its waiting and against preparing alone.
+
+    python benchmarks/pipeline.py                # all of COCO-C's conditions, about 10 minutes on two cores
+    python benchmarks/pipeline.py --quick        # severities 1, 3 and 5, few images
+
+Landscapes of 640 x 480 are drawn in COCO's layout, and shifted as COCO-C is. The model sleeps for 5, 20 and 100 ms an
+image, as the process beside a GPU does. In one run, for each:
+  model        the waiting alone, of all images
+  preparation  comparing checksums, decoding, shifting and reading the truth of all images, in N processes without a model
+  evaluate     the whole: one model process, N preparing processes, scores and stored units, from the first image on
+  ratio        evaluate / max(model, preparation); beside it the same with the start of all processes, which happens once
+and the processor time of the model's process for each image, which other work on the machine disturbs less; and the most
+memory of all processes together (proportional set size, every second).
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import tempfile
+import textwrap
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from corrupt_throughput import draw_set
+from gramloop.data.labelled import read_labelled
+from gramloop.data.records import Record
+from gramloop.evaluate.evaluation import Watcher, evaluate
+from gramloop.evaluate.plan import DataSource, Plan
+from gramloop.evaluate.planning import Request, make_plan
+from gramloop.evaluate.sources import open_condition, open_planned
+from gramloop.io.pool import available_cores, process_context, process_pool, run_unordered
+
+WAITING = """
+import time
+import numpy as np
+from gramloop.data.scenes.drawing import THINGS
+from gramloop.tasks.prediction import Detection
+
+BOXES = np.array([[10, 20, 110, 220], [200, 100, 400, 300], [5, 5, 60, 60]], np.float32)
+
+def make():
+    def predict(image):
+        time.sleep({seconds})
+        return Detection(BOXES.copy(), np.array([0.9, 0.6, 0.3], np.float32), np.array([1, 2, 3]))
+    predict.task = "detection"
+    predict.classes = {{number: name for number, name in enumerate(THINGS, 1)}}
+    return predict
+"""
+BAR = 1.1
+
+
+class Clock(Watcher):
+    """When the first image was predicted."""
+
+    began = 0.0
+    cores = 0.0
+
+    def images(self, number: int) -> None:
+        if number and not self.began:
+            self.began, self.cores = time.perf_counter(), time.process_time()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--quick", action="store_true", help="less than 90 s on two cores")
+    parser.add_argument("--images", type=int, help="of each condition (40, or 6 with --quick)")
+    parser.add_argument("--processes", type=int, default=available_cores(), help="that prepare images")
+    parser.add_argument("--milliseconds", type=int, nargs="+", default=[5, 20, 100])
+    args = parser.parse_args()
+    images = args.images or (6 if args.quick else 40)
+    severities = [1, 3, 5] if args.quick else []
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        took = draw_set(folder / "set", images)
+        print(f"{images} pictures drawn in {took:.1f} s; {args.processes} preparing processes")
+        plan = planned(folder, 0, images, severities)
+        each = prepare_alone(plan, args.processes) / plan.images
+        print(f"preparing alone: {1e3 * each:.2f} ms an image with {args.processes} processes")
+        print(
+            "  ms   images    model s   preparation s   evaluate s   ratio   with start   own core-ms   memory MB"
+        )
+        for wait in args.milliseconds:
+            few = images if wait < 50 else max(2, images // 4)
+            measure(planned(folder, wait, few, severities), folder, wait, each, args.processes)
+
+
+def planned(folder: Path, wait: int, images: int, severities: list[int]) -> Plan:
+    model = folder / f"waiting_{wait}.py"
+    model.write_text(textwrap.dedent(WAITING.format(seconds=wait / 1e3)))
+    request = Request(
+        "vga-c",
+        "detection",
+        {"make": f"{model}:make"},
+        DataSource(str(folder / "set")),
+        methods=["baseline"],
+        severities=severities,
+        images=images,
+    )
+    return make_plan(request)
+
+
+def prepare_alone(plan: Plan, processes: int) -> float:
+    """Seconds to prepare every image of a plan, once all processes run."""
+    opened = open_planned(plan)
+    records = [record for key in plan.conditions for record in open_condition(plan, opened, key)]
+    with process_pool(processes, process_context("gramloop.evaluate.preparing")) as pool:
+        for _ in run_unordered(pool, _prepare, ((record,) for record in records[:processes] * 2)):
+            pass
+        began = time.perf_counter()
+        for _ in run_unordered(pool, _prepare, ((record,) for record in records)):
+            pass
+        return time.perf_counter() - began
+
+
+def _prepare(record: Record) -> bool:
+    return isinstance(read_labelled(record, "detection"), str)
+
+
+def measure(plan: Plan, folder: Path, wait: int, each: float, processes: int) -> None:
+    model = waiting_alone(wait / 1e3, plan.images)
+    with peak_memory() as peak:
+        clock, began = Clock(), time.perf_counter()
+        evaluate(plan, folder / "out", workers=1, prepare=processes, watcher=clock)
+        ended, cores = time.perf_counter(), time.process_time()
+    shutil.rmtree(folder / "out")
+    bound = max(model, each * plan.images)
+    wall, whole = ended - clock.began, ended - began
+    print(
+        f"{wait:4d} {plan.images:8d} {model:10.1f} {each * plan.images:15.1f} {wall:12.1f} {wall / bound:7.3f} "
+        f"{whole / bound:12.3f} {1e3 * (cores - clock.cores) / plan.images:13.2f} {peak[0] / 1e6:11.0f}"
+        f"{'' if wall / bound <= BAR else '   above the bar of 1.1'}",
+        flush=True,
+    )
+
+
+def waiting_alone(seconds: float, images: int) -> float:
+    """The waiting of so many images, by the mean of some: a system sleeps a little longer than asked."""
+    some = 100
+    began = time.perf_counter()
+    for _ in range(some):
+        time.sleep(seconds)
+    return (time.perf_counter() - began) / some * images
+
+
+@contextmanager
+def peak_memory() -> Iterator[list[int]]:
+    """The most memory of this process and all below it, in bytes; shared pages count once."""
+    found, done = [0], threading.Event()
+
+    def look() -> None:
+        while not done.wait(1.0):
+            found[0] = max(found[0], sum(_memory(each) for each in _family()))
+
+    watching = threading.Thread(target=look, daemon=True)
+    watching.start()
+    try:
+        yield found
+    finally:
+        done.set()
+        watching.join()
+
+
+def _family() -> list[int]:
+    found, left = [], ["self"]
+    while left:
+        place = Path("/proc") / left.pop()
+        try:
+            found.append(int(place.resolve().name))
+            left += [word for each in place.glob("task/*/children") for word in each.read_text().split()]
+        except (OSError, ValueError):
+            continue
+    return found
+
+
+def _memory(process: int) -> int:
+    try:
+        lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
+        return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
+    except (OSError, ValueError):
+        return 0
+
+
+if __name__ == "__main__":
+    main()
