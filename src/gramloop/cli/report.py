@@ -56,6 +56,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="CONDITION:IMAGE",
         help="an image to show, such as fog/3:17; best, worst and typical by default; can be repeated",
     )
+    parser.add_argument(
+        "--workers",
+        type=int,
+        metavar="N",
+        help="processes; all cores, up to 8, for large results by default",
+    )
     parser.add_argument("--no-pdf", action="store_true", help="figures as PNG alone")
 
 
@@ -96,16 +102,21 @@ def _document(args: argparse.Namespace) -> Document:
     from gramloop.io.progress import progress_bar
     from gramloop.report.assemble import make_document
     from gramloop.report.figures.drawing import draw_figures
-    from gramloop.report.load import count_conditions, load_runs
+    from gramloop.report.load import count_conditions, load_runs, report_workers
     from gramloop.report.resampling import count_resamplings
     from gramloop.report.statistics import gains_of
 
+    workers = report_workers(args.results, args.workers)
     with progress_bar("reading", count_conditions(args.results)) as advance:
-        loaded = load_runs(args.results, advance)
+        loaded = load_runs(args.results, advance, workers)
     total = count_resamplings(loaded.runs) if args.bootstrap != "families" else None
     chosen: Sequence[Over] = OVER if args.bootstrap == "both" else (args.bootstrap,)
     with progress_bar("resampling", total) as advance:
-        gains = [gain for over in chosen for gain in gains_of(loaded.runs, over, on_progress=advance)]
+        gains = [
+            gain
+            for over in chosen
+            for gain in gains_of(loaded.runs, over, on_progress=advance, workers=workers)
+        ]
     with progress_bar("drawing figures", None) as advance:
         drawn = draw_figures(loaded, args.exemplar, not args.no_pdf, gains=gains, on_progress=advance)
     return make_document(loaded, gains, drawn.figures, drawn.remarks)

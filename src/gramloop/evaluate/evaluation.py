@@ -25,6 +25,7 @@ from gramloop.evaluate.store import ForeignFile, Store, UnusableFile
 from gramloop.evaluate.unchanged import refuse_other_origin, remember_files
 from gramloop.io.fingerprints import recall
 from gramloop.io.lock import locked
+from gramloop.io.progress import tracked
 from gramloop.io.shown import Shown, ShownTable
 from gramloop.metrics.miou import mean_iou
 
@@ -80,7 +81,8 @@ class EvaluationOutcome(Shown):
 def look(store: Store) -> StoreState:
     """Read every stored unit of a plan."""
     stored, missing, rejected = [], [], []
-    for unit in store.plan.units:
+    units = store.plan.units
+    for unit in tracked(units, "reading units", len(units)):
         try:
             found = store.read(unit)
         except UnusableFile as problem:

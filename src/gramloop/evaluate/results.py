@@ -7,6 +7,7 @@ import io
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from gramloop.evaluate.segment_rows import matches_of, qualities_of
 from gramloop.evaluate.store import RESULTS, Store, StoredUnit
 from gramloop.evaluate.truth import AGREEMENT
 from gramloop.io.atomic import atomic_write
+from gramloop.io.progress import tracked
 from gramloop.io.shown import Cell, Shown, ShownTable
 from gramloop.io.spreadsheet import text_cell
 from gramloop.metrics.coco_ap import average_precision
@@ -134,6 +136,8 @@ class Results(Shown):
     __repr__ = __str__
 
     def _shown(self) -> ShownTable:
+        from gramloop.evaluate.relative import MCE_WORDS, relative
+
         names = self._names
         rows: list[tuple[Cell, ...]] = [
             (one.condition, *(f"{one.scores[name][self.metric]:.3f}" for name in names))
@@ -145,6 +149,9 @@ class Results(Shown):
         notes = [f"{lacking} of {len(self.plan.conditions)} conditions are not complete."] if lacking else []
         excluded = sum(len(one.failures) for one in self.conditions)
         notes += [f"{excluded} images could not be used, and count for no method."] if excluded else []
+        if errors := relative(self).mce:
+            rows.append(("mCE", *(f"{errors[name]:.3f}" for name in names)))
+            notes.append(MCE_WORDS)
         title = f"{self.plan.suite}, {self.metric}"
         return ShownTable(title, ("condition", *names), tuple(rows), tuple(notes))
 
@@ -194,13 +201,27 @@ def _scores(plan: Plan, tables: Sequence[Any], method: str) -> list[float]:
 
 def collect(store: Store, keys: Sequence[str] | None = None) -> Results:
     """The scores of every condition whose units are all stored."""
-    done = []
-    for key in keys if keys is not None else store.plan.conditions:
+    wanted = list(keys if keys is not None else store.plan.conditions)
+    found = (_scored(store, key) for key in tracked(wanted, "scoring", len(wanted)))
+    return Results(store.plan, tuple(one for one in found if one is not None))
+
+
+_known: dict[tuple[Path, str, str], tuple[object, ConditionScores]] = {}  # by folder, plan and condition
+
+
+def _scored(store: Store, key: str) -> ConditionScores | None:
+    """The scores of a complete condition; those of this process are kept while its files are the same ones."""
+    place = (store.folder.absolute(), store.plan.hash, key)
+    state = store.state(key)
+    if state is None:
+        return None
+    if place not in _known or _known[place][0] != state:
         units = [store.read(unit) for unit in store.plan.units_of(key)]
         complete = [unit for unit in units if unit is not None]
-        if len(complete) == len(units):
-            done.append(score_condition(store.plan, key, complete))
-    return Results(store.plan, tuple(done))
+        if len(complete) < len(units):  # taken away meanwhile
+            return None
+        _known[place] = state, score_condition(store.plan, key, complete)
+    return _known[place][1]
 
 
 def write_results(store: Store, results: Results) -> None:

@@ -141,6 +141,14 @@ class Store:
             raise UnusableFile(f"{path} does not hold every image of its part once")
         return StoredUnit(table, failures, facts)
 
+    def state(self, key: str) -> tuple[tuple[int, ...], ...] | None:
+        """What tells the files of a condition from others that may take their place; None unless all are there."""
+        try:
+            found = [self.path(unit).stat() for unit in self.plan.units_of(key)]
+        except OSError:
+            return None
+        return tuple((each.st_ino, each.st_size, each.st_mtime_ns, each.st_ctime_ns) for each in found)
+
     def put_aside(self, unit: Unit) -> Path:
         """Rename a foreign file, so that the unit can be computed and nothing is lost."""
         path = self.path(unit)

@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
@@ -93,6 +93,20 @@ def run_unordered(
     finally:
         for future in pending:
             future.cancel()
+
+
+def in_order(function: Callable[[*Given], R], calls: Sequence[tuple[*Given]], workers: int) -> Iterator[R]:
+    """Every call's result, in the order of the calls; one worker is this process itself."""
+    wanted = min(workers, len(calls))
+    if wanted < 2:
+        yield from (function(*call) for call in calls)
+        return
+    with process_pool(wanted, process_context()) as pool:
+        yield from pool.map(_call, [function] * len(calls), calls)
+
+
+def _call(function: Callable[[*Given], R], call: tuple[*Given]) -> R:
+    return function(*call)
 
 
 def _start_worker(start: Callable[[*Given], None] | None, *given: *Given) -> None:

@@ -12,6 +12,7 @@ from gramloop.evaluate.methods import BASELINE
 from gramloop.evaluate.plan import Plan
 from gramloop.evaluate.store import PLAN, Store, StoredUnit, UnusableFile
 from gramloop.evaluate.truth import KNOWN, SENTENCE
+from gramloop.io.pool import in_order, worker_count
 from gramloop.report.measure import ConditionResults, measure_condition
 from gramloop.report.run import TASK_WORDS, Run
 
@@ -25,16 +26,20 @@ class LoadedRuns:
     warnings: tuple[str, ...] = ()
 
 
+MANY = 20_000  # predictions: fewer are read before processes have started
+MOST = 8  # processes by default; each holds a whole condition
 OnProgress = Callable[[str], None]  # called with what is being read, resampled, drawn or written
 
 
-def load_runs(folders: Sequence[Path], on_progress: OnProgress = lambda _: None) -> LoadedRuns:
-    """Read results folders; a folder of results folders stands for those inside."""
+def load_runs(
+    folders: Sequence[Path], on_progress: OnProgress = lambda _: None, workers: int = 1
+) -> LoadedRuns:
+    """Read results folders, in so many processes; a folder of results folders stands for those inside."""
     places = find_results(folders)
     plans = [plan_in(place) for place in places]
     _refuse_twice(places, plans)
     runs = [
-        _read(name, place, plan, on_progress)
+        _read(name, place, plan, on_progress, workers)
         for name, place, plan in zip(_names(places, plans), places, plans, strict=True)
     ]
     groups, reasons = _grouped(runs)
@@ -59,6 +64,15 @@ def find_results(folders: Sequence[Path]) -> list[Path]:
 def count_conditions(folders: Sequence[Path]) -> int:
     """How many conditions there are to read."""
     return sum(len(plan_in(place).conditions) for place in find_results(folders))
+
+
+def report_workers(folders: Sequence[Path], asked: int | None = None) -> int:
+    """The processes asked for; else all cores, up to 8, where there is so much to read that starting them pays."""
+    if asked is not None:
+        return worker_count(asked)
+    plans = [plan_in(place) for place in find_results(folders)]
+    predictions = sum(plan.images * len(plan.methods) for plan in plans)
+    return min(worker_count(None), MOST) if predictions >= MANY else 1
 
 
 def _refuse_twice(places: Sequence[Path], plans: Sequence[Plan]) -> None:
@@ -90,28 +104,35 @@ def _names(places: Sequence[Path], plans: Sequence[Plan]) -> list[str]:
     return names
 
 
-def _read(name: str, folder: Path, plan: Plan, on_progress: OnProgress) -> Run:
-    store = Store(folder, plan)
+def _read(name: str, folder: Path, plan: Plan, on_progress: OnProgress, workers: int) -> Run:
     results: list[ConditionResults] = []
     missing: dict[str, str] = {}
-    for key in plan.conditions:
-        wanted = list(plan.units_of(key))
-        units: list[StoredUnit] = []
-        damage: list[str] = []
-        for unit in wanted:
-            try:
-                found = store.read(unit)
-            except UnusableFile as problem:
-                damage.append(str(problem))
-                continue
-            if found is not None:
-                units.append(found)
-        if len(units) == len(wanted):
-            results.append(measure_condition(plan, key, units))
+    calls = [(Store(folder, plan), key) for key in plan.conditions]
+    for key, found in zip(plan.conditions, in_order(_measured, calls, workers), strict=True):
+        if isinstance(found, str):
+            missing[key] = found
         else:
-            missing[key] = "; ".join([f"{len(units)} of {len(wanted)} units are stored", *damage])
+            results.append(found)
         on_progress(f"{name} {key}")
     return Run(name, folder, plan, tuple(results), missing)
+
+
+def _measured(store: Store, key: str) -> ConditionResults | str:
+    """One condition; or what is not there, in words."""
+    wanted = list(store.plan.units_of(key))
+    units: list[StoredUnit] = []
+    damage: list[str] = []
+    for unit in wanted:
+        try:
+            found = store.read(unit)
+        except UnusableFile as problem:
+            damage.append(str(problem))
+            continue
+        if found is not None:
+            units.append(found)
+    if len(units) == len(wanted):
+        return measure_condition(store.plan, key, units)
+    return "; ".join([f"{len(units)} of {len(wanted)} units are stored", *damage])
 
 
 def unlike(first: Run, second: Run) -> str:
@@ -123,6 +144,8 @@ def unlike(first: Run, second: Run) -> str:
         return f"they were made with {name} {one.versions.get(name, 'none')} and {two.versions.get(name, 'none')}"
     if _weights(one, two) != _weights(two, one):
         return "they are of models with other weights"
+    if one.batch != two.batch:
+        return f"they were made with batches of {one.batch} and {two.batch}"
     for part in ("depth", "device", "threads"):
         values = getattr(one.model, part), getattr(two.model, part)
         if values[0] != values[1]:

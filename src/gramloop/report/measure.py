@@ -74,6 +74,7 @@ class ConditionResults:
     parts: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)  # method: (2, PARTS)
     drift: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)  # method: (images,) after the gate
     spent: Spent = Spent()
+    ids: tuple[str, ...] = ()  # (images,) of those that were scored, in order of position
 
 
 def measure_condition(plan: Plan, key: str, units: Sequence[StoredUnit]) -> ConditionResults:
@@ -81,12 +82,13 @@ def measure_condition(plan: Plan, key: str, units: Sequence[StoredUnit]) -> Cond
     scored = score_condition(plan, key, units)
     tables = [unit.table for unit in units]
     names = [method.name for method in plan.methods]
+    used = tuple(used_ids(units))
     found = ConditionResults(
-        condition_of(key), scored.images, scored.scores, scored.failures, spent=_spent(units)
+        condition_of(key), scored.images, scored.scores, scored.failures, spent=_spent(units), ids=used
     )
     if not scored.images:
         return found
-    members = memberships(image_ids(units), used_ids(units))  # (1 + 2 * PARTS, images)
+    members = memberships([*used, *(failure.image_id for failure in scored.failures)], used)
     look = _LOOKS[plan.task]
     looked = {name: look(plan, tables, name, members) for name in names}
     return replace(
@@ -122,11 +124,6 @@ def memberships(ids: Sequence[str], used: Sequence[str]) -> NDArray[np.int64]:
         subsets = [(part == number).astype(np.int64) for number in range(PARTS)]
         rows += [*subsets, *(1 - subset for subset in subsets)]
     return np.stack(rows)
-
-
-def image_ids(units: Sequence[StoredUnit]) -> list[str]:
-    """The ids of all images of a condition, also of those that could not be used."""
-    return used_ids(units) + [failure.image_id for unit in units for failure in unit.failures]
 
 
 def used_ids(units: Sequence[StoredUnit]) -> list[str]:

@@ -7,19 +7,22 @@ its parts.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gramloop.evaluate.plan import Plan
 from gramloop.evaluate.rows import boxes_of, counts_of, depth_scores_of
 from gramloop.evaluate.segment_rows import matches_of, qualities_of
-from gramloop.evaluate.store import StoredUnit
-from gramloop.metrics.ap_bootstrap import ap_score
+from gramloop.evaluate.store import Store, StoredUnit
+from gramloop.io.pool import in_order
+from gramloop.metrics.ap_bootstrap import DRAWS_AT_ONCE, ap_score
 from gramloop.metrics.bootstrap import (
     REPLICATES,
+    ROWS_AT_ONCE,
     SEED,
     Interval,
     Score,
@@ -71,15 +74,19 @@ def resample(
     replicates: int = REPLICATES,
     seed: int = SEED,
     on_progress: OnProgress = lambda _: None,
+    workers: int = 1,
 ) -> Resampled:
-    """The scores of every method on drawn suites; ``on_progress`` hears of every condition and method."""
+    """The scores of every method on drawn suites; ``on_progress`` hears of every condition and method.
+
+    Images are drawn by so many processes, condition by condition; their number changes nothing.
+    """
     if not run.complete:
         many = len(run.missing) + len(run.unscored)
         on_progress(run.name)
         return Resampled(run, over, reason=f"{many} of {len(run.plan.conditions)} conditions have no score")
     if over == "families":
         return _over_families(run, replicates, seed)
-    return _over_images(run, replicates, seed, on_progress)
+    return _over_images(run, _Draws(replicates, seed), on_progress, workers)
 
 
 def count_resamplings(runs: Sequence[Run]) -> int:
@@ -108,48 +115,68 @@ def _over_families(run: Run, replicates: int, seed: int) -> Resampled:
     return Resampled(run, "families", draws, len(run.families))
 
 
-def _over_images(run: Run, replicates: int, seed: int, on_progress: OnProgress) -> Resampled:
+@dataclass(frozen=True)
+class _Draws:
+    replicates: int
+    seed: int
+
+
+def _over_images(run: Run, draws: _Draws, on_progress: OnProgress, workers: int) -> Resampled:
     """Images drawn with all their shifted versions; images of domains, each domain's own."""
     shared = run.suite.kind != "o"
-    common = _common_images(run) if shared else []
-    draws: dict[str, list[NDArray[np.float64]]] = {method: [] for method in run.methods}
+    common = _common_images(run) if shared else None
+    calls = []
     images = 0
     for index, result in enumerate(run.averaged):
-        units = run.units(result.condition.key)
-        ids = used_ids(units)
-        among = common if shared else ids
-        if len(among) < 2:
-            few = f"{len(among)} images of {result.condition} could be drawn, and it takes at least 2"
+        among = len(common) if common is not None else result.images
+        if among < 2:
+            few = f"{among} images of {result.condition} could be drawn, and it takes at least 2"
             return Resampled(run, "images", reason=few)
-        images = len(among) if shared else images + len(among)
-        for method in run.methods:
-            score = _expanded(stored_score(run, units, method), ids, among)
-            own_seed = seed if shared else seed + index
-            draws[method].append(image_draws(score, len(among), replicates=replicates, seed=own_seed))
-            on_progress(f"{run.name} {method} {result.condition}")
-    means = {method: np.mean(each, axis=0) for method, each in draws.items()}
+        images = among if shared else images + among
+        own = draws if shared else replace(draws, seed=draws.seed + index)
+        calls.append((Store(run.folder, run.plan), result.condition.key, run.methods, common, own))
+    drawn: dict[str, list[NDArray[np.float64]]] = {method: [] for method in run.methods}
+    for call, found in zip(calls, in_order(_draw_condition, calls, workers), strict=True):
+        for method, scores in zip(run.methods, found, strict=True):
+            drawn[method].append(scores)
+            on_progress(f"{run.name} {method} {call[1]}")
+    means = {method: np.mean(each, axis=0) for method, each in drawn.items()}
     return Resampled(run, "images", means, images)
+
+
+def _draw_condition(
+    store: Store, key: str, methods: Sequence[str], common: Sequence[str] | None, draws: _Draws
+) -> list[NDArray[np.float64]]:  # → (1 + replicates,) for each method
+    """The scores on one condition, then on every draw of its images or of those that all conditions have."""
+    units = [unit for each in store.plan.units_of(key) if (unit := store.read(each)) is not None]
+    ids = used_ids(units)
+    among = ids if common is None else common
+    rows = DRAWS_AT_ONCE if store.plan.task in ("detection", "instance") else ROWS_AT_ONCE
+    found = []
+    for method in methods:
+        score = _expanded(stored_score(store.plan, units, method), ids, among)
+        found.append(image_draws(score, len(among), replicates=draws.replicates, seed=draws.seed, rows=rows))
+    return found
 
 
 def _common_images(run: Run) -> list[str]:
     """Images used in every condition, in one order, so that a draw means the same images everywhere."""
-    sets = [set(used_ids(run.units(result.condition.key))) for result in run.results]
-    return sorted(set.intersection(*sets))
+    return sorted(set.intersection(*(set(result.ids) for result in run.results)))
 
 
-def stored_score(run: Run, units: Sequence[StoredUnit], method: str) -> Score:
+def stored_score(plan: Plan, units: Sequence[StoredUnit], method: str) -> Score:
     """A method's score on the stored images of a condition, for any weights of them."""
     tables = [unit.table for unit in units]
-    if run.plan.task == "semantic":
+    if plan.task == "semantic":
         return miou_score(counts_of(tables, method))
-    if run.plan.task == "depth":
+    if plan.task == "depth":
         return mean_score(depth_scores_of(tables, method)[:, 0])
-    if run.plan.task == "panoptic":
+    if plan.task == "panoptic":
         return pq_score(qualities_of(tables, method))
-    if run.plan.task == "instance":
+    if plan.task == "instance":
         matches, many = matches_of(tables, method)
-        return mask_ap_score(matches, list(run.plan.categories), many)
-    return ap_score(*boxes_of(tables, method, list(run.plan.categories)))
+        return mask_ap_score(matches, list(plan.categories), many)
+    return ap_score(*boxes_of(tables, method, list(plan.categories)))
 
 
 def _expanded(score: Score, ids: Sequence[str], among: Sequence[str]) -> Score:

@@ -89,13 +89,16 @@ def gains_of(
     replicates: int = REPLICATES,
     seed: int = SEED,
     on_progress: Callable[[str], None] = lambda _: None,
+    workers: int = 1,
 ) -> list[Gain]:
     """The gain of every method over the baseline, run by run; ``on_progress`` hears of every condition resampled."""
     found = []
     for run in runs:
         if run.changes_only or not run.replays:
             continue
-        drawn = resample(run, over, replicates=replicates, seed=seed, on_progress=on_progress)
+        drawn = resample(
+            run, over, replicates=replicates, seed=seed, on_progress=on_progress, workers=workers
+        )
         for method in run.replays:
             ordinary, replayed = run.score(BASELINE), run.score(method)
             points = None if ordinary is None or replayed is None else replayed - ordinary
