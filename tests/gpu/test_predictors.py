@@ -3,135 +3,72 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
+from stand_in_audit import PIXELS, REPLAY, alike, audit_determined, audit_float32, in_float32, parts
 
-from golden import load_golden
-from gramloop import ReplayConfig
-from gramloop.mitigations import apply
-from gramloop.models.detector import BACKBONE_PREFIX
-from gramloop.models.tiny import WEIGHTS
-from gramloop.tasks import (
-    Depth,
-    DetectConfig,
-    Detection,
-    Prediction,
-    Predictor,
-    Segmentation,
-    SegmentConfig,
-    load_detector,
-    load_predictor,
-    load_segmenter,
-)
+from conftest import EMBEDDED, FOLDERS, RELEASED, Load
+from gramloop.mitigations import Source, apply, calibrate
 from stand_in_gpu import stand_in_gpu
 
-PIXELS = np.random.default_rng(0).integers(0, 256, (96, 130, 3), np.uint8)
-REPLAY = ReplayConfig(window=(3, 4))
-Load = Callable[[str], Predictor[Prediction]]
+Loaders = Callable[[str], Load]
+# of values up to 1, and of pixels: group norms of the segmentor sum in another order on a GPU; the detector amplifies the
+# last digit of a sum, which depends on where its weights lie in memory; labels are whole numbers, and equal
+APART = {"segmenter": 2e-2, "detector": 2e-2}
 
 
-@pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("released")
-    torch.save(load_golden("segmentor").weights, folder / "segmentor.pth")
-    weights = load_golden("detector").weights
-    inner = {
-        name.removeprefix(BACKBONE_PREFIX): value
-        for name, value in weights.items()
-        if name.startswith(BACKBONE_PREFIX)
-    }
-    torch.save(inner, folder / "backbone.pth")
-    head = {name: value for name, value in weights.items() if not name.startswith(BACKBONE_PREFIX)}
-    torch.save({"model": head}, folder / "head.pth")
-    return folder
+@pytest.mark.parametrize("name", [*EMBEDDED, *RELEASED, *FOLDERS])
+def test_in_float32_equal_to_the_bit(name: str, load_of: Loaders) -> None:
+    audit_float32(load_of(name), apart=APART.get(name, 0.0))
 
 
-def embedded(task: str) -> Load:
-    return lambda device: load_predictor(task, {"folder": str(WEIGHTS)}, None, device)  # type: ignore[arg-type]
+@pytest.mark.parametrize("name", [*EMBEDDED, *RELEASED, *FOLDERS])
+def test_under_autocast_with_deterministic_kernels(name: str, load_of: Loaders) -> None:
+    audit_determined(load_of(name))
 
 
-@pytest.fixture(params=["semantic", "detection", "depth", "released segmenter", "released detector"])
-def load(request: pytest.FixtureRequest, files: Path) -> Load:
-    if request.param == "released segmenter":
-        sizes = SegmentConfig(short_side=64, crop=64, stride=40, scores=True)
-        return lambda device: load_segmenter(None, files / "segmentor.pth", config=sizes, device=device)
-    if request.param == "released detector":
-        sizes = DetectConfig(short_side=96, keep=40)
-        return lambda device: load_detector(
-            files / "backbone.pth", files / "head.pth", config=sizes, device=device
-        )
-    return embedded(request.param)
-
-
-def parts(found: Prediction) -> list[np.ndarray]:
-    names = {Segmentation: ["labels"], Detection: ["boxes", "scores", "labels"], Depth: ["values"]}
-    return [getattr(found, name) for name in names[type(found)]]
-
-
-def everything(predictor: Predictor[Prediction]) -> list[np.ndarray]:
-    """Plain, replayed, traced and paired."""
-    pair = predictor.predict(PIXELS, REPLAY, paired=True, trace=True)
-    found = [predictor.predict(PIXELS), predictor.predict(PIXELS, REPLAY), pair.ordinary, pair.replayed]
-    assert found[-1].trace is not None
-    return [each for one in found for each in parts(one)]
-
-
-def equal(found: list[np.ndarray], expected: list[np.ndarray], pixels: float = 0.0) -> None:
-    for one, other in zip(found, expected, strict=True):
-        np.testing.assert_allclose(one, other, rtol=0, atol=pixels)
-
-
-# the released detector amplifies the last digit of a sum, which depends on where its weights lie in memory
-OF_TWO_LOADED = 2e-2
-
-
-def test_in_float32_equal_to_the_bit(load: Load, request: pytest.FixtureRequest) -> None:
-    expected = everything(load("cpu"))
+def test_a_padded_batch_of_the_released_detector(load_of: Loaders) -> None:
+    load, images = load_of("detector"), [PIXELS, PIXELS[:, :100]]
+    expected = load("cpu").predict_batch(images, REPLAY, paired=True)  # type: ignore[attr-defined]
     with stand_in_gpu():
-        predictor = load("cuda:0")
-        predictor.backbone.autocast = None
-        found = everything(predictor)
-    equal(found, expected, OF_TWO_LOADED if "released detector" in request.node.name else 0.0)
-
-
-def test_under_autocast_with_deterministic_kernels(load: Load) -> None:
-    """As an evaluation runs it: nothing is left on the CPU, nothing has no deterministic kernel."""
-    torch.use_deterministic_algorithms(True)
-    try:
-        with stand_in_gpu():
-            first, again = everything(load("cuda:0")), everything(load("cuda:0"))
-    finally:
-        torch.use_deterministic_algorithms(False)
-    assert all(np.array_equal(*pair) for pair in zip(first, again, strict=True))
-    assert all(np.isfinite(each).all() for each in first)
-
-
-def test_a_padded_batch_of_the_released_detector(files: Path) -> None:
-    sizes = DetectConfig(short_side=96, keep=40)
-    images = [PIXELS, PIXELS[:, :100]]
-    released = files / "backbone.pth", files / "head.pth"
-    expected = load_detector(*released, config=sizes).predict_batch(images, REPLAY, paired=True)
-    with stand_in_gpu():
-        detector = load_detector(*released, config=sizes, device="cuda:0")
-        detector.backbone.autocast = None
-        found = detector.predict_batch(images, REPLAY, paired=True)
+        found = in_float32(load("cuda:0")).predict_batch(images, REPLAY, paired=True)  # type: ignore[attr-defined]
     for one, other in zip(found, expected, strict=True):
-        equal(parts(one.ordinary), parts(other.ordinary), OF_TWO_LOADED)
-        equal(parts(one.replayed), parts(other.replayed), OF_TWO_LOADED)
+        alike(parts(one.ordinary), parts(other.ordinary), APART["detector"])
+        alike(parts(one.replayed), parts(other.replayed), APART["detector"])
 
 
 TEXTS = ["flip", "denoise", "scales:0.75,1", "replay:window=3-4+pair"]
-CASES = [(task, text) for task in ("semantic", "detection", "depth") for text in TEXTS]
+CASES = [(task, text) for task in EMBEDDED for text in TEXTS]
 
 
 @pytest.mark.parametrize(("task", "text"), [*CASES, ("semantic", "recentre:0.3")])
-def test_mitigations(task: str, text: str) -> None:
-    expected = parts(apply(text, embedded(task)("cpu")).predict(PIXELS))
+def test_mitigations(task: str, text: str, load_of: Loaders) -> None:
+    expected = parts(apply(text, load_of(task)("cpu")).predict(PIXELS))
     with stand_in_gpu():
-        predictor = embedded(task)("cuda:0")
-        predictor.backbone.autocast = None
-        found = parts(apply(text, predictor).predict(PIXELS))
-    equal(found, expected)
+        found = parts(apply(text, in_float32(load_of(task)("cuda:0"))).predict(PIXELS))
+    alike(found, expected)
+
+
+def same(found: Source, expected: Source) -> None:
+    assert (found.images, found.noise, found.shown_noise) == (
+        expected.images,
+        expected.noise,
+        expected.shown_noise,
+    )
+    assert found.means.keys() == expected.means.keys()
+    for tap, mean in expected.means.items():
+        np.testing.assert_array_equal(found.means[tap], mean)
+
+
+@pytest.mark.parametrize("name", ["semantic", "detection", "depth", "panoptic", "depther"])
+def test_calibration_and_recentring_with_what_it_found(name: str, load_of: Loaders) -> None:
+    images = [PIXELS // number for number in range(1, 9)]
+    here = load_of(name)("cpu")
+    source = calibrate(here, images)
+    text = "recentre:c=0.5"
+    expected = parts(apply(text, here, source).predict(PIXELS))
+    with stand_in_gpu():
+        there = in_float32(load_of(name)("cuda:0"))
+        same(calibrate(there, images), source)
+        alike(parts(apply(text, there, source).predict(PIXELS)), expected)

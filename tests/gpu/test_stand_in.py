@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from stand_in_gpu import stand_in_gpu
+from stand_in_gpu import NOT_DETERMINISTIC, determined, stand_in_gpu
 
 HERE = torch.arange(6.0).reshape(2, 3)
 
@@ -32,6 +32,7 @@ REFUSED: dict[str, Callable[[Tensor], object]] = {
     "an image left behind": lambda there: nn.Linear(3, 3).to("cuda")(HERE),
     "where": lambda there: torch.where(HERE > 0, there, there),
     "in place": lambda there: HERE.clone().add_(there),
+    "attention": lambda there: F.scaled_dot_product_attention(there[None], HERE[None], HERE[None]),
 }
 
 
@@ -52,33 +53,73 @@ def test_no_numpy_without_a_copy(read: Callable[[Tensor], object]) -> None:
 
 UNDETERMINED: dict[str, Callable[[Tensor], object]] = {
     "cumsum": lambda there: there.cumsum(1),
+    "cumsum of a mask in floats": lambda there: (there > 1).cumsum(1, dtype=torch.float32),
     "median with indices": lambda there: there.median(1),
     "histc": lambda there: there.histc(4),
     "bincount with weights": lambda there: torch.bincount(there[0].long(), there[0]),
     "put_": lambda there: there.put_(torch.tensor([0], device="cuda"), torch.tensor([1.0], device="cuda")),
     "nll_loss": lambda there: F.nll_loss(there, torch.tensor([0, 1], device="cuda")),
+    "max_unpool1d": lambda there: F.max_unpool1d(
+        there[None], torch.tensor([[[0, 2, 4]] * 2], device="cuda"), 2
+    ),
+    "scatter_reduce of products": lambda there: there.scatter_reduce(
+        1, torch.zeros(2, 3, dtype=torch.int64, device="cuda"), there, "prod"
+    ),
 }
 
 
 @pytest.mark.parametrize("name", UNDETERMINED)
 def test_what_has_no_deterministic_kernel(name: str) -> None:
-    try:
-        torch.use_deterministic_algorithms(True)
-        with stand_in_gpu(), pytest.raises(RuntimeError, match="deterministic"):
-            UNDETERMINED[name](HERE.to("cuda"))
-    finally:
-        torch.use_deterministic_algorithms(False)
+    with determined(), stand_in_gpu(), pytest.raises(RuntimeError, match="deterministic"):
+        UNDETERMINED[name](HERE.to("cuda"))
     with stand_in_gpu():
         UNDETERMINED[name](HERE.to("cuda"))
 
 
-def test_whole_numbers_may_be_summed_up() -> None:
-    torch.use_deterministic_algorithms(True)
-    try:
-        with stand_in_gpu():
-            assert (HERE.to("cuda") > 1).cumsum(1).tolist() == [[0, 0, 1], [1, 2, 3]]
-    finally:
-        torch.use_deterministic_algorithms(False)
+# what PyTorch lists, by the operators that arrive at a device
+LISTED = {
+    "MaxUnpool1d": ["max_unpool2d"],
+    "MaxUnpool2d": ["max_unpool2d"],
+    "MaxUnpool3d": ["max_unpool3d"],
+    "NLLLoss": ["nll_loss_forward", "nll_loss2d_forward"],
+    "put_": ["put_", "put"],
+    "histc": ["histc"],
+    "bincount": ["bincount"],
+    "median": ["median", "nanmedian"],
+    "cumsum": ["cumsum", "cumsum_"],
+    "scatter_reduce": ["scatter_reduce", "scatter_reduce_"],
+    "resize_": ["resize_"],
+}
+
+
+def test_pytorchs_list_is_covered_as_far_as_forwards_go() -> None:
+    """The list stands in the documentation of the version that is installed, so a longer one is noticed."""
+    told = torch.use_deterministic_algorithms.__doc__ or ""
+    told = told[told.index("operations will throw a") : told.index("In addition, several operations")]
+    entries = [" ".join(entry.split()) for entry in told.split("* :")[1:]]
+    forward = [entry for entry in entries if "differentiate" not in entry]
+    names = {entry.split("`")[1].rpartition(".")[2] for entry in forward}
+    assert len(entries) > len(forward)
+    assert names == LISTED.keys()
+    assert {name for operators in LISTED.values() for name in operators} <= NOT_DETERMINISTIC.keys()
+
+
+def test_what_acts_deterministically_is_not_refused() -> None:
+    """Whole numbers are summed up, medians come without indices, and whatever the other list names."""
+    with determined(), stand_in_gpu():
+        there, index = HERE.to("cuda"), torch.tensor([1, 0], device="cuda")
+        assert (there > 1).cumsum(1).tolist() == [[0, 0, 1], [1, 2, 3]]
+        assert there.median().item() == 2.0
+        assert torch.bincount(there[0].long()).tolist() == [1, 1, 1]
+        assert there.index_add(0, index, there).sum().item() == 30.0
+        assert there.index_copy(0, index, there)[0].tolist() == [3.0, 4.0, 5.0]
+        there[index] = there + 1
+        assert there.scatter_reduce(0, index[:, None], there, "sum").isfinite().all()
+
+
+def test_a_generator_of_the_cpu_draws_nothing_there() -> None:
+    with stand_in_gpu(), pytest.raises(RuntimeError, match="generator"):
+        torch.randn(2, generator=torch.Generator(), device="cuda")
 
 
 def test_numbers_are_those_of_the_cpu() -> None:

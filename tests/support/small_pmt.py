@@ -22,7 +22,7 @@ SHAPE = BackboneShape(
 )
 
 
-def _model(classes: int) -> PMT:
+def _model(classes: int, device: torch.device | str) -> PMT:
     torch.manual_seed(0)
     model = PMT(Backbone(SHAPE), PMTHead(PMTShape(32, 16, queries=12, classes=classes, layers=2)))
     with torch.no_grad():
@@ -31,14 +31,14 @@ def _model(classes: int) -> PMT:
                 value.fill_(0.7)
             elif value.ndim > 1:
                 value.normal_(std=0.3)
-    return model
+    return model.requires_grad_(False).to(device)
 
 
-def panoptic() -> PanopticSegmenter:
+def panoptic(device: torch.device | str = "cpu") -> PanopticSegmenter:
     """Nothing is sure with random weights, so that nothing is asked for."""
     config = PanopticConfig(SIDE, threshold=0.0, overlap=0.1)
-    return PanopticSegmenter(_model(len(CATEGORIES)), config, CATEGORIES, THING_NUMBERS)
+    return PanopticSegmenter(_model(len(CATEGORIES), device), config, CATEGORIES, THING_NUMBERS)
 
 
-def instances() -> InstanceSegmenter:
-    return InstanceSegmenter(_model(len(THINGS)), InstanceConfig(SIDE, 20), THINGS)
+def instances(device: torch.device | str = "cpu") -> InstanceSegmenter:
+    return InstanceSegmenter(_model(len(THINGS), device), InstanceConfig(SIDE, 20), THINGS)
