@@ -121,7 +121,8 @@ class Models:
         depth = len(predictor.blocks)
         if depth and replay.window is None:
             replay = ReplayConfig(window=default_window(depth))
-        known = read_source(SOURCE) if embedded else None
+        calibrated = source.source or (SOURCE if embedded else None)
+        known = None if calibrated is None else read_source(calibrated)
         opened = Opened(source.name, predictor, known, replay)
         with PREDICTING:  # what is done once must not enter anybody's time
             predictor.predict(scene(0).image)

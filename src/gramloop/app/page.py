@@ -20,13 +20,14 @@ _ABOUT = (
 CSS = """
 .gradio-container { max-width: 1500px !important; margin: 0 auto !important; }
 .gl-controls { position: sticky; top: 8px; }
-#trial, #scores, #images { min-height: 2rem; }
+#trial, #scores, #images { min-height: 2rem; min-width: 0; }
+#images .gl-line { margin-top: 1.4rem; }
 .gl-line { font-weight: 600; margin: 0 0 .6rem; overflow-wrap: anywhere; }
 .gl-text { color: var(--body-text-color-subdued); font-size: .85rem; margin: .3rem 0; }
 .gl-notice { padding: .7rem .9rem; border-radius: 8px; border-left: 4px solid; margin: .3rem 0; overflow-wrap: anywhere; }
 .gl-problem { border-color: #d55e00; background: color-mix(in srgb, #d55e00 9%, var(--background-fill-primary)); }
 .gl-hint { border-color: #0072b2; background: color-mix(in srgb, #0072b2 7%, var(--background-fill-primary)); }
-.gl-grid { display: grid; gap: .8rem; grid-template-columns: repeat(auto-fill, minmax(min(100%, 215px), 1fr)); }
+.gl-grid { display: grid; gap: .8rem; grid-template-columns: repeat(auto-fit, minmax(min(100%, 215px), 1fr)); }
 .gl-wide { grid-template-columns: minmax(0, 460px); }
 .gl-grid figure { margin: 0; min-width: 0; }
 .gl-grid img { width: 100%; height: auto; display: block; border-radius: 6px; border: 1px solid var(--border-color-primary);
@@ -38,8 +39,9 @@ CSS = """
 .gl-legend i { width: .85rem; height: .85rem; border-radius: 3px; border: 1px solid rgba(0, 0, 0, .25); flex: none; }
 .gl-tables { display: grid; gap: .6rem 2rem; grid-template-columns: repeat(auto-fit, minmax(min(100%, 340px), 1fr)); align-items: start; }
 .gl-tables > * { min-width: 0; }
-.gl-scroll { overflow-x: auto; max-width: 100%; }
-table.gl-table { border-collapse: collapse; font-size: .88rem; font-variant-numeric: tabular-nums; width: auto; margin: 0; border: 0; }
+.gl-scroll { overflow-x: auto; contain: inline-size; }
+table.gl-table { border-collapse: collapse; font-size: .88rem; font-variant-numeric: tabular-nums; width: auto; margin: 0; }
+table.gl-table, table.gl-table thead, table.gl-table tbody, table.gl-table tr { border: 0 !important; }
 table.gl-table caption { text-align: left; color: var(--body-text-color-subdued); padding-bottom: .2rem; caption-side: top; }
 table.gl-table th, table.gl-table td { padding: .25rem .7rem !important; border: 0 !important; text-align: right !important; white-space: nowrap;
   border-bottom: 1px solid var(--border-color-primary) !important; background: none !important; }
@@ -48,7 +50,7 @@ table.gl-table tbody th { font-weight: 500; }
 table.gl-table .gl-best { font-weight: 700; }
 table.gl-table .gl-up { color: #00704f; } table.gl-table .gl-down { color: #b03a00; }
 .dark table.gl-table .gl-up { color: #4fd6a8; } .dark table.gl-table .gl-down { color: #ff9a62; }
-@media (max-width: 720px) { .gl-controls { position: static; } .gl-grid { grid-template-columns: repeat(auto-fill, minmax(min(100%, 130px), 1fr)); gap: .6rem; }
+@media (max-width: 720px) { .gl-controls { position: static; } .gl-grid { grid-template-columns: repeat(auto-fit, minmax(min(100%, 130px), 1fr)); gap: .6rem; }
   table.gl-table { font-size: .8rem; } table.gl-table th, table.gl-table td { padding: .2rem .35rem !important; }
   .gl-wide { grid-template-columns: minmax(0, 1fr); } .gradio-container { padding: 8px !important; } }
 """

@@ -18,7 +18,7 @@ from gramloop.app.settings import AppSettings
 from gramloop.errors import GramLoopError
 
 PORTS = range(7860, 7960)  # where a free one is looked for
-_SCENES = (1, 4, 7, 10, 12, 17, 21, 26)  # of the split "val"
+_SCENES = (10, 7, 4, 21, 1, 12, 26, 17)  # of the split "val"
 _PATIENCE = 60.0  # seconds until the server must listen; a busy machine is no reason to fail
 
 

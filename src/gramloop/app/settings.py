@@ -39,6 +39,7 @@ class ModelSource:
     files: Mapping[str, str]
     task: Task | None = None  # the one to begin with; None as the model says
     sizes: Mapping[str, object] = field(default_factory=dict)
+    source: Path | None = None  # what ordinary images look like to it, a file of `gramloop calibrate`
 
 
 @dataclass(frozen=True)

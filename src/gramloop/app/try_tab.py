@@ -17,6 +17,7 @@ from gramloop.app.choices import (
     replay_settings,
     shift_choices,
 )
+from gramloop.app.models import Opened
 from gramloop.app.shielding import image_input, sentences
 from gramloop.app.trial import Bench, Trial
 from gramloop.app.uploads import read_upload
@@ -26,7 +27,7 @@ from gramloop.data.suites import SEVERITIES
 from gramloop.errors import GramLoopError
 from gramloop.report.run import TASK_WORDS
 
-_FIRST = ("c:impulse_noise", 3, ["denoise", "levels", REPLAY])  # a shift and a mitigation that show something
+_FIRST_SHIFT, _FIRST_SEVERITY = "c:impulse_noise", 3  # shows something on any image
 _HINT = "Drop an image, or take one of the scenes."
 _MOST_REPLAYS = 5
 _RULE = (0.2, 0.3)  # off and full of an adaptive replay, to begin with
@@ -83,7 +84,6 @@ def _controls(bench: Bench, scenes: list[Path]) -> _Controls:
     name = bench.models.names[0]
     opened, replay = bench.models.open(name), bench.models.open(name).replay
     window, last = replay.window or (0, 0), max(opened.depth - 1, 1)
-    shift, severity, mitigations = _FIRST
     image = image_input(
         value=str(scenes[0]), label="Image", sources=["upload", "clipboard"], height=230, elem_id="image"
     )
@@ -94,13 +94,13 @@ def _controls(bench: Bench, scenes: list[Path]) -> _Controls:
         )
         task = gr.Dropdown(_tasks(bench, name), value=opened.predictor.task, label="Task", elem_id="task")
     with gr.Group():
-        shifts = gr.Dropdown(shift_choices(), value=shift, label="Shift", elem_id="shift")
+        shifts = gr.Dropdown(shift_choices(), value=_FIRST_SHIFT, label="Shift", elem_id="shift")
         severities = gr.Slider(
-            SEVERITIES[0], SEVERITIES[-1], value=severity, step=1, label="Severity", elem_id="severity"
+            SEVERITIES[0], SEVERITIES[-1], value=_FIRST_SEVERITY, step=1, label="Severity", elem_id="severity"
         )
     chosen = gr.Dropdown(
         mitigation_choices(),
-        value=mitigations if opened.depth else mitigations[:2],
+        value=_first_mitigations(opened),
         multiselect=True,
         allow_custom_value=True,
         label="Mitigations",
@@ -144,6 +144,11 @@ def _controls(bench: Bench, scenes: list[Path]) -> _Controls:
     )
 
 
+def _first_mitigations(opened: Opened) -> list[str]:
+    """Those that a model can do: levels needs to know ordinary images, a replay needs blocks."""
+    return ["denoise", *(["levels"] if opened.source else []), *([REPLAY] if opened.depth else [])]
+
+
 def _strength(replay: ReplayConfig) -> float:
     """Where the slider stands; one that follows another gate has no number of its own."""
     return 1.0 if replay.strength == "matched" else replay.strength
@@ -176,12 +181,11 @@ def warm_up(bench: Bench, image: Path) -> None:
     name = bench.models.names[0]
     opened = bench.models.open(name)
     replay = opened.replay
-    shift, severity, mitigations = _FIRST
     first, last = replay.window or (0, 0)
-    chosen = mitigations if opened.depth else mitigations[:2]
+    begin = _FIRST_SHIFT, _FIRST_SEVERITY, _first_mitigations(opened)
     strength = _strength(replay)
-    turned = (first, last, replay.replays, replay.gate, strength, "none", *_RULE, "")
-    sentences(_try)(bench, str(image), name, opened.predictor.task, shift, severity, chosen, *turned)
+    turned: Any = (first, last, replay.replays, replay.gate, strength, "none", *_RULE, "")
+    sentences(_try)(bench, str(image), name, opened.predictor.task, *begin, *turned)
 
 
 def _try(

@@ -14,7 +14,7 @@ from gramloop.errors import GramLoopError
 from gramloop.tasks.images import RGB, read_image
 
 # what cameras and programs write; others, such as EPS, would start programs to be read
-FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "MPO")
+FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
 _NAMED = "PNG, JPEG, WebP, GIF, BMP, TIFF and PPM"
 _LONGEST_NAME = 60
 
@@ -60,7 +60,12 @@ def read_upload(path: str | Path, limits: Limits) -> Picture:
         raise GramLoopError(str(error).replace("the image has", f"{name} has")) from error
     except UnidentifiedImageError as error:
         raise GramLoopError(f"{name} is not an image of a known format; {_NAMED} are") from error
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+    except Image.DecompressionBombError as error:  # told by PIL before we can ask for the size
+        most = f"{limits.upload_pixels / 1e6:.1f} million"
+        raise GramLoopError(
+            f"{name} has far more pixels than {most}, which is the most that is taken"
+        ) from error
+    except (OSError, SyntaxError, ValueError) as error:
         raise GramLoopError(f"{name} cannot be read as an image; it is torn or damaged") from error
     return _shrunk(pixels, limits.longest_side)
 

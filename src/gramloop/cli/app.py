@@ -39,6 +39,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--task", choices=tuple(TASKS), help="to begin with, where a model has several")
     parser.add_argument("--backbone", metavar="FILE", help="DINOv3 weights, or a transformers folder")
     parser.add_argument("--head", metavar="FILE", help="a head's weights: one more model of the list")
+    parser.add_argument(
+        "--source",
+        type=Path,
+        metavar="FILE",
+        help="what ordinary images look like to the given model, for mitigations that need it",
+    )
     add_device_option(parser)
     parser.add_argument(
         "--results",
@@ -116,14 +122,14 @@ def settings_of(args: argparse.Namespace) -> AppSettings:
 def _models(args: argparse.Namespace) -> list[ModelSource]:
     """Those given, in their order, and the embedded one."""
     from gramloop.app.settings import ModelSource
-    from gramloop.models.tiny import WEIGHTS
     from gramloop.tasks.model_spec import model_files
 
     task = None if args.task is None else TASKS[args.task]
-    sizes = model_sizes(args)
-    found = []
+    sizes, found = model_sizes(args), []
+    if args.source is not None and not args.source.is_file():
+        raise GramLoopError(f"--source {args.source} is no file")
     if args.head is not None:
-        found.append(ModelSource(Path(args.head).name, head_files(args), task, sizes))
+        found.append(ModelSource(Path(args.head).name, head_files(args), task, sizes, args.source))
     elif args.backbone is not None:
         raise GramLoopError("--head FILE is missing: a backbone alone predicts nothing")
     elif sizes:
@@ -131,6 +137,6 @@ def _models(args: argparse.Namespace) -> list[ModelSource]:
             f"--{next(iter(sizes)).replace('_', '-')} belongs to --head FILE, which is missing"
         )
     for spec in dict.fromkeys([*args.model, "tiny"]):
-        files = {"folder": str(WEIGHTS)} if spec == "tiny" else model_files(spec)
-        found.append(ModelSource(spec, files, task))
+        known = None if spec == "tiny" else args.source  # the embedded model has its own
+        found.append(ModelSource(spec, model_files(spec), task, source=known))
     return found
