@@ -130,7 +130,7 @@ class Results(Shown):
         from gramloop.evaluate.display import print_results
 
         stream = io.StringIO()
-        print_results(self, Console(file=stream, width=120))
+        print_results(self, Console(file=stream, width=120, force_jupyter=False))
         return stream.getvalue().rstrip()
 
     __repr__ = __str__
