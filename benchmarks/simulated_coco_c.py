@@ -185,10 +185,11 @@ def report(size: Size) -> str:
 
 def bootstrap(size: Size) -> str:
     """Intervals of mPC and of the paired gain over images drawn with all their shifted versions."""
-    from gramloop.report.load import load_runs
+    from gramloop.report.load import load_runs, report_workers
     from gramloop.report.resampling import resample
 
-    drawn = resample(load_runs([size.results]).runs[0], "images")
+    workers = report_workers([size.results])
+    drawn = resample(load_runs([size.results], workers=workers).runs[0], "images", workers=workers)
     ordinary, replayed = (drawn.interval(drawn.scores[name]) for name in ("baseline", "gramloop"))
     return f"mPC {ordinary} and {replayed}, gain {drawn.interval(drawn.difference('gramloop', 'baseline'))}"
 
