@@ -74,5 +74,93 @@ def test_draws() -> None:
 
 
 def test_torch_is_not_imported() -> None:
-    code = "import sys; from gramloop.shifts import Corrupt, corrupt; print('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"
+    code = (
+        "import sys, numpy as np; from gramloop.shifts import Corrupt, corrupt, get_corruption_names\n"
+        "image = np.full((40, 48, 3), 90, np.uint8)\n"
+        "for name in get_corruption_names('all'): corrupt(image, corruption_name=name, severity=2, seed=0)\n"
+        "Corrupt('noise')(image); print('torch' in sys.modules)"
+    )
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert told.stdout == "False\n"
+
+
+def test_a_call_as_others_write_it_needs_no_change() -> None:
+    """Every way in which the package's own signature can be called, with the order of its arguments."""
+    theirs = import_reference("imagecorruptions")
+    calls: list[tuple[tuple[object, ...], dict[str, object]]] = [
+        ((3, "contrast"), {}),
+        ((3, "contrast"), {"corruption_number": -1}),
+        ((3,), {"corruption_name": "contrast"}),
+        ((3,), {"corruption_number": 11}),
+        ((), {"severity": 3, "corruption_number": 11}),
+    ]
+    for words, named in calls:
+        other = theirs.corrupt(PIXELS, *words, **named).astype(int)
+        assert np.abs(other - corrupt(PIXELS, *words, **named)).max() <= 1, "rounding"
+    assert corrupt(PIXELS, corruption_name="contrast").shape == theirs.corrupt(PIXELS, 1, "contrast").shape
+    with pytest.raises(GramLoopError, match="severity 'contrast': a whole number"):
+        corrupt(PIXELS, "fog", "contrast")
+    with pytest.raises(GramLoopError, match="rng is 11; a numpy Generator is expected, or a number as seed"):
+        corrupt(PIXELS, 3, None, 11)
+
+
+def test_grey_images_stay_grey() -> None:
+    grey = PIXELS[..., 0]
+    expected = Corrupt("fog", 3, seed=1)(grey)
+    assert expected.shape == grey.shape
+    picture = Corrupt("fog", 3, seed=1)(Image.fromarray(grey))
+    assert picture.mode == "L"
+    assert np.array_equal(np.asarray(picture), expected)
+    assert np.array_equal(Corrupt("fog", 3, seed=1)(torch.from_numpy(grey)[None])[0].numpy(), expected)
+    assert Corrupt("fog", 3)(Image.fromarray(PIXELS).convert("RGBA")).mode == "RGB"
+
+
+def test_what_comes_with_an_image_passes() -> None:
+    target = {"boxes": [1, 2, 3, 4]}
+    image, passed = Corrupt("fog", 3, seed=1)(PIXELS, target)
+    assert passed is target
+    assert np.array_equal(image, Corrupt("fog", 3, seed=1)(PIXELS))
+    with pytest.raises(GramLoopError, match=r"a tensor of shape \(2, 3, 40, 48\)"):
+        Corrupt("fog", 3)(torch.zeros(2, 3, 40, 48, dtype=torch.uint8))
+    with pytest.raises(GramLoopError, match="severity 0 of Corrupt"):
+        Corrupt("fog", [1, 0])
+
+
+def test_in_a_pipeline_of_torchvision() -> None:
+    import_reference("timm")  # it brings torchvision along, which alone may fail beside this torch
+    v2 = pytest.importorskip("torchvision.transforms.v2")
+    tv_tensors = pytest.importorskip("torchvision.tv_tensors")
+    steps = v2.Compose([Corrupt("fog", 3, seed=1), v2.RandomHorizontalFlip(1.0)])
+    image = tv_tensors.Image(torch.from_numpy(PIXELS).permute(2, 0, 1))
+    boxes = tv_tensors.BoundingBoxes([[0, 0, 10, 10]], format="XYXY", canvas_size=(40, 48))
+    flipped, moved = steps(image, boxes)
+    assert isinstance(flipped, tv_tensors.Image), "or the next step would not know what it is"
+    assert np.array_equal(flipped.permute(1, 2, 0).numpy()[:, ::-1], Corrupt("fog", 3, seed=1)(PIXELS))
+    assert moved.tolist() == [[38, 0, 48, 10]]
+
+
+class Constant(torch.utils.data.Dataset[torch.Tensor]):
+    """The same picture again and again, corrupted."""
+
+    def __init__(self, step: Corrupt) -> None:
+        self.step, self.pixels = step, torch.from_numpy(PIXELS).permute(2, 0, 1)
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        changed: torch.Tensor = self.step(self.pixels)
+        return changed
+
+
+@pytest.mark.parametrize("seed", [None, 5])
+def test_workers_of_a_loader_draw_differently(seed: int | None) -> None:
+    def images() -> list[bytes]:
+        loader = torch.utils.data.DataLoader(
+            Constant(Corrupt("gaussian_noise", 3, seed=seed)), batch_size=1, num_workers=2
+        )
+        return [batch.numpy().tobytes() for batch in loader]
+
+    first, second = images(), images()
+    assert len(set(first)) == 4, "a copied generator would draw the same in both workers"
+    assert (first == second) == (seed is not None)

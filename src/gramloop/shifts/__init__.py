@@ -5,7 +5,13 @@ from typing import TYPE_CHECKING
 from gramloop.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from gramloop.shifts.corruptions import CORRUPTIONS, EXTRA_CORRUPTIONS, corrupt, corruption_names
+    from gramloop.shifts.corruptions import (
+        CORRUPTIONS,
+        EXTRA_CORRUPTIONS,
+        corrupt,
+        corruption_names,
+        get_corruption_names,
+    )
     from gramloop.shifts.perturbations import PERTURBATIONS, perturb, signs
     from gramloop.shifts.seeds import generator
     from gramloop.shifts.transform import Corrupt
@@ -14,5 +20,5 @@ else:
 
 __all__ = [
     "CORRUPTIONS", "EXTRA_CORRUPTIONS", "PERTURBATIONS", "Corrupt", "corrupt", "corruption_names", "generator",
-    "perturb", "signs",
+    "get_corruption_names", "perturb", "signs",
 ]  # fmt: skip

@@ -6,6 +6,7 @@ generator it is given and from nowhere else. A corruption of one parameter (`_SC
 """
 
 from collections.abc import Callable
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -99,8 +100,8 @@ _DEFOCUS_ALIAS = (0.1, 0.5)  # of severity 1, of all others
 
 def corrupt(
     image: npt.NDArray[Any],
-    name: str | None = None,
-    severity: int = 1,
+    name: str | int | None = None,
+    severity: int | str = 1,
     rng: np.random.Generator | None = None,
     *,
     corruption_name: str | None = None,
@@ -113,16 +114,19 @@ def corrupt(
     Args:
         image: in the size in which it is to be shown; it is not resized.
         name: of CORRUPTIONS or EXTRA_CORRUPTIONS; ``corruption_name`` is another word for it, and
-            ``corruption_number`` its number in the order of both, from 0, as in the imagecorruptions package.
+            ``corruption_number`` its number in the order of both, from 0, as in the imagecorruptions package. A severity
+            here and a name in its place are that package's order, and taken as such.
         severity: 1 to 5, and above where the corruption is one parameter that goes on by a rule (`severity.Scale`).
         rng: where all randomness comes from; or ``seed``. With neither, every call draws anew.
         seed: the same number gives the same pixels.
         frost_textures: a folder of texture images to use instead of the synthesised ice.
     """
-    name = _chosen(name, corruption_name, corruption_number)
-    if rng is not None and seed is not None:
-        raise GramLoopError("rng and seed are both given; one of them is the source of randomness")
-    rng = np.random.default_rng(seed) if rng is None else rng
+    rng = _source(rng, seed)
+    if isinstance(name, Integral):  # corrupt(image, 3, "fog"): their order
+        name, severity = (severity if isinstance(severity, str) else None), int(name)
+    if isinstance(severity, str):
+        raise GramLoopError(f"severity {severity!r}: a whole number from 1 is expected")
+    name = _chosen(name, corruption_name, None if corruption_number == -1 else corruption_number)
     image = check_image(image)
     if name in _SCALES:
         return _by_scale(image, name, severity, rng)
@@ -143,6 +147,17 @@ def corruption_names(subset: str = "common") -> list[str]:
     if subset not in GROUPS:
         raise GramLoopError(f"no group of corruptions {subset!r}: one of {', '.join(GROUPS)} is expected")
     return list(GROUPS[subset])
+
+
+get_corruption_names = corruption_names  # as the imagecorruptions package calls it
+
+
+def _source(rng: object, seed: int | None) -> np.random.Generator:
+    if rng is not None and not isinstance(rng, np.random.Generator):
+        raise GramLoopError(f"rng is {rng!r}; a numpy Generator is expected, or a number as seed")
+    if rng is not None and seed is not None:
+        raise GramLoopError("rng and seed are both given; one of them is the source of randomness")
+    return np.random.default_rng(seed) if rng is None else rng
 
 
 def _chosen(name: object, named: str | None, number: int | None) -> str:
