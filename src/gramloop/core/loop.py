@@ -78,6 +78,7 @@ def attach(
 
 
 attached = attach
+"""`attach`, as it reads in a ``with`` statement."""
 
 
 def check_host(host: Host, config: ReplayConfig) -> None:
