@@ -24,7 +24,7 @@ from small_runs import write_model, write_scene_set
 from small_stores import make_plan, write_store
 
 ROOT = Path(__file__).parents[1]
-PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 Names = dict[str, Any]
 
 

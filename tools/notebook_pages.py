@@ -40,7 +40,7 @@ def as_page(path: Path) -> NotebookPage:
 
 def _parts(cell: Any, name: str, page: NotebookPage) -> Iterator[str]:
     if cell.cell_type == "markdown":
-        yield cell.source
+        yield cell.source.replace(".ipynb)", ".md)")  # links between notebooks
         return
     yield _fenced(cell.source, "python")
     for output in cell.outputs:
@@ -57,6 +57,8 @@ def _output(output: Any, name: str, page: NotebookPage) -> str:
         return f"![{data.get('text/plain', 'picture')}]({picture})"
     if "text/html" in data:
         return f'<div class="output" markdown="0">\n{_without_blank_lines(data["text/html"])}\n</div>'
+    if "text/markdown" in data:
+        return str(data["text/markdown"])
     return _fenced(data["text/plain"], "text")
 
 

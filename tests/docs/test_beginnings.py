@@ -1,0 +1,42 @@
+"""Every page begins with a command or a cell, and that runs in an empty folder, with nothing but what it makes itself."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = sorted(DOCS.rglob("*.md"))
+BEGINNING = re.compile(r"\A# [^\n]+\n\n(?:[^`\n#][^\n]*\n){0,3}\n?```(\w*)\n(.*?)\n```\n", re.DOTALL)
+GIVEN = ("benchmarks", "docs", "examples", "src", "tools")  # of the clone, whose root a command is run in
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(DOCS))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_a_page_begins_with_code(page: Path) -> None:
+    assert BEGINNING.search(page.read_text(encoding="utf-8")), "a title, at most three lines, then a block"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_the_beginning_runs(page: Path, tmp_path: Path) -> None:
+    found = BEGINNING.search(page.read_text(encoding="utf-8"))
+    assert found is not None
+    for folder in GIVEN:
+        (tmp_path / folder).symlink_to(ROOT / folder)
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": path, "OMP_NUM_THREADS": "1", "NO_MKDOCS_2_WARNING": "1"}
+    command = [sys.executable, "-c"] if found[1] == "python" else ["bash", "-ec"]
+    done = subprocess.run(
+        [*command, found[2]], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
