@@ -145,7 +145,7 @@ def drawing() -> str:
     )
     parts = [*ordinary_pass(), *proposal_and_probe(), *accepted()]
     return (
-        '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 1060 460" font-family="Helvetica, Arial, sans-serif">\n'
+        '<svg xmlns="http://www.w3.org/2000/svg" width="1060" height="460" viewBox="0 0 1060 460" font-family="Helvetica, Arial, sans-serif">\n'
         f'<rect width="1060" height="460" fill="white"/>\n<defs>{tips}</defs>\n'
         + "\n".join(parts)
         + "\n</svg>\n"

@@ -23,6 +23,7 @@ from gramloop.export.comparing import Arrays
 
 Format = Literal["pt2", "onnx"]
 FORMATS: tuple[Format, ...] = ("pt2", "onnx")
+"""What can be written."""
 ONE_FILE = 1_900_000_000  # bytes; an ONNX file ends at 2 GiB, and larger weights lie beside it
 _LARGEST_ABOUT = 1 << 24  # bytes of a description that are read
 Run = Callable[[NDArray[np.generic]], Arrays]

@@ -14,6 +14,7 @@ from gramloop.tasks.predictor import Predictor
 
 Stage = Literal["pixels", "backbone", "features", "outputs"]
 STAGES: tuple[Stage, ...] = ("pixels", "backbone", "features", "outputs")
+"""Where a mitigation can act, in this order."""
 _ACTS_ON = {"pixels": "pixels", "backbone": "blocks", "features": "features", "outputs": "outputs"}
 
 # an image and the size it is shown in, relative to the usual one → the ordinary version, if paired, and the last

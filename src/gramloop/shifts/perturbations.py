@@ -38,6 +38,7 @@ PERTURBATIONS = (
     "snow",
     *GEOMETRIC,
 )
+"""The 17 perturbations of the -P suites."""
 
 GROUPS: dict[str, tuple[str, ...]] = {
     "noise": ("gaussian", "shot", "impulse", "speckle"),

@@ -119,6 +119,7 @@ SCORES: dict[str, Score] = {
         cheap,
     )
 }
+"""Ways to rank the windows of a scan, by name; put your own here."""
 DEFAULT = "small_drift"  # docs/scan.md: what little is known of its worth
 
 
