@@ -88,7 +88,7 @@ def about(subject: Subject, stack: Stack, batch: int) -> About:
         subject.task,
         {str(number): name for number, name in subject.classes.items()},
         text,
-        settings,
+        json.loads(json.dumps(settings)),  # as it will be read
         {subject.input_name: words},
         shape,
         dict(subject.outputs),

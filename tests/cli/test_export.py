@@ -1,0 +1,98 @@
+"""``gramloop export``: a file, what it says, and misuse in a sentence."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gramloop.cli import main
+from gramloop.export import read_about, read_export
+from gramloop.mitigations import apply, read_source
+from gramloop.models.tiny import SOURCE, WEIGHTS
+from gramloop.tasks.model_spec import open_model
+
+
+def test_a_recentred_depth_model_and_what_it_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "depth.pt2"
+    options = ["--task", "depth", "--method", "recentre:c=2", "--source", str(SOURCE)]
+    assert (
+        main(["export", "tiny", *options, "--height", "64", "--width", "80", "--out", str(out), "--json"])
+        == 0
+    )
+    document = json.loads(capsys.readouterr().out)
+    assert document["difference"] <= 1e-4
+    assert document["about"]["mitigations"] == "recentre:c=2"
+    assert [each.name for each in tmp_path.iterdir()] == ["depth.pt2"]
+    assert main(["export", "--show", str(out)]) == 0
+    shown = capsys.readouterr().out
+    assert "uint8 RGB images (1, 64, 80, 3)" in shown
+    assert "recentre:c=2" in shown
+    assert str(tmp_path) not in shown
+    _, about = read_about(out)
+    assert about.settings["source"] == {"images": 40, "backbone": "d45ec5eb8c66428c", "taps": [2, 5, 8, 11]}
+    image = np.random.default_rng(0).integers(0, 255, (64, 80, 3), dtype=np.uint8)  # far from ordinary images
+    library = open_model("tiny", "depth", {"short_side": 64})
+    found = read_export(out)(image[None])["depth"][0]
+    np.testing.assert_allclose(
+        found, apply("recentre:c=2", library, read_source(SOURCE)).predict(image).values, rtol=1e-5
+    )
+    assert np.abs(found / library.predict(image).values - 1).max() > 0.01, "recentring does something here"
+
+
+@pytest.mark.slow
+def test_a_replayed_backbone_as_onnx(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "features.onnx"
+    options = [
+        "--task",
+        "features",
+        "--window",
+        "10",
+        "10",
+        "--replays",
+        "1",
+        "--height",
+        "64",
+        "--width",
+        "64",
+    ]
+    assert main(["export", str(WEIGHTS / "backbone"), *options, "--out", str(out)]) == 0
+    shown = capsys.readouterr().out
+    assert "replay:window=10-10,replays=1" in shown
+    assert "difference to torch" in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "--out FILE is missing"),
+        (["--out", "x.onnx"], "MODEL is missing"),
+        (["tiny", "--out", "x.onnx"], "--task is missing: segment, detect, depth"),
+        (["tiny", "--task", "segment", "--out", "x.bin"], "the format is pt2 or onnx"),
+        (["tiny", "--task", "segment", "--method", "gramloop", "--window", "2", "2", "--out", "x.pt2"], "--method names all mitigations"),
+        (["tiny", "--task", "segment", "--source", "s", "--out", "x.pt2"], "--source belongs to --method"),
+        (["tiny", "--task", "segment", "--method", "nlm", "--out", "x.pt2"], "cannot be exported; what can be are replays"),
+        (["tiny", "--show", "x.pt2"], "leave out MODEL and --out"),
+        (["--show", "absent.pt2"], "absent.pt2 is not a file"),
+        (["--task", "features", "--out", "x.pt2"], "MODEL is missing: with --task features"),
+        (["absent", "--task", "features", "--out", "x.pt2"], "absent"),
+        (["tiny", "--task", "panoptic", "--out", "x.pt2"], "no model for the task panoptic"),
+    ],
+    ids=lambda each: each if isinstance(each, str) else " ".join(each) or "nothing",
+)  # fmt: skip
+def test_misuse_is_a_sentence_and_writes_nothing(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    words: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["export", *arguments]) == 2
+    error = capsys.readouterr().err
+    assert words in error
+    assert error.startswith("gramloop export: ")
+    assert len(error.strip().splitlines()) == 1
+    assert not list(tmp_path.iterdir())

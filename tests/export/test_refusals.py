@@ -1,0 +1,140 @@
+"""What cannot be exported, in sentences; and the small parts that a file is made of."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import gramloop
+from gramloop import GramLoopError, ReplayConfig
+from gramloop.export import read_about
+from gramloop.export.comparing import TOLERANCE, largest_difference
+from gramloop.export.mitigated import stack_of
+from gramloop.export.programs import suppressed
+from gramloop.models.dense_detect import suppress
+from gramloop.tasks.model_spec import open_model
+
+
+@pytest.fixture(scope="module")
+def segmenter():
+    return open_model("tiny", "semantic")
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"mitigations": "denoise"}, "denoise works on the pixels before the model, so it cannot be exported; what can be are replays"),
+        ({"mitigations": "median+gramloop"}, "median.* works on the pixels"),
+        ({"mitigations": "flip"}, "flip looks at an image several times"),
+        ({"mitigations": "recentre:0.3,stream=0.1"}, "carries a mean from image to image"),
+        ({"mitigations": "recentre:c=2"}, "needs the spread of ordinary images"),
+        ({"mitigations": "nonsense"}, "there is no mitigation 'nonsense'"),
+        ({"mitigations": ReplayConfig(window=(20, 21))}, "reaches past the last block"),
+        ({"height": 100}, "the height is 100; this model takes positive multiples of 8, such as 96"),
+        ({"width": 0}, "the width is 0; this model takes positive multiples of 8, such as 8"),
+        ({"height": 16 * 4000, "width": 16 * 4000}, "more than 32,768"),
+        ({"batch": 0}, "a batch is 1 to 64 images, not 0"),
+    ],
+    ids=lambda each: str(each)[:40],
+)  # fmt: skip
+def test_a_wish_that_cannot_be_met(segmenter, tmp_path: Path, given: dict, words: str) -> None:
+    with pytest.raises(GramLoopError, match=words):
+        gramloop.export(segmenter, tmp_path / "x.onnx", **given)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "words"),
+    [
+        ("model.bin", None, "the format is pt2 or onnx; neither"),
+        ("model.bin", "onnx", r"model.bin does not end in .onnx"),
+        ("model.pt2", "onnx", r"model.pt2 does not end in .onnx"),
+    ],
+)
+def test_a_name_that_misleads(segmenter, tmp_path: Path, name: str, kind: str | None, words: str) -> None:
+    with pytest.raises(GramLoopError, match=words):
+        gramloop.export(segmenter, tmp_path / name, format=kind)
+
+
+def test_other_things_than_models(tmp_path: Path) -> None:
+    with pytest.raises(GramLoopError, match="a list cannot be exported"):
+        gramloop.export([], tmp_path / "x.pt2")  # type: ignore[arg-type]
+    with pytest.raises(GramLoopError, match=r"training mode; call model\.eval"):
+        gramloop.export(torch.nn.Linear(2, 2), tmp_path / "x.pt2")
+    with pytest.raises(
+        GramLoopError, match="Linear does not say how large its input is; give height and width"
+    ):
+        gramloop.export(torch.nn.Linear(2, 2).eval(), tmp_path / "x.pt2")
+
+
+def test_a_folder_that_cannot_be_written(segmenter, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(GramLoopError, match="cannot write to the folder"):
+        gramloop.export(torch.nn.Identity().eval(), tmp_path / "file" / "x.pt2", height=4, width=4)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"no model at all", "neither pt2 nor ONNX|does not say what it is"),
+        (b"", "does not say what it is|neither"),
+        (None, "is not a file"),
+    ],
+    ids=["other bytes", "empty", "missing"],
+)
+def test_a_file_that_is_no_export(tmp_path: Path, content: bytes | None, words: str) -> None:
+    path = tmp_path / "x.onnx"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(GramLoopError, match=words):
+        read_about(path)
+
+
+@pytest.mark.parametrize("told", ["{}", "[]", "{", '{"gramloop": 3}', "[" * 5000])
+def test_a_file_whose_description_is_damaged(tmp_path: Path, told: str) -> None:
+    path = tmp_path / "x.pt2"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("x/extra/gramloop.json", told)
+    with pytest.raises(GramLoopError, match="a file that gramloop export wrote"):
+        read_about(path)
+
+
+def test_a_settings_file_and_objects_mean_the_same(tmp_path: Path) -> None:
+    config = ReplayConfig(window=(2, 2))
+    gramloop.write_replay(tmp_path / "found.json", config)
+    texts = {stack_of(each).text for each in (config, "replay:window=2-2", str(tmp_path / "found.json"))}
+    assert texts == {"replay:window=2-2"}
+
+
+def test_doubles_are_suppressed_as_the_head_does_it() -> None:
+    generator = torch.Generator().manual_seed(0)
+    corners = torch.rand(3, 40, 2, generator=generator) * 50
+    boxes = torch.cat([corners, corners + 10 + 20 * torch.rand(3, 40, 2, generator=generator)], -1)
+    classes = torch.randint(0, 3, (3, 40), generator=generator)
+    alive = suppressed(boxes, classes, torch.ones(3, 40, dtype=torch.bool), 0.4)
+    for index in range(3):
+        kept = suppress(boxes[index], classes[index], 0.4)
+        assert alive[index].nonzero()[:, 0].tolist() == kept.tolist()
+    assert 0 < alive.sum() < alive.numel()
+
+
+def test_what_counts_as_a_difference() -> None:
+    logits = np.array([[[[3.0, 1.0]], [[0.0, 1.0 + 1e-6]]]])  # (1, 2, 1, 2): the second pixel is a tie
+    expected = {"labels": np.array([[[0, 1]]]), "logits": logits}
+    assert largest_difference(expected, expected) == 0
+    assert largest_difference(expected, {"labels": np.array([[[0, 0]]]), "logits": logits}) == 0
+    assert largest_difference(expected, {"labels": np.array([[[1, 1]]]), "logits": logits}) == 1
+    off = {**expected, "logits": logits + 3e-4}
+    assert largest_difference(expected, off) == pytest.approx(1e-4)  # relative to the largest value, 3
+    assert (
+        largest_difference({"depth": np.array([np.inf, np.nan, 2])}, {"depth": np.array([np.inf, np.nan, 2])})
+        == 0
+    )
+    assert largest_difference({"depth": np.array([1.0])}, {"depth": np.array([np.nan])}) == np.inf
+    assert TOLERANCE == 1e-4
+    with pytest.raises(GramLoopError, match="depth has the shape"):
+        largest_difference({"depth": np.zeros(2)}, {"depth": np.zeros(3)})
