@@ -75,6 +75,8 @@ class Preparing:
                     if not waiting:
                         return
                     yield waiting[0].about, self._receive(waiting)
+            except BrokenProcessPool as error:
+                raise ended_from_outside("a process that prepares images") from error
             finally:
                 self._drop(waiting)
 
@@ -102,8 +104,6 @@ class Preparing:
             return unpack(found, self._arena) if isinstance(found, Packed) else found
         except MemoryError as error:
             return error
-        except BrokenProcessPool as error:
-            raise ended_from_outside("a process that prepares images") from error
         finally:
             self._free(waiting.popleft())
 
