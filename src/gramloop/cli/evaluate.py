@@ -303,9 +303,9 @@ def _evaluate(plan: Plan, args: argparse.Namespace, engine: Engine | None) -> in
 def _dry_run(plan: Plan, args: argparse.Namespace) -> Ended:
     from gramloop.evaluate.engines.local import default_workers
     from gramloop.evaluate.estimate import describe
-    from gramloop.io.device import placed
 
-    workers = default_workers(plan, placed(args.device)) if args.workers is None else args.workers
+    one = args.device if ":" in (args.device or "") else None  # it need not be on this machine
+    workers = default_workers(plan, one) if args.workers is None else args.workers
     text = describe(plan, workers)
     print(text)
     return Ended(0, partial(document_of, args.out, plan, estimate=text.splitlines()))

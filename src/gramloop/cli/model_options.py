@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -128,9 +129,8 @@ def request_of(args: argparse.Namespace, scenes: Path, split: str = "val") -> Re
     """The evaluation of the options above; scenes of a split are drawn where a suite of scenes has no folder."""
     from gramloop.evaluate.planning import Request
     from gramloop.evaluate.truth import SCORE, SCORED
-    from gramloop.io.device import choose_device
 
-    files, sizes, device = model_files_of(args), model_sizes(args), choose_device(args.device).type
+    files, sizes, device = model_files_of(args), model_sizes(args), _kind_of_device(args)
     scored = task_asked(args, files) in (None, *SCORED)
     if args.truth_score is not None and not (args.truth == "clean" and scored):
         raise GramLoopError("--truth-score belongs to --truth clean with --task detect or instance")
@@ -151,6 +151,14 @@ def request_of(args: argparse.Namespace, scenes: Path, split: str = "val") -> Re
         alignment=getattr(args, "align", None) or "auto",
         verify=args.verify,
     )
+
+
+def _kind_of_device(args: argparse.Namespace) -> str:
+    """Of the device that is asked for; that of a dry run may be on another machine."""
+    from gramloop.io.device import choose_device
+
+    named = re.fullmatch(r"(cuda|mps)(:\d+)?", args.device or "") if getattr(args, "dry_run", False) else None
+    return choose_device(args.device).type if named is None else named[1]
 
 
 def head_files(args: argparse.Namespace) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""What an evaluation will cost, from trying a few of its images."""
+"""What an evaluation will cost, from trying a few of its images, or by counting where it is meant for another machine."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.methods import blocks_per_view
+from gramloop.evaluate.needs import FITS, card_here, needs_lines, plan_needs
 from gramloop.evaluate.plan import Plan, Unit
 from gramloop.evaluate.rows import KEPT
 from gramloop.evaluate.session import Session
+from gramloop.io.device import devices_here
 
 TRIED = 3
 
@@ -48,22 +50,44 @@ def _size(table: Any) -> int:
 
 
 def describe(plan: Plan, workers: int) -> str:
-    """A plan and its cost in a few lines."""
-    found = estimate(plan)
-    depth = plan.model.depth
-    blocks = blocks_per_view(plan.methods, depth, plan.diagnostics)
-    pictures = sum(min(plan.pictures, images) for images in plan.conditions.values())
-    stored = (found.stored * plan.images + found.picture * pictures) / 1e6
-    hours = found.seconds * plan.images / workers / 3600
+    """A plan and its cost in a few lines.
+
+    For a GPU its memory is counted without running anything; images are tried where there is one, and it is large enough.
+    """
+    blocks, depth = blocks_per_view(plan.methods, plan.model.depth, plan.diagnostics), plan.model.depth
     lines = [
         f"plan {plan.hash}: {plan.suite}, {plan.task}, methods {', '.join(each.name for each in plan.methods)}",
         f"{len(plan.conditions)} conditions, {len(plan.units)} units, {plan.images} images",
         f"{blocks} blocks per view of an image ({blocks / depth:.2f} ordinary passes of {depth})",
+    ]
+    if plan.model.device == "cpu":
+        return "\n".join([*lines, *_measured(plan, workers)])
+    card, fits = (
+        card_here(plan.model.device),
+        plan.model.device in {each.partition(":")[0] for each in devices_here()},
+    )
+    try:
+        needs = plan_needs(plan)
+    except GramLoopError as error:
+        lines.append(f"memory is not known: {error}")
+    else:
+        lines += needs_lines(plan, needs, card)
+        fits = fits and (card is None or needs.peak <= FITS * card.memory)
+    left_out = "time and size of the results are left out: no image was tried"
+    return "\n".join([*lines, *(_measured(plan, workers) if fits else [left_out])])
+
+
+def _measured(plan: Plan, workers: int) -> list[str]:
+    """What trying a few images tells."""
+    found = estimate(plan)
+    pictures = sum(min(plan.pictures, images) for images in plan.conditions.values())
+    stored = (found.stored * plan.images + found.picture * pictures) / 1e6
+    hours = found.seconds * plan.images / workers / 3600
+    return [
         f"{found.blocks * plan.images:,.0f} blocks in all, by the images tried",
         f"about {_duration(hours)} with {workers} workers, {found.seconds:.2f} s per image (measured here)",
         f"about {stored:,.1f} MB of results",
     ]
-    return "\n".join(lines)
 
 
 def _duration(hours: float) -> str:

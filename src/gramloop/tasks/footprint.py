@@ -15,9 +15,11 @@ from gramloop.errors import GramLoopError
 from gramloop.models.backbone import Backbone
 from gramloop.models.detector import all_valid
 from gramloop.models.plain_detr import best_detections
+from gramloop.models.windows import Layout
 from gramloop.tasks.dense_detect import DenseDetector
 from gramloop.tasks.depth import DepthEstimator
 from gramloop.tasks.detect import Detector, _Viewer, input_size
+from gramloop.tasks.images import short_side_size
 from gramloop.tasks.padded import PaddedSegmenter
 from gramloop.tasks.predictor import Replay, ViTPredictor
 from gramloop.tasks.segment import Segmenter
@@ -33,6 +35,7 @@ def footprint(
     *,
     trace: bool = False,
     autocast: bool = True,
+    batch: int = 1,
 ) -> Needs:
     """What predicting an image of this size needs beside the weights; these may be on the meta device.
 
@@ -42,6 +45,7 @@ def footprint(
         replay, paired: as `gramloop.tasks.Predictor.predict` takes them.
         trace: keep drift and gate.
         autocast: blocks in bfloat16, as on a GPU, unless the weights are that already.
+        batch: images of this size that are shown at once.
     """
     if not isinstance(predictor, ViTPredictor):
         name = getattr(predictor, "name", type(predictor).__name__)
@@ -50,49 +54,76 @@ def footprint(
 
     def run() -> None:
         with predictor._attached(replay, paired, trace) as loop:
-            _look(predictor, size, loop, paired)
+            _look(predictor, size, batch, loop, paired)
 
     with _autocast(predictor.backbone, autocast):
         return needs_of(modules, run, predictor.blocks)
 
 
-def _look(predictor: Any, size: Size, loop: Loop | None, paired: bool) -> None:
+def views_of(predictor: object, size: Size) -> int:
+    """Into how many views an image of this size is cut, each of which passes all blocks."""
+    if isinstance(predictor, Segmenter):
+        config = predictor.config
+        multiple = predictor.model.granularity if config.mode == "whole" else 1
+        rounded = round if config.mode == "even" else None
+        shown = short_side_size(*size, config.short_side, multiple=multiple, rounded=rounded)
+        return sum(len(crops) for crops in predictor._batches(*shown))
+    if isinstance(predictor, Detector):
+        patch = predictor.backbone.shape.patch
+        layout = Layout.of(*input_size(*size, predictor.config, patch), predictor.model.windows, patch)
+        return 1 + len(layout.rows) * len(layout.columns)
+    return 2 if isinstance(predictor, DepthEstimator) and predictor.config.flip else 1
+
+
+def pixels_at_once(predictor: object, size: Size) -> int:
+    """Of an image as it is shown, those that are on the device at once; which image needs most follows from it."""
+    if isinstance(predictor, Detector):
+        height, width = input_size(*size, predictor.config, predictor.backbone.shape.patch)
+    elif isinstance(predictor, ViTPredictor):
+        height, width = predictor._largest_view(*size)
+    else:
+        height, width = size
+    return height * width
+
+
+def _look(predictor: Any, size: Size, batch: int, loop: Loop | None, paired: bool) -> None:
     """What a predictor does on its device, from the pixels that arrive there to what leaves it."""
     if isinstance(predictor, Segmenter):
-        _segment(predictor, size, loop, paired)
+        _segment(predictor, size, batch, loop, paired)
     elif isinstance(predictor, Detector):
-        _detect(predictor, size, loop, paired)
+        _detect(predictor, size, batch, loop, paired)
     elif isinstance(predictor, DepthEstimator | PaddedSegmenter | DenseDetector):
-        _look_once(predictor, size, loop, paired)
+        _look_once(predictor, size, batch, loop, paired)
     else:
         raise GramLoopError(f"what a {type(predictor).__name__} needs is not known")
 
 
-def _segment(predictor: Segmenter, size: Size, loop: Loop | None, paired: bool) -> None:
+def _segment(predictor: Segmenter, size: Size, batch: int, loop: Loop | None, paired: bool) -> None:
     """One batch of crops, which is the most that there is at a time."""
-    batch = torch.empty(predictor.config.batch, 3, *predictor._largest_view(*size))
-    for _scores in predictor._scores(batch, loop, paired):
+    crops = torch.empty(batch * predictor.config.batch, 3, *predictor._largest_view(*size))
+    for _scores in predictor._scores(crops, loop, paired):
         pass  # it leaves for the CPU while the next is made
 
 
-def _detect(predictor: Detector, size: Size, loop: Loop | None, paired: bool) -> None:
+def _detect(predictor: Detector, size: Size, batch: int, loop: Loop | None, paired: bool) -> None:
     shown = input_size(*size, predictor.config, predictor.backbone.shape.patch)
-    batch = torch.empty(1, 3, *shown)
-    valid = all_valid(batch, predictor.backbone.shape.patch)
+    images = torch.empty(batch, 3, *shown)
+    valid = all_valid(images, predictor.backbone.shape.patch)
     viewer, model = _Viewer(predictor, loop, paired), predictor.model
-    for logits, boxes in model.detect_each(model.features(batch, valid, viewer), valid):
+    for logits, boxes in model.detect_each(model.features(images, valid, viewer), valid):
         best_detections(logits[0], boxes[0], shown, size, predictor.config.keep)
 
 
 def _look_once(
     predictor: DepthEstimator | PaddedSegmenter[Any] | DenseDetector,
     size: Size,
+    batch: int,
     loop: Loop | None,
     paired: bool,
 ) -> None:
     """One view and the head's own output; what is made of that on the way to the CPU is small beside them."""
-    mirrored = isinstance(predictor, DepthEstimator) and predictor.config.flip
-    taps = predictor.backbone(torch.empty(1 + mirrored, 3, *predictor._largest_view(*size)), predictor.taps)
+    images = torch.empty(batch * views_of(predictor, size), 3, *predictor._largest_view(*size))
+    taps = predictor.backbone(images, predictor.taps)
     versions = [taps] if not paired or loop is None else [taps, predictor._ordinary(loop, taps)]
     for version in versions:
         if isinstance(predictor, DepthEstimator):
