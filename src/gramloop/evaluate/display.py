@@ -24,6 +24,7 @@ from gramloop.evaluate.methods import BASELINE
 from gramloop.evaluate.plan import Plan
 from gramloop.evaluate.relative import MCE_WORDS, relative
 from gramloop.evaluate.results import MEAN, Results, collect, tells_gain
+from gramloop.evaluate.session import Missed
 from gramloop.evaluate.store import Store
 from gramloop.evaluate.truth import SENTENCE
 from gramloop.io.progress import make_bar, use_screen
@@ -70,6 +71,10 @@ class Display(Watcher):
     def rejected(self, sentence: str) -> None:
         """A stored file cannot be used."""
         self._console.print(Text(sentence, style="yellow"), soft_wrap=True)
+
+    def missed(self, missed: Missed) -> None:
+        """A unit did not fit into memory."""
+        self._console.print(Text(f"{missed.unit}: {missed.reason}", style="red"), soft_wrap=True)
 
     def images(self, number: int) -> None:
         """So many more images were predicted."""
