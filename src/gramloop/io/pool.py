@@ -101,7 +101,7 @@ def in_order(function: Callable[[*Given], R], calls: Sequence[tuple[*Given]], wo
     if wanted < 2:
         yield from (function(*call) for call in calls)
         return
-    with process_pool(wanted, process_context()) as pool:
+    with process_pool(wanted, process_context(function.__module__)) as pool:
         yield from pool.map(_call, [function] * len(calls), calls)
 
 

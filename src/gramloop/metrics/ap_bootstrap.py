@@ -24,7 +24,7 @@ from gramloop.metrics.means import mean_of_known
 
 NUMBERS_AT_ONCE = 4_000_000  # of one array: draws x detections
 MANY = 64  # draws from which on it pays to make curves ready
-DRAWS_AT_ONCE = 1000  # of such curves
+DRAWS_AT_ONCE = 2000  # of such curves
 
 
 @dataclass(frozen=True)

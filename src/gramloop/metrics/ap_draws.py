@@ -137,7 +137,7 @@ class Curves:
         return np.where(objects > 0, 100 * mean, np.nan)
 
     def _areas(
-        self, finds: Rows, seen: Rows, passed: Rows | None, table: Numbers, base: NDArray[np.int64]
+        self, finds: Rows, seen: Rows, passed: Rows | None, table: NDArray[np.uint8], base: NDArray[np.int64]
     ) -> Numbers:  # → (thresholds with finds, draws)
         """101 times the area under the curve of each threshold; ``table[base + finds]`` are the recalls reached."""
         true, skipped = self._added(finds), None if passed is None else self._added(passed)
@@ -162,9 +162,8 @@ class Curves:
                 at = numbers[many]
                 np.add(found, offset, out=at)
                 earlier = table[np.subtract(at.view(np.int64), _BITS, out=at.view(np.int64))]
-                np.subtract(gained, earlier, out=now)
+                np.multiply(gained - earlier, peak, out=now)
                 gained[:] = earlier
-                np.multiply(now, peak, out=now)
             else:
                 np.multiply(gained, peak, out=now)
             areas[many] += now
@@ -204,12 +203,12 @@ def _between(
     return _Bags.of(np.concatenate(images)[np.repeat(starts, many) + within], np.cumsum(many) - many)
 
 
-def _reached_by(objects: NDArray[np.int64]) -> tuple[Numbers, NDArray[np.int64]]:
+def _reached_by(objects: NDArray[np.int64]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """A table and where each draw's part of it starts: how many of COCO's recalls so many finds reach."""
     many, row_of = np.unique(objects, return_inverse=True)
     parts = [_reached(int(each)) for each in many]
     starts = np.cumsum([0, *map(len, parts)])[:-1]
-    return np.concatenate(parts).astype(np.float64), starts[row_of]
+    return np.concatenate(parts), starts[row_of]
 
 
 @lru_cache(1 << 14)
