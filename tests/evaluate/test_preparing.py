@@ -206,6 +206,7 @@ def _kill_below(folder: Path) -> None:
             with suppress(ProcessLookupError):
                 os.kill(child, signal.SIGKILL)
 
+    preparing.FAR_AHEAD = 4  # or all images of this small set would be ready by then
     threading.Thread(target=kill, daemon=True).start()
     with suppress(GramLoopError):
         evaluate(read_plan(folder / "plan.json"), folder, workers=1, prepare=1)

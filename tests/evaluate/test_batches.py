@@ -1,0 +1,241 @@
+"""Batches: images of one size together, results in order, each what it is alone up to the order of sums."""
+
+import shutil
+import textwrap
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from gramloop.cli import main
+from gramloop.core.config import ReplayConfig
+from gramloop.data.scenes.drawing import scene
+from gramloop.errors import GramLoopError
+from gramloop.evaluate.batches import groups, windows
+from gramloop.evaluate.evaluation import evaluate
+from gramloop.evaluate.plan import DataSource, read_plan
+from gramloop.evaluate.planning import Request, make_plan
+from gramloop.evaluate.predicting import deterministic
+from gramloop.evaluate.rows import counts_of
+from gramloop.evaluate.session import Session
+from gramloop.evaluate.store import Store
+from gramloop.models.tiny import WEIGHTS
+from gramloop.tasks.loading import load_predictor
+from small_runs import SIDE, small_plan
+
+WHOLE = {"short_side": SIDE, "mode": "whole"}
+REPLAY = ReplayConfig(window=(5, 7))
+
+
+@given(st.lists(st.sampled_from([(4, 6), (6, 4), (5, 5)]), max_size=40), st.integers(1, 7))
+def test_every_image_is_in_one_group_of_its_size(sizes, batch):
+    found = groups(sizes, batch)
+    assert sorted(index for group in found for index in group) == list(range(len(sizes)))
+    for group in found:
+        assert group == sorted(group)
+        assert len({sizes[index] for index in group}) == 1
+        assert 1 <= len(group) <= batch
+    for size, many in Counter(sizes).items():  # and no more groups than it takes
+        assert sum(sizes[group[0]] == size for group in found) == -(-many // batch)
+
+
+@given(st.integers(0, 50), st.integers(1, 6))
+def test_windows_are_the_items_in_turn(many, batch):
+    found = list(windows(range(many), batch))
+    assert [item for window in found for item in window] == list(range(many))
+    assert all(len(window) <= (1 if batch == 1 else 4 * batch) for window in found)
+
+
+def pictures(many: int) -> list[np.ndarray]:
+    return [scene(seed, size=192).image[40:] for seed in range(many)]  # 152 x 192
+
+
+@pytest.mark.parametrize("task", ["semantic", "detection", "depth"])
+@pytest.mark.parametrize("way", ["plain", "replayed", "paired"])
+def test_the_embedded_model_says_of_a_batch_what_it_says_of_each(task: str, way: str):
+    """Products of matrices with more rows add up in another order: about 1e-6 of a value after twelve blocks."""
+    predictor = load_predictor(task, {"folder": str(WEIGHTS)})
+    replay = None if way == "plain" else REPLAY
+    images, paired = pictures(3), way == "paired"
+    with deterministic(1):
+        together = predictor.predict_batch(images, replay, paired, trace=True if replay else None)
+        alone = [predictor.predict(image, replay, paired, trace=True if replay else None) for image in images]
+    for one, other in zip(together, alone, strict=True):
+        pairs = [(one.ordinary, other.ordinary), (one.replayed, other.replayed)] if paired else [(one, other)]
+        for found, expected in pairs:
+            assert found.blocks == expected.blocks
+            if task == "semantic":  # a class changes only where two have the same score to six digits
+                assert np.mean(found.labels != expected.labels) < 1e-3
+            elif task == "depth":
+                assert np.allclose(found.values, expected.values, rtol=1e-4)
+            else:
+                assert len(found.scores) == len(expected.scores) > 0
+                assert np.allclose(np.sort(found.scores), np.sort(expected.scores), atol=1e-4)
+            if found.trace is not None:
+                assert np.allclose(found.trace.drift, expected.trace.drift, rtol=1e-2, atol=1e-5)
+        assert (pairs[-1][0].trace is None) == (replay is None)
+
+
+@pytest.mark.parametrize("task", ["semantic", "detection", "depth"])
+def test_a_batch_of_one_is_the_image_to_the_bit(task: str):
+    predictor = load_predictor(task, {"folder": str(WEIGHTS)})
+    [image] = pictures(1)
+    with deterministic(1):
+        [one], other = predictor.predict_batch([image], REPLAY), predictor.predict(image, REPLAY)
+    name = {"semantic": "labels", "detection": "scores", "depth": "values"}[task]
+    assert np.array_equal(getattr(one, name), getattr(other, name))
+
+
+def test_images_of_a_batch_have_one_size():
+    predictor = load_predictor("semantic", {"folder": str(WEIGHTS)})
+    image = pictures(1)[0]
+    assert predictor.predict_batch([]) == []
+    with pytest.raises(GramLoopError, match="images of a batch have one size, not 192 x 152 and 192 x 160"):
+        predictor.predict_batch([image, np.zeros((160, 192, 3), np.uint8)])
+
+
+MODEL = """
+import numpy as np
+from gramloop.core.cost import Cost
+from gramloop.data.scenes.drawing import STUFF, THINGS
+from gramloop.tasks.prediction import Segmentation
+
+class Sums:
+    task, blocks, host, taps = "semantic", (), None, ()
+    classes = dict(enumerate([*STUFF, *THINGS]))
+    shown = []
+
+    def cost(self, replay=None, paired=False):
+        return Cost(1, 1)
+
+    def predict(self, image, replay=None, paired=False, *, trace=None):
+        return self.predict_batch([image])[0]
+
+    def predict_batch(self, images, replay=None, paired=False, *, trace=None):
+        self.shown.append([image.shape[:2] for image in images])
+        return [Segmentation((image.sum(axis=2) % 15).astype(np.int32)) for image in images]
+
+def make():
+    return Sums()
+"""
+
+
+@pytest.fixture
+def mixed_set(scene_folder: Path, tmp_path: Path) -> Path:
+    """Scenes of which some are lower than others, and one cannot be decoded."""
+    folder = tmp_path / "set"
+    shutil.copytree(scene_folder, folder)
+    (folder / "annotations" / "instances_val.json").unlink()
+    for number in (2, 5, 6):
+        for part in ("images", "annotations"):
+            path = folder / part / "validation" / f"{number:08d}.png"
+            with Image.open(path) as picture:
+                cut = picture.crop((0, 16, SIDE, SIDE))
+            cut.save(path)
+    torn = folder / "images" / "validation" / "00000001.png"
+    torn.write_bytes(torn.read_bytes()[:600])
+    (tmp_path / "model.py").write_text(textwrap.dedent(MODEL))
+    return folder
+
+
+def planned(folder: Path, batch: int) -> object:
+    files = {"make": f"{folder.parent / 'model.py'}:make"}
+    data = DataSource(str(folder))
+    return make_plan(
+        Request(
+            "scenes-c", "semantic", files, data, conditions=["fog"], severities=[3], shards=1, batch=batch
+        )
+    )
+
+
+def test_mixed_sizes_a_bad_image_and_a_ragged_end(mixed_set: Path, tmp_path: Path):
+    """Nothing is summed over a batch in this model, so that every row is the same to the bit."""
+    single, plan = planned(mixed_set, 1), planned(mixed_set, 3)
+    session = Session(plan)
+    found, expected = session.run(plan.units[0]), Session(single).run(single.units[0])
+    tall, low = (SIDE, SIDE), (SIDE - 16, SIDE)
+    # positions 0, 3, 4 | 2, 5, 6 | 7, 8, 9 | 10: the single last one goes through predict
+    assert type(session.predictor).shown[:4] == [[tall] * 3, [low] * 3, [tall] * 3, [tall]]
+    assert found.table.equals(expected.table)
+    assert found.failures == expected.failures
+    assert [failure.image_id for failure in found.failures] == ["00000001"]
+    assert found.table["position"].to_pylist() == [0, *range(2, 11)]
+
+
+def test_an_evaluation_in_batches(model_folder: Path, scene_folder: Path, tmp_path: Path):
+    """Of the random model of six blocks: counts of pixels differ by few, blocks and order not at all."""
+    one, plan = (
+        small_plan(model_folder, scene_folder, sizes=WHOLE, conditions=["fog"], batch=batch, diagnostics=True)
+        for batch in (1, 4)
+    )
+    for each in (one, plan):
+        evaluate(each, tmp_path / str(each.batch), workers=1)
+    stored = Store(tmp_path / "4", plan)
+    for unit in plan.units:
+        found, expected = stored.read(unit), Store(tmp_path / "1", one).read(unit)
+        assert found.table["image_id"].equals(expected.table["image_id"])
+        assert found.facts.blocks == expected.facts.blocks
+        assert found.table["picture"].is_null().equals(expected.table["picture"].is_null())
+        for method in plan.methods:
+            counts, direct = (counts_of([each.table], method.name) for each in (found, expected))
+            assert np.abs(counts - direct).max() <= 4  # of 4,096 pixels: ties that fall the other way
+    evaluate(plan, tmp_path / "prepared", workers=1, prepare=1)
+    assert (tmp_path / "prepared" / "results.csv").read_bytes() == (
+        tmp_path / "4" / "results.csv"
+    ).read_bytes()
+    assert read_plan(tmp_path / "4" / "plan.json") == plan
+
+
+def test_a_plan_of_single_images_is_what_it_was(model_folder: Path, scene_folder: Path):
+    plan = small_plan(model_folder, scene_folder, sizes=WHOLE)
+    assert "batch" not in plan.as_json()
+    assert replace(plan, batch=2).as_json()["batch"] == 2
+    assert replace(plan, batch=2).hash != plan.hash
+    with pytest.raises(GramLoopError, match="batch must be at least 1"):
+        replace(plan, batch=0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        (
+            {"sizes": {"short_side": SIDE, "crop": SIDE, "stride": SIDE, "mode": "slide"}},
+            "seen through windows",
+        ),
+        ({"truth": "clean"}, "the truth clean compares predictions of single images"),
+        ({"methods": ["baseline", "denoise"]}, "denoise work on one image at a time"),
+        ({"methods": ["late:window=4-5,adaptive=length:1:2"]}, "late decides for each image"),
+        ({"batch": 0}, "number of batch must be at least 1"),
+    ],
+    ids=["windows", "clean", "mitigations", "adaptive", "none"],
+)
+def test_what_cannot_be_batched_is_a_sentence(model_folder, scene_folder, changes, sentence):
+    with pytest.raises(GramLoopError, match=sentence):
+        small_plan(model_folder, scene_folder, **{"sizes": WHOLE, "batch": 4, **changes})
+
+
+def test_a_function_predicts_one_at_a_time(scene_folder: Path, tmp_path: Path, capsys):
+    code = "import numpy as np\ndef make():\n    return lambda image: np.zeros(image.shape[:2], np.int32)\n"
+    (tmp_path / "own.py").write_text(code)
+    arguments = ["evaluate", "--suite", "scenes-c", "--data", str(scene_folder), "--task", "segment"]
+    arguments += ["--model", f"{tmp_path / 'own.py'}:make", "--batch", "2", "--out", str(tmp_path / "out")]
+    assert main(arguments) == 2
+    assert "predicts one image at a time; leave out --batch" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_lack_of_memory_in_a_batch_says_so(model_folder: Path, scene_folder: Path, monkeypatch):
+    session = Session(small_plan(model_folder, scene_folder, sizes=WHOLE, batch=4))
+
+    def forward(pixels, *rest, **named):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(session.predictor.model.backbone, "forward", forward)
+    with pytest.raises(GramLoopError, match=r"in a batch of 3\) does not fit .*; try --batch 1, a smaller"):
+        session.run(session.plan.units[0])
