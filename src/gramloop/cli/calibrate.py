@@ -43,9 +43,7 @@ def run(args: argparse.Namespace) -> Ended:
     images = [file.path for file in find_images(args.images, args.out.parent)]
     files = model_files_of(args)
     task, device = task_asked(args, files), choose_device(args.device)
-    predictor = load_predictor(
-        task, files, model_sizes(args), device, dtype=args.dtype or "float32"
-    )
+    predictor = load_predictor(task, files, model_sizes(args), device, dtype=args.dtype or "float32")
     source = calibrate(predictor, images)
     write_source(args.out, source)
     taps = ", ".join(str(tap) for tap in source.means)

@@ -30,10 +30,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "and the stored results, which the same command takes up again."
         + examples("gramloop demo --quick", "gramloop demo --out out/demo")
     )
-    parser.add_argument("--out", type=Path, default=Path("out/demo"), metavar="DIR", help="(out/demo)")
+    parser.add_argument(
+        "--out", type=Path, default=Path("out/demo"), metavar="DIR", help="folder for everything (out/demo)"
+    )
     parser.add_argument("--quick", action="store_true", help="fewer scenes and shifts: about 45 seconds")
-    parser.add_argument("--scenes", type=int, help="how many unseen scenes (default 14, quick 8)")
-    parser.add_argument("--workers", type=int, help="processes (default: one per core)")
+    parser.add_argument("--scenes", type=int, metavar="N", help="how many unseen scenes (14; quick 8)")
+    parser.add_argument("--workers", type=int, metavar="N", help="processes (one per core)")
 
 
 def run(args: argparse.Namespace) -> Ended:

@@ -6,7 +6,6 @@ generator it is given and from nowhere else. A corruption of one parameter (`_SC
 """
 
 from collections.abc import Callable
-from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +34,9 @@ CORRUPTIONS = (
     "pixelate",
     "jpeg_compression",
 )
+"""The 15 corruptions of the -C suites."""
 EXTRA_CORRUPTIONS = ("speckle_noise", "gaussian_blur", "spatter", "saturate")
+"""Four more, which belong to no suite and can be asked for by name."""
 GROUPS: dict[str, tuple[str, ...]] = {
     "common": CORRUPTIONS,
     "validation": EXTRA_CORRUPTIONS,
@@ -122,8 +123,9 @@ def corrupt(
         frost_textures: a folder of texture images to use instead of the synthesised ice.
     """
     rng = _source(rng, seed)
-    if isinstance(name, Integral):  # corrupt(image, 3, "fog"): their order
-        name, severity = (severity if isinstance(severity, str) else None), int(name)
+    if isinstance(name, int | np.integer):  # corrupt(image, 3, "fog"): their order
+        number = int(name)
+        name, severity = severity if isinstance(severity, str) else None, number
     if isinstance(severity, str):
         raise GramLoopError(f"severity {severity!r}: a whole number from 1 is expected")
     name = _chosen(name, corruption_name, None if corruption_number == -1 else corruption_number)
@@ -149,7 +151,8 @@ def corruption_names(subset: str = "common") -> list[str]:
     return list(GROUPS[subset])
 
 
-get_corruption_names = corruption_names  # as the imagecorruptions package calls it
+get_corruption_names = corruption_names
+"""`corruption_names`, as the imagecorruptions package calls it."""
 
 
 def _source(rng: object, seed: int | None) -> np.random.Generator:

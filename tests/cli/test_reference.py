@@ -1,0 +1,69 @@
+"""The page of all commands is what their help says, and the page about the command line names what there is."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from gramloop.cli import COMMANDS, command_parser
+from gramloop.cli.output import ENVELOPE
+from gramloop.cli.settings_file import parse
+from gramloop.data.suites import GROUPS
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "command-line.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def writer() -> ModuleType:
+    path = ROOT / "tools" / "write_cli_reference.py"
+    found = importlib.util.spec_from_file_location("write_cli_reference", path)
+    assert found is not None
+    assert found.loader is not None
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    return module
+
+
+def test_the_reference_is_current(writer: ModuleType) -> None:
+    """Where this fails: python tools/write_cli_reference.py."""
+    assert writer.PAGE.read_text(encoding="utf-8") == writer.page()
+
+
+def test_the_reference_names_every_command_and_option(writer: ModuleType) -> None:
+    text = writer.page()
+    for name in COMMANDS:
+        part = text.partition(f"### gramloop {name}\n")[2].partition("\n### ")[0]
+        for action in command_parser(name)[0]._actions:
+            assert (
+                action.dest == "help" or not action.option_strings or f"`{action.option_strings[-1]}" in part
+            )
+
+
+def test_the_pages_file_can_be_run(tmp_path: Path) -> None:
+    [text] = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+    path = tmp_path / "run.yaml"
+    path.write_text(text)
+    found = parse(command_parser("evaluate")[0], "evaluate", ["--config", str(path)])
+    assert (found.condition, found.short_side) == (["noise", "fog"], 192)
+
+
+def test_the_pages_groups_are_those_that_there_are() -> None:
+    for place, kind in enumerate("cp", start=1):
+        rows = [line.split("|")[1:-1] for line in PAGE.splitlines() if line.startswith("| `")]
+        told = {
+            cells[0].strip(" `"): [name.strip() for name in cells[place].split(",")]
+            for cells in rows
+            if len(cells) == 3
+        }
+        for name, members in GROUPS[kind].items():
+            if name not in ("common", "validation", "all"):
+                assert told[name] == list(members)
+
+
+def test_the_page_names_the_keys_of_every_document() -> None:
+    assert all(f"`{key}`" in PAGE for key in ENVELOPE)
