@@ -121,6 +121,15 @@ def test_files_that_are_none(tmp_path: Path, capsys: pytest.CaptureFixture[str])
         assert sentence in capsys.readouterr().err
 
 
+def test_a_file_is_not_passed_over_where_its_option_is_cut_short(tmp_path: Path) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text("count: 2\n")
+    with pytest.raises(GramLoopError, match=f"write --config {path} in full"):
+        parse(command_parser("scenes")[0], "scenes", ["x", "--count", "1", "--conf", str(path)])
+    with pytest.raises(SystemExit):
+        parse(command_parser("scenes")[0], "scenes", ["x", "--count", "1", "--config"])
+
+
 def test_every_command_takes_a_file_and_saves_one(tmp_path: Path) -> None:
     for name in COMMANDS:
         options = {text for action in command_parser(name)[0]._actions for text in action.option_strings}

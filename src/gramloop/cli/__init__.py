@@ -131,6 +131,8 @@ def _command(name: str, words: Sequence[str]) -> int:
         code = ended.code if isinstance(ended, Ended) else int(ended or 0)
         if parsed.save_config is not None and code in (0, 1):
             save(parsed.save_config, parser, name, parsed.given)
+            if not parsed.quiet:
+                print(f"gramloop {name} --config {parsed.save_config} runs this again", file=sys.stderr)
     except GramLoopError as error:
         sentence = str(error)
     except ModuleNotFoundError as error:

@@ -38,7 +38,8 @@ def add_options(group: argparse._ArgumentGroup) -> None:
 def parse(parser: argparse.ArgumentParser, command: str, words: Sequence[str]) -> argparse.Namespace:
     """The options of the words, then of the file that they name, then the defaults."""
     defaults = {action.dest: _default(action) for action in _settable(parser)}
-    settings = _read(words, parser, command)
+    path = _named(words)
+    settings = {} if path is None else _read(path, parser, command)
     undone = _undone(parser, settings, words)
     for action in _settable(parser):
         action.default = argparse.SUPPRESS if action.option_strings else _NOT_GIVEN
@@ -47,6 +48,8 @@ def parse(parser: argparse.ArgumentParser, command: str, words: Sequence[str]) -
     parsed = parser.parse_args([word for word in words if word not in undone])
     for name in [name for name, value in vars(parsed).items() if value is _NOT_GIVEN]:
         delattr(parsed, name)
+    if getattr(parsed, "config", path) != path:  # an abbreviation that argparse knows, and nobody read
+        raise GramLoopError(f"write --config {parsed.config} in full")
     from_file = {name: value for name, value in settings.items() if name not in undone.values()}
     for name, value in {**defaults, **from_file}.items():
         if not hasattr(parsed, name):
@@ -110,16 +113,19 @@ def _relax(action: argparse.Action) -> None:
         action.nargs = argparse.ZERO_OR_MORE if action.nargs in ("+", "*") else argparse.OPTIONAL
 
 
-def _read(words: Sequence[str], parser: argparse.ArgumentParser, command: str) -> dict[str, Any]:
-    """The values of the file that the words name, by their place in the namespace."""
+def _named(words: Sequence[str]) -> Path | None:
+    """The file that the words name."""
     finder = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     finder.add_argument("--config", type=Path)
     try:
-        path = finder.parse_known_args(list(words))[0].config
+        found: Path | None = finder.parse_known_args(list(words))[0].config
     except argparse.ArgumentError:  # without a file; the real parser says so
-        return {}
-    if path is None:
-        return {}
+        return None
+    return found
+
+
+def _read(path: Path, parser: argparse.ArgumentParser, command: str) -> dict[str, Any]:
+    """The values of a file, by their place in the namespace."""
     content = _content(path)
     _refuse_other_command(content, path, command)
     known = {
