@@ -59,7 +59,7 @@ def pictures(many: int) -> list[np.ndarray]:
 @pytest.mark.parametrize("task", ["semantic", "detection", "depth"])
 @pytest.mark.parametrize("way", ["plain", "replayed", "paired"])
 def test_the_embedded_model_says_of_a_batch_what_it_says_of_each(task: str, way: str):
-    """Products of matrices with more rows add up in another order: about 1e-6 of a value after twelve blocks."""
+    """The heads' convolutions add up in another order: 8e-7 of a depth, 4e-7 of a score (2026-11-17)."""
     predictor = load_predictor(task, {"folder": str(WEIGHTS)})
     replay = None if way == "plain" else REPLAY
     images, paired = pictures(3), way == "paired"
@@ -73,12 +73,12 @@ def test_the_embedded_model_says_of_a_batch_what_it_says_of_each(task: str, way:
             if task == "semantic":  # a class changes only where two have the same score to six digits
                 assert np.mean(found.labels != expected.labels) < 1e-3
             elif task == "depth":
-                assert np.allclose(found.values, expected.values, rtol=1e-4)
+                assert np.allclose(found.values, expected.values, rtol=1e-5)
             else:
                 assert len(found.scores) == len(expected.scores) > 0
-                assert np.allclose(np.sort(found.scores), np.sort(expected.scores), atol=1e-4)
+                assert np.allclose(np.sort(found.scores), np.sort(expected.scores), atol=1e-5)
             if found.trace is not None:
-                assert np.allclose(found.trace.drift, expected.trace.drift, rtol=1e-2, atol=1e-5)
+                assert np.allclose(found.trace.drift, expected.trace.drift, rtol=1e-4, atol=1e-7)
         assert (pairs[-1][0].trace is None) == (replay is None)
 
 
