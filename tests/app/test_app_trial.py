@@ -23,19 +23,13 @@ from gramloop.report.figures.qualitative import SegmentationRow
 from gramloop.shifts.geometry import warp_labels
 from gramloop.tasks import open_model
 from gramloop.tasks.prediction import Depth, Detection, Segmentation
-from small_runs import write_model
 
 REPLAY = ReplayConfig(window=(2, 3), replays=1, strength=0.8)
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_model(tmp_path_factory.mktemp("model"))
-
-
 @pytest.fixture
-def bench(model: Path) -> Bench:
-    return Bench(AppSettings((ModelSource("small", {"folder": str(model)}),)))
+def bench(small_model: Path) -> Bench:
+    return Bench(AppSettings((ModelSource("small", {"folder": str(small_model)}),)))
 
 
 @pytest.fixture(scope="module")
@@ -90,9 +84,9 @@ def test_a_replay_without_drift_is_run_once_more_for_its_maps(bench: Bench, pict
     assert bench.run(trial(picture, "ungated", "flip")).maps is None
 
 
-def test_predictions_are_those_of_the_library(bench: Bench, model: Path, picture: Picture) -> None:
+def test_predictions_are_those_of_the_library(bench: Bench, small_model: Path, picture: Picture) -> None:
     outcome = bench.run(trial(picture, "median", "replay"))
-    predictor = open_model(str(model))
+    predictor = open_model(str(small_model))
     ordinary = predictor.predict(outcome.shown.pixels)
     treated = apply("median+replay:window=2-3,replays=1,strength=0.8", predictor).predict(
         outcome.shown.pixels
@@ -154,8 +148,8 @@ def test_signals_are_of_their_own_image(bench: Bench, picture: Picture) -> None:
     assert len({tuple(each["length"]) for each in alone.values()}) == len(others)
 
 
-def test_work_without_end_is_refused(model: Path, picture: Picture) -> None:
-    settings = AppSettings((ModelSource("small", {"folder": str(model)}),), limits=Limits(work=3))
+def test_work_without_end_is_refused(small_model: Path, picture: Picture) -> None:
+    settings = AppSettings((ModelSource("small", {"folder": str(small_model)}),), limits=Limits(work=3))
     with pytest.raises(
         GramLoopError, match=r"takes \d+ times the work of the ordinary forward; up to 3 times"
     ):

@@ -114,12 +114,14 @@ def _asgi(settings: AppSettings, bench: Any, scenes: list[Path], port: int) -> A
     from gramloop.app.shielding import Shield
 
     page = build(bench, scenes)
+    undocumented: dict[str, Any] = {"docs_url": None, "redoc_url": None, "openapi_url": None}
     mounted = gr.mount_gradio_app(
-        FastAPI(docs_url=None, redoc_url=None, openapi_url=None),
+        FastAPI(**undocumented),
         page,
         path="/",
         server_name=settings.host,
         server_port=port,
+        app_kwargs=undocumented,
         footer_links=[],
         run_history=False,
         allowed_paths=[],

@@ -1,0 +1,286 @@
+"""The app in a real browser: an upload, sliders, both tabs, a bad file, a narrow window, two people at once."""
+
+import io
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from browser import PATIENCE, started_browser
+
+pytest.importorskip("gradio")
+
+UPLOAD = 400_000  # bytes that this server takes
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with started_browser() as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def app(small_model: Path, stored_results: Path) -> Iterator[Any]:
+    from gramloop.app.server import serving
+    from gramloop.app.settings import AppSettings, Limits, ModelSource
+    from gramloop.models.tiny import WEIGHTS
+
+    models = (
+        ModelSource("tiny", {"folder": str(WEIGHTS)}),
+        ModelSource("small", {"folder": str(small_model)}),
+    )
+    limits = Limits(upload_bytes=UPLOAD, upload_pixels=1_000_000, longest_side=256)
+    with serving(AppSettings(models, (stored_results,), limits=limits), port=0) as running:
+        yield running
+
+
+@pytest.fixture
+def visit(browser: Any, app: Any) -> Iterator[Callable[..., Any]]:
+    """Opens pages; the test fails if one of them complained or asked another host for anything."""
+    opened: list[Any] = []
+    complaints: list[str] = []
+    asked: list[str] = []
+
+    def visit(width: int = 1280, tolerated: str = "^$") -> Any:
+        page = browser.new_context(viewport={"width": width, "height": 900}).new_page()
+        page.set_default_timeout(PATIENCE)
+        page.on("console", lambda message: _complain(message, complaints, tolerated))
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("request", lambda request: asked.append(request.url))
+        page.goto(app.url)
+        page.wait_for_selector("#trial figure")
+        opened.append(page)
+        return page
+
+    yield visit
+    for page in opened:
+        assert "Traceback" not in page.content()
+        page.context.close()
+    assert not complaints
+    own = (app.url, "data:", f"blob:{app.url}")
+    assert [url for url in asked if not url.startswith(own)] == []
+
+
+def _complain(message: Any, complaints: list[str], tolerated: str) -> None:
+    if message.type in ("error", "warning") and not re.search(tolerated, message.text):
+        complaints.append(message.text)
+
+
+@contextmanager
+def computing(app: Any) -> Iterator[dict[str, int]]:
+    """What is computed inside the block, by kind."""
+    before, found = app.bench.cache.computed.copy(), dict[str, int]()
+    yield found
+    found.update(app.bench.cache.computed - before)
+
+
+def line(page: Any) -> str:
+    """What the page shows, in its own words."""
+    return str(page.locator("#trial .gl-line").inner_text())
+
+
+def says(page: Any, words: str) -> None:
+    page.locator("#trial .gl-line", has_text=words).wait_for()
+
+
+def turn(page: Any, control: str, value: object) -> None:
+    """Set a slider by its number."""
+    number = page.locator(f"#{control} input[type=number]")
+    number.fill(str(value))
+    number.press("Tab")
+
+
+def pick(page: Any, control: str, choice: str) -> None:
+    page.locator(f"#{control} input").first.click()
+    page.get_by_role("option", name=choice, exact=True).click()
+
+
+def upload(page: Any, name: str, content: bytes) -> None:
+    remove = page.locator("#image button[aria-label='Clear'], #image button[title='Clear']")
+    if remove.count():
+        remove.first.click()
+    page.set_input_files(
+        "#image input[type=file]", {"name": name, "mimeType": "image/png", "buffer": content}
+    )
+
+
+def photo(seed: int, height: int = 60, width: int = 90) -> tuple[np.ndarray, bytes]:
+    coarse = np.random.default_rng(seed).integers(0, 256, (6, 9, 3), dtype=np.uint8)
+    pixels = np.asarray(Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC))
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, format="png")
+    return pixels, buffer.getvalue()
+
+
+def numbers(page: Any) -> dict[str, list[str]]:
+    rows = page.locator("[data-key=scores] tbody tr").all()
+    return {row.locator("th").inner_text(): row.locator("td").all_inner_texts() for row in rows}
+
+
+def test_the_first_page_shows_a_trial(visit: Any, app: Any) -> None:
+    page = visit()
+    assert line(page).startswith("tiny · segmentation · impulse noise 3 · denoise+levels+replay:window=")
+    titles = page.locator("#trial figcaption b").all_inner_texts()
+    assert titles == [
+        *("clean image", "shifted image", "clean prediction", "ordinary", "treated"),
+        *("what differs", "drift and gate"),
+    ]
+    sizes = page.eval_on_selector_all(
+        "#trial img", "all => all.map(image => [image.complete, image.naturalWidth > 100])"
+    )
+    assert sizes == [[True, True]] * 7
+    assert all(page.eval_on_selector_all("#trial img", "all => all.map(image => image.alt.length > 4)"))
+    assert page.locator(".gl-legend li").count() > 3
+    found = numbers(page)
+    assert found["blocks executed"] == ["12", "23", "1.92 ×"]
+    assert float(found["milliseconds"][0]) > 0
+    before, after = map(float, found["agreement, mIoU (%)"][:2])
+    assert 0 < before < after <= 100  # what the scene was chosen for
+
+
+def test_sliders_compute_only_what_they_change(visit: Any, app: Any) -> None:
+    page = visit()
+    with computing(app) as severity:
+        turn(page, "severity", 4)
+        says(page, "impulse noise 4")
+    assert severity == {"shift": 1, "look": 1, "ordinary": 1, "treated": 1, "pictures": 1, "maps picture": 1}
+    page.locator("#replay").get_by_text("Settings of replay").click()
+    with computing(app) as strength:
+        turn(page, "strength", 0.6)
+        says(page, "strength=0.6")
+    assert strength == {"treated": 1, "pictures": 1, "maps picture": 1}
+    with computing(app) as back:
+        turn(page, "severity", 3)
+        turn(page, "strength", 0.15)
+        page.locator("#trial .gl-line", has_text=re.compile(r"noise 3 .*strength=0\.15$")).wait_for()
+    assert set(back) <= {
+        "treated",
+        "pictures",
+        "maps picture",
+    }  # of 3 with 0.6, should it have been shown between
+
+
+def test_an_upload_is_tried_with_every_choice(visit: Any, app: Any) -> None:
+    page = visit()
+    pixels, content = photo(1)
+    with computing(app) as found:
+        upload(page, "mine.png", content)
+        page.wait_for_function("document.querySelector('#trial img')?.naturalWidth === 90")
+    assert found["shift"] == 1
+    assert page.evaluate("document.querySelector('#trial img').naturalHeight") == pixels.shape[0]
+    pick(page, "task", "detection")
+    says(page, "tiny · detection · impulse noise 3")
+    pick(page, "shift", "rotate (perturbation)")
+    says(page, "detection · rotate 3")
+    pick(page, "model", "small")
+    says(page, "small · segmentation · rotate 3")
+    assert page.locator("#task input").input_value() == "segmentation"
+
+
+def test_mitigations_are_chosen_typed_and_refused(visit: Any) -> None:
+    page = visit()
+    box = page.locator("#mitigations input")
+    box.click()
+    box.fill("recentre:0.4")
+    box.press("Enter")
+    says(page, "denoise+levels+replay:window=6-6,replays=1,strength=0.15+recentre:0.4")
+    box.fill("replay:/etc/passwd.json")
+    box.press("Enter")
+    alert = page.locator("#trial [role=alert]")
+    alert.wait_for()
+    assert alert.inner_text().startswith("Files cannot be named here")
+    box.press("Backspace")
+    says(page, "recentre:0.4")
+
+
+def test_a_bad_file_is_answered_by_a_sentence(visit: Any, app: Any) -> None:
+    page = visit(tolerated="Failed to load resource|413|maximum allowed size")
+    alert = page.locator("#trial [role=alert]")
+    for name, content, said in (
+        ("broken.png", photo(2)[1][:300], "Broken.png cannot be read as an image; it is torn or damaged."),
+        ("words.png", b"these are words", "Words.png is not an image of a known format"),
+        ("huge.png", photo(3, 1100, 1000)[1], "Huge.png has 1000 x 1100 pixels, 1.1 million"),
+    ):
+        upload(page, name, content)
+        page.locator("#trial [role=alert]", has_text=said[:12]).wait_for()
+        assert alert.inner_text().startswith(said)
+    heavy = np.random.default_rng(0).integers(0, 256, (400, 400, 3), dtype=np.uint8)
+    buffer = io.BytesIO()
+    Image.fromarray(heavy).save(buffer, format="png")
+    assert len(buffer.getvalue()) > UPLOAD
+    upload(page, "heavy.png", buffer.getvalue())
+    page.get_by_text(re.compile("maximum allowed size")).first.wait_for()
+    upload(page, "fine.png", photo(4)[1])
+    page.wait_for_function("document.querySelector('#trial img')?.naturalWidth === 90")
+
+
+def test_two_people_at_once_see_their_own(visit: Any, app: Any) -> None:
+    first, second = visit(), visit()
+    upload(first, "one.png", photo(5, 60, 90)[1])
+    upload(second, "two.png", photo(6, 60, 120)[1])
+    first.wait_for_function("document.querySelector('#trial img')?.naturalWidth === 90")
+    second.wait_for_function("document.querySelector('#trial img')?.naturalWidth === 120")
+    for severity in (1, 5, 2):
+        turn(first, "severity", severity)
+        turn(second, "severity", 6 - severity)
+        says(first, f"impulse noise {severity}")
+        says(second, f"impulse noise {6 - severity}")
+    assert first.evaluate("document.querySelector('#trial img').naturalWidth") == 90
+    assert second.evaluate("document.querySelector('#trial img').naturalWidth") == 120
+
+
+def test_results_open_sort_and_turn(visit: Any, stored_results: Path) -> None:
+    page = visit()
+    page.get_by_role("tab", name="Open results").click()
+    page.locator("#open").click()
+    page.wait_for_selector("#images figure")
+    assert page.locator("#scores tbody tr").count() == 2
+    assert page.locator("#scores thead th").all_inner_texts()[3:] == [
+        *("baseline", "gramloop", "median"),
+        *("Δ gramloop", "Δ median"),
+    ]
+    pick(page, "run", "scenes-c segmentation")
+    page.locator("#scores h3", has_text="scenes-c segmentation").wait_for()
+    page.locator("#images h3", has_text="Images 1 to 6 of 8, largest gain first").wait_for()
+    page.wait_for_function("document.querySelectorAll('#images figure').length === 24")
+    gains = [
+        float(text) for text in re.findall(r"· ([+-][\d.]+) points", page.locator("#images").inner_text())
+    ]
+    assert len(gains) == 6
+    assert gains == sorted(gains, reverse=True)
+    pick(page, "order", "largest loss first")
+    page.locator("#images h3", has_text="largest loss first").wait_for()
+    losses = [
+        float(text) for text in re.findall(r"· ([+-][\d.]+) points", page.locator("#images").inner_text())
+    ]
+    assert losses == sorted(losses)
+    turn(page, "page", 2)
+    page.locator("#images h3", has_text="Images 7 to 8 of 8").wait_for()
+    pick(page, "condition", "fog/3")
+    page.locator("#images h3", has_text="Images 1 to 4 of 4").wait_for()
+    folder = page.locator("#folder textarea, #folder input").first
+    folder.fill("/etc")
+    folder.press("Enter")
+    page.locator("#scores [role=alert]", has_text="holds no results").wait_for()
+    page.wait_for_function("document.querySelector('#images').innerText.trim() === ''")
+
+
+def test_a_narrow_window_needs_no_sideways_scrolling(visit: Any) -> None:
+    page = visit(width=390)
+    wide = "document.documentElement.scrollWidth"
+    assert page.evaluate(wide) <= 390
+    widths = page.eval_on_selector_all(
+        "#trial figure", "all => all.map(each => each.getBoundingClientRect().width)"
+    )
+    assert min(widths) >= 120
+    page.get_by_role("tab", name="Open results").click()
+    page.locator("#open").click()
+    page.wait_for_selector("#images figure")
+    assert page.evaluate(wide) <= 390
+    cut = "all => all.filter(each => each.getBoundingClientRect().right > innerWidth + 1).length"
+    assert page.eval_on_selector_all("#images figure, #scores .gl-scroll, #order, #open", cut) == 0
