@@ -45,37 +45,38 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--suite", required=True, help="coco-c, coco-p, ade20k-c, ade20k-p, or my-set-c, my-set-p"
     )
-    parser.add_argument(
+    shifts = parser.add_argument_group("shifts")
+    shifts.add_argument(
         "--condition",
         action="append",
         metavar="NAME",
         help="only this condition, or group such as noise (repeatable)",
     )
-    parser.add_argument(
+    shifts.add_argument(
         "--severity", action="append", type=int, metavar="N", help="only this severity (repeatable)"
     )
-    parser.add_argument(
+    shifts.add_argument("--frost-textures", type=Path, metavar="DIR", help="your own frost pictures")
+    shifts.add_argument(
         "--format",
         choices=("png", "jpg"),
         default="png",
         help="png keeps the exact pixels; jpg (quality 95) is how the released -P sets were stored",
     )
-    parser.add_argument("--workers", type=int, metavar="N", help="processes; all cores by default")
-    parser.add_argument(
-        "--split", default="validation", help="part of a set of label pictures (default: validation)"
-    )
-    parser.add_argument("--classes", type=Path, metavar="FILE", help="class list of a set of label pictures")
-    parser.add_argument(
+    clean = parser.add_argument_group("clean set")
+    clean.add_argument("--split", default="validation", help="part of a set of label pictures (validation)")
+    clean.add_argument("--classes", type=Path, metavar="FILE", help="class list of a set of label pictures")
+    clean.add_argument(
         "--task",
         choices=("semantic", "detection", "depth", "panoptic", "instance"),
         help="for a set that has several kinds of labels",
     )
-    parser.add_argument("--frost-textures", type=Path, metavar="DIR", help="your own frost pictures")
-    parser.add_argument("--partial", action="store_true", help="accept a part of COCO or ADE20K")
-    parser.add_argument(
+    clean.add_argument("--partial", action="store_true", help="accept a part of COCO or ADE20K")
+    work = parser.add_argument_group("work")
+    work.add_argument("--workers", type=int, metavar="N", help="processes; all cores by default")
+    work.add_argument(
         "--decode", action="store_true", help="decode every source image before the work begins"
     )
-    parser.add_argument(
+    work.add_argument(
         "--verify",
         action="store_true",
         help="compare every file that is there with its checksum; without it sizes, and some files of each condition",

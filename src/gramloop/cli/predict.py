@@ -52,15 +52,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("images", nargs="+", metavar="IMAGE", help="files, folders or globs")
     parser.add_argument("--task", choices=tuple(TASKS), help="needed unless the model has one alone")
     parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="folder for the results")
-    parser.add_argument("--model", metavar="SPEC", help=MODEL_HELP)
-    parser.add_argument("--backbone", metavar="FILE", help="DINOv3 weights, or a transformers folder")
-    parser.add_argument("--head", metavar="FILE", help="the head's weights; depth has the embedded model's")
-    parser.add_argument(
+    model = parser.add_argument_group("model")
+    model.add_argument("--model", metavar="SPEC", help=MODEL_HELP)
+    model.add_argument("--backbone", metavar="FILE", help="DINOv3 weights, or a transformers folder")
+    model.add_argument("--head", metavar="FILE", help="the head's weights; depth has the embedded model's")
+    model.add_argument(
         "--verify", action="store_true", help="compare both files with the sha256 in their names"
     )
-    add_device_option(parser)
-    parser.add_argument("--no-picture", action="store_true", help="write the predictions alone")
-    parser.add_argument(
+    add_device_option(model)
+    picture = parser.add_argument_group("picture")
+    picture.add_argument("--no-picture", action="store_true", help="write the predictions alone")
+    picture.add_argument(
         "--threshold",
         type=float,
         default=0.5,

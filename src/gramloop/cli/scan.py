@@ -53,27 +53,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "images", nargs="*", metavar="IMAGE", help="files, folders or globs; a few are enough"
     )
-    parser.add_argument("--out", type=Path, default=Path("out/scan"), metavar="DIR", help="out/scan")
     parser.add_argument(
+        "--out", type=Path, default=Path("out/scan"), metavar="DIR", help="folder for the results (out/scan)"
+    )
+    windows = parser.add_argument_group("windows")
+    windows.add_argument(
         "--max-length", type=int, default=4, metavar="N", help="blocks in the longest window (4)"
     )
-    parser.add_argument(
+    windows.add_argument(
         "--replays", type=int, default=3, metavar="K", help="ungated replays of each window (3)"
     )
-    parser.add_argument(
+    windows.add_argument("--score", metavar="NAME", help="what the ranking goes by; see docs/scan.md")
+    windows.add_argument("--top", type=int, default=10, metavar="N", help="windows in the printed table (10)")
+    shown = parser.add_argument_group("images")
+    shown.add_argument(
         "--shift",
         action="append",
         metavar="NAME[:SEVERITY]",
         help="a corruption or a group such as noise (severity 3), repeatable; five of them by default; none: clean images alone",
     )
-    parser.add_argument("--score", metavar="NAME", help="what the ranking goes by; see docs/scan.md")
-    parser.add_argument("--top", type=int, default=10, metavar="N", help="windows in the printed table (10)")
-    parser.add_argument("--limit", type=int, default=8, metavar="N", help="look at the first N images (8)")
-    parser.add_argument("--short-side", type=int, metavar="PX", help=f"of the input ({_PATCHES} patches)")
-    parser.add_argument(
+    shown.add_argument("--limit", type=int, default=8, metavar="N", help="look at the first N images (8)")
+    shown.add_argument("--short-side", type=int, metavar="PX", help=f"of the input ({_PATCHES} patches)")
+    work = parser.add_argument_group("work")
+    work.add_argument(
         "--chunk", type=int, metavar="N", help="windows in memory at once (as many as fit 1 GB)"
     )
-    add_device_option(parser)
+    add_device_option(work)
 
 
 def run(args: argparse.Namespace) -> Ended:

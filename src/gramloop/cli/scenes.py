@@ -20,11 +20,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "folder", type=Path, metavar="DIR", help="folder to write to; going on after a stop is fine"
     )
     parser.add_argument("--count", type=int, required=True, metavar="N", help="how many scenes")
-    parser.add_argument("--start", type=int, default=0, metavar="I", help="index of the first (default: 0)")
-    parser.add_argument("--size", type=int, default=192, metavar="PX", help="width and height (default: 192)")
-    parser.add_argument("--seed", type=int, default=0, metavar="S", help="another endless set (default: 0)")
+    parser.add_argument("--start", type=int, default=0, metavar="I", help="index of the first (0)")
+    parser.add_argument("--size", type=int, default=192, metavar="PX", help="width and height (192)")
+    parser.add_argument("--seed", type=int, default=0, metavar="S", help="another endless set (0)")
     parser.add_argument(
-        "--split", default="val", help="val, or train: what the embedded model was trained on (default: val)"
+        "--split", default="val", help="val, or train: what the embedded model was trained on (val)"
     )
     parser.add_argument("--workers", type=int, metavar="N", help="processes; all cores by default")
 

@@ -21,28 +21,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "gramloop sheet noise.png --image photo.jpg --suite photo-c --condition noise --severity 1 --severity 5",
     )
     parser.add_argument("file", type=Path, metavar="FILE", help="picture to write: .png, .jpg or .webp")
-    parser.add_argument(
-        "--suite", action="append", metavar="NAME", help="suite to show (default: a -c and a -p)"
-    )
-    parser.add_argument(
+    shown = parser.add_argument_group("what is shown")
+    shown.add_argument("--suite", action="append", metavar="NAME", help="suite to show (a -c and a -p)")
+    shown.add_argument(
         "--condition", action="append", default=[], metavar="NAME", help="some conditions or groups only"
     )
-    parser.add_argument("--severity", action="append", type=int, metavar="N", help="some only (1 to 5)")
-    parser.add_argument(
-        "--image", type=Path, metavar="FILE", help="your own picture instead of a drawn scene"
-    )
-    parser.add_argument(
-        "--scene", type=int, default=0, metavar="N", help="number of the drawn scene (default: 0)"
-    )
-    parser.add_argument(
-        "--size", type=int, default=240, metavar="PX", help="side of the drawn scene (default: 240)"
-    )
-    parser.add_argument(
-        "--thumb", type=int, default=120, metavar="PX", help="width of a thumbnail (default: 120)"
-    )
-    parser.add_argument(
-        "--quality", type=int, default=85, metavar="N", help="of .jpg and .webp (default: 85)"
-    )
+    shown.add_argument("--severity", action="append", type=int, metavar="N", help="some only (1 to 5)")
+    shown.add_argument("--image", type=Path, metavar="FILE", help="your own picture instead of a drawn scene")
+    shown.add_argument("--scene", type=int, default=0, metavar="N", help="number of the drawn scene (0)")
+    sizes = parser.add_argument_group("sizes")
+    sizes.add_argument("--size", type=int, default=240, metavar="PX", help="side of the drawn scene (240)")
+    sizes.add_argument("--thumb", type=int, default=120, metavar="PX", help="width of a thumbnail (120)")
+    sizes.add_argument("--quality", type=int, default=85, metavar="N", help="of .jpg and .webp (85)")
 
 
 def run(args: argparse.Namespace) -> Ended:
