@@ -85,7 +85,7 @@ BAD_VALUES = (
     "é",
 )
 NUMBERS = (
-    "--images", "--shards", "--workers", "--severity", "--threads", "--pictures", "--short-side", "--jobs",
+    "--images", "--shards", "--workers", "--severity", "--threads", "--pictures", "--short-side", "--jobs", "--prepare", "--batch",
 )  # fmt: skip
 CHOICES = ("--task", "--engine", "--origin", "--format", "--align", "--truth", "--device")
 NAMES = ("--suite", "--condition", "--method", "--model", "--data", "--replay", "--source", "--slurm")
