@@ -199,7 +199,9 @@ def test_a_quiet_evaluation_prints_errors_alone(tmp_path: Path, capfd: pytest.Ca
     assert main(words) == 0
     told = capfd.readouterr()
     assert (told.out, told.err) == ("", "")
-    assert main([*words, "--condition", "smog"]) == 2
+    wrong = str(tmp_path / "wrong")
+    assert main([*words[:-1], wrong, "--condition", "smog"]) == 2
+    assert not Path(wrong).exists(), "no scenes are drawn for a slip of the pen"
     told = capfd.readouterr()
     assert told.out == ""
     assert told.err.startswith("gramloop evaluate: the suite scenes-c has no condition 'smog'")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -148,3 +149,12 @@ def test_every_file_that_is_read_is_refused_in_a_sentence(tmp_path: Path, data: 
             read(path)
         assert path.name in str(caught.value) or str(path.parent) in str(caught.value)
         assert before == {each: each.read_bytes() for each in tmp_path.rglob("*") if each.is_file()}
+
+
+def test_a_pipe_and_a_device_are_not_waited_for(tmp_path: Path) -> None:
+    pipe, endless = tmp_path / "pipe.json", tmp_path / "endless.json"
+    os.mkfifo(pipe)
+    endless.symlink_to("/dev/zero")
+    for path in (pipe, endless):
+        with pytest.raises(GramLoopError, match=f"cannot read {path}, a plan: it is no ordinary file"):
+            read_json(path, "a plan")

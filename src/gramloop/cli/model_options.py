@@ -127,9 +127,11 @@ def add_size_options(group: argparse._ArgumentGroup) -> None:
 
 def request_of(args: argparse.Namespace, scenes: Path, split: str = "val") -> Request:
     """The evaluation of the options above; scenes of a split are drawn where a suite of scenes has no folder."""
+    from gramloop.data.suites import find_suite
     from gramloop.evaluate.planning import Request
     from gramloop.evaluate.truth import SCORE, SCORED
 
+    find_suite(args.suite).select(args.condition, args.severity)  # a slip is told before scenes are drawn
     files, sizes, device = model_files_of(args), model_sizes(args), _kind_of_device(args)
     scored = task_asked(args, files) in (None, *SCORED)
     if args.truth_score is not None and not (args.truth == "clean" and scored):

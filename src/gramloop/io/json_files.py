@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import json
 import re
+import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -39,7 +40,12 @@ def read_json(path: Path, what: str, *, largest: int = LARGEST, fast: bool = Fal
 def read_bytes(path: Path, what: str, largest: int = LARGEST) -> bytes:
     """The bytes of a file, unless there are more than may be."""
     try:
-        size = path.stat().st_size
+        about = path.stat()
+        if not (
+            stat.S_ISREG(about.st_mode) or path.is_dir()
+        ):  # a pipe or a device has no size, and may never end
+            raise GramLoopError(f"cannot read {path}, {what}: it is no ordinary file")
+        size = about.st_size
         data = path.read_bytes() if size <= largest else b""
     except OSError as error:
         raise GramLoopError(f"cannot read {path}, {what}: {error.strerror or error}") from error
