@@ -51,10 +51,11 @@ def _output(output: Any, name: str, page: NotebookPage) -> str:
     if output.output_type == "stream":
         return _fenced(output.text, "text")
     data = output.data
-    if "image/png" in data:
-        picture = f"{name}-{len(page.pictures) + 1}.png"
-        page.pictures[picture] = base64.b64decode(data["image/png"])
-        return f"![{data.get('text/plain', 'picture')}]({picture})"
+    for kind in ("jpeg", "png"):
+        if f"image/{kind}" in data:
+            picture = f"{name}-{len(page.pictures) + 1}.{kind}"
+            page.pictures[picture] = base64.b64decode(data[f"image/{kind}"])
+            return f"![what the cell above draws]({picture})"
     if "text/html" in data:
         return f'<div class="output" markdown="0">\n{_without_blank_lines(data["text/html"])}\n</div>'
     if "text/markdown" in data:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
 from browser import PATIENCE, started_browser
 
@@ -95,10 +96,10 @@ def test_no_page_asks_another_host(site: Path) -> None:
 def test_notebooks_are_pages_with_their_pictures(site: Path) -> None:
     for notebook in sorted((ROOT / "examples" / "notebooks").glob("*.ipynb")):
         text = (site / "examples" / "notebooks" / f"{notebook.stem}.html").read_text(encoding="utf-8")
-        pictures = re.findall(rf'src="({notebook.stem}-\d+\.png)"', text)
-        assert len(pictures) == notebook.read_text(encoding="utf-8").count('"image/png"')
+        pictures = re.findall(rf'src="({notebook.stem}-\d+\.jpeg)"', text)
+        assert len(pictures) == notebook.read_text(encoding="utf-8").count('"image/jpeg"')
         for name in pictures:
-            assert (site / "examples" / "notebooks" / name).read_bytes().startswith(b"\x89PNG")
+            Image.open(site / "examples" / "notebooks" / name).verify()
 
 
 def test_a_reader_searches_and_finds_the_reference(page: Any, address: str) -> None:
