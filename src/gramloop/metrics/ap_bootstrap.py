@@ -16,7 +16,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from gramloop.metrics.ap_draws import EXACT, RECALLS, Curves, DrawnWeights
+from gramloop.metrics.ap_draws import EXACT, RECALLS, Curves, Ranked, curves_of
 from gramloop.metrics.bootstrap import Delta, Score, Weights
 from gramloop.metrics.box_matching import match_boxes
 from gramloop.metrics.boxes import FoundBoxes, TrueBoxes
@@ -24,7 +24,7 @@ from gramloop.metrics.means import mean_of_known
 
 NUMBERS_AT_ONCE = 4_000_000  # of one array: draws x detections
 MANY = 64  # draws from which on it pays to make curves ready
-DRAWS_AT_ONCE = 2000  # of such curves
+DRAWS_AT_ONCE = 2000  # that are handed over together in a bootstrap
 
 
 @dataclass(frozen=True)
@@ -124,29 +124,20 @@ class Matched:
         if len(weights) < MANY or int(weights.max(initial=0)) * most >= EXACT:
             yield from (category.average_precision(weights) for category in self.categories)
             return
-        drawn = [
-            DrawnWeights(weights[start : start + DRAWS_AT_ONCE])
-            for start in range(0, len(weights), DRAWS_AT_ONCE)
-        ]
-        objects = [each.of_objects(self._objects) for each in drawn]  # of (draws, categories)
-        for place, curves in enumerate(self._curves):
-            if curves is None:
-                there = np.concatenate([each[:, place] for each in objects]) > 0
-                yield np.where(there, 0.0, np.nan)
-                continue
-            parts = [
-                curves.average_precision(weights, each[:, place])
-                for weights, each in zip(drawn, objects, strict=True)
-            ]
-            yield np.concatenate(parts)
+        objects = _counted(weights, np.stack([each.objects for each in self.categories], axis=1))
+        scores = np.where(objects > 0, 0.0, np.nan)  # of categories of which nothing was found
+        for places, curves in self._curves:
+            scores[:, places] = curves.average_precision(weights, objects[:, places])
+        yield from scores.T
 
     @cached_property
-    def _curves(self) -> list[Curves | None]:
-        return [Curves.of(each.owners, each.found, each.counted) for each in self.categories]
+    def _curves(self) -> list[tuple[list[int], Curves]]:
+        return curves_of([Ranked(each.owners, each.found, each.counted) for each in self.categories])
 
-    @cached_property
-    def _objects(self) -> NDArray[np.int64]:  # (images, categories)
-        return np.stack([each.objects for each in self.categories], axis=1)
+
+def _counted(weights: Weights, objects: NDArray[np.int64]) -> NDArray[np.int64]:
+    """How many objects were drawn, (draws, categories), of (images, categories)."""
+    return (weights.astype(np.float32) @ objects.astype(np.float32)).astype(np.int64)
 
 
 def _area_under_curve(

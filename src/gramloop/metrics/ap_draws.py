@@ -1,25 +1,26 @@
-"""Average precision of one category on many draws of images at once: what an image bootstrap spends its time on.
+"""Average precision on many draws of images at once: what an image bootstrap spends its time on.
 
 A draw gives every image a weight. Down the list of detections, best first, the weights of those seen and of those that
 found something are added up; only where a run of finds ends can the curve of precision have a peak, so nothing else is
-looked at. Weights are whole numbers, so their sums are exact in whatever order they are added. Draws stand side by side
-in memory, and the curve is followed from its end, where all that is needed of it so far is its highest point.
+looked at. Weights are whole numbers, so their sums are exact in whatever order they are added. The curves of all
+thresholds and of several categories are followed together from their ends, where all that is needed of a curve so far is
+its highest point, and draws stand side by side in memory: what is at work fits into a processor's own memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 RECALLS = np.linspace(0, 1, 101)  # where COCO reads the curve of precision
 EXACT = 2**24  # float32 counts to here
-_TOGETHER = 256  # draws whose weights are added in one go
-
+_AT_WORK = 12_000  # numbers of one array, curves x draws, at a typical step
+_FEWEST, _MOST = 64, 512  # draws at once
+_TOGETHER = 128  # draws whose weights are added in one go
 _WHOLE = 2.0**52  # added to a whole number, it leaves that number in the last bits
 _BITS = int(np.float64(_WHOLE).view(np.int64))
 
@@ -27,154 +28,199 @@ Rows = NDArray[np.float32]  # (places, draws)
 Numbers = NDArray[np.float64]
 
 
-class DrawnWeights:
-    """How often each image was drawn, (draws, images), laid out for adding."""
+class Ranked(NamedTuple):
+    """The detections of one category, best first, at T thresholds."""
 
-    def __init__(self, weights: NDArray[np.int64]) -> None:
-        import torch
-
-        self.parts = [
-            torch.from_numpy(np.ascontiguousarray(weights[start : start + _TOGETHER].T, dtype=np.float32))
-            for start in range(0, len(weights), _TOGETHER)
-        ]
-        self.draws = len(weights)
-        self._weights = weights.astype(np.float32)
-        self._room: dict[str, Rows] = {}
-
-    def room(self, what: str, rows: int) -> Rows:
-        """Memory for rows of all draws, which the next category uses again: new memory costs more than adding."""
-        have = self._room.get(what)
-        if have is None or len(have) < rows:
-            have = self._room[what] = np.empty((rows, self.draws), dtype=np.float32)
-        return have[:rows]
-
-    def of_objects(self, objects: NDArray[np.int64]) -> NDArray[np.int64]:  # (images, n) → (draws, n)
-        """How many objects were drawn."""
-        return (self._weights @ objects.astype(np.float32)).astype(np.int64)
+    owners: NDArray[np.int64]  # (D,) images
+    found: NDArray[np.bool_]  # (T, D)
+    counted: NDArray[np.bool_]  # (T, D)
 
 
-@dataclass(frozen=True)
+class _Steps:
+    """Lists of several lengths side by side: all first entries, then all second ones, …; the longest list first."""
+
+    def __init__(self, lengths: NDArray[np.int64]) -> None:
+        order = np.argsort(-lengths, kind="stable")
+        self.position = np.empty_like(order)  # of each list within a step
+        self.position[order] = np.arange(len(order))
+        there = len(lengths) - np.searchsorted(lengths[order][::-1], np.arange(lengths.max()), side="right")
+        self.starts = np.concatenate([[0], np.cumsum(there)])
+        number = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+        self.rows = self.starts[number] + np.repeat(self.position, lengths)  # of each entry, list after list
+
+    def add_down(self, rows: Rows) -> None:
+        """Each entry with all before it in its list."""
+        starts = self.starts.tolist()
+        for above, start, stop in zip(starts, starts[1:], starts[2:], strict=False):
+            np.add(rows[start:stop], rows[above : above + stop - start], out=rows[start:stop])
+
+
 class _Bags:
-    """Images whose weights are added up: bag after bag, each from its start to the next one's."""
+    """Images whose weights are added up, bag by bag."""
 
-    images: Any  # torch.Tensor (n,) int32
-    starts: Any  # torch.Tensor (bags,) int32
-
-    @classmethod
-    def of(cls, images: NDArray[np.int64], starts: NDArray[np.int64]) -> _Bags:
+    def __init__(
+        self, images: NDArray[np.int64], sizes: NDArray[np.int64], rows: NDArray[np.int64] | None = None
+    ) -> None:
+        """``images`` are those of bag after bag; ``rows`` is where each bag goes."""
         import torch
 
-        return cls(torch.from_numpy(images.astype(np.int32)), torch.from_numpy(starts.astype(np.int32)))
+        starts = np.cumsum(sizes) - sizes
+        if rows is not None:
+            order = np.argsort(rows)
+            moved = np.repeat(starts[order], sizes[order])
+            sizes = sizes[order]
+            starts = np.cumsum(sizes) - sizes
+            images = images[moved + np.arange(len(moved)) - np.repeat(starts, sizes)]
+        self.images = torch.from_numpy(images.astype(np.int32))
+        self.starts = torch.from_numpy(starts.astype(np.int32))
 
-    def add(self, weights: DrawnWeights, what: str) -> Rows:
-        """The weight of every bag in every draw, in the room for ``what``."""
+    def add(self, weights: Sequence[Any]) -> Rows:
+        """The weight of every bag in every draw, (bags, draws), of parts (images, some draws)."""
         from torch.nn.functional import embedding_bag
 
-        rows = weights.room(what, len(self.starts))
-        for number, part in enumerate(weights.parts):
-            added = embedding_bag(self.images, part, self.starts, mode="sum")
-            rows[:, number * _TOGETHER : (number + 1) * _TOGETHER] = added.numpy()
-        return rows
+        added: list[Rows] = [
+            embedding_bag(self.images, part, self.starts, mode="sum").numpy() for part in weights
+        ]
+        return added[0] if len(added) == 1 else np.concatenate(added, axis=1)
 
 
-@dataclass(frozen=True)
 class Curves:
-    """One category, made ready: the ends of runs of finds, of all T thresholds together.
+    """Some categories made ready: the ends of runs of finds, of all their thresholds together."""
 
-    Rows are ordered by their number within their threshold, all first ends first, and within that by the thresholds, those
-    with most ends first: so the n-th ends of all thresholds are one block, and a prefix of the block before.
-    """
-
-    thresholds: int
-    steps: NDArray[np.int64]  # (most ends + 1,) where the n-th ends start
-    finds: _Bags  # what found something, since the end before
-    passed_over: _Bags | None  # what does not count, since the end before
-    seen: _Bags  # every detection, since the place before
-    places: NDArray[np.int64]  # (ends,) the place of each end among these
-
-    @classmethod
-    def of(
-        cls, owners: NDArray[np.int64], found: NDArray[np.bool_], counted: NDArray[np.bool_]
-    ) -> Curves | None:
-        """Of detections best first, (D,) and (T, D); None where nothing was found at any threshold."""
-        ends = sorted(
-            ((_run_ends(*each), level) for level, each in enumerate(zip(found, counted, strict=True))),
-            key=lambda pair: (-len(pair[0]), pair[1]),
+    def __init__(self, categories: Sequence[Ranked]) -> None:
+        self.categories = len(categories)
+        self.thresholds = len(categories[0].found)
+        levels = [
+            (place, ends, level)
+            for place, one in enumerate(categories)
+            for level in range(self.thresholds)
+            if len(ends := _run_ends(one.found[level], one.counted[level]))
+        ]
+        self.steps = _Steps(np.array([len(ends) for _, ends, _ in levels]))
+        self.owner = np.empty(
+            len(levels), dtype=np.int64
+        )  # the category of each curve, in the order of a step
+        self.owner[self.steps.position] = [place for place, _, _ in levels]
+        self.finds, self.all_finds = self._between(categories, levels, lambda one: one.found)
+        self.passed = (
+            None
+            if all(one.counted.all() for one in categories)
+            else self._between(categories, levels, lambda one: ~one.counted)
         )
-        most = len(ends[0][0])
-        if not most:
-            return None
-        lengths = np.array([len(each) for each, _ in ends])
-        sizes = (lengths[:, None] > np.arange(most)).sum(axis=0)
-        number = np.concatenate([np.arange(length) for length in lengths])
-        order = np.argsort(number, kind="stable")
-        where = np.concatenate([each for each, _ in ends])[order]
-        known = np.unique(where)
-        levels = [(each, level) for each, level in ends if len(each)]
-        return cls(
-            len(found),
-            np.concatenate([[0], np.cumsum(sizes)]),
-            _between(owners, found, levels, order),
-            None if counted.all() else _between(owners, ~counted, levels, order),
-            _Bags.of(owners[: known[-1] + 1], np.concatenate([[0], known[:-1] + 1])),
-            np.searchsorted(known, where),
+        known = [
+            np.unique(np.concatenate([ends for owner, ends, _ in levels if owner == place]))
+            if place in self.owner
+            else np.zeros(0, dtype=np.int64)
+            for place in range(len(categories))
+        ]
+        self.seen_steps = _Steps(np.array([len(each) for each in known]))
+        self.seen = _Bags(
+            np.concatenate(
+                [one.owners[: k[-1] + 1] for one, k in zip(categories, known, strict=True) if len(k)]
+            ),
+            np.concatenate([np.diff(each, prepend=-1) for each in known]),
+            self.seen_steps.rows,
+        )
+        before = np.cumsum([0, *map(len, known)])
+        entries = np.concatenate([before[place] + np.searchsorted(known[place], e) for place, e, _ in levels])
+        self.places = np.empty_like(entries)  # the row of what was seen, for each end
+        self.places[self.steps.rows] = self.seen_steps.rows[entries]
+        typical = len(self.places) / (len(self.steps.starts) - 1)
+        self.draws = int(min(max(_AT_WORK // typical, _FEWEST), _MOST))
+
+    def _between(self, categories: Any, levels: Any, chosen: Any) -> tuple[_Bags, _Bags]:
+        """The chosen detections since the end before, for each end; and all of them, for each curve."""
+        images, sizes, totals = [], [], []
+        rows = [chosen(one) for one in categories]
+        for place, ends, level in levels:
+            places = np.flatnonzero(rows[place][level, : ends[-1] + 1])
+            sizes.append(np.diff(np.searchsorted(places, ends, side="right"), prepend=0))
+            images.append(categories[place].owners[places])
+            totals.append(len(places))
+        every = np.concatenate(images)
+        return (
+            _Bags(every, np.concatenate(sizes), self.steps.rows),
+            _Bags(every, np.array(totals), self.steps.position),
         )
 
     def average_precision(
-        self, weights: DrawnWeights, objects: NDArray[np.int64]
-    ) -> NDArray[np.float64]:  # → (draws,)
-        """Percent, with so many objects in each draw; NaN where there are none."""
-        finds, passed = self.finds.add(weights, "finds"), None
-        seen = self.seen.add(weights, "seen")
-        for place in range(1, len(seen)):
-            np.add(seen[place], seen[place - 1], out=seen[place])
-        if self.passed_over is None:
+        self, weights: NDArray[np.int64], objects: NDArray[np.int64]
+    ) -> NDArray[np.float64]:  # → (draws, categories)
+        """Percent, of draws (draws, images) with so many objects of each category; NaN where there are none."""
+        parts = [
+            self._some(weights[start : start + self.draws], objects[start : start + self.draws])
+            for start in range(0, len(weights), self.draws)
+        ]
+        return np.concatenate(parts)
+
+    def _some(self, weights: NDArray[np.int64], objects: NDArray[np.int64]) -> NDArray[np.float64]:
+        table, base = _reached_by(objects.T)
+        areas = self._areas(list(_laid_out(weights)), table, base[self.owner])
+        total = np.zeros((self.categories, len(weights)))
+        np.add.at(total, self.owner, areas)
+        return np.where(objects > 0, 100 * total.T / (len(RECALLS) * self.thresholds), np.nan)
+
+    def _areas(self, weights: Sequence[Any], table: NDArray[np.uint8], base: NDArray[np.int64]) -> Numbers:
+        """101 times the area under each curve; ``table[base + finds]`` are the recalls reached."""
+        finds, true = self.finds.add(weights), self.all_finds.add(weights).astype(np.float64)
+        seen = self.seen.add(weights)
+        self.seen_steps.add_down(seen)
+        passed = skipped = None
+        if self.passed is None:
             np.maximum(seen, 1, out=seen)  # where nothing was seen, nothing was found: 0 / 1
         else:
-            passed = self.passed_over.add(weights, "passed")
-        areas = self._areas(finds, seen, passed, *_reached_by(objects))
-        mean: NDArray[np.float64] = areas.sum(axis=0) / (len(RECALLS) * self.thresholds)
-        return np.where(objects > 0, 100 * mean, np.nan)
-
-    def _areas(
-        self, finds: Rows, seen: Rows, passed: Rows | None, table: NDArray[np.uint8], base: NDArray[np.int64]
-    ) -> Numbers:  # → (thresholds with finds, draws)
-        """101 times the area under the curve of each threshold; ``table[base + finds]`` are the recalls reached."""
-        true, skipped = self._added(finds), None if passed is None else self._added(passed)
+            passed, skipped = (each.add(weights) for each in self.passed)
         highest, areas, scratch, numbers = (np.zeros_like(true) for _ in range(4))
         offset = base + _WHOLE
         reached = table[(true + offset).view(np.int64) - _BITS]
-        steps = self.steps.tolist()
-        for step in range(len(steps) - 2, -1, -1):
-            rows = slice(steps[step], steps[step + 1])
+        starts = self.steps.starts.tolist()
+        for step in range(len(starts) - 2, -1, -1):
+            rows = slice(starts[step], starts[step + 1])
             many = slice(rows.stop - rows.start)
             found, now, peak = true[many], scratch[many], highest[many]
             counted = seen.take(self.places[rows], 0)
-            if skipped is not None and passed is not None:
-                counted -= skipped[many]
+            if passed is not None and skipped is not None:
+                np.subtract(counted, skipped[many], out=counted)
                 np.maximum(counted, 1, out=counted)
-                skipped[many] -= passed[rows]
+                np.subtract(skipped[many], passed[rows], out=skipped[many])
             np.divide(found, counted, out=now)
             np.maximum(peak, now, out=peak)
             np.subtract(found, finds[rows], out=found)
             gained = reached[many]
             if step:
                 at = numbers[many]
-                np.add(found, offset, out=at)
+                np.add(found, offset[many], out=at)
                 earlier = table[np.subtract(at.view(np.int64), _BITS, out=at.view(np.int64))]
                 np.multiply(gained - earlier, peak, out=now)
                 gained[:] = earlier
             else:
                 np.multiply(gained, peak, out=now)
-            areas[many] += now
+            np.add(areas[many], now, out=areas[many])
         return areas
 
-    def _added(self, rows: Rows) -> Numbers:
-        """Of each threshold, all that is in its rows."""
-        total = np.zeros((self.steps[1], rows.shape[1]))
-        for start, stop in zip(self.steps[:-1].tolist(), self.steps[1:].tolist(), strict=True):
-            total[: stop - start] += rows[start:stop]
-        return total
+
+def curves_of(categories: Sequence[Ranked]) -> list[tuple[list[int], Curves]]:
+    """Categories whose curves are about equally long together, each by its place; those without a find are left out."""
+    lengths = [
+        max(len(_run_ends(*each)) for each in zip(one.found, one.counted, strict=True)) for one in categories
+    ]
+    batches: list[list[int]] = []
+    for place in sorted(range(len(categories)), key=lambda place: -lengths[place]):
+        if not lengths[place]:
+            break
+        if not batches or 2 * lengths[place] < lengths[batches[-1][0]]:
+            batches.append([])
+        batches[-1].append(place)
+    return [(batch, Curves([categories[place] for place in batch])) for batch in batches]
+
+
+def _laid_out(weights: NDArray[np.int64]) -> Iterator[Any]:
+    """Draws side by side, (images, draws), some at a time."""
+    import torch
+
+    for start in range(0, len(weights), _TOGETHER):
+        part = weights[start : start + _TOGETHER]
+        yield torch.from_numpy(np.ascontiguousarray(part.T, dtype=np.float32))
 
 
 def _run_ends(found: NDArray[np.bool_], counted: NDArray[np.bool_]) -> NDArray[np.int64]:
@@ -184,31 +230,12 @@ def _run_ends(found: NDArray[np.bool_], counted: NDArray[np.bool_]) -> NDArray[n
     return finds[np.append(np.diff(mistakes) > 0, True)] if len(finds) else finds
 
 
-def _between(
-    owners: NDArray[np.int64],
-    chosen: NDArray[np.bool_],
-    levels: Sequence[tuple[NDArray[np.int64], int]],
-    order: NDArray[np.int64],
-) -> _Bags:
-    """The chosen detections of each threshold up to its ends, in the order of the rows."""
-    images, sizes = [], []
-    for ends, level in levels:
-        places = np.flatnonzero(chosen[level, : ends[-1] + 1])
-        sizes.append(np.diff(np.searchsorted(places, ends, side="right"), prepend=0))
-        images.append(owners[places])
-    many = np.concatenate(sizes)
-    starts = (np.cumsum(many) - many)[order]
-    many = many[order]
-    within = np.arange(many.sum()) - np.repeat(np.cumsum(many) - many, many)
-    return _Bags.of(np.concatenate(images)[np.repeat(starts, many) + within], np.cumsum(many) - many)
-
-
 def _reached_by(objects: NDArray[np.int64]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """A table and where each draw's part of it starts: how many of COCO's recalls so many finds reach."""
+    """A table and where in it each number of objects starts: how many of COCO's recalls so many finds reach."""
     many, row_of = np.unique(objects, return_inverse=True)
-    parts = [_reached(int(each)) for each in many]
+    parts = [_reached(each) for each in many.tolist()]
     starts = np.cumsum([0, *map(len, parts)])[:-1]
-    return np.concatenate(parts), starts[row_of]
+    return np.concatenate(parts), starts[row_of.reshape(objects.shape)]
 
 
 @lru_cache(1 << 14)
