@@ -223,9 +223,7 @@ def _request(args: argparse.Namespace, scenes: Path) -> Request:
 
 def _engine(args: argparse.Namespace) -> Engine | None:
     """Where the units run; None is this machine."""
-    from gramloop.io.device import placed
-
-    if args.engine != "local" and args.device is not None and placed(args.device) is not None:
+    if args.engine != "local" and ":" in (args.device or ""):
         raise GramLoopError(
             f"--device {args.device} is one GPU of this machine; --engine {args.engine} shares out GPUs itself: "
             "--device cuda"
