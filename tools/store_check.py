@@ -6,11 +6,14 @@ import json
 
 import torch
 
-from gramloop.check.heads import HEADS, STORED, sampled
+from gramloop.check.heads import STORED, sampled
+from gramloop.check.small_models import HEADS
+from gramloop.check.way import Way
 
 if __name__ == "__main__":
+    here = Way(torch.device("cpu"))
     found = {
-        name: {part: value.tolist() for part, value in sampled(run(torch.device("cpu"), False)).items()}
+        name: {part: value.tolist() for part, value in sampled(run(here)).items()}
         for name, run in HEADS.items()
     }
     STORED.write_text(json.dumps(found) + "\n")

@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import json
 import math
-from pathlib import Path
+from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 import torch
+import torch.nn.functional as F
+from stand_in_mps import stand_in_mps
+from torch import Tensor
 
-from gramloop.check import check_machine
-from gramloop.check.arithmetic import VARIANTS, drift_cases, placement_cases
+from gramloop.check import Checked, arithmetic, behaviour, check_machine, heads
+from gramloop.check.arithmetic import VARIANTS, placement_cases
 from gramloop.check.case import EXACT, agreement
-from gramloop.check.heads import HEADS, head_cases
+from gramloop.check.small_models import HEADS
+from gramloop.check.way import Way, true_float32
 from gramloop.cli import main
+from gramloop.cli.check import machine_lines
 from gramloop.core import drift
+from gramloop.io.determinism import deterministic_algorithms
 from stand_in_gpu import stand_in_gpu
+
+GROUPS = {"drift", "gate", "placement", "head", "behaviour"}
 
 
 def test_digits_of_agreement() -> None:
@@ -27,42 +36,173 @@ def test_digits_of_agreement() -> None:
     assert agreement(one, torch.zeros(2)) < 0
 
 
-def test_this_machine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["check", "--device", "cpu", "--json", str(tmp_path / "check.json")]) == 0
-    told = capsys.readouterr().out
-    assert "GramLoop computes on cpu in float32 what it should" in told
-    found = json.loads((tmp_path / "check.json").read_text())
+def test_this_machine(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "--device", "cpu", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
     assert found["passed"]
-    assert {case["group"] for case in found["cases"]} == {"drift", "gate", "placement", "head", "behaviour"}
-    assert len(found["cases"]) > len(VARIANTS) + len(HEADS) + 4
+    assert found["verdict"].startswith("GramLoop computes on cpu in float32 what it should")
+    assert {case["group"] for case in found["cases"]} == GROUPS
+    assert len(found["cases"]) > len(VARIANTS) + 2 * len(HEADS) + 4
     assert found["machine"]["packages"]["torch"].startswith(torch.__version__.split("+")[0])
+    graph = next(case for case in found["cases"] if case["name"] == "torch.compile")
+    assert graph["words"] == "one graph, equal to the bit"
 
 
-def test_a_wrong_machine_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.fixture
+def little(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One placement, one head and no compiler: what comes out is printed in the same way."""
+    monkeypatch.setattr(arithmetic, "VARIANTS", {"Gram gate, as published": {}})
+    monkeypatch.setattr(heads, "HEADS", {"PMT": HEADS["PMT"]})
+    monkeypatch.setattr(behaviour, "can_compile", lambda: False)
+    monkeypatch.setattr(behaviour, "_ROUNDS", 2)
+
+
+def test_what_people_see(little: None, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "--device", "cpu"]) == 0
+    told = capsys.readouterr().out
+    assert "GramLoop computes on cpu in float32 what it should: 9 of 9 checks agree." in told
+    assert "torch.compile" in told
+    assert "not tried" in told
+    assert "NO" not in told.split()
+
+
+def test_a_wrong_machine_is_told(
+    little: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     right = drift._squared_row_change
-    monkeypatch.setattr(drift, "_squared_row_change", lambda *given: right(*given) * 1.0001)  # as TF32 would
+    monkeypatch.setattr(drift, "_squared_row_change", lambda *given: right(*given) * 1.00001)
     assert main(["check", "--device", "cpu"]) == 1
     told = capsys.readouterr().out
-    assert "do not trust numbers of this machine" in told
-    assert "NO" in told
+    assert "do not trust numbers of this machine" in told.replace("\n", " ")
+    assert "NO" in told.split()
 
 
-def test_a_device_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["check", "--device", "cuda:7"]) == 2
-    assert "cuda:7 is not on this machine" in capsys.readouterr().err
+def in_tf32(value: Tensor) -> Tensor:
+    """Ten bits of the fraction, as a GPU's fast float32 keeps them."""
+    return value if value.dtype != torch.float32 else (value.view(torch.int32) & ~0x1FFF).view(torch.float32)
 
 
-@pytest.mark.parametrize("autocast", [False, True])
-def test_on_the_stand_in_for_a_gpu(autocast: bool) -> None:
+def test_products_in_tf32_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = F.linear
+    monkeypatch.setattr(F, "linear", lambda x, weight, bias=None: right(in_tf32(x), in_tf32(weight), bias))
+    cases = list(placement_cases(Way(torch.device("cpu"))))
+    assert len(cases) == len(VARIANTS)
+    assert not any(case.passed for case in cases)
+    assert all(case.digits is not None and 2 < case.digits < 4 for case in cases)
+
+
+def test_convolutions_are_not_rounded_meanwhile() -> None:
+    before = torch.backends.cudnn.allow_tf32
+    with true_float32():
+        assert not torch.backends.cudnn.allow_tf32
+    assert torch.backends.cudnn.allow_tf32 == before
+
+
+def test_what_a_device_cannot_do_is_a_line(
+    little: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def missing(way: Way) -> dict[str, Tensor]:
+        raise NotImplementedError("\nno kernel for this [device]\nand much more")
+
+    monkeypatch.setattr(heads, "HEADS", {"PMT": missing})
+    assert main(["check", "--device", "cpu", "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    [case] = [case for case in found["cases"] if case["group"] == "head"]
+    assert case["words"] == "NotImplementedError: no kernel for this [device]"
+    assert found["verdict"].startswith("1 of 7 checks on cpu in float32 do not agree (head: PMT)")
+
+
+REFUSED = {
+    "cuda:7": (["--device", "cuda:7"], "cuda:7 is not on this machine"),
+    "both": (["--device", "cpu", "--dtype", "bfloat16", "--autocast"], "leave out --autocast or --dtype"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_misuse(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words, sentence = REFUSED[name]
+    assert main(["check", *words]) == 2
+    assert sentence in capsys.readouterr().err
+
+
+def sound(found: Checked) -> None:
+    assert [case for case in found.cases if case.passed is False] == []
+    assert {case.group for case in found.cases} == GROUPS
+    assert [case.name for case in found.cases if case.passed is None] == ["torch.compile", "time"]
+
+
+WAYS: dict[str, dict[str, object]] = {
+    "float32": {},
+    "bfloat16 autocast": {"autocast": True},
+    "bfloat16 weights": {"dtype": "bfloat16"},
+}
+
+
+@pytest.fixture
+def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It knows nothing of a stand-in."""
+    monkeypatch.setattr(behaviour, "can_compile", lambda: False)
+    monkeypatch.setattr(behaviour, "_ROUNDS", 2)
+
+
+@pytest.mark.parametrize(
+    "way", ["float32", *(pytest.param(way, marks=pytest.mark.slow) for way in WAYS if way != "float32")]
+)
+def test_on_the_stand_in_for_a_gpu(way: str, no_compiler: None) -> None:
     with stand_in_gpu():
-        place = torch.device("cuda:0")
-        cases = [*drift_cases(place), *placement_cases(place, autocast), *head_cases(place, autocast)]
-    assert [case.name for case in cases if not case.passed] == []
-    assert len(cases) > 20
+        found = check_machine("cuda:0", **WAYS[way])  # type: ignore[arg-type]
+    sound(found)
+    assert found.precision == way
 
 
-def test_python() -> None:
+@pytest.mark.parametrize("way", [way for way in WAYS if way != "float32"])
+def test_in_bfloat16_on_the_stand_in_for_a_gpu(
+    way: str, monkeypatch: pytest.MonkeyPatch, no_compiler: None
+) -> None:
+    monkeypatch.setattr(arithmetic, "VARIANTS", {"Gram gate, as published": {}})
+    with stand_in_gpu():
+        sound(check_machine("cuda:0", **WAYS[way]))  # type: ignore[arg-type]
+
+
+def test_on_the_stand_in_for_mps(no_compiler: None) -> None:
+    with stand_in_mps():
+        sound(check_machine("mps"))
+
+
+def test_cublas_that_was_not_told_is_a_line(monkeypatch: pytest.MonkeyPatch, little: None) -> None:
+    """In a process that began without gramloop, products came before the setting."""
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":0:0")
+    with stand_in_gpu():
+        found = check_machine("cuda:0")
+    assert [case.name for case in found.failed] == ["deterministic algorithms"]
+    assert "start Python with CUBLAS_WORKSPACE_CONFIG=:4096:8" in found.failed[0].words
+
+
+@pytest.mark.parametrize("way", ["bfloat16 autocast", "bfloat16 weights"])
+def test_python(way: str, little: None) -> None:
     seen: list[str] = []
-    found = check_machine("cpu", autocast=True, watch=lambda case: seen.append(case.name))
+    watch: Callable[[object], None] = lambda case: seen.append(case.name)  # type: ignore[attr-defined]  # noqa: E731
+    found = check_machine("cpu", **WAYS[way], watch=watch)  # type: ignore[arg-type]
     assert len(seen) == len(found.cases)
-    assert found.verdict.startswith("GramLoop computes on cpu in bfloat16 autocast what it should")
+    assert found.verdict.startswith(f"GramLoop computes on cpu in {way} what it should")
+    assert all(0 < case.digits < 4 for case in found.cases if case.group == "placement" and case.digits)
+
+
+def test_every_gpu_is_listed(monkeypatch: pytest.MonkeyPatch, little: None) -> None:
+    cards = {0: SimpleNamespace(name="one", total_memory=2**34, major=8, minor=0)}
+    cards[1] = SimpleNamespace(name="other", total_memory=2**36, major=9, minor=0)
+    with stand_in_gpu():
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: cards[device.index])
+        lines = machine_lines(check_machine("cuda:0").machine)
+    assert lines[-2:] == [
+        "cuda:0: one, 16.0 GiB, compute capability 8.0, 80.0 GiB free, checked here",
+        "cuda:1: other, 64.0 GiB, compute capability 9.0",
+    ]
+
+
+def test_deterministic_mode_is_left_as_it_was() -> None:
+    with deterministic_algorithms():
+        assert next(behaviour.behaviour_cases(Way(torch.device("cpu")))).passed
+        assert torch.are_deterministic_algorithms_enabled()
+    assert not torch.are_deterministic_algorithms_enabled()

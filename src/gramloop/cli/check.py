@@ -3,80 +3,105 @@
 from __future__ import annotations
 
 import argparse
-import json
-from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from gramloop.cli.help import examples
 from gramloop.cli.model_options import add_device_option
+from gramloop.cli.output import Ended
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from gramloop.check.case import Case
+
+KEYS = {
+    "machine": "versions of packages, devices and their memory",
+    "precision": "float32, bfloat16 autocast or bfloat16 weights",
+    "passed": "whether everything that was judged agrees",
+    "verdict": "the same in a sentence",
+    "cases": "what was compared: group, name, passed (null where it is told only), words, digits, needed",
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the arguments."""
     parser.epilog = (
-        "Drift, gate and every placement are compared with float64, heads with stored numbers. Nothing is downloaded. The "
-        "exit code is 1 where something does not agree."
-        + examples("gramloop check", "gramloop check --device cuda --autocast --json check.json")
+        "Drift, gate and every placement are compared with float64, heads with stored numbers; forwards are repeated, "
+        "captured as one graph and timed. Nothing is downloaded. The exit code is 1 where something does not agree."
+        + examples("gramloop check", "gramloop check --device cuda:1 --autocast --json > check.json")
     )
     add_device_option(parser)
     parser.add_argument(
         "--autocast", action="store_true", help="blocks in bfloat16, as GPUs run the released models"
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="everything, for a bug report")
+    parser.add_argument(
+        "--dtype", choices=("float32", "bfloat16"), help="of the backbone's weights (float32)"
+    )
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> Ended:
     """Print a table and a verdict."""
     from rich.console import Console
 
     from gramloop.check.checking import check_machine
-    from gramloop.io.atomic import atomic_write
     from gramloop.io.device import choose_device
 
-    device = choose_device(args.device)
-    console = Console()
+    device, console = choose_device(args.device), Console()
     with console.status(f"checking {device}") as status:
-        found = check_machine(device, args.autocast, lambda case: status.update(f"{case.group}: {case.name}"))
-    machine = found.machine
-    packages = ", ".join(f"{name} {number}" for name, number in machine["packages"].items() if number)
-    console.print(
-        f"{packages}; Python {machine['python']}; {machine['system']}", highlight=False, soft_wrap=True
-    )
-    console.print(_device_line(machine), highlight=False, soft_wrap=True)
+        found = check_machine(
+            device,
+            args.autocast,
+            args.dtype or "float32",
+            lambda case: status.update(f"{case.group}: {case.name}"),
+        )
+    for line in machine_lines(found.machine):
+        console.print(line, highlight=False, soft_wrap=True)
     console.print(_table(found.cases))
-    console.print(found.verdict, highlight=False, soft_wrap=True)
-    if args.json is not None:
-        atomic_write(args.json, json.dumps(found.as_json(), indent=2).encode() + b"\n")
-    return 1 if found.failed else 0
+    console.print(found.verdict, highlight=False, soft_wrap=True, markup=False)
+    return Ended(1 if found.failed else 0, found.as_json)
 
 
-def _device_line(machine: dict[str, object]) -> str:
-    line = f"{machine['device']}, {machine['cores']} cores, {machine['threads']} threads"
-    if "memory_bytes" in machine:
-        memory = int(str(machine["memory_bytes"])) / 2**30
-        line += f"; {machine['name']}, {memory:.0f} GiB, CUDA {machine['cuda']}, {machine['devices']} in all"
-    return line
+def machine_lines(machine: dict[str, Any]) -> list[str]:
+    """Versions, the machine, and every device with its memory."""
+    packages = [f"{name} {number}" for name, number in machine["packages"].items() if number]
+    built = [f"CUDA {machine['cuda']}"] if machine["cuda"] else []
+    memory = f", {_gib(machine['memory_bytes'])}" if machine["memory_bytes"] else ""
+    threads = f"{machine['cores']} cores, {machine['threads']} threads{memory}"
+    lines = [
+        ", ".join([*packages, *built]),
+        f"Python {machine['python']}, {machine['system']}, {threads}",
+    ]
+    for each in machine["devices"]:
+        words = [each["name"]]
+        if "memory_bytes" in each:
+            words.append(_gib(each["memory_bytes"]))
+        if "capability" in each:
+            words.append(f"compute capability {each['capability']}")
+        if each["device"] in (machine["device"], f"{machine['device']}:0"):
+            free = machine["free_bytes"]
+            words.append("checked here" if free is None else f"{_gib(free)} free, checked here")
+        lines.append(f"{each['device']}: {', '.join(words)}")
+    return lines
 
 
-def _table(cases: object) -> object:
+def _gib(size: int) -> str:
+    return f"{size / 2**30:.1f} GiB"
+
+
+def _table(cases: tuple[Case, ...]) -> Table:
     from rich import box
     from rich.table import Table
+    from rich.text import Text
 
-    from gramloop.check.case import EXACT, Case
+    from gramloop.check.case import EXACT
 
-    table = Table(box=box.SIMPLE)
-    for name, justify in (
-        ("", "left"),
-        ("check", "left"),
-        ("digits", "right"),
-        ("needed", "right"),
-        ("", "left"),
-    ):
-        table.add_column(name, justify=justify)  # type: ignore[arg-type]
-    for case in cases:  # type: ignore[attr-defined]
-        assert isinstance(case, Case)
+    table = Table(box=box.SIMPLE, padding=(0, 1, 0, 0))
+    for name in ("", "what", "check", "digits", "needed", "compared with"):
+        table.add_column(name, justify="right" if name in ("digits", "needed") else "left")
+    for case in cases:
+        said = {True: "ok", False: "NO", None: "--"}[case.passed]
         digits = "" if case.digits is None else "all" if case.digits >= EXACT else f"{case.digits:.1f}"
         needed = "" if case.needed is None else f"{case.needed:.1f}"
-        table.add_row(
-            "ok" if case.passed else "[red]NO[/red]", f"{case.group}: {case.name}", digits, needed, case.words
-        )
+        style = "red" if case.passed is False else ""
+        table.add_row(Text(said, style=style), case.group, Text(case.name), digits, needed, Text(case.words))
     return table
