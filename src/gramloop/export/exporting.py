@@ -18,7 +18,16 @@ from gramloop.data.records import Task
 from gramloop.errors import GramLoopError
 from gramloop.export.about import About, about
 from gramloop.export.comparing import TOLERANCE, Arrays, largest_difference
-from gramloop.export.formats import FORMATS, ONE_FILE, OPENERS, WRITERS, Format, check_packages, read_about
+from gramloop.export.formats import (
+    FORMATS,
+    ONE_FILE,
+    OPENERS,
+    WRITERS,
+    Format,
+    check_packages,
+    quiet,
+    read_about,
+)
 from gramloop.export.mitigated import Stack, Wanted, attached_stack, prepared, stack_of, unwrapped
 from gramloop.export.subject import FEATURES, Subject, subject_of
 from gramloop.io.atomic import TEMPORARY, UnwritableError, make_folder
@@ -168,7 +177,8 @@ def _arrays(subject: Subject, images: Tensor) -> Arrays:
 
 def _traced(subject: Subject, images: Tensor) -> ExportedProgram:
     try:
-        return torch.export.export(subject.program, (images,))
+        with quiet():
+            return torch.export.export(subject.program, (images,))
     except GramLoopError:
         raise
     except Exception as error:

@@ -31,14 +31,16 @@ Run = Callable[[NDArray[np.generic]], Arrays]
 
 def write_pt2(program: ExportedProgram, path: Path, about: About, one_file: int = ONE_FILE) -> list[Path]:
     """Write a program as pt2, and return its files; it is one at any size."""
-    torch.export.save(program, path, extra_files={PT2_MEMBER: about.to_json()})
+    with quiet():
+        torch.export.save(program, path, extra_files={PT2_MEMBER: about.to_json()})
     return [path]
 
 
 def open_pt2(path: Path, about: About) -> Run:
     """What runs a file of `write_pt2`."""
     try:
-        module = torch.export.load(path).module()
+        with quiet():
+            module = torch.export.load(path).module()
     except Exception as error:
         raise GramLoopError(f"{path} cannot be opened as pt2: {_first_line(error)}") from error
 
@@ -53,7 +55,7 @@ def open_pt2(path: Path, about: About) -> Run:
 def write_onnx(program: ExportedProgram, path: Path, about: About, one_file: int = ONE_FILE) -> list[Path]:
     """Write a program as ONNX, and return its files: one, or a second with the weights where one cannot hold them."""
     ir, common, optimizer = _onnx_packages()
-    with _quiet():
+    with quiet():
         made = torch.onnx.export(
             program,
             dynamo=True,
@@ -188,10 +190,10 @@ def _first_line(error: Exception) -> str:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """Without what torch's exporter tells about packages that are not needed here."""
+def quiet() -> Iterator[None]:
+    """Without what torch tells meanwhile about packages that are not needed here, and of graphs in full."""
     level = logging.root.manager.disable
-    logging.disable(logging.WARNING)
+    logging.disable(logging.CRITICAL)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

@@ -99,7 +99,8 @@ class PlainDetr(nn.Module):
         """
         maps = self.input_proj[0](features)
         positions = map_positions(padding, self.config.width) + self.transformer.level_embed
-        hidden = padding.flatten(1) if bool(padding.any()) else None
+        # a traced graph cannot ask; a mask that hides nothing changes nothing
+        hidden = padding.flatten(1) if torch.compiler.is_compiling() or bool(padding.any()) else None
         memory = self.transformer.encoder(maps.flatten(2).transpose(1, 2), positions, hidden)
         boxes, valid_size = self._best_proposals(memory.transpose(1, 2).reshape_as(maps), padding)
         content = self.query_embed.weight[: boxes.shape[1]].expand(len(boxes), -1, -1)
