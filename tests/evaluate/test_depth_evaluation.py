@@ -126,6 +126,8 @@ def test_what_cannot_be_scored_counts_for_no_method(depth_model: Path, scene_fol
 
     def flat(image, replay=None, **options):
         pair = ordinary(image, replay, **options)
+        if not options.get("paired"):  # timed alone, and not scored
+            return pair
         still = replace(pair.ordinary, values=np.full_like(pair.ordinary.values, 3))
         return replace(pair, ordinary=still)
 
