@@ -10,6 +10,8 @@ step runs in a process of its own; its seconds and the peak memory of it and its
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 import json
 import os
 import shutil
@@ -33,6 +35,7 @@ from gramloop.evaluate.rows import Rows, statistics_of
 from gramloop.evaluate.sources import open_planned
 from gramloop.evaluate.store import PLAN, UNITS, Facts, Store, StoredUnit
 from gramloop.io.pool import process_context, process_pool
+from gramloop.metrics.bootstrap import REPLICATES
 from simulated_set import made_up, write_set
 
 SECONDS, BYTES = 600, 8 * 10**9  # the bar for every step
@@ -90,6 +93,10 @@ def store(size: Size) -> str:
 
 def engine(job: Job, size: Size) -> Iterator[Done]:
     """Units whose predictions are made up, in several processes; all else is the product's."""
+    if size.workers < 2:
+        _start(job.plan, job.folder, size.detections)
+        yield from map(_unit, job.units)
+        return
     with process_pool(size.workers, process_context(), _start, job.plan, job.folder, size.detections) as pool:
         for future in as_completed([pool.submit(_unit, unit) for unit in job.units]):
             yield future.result()
@@ -125,8 +132,8 @@ def _unit(unit: Unit) -> Done:
 
 
 def status(size: Size, folder: str = "results") -> str:
-    told = _gramloop("evaluate", "--out", size.out / folder, "--status")
-    return told.strip().splitlines()[-1]
+    told = _gramloop("evaluate", "--out", size.out / folder, "--status").splitlines()
+    return next(line for line in told if "units are stored" in line)
 
 
 def linked(size: Size, name: str, keep: Callable[[int], bool]) -> Store:
@@ -183,25 +190,29 @@ def report(size: Size) -> str:
     return told.strip().splitlines()[0]
 
 
-def bootstrap(size: Size) -> str:
+def bootstrap(size: Size, replicates: int = REPLICATES) -> str:
     """Intervals of mPC and of the paired gain over images drawn with all their shifted versions."""
     from gramloop.report.load import load_runs, report_workers
     from gramloop.report.resampling import resample
 
     workers = report_workers([size.results])
-    drawn = resample(load_runs([size.results], workers=workers).runs[0], "images", workers=workers)
+    drawn = resample(
+        load_runs([size.results], workers=workers).runs[0], "images", replicates=replicates, workers=workers
+    )
     ordinary, replayed = (drawn.interval(drawn.scores[name]) for name in ("baseline", "gramloop"))
     return f"mPC {ordinary} and {replayed}, gain {drawn.interval(drawn.difference('gramloop', 'baseline'))}"
 
 
 def _gramloop(*words: object) -> str:
-    command = [
-        sys.executable,
-        "-c",
-        "from gramloop.cli import main; raise SystemExit(main())",
-        *map(str, words),
-    ]
-    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+    """What a command prints; every step is a process of its own already."""
+    from gramloop.cli import main as command
+
+    told = io.StringIO()
+    with contextlib.redirect_stdout(told):
+        code = command([str(word) for word in words])
+    if code:
+        raise SystemExit(f"gramloop {words[0]} ended with exit code {code}")
+    return told.getvalue()
 
 
 STEPS: dict[str, tuple[str, Callable[[Size], str]]] = {
