@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from gramloop import GramLoopError
 from gramloop.cli import COMMANDS, command_parser, main
 from gramloop.cli.settings_file import LARGEST, parse, save
 from gramloop.io.json_files import read_json
-from gramloop.io.yaml_files import read_yaml
+from gramloop.io.yaml_files import read_yaml, write_yaml
 
 
 def parsed(tmp_path: Path, command: str, text: str, *words: str, suffix: str = ".yaml") -> Any:
@@ -102,6 +105,31 @@ def test_what_is_wrong_is_told_with_its_path(tmp_path: Path, command: str, text:
         parsed(tmp_path, command, text)
     assert sentence in str(told.value)
     assert str(tmp_path / "run.yaml") in str(told.value)
+
+
+KEYS = st.sampled_from(
+    ["suite", "severity", "window", "images", "verify", "command", "gate", "short-side", "x"]
+)
+ANY = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
+)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.dictionaries(KEYS, ANY, max_size=3).map(write_yaml).map(str.encode) | st.binary(max_size=40))
+def test_any_file_is_taken_or_told(content: bytes) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "run.yaml"
+        path.write_bytes(content)
+        for command, words in (("evaluate", ["--out", "x"]), ("diagnose", ["a.jpg", "--out", "x"])):
+            told = str(path)
+            try:
+                parse(command_parser(command)[0], command, [*words, "--config", str(path)])
+            except GramLoopError as error:
+                told = str(error)
+            assert str(path) in told
+            assert "\n" not in told
 
 
 def test_a_name_that_stands_twice_in_json_is_told(tmp_path: Path) -> None:
