@@ -83,6 +83,20 @@ def rows(names: list[str]) -> Iterator[tuple[str, str, str, dict[str, Needs]]]:
         yield name, task, kind, measured(name, task, getattr(torch, kind))
 
 
+def print_shapes() -> None:
+    """Images of a detector have a short side, so that long ones need more."""
+    print("\n| image | 7B, float32: ordinary | paired | bfloat16: ordinary | paired |")
+    print("|---|---:|---:|---:|---:|")
+    both = [predictor_of("vit7b16", "detection", dtype) for dtype in (torch.float32, torch.bfloat16)]
+    for width in (480, 640, 960, 1440, 1920):
+        needs = [
+            footprint(each, (480, width), *WAYS[way][:2]) for each in both for way in ("ordinary", "paired")
+        ]
+        print(
+            f"| {width} x 480 | " + " | ".join(f"{each.peak / 1e9:.1f}" for each in needs) + " |", flush=True
+        )
+
+
 def allocator_ratio() -> float:
     """The counted peak of the embedded model, replayed, over what the CPU's allocator gave."""
     model, pixels = load_tiny(), torch.randn(1, 3, 384, 512)
@@ -131,6 +145,8 @@ def main() -> None:
                 f"{each.activations / 1e9:.2f} | {each.moved / 1e9:,.0f} | {each.weights_read / 1e9:,.0f}"
             )
             print(f"| {task} | {SIZES[name]} | {kind} | {way} | {numbers} |")
+    if "vit7b16" in (args.backbone or SIZES):
+        print_shapes()
     print(f"\ncounted peak over the CPU allocator's, embedded model: {allocator_ratio():.3f}")
 
 
