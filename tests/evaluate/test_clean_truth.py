@@ -14,8 +14,8 @@ from gramloop.errors import GramLoopError
 from gramloop.evaluate.clean_truth import CleanTruth, as_truth, moved
 from gramloop.evaluate.evaluation import evaluate
 from gramloop.evaluate.plan import Plan, read_plan
-from gramloop.evaluate.rows import boxes_of, counts_of, picture_of
 from gramloop.evaluate.predicting import deterministic
+from gramloop.evaluate.rows import boxes_of, counts_of, picture_of
 from gramloop.evaluate.session import Session
 from gramloop.metrics.miou import count
 from gramloop.shifts.geometry import warp_labels

@@ -13,8 +13,8 @@ from gramloop.errors import GramLoopError
 from gramloop.evaluate.evaluation import evaluate
 from gramloop.evaluate.methods import Method, check_methods, parse_method
 from gramloop.evaluate.plan import Plan
-from gramloop.evaluate.rows import KEPT, first_rows, maps_of, picture_of
 from gramloop.evaluate.predicting import deterministic
+from gramloop.evaluate.rows import KEPT, first_rows, maps_of, picture_of
 from gramloop.evaluate.session import Session
 from gramloop.evaluate.store import Store
 from gramloop.evaluate.trajectories import trajectories_of, with_companions

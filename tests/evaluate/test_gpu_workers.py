@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from gramloop.cli import main
-from gramloop.evaluate.engines import CLUSTER_PREPARE, cores_of, local, preparing_processes
+from gramloop.errors import GramLoopError
+from gramloop.evaluate.engines import CLUSTER_PREPARE, Job, cores_of, local, preparing_processes, ray
 from gramloop.evaluate.engines.local import default_workers
 from gramloop.evaluate.evaluation import evaluate
 from gramloop.evaluate.plan import Plan
@@ -39,6 +40,28 @@ def test_one_model_process_for_each_gpu_that_is_named(plan: Plan, three_gpus: No
     assert default_workers(plan) == available_cores()
 
 
+def test_a_task_of_ray_asks_for_no_more_than_a_node_has(plan: Plan):
+    class Cluster:
+        def __init__(self, *nodes: tuple[int, int]) -> None:
+            self._nodes = [
+                {
+                    "Alive": True,
+                    "Resources": {"CPU": float(cpus), "GPU": float(gpus)} if gpus else {"CPU": 4.0},
+                }
+                for cpus, gpus in nodes
+            ]
+
+        def nodes(self) -> list[dict[str, object]]:
+            return self._nodes
+
+    job = Job(on(plan, "cuda"), Path("nowhere"), plan.units)
+    assert ray._preparing(Cluster((64, 4), (96, 8), (4, 0)), job) == CLUSTER_PREPARE
+    assert ray._preparing(Cluster((64, 4), (8, 2)), job) == 3
+    assert ray._preparing(Cluster((1, 1)), job) == 0
+    assert ray._preparing(Cluster((1, 1)), replace(job, prepare=2)) == 2
+    assert ray._preparing(Cluster((64, 4)), replace(job, plan=plan)) == 0
+
+
 def test_cores_are_shared_out_over_gpus(plan: Plan, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("gramloop.evaluate.engines.available_cores", lambda: 32)
     assert preparing_processes(plan, None, 32) == 0  # a model holds each core already
@@ -47,6 +70,8 @@ def test_cores_are_shared_out_over_gpus(plan: Plan, monkeypatch: pytest.MonkeyPa
     assert preparing_processes(on(plan, "mps"), None) == 32
     assert preparing_processes(on(plan, "cuda"), 0, 3) == 0
     assert preparing_processes(plan, 5) == 5
+    with pytest.raises(GramLoopError, match="preparing processes is 0 to 1024, not -1"):
+        preparing_processes(plan, -1)
     assert cores_of(plan, None) == 1
     assert cores_of(on(plan, "cuda"), None) == 1 + CLUSTER_PREPARE
     assert cores_of(on(plan, "cuda"), 3) == 4

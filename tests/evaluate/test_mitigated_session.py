@@ -9,8 +9,8 @@ import pytest
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.methods import blocks_per_view
 from gramloop.evaluate.plan import read_plan
-from gramloop.evaluate.rows import counts_of
 from gramloop.evaluate.predicting import deterministic
+from gramloop.evaluate.rows import counts_of
 from gramloop.evaluate.session import Session
 from gramloop.metrics.miou import count
 from gramloop.mitigations import apply, calibrate, write_source

@@ -12,8 +12,8 @@ from gramloop.data.records import Record
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.engines import do_unit
 from gramloop.evaluate.methods import blocks_per_view
-from gramloop.evaluate.rows import boxes_of, counts_of
 from gramloop.evaluate.predicting import calls, deterministic
+from gramloop.evaluate.rows import boxes_of, counts_of
 from gramloop.evaluate.session import Session, Stopped
 from gramloop.evaluate.store import Store
 from gramloop.metrics.miou import count
@@ -144,7 +144,10 @@ def test_memory_that_does_not_suffice_names_the_image(session: Session, monkeypa
         raise MemoryError
 
     monkeypatch.setattr(session.predictor.model.backbone, "forward", too_large)
-    with pytest.raises(GramLoopError, match=r"00000000\.png \(64 x 64, 64 tokens at once\) does not fit into the memory of cpu; try a smaller"):
+    with pytest.raises(
+        GramLoopError,
+        match=r"00000000\.png \(64 x 64, 64 tokens at once\) does not fit into the memory of cpu; try a smaller",
+    ):
         session.run(session.plan.units[0])
 
 

@@ -14,7 +14,7 @@ from gramloop.cli.help import add_option, examples
 from gramloop.cli.model_options import NAMED, TASKS, add_data_options, add_model_options, request_of
 from gramloop.cli.output import Ended, note
 from gramloop.errors import GramLoopError
-from gramloop.io.device import choose_device
+from gramloop.io.device import choose_device, placed
 from gramloop.tune.search.options import Options
 
 if TYPE_CHECKING:
@@ -189,7 +189,7 @@ def _search(args: argparse.Namespace, scenes: Path) -> Search:
     )
     values = read_values(args.values)
     named = Space(mitigations=args.mitigations)  # a slip is told before anything is opened
-    subject = suite_subject(_request(args, scenes))
+    subject = suite_subject(_request(args, scenes), placed(args.device))
     if args.scan is not None:
         if "window" in values:
             raise GramLoopError("--scan and --try window=… both name windows; give one of them")

@@ -17,7 +17,9 @@ from gramloop.evaluate.plan import Plan, Unit
 from gramloop.evaluate.rows import counts_of
 from gramloop.evaluate.session import Finished, Missed, Session
 from gramloop.evaluate.store import Store, StoredUnit
-from gramloop.io.pool import available_cores
+from gramloop.io.pool import MOST_WORKERS, available_cores
+
+CLUSTER_PREPARE = 8  # preparing processes for each GPU of a cluster, where its nodes have the cores
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,8 @@ def preparing_processes(plan: Plan, asked: int | None, models: int = 1) -> int:
     By default none on the CPU, whose cores all have a model, and beside GPUs all cores, shared out.
     """
     if asked is not None:
+        if not 0 <= asked <= MOST_WORKERS:
+            raise GramLoopError(f"the number of preparing processes is 0 to {MOST_WORKERS}, not {asked}")
         return asked
     return 0 if torch.device(plan.model.device).type == "cpu" else max(1, available_cores() // models)
 
@@ -70,9 +74,6 @@ def cores_of(plan: Plan, prepare: int | None) -> int:
     if prepare is None:
         prepare = 0 if plan.model.device == "cpu" else CLUSTER_PREPARE
     return plan.model.threads + prepare
-
-
-CLUSTER_PREPARE = 8  # processes per GPU of a cluster, whose nodes cannot be asked from here
 
 
 def summary(plan: Plan, unit: Unit, stored: StoredUnit) -> Done:

@@ -30,10 +30,10 @@ def run_ray(job: Job, address: str | None = None) -> Iterator[Done | Missed]:
     if owns:
         _connect(ray, address)
     gpu = job.plan.model.device == "cuda"
-    prepare = cores_of(job.plan, job.prepare) - job.plan.model.threads
+    prepare = _preparing(ray, job)
     task = ray.remote(_run_unit).options(
         max_retries=_RETRIES,
-        num_cpus=cores_of(job.plan, job.prepare),
+        num_cpus=job.plan.model.threads + prepare,
         num_gpus=1 if gpu else 0,
     )
     plan = ray.put((job.plan, Store(job.folder, job.plan), prepare))
@@ -50,6 +50,15 @@ def run_ray(job: Job, address: str | None = None) -> Iterator[Done | Missed]:
             ray.cancel(reference, force=False)
         if owns:
             ray.shutdown()
+
+
+def _preparing(ray: Any, job: Job) -> int:
+    """Preparing processes of a task: no more than every node has cores for, since a task that fits nowhere never runs."""
+    threads = job.plan.model.threads
+    wanted = cores_of(job.plan, job.prepare) - threads
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"] and node["Resources"].get("GPU")]
+    cores = [int(node.get("CPU", 0) // node["GPU"]) - threads for node in nodes]
+    return max(0, min([wanted, *cores])) if job.prepare is None else wanted
 
 
 def check_address(address: str | None) -> None:
