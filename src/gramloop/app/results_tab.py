@@ -9,7 +9,7 @@ import gradio as gr
 
 from gramloop.app import words
 from gramloop.app.choices import EVERY, ORDERS
-from gramloop.app.shielding import sentences
+from gramloop.app.shielding import UNCHECKED, sentences
 from gramloop.app.trial import Bench
 
 if TYPE_CHECKING:
@@ -39,18 +39,21 @@ def results_tab(bench: Bench) -> None:
         )
         button = gr.Button("Open", variant="primary", scale=1, min_width=110, elem_id="open")
     with gr.Row(equal_height=False):
-        run = gr.Dropdown([], label="Evaluation", visible=False, elem_id="run")
-        method = gr.Dropdown([], label="Method", visible=False, elem_id="method")
-        condition = gr.Dropdown([EVERY], value=EVERY, label="Condition", visible=False, elem_id="condition")
+        run = gr.Dropdown([], label="Evaluation", visible=False, elem_id="run", **UNCHECKED)
+        method = gr.Dropdown([], label="Method", visible=False, elem_id="method", **UNCHECKED)
+        condition = gr.Dropdown(
+            [EVERY], value=EVERY, label="Condition", visible=False, elem_id="condition", **UNCHECKED
+        )
         order = gr.Dropdown(
             list(ORDERS), value=next(iter(ORDERS)), label="Order", visible=False, elem_id="order"
         )
-        page = gr.Slider(1, 2, value=1, step=1, label="Page", visible=False, elem_id="page")
+        page = gr.Number(1, precision=0, label="Page", visible=False, elem_id="page")
     scores = gr.HTML(words.notice(_HINT, "hint"), elem_id="scores")
     images = gr.HTML("", elem_id="images")
+    # one at a time and in order, so that nothing older is shown last
     quiet: dict[str, Any] = {
         "api_visibility": "private",
-        "concurrency_limit": 2,
+        "concurrency_limit": 1,
         "show_progress": "minimal",
     }
 
@@ -76,12 +79,12 @@ def results_tab(bench: Bench) -> None:
         return stored.scores(stored.find_run(room(), typed, name)) if name else words.notice(_HINT, "hint")
 
     @sentences
-    def images_of(typed: str, name: str | None, chosen: str, where: str, how: str, number: float) -> str:
+    def images_of(typed: str, name: str | None, chosen: str, where: str, how: str, number: int | None) -> str:
         from gramloop.app import stored
 
         if not name:
             return ""
-        return stored.images(room(), stored.find_run(room(), typed, name), chosen, where, how, int(number))
+        return stored.images(room(), stored.find_run(room(), typed, name), chosen, where, how, number or 1)
 
     choices = [folder, run, method, condition, order, page]
     controls = [run, method, condition, order, page, scores]

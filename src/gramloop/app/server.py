@@ -97,9 +97,9 @@ def _start(settings: AppSettings, listening: socket.socket, private: Path) -> Ru
         if not thread.is_alive() or time.monotonic() - begin > _PATIENCE:
             raise GramLoopError("the server of the page did not start; the lines above say more")
         time.sleep(0.01)
-    from gramloop.app.try_tab import warm_up
+    from gramloop.app.try_tab import try_once
 
-    threading.Thread(target=warm_up, args=(bench, scenes[0]), daemon=True).start()
+    threading.Thread(target=try_once, args=(bench, scenes[0]), daemon=True).start()
     name = f"[{host}]" if ":" in host else host
     shown = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}.get(name, name)
     return Running(f"http://{shown}:{number}/", bench, server, thread)

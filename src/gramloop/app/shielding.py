@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import wraps
 from pathlib import Path
 from typing import Any, ParamSpec
@@ -17,6 +17,8 @@ from gramloop.app.words import notice
 from gramloop.errors import GramLoopError
 
 P = ParamSpec("P")
+# of a list that changes: what was chosen from the list before is refused by whoever takes it, in a sentence
+UNCHECKED: Mapping[str, Any] = {"allow_custom_value": True, "filterable": False}
 # nothing of the page may come from, or go to, another host; the page itself is full of inline scripts and styles
 POLICY = (
     "default-src 'self' data: blob: 'unsafe-inline' 'unsafe-eval'; connect-src 'self' data: blob:; "

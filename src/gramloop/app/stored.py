@@ -73,22 +73,22 @@ def chosen_run(room: ResultsRoom, typed: str, name: str) -> list[Any]:
     return [
         gr.Dropdown(methods, value=method, visible=bool(methods)),
         gr.Dropdown([EVERY, *conditions_of(ranked)], value=EVERY, visible=bool(ranked)),
-        _page_slider(len(ranked)),
+        _page_number(len(ranked)),
     ]
 
 
-def _page_slider(images: int) -> Any:
+def _page_number(images: int) -> Any:
     pages = max(1, -(-images // _AT_ONCE))
-    return gr.Slider(1, max(pages, 2), value=1, visible=pages > 1)
+    return gr.Number(1, label=f"Page, 1 to {pages}", visible=pages > 1)
 
 
 def pages(room: ResultsRoom, typed: str, name: str, method: str, where: str) -> Any:
-    """The slider through the images of a choice, at its beginning."""
+    """The number of the page, for the images of a choice."""
     try:
         ranked = room.ranked(find_run(room, typed, name), method)
     except GramLoopError:
         return gr.skip()
-    return _page_slider(len(in_order(ranked, "condition", where)))
+    return _page_number(len(in_order(ranked, "condition", where)))
 
 
 def scores(run: Run) -> str:

@@ -18,7 +18,7 @@ from gramloop.app.choices import (
     shift_choices,
 )
 from gramloop.app.models import Opened
-from gramloop.app.shielding import image_input, sentences
+from gramloop.app.shielding import UNCHECKED, image_input, sentences
 from gramloop.app.trial import Bench, Trial
 from gramloop.app.uploads import read_upload
 from gramloop.core.config import Gate, ReplayConfig, Signal
@@ -43,8 +43,8 @@ class _Controls:
     shift: gr.Dropdown
     severity: gr.Slider
     mitigations: gr.Dropdown
-    first: gr.Slider
-    last: gr.Slider
+    first: gr.Number
+    last: gr.Number
     replays: gr.Slider
     gate: gr.Radio
     strength: gr.Slider
@@ -71,7 +71,8 @@ def try_tab(bench: Bench, scenes: list[Path]) -> Any:
     def run(*values: Any) -> str:
         return _try(bench, *values)
 
-    quiet: dict[str, Any] = {"api_visibility": "private", "concurrency_limit": 4, "show_progress": "minimal"}
+    # one at a time and in order, so that nothing older is shown last
+    quiet: dict[str, Any] = {"api_visibility": "private", "concurrency_limit": 1, "show_progress": "minimal"}
     turned = [each.change for each in controls.all if each is not controls.model]
     gr.on(turned, run, controls.all, shown, trigger_mode="always_last", **quiet)
     own = [controls.task, controls.first, controls.last, controls.replays, controls.gate, controls.strength]
@@ -83,16 +84,22 @@ def try_tab(bench: Bench, scenes: list[Path]) -> Any:
 def _controls(bench: Bench, scenes: list[Path]) -> _Controls:
     name = bench.models.names[0]
     opened, replay = bench.models.open(name), bench.models.open(name).replay
-    window, last = replay.window or (0, 0), max(opened.depth - 1, 1)
+    window = replay.window or (0, 0)
     image = image_input(
         value=str(scenes[0]), label="Image", sources=["upload", "clipboard"], height=230, elem_id="image"
     )
     gr.Examples([[str(path)] for path in scenes], image, label="Scenes", examples_per_page=len(scenes))
     with gr.Group():
         model = gr.Dropdown(
-            bench.models.names, value=name, label="Model", visible=len(bench.models.names) > 1
+            bench.models.names,
+            value=name,
+            label="Model",
+            visible=len(bench.models.names) > 1,
+            elem_id="model",
         )
-        task = gr.Dropdown(_tasks(bench, name), value=opened.predictor.task, label="Task", elem_id="task")
+        task = gr.Dropdown(
+            _tasks(bench, name), value=opened.predictor.task, label="Task", elem_id="task", **UNCHECKED
+        )
     with gr.Group():
         shifts = gr.Dropdown(shift_choices(), value=_FIRST_SHIFT, label="Shift", elem_id="shift")
         severities = gr.Slider(
@@ -108,8 +115,9 @@ def _controls(bench: Bench, scenes: list[Path]) -> _Controls:
         elem_id="mitigations",
     )
     with gr.Accordion("Settings of replay", open=False, visible=bool(opened.depth), elem_id="replay"):
-        first = gr.Slider(0, last, value=window[0], step=1, label="First block", elem_id="first")
-        end = gr.Slider(0, last, value=window[1], step=1, label="Last block", elem_id="last")
+        with gr.Row():
+            first = gr.Number(window[0], **_block("First", opened), min_width=100, elem_id="first")
+            end = gr.Number(window[1], **_block("Last", opened), min_width=100, elem_id="last")
         replays = gr.Slider(
             0, _MOST_REPLAYS, value=replay.replays, step=1, label="Replays", elem_id="replays"
         )
@@ -154,6 +162,11 @@ def _strength(replay: ReplayConfig) -> float:
     return 1.0 if replay.strength == "matched" else replay.strength
 
 
+def _block(end: str, opened: Opened) -> dict[str, Any]:
+    """A number without limits of its own: gradio refuses what is beyond them without a word on the page."""
+    return {"label": f"{end} block, 0 to {max(opened.depth - 1, 0)}", "precision": 0}
+
+
 def _tasks(bench: Bench, name: str) -> list[tuple[str, str]]:
     return [(TASK_WORDS[task], task) for task in bench.models.tasks(name)]
 
@@ -164,28 +177,27 @@ def _of_model(bench: Bench, name: str) -> list[Any]:
         opened, tasks = bench.models.open(name), _tasks(bench, name)
     except GramLoopError:
         return [gr.skip() for _ in range(6)]  # the trial that follows says why
-    replay, last = opened.replay, max(opened.depth - 1, 1)
+    replay = opened.replay
     first, end = replay.window or (0, 0)
     return [
         gr.Dropdown(tasks, value=opened.predictor.task),
-        gr.Slider(0, last, value=first),
-        gr.Slider(0, last, value=end),
+        gr.Number(first, **_block("First", opened)),
+        gr.Number(end, **_block("Last", opened)),
         gr.Slider(value=replay.replays),
         gr.Radio(value=replay.gate),
         gr.Slider(value=_strength(replay)),
     ]
 
 
-def warm_up(bench: Bench, image: Path) -> None:
-    """Run the trial that a new page shows, so that the first visitor need not wait for it."""
+def try_once(bench: Bench, image: Path, *, shift: str = _FIRST_SHIFT, severity: int = _FIRST_SEVERITY) -> str:
+    """What a new page shows of an image, all else as the controls begin; a first visitor need not wait for it then."""
     name = bench.models.names[0]
     opened = bench.models.open(name)
     replay = opened.replay
     first, last = replay.window or (0, 0)
-    begin = _FIRST_SHIFT, _FIRST_SEVERITY, _first_mitigations(opened)
-    strength = _strength(replay)
-    turned: Any = (first, last, replay.replays, replay.gate, strength, "none", *_RULE, "")
-    sentences(_try)(bench, str(image), name, opened.predictor.task, *begin, *turned)
+    chosen = shift, severity, _first_mitigations(opened)
+    turned: Any = (first, last, replay.replays, replay.gate, _strength(replay), "none", *_RULE, "")
+    return sentences(_try)(bench, str(image), name, opened.predictor.task, *chosen, *turned)
 
 
 def _try(

@@ -1,0 +1,97 @@
+"""The app under steady use: how long it takes to start, and whether 200 trials leave memory as they found it.
+
+    python benchmarks/app.py [--requests 200]
+
+Every request is a new image under another shift, so that nothing comes out of the cache and the cache is full early.
+Trials go the way that the page's go, through the server's own functions. Memory is the process's resident set.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import psutil
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+START = """
+import sys, time
+from gramloop.app.server import serving
+from gramloop.app.settings import AppSettings, ModelSource
+from gramloop.models.tiny import WEIGHTS
+with serving(AppSettings((ModelSource("tiny", {"folder": str(WEIGHTS)}),)), port=0) as running:
+    print(time.process_time(), flush=True)
+"""
+CACHE = 24 << 20  # bytes; full after a few requests
+
+
+def start_up() -> tuple[float, float]:
+    """Seconds until the page answers, from nothing; and seconds of the processor."""
+    begin = time.perf_counter()
+    with subprocess.Popen([sys.executable, "-c", START], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        processor = float(process.stdout.readline())
+        wall = time.perf_counter() - begin
+    return wall, processor
+
+
+def resident() -> float:
+    """Megabytes of this process."""
+    return float(psutil.Process().memory_info().rss) / 1e6
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--requests", type=int, default=200)
+    parser.add_argument("--warm-up", type=int, default=20)
+    args = parser.parse_args()
+    wall, processor = start_up()
+    print(f"start-up: {wall:.1f} s until the page answers, {processor:.1f} s of one core")
+
+    from PIL import Image
+
+    from gramloop.app.choices import shift_choices
+    from gramloop.app.server import serving
+    from gramloop.app.settings import AppSettings, Limits, ModelSource
+    from gramloop.app.try_tab import try_once
+    from gramloop.data.scenes.drawing import scene
+    from gramloop.models.tiny import WEIGHTS
+
+    shifts = [value for _, value in shift_choices()]
+    source = ModelSource("tiny", {"folder": str(WEIGHTS)})
+    settings = AppSettings((source,), limits=Limits(cache_bytes=CACHE))
+    marks: list[float] = []
+    begin = 0.0
+    with serving(settings, port=0) as running:
+        folder = Path(os.environ["GRADIO_TEMP_DIR"])
+        for number in range(args.warm_up + args.requests):
+            if number == args.warm_up:
+                begin = time.perf_counter()
+            path = folder / "request.png"
+            Image.fromarray(scene(number, split="train").image).save(path)
+            shift = shifts[number % len(shifts)]
+            page = try_once(running.bench, path, shift=shift, severity=1 + number % 5)
+            assert "<figure>" in page, page[:300]
+            if number >= args.warm_up:
+                marks.append(resident())
+        seconds = time.perf_counter() - begin
+        kept = running.bench.cache.bytes / 1e6
+    slope = float(np.polyfit(np.arange(len(marks)), marks, 1)[0]) if len(marks) > 1 else 0.0
+    print(
+        f"{args.requests} requests after {args.warm_up} of warm-up, {1000 * seconds / args.requests:.0f} ms each"
+    )
+    print(f"resident memory: first {marks[0]:.0f} MB, last {marks[-1]:.0f} MB, most {max(marks):.0f} MB")
+    print(f"ratio of last to first: {marks[-1] / marks[0]:.3f}; slope {1000 * slope:.0f} kB per request")
+    print(f"cache: {kept:.1f} MB kept of {CACHE / 1e6:.1f} MB allowed")
+
+
+if __name__ == "__main__":
+    main()
