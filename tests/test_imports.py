@@ -24,6 +24,7 @@ SURFACE = [
             "check",
             "data",
             "evaluate",
+            "export",
             "metrics",
             "mitigations",
             "models",

@@ -121,10 +121,13 @@ def test_a_file_that_does_not_agree_is_not_written(tmp_path: Path, kind: str) ->
     assert path.read_bytes() == b"an older file"
 
 
-def test_a_model_that_cannot_be_traced_is_a_sentence(tmp_path: Path) -> None:
+def test_a_model_that_cannot_be_traced_is_a_sentence(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(gramloop.GramLoopError, match="torch cannot trace Branches as one program: "):
         gramloop.export(Branches().eval(), tmp_path / "x.pt2", height=4, width=4)
     assert not list(tmp_path.iterdir())
+    assert capfd.readouterr() == ("", ""), "torch prints the whole graph"
 
 
 def test_images_of_another_shape_are_refused(tmp_path: Path) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import logging
 import warnings
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any, Literal
 
@@ -194,8 +195,9 @@ def quiet() -> Iterator[None]:
     """Without what torch tells meanwhile about packages that are not needed here, and of graphs in full."""
     level = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
+    sink = io.StringIO()  # torch prints a graph that it cannot trace
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), redirect_stdout(sink), redirect_stderr(sink):
             warnings.simplefilter("ignore")
             yield
     finally:
