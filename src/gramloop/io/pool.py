@@ -12,6 +12,7 @@ from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
 from multiprocessing.context import BaseContext
+from pathlib import Path
 from queue import SimpleQueue
 from typing import TypeVar, TypeVarTuple
 
@@ -30,6 +31,16 @@ R = TypeVar("R")
 def available_cores() -> int:
     """The cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def available_memory() -> int:
+    """Bytes that can be had without others losing theirs; half of all where the system does not tell."""
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+    except (OSError, StopIteration, ValueError):
+        sysconf = getattr(os, "sysconf", None)  # not on Windows
+        return sysconf("SC_PHYS_PAGES") * sysconf("SC_PAGE_SIZE") // 2 if sysconf else 8 * 10**9
 
 
 def worker_count(asked: int | None, threads: int = 1) -> int:

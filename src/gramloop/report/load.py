@@ -10,9 +10,9 @@ from gramloop.errors import GramLoopError
 from gramloop.evaluate.beginning import plan_in, unit_owners
 from gramloop.evaluate.methods import BASELINE
 from gramloop.evaluate.plan import Plan
-from gramloop.evaluate.store import PLAN, Store, StoredUnit, UnusableFile
+from gramloop.evaluate.store import PLAN, UNITS, Store, StoredUnit, UnusableFile
 from gramloop.evaluate.truth import KNOWN, SENTENCE
-from gramloop.io.pool import in_order, worker_count
+from gramloop.io.pool import available_memory, in_order, worker_count
 from gramloop.report.measure import ConditionResults, measure_condition
 from gramloop.report.run import TASK_WORDS, Run
 
@@ -28,6 +28,10 @@ class LoadedRuns:
 
 MANY = 20_000  # predictions: fewer are read before processes have started
 MOST = 8  # processes by default; each holds a whole condition
+PROCESS_BYTES, UNPACKED = (
+    500_000_000,
+    14,
+)  # of memory: Python and its packages; for each byte of a condition's files
 OnProgress = Callable[[str], None]  # called with what is being read, resampled, drawn or written
 
 
@@ -67,12 +71,24 @@ def count_conditions(folders: Sequence[Path]) -> int:
 
 
 def report_workers(folders: Sequence[Path], asked: int | None = None) -> int:
-    """The processes asked for; else all cores, up to 8, where there is so much to read that starting them pays."""
+    """The processes asked for; else all cores, up to 8, as memory allows, where there is so much to read that it pays."""
     if asked is not None:
         return worker_count(asked)
-    plans = [plan_in(place) for place in find_results(folders)]
-    predictions = sum(plan.images * len(plan.methods) for plan in plans)
-    return min(worker_count(None), MOST) if predictions >= MANY else 1
+    places = find_results(folders)
+    plans = [plan_in(place) for place in places]
+    if sum(plan.images * len(plan.methods) for plan in plans) < MANY:
+        return 1
+    largest = max(_largest_condition(place) for place in places)
+    fitting = int(available_memory() // (PROCESS_BYTES + UNPACKED * largest))
+    return max(1, min(worker_count(None), MOST, fitting))
+
+
+def _largest_condition(folder: Path) -> int:
+    """Bytes of the files of one condition, of that with most."""
+    conditions = (folder / UNITS).iterdir() if (folder / UNITS).is_dir() else ()
+    return max(
+        (sum(file.stat().st_size for file in each.glob("*.parquet")) for each in conditions), default=0
+    )
 
 
 def _refuse_twice(places: Sequence[Path], plans: Sequence[Plan]) -> None:
