@@ -165,6 +165,7 @@ def test_sliders_compute_only_what_they_change(visit: Any, app: Any) -> None:
     }  # of 3 with 0.6, should it have been shown between
 
 
+@pytest.mark.slow
 def test_an_upload_is_tried_with_every_choice(visit: Any, app: Any) -> None:
     page = visit()
     pixels, content = photo(1)
@@ -227,6 +228,7 @@ def test_a_bad_file_is_answered_by_a_sentence(visit: Any, app: Any) -> None:
     page.wait_for_function("document.querySelector('#trial img')?.naturalWidth === 90")
 
 
+@pytest.mark.slow
 def test_two_people_at_once_see_their_own(visit: Any, app: Any) -> None:
     first, second = visit(), visit()
     upload(first, "one.png", photo(5, 60, 90)[1])

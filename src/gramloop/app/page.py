@@ -23,7 +23,7 @@ CSS = """
 #trial, #scores, #images { min-height: 2rem; min-width: 0; }
 #images .gl-line { margin-top: 1.4rem; }
 .gl-line { font-weight: 600; margin: 0 0 .6rem; overflow-wrap: anywhere; }
-.gl-text { color: var(--body-text-color-subdued); font-size: .85rem; margin: .3rem 0; }
+.gl-text { color: color-mix(in srgb, var(--body-text-color) 78%, transparent); font-size: .85rem; margin: .3rem 0; }
 .gl-notice { padding: .7rem .9rem; border-radius: 8px; border-left: 4px solid; margin: .3rem 0; overflow-wrap: anywhere; }
 .gl-problem { border-color: #d55e00; background: color-mix(in srgb, #d55e00 9%, var(--background-fill-primary)); }
 .gl-hint { border-color: #0072b2; background: color-mix(in srgb, #0072b2 7%, var(--background-fill-primary)); }
@@ -33,7 +33,7 @@ CSS = """
 .gl-grid img { width: 100%; height: auto; display: block; border-radius: 6px; border: 1px solid var(--border-color-primary);
   image-rendering: auto; }
 .gl-grid figcaption { font-size: .85rem; padding: .3rem .1rem 0; line-height: 1.35; }
-.gl-grid figcaption small { display: block; color: var(--body-text-color-subdued); }
+.gl-grid figcaption small { display: block; color: color-mix(in srgb, var(--body-text-color) 78%, transparent); }
 .gl-legend { list-style: none; display: flex; flex-wrap: wrap; gap: .25rem 1rem; padding: 0; margin: .7rem 0 .2rem; font-size: .85rem; }
 .gl-legend li { display: flex; align-items: center; gap: .4rem; margin: 0; }
 .gl-legend i { width: .85rem; height: .85rem; border-radius: 3px; border: 1px solid rgba(0, 0, 0, .25); flex: none; }
@@ -42,7 +42,7 @@ CSS = """
 .gl-scroll { overflow-x: auto; contain: inline-size; }
 table.gl-table { border-collapse: collapse; font-size: .88rem; font-variant-numeric: tabular-nums; width: auto; margin: 0; }
 table.gl-table, table.gl-table thead, table.gl-table tbody, table.gl-table tr { border: 0 !important; }
-table.gl-table caption { text-align: left; color: var(--body-text-color-subdued); padding-bottom: .2rem; caption-side: top; }
+table.gl-table caption { text-align: left; color: color-mix(in srgb, var(--body-text-color) 78%, transparent); padding-bottom: .2rem; caption-side: top; }
 table.gl-table th, table.gl-table td { padding: .25rem .7rem !important; border: 0 !important; text-align: right !important; white-space: nowrap;
   border-bottom: 1px solid var(--border-color-primary) !important; background: none !important; }
 table.gl-table th:first-child, table.gl-table .gl-text { text-align: left !important; font-size: inherit; color: inherit; white-space: normal; }

@@ -18,7 +18,7 @@ from gramloop.errors import GramLoopError
 
 P = ParamSpec("P")
 # of a list that changes: what was chosen from the list before is refused by whoever takes it, in a sentence
-UNCHECKED: Mapping[str, Any] = {"allow_custom_value": True, "filterable": False}
+UNCHECKED: Mapping[str, Any] = {"allow_custom_value": True}
 # nothing of the page may come from, or go to, another host; the page itself is full of inline scripts and styles
 POLICY = (
     "default-src 'self' data: blob: 'unsafe-inline' 'unsafe-eval'; connect-src 'self' data: blob:; "
