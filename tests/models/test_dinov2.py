@@ -149,3 +149,14 @@ def test_a_file_that_is_no_backbone(tmp_path: Path) -> None:
     torch.save({"pos_embed": torch.zeros(1, 5, 4), "cls_token": torch.zeros(1, 1, 4)}, tmp_path / "x.pth")
     with pytest.raises(GramLoopError, match=r"x\.pth is not a DINOv2 backbone: it lacks patch_embed"):
         load_any_backbone(tmp_path / "x.pth")
+
+
+def test_rounded_weights_give_float32_features(tmp_path: Path) -> None:
+    meta_file(tmp_path / "backbone.pth")
+    pixels = torch.randn(1, 3, 5 * PATCH, 4 * PATCH)
+    exact, rounded = (
+        load_dinov2(tmp_path / "backbone.pth", dtype=dtype)(pixels, [DEPTH - 1])[0].tokens
+        for dtype in (torch.float32, torch.bfloat16)
+    )
+    assert rounded.dtype == torch.float32
+    assert 1e-4 < (rounded - exact).abs().mean() / exact.abs().mean() < 0.05  # bfloat16 keeps three digits
