@@ -109,6 +109,12 @@ def a_set_with_segments(folder: Path) -> Names:
         ("evaluate.md", a_model_and_a_set, lambda names: names["counts"].shape[:2] == (2, 3)),
         ("depth.md", a_set_with_depth, lambda names: names["predicted"].shape == (64, 64)),
         ("panoptic.md", a_set_with_segments, lambda names: len(names["truth"].numbers) > 3),
+        pytest.param(
+            "deploy.md",
+            lambda _: {},
+            lambda names: names["model"].about == names["made"].about,
+            marks=pytest.mark.slow,
+        ),
         ("report.md", an_evaluation, lambda names: Path("report/index.html").exists()),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
