@@ -16,6 +16,7 @@ from torch import Tensor
 from gramloop.check import Checked, arithmetic, behaviour, check_machine, heads
 from gramloop.check.arithmetic import VARIANTS, placement_cases
 from gramloop.check.case import EXACT, agreement
+from gramloop.check.machine import describe_machine
 from gramloop.check.small_models import HEADS
 from gramloop.check.way import Way, true_float32
 from gramloop.cli import main
@@ -164,18 +165,20 @@ def test_in_bfloat16_on_the_stand_in_for_a_gpu(
         sound(check_machine("cuda:0", **WAYS[way]))  # type: ignore[arg-type]
 
 
-def test_on_the_stand_in_for_mps(no_compiler: None) -> None:
+def test_on_the_stand_in_for_mps(monkeypatch: pytest.MonkeyPatch, no_compiler: None) -> None:
+    some = ("Gram gate, as published", "matched constant gate", "decided by length")
+    monkeypatch.setattr(arithmetic, "VARIANTS", {name: VARIANTS[name] for name in some})
     with stand_in_mps():
         sound(check_machine("mps"))
 
 
-def test_cublas_that_was_not_told_is_a_line(monkeypatch: pytest.MonkeyPatch, little: None) -> None:
+def test_cublas_that_was_not_told_is_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
     """In a process that began without gramloop, products came before the setting."""
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":0:0")
     with stand_in_gpu():
-        found = check_machine("cuda:0")
-    assert [case.name for case in found.failed] == ["deterministic algorithms"]
-    assert "start Python with CUBLAS_WORKSPACE_CONFIG=:4096:8" in found.failed[0].words
+        case = next(behaviour.behaviour_cases(Way(torch.device("cuda:0"))))
+    assert (case.name, case.passed) == ("deterministic algorithms", False)
+    assert "start Python with CUBLAS_WORKSPACE_CONFIG=:4096:8" in case.words
 
 
 @pytest.mark.parametrize("way", ["bfloat16 autocast", "bfloat16 weights"])
@@ -188,13 +191,13 @@ def test_python(way: str, little: None) -> None:
     assert all(0 < case.digits < 4 for case in found.cases if case.group == "placement" and case.digits)
 
 
-def test_every_gpu_is_listed(monkeypatch: pytest.MonkeyPatch, little: None) -> None:
+def test_every_gpu_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     cards = {0: SimpleNamespace(name="one", total_memory=2**34, major=8, minor=0)}
     cards[1] = SimpleNamespace(name="other", total_memory=2**36, major=9, minor=0)
     with stand_in_gpu():
         monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
         monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: cards[device.index])
-        lines = machine_lines(check_machine("cuda:0").machine)
+        lines = machine_lines(describe_machine(torch.device("cuda:0")))
     assert lines[-2:] == [
         "cuda:0: one, 16.0 GiB, compute capability 8.0, 80.0 GiB free, checked here",
         "cuda:1: other, 64.0 GiB, compute capability 9.0",

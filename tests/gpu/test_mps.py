@@ -88,18 +88,20 @@ def test_every_variant(variant: str) -> None:
     check("DINOv3ViTModel", variant)
 
 
-@pytest.mark.parametrize("name", [*EMBEDDED, *RELEASED])
+@pytest.mark.parametrize(
+    "name", [*EMBEDDED, *(pytest.param(name, marks=pytest.mark.slow) for name in RELEASED)]
+)
 def test_predictors(name: str, load_of: Loaders) -> None:
     audit_float32(load_of(name), "mps:0", apart=2e-2)
 
 
 def test_calibration_and_recentring(load_of: Loaders) -> None:
     images = [PIXELS // number for number in range(1, 9)]
-    here = load_of("semantic")("cpu")
+    here = load_of("panoptic")("cpu")
     source = calibrate(here, images)
     expected = parts(apply("recentre:c=0.5", here, source).predict(PIXELS))
     with stand_in_mps():
-        there = load_of("semantic")("mps")
+        there = load_of("panoptic")("mps")
         assert calibrate(there, images).images == source.images
         alike(parts(apply("recentre:c=0.5", there, source).predict(PIXELS)), expected)
 

@@ -39,10 +39,11 @@ def test_a_padded_batch_of_the_released_detector(load_of: Loaders) -> None:
 
 
 TEXTS = ["flip", "denoise", "scales:0.75,1", "replay:window=3-4+pair"]
-CASES = [(task, text) for task in EMBEDDED for text in TEXTS]
+CASES = [("semantic", text) for text in TEXTS]
+MORE = [pytest.param(task, text, marks=pytest.mark.slow) for task in ("detection", "depth") for text in TEXTS]
 
 
-@pytest.mark.parametrize(("task", "text"), [*CASES, ("semantic", "recentre:0.3")])
+@pytest.mark.parametrize(("task", "text"), [*CASES, *MORE, ("semantic", "recentre:0.3")])
 def test_mitigations(task: str, text: str, load_of: Loaders) -> None:
     expected = parts(apply(text, load_of(task)("cpu")).predict(PIXELS))
     with stand_in_gpu():
@@ -61,7 +62,9 @@ def same(found: Source, expected: Source) -> None:
         np.testing.assert_array_equal(found.means[tap], mean)
 
 
-@pytest.mark.parametrize("name", ["semantic", "detection", "depth", "panoptic", "depther"])
+@pytest.mark.parametrize(
+    "name", ["panoptic", *(pytest.param(name, marks=pytest.mark.slow) for name in (*EMBEDDED, "depther"))]
+)
 def test_calibration_and_recentring_with_what_it_found(name: str, load_of: Loaders) -> None:
     images = [PIXELS // number for number in range(1, 9)]
     here = load_of(name)("cpu")

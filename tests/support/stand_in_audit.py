@@ -141,6 +141,7 @@ def alike(found: list[np.ndarray], expected: list[np.ndarray], apart: float = 0.
 def audit_determined(load: Load) -> None:
     """As an evaluation runs it on a GPU, under autocast: nothing is left on the CPU, nothing has no deterministic kernel."""
     with stand_in_gpu(), determined():
-        first, again = everything(load("cuda:0")), everything(load("cuda:0"))
+        predictor = load("cuda:0")
+        first, again = everything(predictor), everything(predictor)
     assert all(np.array_equal(*pair, equal_nan=False) for pair in zip(first, again, strict=True))
     assert all(np.isfinite(each).all() for each in first)

@@ -89,7 +89,7 @@ def _ready(model: nn.Module, backbone: object, way: Way, pixels: Tensor) -> Tens
 
 HEADS: dict[str, Callable[[Way], Outputs]] = {
     "embedded model": _embedded,
-    "ViT-Adapter + Mask2Former": _segmentor,
+    "Mask2Former": _segmentor,
     "Plain-DETR": _detector,
     "PMT": _pmt,
     "DPT depth": _depther,

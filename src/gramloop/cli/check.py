@@ -66,7 +66,7 @@ def machine_lines(machine: dict[str, Any]) -> list[str]:
     packages = [f"{name} {number}" for name, number in machine["packages"].items() if number]
     built = [f"CUDA {machine['cuda']}"] if machine["cuda"] else []
     memory = f", {_gib(machine['memory_bytes'])}" if machine["memory_bytes"] else ""
-    threads = f"{machine['cores']} cores, {machine['threads']} threads{memory}"
+    threads = f"cores: {machine['cores']}, threads: {machine['threads']}{memory}"
     lines = [
         ", ".join([*packages, *built]),
         f"Python {machine['python']}, {machine['system']}, {threads}",
