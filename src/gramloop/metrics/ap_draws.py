@@ -19,8 +19,10 @@ from numpy.typing import NDArray
 RECALLS = np.linspace(0, 1, 101)  # where COCO reads the curve of precision
 EXACT = 2**24  # float32 counts to here
 _AT_WORK = 12_000  # numbers of one array, curves x draws, at a typical step
-_FEWEST, _MOST = 64, 512  # draws at once
-_TOGETHER = 128  # draws whose weights are added in one go
+_TOGETHER = (
+    64  # draws whose weights are added in one go; rows of other lengths are added several times slower
+)
+_MOST = 8  # times so many draws at once
 _WHOLE = 2.0**52  # added to a whole number, it leaves that number in the last bits
 _BITS = int(np.float64(_WHOLE).view(np.int64))
 
@@ -126,7 +128,7 @@ class Curves:
         self.places = np.empty_like(entries)  # the row of what was seen, for each end
         self.places[self.steps.rows] = self.seen_steps.rows[entries]
         typical = len(self.places) / (len(self.steps.starts) - 1)
-        self.draws = int(min(max(_AT_WORK // typical, _FEWEST), _MOST))
+        self.draws = _TOGETHER * int(min(max(_AT_WORK / typical / _TOGETHER, 1), _MOST))
 
     def _between(self, categories: Any, levels: Any, chosen: Any) -> tuple[_Bags, _Bags]:
         """The chosen detections since the end before, for each end; and all of them, for each curve."""
