@@ -51,7 +51,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--requests", type=int, default=200)
-    parser.add_argument("--warm-up", type=int, default=20)
+    parser.add_argument("--warm-up", type=int, default=40)  # every shift once
     args = parser.parse_args()
     wall, processor = start_up()
     print(f"start-up: {wall:.1f} s until the page answers, {processor:.1f} s of one core")
