@@ -36,7 +36,9 @@ def seconds(words: list[str]) -> tuple[float, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=15, help="how often each is started (15)")
     rounds = parser.parse_args().rounds
     found: dict[str, list[tuple[float, float]]] = {name: [] for name in CASES}
@@ -47,7 +49,9 @@ def main() -> None:
     for name, each in found.items():
         took = statistics.median(took for took, _ in each)
         used = statistics.median(used for _, used in each)
-        print(f"{name:26} {took:.3f} s by the clock, {used:.3f} s of a core, {took / bare:4.1f} x bare Python")
+        print(
+            f"{name:26} {took:.3f} s by the clock, {used:.3f} s of a core, {took / bare:4.1f} x bare Python"
+        )
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torch.nn.functional as F
-from stand_in_mps import stand_in_mps
 from torch import Tensor
 
 from gramloop.check import Checked, arithmetic, behaviour, check_machine, heads
@@ -24,6 +23,7 @@ from gramloop.cli.check import machine_lines
 from gramloop.core import drift
 from gramloop.io.determinism import deterministic_algorithms
 from stand_in_gpu import stand_in_gpu
+from stand_in_mps import stand_in_mps
 
 GROUPS = {"drift", "gate", "placement", "head", "behaviour"}
 

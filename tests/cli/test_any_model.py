@@ -9,10 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from dense_folders import DEPTH, MODELS, save_model
 from PIL import Image
 
 import gramloop
+from dense_folders import DEPTH, MODELS, save_model
 from gramloop.cli import main
 from gramloop.evaluate import read_plan
 from small_sets import write_semantic

@@ -6,9 +6,9 @@ from itertools import pairwise
 
 import pytest
 import torch
-from allocations import allocated_peak
 from torch import nn
 
+from allocations import allocated_peak
 from gramloop.core.config import ReplayConfig
 from gramloop.core.live_tensors import LiveTensors, bytes_of, peak_of
 from gramloop.core.loop import attached

@@ -11,10 +11,10 @@ import matplotlib
 import numpy as np
 import pytest
 import torch
-from html_tables import HOSTILE, Reader
 
 import gramloop
 from gramloop import Adaptive, Recentring, ReplayConfig, Source, Trace
+from html_tables import HOSTILE, Reader
 from library_models import build
 
 matplotlib.use("Agg")

@@ -15,7 +15,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from pycocotools import mask as reference_masks
-from small_panoptic import blocks, write_panoptic
 
 from gramloop.data.coco import COCO_CATEGORY_IDS
 from gramloop.data.coco_panoptic import STUFF_IDS, open_panoptic
@@ -32,6 +31,7 @@ from gramloop.data.segment_maps import SegmentMap, read_ids, segments_png
 from gramloop.data.suites import Condition
 from gramloop.errors import GramLoopError
 from gramloop.tasks.class_names import COCO_PANOPTIC
+from small_panoptic import blocks, write_panoptic
 from small_sets import coco_content, write_coco
 
 SHAPES = st.tuples(st.integers(1, 9), st.integers(1, 9))

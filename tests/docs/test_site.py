@@ -105,6 +105,9 @@ def test_notebooks_are_pages_with_their_pictures(site: Path) -> None:
 def test_a_reader_searches_and_finds_the_reference(page: Any, address: str) -> None:
     page.goto(address)
     assert page.locator("h1").first.inner_text().startswith("Start here")
+    page.locator(".md-search__input").first.click()
+    ready = page.locator(".md-search-result__meta", has_text="Type to start searching")
+    ready.wait_for()  # words that come before the index is read are not looked for
     page.locator(".md-search__input").first.fill("calibrating")
     found = page.locator(".md-search-result__link")
     found.first.wait_for()

@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from dense_folders import save_model
 
 import gramloop
+from dense_folders import save_model
 from gramloop.export import read_export
 from gramloop.tasks.model_spec import open_model
 

@@ -16,15 +16,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from hostile_case import Case, World, plan_of
-from hostile_commands import bad_command, bad_results, bad_settings
-from hostile_images import bad_annotations, bad_picture, bad_set
-from hostile_models import bad_weights
 
 from gramloop.cli import main
 from gramloop.core.config import ReplayConfig
 from gramloop.core.settings import write_replay
 from gramloop.io.atomic import TEMPORARY
+from hostile_case import Case, World, plan_of
+from hostile_commands import bad_command, bad_results, bad_settings
+from hostile_images import bad_annotations, bad_picture, bad_set
+from hostile_models import bad_weights
 from small_runs import write_model, write_scene_set
 from small_stores import make_plan, write_store
 

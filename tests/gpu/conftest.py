@@ -47,7 +47,6 @@ def _embedded(task: str) -> Load:
 
 def _transformers(name: str, folder: Path) -> Load:
     from dense_folders import save_model
-
     from gramloop.tasks import load_predictor
 
     if not any(folder.iterdir()):

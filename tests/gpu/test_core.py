@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 import torch
-from stand_in_audit import INDEXED_FROM_CPU, VARIANTS, audit_host, frozen
 
 import gramloop
 from library_models import MODELS, outputs
+from stand_in_audit import INDEXED_FROM_CPU, VARIANTS, audit_host, frozen
 from stand_in_gpu import stand_in_gpu
 
 # their own positions are float sums along a side, which have no deterministic kernel

@@ -8,6 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
+
+import gramloop
+from conftest import EMBEDDED, RELEASED, Load
+from gramloop.evaluate.session import Session
+from gramloop.io.device import choose_device
+from gramloop.mitigations import apply, calibrate
+from library_models import MODELS, outputs
+from small_runs import small_plan, write_model, write_scene_set
 from stand_in_audit import (
     INDEXED_FROM_CPU,
     PIXELS,
@@ -20,15 +29,6 @@ from stand_in_audit import (
     seen,
 )
 from stand_in_mps import stand_in_mps
-from torch import Tensor
-
-import gramloop
-from conftest import EMBEDDED, RELEASED, Load
-from gramloop.evaluate.session import Session
-from gramloop.io.device import choose_device
-from gramloop.mitigations import apply, calibrate
-from library_models import MODELS, outputs
-from small_runs import small_plan, write_model, write_scene_set
 
 Loaders = Callable[[str], Load]
 HERE = torch.arange(6.0).reshape(2, 3)

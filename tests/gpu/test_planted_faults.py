@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from stand_in_audit import audit_determined, audit_float32, audit_host
 from torch import Tensor
 
 from conftest import Load
@@ -15,6 +14,7 @@ from gramloop.core.drift import GramAnchor
 from gramloop.models import plain_detr
 from gramloop.models.linear import LinearHead
 from gramloop.models.plain_detr_boxes import sine_code
+from stand_in_audit import audit_determined, audit_float32, audit_host
 
 Loaders = Callable[[str], Load]
 

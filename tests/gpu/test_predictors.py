@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from stand_in_audit import PIXELS, REPLAY, alike, audit_determined, audit_float32, in_float32, parts
 
 from conftest import EMBEDDED, FOLDERS, RELEASED, Load
 from gramloop.mitigations import Source, apply, calibrate
+from stand_in_audit import PIXELS, REPLAY, alike, audit_determined, audit_float32, in_float32, parts
 from stand_in_gpu import stand_in_gpu
 
 Loaders = Callable[[str], Load]

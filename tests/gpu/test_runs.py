@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from stand_in_audit import in_float32
 
 from gramloop.data.opening import ReadOptions, open_set
 from gramloop.data.suites import Condition
@@ -20,6 +19,7 @@ from gramloop.tasks import load_predictor, to_tensor
 from gramloop.tune import Space, scan_windows, tune
 from gramloop.tune.scan.files import to_json
 from small_runs import SIDE, small_plan, write_model, write_scene_set
+from stand_in_audit import in_float32
 from stand_in_gpu import stand_in_gpu
 
 PMT = Path(__file__).parents[1] / "support" / "small_pmt.py"

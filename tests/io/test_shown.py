@@ -5,9 +5,9 @@ from __future__ import annotations
 import io
 
 import pytest
-from html_tables import HOSTILE, Reader
 
 from gramloop.io.shown import Shown, ShownTable
+from html_tables import HOSTILE, Reader
 
 
 class Thing(Shown):

@@ -12,12 +12,12 @@ import pytest
 from hotcoco.panoptic import pq_compute
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from random_segments import CATEGORIES, THINGS, of_maps, segment_pairs
 
 from gramloop.data.segment_maps import SegmentMap, segments_png
 from gramloop.errors import GramLoopError
 from gramloop.metrics.bootstrap import image_bootstrap
 from gramloop.metrics.panoptic import class_quality, mean_quality, panoptic_statistics, pq_delta
+from random_segments import CATEGORIES, THINGS, of_maps, segment_pairs
 
 PAIR = tuple[SegmentMap, SegmentMap]
 NUMBERS = list(CATEGORIES)

@@ -5,7 +5,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from same_predictions import same
 
 from gramloop.core.config import ReplayConfig
 from gramloop.core.cost import counting
@@ -15,6 +14,7 @@ from gramloop.mitigations.merging import merged
 from gramloop.mitigations.texts import parse_mitigations
 from gramloop.tasks import Depth, Pair, Predictor
 from gramloop.tasks.prediction import Segmentation
+from same_predictions import same
 
 LATE = "replay:window=9-9,replays=1"
 

@@ -7,7 +7,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
-from same_predictions import same
 
 from gramloop.core.cost import counting
 from gramloop.errors import GramLoopError
@@ -17,6 +16,7 @@ from gramloop.mitigations.replay import SUBSTEPS
 from gramloop.mitigations.texts import KINDS
 from gramloop.tasks import Depth, as_predictor
 from gramloop.tasks.prediction import Segmentation
+from same_predictions import same
 
 # name: the text at which nothing is asked, one at which something is, and the predictors for which that makes no sense
 BLOCKS, SIZE, TAPS = "no transformer blocks", "has no size to set", "does not show"

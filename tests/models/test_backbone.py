@@ -169,9 +169,9 @@ def test_blocks_in_bfloat16_give_float32_features(golden, golden_file, monkeypat
 
 def test_precision_by_argument(golden_file):
     backbone = load_backbone(golden_file("backbone_s"), dtype=torch.bfloat16)
-    assert {value.dtype for name, value in backbone.model.named_parameters() if not name.startswith("norm.")} == {
-        torch.bfloat16
-    }
+    assert {
+        value.dtype for name, value in backbone.model.named_parameters() if not name.startswith("norm.")
+    } == {torch.bfloat16}
     assert {value.dtype for value in backbone.norm.parameters()} == {torch.float32}
     assert backbone.model.rope_embeddings.inv_freq.dtype == torch.float32
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import io
 
 import pytest
-from html_tables import HOSTILE, Reader
 
 from gramloop.metrics.bootstrap import Interval
 from gramloop.mitigations import parse_mitigations
 from gramloop.report.document import Verdict
 from gramloop.tune.search.verdict import JudgedPart
+from html_tables import HOSTILE, Reader
 
 INTERVAL = Interval(1.25, 0.5, 2.0, units=15)
 

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
 from dense_library_models import DENSE as HOSTS
 from dense_library_models import deimv2
-
 from library_models import DINOV2, SIZE, VIT
 
 LABELS = {0: "sky", 1: "road", 2: "car"}

@@ -7,9 +7,8 @@ import random
 from pathlib import Path
 
 import broken_files
-from hostile_case import Case, World, copied, plan_of
-
 from gramloop.core.config import ReplayConfig
+from hostile_case import Case, World, copied, plan_of
 
 
 def bad_settings(world: World, rng: random.Random, place: Path) -> Case:

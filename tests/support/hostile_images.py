@@ -7,9 +7,10 @@ import json
 import random
 from pathlib import Path
 
+from PIL import Image
+
 import broken_files
 from hostile_case import Case, World, copied, plan_of
-from PIL import Image
 from sound_sets import sound_coco
 
 

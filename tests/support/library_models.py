@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from dense_library_models import DENSE
 from torch import Tensor, nn
 
+from dense_library_models import DENSE
 from reference_packages import import_reference
 
 SIZE = {"hidden_size": 32, "num_hidden_layers": 6, "num_attention_heads": 4, "intermediate_size": 64}

@@ -9,17 +9,17 @@ from typing import Any
 
 import numpy as np
 import torch
-from dense_library_models import Called
-from stand_in_mps import stand_in_mps
 from torch import Tensor, nn
 
 import gramloop
+from dense_library_models import Called
 from gramloop import Adaptive, ReplayConfig
 from gramloop.core.trace import Trace
 from gramloop.tasks import Depth, Detection, InstanceMasks, Panoptic, Prediction, Predictor, Segmentation
 from gramloop.tasks.renumbering import before_renumbering
 from library_models import build, outputs
 from stand_in_gpu import determined, stand_in_gpu
+from stand_in_mps import stand_in_mps
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "published": {},

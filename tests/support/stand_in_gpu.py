@@ -14,6 +14,7 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
+
 from stand_in_device import Place, standing_in
 
 DEVICE = torch.device("cuda:0")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from allocations import allocated_peak
 
+from allocations import allocated_peak
 from gramloop.core.config import ReplayConfig
 from gramloop.core.cost import counting
 from gramloop.core.live_tensors import peak_of

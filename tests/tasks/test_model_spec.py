@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 from dense_folders import save_model
-
 from small_hub import hub
 
 OPEN = """

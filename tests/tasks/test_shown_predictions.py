@@ -6,7 +6,6 @@ import matplotlib
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
-from html_tables import HOSTILE, Reader
 
 from gramloop import GramLoopError
 from gramloop.tasks.prediction import (
@@ -20,6 +19,7 @@ from gramloop.tasks.prediction import (
     Segment,
     Segmentation,
 )
+from html_tables import HOSTILE, Reader
 
 matplotlib.use("Agg")
 IMAGE = np.full((8, 12, 3), 200, dtype=np.uint8)

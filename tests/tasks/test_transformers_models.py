@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from dense_folders import DEPTH, LABELS, MODELS, save_model
 from safetensors.torch import load_file, save_file
 
+from dense_folders import DEPTH, LABELS, MODELS, save_model
 from gramloop import GramLoopError, ReplayConfig, counting
 from gramloop.tasks import Depth, Detection, Segmentation, open_model
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from dense_folders import LABELS, save_model
 
+from dense_folders import LABELS, save_model
 from gramloop.data.run_lengths import run_length_mask
 from gramloop.errors import GramLoopError
 from gramloop.tasks import InstanceMasks, Panoptic, open_model

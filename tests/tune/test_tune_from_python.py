@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from dense_folders import save_model
 
 import gramloop
+from dense_folders import save_model
 from gramloop import GramLoopError
 from gramloop.core.settings import read_replay
 from gramloop.mitigations import read_source

@@ -45,7 +45,9 @@ class Host:
         # norm.forward, like block.forward: the host's own hooks must not see probes
         norm = self.final_norm.forward if isinstance(self.final_norm, nn.Module) else self.final_norm
         weight = getattr(self.final_norm, "weight", None)
-        if isinstance(weight, Tensor) and weight.dtype == torch.float32:  # of a model whose blocks are bfloat16
+        if (
+            isinstance(weight, Tensor) and weight.dtype == torch.float32
+        ):  # of a model whose blocks are bfloat16
             patches = patches.to(torch.promote_types(patches.dtype, torch.float32))
         normed: Tensor = norm(patches)
         return normed

@@ -14,8 +14,8 @@ from gramloop.data.scenes.drawing import Scene, scene
 from gramloop.demo.experiment import SPLIT, Experiment, PlannedEvaluation
 from gramloop.demo.methods import FREE, ORDINARY, ways
 from gramloop.evaluate.plan import condition_of
-from gramloop.evaluate.rows import counts_of
 from gramloop.evaluate.predicting import deterministic, predict_all
+from gramloop.evaluate.rows import counts_of
 from gramloop.evaluate.session import Session
 from gramloop.evaluate.sources import open_condition, open_planned
 from gramloop.evaluate.store import Store

@@ -86,9 +86,7 @@ def plan_and_model(request: Request) -> tuple[Plan, Predictor[Prediction]]:
     if request.methods:
         named = read_methods(request.methods, request.replay)  # a slip is told before anything is opened
         request = replace(request, files=with_found_source(request.files, named))
-    predictor = load_predictor(
-        request.task, request.files, request.sizes, device="meta", dtype=request.dtype
-    )
+    predictor = load_predictor(request.task, request.files, request.sizes, device="meta", dtype=request.dtype)
     sha256 = checksums(request.files, request.task)  # of a model, and not of whatever folder was named
     if "make" in request.files:
         sha256 = {**user_fingerprints(request.files["make"], predictor), **sha256}

@@ -49,9 +49,7 @@ def load_pmt(
                 f"{checkpoint.path} was trained on a DINOv3 of web images (lvd1689m), but {backbone} is one of satellite "
                 "images"
             )
-        backbone = load_backbone(
-            backbone, dtype=dtype, device=device, verify=verify, exact_periods=True
-        )
+        backbone = load_backbone(backbone, dtype=dtype, device=device, verify=verify, exact_periods=True)
     checkpoint.require([QUERIES], "a PMT head")
     backbone = fitting(backbone, checkpoint.shapes[QUERIES][1], checkpoint.path)
     shape = infer_pmt_shape(checkpoint, backbone.shape.head_dim)

@@ -82,7 +82,9 @@ class TappedViT(nn.Module):
     def tap(self, state: Tensor, grid: tuple[int, int], block: int) -> Tap:
         """A block's output, given as all tokens (B, T, C) before the final norm, as a feature."""
         weight = next(self.norm.parameters())
-        wide = torch.promote_types(state.dtype, weight.dtype)  # weights may be bfloat16, and the norm's float32
+        wide = torch.promote_types(
+            state.dtype, weight.dtype
+        )  # weights may be bfloat16, and the norm's float32
         tap = Tap(self.norm(state.to(wide)), grid)
         return tap if self.adjust is None else self.adjust(block, tap)
 

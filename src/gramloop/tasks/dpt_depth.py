@@ -72,8 +72,6 @@ def load_depth_estimator(
     verify: bool = False,
 ) -> DptDepthEstimator:
     """A depth estimator from Meta's two files; ``dtype`` is that of the backbone's weights."""
-    model = load_depther(
-        backbone, head, depth_range=depth_range, dtype=dtype, device=device, verify=verify
-    )
+    model = load_depther(backbone, head, depth_range=depth_range, dtype=dtype, device=device, verify=verify)
     normalisation = normalisation_of(backbone) if isinstance(backbone, str | Path) else WEB
     return DptDepthEstimator(model, config, normalisation)
