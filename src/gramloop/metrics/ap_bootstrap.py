@@ -12,18 +12,24 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gramloop.metrics.ap_draws import EXACT, RECALLS, Curves, Ranked, curves_of
+from gramloop.metrics.ap_draws import EXACT, HEAVIEST, Ranked, average_precision, can_compile, listed
 from gramloop.metrics.bootstrap import Delta, Score, Weights
 from gramloop.metrics.box_matching import match_boxes
 from gramloop.metrics.boxes import FoundBoxes, TrueBoxes
 from gramloop.metrics.means import mean_of_known
 
+if TYPE_CHECKING:
+    from gramloop.metrics.ap_kernel import Lists
+
+RECALLS = np.linspace(0, 1, 101)  # where COCO reads the curve of precision
 NUMBERS_AT_ONCE = 4_000_000  # of one array: draws x detections
-MANY = 64  # draws from which on it pays to make curves ready
+MANY = 64  # draws, and
+MUCH = 20_000_000  # draws x detections x thresholds, from which on it pays to load what is compiled
 DRAWS_AT_ONCE = 2000  # that are handed over together in a bootstrap
 
 
@@ -114,30 +120,32 @@ class Matched:
     def by_category(self, weights: Weights, many: int) -> NDArray[np.float64]:
         """Percent, (draws, many), in the categories' sorted order; NaN where there is no object to be found."""
         scores = np.full((len(weights), many), np.nan)
+        columns = np.array(self.numbers, dtype=np.int64) - 1
+        if self._is_much(weights):
+            scores[:, columns] = average_precision(self._lists, weights)
+            return scores
         ordered = weights[:, self.order]
-        for number, found in zip(self.numbers, self._by_category(ordered), strict=True):
-            scores[:, number - 1] = found
+        for column, category in zip(columns, self.categories, strict=True):
+            scores[:, column] = category.average_precision(ordered)
         return scores
 
-    def _by_category(self, weights: Weights) -> Iterator[NDArray[np.float64]]:
-        most = max((len(each.owners) for each in self.categories), default=0)
-        if len(weights) < MANY or int(weights.max(initial=0)) * most >= EXACT:
-            yield from (category.average_precision(weights) for category in self.categories)
-            return
-        objects = _counted(weights, np.stack([each.objects for each in self.categories], axis=1))
-        scores = np.where(objects > 0, 0.0, np.nan)  # of categories of which nothing was found
-        for places, curves in self._curves:
-            scores[:, places] = curves.average_precision(weights, objects[:, places])
-        yield from scores.T
+    def _is_much(self, weights: Weights) -> bool:
+        """Whether compiled code pays, and can count so far."""
+        detections = sum(each.found.size for each in self.categories)
+        if len(weights) < MANY or len(weights) * detections < MUCH:
+            return False
+        most = max(max(len(each.owners), int(each.objects.sum())) for each in self.categories)
+        heaviest = int(weights.max())
+        return heaviest <= HEAVIEST and heaviest * most < EXACT and can_compile()
 
     @cached_property
-    def _curves(self) -> list[tuple[list[int], Curves]]:
-        return curves_of([Ranked(each.owners, each.found, each.counted) for each in self.categories])
-
-
-def _counted(weights: Weights, objects: NDArray[np.int64]) -> NDArray[np.int64]:
-    """How many objects were drawn, (draws, categories), of (images, categories)."""
-    return (weights.astype(np.float32) @ objects.astype(np.float32)).astype(np.int64)
+    def _lists(self) -> Lists:
+        return listed(
+            [
+                Ranked(self.order[one.owners], one.found, one.counted, np.repeat(self.order, one.objects))
+                for one in self.categories
+            ]
+        )
 
 
 def _area_under_curve(
