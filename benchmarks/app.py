@@ -1,6 +1,6 @@
 """The app under steady use: how long it takes to start, and whether 200 trials leave memory as they found it.
 
-    python benchmarks/app.py [--requests 200]
+    python benchmarks/app.py [--requests 200] [--starts 3]
 
 Every request is a new image under another shift, so that nothing comes out of the cache and the cache is full early.
 Trials go the way that the page's go, through the server's own functions. Memory is the process's resident set.
@@ -21,24 +21,32 @@ import psutil
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 START = """
-import sys, time
+import time, urllib.request
 from gramloop.app.server import serving
 from gramloop.app.settings import AppSettings, ModelSource
 from gramloop.models.tiny import WEIGHTS
 with serving(AppSettings((ModelSource("tiny", {"folder": str(WEIGHTS)}),)), port=0) as running:
+    assert urllib.request.urlopen(running.url).status == 200
+    print(time.process_time(), flush=True)
+    from gramloop.app.try_tab import try_once
+    from pathlib import Path
+    import os
+    scene = min(Path(os.environ["GRADIO_TEMP_DIR"]).glob("scenes/scene-0010.png"))
+    assert "<figure>" in try_once(running.bench, scene)  # waits for the one that began by itself
     print(time.process_time(), flush=True)
 """
 CACHE = 24 << 20  # bytes; full after a few requests
 
 
-def start_up() -> tuple[float, float]:
-    """Seconds until the page answers, from nothing; and seconds of the processor."""
+def start_up() -> None:
+    """Print the seconds until the page answers, and until the first trial stands; by the clock and of the processor."""
     begin = time.perf_counter()
     with subprocess.Popen([sys.executable, "-c", START], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        processor = float(process.stdout.readline())
-        wall = time.perf_counter() - begin
-    return wall, processor
+        for what in ("the page answers 200", "the first trial stands"):
+            processor = float(process.stdout.readline())
+            wall = time.perf_counter() - begin
+            print(f"start-up: {wall:.1f} s until {what}, {processor:.1f} s of one core", flush=True)
 
 
 def resident() -> float:
@@ -51,10 +59,13 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--requests", type=int, default=200)
+    parser.add_argument("--starts", type=int, default=3)
     parser.add_argument("--warm-up", type=int, default=40)  # every shift once
     args = parser.parse_args()
-    wall, processor = start_up()
-    print(f"start-up: {wall:.1f} s until the page answers, {processor:.1f} s of one core")
+    if args.requests < 4:
+        parser.error("--requests is 4 or more, for a slope")
+    for _ in range(args.starts):
+        start_up()
 
     from PIL import Image
 
@@ -84,12 +95,17 @@ def main() -> None:
                 marks.append(resident())
         seconds = time.perf_counter() - begin
         kept = running.bench.cache.bytes / 1e6
-    slope = float(np.polyfit(np.arange(len(marks)), marks, 1)[0]) if len(marks) > 1 else 0.0
+    half = marks[len(marks) // 2 :]
+    slope, late = (float(np.polyfit(np.arange(len(some)), some, 1)[0]) for some in (marks, half))
     print(
         f"{args.requests} requests after {args.warm_up} of warm-up, {1000 * seconds / args.requests:.0f} ms each"
     )
     print(f"resident memory: first {marks[0]:.0f} MB, last {marks[-1]:.0f} MB, most {max(marks):.0f} MB")
     print(f"ratio of last to first: {marks[-1] / marks[0]:.3f}; slope {1000 * slope:.0f} kB per request")
+    print(
+        f"the later {len(half)}: from {half[0]:.0f} to {half[-1]:.0f} MB, {half[-1] / half[0] - 1:+.1%}; "
+        f"slope {1000 * late:.0f} kB per request"
+    )
     print(f"cache: {kept:.1f} MB kept of {CACHE / 1e6:.1f} MB allowed")
 
 

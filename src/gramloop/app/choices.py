@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from gramloop.core.config import RULE, ReplayConfig, field_of
+from gramloop.core.fields import shown
 from gramloop.core.settings import split_setting
 from gramloop.data.shifted import Shift
 from gramloop.data.suites import SEVERITIES, display_name, find_suite
@@ -53,7 +54,7 @@ def shift_of(choice: str, severity: int) -> Shift | None:
         raise GramLoopError(f"there is no shift {choice!r}; the list has all there are")
     if severity not in SEVERITIES:
         raise GramLoopError(
-            f"severity {severity} is not offered here; {SEVERITIES[0]} to {SEVERITIES[-1]} are"
+            f"severity {shown(severity)} is not offered here; {SEVERITIES[0]} to {SEVERITIES[-1]} are"
         )
     suite = find_suite(f"image-{kind}")
     (condition,) = suite.select([name], [severity])

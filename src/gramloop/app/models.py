@@ -10,13 +10,14 @@ from threading import Lock, RLock
 
 from gramloop.app.settings import AppSettings, ModelSource
 from gramloop.core.config import ReplayConfig, default_window
+from gramloop.core.fields import shown
 from gramloop.core.signals import observing
 from gramloop.data.records import Task
 from gramloop.data.scenes.drawing import scene
 from gramloop.errors import GramLoopError
 from gramloop.io.device import choose_device
 from gramloop.mitigations.source import Source, read_source
-from gramloop.models.tiny import DEPTH_HEAD, SOURCE, WEIGHTS, suggested_replay
+from gramloop.models.tiny import DEPTH_HEAD, SOURCE, WEIGHTS, suggested_replay, tiny_depth
 from gramloop.tasks.images import RGB
 from gramloop.tasks.loading import load_predictor
 from gramloop.tasks.prediction import Prediction
@@ -47,6 +48,16 @@ class Looked:
 
 
 @dataclass(frozen=True)
+class About:
+    """What a page has to know of a model before anything is predicted."""
+
+    task: Task
+    depth: int  # how many blocks there are to replay; 0 where none can be
+    replay: ReplayConfig  # to begin with, its window spelled out
+    sourced: bool  # whether it is known what ordinary images look like to it
+
+
+@dataclass(frozen=True)
 class Opened:
     """A loaded model for one task."""
 
@@ -59,6 +70,11 @@ class Opened:
     def depth(self) -> int:
         """How many blocks there are to replay; 0 where none can be."""
         return len(self.predictor.blocks)
+
+    @property
+    def about(self) -> About:
+        """The same in short."""
+        return About(self.predictor.task, self.depth, self.replay, self.source is not None)
 
     def timed(self, predict: Callable[[], Prediction]) -> Timed:
         """Run a prediction by itself."""
@@ -94,11 +110,21 @@ class Models:
     def open(self, name: str, task: Task | None = None) -> Opened:
         """The model for a task; None for the one to begin with."""
         source = self._source(name)
+        if not isinstance(task, str | None):
+            raise GramLoopError(f"the task is {shown(task)}; the list has all there are")
         wanted = self.tasks(name)[0] if task is None and "folder" in source.files else task or source.task
         with self._lock:
             if (name, wanted) not in self._opened:
                 self._opened[name, wanted] = self._load(source, wanted)
             return self._opened[name, wanted]
+
+    def about(self, name: str) -> About:
+        """What a page has to know of a model. The embedded one is not loaded for that, so that the page starts sooner."""
+        source = self._source(name)
+        if not _embedded(source) or source.source is not None:
+            return self.open(name).about
+        replay = suggested_replay()
+        return About(self.tasks(name)[0], tiny_depth(), _spelled_out(replay, tiny_depth()), SOURCE.is_file())
 
     def tasks(self, name: str) -> tuple[Task, ...]:
         """The tasks that a model can be asked for, the one to begin with first."""
@@ -110,20 +136,25 @@ class Models:
         return tuple(sorted(known, key=lambda task: task != source.task))
 
     def _source(self, name: str) -> ModelSource:
-        if name not in self.sources:
-            raise GramLoopError(f"there is no model {name!r} here; there are {', '.join(self.sources)}")
+        if not isinstance(name, str) or name not in self.sources:
+            raise GramLoopError(f"there is no model {shown(name)} here; there are {', '.join(self.sources)}")
         return self.sources[name]
 
     def _load(self, source: ModelSource, task: Task | None) -> Opened:
         predictor = load_predictor(task, source.files, dict(source.sizes), self._device)
-        embedded = source.files.get("folder") == str(WEIGHTS)
-        replay = suggested_replay() if embedded else ReplayConfig()
-        depth = len(predictor.blocks)
-        if depth and replay.window is None:
-            replay = ReplayConfig(window=default_window(depth))
+        embedded = _embedded(source)
+        replay = _spelled_out(suggested_replay() if embedded else ReplayConfig(), len(predictor.blocks))
         calibrated = source.source or (SOURCE if embedded else None)
         known = None if calibrated is None else read_source(calibrated)
         opened = Opened(source.name, predictor, known, replay)
         with PREDICTING:  # what is done once must not enter anybody's time
             predictor.predict(scene(0).image)
         return opened
+
+
+def _embedded(source: ModelSource) -> bool:
+    return source.files.get("folder") == str(WEIGHTS)
+
+
+def _spelled_out(replay: ReplayConfig, depth: int) -> ReplayConfig:
+    return ReplayConfig(window=default_window(depth)) if depth and replay.window is None else replay

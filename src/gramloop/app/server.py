@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gramloop.app.memory import release, settle
 from gramloop.app.settings import AppSettings
 from gramloop.errors import GramLoopError
 
@@ -68,6 +69,7 @@ def serving(settings: AppSettings, port: int | None = None) -> Iterator[Running]
         finally:
             running.server.should_exit = True
             running.thread.join(timeout=10)
+            release()
     finally:
         listening.close()
         shutil.rmtree(private, ignore_errors=True)
@@ -97,12 +99,19 @@ def _start(settings: AppSettings, listening: socket.socket, private: Path) -> Ru
         if not thread.is_alive() or time.monotonic() - begin > _PATIENCE:
             raise GramLoopError("the server of the page did not start; the lines above say more")
         time.sleep(0.01)
-    from gramloop.app.try_tab import try_once
-
-    threading.Thread(target=try_once, args=(bench, scenes[0]), daemon=True).start()
+    threading.Thread(target=_first_trial, args=(bench, scenes[0], server), daemon=True).start()
     name = f"[{host}]" if ":" in host else host
     shown = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}.get(name, name)
     return Running(f"http://{shown}:{number}/", bench, server, thread)
+
+
+def _first_trial(bench: Any, scene: Path, server: Any) -> None:
+    """What a new page shows, so that its first visitor waits less; what is in memory then is there to stay."""
+    from gramloop.app.try_tab import try_once
+
+    try_once(bench, scene)
+    if not server.should_exit:
+        settle()
 
 
 def _asgi(settings: AppSettings, bench: Any, scenes: list[Path], port: int) -> Any:

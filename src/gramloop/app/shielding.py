@@ -7,16 +7,18 @@ import traceback
 from collections.abc import Callable, Mapping
 from functools import wraps
 from pathlib import Path
-from typing import Any, ParamSpec
+from typing import Any, ParamSpec, TypeVar
 
 import gradio as gr
 from gradio.data_classes import ImageData
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from gramloop.app.memory import tidy
 from gramloop.app.words import notice
 from gramloop.errors import GramLoopError
 
 P = ParamSpec("P")
+C = TypeVar("C", bound=gr.components.Component)
 # of a list that changes: what was chosen from the list before is refused by whoever takes it, in a sentence
 UNCHECKED: Mapping[str, Any] = {"allow_custom_value": True}
 # nothing of the page may come from, or go to, another host; the page itself is full of inline scripts and styles
@@ -67,8 +69,32 @@ def sentences(do: Callable[P, str]) -> Callable[P, str]:
         except Exception:
             traceback.print_exc(file=sys.stderr)
             return notice("this failed in a way nobody foresaw; the terminal in which the app runs says more")
+        finally:
+            tidy()
 
     return safely
+
+
+def as_sent(control: C) -> C:
+    """A number as a visitor sent it, for whoever takes it to refuse in a sentence.
+
+    Gradio refuses what is beyond a control's limits with a traceback in the terminal and no word on the page. A control
+    that is updated by another of its kind loses this; one that is updated by a plain value keeps it.
+    """
+    vars(control).update(preprocess=lambda value: value)
+    return control
+
+
+def as_text(control: C) -> C:
+    """A choice as a visitor sent it, as text; of several a list. See `as_sent`."""
+
+    def read(value: object) -> object:
+        if isinstance(value, list):
+            return [str(each) for each in value]
+        return None if value is None else str(value)
+
+    vars(control).update(preprocess=read)
+    return control
 
 
 class Shield:

@@ -17,8 +17,8 @@ from gramloop.app.choices import (
     replay_settings,
     shift_choices,
 )
-from gramloop.app.models import Opened
-from gramloop.app.shielding import UNCHECKED, image_input, sentences
+from gramloop.app.models import About
+from gramloop.app.shielding import UNCHECKED, as_sent, as_text, image_input, sentences
 from gramloop.app.trial import Bench, Trial
 from gramloop.app.uploads import read_upload
 from gramloop.core.config import Gate, ReplayConfig, Signal
@@ -83,7 +83,8 @@ def try_tab(bench: Bench, scenes: list[Path]) -> Any:
 
 def _controls(bench: Bench, scenes: list[Path]) -> _Controls:
     name = bench.models.names[0]
-    opened, replay = bench.models.open(name), bench.models.open(name).replay
+    about = bench.models.about(name)
+    replay = about.replay
     window = replay.window or (0, 0)
     image = image_input(
         value=str(scenes[0]), label="Image", sources=["upload", "clipboard"], height=230, elem_id="image"
@@ -97,9 +98,7 @@ def _controls(bench: Bench, scenes: list[Path]) -> _Controls:
             visible=len(bench.models.names) > 1,
             elem_id="model",
         )
-        task = gr.Dropdown(
-            _tasks(bench, name), value=opened.predictor.task, label="Task", elem_id="task", **UNCHECKED
-        )
+        task = gr.Dropdown(_tasks(bench, name), value=about.task, label="Task", elem_id="task", **UNCHECKED)
     with gr.Group():
         shifts = gr.Dropdown(shift_choices(), value=_FIRST_SHIFT, label="Shift", elem_id="shift")
         severities = gr.Slider(
@@ -107,17 +106,17 @@ def _controls(bench: Bench, scenes: list[Path]) -> _Controls:
         )
     chosen = gr.Dropdown(
         mitigation_choices(),
-        value=_first_mitigations(opened),
+        value=_first_mitigations(about),
         multiselect=True,
         allow_custom_value=True,
         label="Mitigations",
         info="They combine. Others can be typed, such as denoise:8 or recentre:0.5,c=1.",
         elem_id="mitigations",
     )
-    with gr.Accordion("Settings of replay", open=False, visible=bool(opened.depth), elem_id="replay"):
+    with gr.Accordion("Settings of replay", open=False, visible=bool(about.depth), elem_id="replay"):
         with gr.Row():
-            first = gr.Number(window[0], **_block("First", opened), min_width=100, elem_id="first")
-            end = gr.Number(window[1], **_block("Last", opened), min_width=100, elem_id="last")
+            first = gr.Number(window[0], **_block("First", about), min_width=100, elem_id="first")
+            end = gr.Number(window[1], **_block("Last", about), min_width=100, elem_id="last")
         replays = gr.Slider(
             0, _MOST_REPLAYS, value=replay.replays, step=1, label="Replays", elem_id="replays"
         )
@@ -135,26 +134,26 @@ def _controls(bench: Bench, scenes: list[Path]) -> _Controls:
         more = gr.Textbox("", label="Further settings", placeholder="eps=1e-6,until=10", max_length=400)
     return _Controls(
         image,
-        model,
-        task,
-        shifts,
-        severities,
-        chosen,
-        first,
-        end,
-        replays,
-        gate,
-        strength,
-        signal,
-        off,
-        full,
+        as_text(model),
+        as_text(task),
+        as_text(shifts),
+        as_sent(severities),
+        as_text(chosen),
+        as_sent(first),
+        as_sent(end),
+        as_sent(replays),
+        as_text(gate),
+        as_sent(strength),
+        as_text(signal),
+        as_sent(off),
+        as_sent(full),
         more,
     )
 
 
-def _first_mitigations(opened: Opened) -> list[str]:
+def _first_mitigations(about: About) -> list[str]:
     """Those that a model can do: levels needs to know ordinary images, a replay needs blocks."""
-    return ["denoise", *(["levels"] if opened.source else []), *([REPLAY] if opened.depth else [])]
+    return ["denoise", *(["levels"] if about.sourced else []), *([REPLAY] if about.depth else [])]
 
 
 def _strength(replay: ReplayConfig) -> float:
@@ -162,9 +161,9 @@ def _strength(replay: ReplayConfig) -> float:
     return 1.0 if replay.strength == "matched" else replay.strength
 
 
-def _block(end: str, opened: Opened) -> dict[str, Any]:
-    """A number without limits of its own: gradio refuses what is beyond them without a word on the page."""
-    return {"label": f"{end} block, 0 to {max(opened.depth - 1, 0)}", "precision": 0}
+def _block(end: str, about: About) -> dict[str, Any]:
+    """A number without limits or precision of its own, which gradio would insist on without a word on the page."""
+    return {"label": f"{end} block, 0 to {max(about.depth - 1, 0)}"}
 
 
 def _tasks(bench: Bench, name: str) -> list[tuple[str, str]]:
@@ -174,30 +173,30 @@ def _tasks(bench: Bench, name: str) -> list[tuple[str, str]]:
 def _of_model(bench: Bench, name: str) -> list[Any]:
     """The controls that depend on the model."""
     try:
-        opened, tasks = bench.models.open(name), _tasks(bench, name)
+        about, tasks = bench.models.about(name), _tasks(bench, name)
     except GramLoopError:
         return [gr.skip() for _ in range(6)]  # the trial that follows says why
-    replay = opened.replay
+    replay = about.replay
     first, end = replay.window or (0, 0)
     return [
-        gr.Dropdown(tasks, value=opened.predictor.task),
-        gr.Number(first, **_block("First", opened)),
-        gr.Number(end, **_block("Last", opened)),
-        gr.Slider(value=replay.replays),
-        gr.Radio(value=replay.gate),
-        gr.Slider(value=_strength(replay)),
+        gr.Dropdown(tasks, value=about.task),
+        gr.Number(first, **_block("First", about)),
+        gr.Number(end, **_block("Last", about)),
+        replay.replays,
+        replay.gate,
+        _strength(replay),
     ]
 
 
 def try_once(bench: Bench, image: Path, *, shift: str = _FIRST_SHIFT, severity: int = _FIRST_SEVERITY) -> str:
     """What a new page shows of an image, all else as the controls begin; a first visitor need not wait for it then."""
     name = bench.models.names[0]
-    opened = bench.models.open(name)
-    replay = opened.replay
+    about = bench.models.about(name)
+    replay = about.replay
     first, last = replay.window or (0, 0)
-    chosen = shift, severity, _first_mitigations(opened)
+    chosen = shift, severity, _first_mitigations(about)
     turned: Any = (first, last, replay.replays, replay.gate, _strength(replay), "none", *_RULE, "")
-    return sentences(_try)(bench, str(image), name, opened.predictor.task, *chosen, *turned)
+    return sentences(_try)(bench, str(image), name, about.task, *chosen, *turned)
 
 
 def _try(
