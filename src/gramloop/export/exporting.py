@@ -35,6 +35,7 @@ from gramloop.io.progress import Advance, progress_bar
 from gramloop.io.shown import Shown, ShownTable
 from gramloop.models.dinov2 import load_any_backbone
 from gramloop.tasks.model_spec import model_files, open_model
+from gramloop.tasks.prediction import Prediction
 from gramloop.tasks.predictor import Predictor
 from gramloop.tasks.renumbering import before_renumbering
 
@@ -67,7 +68,7 @@ class ExportedFile(Shown):
 
 
 def export_model(
-    model: str | Path | Predictor[Any] | nn.Module,
+    model: str | Path | Predictor[Prediction] | nn.Module,
     path: str | Path,
     *,
     task: Task | str | None = None,
@@ -106,7 +107,8 @@ def export_model(
         advance("tracing the model")
         given, stack = unwrapped(given, stack)
         known_head = isinstance(given, Predictor)
-        subject = subject_of(prepared(given, stack) if known_head else given, (height, width), name)
+        shown = prepared(given, stack) if isinstance(given, Predictor) else given
+        subject = subject_of(shown, (height, width), name)
         return _write(subject, stack, known_head, path, kind, batch, advance)
 
 

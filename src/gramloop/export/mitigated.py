@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from torch import nn
 
@@ -24,6 +23,7 @@ from gramloop.mitigations.recentre import Recentre
 from gramloop.mitigations.replay import Replay
 from gramloop.mitigations.texts import names_mitigations, ordered, parse_mitigations, stack_text
 from gramloop.tasks.padded import PaddedSegmenter
+from gramloop.tasks.prediction import Prediction
 from gramloop.tasks.predictor import Predictor
 from gramloop.tasks.renumbering import before_renumbering
 
@@ -89,7 +89,7 @@ def _checked(stack: tuple[Mitigation, ...], source: Source | None) -> Stack:
     return Stack(stack, source)
 
 
-def prepared(predictor: Any, stack: Stack) -> Predictor[Any]:
+def prepared(predictor: Predictor[Prediction], stack: Stack) -> Predictor[Prediction]:
     """The predictor whose head sees treated features; refuses mitigations that make no sense for it."""
     plain = before_renumbering(predictor)
     check_stack(stack.mitigations, plain, stack.source)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -33,6 +32,7 @@ from gramloop.tasks.detect import Detector
 from gramloop.tasks.images import WEB, Normalisation
 from gramloop.tasks.module_predictor import ModulePredictor
 from gramloop.tasks.padded import PaddedSegmenter
+from gramloop.tasks.prediction import Prediction
 from gramloop.tasks.predictor import ViTPredictor
 from gramloop.tasks.segment import Segmenter
 
@@ -106,7 +106,7 @@ def subject_of(
 
 
 def _of_predictor(
-    predictor: ViTPredictor[Any], size: tuple[int | None, int | None], name: str | None
+    predictor: ViTPredictor[Prediction], size: tuple[int | None, int | None], name: str | None
 ) -> Subject:
     norm, backbone = predictor.normalisation, predictor.backbone
     side, multiple, note = TINY_SHORT_SIDE, backbone.shape.patch, ""

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
+from numpy.typing import NDArray
 from PIL import Image
 
 from gramloop.errors import GramLoopError
@@ -63,7 +64,7 @@ def plot_prediction(
 
 def plot_pair(
     ordinary: Prediction, replayed: Prediction, image: ImageLike | None, classes: Classes, threshold: float
-) -> Any:
+) -> NDArray[np.object_]:
     """Both predictions side by side; returns their axes, (2,)."""
     pixels = None if image is None else read_image(image)
     high, wide = _size(ordinary, pixels)
@@ -72,7 +73,8 @@ def plot_pair(
     for ax, found, name in zip(axes, (ordinary, replayed), ("ordinary", "replayed"), strict=True):
         plot_prediction(found, pixels, classes, threshold, ax)
         ax.set_title(f"{name}  {ax.get_title()}".strip(), fontsize=10)
-    return axes
+    both: NDArray[np.object_] = axes
+    return both
 
 
 def _size(found: Prediction, pixels: RGB | None) -> tuple[int, int]:
