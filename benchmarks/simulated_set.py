@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -47,10 +48,7 @@ def write_set(folder: Path, images: int) -> None:
     place = folder / "val2017"
     place.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(2017)
-    total = round(DENSITY * images)
-    owners = np.sort(rng.integers(0, images, total))  # some images have none, as in COCO
-    objects = _objects(rng, total)
-    ids = 139 + 97 * np.arange(images)
+    ids, objects = annotated(rng, images)
     for number, colours in zip(ids, rng.integers(0, 256, (images, 3, 4, 3), dtype=np.uint8), strict=True):
         small = Image.fromarray(colours)
         small.resize((WIDTH, HEIGHT), Image.Resampling.NEAREST).save(place / f"{number:012d}.jpg", quality=40)
@@ -59,15 +57,21 @@ def write_set(folder: Path, images: int) -> None:
             {"id": int(number), "file_name": f"{number:012d}.jpg", "width": WIDTH, "height": HEIGHT}
             for number in ids
         ],
-        "annotations": [
-            {"id": 1 + place, "image_id": int(ids[owner]), **one}
-            for place, (owner, one) in enumerate(zip(owners, objects, strict=True))
-        ],
+        "annotations": objects,
         "categories": [{"id": int(number), "name": f"class {number}"} for number in CATEGORIES],
     }
     file = folder / "annotations" / PREFERRED_FILE
     file.parent.mkdir(exist_ok=True)
     file.write_text(json.dumps(content), encoding="utf-8")
+
+
+def annotated(rng: np.random.Generator, images: int) -> tuple[NDArray[np.int64], list[dict[str, Any]]]:
+    """The numbers of images, and the objects of all of them, image by image, as COCO's file has them."""
+    total = round(DENSITY * images)
+    owners = np.sort(rng.integers(0, images, total))  # some images have none, as in COCO
+    ids = 139 + 97 * np.arange(images)
+    objects = zip(ids[owners].tolist(), _objects(rng, total), strict=True)
+    return ids, [{"id": 1 + place, "image_id": owner, **one} for place, (owner, one) in enumerate(objects)]
 
 
 def _objects(rng: np.random.Generator, many: int) -> list[dict[str, object]]:
