@@ -3,6 +3,7 @@
 import csv
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -126,6 +127,27 @@ def test_a_page_of_images_shows_both_predictions(stored_results: Path) -> None:
     assert place.cache.computed["stored pictures"] == 8  # in another order they are the same
     with pytest.raises(GramLoopError, match="no method 'other'"):
         images(place, run, "other", EVERY, "as evaluated", 1)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "said"),
+    [
+        (("median", EVERY, "as evaluated", 0), "there is no page 0; pages are whole numbers from 1 on"),
+        (("median", EVERY, "as evaluated", 1.5), "there is no page 1.5"),
+        (("median", EVERY, "as evaluated", float("nan")), "there is no page nan"),
+        (("median", EVERY, "as evaluated", float("inf")), "there is no page inf"),
+        (("median", EVERY, "as evaluated", "2"), "there is no page '2'"),
+        (("median", EVERY, "by luck", 1), "there is no order 'by luck'; there are largest gain first"),
+        (("median", EVERY, ["gain"], 1), "there is no order"),
+        ((["median"], EVERY, "as evaluated", 1), "compares no method"),
+    ],
+)
+def test_a_page_that_there_is_not_is_a_sentence(stored_results: Path, chosen: Any, said: str) -> None:
+    place = room()
+    (run,) = place.open(str(stored_results / "semantic"))
+    with pytest.raises(GramLoopError) as caught:
+        images(place, run, *chosen)
+    assert said in str(caught.value)
 
 
 def test_what_is_read_again_and_what_is_not(stored_results: Path, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from gramloop.app.cache import Cache
 from gramloop.app.choices import EVERY, Order
 from gramloop.app.panes import Panes, row_panes
 from gramloop.app.settings import AppSettings
+from gramloop.core.fields import shown
 from gramloop.data.suites import Condition
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.methods import BASELINE
@@ -71,8 +72,8 @@ class ResultsRoom:
 
     def ranked(self, run: Run, method: str) -> tuple[Ranked, ...]:
         """The images that keep pictures of the baseline and a method, in the order of the plan."""
-        if method not in run.replays:
-            raise GramLoopError(f"{run.name} compares no method {method!r} with the baseline")
+        if not isinstance(method, str) or method not in run.replays:
+            raise GramLoopError(f"{run.name} compares no method {shown(method)} with the baseline")
         key = str(run.folder), _state(run.folder), method
         return self.cache.get("ranked", key, lambda: _ranked(run, method))
 

@@ -45,9 +45,9 @@ def results_tab(bench: Bench) -> None:
             [EVERY], value=EVERY, label="Condition", visible=False, elem_id="condition", **UNCHECKED
         )
         order = gr.Dropdown(
-            list(ORDERS), value=next(iter(ORDERS)), label="Order", visible=False, elem_id="order"
+            list(ORDERS), value=next(iter(ORDERS)), label="Order", visible=False, elem_id="order", **UNCHECKED
         )
-        page = gr.Number(1, precision=0, label="Page", visible=False, elem_id="page")
+        page = gr.Number(1, label="Page", visible=False, elem_id="page")
     scores = gr.HTML(words.notice(_HINT, "hint"), elem_id="scores")
     images = gr.HTML("", elem_id="images")
     # one at a time and in order, so that nothing older is shown last
@@ -79,12 +79,14 @@ def results_tab(bench: Bench) -> None:
         return stored.scores(stored.find_run(room(), typed, name)) if name else words.notice(_HINT, "hint")
 
     @sentences
-    def images_of(typed: str, name: str | None, chosen: str, where: str, how: str, number: int | None) -> str:
+    def images_of(typed: str, name: str | None, chosen: str, where: str, how: str, number: object) -> str:
         from gramloop.app import stored
 
         if not name:
             return ""
-        return stored.images(room(), stored.find_run(room(), typed, name), chosen, where, how, number or 1)
+        return stored.images(
+            room(), stored.find_run(room(), typed, name), chosen, where, how, 1 if number is None else number
+        )
 
     choices = [folder, run, method, condition, order, page]
     controls = [run, method, condition, order, page, scores]

@@ -86,10 +86,11 @@ def as_sent(control: C) -> C:
 
 
 def as_text(control: C) -> C:
-    """A choice as a visitor sent it, as text; of several a list. See `as_sent`."""
+    """A choice as a visitor sent it, as text; where several can be chosen, a list. See `as_sent`."""
+    several = bool(getattr(control, "multiselect", False))
 
     def read(value: object) -> object:
-        if isinstance(value, list):
+        if several and isinstance(value, list):
             return [str(each) for each in value]
         return None if value is None else str(value)
 

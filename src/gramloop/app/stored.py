@@ -10,6 +10,7 @@ from gramloop.app import words
 from gramloop.app.choices import EVERY, ORDERS
 from gramloop.app.results import Ranked, ResultsRoom, conditions_of, gain_words, in_order
 from gramloop.app.shielding import sentences
+from gramloop.core.fields import shown
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.methods import BASELINE
 from gramloop.report.figures.drawing import main_method
@@ -23,8 +24,8 @@ _AT_ONCE = 6  # images on a page of the list
 def find_run(room: ResultsRoom, typed: str, name: str | None) -> Run:
     """An evaluation of a folder, by its name in the list."""
     runs = {run.name: run for run in room.open(typed)}
-    if name not in runs:
-        raise GramLoopError(f"there is no evaluation {name!r} in this folder; open it again")
+    if not isinstance(name, str) or name not in runs:
+        raise GramLoopError(f"there is no evaluation {shown(name)} in this folder; open it again")
     return runs[name]
 
 
@@ -50,12 +51,12 @@ def opened(room: ResultsRoom, typed: str, progress: Any) -> list[Any]:
         return [gr.update(value=None, choices=[], visible=False), *hidden[1:], said]
     method, condition, page = chosen_run(room, typed, found[0].name)
     names = [run.name for run in found]
-    shown = bool(found[0].replays)
+    compared = bool(found[0].replays)
     return [
         gr.Dropdown(names, value=names[0], visible=True),
         method,
         condition,
-        gr.update(visible=shown),
+        gr.update(visible=compared),
         page,
         said,
     ]
@@ -104,16 +105,20 @@ def scores(run: Run) -> str:
     return "".join([*parts, words.table(every_condition(run))])
 
 
-def images(room: ResultsRoom, run: Run, method: str, where: str, how: str, number: int) -> str:
-    """A page of the images that keep both predictions."""
+def images(room: ResultsRoom, run: Run, method: str, where: str, how: str, number: object) -> str:
+    """A page of the images that keep both predictions; a number beyond the last means the last."""
+    if not isinstance(how, str) or how not in ORDERS:
+        raise GramLoopError(f"there is no order {shown(how)}; there are {', '.join(ORDERS)}")
+    if not isinstance(number, int | float) or number % 1 or number < 1:  # nan has a rest too
+        raise GramLoopError(f"there is no page {shown(number)}; pages are whole numbers from 1 on")
     if not run.replays:
         return words.paragraph("There is no method to compare with the baseline.")
-    ranked = in_order(room.ranked(run, method), ORDERS.get(how, "gain"), where)
+    ranked = in_order(room.ranked(run, method), ORDERS[how], where)
     if not ranked:
         return words.notice(
             "no image keeps pictures here; gramloop evaluate --pictures N keeps those of the first N", "hint"
         )
-    begin = max(0, min(number - 1, (len(ranked) - 1) // _AT_ONCE)) * _AT_ONCE
+    begin = min(int(number) - 1, (len(ranked) - 1) // _AT_ONCE) * _AT_ONCE
     some = ranked[begin : begin + _AT_ONCE]
     title = f"Images {begin + 1} to {begin + len(some)} of {len(ranked)}, {how}: {BASELINE} and {method}"
     return words.heading(title) + "".join(_image(room, run, method, each) for each in some)

@@ -1,0 +1,115 @@
+"""Requests that no page of ours would send: each is answered by a sentence, and the terminal stays quiet."""
+
+import json
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("gradio")
+
+from gramloop.app.server import serving
+from gramloop.app.settings import AppSettings, ModelSource
+
+NOTICE = '<p class="gl-notice gl-problem" role="alert">'
+
+
+class Visitor:
+    """Speaks with the server as a page does, with any values in its controls."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.config = self.ask("config")
+        parts = {each["id"]: each["props"] for each in self.config["components"]}
+        self.trial = next(
+            each
+            for each in self.config["dependencies"]
+            if [event for _, event in each["targets"]] == ["load"]
+        )
+        self.controls = [parts[number] for number in self.trial["inputs"]]
+        self.calls = 0
+
+    def ask(self, path: str, sent: object = None) -> Any:
+        body = None if sent is None else json.dumps(sent).encode()
+        headers = {"content-type": "application/json"}
+        request = urllib.request.Request(self.url + path, body, headers)
+        with urllib.request.urlopen(request, timeout=120) as answer:
+            return json.load(answer)
+
+    def try_with(self, **changed: object) -> str:
+        """What the page is told to show; controls are named by their element or label."""
+        names = [str(each.get("elem_id") or each["label"]) for each in self.controls]
+        assert set(changed) <= set(names)
+        data = [
+            changed.get(name, control["value"]) for name, control in zip(names, self.controls, strict=True)
+        ]
+        self.calls += 1
+        session = f"visitor{self.calls}"
+        self.ask(
+            "gradio_api/queue/join",
+            {"data": data, "fn_index": self.trial["id"], "session_hash": session, "event_data": None},
+        )
+        with urllib.request.urlopen(
+            f"{self.url}gradio_api/queue/data?session_hash={session}", timeout=120
+        ) as lines:
+            for line in lines:
+                message = json.loads(line.removeprefix(b"data:")) if line.startswith(b"data:") else {}
+                if message.get("msg") == "process_completed":
+                    assert message["success"], message
+                    return str(message["output"]["data"][0])
+        raise AssertionError("the server ended the conversation")
+
+
+@pytest.fixture(scope="module")
+def visitor(small_model: Path) -> Iterator[Visitor]:
+    source = ModelSource("small", {"folder": str(small_model)})
+    with serving(AppSettings((source,)), port=0) as running:
+        yield Visitor(running.url)
+
+
+def test_what_the_page_itself_would_send_is_tried(visitor: Visitor) -> None:
+    assert "<figure>" in visitor.try_with()
+    assert "<figure>" in visitor.try_with(severity=5.0, strength=0, replays=2)
+
+
+@pytest.mark.parametrize(
+    ("control", "value", "said"),
+    [
+        ("severity", 6, "Severity 6 is not offered here; 1 to 5 are."),
+        ("severity", -1, "Severity -1 is not offered here"),
+        ("severity", 2.5, "Severity 2.5 is not offered here"),
+        ("severity", None, "Severity None is not offered here"),
+        ("severity", "x" * 500, "Severity &#x27;xxx"),
+        ("replays", -1, "replays"),
+        ("replays", 10**30, "replays"),
+        ("replays", 1000, "times the work of the ordinary forward"),
+        ("replays", [1], "replays"),
+        ("strength", 1.5, "strength"),
+        ("strength", -0.1, "strength"),
+        ("strength", None, "strength"),
+        ("first", 99, "window"),
+        ("first", 0.5, "window"),
+        ("last", "two", "window"),
+        ("gate", "no such", "gate"),
+        ("gate", {"a": 1}, "gate"),
+        ("signal", "no such", "signal"),
+        ("shift", "c:no_such", "no_such"),
+        ("shift", ["c:fog"], "there is no shift"),
+        ("model", "no such", "there is no model"),
+        ("model", ["small"], "there is no model"),
+        ("task", "no such", "no such"),
+        ("mitigations", ["no such"], "no such"),
+        ("mitigations", 7, "7"),
+    ],
+)
+def test_what_a_control_does_not_offer_is_a_sentence(
+    visitor: Visitor, control: str, value: object, said: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    shown = visitor.try_with(**{control: value})
+    assert shown.startswith(NOTICE), shown[:200]
+    assert said.lower() in shown.lower()
+    assert len(shown) < 600
+    assert "nobody foresaw" not in shown
+    assert capfd.readouterr().err == ""
