@@ -3,17 +3,21 @@
     python benchmarks/app.py [--requests 200] [--starts 3]
 
 Every request is a new image under another shift, so that nothing comes out of the cache and the cache is full early.
-Trials go the way that the page's go, through the server's own functions. Memory is the process's resident set.
+Each is a visitor of its own who uploads it and asks for the trial over HTTP, as the page does. Memory is the server's
+resident set; the visitors are in the same process.
 """
 
 from __future__ import annotations
 
 import argparse
+import io
+import json
 import os
 import subprocess
 import sys
 import time
-from pathlib import Path
+import urllib.request
+from typing import Any
 
 import numpy as np
 import psutil
@@ -54,6 +58,40 @@ def resident() -> float:
     return float(psutil.Process().memory_info().rss) / 1e6
 
 
+class Visitors:
+    """People who open the page one after the other, each with an image."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        config = self._ask("config")
+        parts = {each["id"]: each["props"] for each in config["components"]}
+        self.trial = next(each for each in config["dependencies"] if each["targets"][0][1] == "load")
+        self.controls = [parts[number] for number in self.trial["inputs"]]
+        self.many = 0
+
+    def _ask(self, path: str, body: bytes | None = None, kind: str = "application/json") -> Any:
+        request = urllib.request.Request(self.url + path, body, {"content-type": kind})
+        with urllib.request.urlopen(request) as answer:
+            return json.load(answer)
+
+    def come(self, png: bytes, **turned: object) -> str:
+        """What the next one is shown; the first control is the image."""
+        self.many += 1
+        session, edge = f"visitor{self.many}", "edge-of-a-part"
+        head = f'--{edge}\r\nContent-Disposition: form-data; name="files"; filename="photo.png"\r\n\r\n'
+        form = head.encode() + png + f"\r\n--{edge}--\r\n".encode()
+        (path,) = self._ask("gradio_api/upload", form, f"multipart/form-data; boundary={edge}")
+        image = {"path": path, "meta": {"_type": "gradio.FileData"}}
+        data = [image, *(turned.get(each.get("elem_id"), each["value"]) for each in self.controls[1:])]
+        sent = {"data": data, "fn_index": self.trial["id"], "session_hash": session}
+        self._ask("gradio_api/queue/join", json.dumps(sent).encode())
+        with urllib.request.urlopen(f"{self.url}gradio_api/queue/data?session_hash={session}") as lines:
+            for line in lines:
+                if b"process_completed" in line[:200]:
+                    return str(json.loads(line.removeprefix(b"data:"))["output"]["data"][0])
+        raise AssertionError("the server ended the conversation")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -72,7 +110,6 @@ def main() -> None:
     from gramloop.app.choices import shift_choices
     from gramloop.app.server import serving
     from gramloop.app.settings import AppSettings, Limits, ModelSource
-    from gramloop.app.try_tab import try_once
     from gramloop.data.scenes.drawing import scene
     from gramloop.models.tiny import WEIGHTS
 
@@ -82,17 +119,19 @@ def main() -> None:
     marks: list[float] = []
     begin = 0.0
     with serving(settings, port=0) as running:
-        folder = Path(os.environ["GRADIO_TEMP_DIR"])
+        visitors = Visitors(running.url)
         for number in range(args.warm_up + args.requests):
             if number == args.warm_up:
                 begin = time.perf_counter()
-            path = folder / "request.png"
-            Image.fromarray(scene(number, split="train").image).save(path)
-            shift = shifts[number % len(shifts)]
-            page = try_once(running.bench, path, shift=shift, severity=1 + number % 5)
+            file = io.BytesIO()
+            Image.fromarray(scene(number, split="train").image).save(file, format="png")
+            shift, severity = shifts[number % len(shifts)], 1 + number % 5
+            page = visitors.come(file.getvalue(), shift=shift, severity=severity)
             assert "<figure>" in page, page[:300]
             if number >= args.warm_up:
                 marks.append(resident())
+            if number % 20 == 19:
+                print(f"{number + 1} requests: {resident():.0f} MB", file=sys.stderr, flush=True)
         seconds = time.perf_counter() - begin
         kept = running.bench.cache.bytes / 1e6
     half = marks[len(marks) // 2 :]

@@ -69,22 +69,29 @@ def test_what_has_settled_is_passed_over_until_released() -> None:
 
 
 @pytest.mark.usefixtures("seldom")
-def test_no_figure_outlives_its_trial(small_model: Path, tmp_path: Path) -> None:
-    from matplotlib.figure import Figure
+def test_no_figure_outlives_its_trial(
+    small_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from PIL import Image
 
+    from gramloop.report.figures.style import Sheet
+
+    drawn: list[weakref.ref[object]] = []
+    make = Sheet.__post_init__
+
+    def noted(sheet: Sheet) -> None:
+        make(sheet)
+        drawn.append(weakref.ref(sheet.figure))
+
+    monkeypatch.setattr(Sheet, "__post_init__", noted)
+
     bench = Bench(AppSettings((ModelSource("small", {"folder": str(small_model)}),)))
-
-    def figures() -> int:
-        return sum(type(each) is Figure for each in gc.get_objects())
-
-    memory.tidy()
-    before = figures()
     for number in range(2):
         path = tmp_path / f"{number}.png"
         Image.fromarray(np.asarray(scene(number).image)).save(path)
         assert "<figure>" in try_once(bench, path)
-        assert figures() == before
+        assert len(drawn) > 5 * number
+        assert not [each for each in drawn if each() is not None]
 
 
 @pytest.mark.parametrize("task", [None, "detection", "depth"])

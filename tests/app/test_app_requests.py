@@ -1,7 +1,9 @@
 """Requests that no page of ours would send: each is answered by a sentence, and the terminal stays quiet."""
 
+import gc
 import json
 import urllib.request
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -67,6 +69,25 @@ def visitor(small_model: Path) -> Iterator[Visitor]:
     source = ModelSource("small", {"folder": str(small_model)})
     with serving(AppSettings((source,)), port=0) as running:
         yield Visitor(running.url)
+
+
+def test_visitors_who_left_are_forgotten(visitor: Visitor, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gradio keeps what every visitor was shown last; that of a few is kept, whoever comes."""
+    from gradio.state_holder import SessionState
+
+    known: list[weakref.ref[SessionState]] = []
+    begin = SessionState.__init__
+
+    def noted(session: SessionState, blocks: Any) -> None:
+        begin(session, blocks)
+        known.append(weakref.ref(session))
+
+    monkeypatch.setattr(SessionState, "__init__", noted)
+    for _ in range(20):
+        assert "<figure>" in visitor.try_with()
+    gc.collect()
+    assert len(known) == 20
+    assert sum(each() is not None for each in known) <= 16
 
 
 def test_what_the_page_itself_would_send_is_tried(visitor: Visitor) -> None:

@@ -13,6 +13,9 @@ from gramloop.app.try_tab import try_tab
 
 TITLE = "GramLoop"
 _FONTS = ("system-ui", "Segoe UI", "Roboto", "Helvetica Neue", "Arial", "sans-serif")  # those of the machine
+# Gradio keeps for every visitor what the page showed last, some 2 MB, long after the page was closed. Nothing here needs it:
+# who is forgotten goes on as before.
+_SESSIONS = 16
 _ABOUT = (
     "# GramLoop\nShift an image, treat it, and see what a frozen model makes of it: as it is, and with a mitigation. "
     "Nothing leaves this machine."
@@ -77,5 +80,6 @@ def build(bench: Bench, scenes: list[Path]) -> Any:
             with gr.Tab("Open results", id="results"):
                 results_tab(bench)
         page.load(run, inputs, outputs, **quiet)
+    page.state_session_capacity = _SESSIONS
     page.queue(api_open=False, max_size=64, default_concurrency_limit=4)
     return page
