@@ -23,6 +23,7 @@ from gramloop.core.watch import Run, standing_around
 from gramloop.errors import GramLoopError
 
 _ANSWER = "gramloop_answer"  # of a tensor that somebody may want to be true or false
+_MODELS = ("transformers.models.", "gramloop.")  # where functions remember tensors; elsewhere they remember facts
 
 
 @dataclass(frozen=True)
@@ -182,8 +183,5 @@ def _places(module: nn.Module) -> Iterator[dict[str, Any]]:
 def _forget_cached() -> None:
     """Functions that remember tensors by their arguments would take real ones for fake ones, and the reverse."""
     for each in gc.get_objects():
-        if type(each) is _lru_cache_wrapper and str(each.__module__).split(".")[0] in (
-            "transformers",
-            "gramloop",
-        ):
+        if type(each) is _lru_cache_wrapper and str(each.__module__).startswith(_MODELS):
             each.cache_clear()
