@@ -20,6 +20,12 @@ from gramloop.errors import GramLoopError
 
 PORTS = range(7860, 7960)  # where a free one is looked for
 _SCENES = (10, 7, 4, 21, 1, 12, 26, 17)  # of the split "val"
+# without these it sums up all requests that it remembers after each one, for a page that is not offered here
+_GRADIO = {
+    "GRADIO_ANALYTICS_ENABLED": "False",
+    "GRADIO_ANALYTICS_MAX_EVENTS": "1",
+    "GRADIO_ANALYTICS_CACHE_FREQUENCY": str(10**9),
+}
 _PATIENCE = 60.0  # seconds until the server must listen; a busy machine is no reason to fail
 
 
@@ -60,8 +66,9 @@ def serving(settings: AppSettings, port: int | None = None) -> Iterator[Running]
     """The app for a ``with`` block; uploads are deleted at its end."""
     listening = open_socket(settings.host, port)
     private = tempfile.mkdtemp(prefix="gramloop-app-")  # for this user's eyes alone
-    before = {name: os.environ.get(name) for name in ("GRADIO_TEMP_DIR", "GRADIO_ANALYTICS_ENABLED")}
-    os.environ.update(GRADIO_TEMP_DIR=private, GRADIO_ANALYTICS_ENABLED="False")
+    told = {**_GRADIO, "GRADIO_TEMP_DIR": private}
+    before = {name: os.environ.get(name) for name in told}
+    os.environ.update(told)
     try:
         running = _start(settings, listening, Path(private))
         try:
