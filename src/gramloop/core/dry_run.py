@@ -23,7 +23,10 @@ from gramloop.core.watch import Run, standing_around
 from gramloop.errors import GramLoopError
 
 _ANSWER = "gramloop_answer"  # of a tensor that somebody may want to be true or false
-_MODELS = ("transformers.models.", "gramloop.")  # where functions remember tensors; elsewhere they remember facts
+_MODELS = (
+    "transformers.models.",
+    "gramloop.",
+)  # where functions remember tensors; elsewhere they remember facts
 
 
 @dataclass(frozen=True)
