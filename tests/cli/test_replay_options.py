@@ -66,7 +66,10 @@ def index(value: Any) -> bool:
     return type(value) is int and value >= 0
 
 
-def real(value: Any, low: float, high: float = 1.7e308) -> bool:
+SMALLEST, LARGEST = 2.0**-126, (2 - 2.0**-23) * 2.0**127  # float32's
+
+
+def real(value: Any, low: float, high: float = LARGEST) -> bool:
     return type(value) in (int, float) and low <= value <= high
 
 
@@ -80,8 +83,8 @@ RIGHT: dict[str, Callable[[Any], bool]] = {
     "strength": lambda v: real(v, 0, 1),  # "matched" belongs to a gate that is not the usual one
     "gate_at": lambda v: (isinstance(v, str) and v in ("final", "end")) or index(v),
     "update_at": lambda v: isinstance(v, str) and v in ("final", "end"),
-    "eps": lambda v: real(v, 5e-324),
-    "trust": lambda v: v is None or real(v, 5e-324),
+    "eps": lambda v: real(v, SMALLEST),
+    "trust": lambda v: v is None or real(v, SMALLEST),
     "adaptive": lambda v: (
         v is None
         or (
@@ -89,8 +92,8 @@ RIGHT: dict[str, Callable[[Any], bool]] = {
             and set(v) == {"signal", "off", "full"}
             and isinstance(v["signal"], str)
             and v["signal"] in ("length", "spread", "step", "drift", "noise")
-            and real(v["off"], -1.7e308)
-            and real(v["full"], -1.7e308)
+            and real(v["off"], -LARGEST)
+            and real(v["full"], -LARGEST)
         )
     ),
     "matched_to": lambda v: real(v, 1, 1),  # any other belongs to strength "matched"

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gramloop import GramLoopError
@@ -36,6 +36,8 @@ def parse(text: str) -> Any:
 
 @settings(deadline=None)
 @given(PLAIN)
+@example({"\x85": None})
+@example("a\u2028b")
 def test_what_is_written_is_read_back(value: Any) -> None:
     assert parse(write_yaml({"value": value})) == {"value": value}
 

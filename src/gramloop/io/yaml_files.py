@@ -108,6 +108,13 @@ class _Dumper(yaml.SafeDumper):  # type: ignore[misc]
         return True
 
 
+def _quoted(dumper: Any, value: str) -> Any:
+    odd = any(
+        not letter.isprintable() for letter in value
+    )  # YAML folds line breaks that are none elsewhere, as \x85
+    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style='"' if odd else None)
+
+
 def _float_text(dumper: Any, value: float) -> Any:
     text = ".nan" if value != value else repr(value).replace("inf", ".inf")
     return dumper.represent_scalar("tag:yaml.org,2002:float", text)
@@ -120,3 +127,4 @@ for _kind, (_pattern, _first) in _CORE.items():
                 (f"tag:yaml.org,2002:{_kind}", re.compile(f"(?:{_pattern})\\Z"))
             )
 _Dumper.add_representer(float, _float_text)
+_Dumper.add_representer(str, _quoted)
