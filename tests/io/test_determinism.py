@@ -51,3 +51,38 @@ def test_other_errors_pass() -> None:
     with pytest.raises(RuntimeError, match="something else"), deterministic_algorithms():
         raise RuntimeError("something else")
     assert not torch.are_deterministic_algorithms_enabled()
+
+
+COMPILER = "torch._inductor.config"
+BEFORE_AND_WITHIN = f"""
+import sys, torch
+from gramloop.io.determinism import deterministic_algorithms
+if sys.argv[1] == "before":
+    import {COMPILER}
+with deterministic_algorithms():
+    assert torch.are_deterministic_algorithms_enabled()
+    assert ("{COMPILER}" in sys.modules) is (sys.argv[1] == "before")
+    if sys.argv[1] != "never":
+        import {COMPILER} as compiler
+        assert compiler.deterministic
+assert not torch.are_deterministic_algorithms_enabled()
+import {COMPILER} as compiler
+assert not compiler.deterministic
+"""
+
+
+@pytest.mark.parametrize("imported", ["before", "within", "never"])
+def test_the_compiler_is_told_and_not_imported_for_it(imported: str) -> None:
+    subprocess.run([sys.executable, "-c", BEFORE_AND_WITHIN, imported], check=True)
+
+
+@pytest.mark.parametrize("mode", [0, 1, 2])
+def test_what_was_set_before_is_set_again(mode: int) -> None:
+    before = torch.get_deterministic_debug_mode()
+    torch.set_deterministic_debug_mode(mode)
+    try:
+        with deterministic_algorithms():
+            assert torch.get_deterministic_debug_mode() == 2
+        assert torch.get_deterministic_debug_mode() == mode
+    finally:
+        torch.set_deterministic_debug_mode(before)

@@ -1,20 +1,21 @@
 """Images made ready ahead of the model: compared with their checksums, decoded, shifted, with their truth.
 
 A thread does it beside a model that computes on the CPU, whose workers hold the cores already. Beside a GPU, processes
-do it, for as long as a session lives; pixels and label maps come back through shared memory. Images arrive in the order
-in which they were asked for, and those that wait are bounded by count and by bytes.
+do it, for as long as a session lives; they are given a few images at a time, and pixels and label maps come back
+through shared memory. Images arrive in the order in which they were asked for, and those that wait are bounded by count
+and by bytes.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack
 from dataclasses import dataclass
 from multiprocessing.heap import Arena
-from typing import Generic, TypeVar
+from typing import Generic, TypeVar, TypeVarTuple
 
 from gramloop.data.labelled import LabelledImage, read_labelled
 from gramloop.data.records import Record, Task
@@ -23,22 +24,35 @@ from gramloop.io.pool import ended_from_outside, process_context, process_pool
 
 AHEAD = 4  # images that wait beside a thread
 FAR_AHEAD = 64  # beside processes: enough for a light shift to make up for a heavy one
+TOGETHER = 4  # that a process is given at once: sending one costs the model's process as much as sending four
 BYTES = 128 << 20  # of images that wait; one always may
 _TRUTH = {"semantic": 2, "depth": 4, "panoptic": 4}  # bytes per pixel of its map
 _MORE = 1 << 14  # bytes: boxes, and arrays that begin at even places
 
 T = TypeVar("T")
+R = TypeVar("R")
+Given = TypeVarTuple("Given")
 Prepared = (
     LabelledImage | str | MemoryError
 )  # an image, why it cannot be used, or that memory did not suffice
+_Arrived = Sequence[Prepared | Packed]
+
+
+@dataclass(frozen=True)
+class _Asked(Generic[T]):
+    """An image that is asked for, and how much room it takes."""
+
+    about: T
+    record: Record
+    size: int
+    place: int | None  # in shared memory
 
 
 @dataclass(frozen=True)
 class _Waiting(Generic[T]):
-    about: T
-    future: Future[LabelledImage | str | Packed]
-    size: int
-    place: int | None  # in shared memory
+    asked: _Asked[T]
+    future: Future[_Arrived]
+    turn: int  # among those that were sent together
 
 
 class Preparing:
@@ -47,6 +61,7 @@ class Preparing:
     def __init__(self, task: Task, labels: bool, processes: int = 0) -> None:
         self._task, self._labels, self.processes = task, labels, processes
         self._most = max(FAR_AHEAD, 2 * processes) if processes else AHEAD
+        self._together = max(1, min(TOGETHER, self._most // (4 * processes))) if processes else 1
         self._arena = shared_memory(BYTES) if processes else None
         self._ring = Ring(self._arena.size) if self._arena is not None else None
         self._stack = ExitStack()
@@ -59,7 +74,7 @@ class Preparing:
 
     def ahead(self, wanted: Iterable[tuple[T, Record]]) -> Generator[tuple[T, Prepared]]:
         """Every image in turn, with what was said about its record; the next records are asked for as there is room."""
-        source, upcoming = iter(wanted), None
+        source = _Source(wanted)
         waiting: deque[_Waiting[T]] = deque()
         with ExitStack() as stack:
             pool = self._pool
@@ -67,40 +82,47 @@ class Preparing:
                 pool = stack.enter_context(ThreadPoolExecutor(1, "gramloop-images"))
             try:
                 while True:
-                    while len(waiting) < self._most:
-                        upcoming = upcoming or next(source, None)
-                        if upcoming is None or not self._send(pool, upcoming, waiting):
+                    while len(waiting) <= self._most - self._together:
+                        if not (asked := self._room_for(source, [each.asked for each in waiting])):
                             break
-                        upcoming = None
+                        future = self._send(pool, asked)
+                        waiting.extend(_Waiting(each, future, turn) for turn, each in enumerate(asked))
                     if not waiting:
                         return
-                    yield waiting[0].about, self._receive(waiting)
+                    yield waiting[0].asked.about, self._receive(waiting)
             except BrokenProcessPool as error:
                 raise ended_from_outside("a process that prepares images") from error
             finally:
                 self._drop(waiting)
 
-    def _send(self, pool: Executor, wanted: tuple[T, Record], waiting: deque[_Waiting[T]]) -> bool:
-        """Have an image prepared; False where those that wait leave no room for it."""
-        about, record = wanted
-        size = record.height * record.width * (3 + self._labels * _TRUTH.get(self._task, 0)) + _MORE
-        place = None
-        if waiting and sum(each.size for each in waiting) + size > BYTES:
-            return False
-        if self._ring is not None and (place := self._ring.take(size)) is None and waiting:
-            return False
-        future: Future[LabelledImage | str | Packed]
+    def _room_for(self, source: _Source[T], waiting: Sequence[_Asked[T]]) -> list[_Asked[T]]:
+        """The next few images, as far as those that wait leave room for them."""
+        found: list[_Asked[T]] = []
+        taken = sum(each.size for each in waiting)
+        while len(found) < self._together and (upcoming := source.upcoming()) is not None:
+            about, record = upcoming
+            size = record.height * record.width * (3 + self._labels * _TRUTH.get(self._task, 0)) + _MORE
+            others, place = bool(waiting or found), None
+            if others and taken + size > BYTES:
+                break
+            if self._ring is not None and (place := self._ring.take(size)) is None and others:
+                break
+            taken += size
+            found.append(_Asked(about, record, size, place))
+            source.take()
+        return found
+
+    def _send(self, pool: Executor, asked: Sequence[_Asked[T]]) -> Future[_Arrived]:
+        records = [each.record for each in asked]
         if pool is self._pool:
-            future = pool.submit(_prepare, record, self._task, self._labels, place, size)
-        else:
-            future = pool.submit(read_labelled, record, self._task, self._labels)
-        waiting.append(_Waiting(about, future, size, place))
-        return True
+            places = [(each.place, each.size) for each in asked]
+            return pool.submit(_prepare, records, places, self._task, self._labels)
+        return pool.submit(_read, records, self._task, self._labels)
 
     def _receive(self, waiting: deque[_Waiting[T]]) -> Prepared:
         """The first of those that wait, and its place is free."""
         try:
-            found = waiting[0].future.result()
+            found = waiting[0].future.result()[waiting[0].turn]
             return unpack(found, self._arena) if isinstance(found, Packed) else found
         except MemoryError as error:
             return error
@@ -114,12 +136,29 @@ class Preparing:
             self._free(waiting.popleft())
 
     def _free(self, one: _Waiting[T]) -> None:
-        if one.place is not None and self._ring is not None:
+        if one.asked.place is not None and self._ring is not None:
             self._ring.give_back()
 
     def close(self) -> None:
         """End the processes."""
         self._stack.close()
+
+
+class _Source(Generic[T]):
+    """What is wanted, one after the other; the next can be looked at before it is taken."""
+
+    def __init__(self, wanted: Iterable[tuple[T, Record]]) -> None:
+        self._left: Iterator[tuple[T, Record]] = iter(wanted)
+        self._upcoming: tuple[T, Record] | None = None
+
+    def upcoming(self) -> tuple[T, Record] | None:
+        """The next one, or None at the end."""
+        self._upcoming = self._upcoming or next(self._left, None)
+        return self._upcoming
+
+    def take(self) -> None:
+        """Go on to the one after it."""
+        self._upcoming = None
 
 
 _arena: Arena | None = None
@@ -134,5 +173,22 @@ def _nothing() -> None:
     pass
 
 
-def _prepare(record: Record, task: Task, labels: bool, place: int | None, room: int) -> Packed:
-    return pack(read_labelled(record, task, labels), _arena, place, room)
+def _prepare(
+    records: Sequence[Record], places: Sequence[tuple[int | None, int]], task: Task, labels: bool
+) -> _Arrived:
+    def packed(record: Record, place: tuple[int | None, int]) -> Packed:
+        return pack(read_labelled(record, task, labels), _arena, *place)
+
+    return [_or_why(packed, record, place) for record, place in zip(records, places, strict=True)]
+
+
+def _read(records: Sequence[Record], task: Task, labels: bool) -> _Arrived:
+    return [_or_why(read_labelled, record, task, labels) for record in records]
+
+
+def _or_why(call: Callable[[*Given], R], *given: *Given) -> R | MemoryError:
+    """What a call returns; lack of memory is told of its image alone."""
+    try:
+        return call(*given)
+    except MemoryError as error:
+        return error

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
 
@@ -16,7 +17,8 @@ from gramloop.evaluate.rows import Failure, Rows, comparable, statistics_of
 from gramloop.metrics.depth import NoScoreError
 from gramloop.tasks.prediction import Prediction
 
-_WAITING = 16  # predictions that may wait to be compared
+_TOGETHER = 4  # calls for which the thread is woken once: waking it costs more than most of them take
+_WAITING = 4  # times so many that may wait
 _SWITCH = 0.0005  # seconds after which a thread yields to the model's; Python's own 0.005 would be a third of a fast model
 
 Given = ParamSpec("Given")
@@ -28,7 +30,9 @@ class InTurn:
 
     def __init__(self, beside: bool) -> None:
         self._pool = ThreadPoolExecutor(1, "gramloop-rows") if beside else None
+        self._gathered: list[Callable[[], object]] = []
         self._pending: deque[Future[Any]] = deque()
+        self._error: BaseException | None = None
         self._interval = sys.getswitchinterval()
 
     def __enter__(self) -> Self:
@@ -43,17 +47,48 @@ class InTurn:
             self._pool.shutdown(wait=True)  # what is predicted is stored, also when the run is stopped
             sys.setswitchinterval(self._interval)
 
+    def later(self, call: Callable[Given, object], *given: Given.args, **named: Given.kwargs) -> None:
+        """Have it done, at the latest before the next `do`; an error of an earlier call is raised here."""
+        if self._pool is None:
+            call(*given, **named)
+            return
+        self._gathered.append(partial(call, *given, **named))
+        if len(self._gathered) >= _TOGETHER:
+            self._submit(_nothing)
+
     def do(self, call: Callable[Given, R], *given: Given.args, **named: Given.kwargs) -> Future[R]:
         """Have it done, after waiting where much is left to do; an error of an earlier call is raised here."""
-        future: Future[R] = Future()
         if self._pool is None:
+            future: Future[R] = Future()
             future.set_result(call(*given, **named))
             return future
+        return self._submit(partial(call, *given, **named))
+
+    def _submit(self, last: Callable[[], R]) -> Future[R]:
+        """Wake the thread for what was gathered."""
+        assert self._pool is not None
         while self._pending and (self._pending[0].done() or len(self._pending) >= _WAITING):
             self._pending.popleft().result()
-        future = self._pool.submit(call, *given, **named)
+        gathered, self._gathered = self._gathered, []
+        future = self._pool.submit(self._run, gathered, last)
         self._pending.append(future)
         return future
+
+    def _run(self, gathered: Sequence[Callable[[], object]], last: Callable[[], R]) -> R:
+        """Nothing is done after an error: a unit that lacks a row must not be stored."""
+        if self._error is not None:
+            raise self._error
+        try:
+            for call in gathered:
+                call()
+            return last()
+        except BaseException as error:
+            self._error = error
+            raise
+
+
+def _nothing() -> None:
+    pass
 
 
 class UnitScores:

@@ -268,9 +268,9 @@ class Session:
         for index, ((shown_one, _), truth) in enumerate(zip(window, truths, strict=True)):
             position, record = shown_one.position, shown_one.record
             if isinstance(truth, str):
-                in_turn.do(scores.leave_out, position, record, truth)
+                in_turn.later(scores.leave_out, position, record, truth)
             else:
-                in_turn.do(scores.add, position, record, predicted[index], truth)
+                in_turn.later(scores.add, position, record, predicted[index], truth)
             on_image()
 
     def _predict(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from gramloop.errors import GramLoopError
 
@@ -25,10 +27,11 @@ def deterministic_algorithms() -> Iterator[None]:
     import torch
 
     tell_cublas()
-    before = torch.are_deterministic_algorithms_enabled()
-    torch.use_deterministic_algorithms(True)
+    before = torch.get_deterministic_debug_mode()
+    torch.set_deterministic_debug_mode("error")
     try:
-        yield
+        with _deterministic_compiler():
+            yield
     except RuntimeError as error:
         if "CuBLAS" not in str(error):
             raise
@@ -37,4 +40,31 @@ def deterministic_algorithms() -> Iterator[None]:
             f"{os.environ[_CUBLAS]}; start Python with {_CUBLAS}={_SETTING}, or import gramloop first"
         ) from error
     finally:
-        torch.use_deterministic_algorithms(before)
+        torch.set_deterministic_debug_mode(before)
+
+
+@contextmanager
+def _deterministic_compiler() -> Iterator[None]:
+    """The same for what is compiled within a ``with`` block.
+
+    `torch.use_deterministic_algorithms` would import the compiler for it: a second that most processes need not spend.
+    """
+    name, setting = (
+        "torch._inductor.config",
+        "TORCHINDUCTOR_DETERMINISTIC",
+    )  # which the former reads when imported
+    compiler: Any = sys.modules.get(name)
+    told = os.environ.get(setting)
+    before = told == "1" if compiler is None else compiler.deterministic
+    os.environ[setting] = "1"
+    if compiler is not None:
+        compiler.deterministic = True
+    try:
+        yield
+    finally:
+        del os.environ[setting]
+        if told is not None:
+            os.environ[setting] = told
+        compiler = sys.modules.get(name)  # it may have been imported meanwhile
+        if compiler is not None:
+            compiler.deterministic = before
