@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gramloop.io.handover import Packed, Ring, pack, shared_memory, unpack
+from gramloop.io.handover import Buffers, Packed, Ring, pack, shared_memory, unpack
 from gramloop.io.pool import process_context, process_pool
 
 
@@ -39,7 +39,34 @@ def test_what_does_not_fit_goes_into_the_pickle():
     arena = shared_memory(4 << 20)
     for packed in (pack(thing, None, None, 0), pack(thing, arena, None, 0), pack(thing, arena, 0, 39_999)):
         assert not packed.sizes
-        assert np.array_equal(unpack(packed, arena), thing)
+        assert np.array_equal(unpack(packed, arena, Buffers()), thing)
+
+
+@given(
+    st.lists(st.tuples(st.integers(60_000, 200_000), st.integers(0, 5)), max_size=40), st.sampled_from("abc")
+)
+def test_memory_is_used_again_but_never_while_anything_made_of_it_is_held(steps, held_as):
+    buffers, held = Buffers(), {}
+    for number, (size, place) in enumerate(steps):
+        array = buffers.take(size)
+        assert array.size == size
+        array[:] = number % 251
+        head = pickle.dumps(np.empty(size, np.uint8), protocol=5, buffer_callback=lambda _: None)
+        made = pickle.loads(head, buffers=[array])
+        held[place] = (
+            number % 251,
+            {"a": made, "b": made[1:-1:2].reshape(1, -1), "c": memoryview(made)}[held_as],
+        )
+        del array, made
+        for value, each in held.values():
+            assert (np.asarray(each) == value).all()
+
+
+def test_one_array_after_the_other_needs_one_piece_of_memory():
+    buffers, places = Buffers(), set()
+    for _ in range(10):
+        places.add(buffers.take(100_000).ctypes.data)
+    assert len(places) == 1
 
 
 def test_no_shared_memory_where_there_is_hardly_any(monkeypatch):
@@ -84,7 +111,7 @@ def test_arrays_of_another_process_are_the_same_and_writable():
         packed = pool.submit(_send, 128, 1 << 16).result()
     assert packed.place == 128
     assert len(packed.head) + sum(packed.sizes) < 3 * len(pickle.dumps(_things()["pixels"]))
-    found = unpack(packed, arena)
+    found = unpack(packed, arena, Buffers())
     arena.buffer[:] = bytes(arena.size)  # the place is given to another
     for name, expected in _things().items():
         assert np.array_equal(found[name], expected), name

@@ -19,7 +19,7 @@ from typing import Generic, TypeVar, TypeVarTuple
 
 from gramloop.data.labelled import LabelledImage, read_labelled
 from gramloop.data.records import Record, Task
-from gramloop.io.handover import Packed, Ring, pack, shared_memory, unpack
+from gramloop.io.handover import Buffers, Packed, Ring, pack, shared_memory, unpack
 from gramloop.io.pool import ended_from_outside, process_context, process_pool
 
 AHEAD = 4  # images that wait beside a thread
@@ -64,6 +64,7 @@ class Preparing:
         self._together = max(1, min(TOGETHER, self._most // (4 * processes))) if processes else 1
         self._arena = shared_memory(BYTES) if processes else None
         self._ring = Ring(self._arena.size) if self._arena is not None else None
+        self._buffers = Buffers()
         self._stack = ExitStack()
         self._pool: Executor | None = None
         if processes:
@@ -123,7 +124,7 @@ class Preparing:
         """The first of those that wait, and its place is free."""
         try:
             found = waiting[0].future.result()[waiting[0].turn]
-            return unpack(found, self._arena) if isinstance(found, Packed) else found
+            return unpack(found, self._arena, self._buffers) if isinstance(found, Packed) else found
         except MemoryError as error:
             return error
         finally:

@@ -10,16 +10,25 @@ from __future__ import annotations
 
 import os
 import pickle
+import sys
 from collections import deque
 from dataclasses import dataclass
 from multiprocessing.heap import Arena
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 _SHARED = "/dev/shm"
 _LEAST = 4 << 20  # bytes; less is no help
 _EVEN = 64  # bytes that every array begins at a multiple of
+_SMALL, _LARGE = (
+    1 << 16,
+    1 << 24,
+)  # bytes of arrays whose memory is kept: others are cheap, or rare and dear to keep
+_KEPT = 8  # of them
+
+_Bytes = NDArray[np.uint8]
 
 
 @dataclass(frozen=True)
@@ -91,13 +100,39 @@ def pack(thing: object, arena: Arena | None, place: int | None, room: int) -> Pa
     return Packed(head, place, tuple(part.nbytes for part in parts))
 
 
-def unpack(packed: Packed, arena: Arena | None) -> Any:
+class Buffers:
+    """Memory for arrays that arrive, used again once nobody holds them: fresh pages cost more than the copy."""
+
+    def __init__(self) -> None:
+        self._kept: list[_Bytes] = [np.empty(0, np.uint8)]
+        self._alone = self._references(0)
+
+    def _references(self, place: int) -> int:
+        """How many there are to a piece of memory; arrays that are views of it, of any kind, all count."""
+        return sys.getrefcount(self._kept[place])
+
+    def take(self, size: int) -> _Bytes:
+        """So many bytes that nobody else has; they are free again when the last array made of them is gone."""
+        if not _SMALL < size <= _LARGE:
+            return np.empty(size, np.uint8)
+        for place in range(len(self._kept)):
+            if self._references(place) == self._alone and size <= self._kept[place].size <= 2 * size:
+                self._kept.append(self._kept.pop(place))
+                break
+        else:
+            self._kept = [*self._kept[1 - _KEPT :], np.empty(size, np.uint8)]
+        return self._kept[-1][:size]
+
+
+def unpack(packed: Packed, arena: Arena | None, buffers: Buffers) -> Any:
     """The object again, with arrays of its own: the place can be given back."""
     if arena is None or not packed.sizes:
         return pickle.loads(packed.head)
     arrays, at = [], packed.place
     for size in packed.sizes:
-        arrays.append(np.frombuffer(arena.buffer, np.uint8, size, at).copy())
+        array = buffers.take(size)
+        array[:] = np.frombuffer(arena.buffer, np.uint8, size, at)
+        arrays.append(array)
         at += _rounded(size)
     return pickle.loads(packed.head, buffers=arrays)
 
