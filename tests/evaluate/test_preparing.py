@@ -19,7 +19,7 @@ from gramloop.evaluate.beginning import begin
 from gramloop.evaluate.engines.order import mixed
 from gramloop.evaluate.evaluation import evaluate
 from gramloop.evaluate.plan import Plan, read_plan
-from gramloop.evaluate.preparing import FAR_AHEAD, Preparing
+from gramloop.evaluate.preparing import BYTES, FAR_AHEAD, Preparing
 from gramloop.evaluate.store import Store
 from killing import children, hit, needs_proc
 from small_runs import small_plan
@@ -60,14 +60,14 @@ def test_processes_and_the_thread_give_the_same_in_the_same_order(suite: OpenSui
             assert other.pixels.flags.writeable
 
 
-@pytest.mark.parametrize(("limit", "most"), [(128 << 20, FAR_AHEAD), (200_000, 5)])
+@pytest.mark.parametrize(("limit", "most"), [(BYTES, FAR_AHEAD), (200_000, 5)])
 def test_what_waits_is_bounded_by_count_and_by_bytes(suite, two, monkeypatch, limit, most):
     monkeypatch.setattr(preparing, "BYTES", limit)  # an image of 64 x 64 counts for 36,864 bytes
     asked = 0
 
     def wanted():
         nonlocal asked
-        for pair in records(suite) * 6:
+        for pair in records(suite) * 13:
             asked += 1
             yield pair
 

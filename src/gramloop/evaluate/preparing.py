@@ -8,6 +8,7 @@ and by bytes.
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
@@ -23,10 +24,11 @@ from gramloop.io.handover import Buffers, Packed, Ring, pack, shared_memory, unp
 from gramloop.io.pool import ended_from_outside, process_context, process_pool
 
 AHEAD = 4  # images that wait beside a thread
-FAR_AHEAD = 64  # beside processes: enough for a light shift to make up for a heavy one
+FAR_AHEAD = 256  # beside processes: enough for light shifts to make up for a heavy one
 TOGETHER = 4  # that a process is given at once: sending one costs the model's process as much as sending four
-BYTES = 128 << 20  # of images that wait; one always may
+BYTES = 256 << 20  # of images that wait; one always may
 _TRUTH = {"semantic": 2, "depth": 4, "panoptic": 4}  # bytes per pixel of its map
+_NICE = 5  # the model's process goes first: the moments that it needs keep a GPU busy
 _MORE = 1 << 14  # bytes: boxes, and arrays that begin at even places
 
 T = TypeVar("T")
@@ -168,6 +170,8 @@ _arena: Arena | None = None
 def _start(arena: Arena | None) -> None:
     global _arena
     _arena = arena
+    if hasattr(os, "nice"):  # not on Windows
+        os.nice(_NICE)
 
 
 def _nothing() -> None:
