@@ -29,13 +29,13 @@ SAME = 1e-11
 TURNS = 3
 
 
-def matched(images: int, detections: int) -> Matched:
+def matched(images: int, detections: int, method: str = "baseline") -> Matched:
     ids, objects = annotated(np.random.default_rng(2017), images)
     own: dict[int, list[Any]] = {number: [] for number in ids.tolist()}
     for each in objects:
         own[each["image_id"]].append(each)
     predicted = {
-        number: made_up(number, CONDITION, "baseline", Instances.from_annotations(each), detections)
+        number: made_up(number, CONDITION, method, Instances.from_annotations(each), detections)
         for number, each in own.items()
     }
     every = Instances.from_annotations(objects)

@@ -54,9 +54,23 @@ def test_the_same_model_by_name_and_in_memory(tmp_path: Path, data: Path) -> Non
     assert callable(make_plan), "names of the room are still there"
 
 
+def test_weights_in_bfloat16_are_planned_and_used(tmp_path: Path) -> None:
+    given = {"suite": "scenes-c", "conditions": ["fog"], "severities": [3], "images": 2, "workers": 1}
+    full, half = (
+        gramloop.evaluate("tiny", out=tmp_path / dtype, dtype=dtype, **given)
+        for dtype in ("float32", "bfloat16")
+    )
+    assert (full.plan.model.dtype, half.plan.model.dtype) == ("float32", "bfloat16")
+    assert full.csv() != half.csv()
+
+
 def test_slips_are_told(tmp_path: Path, data: Path) -> None:
     with pytest.raises(GramLoopError, match="cannot be sent to other processes"):
         gramloop.evaluate(bright, data, suite="my-set-c", out=tmp_path, workers=2)
+    with pytest.raises(GramLoopError, match="has the precision that it was made with; bfloat16 can be asked"):
+        gramloop.evaluate(bright, data, suite="my-set-c", out=tmp_path, dtype="bfloat16")
+    with pytest.raises(GramLoopError, match="weights are float32 or bfloat16, not 'float16'"):
+        gramloop.evaluate("tiny", suite="scenes-c", out=tmp_path / "new", dtype="float16")  # type: ignore[arg-type]
     with pytest.raises(GramLoopError, match="data is missing: the folder of my-set-c"):
         gramloop.evaluate(bright, suite="my-set-c", out=tmp_path)
 

@@ -2,10 +2,13 @@
 
 import contextlib
 import json
+import multiprocessing
+import os
 import random
 import shutil
 import signal
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +23,7 @@ from gramloop.evaluate.plan import Plan, read_plan
 from gramloop.evaluate.rows import counts_of
 from gramloop.evaluate.store import Store
 from gramloop.metrics.miou import class_iou
-from killing import hit, needs_proc
+from killing import children, hit, needs_proc
 from small_runs import small_plan
 
 METHODS = ["baseline", "gramloop", "matched"]
@@ -224,3 +227,38 @@ def test_an_interrupt_stops_cleanly(plan, reference, tmp_path, workers):
     assert not list((tmp_path / "out").rglob(".gramloop-*"))
     evaluate(plan, tmp_path / "out", workers=1)
     assert table(tmp_path / "out") == table(reference)
+
+
+def _evaluate_or_say(folder: Path) -> None:
+    try:
+        evaluate(read_plan(folder / "plan.json"), folder, workers=2)
+    except GramLoopError as error:
+        (folder / "said").write_text(str(error))
+        sys.exit(2)
+
+
+@needs_proc
+@pytest.mark.slow
+def test_workers_that_are_killed_within_a_result_end_the_run_with_a_sentence(
+    scene_folder, model_folder, tmp_path
+):
+    """A process that does not listen for a while lets the pipe fill up, so that workers wait within a result."""
+    out = tmp_path / "out"
+    plan = small_plan(model_folder, scene_folder, methods=METHODS, shards=11, severities=[1, 2, 3, 4, 5])
+    begin(out, plan)
+    context = multiprocessing.get_context("spawn")
+    process = context.Process(target=_evaluate_or_say, args=(out,))
+    process.start()
+    while not stored_units(out):
+        time.sleep(0.01)
+    os.kill(process.pid, signal.SIGSTOP)
+    before = -1
+    while before < (before := stored_units(out)):
+        time.sleep(4)
+    assert before < len(plan.units), "the pipe held everything; this needs more units"
+    for worker in [one for each in children(process.pid) for one in children(each)]:
+        os.kill(worker, signal.SIGKILL)
+    os.kill(process.pid, signal.SIGCONT)
+    process.join(60)
+    assert process.exitcode == 2
+    assert "a worker process was ended from outside" in (out / "said").read_text()

@@ -23,6 +23,7 @@ from gramloop.io.device import choose_device, placed
 from gramloop.io.fingerprints import recall
 from gramloop.io.pool import worker_count
 from gramloop.tasks.held_models import hold_model
+from gramloop.tasks.loading import Precision
 from gramloop.tasks.model_spec import model_files
 from gramloop.tasks.prediction import Prediction
 from gramloop.tasks.predictor import Predictor
@@ -61,6 +62,7 @@ def evaluate_model(
     workers: int | None = None,
     batch: int = 1,
     prepare: int | None = None,
+    dtype: Precision = "float32",
     **options: Unpack[SetOptions],
 ) -> Results:
     """Evaluate methods on a model over a suite, or go on where an earlier call stopped.
@@ -75,6 +77,7 @@ def evaluate_model(
         workers: processes; as many as the cores hold, or one per GPU, where nothing is said.
         batch: images of one size that are shown to the model at once, where it can.
         prepare: processes that prepare images for each of these, 0 for a thread; all cores beside GPUs by default.
+        dtype: of the backbone's weights; "bfloat16" halves their memory, where the model is loaded by name.
         options: see `SetOptions`.
     """
     if data is None:
@@ -82,7 +85,7 @@ def evaluate_model(
     recall(Path(out))
     device = options.get("device")
     request, many = request_for(model, data, suite, Path(out), workers, **options)
-    plan = make_plan(replace(request, methods=methods, batch=batch))
+    plan = make_plan(replace(request, methods=methods, batch=batch, dtype=dtype))
     outcome = evaluate(plan, Path(out), workers=many, device=placed(device), prepare=prepare)
     if outcome.missed:
         raise GramLoopError(missed_words(outcome.missed))

@@ -29,16 +29,14 @@ from gramloop.tasks.class_names import COCO, COCO_NUMBERS
 from gramloop.tasks.images import (
     RGB,
     WEB,
-    ImageLike,
     Normalisation,
     normalisation_of,
-    read_image,
     resize,
     to_tensor,
 )
 from gramloop.tasks.maps import trace_kinds, window_maps
-from gramloop.tasks.prediction import Detection, Pair, WindowMaps
-from gramloop.tasks.predictor import Replay, Tracing, ViTPredictor, check_pair
+from gramloop.tasks.prediction import Detection, WindowMaps
+from gramloop.tasks.predictor import ViTPredictor
 
 
 @dataclass(frozen=True)
@@ -55,10 +53,15 @@ class DetectConfig:
 
 
 class Detector(ViTPredictor[Detection]):
-    """A detector ready for images."""
+    """A detector ready for images.
+
+    Images of a batch are padded to a common size. Padding takes no part in a replay's drift, median or mean. It does
+    enter the windows and the head's first norm, as in the reference, so detections differ slightly from those of single
+    images.
+    """
 
     task = "detection"
-    batches = True
+    batches = pads = True
 
     def __init__(
         self,
@@ -71,28 +74,6 @@ class Detector(ViTPredictor[Detection]):
         classes = {number: names.get(number) for number in range(numbers)}
         super().__init__(model.backbone, model.taps, classes, normalisation)
         self.model, self.config = model, config or DetectConfig()
-
-    @torch.no_grad()
-    def predict_batch(
-        self,
-        images: Sequence[ImageLike],
-        replay: Replay = None,
-        paired: bool = False,
-        *,
-        trace: Tracing = None,
-    ) -> list[Detection] | list[Pair[Detection]]:
-        """Detect in several images at once, padded to a common size.
-
-        Padding takes no part in a replay's drift, median or mean. It does enter the windows and the head's
-        first norm, as in the reference, so detections differ slightly from those of single images.
-        """
-        if not images:
-            return []
-        check_pair(replay, paired)
-        pixels = [read_image(image) for image in images]
-        with self._attached(replay, paired, trace) as loop:
-            versions = self._look_at(pixels, loop, paired)
-        return [Pair(*both) for both in zip(*versions, strict=True)] if paired else versions[-1]
 
     def _look_at(self, pixels: Sequence[RGB], loop: Loop | None, paired: bool) -> list[list[Detection]]:
         """The detections of all images, per version."""

@@ -42,6 +42,8 @@ def load_predictor(
         verify: compare weights with the sha256 in the names of their files.
         dtype: of the backbone's weights; bfloat16 halves their memory and rounds.
     """
+    if dtype not in _DTYPES:
+        raise GramLoopError(f"weights are {' or '.join(_DTYPES)}, not {dtype!r}")
     if kind_of(files) not in ("tiny", "files"):
         _refuse_precision(files, dtype)
         return _any_model(task, files, sizes, device)

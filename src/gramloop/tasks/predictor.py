@@ -146,6 +146,7 @@ class ViTPredictor(ImagePredictor[P]):
 
     task: Task
     batches = False  # whether it can look at several images at once
+    pads = False  # whether those may be of several sizes
 
     def __init__(
         self, backbone: TappedViT, taps: Sequence[int], classes: Classes, normalisation: Normalisation = WEB
@@ -178,16 +179,21 @@ class ViTPredictor(ImagePredictor[P]):
         *,
         trace: Tracing = None,
     ) -> list[P] | list[Pair[P]]:
-        """Predict several images of one size at once; as ``predict`` does, but for the order in which sums are made."""
+        """Predict several images at once; as ``predict`` does, but for the order in which sums are made.
+
+        They have one size, but for predictors that pad.
+        """
         if not images:
             return []
         self.check_batch()
         check_pair(replay, paired)
         pixels = [read_image(image) for image in images]
-        if len(sizes := {each.shape[:2] for each in pixels}) > 1:
+        sizes = {(each.shape[0], each.shape[1]) for each in pixels}
+        if len(sizes) > 1 and not self.pads:
             listed = " and ".join(f"{width} x {height}" for height, width in sorted(sizes)[:2])
             raise GramLoopError(f"images of a batch have one size, not {listed}")
-        self.check_size(pixels[0].shape[0], pixels[0].shape[1])
+        for height, width in sizes:
+            self.check_size(height, width)
         with self._attached(replay, paired, trace) as loop:
             versions = self._look_at(pixels, loop, paired)
         return [Pair(*both) for both in zip(*versions, strict=True)] if paired else list(versions[-1])

@@ -7,7 +7,7 @@ of it can be prepared, and workers store their units themselves, so a stop at an
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -59,21 +59,26 @@ def _in_processes(job: Job, workers: int, prepare: int) -> Iterator[Done | Misse
     share = _Share(
         job.plan, job.folder, tuple(job.units), gpus_of(torch.device(device)) or (device,), prepare, shared
     )
-    reported, left = 0, len(job.units)
+    reported, left, ended = 0, len(job.units), False
     with process_pool(workers, context, _start_worker, share) as pool:
         try:
             running: list[Future[None]] = [pool.submit(_work) for _ in range(workers)]
+            sender.close()  # only workers write: when the last has ended, so has the pipe, even within a result
             while left:
                 came = results.poll(_POLL)
                 job.on_images(images.value - reported)
                 reported = images.value
-                if came:
-                    left -= 1
-                    yield results.recv()
+                try:
+                    if came:
+                        yield results.recv()
+                        left -= 1
+                except EOFError:
+                    ended = True
+                    wait(running)
                 for future in [each for each in running if each.done()]:
                     running.remove(future)
                     future.result()
-                if not running and left and not results.poll(0):
+                if not running and left and (ended or not results.poll(0)):
                     raise GramLoopError(f"all workers ended, but {left} units are missing")
         finally:
             shared.stop.set()
