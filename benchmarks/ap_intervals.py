@@ -11,6 +11,7 @@ from it, and each is resampled as a report does. An interval of level 95% should
 from __future__ import annotations
 
 import argparse
+import sys
 from datetime import date
 
 import numpy as np
@@ -48,7 +49,7 @@ def main() -> None:
     rng = np.random.default_rng(0)
     for images in args.images:
         found, drawn = [], []
-        for _ in track(range(args.sets), f"{images} images", transient=True):
+        for _ in track(range(args.sets), f"{images} images", disable=not sys.stdout.isatty()):
             own = rng.multinomial(images, np.full(args.population, 1 / args.population))
             found.append(scores(own[np.newaxis])[0])
             drawn.append(scores(rng.multinomial(images, own / images, size=args.draws)))

@@ -70,7 +70,8 @@ def test_slips_are_told(tmp_path: Path, data: Path) -> None:
     with pytest.raises(GramLoopError, match="has the precision that it was made with; bfloat16 can be asked"):
         gramloop.evaluate(bright, data, suite="my-set-c", out=tmp_path, dtype="bfloat16")
     with pytest.raises(GramLoopError, match="weights are float32 or bfloat16, not 'float16'"):
-        gramloop.evaluate("tiny", suite="scenes-c", out=tmp_path / "new", dtype="float16")  # type: ignore[arg-type]
+        gramloop.evaluate("tiny", suite="scenes-c", out=tmp_path, dtype="float16")  # type: ignore[arg-type]
+    assert not list(tmp_path.iterdir()), "nothing is drawn for a slip"
     with pytest.raises(GramLoopError, match="data is missing: the folder of my-set-c"):
         gramloop.evaluate(bright, suite="my-set-c", out=tmp_path)
 

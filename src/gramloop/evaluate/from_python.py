@@ -23,7 +23,7 @@ from gramloop.io.device import choose_device, placed
 from gramloop.io.fingerprints import recall
 from gramloop.io.pool import worker_count
 from gramloop.tasks.held_models import hold_model
-from gramloop.tasks.loading import Precision
+from gramloop.tasks.loading import Precision, check_precision
 from gramloop.tasks.model_spec import model_files
 from gramloop.tasks.prediction import Prediction
 from gramloop.tasks.predictor import Predictor
@@ -80,6 +80,7 @@ def evaluate_model(
         dtype: of the backbone's weights; "bfloat16" halves their memory, where the model is loaded by name.
         options: see `SetOptions`.
     """
+    check_precision(dtype)
     if data is None:
         check_before_drawing(Path(out), Path(out) / SCENES)
     recall(Path(out))

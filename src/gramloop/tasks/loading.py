@@ -42,8 +42,7 @@ def load_predictor(
         verify: compare weights with the sha256 in the names of their files.
         dtype: of the backbone's weights; bfloat16 halves their memory and rounds.
     """
-    if dtype not in _DTYPES:
-        raise GramLoopError(f"weights are {' or '.join(_DTYPES)}, not {dtype!r}")
+    check_precision(dtype)
     if kind_of(files) not in ("tiny", "files"):
         _refuse_precision(files, dtype)
         return _any_model(task, files, sizes, device)
@@ -84,6 +83,12 @@ def kind_of(files: Files) -> str:
     return next(
         (kind for kind in ("hf", "make", "object") if kind in files), "tiny" if "folder" in files else "files"
     )
+
+
+def check_precision(dtype: str) -> None:
+    """Refuse a precision that weights cannot have."""
+    if dtype not in _DTYPES:
+        raise GramLoopError(f"weights are {' or '.join(_DTYPES)}, not {dtype!r}")
 
 
 def _refuse_precision(files: Files, dtype: Precision) -> None:
