@@ -35,6 +35,12 @@ def test_every_variant(name: str, variant: str) -> None:
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("name", MODELS)
 def test_every_host_in_every_variant(name: str, variant: str) -> None:
+    if (name, variant) == ("ViTMAEModel", "noise"):  # it shuffles its patches
+        with pytest.raises(
+            gramloop.GramLoopError, match="does not show the image that its patches are cut from"
+        ):
+            check(name, VARIANTS[variant])
+        return
     check(name, VARIANTS[variant])
 
 
