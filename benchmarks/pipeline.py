@@ -1,6 +1,6 @@
 """Whether a GPU would wait: evaluate with a model that only waits, against its waiting and against preparing alone.
 
-    python benchmarks/pipeline.py                # all of COCO-C's conditions, about 12 minutes on two cores
+    python benchmarks/pipeline.py                # all of COCO-C's conditions, about 10 minutes on two cores
     python benchmarks/pipeline.py --quick        # severity 3, few images
 
 Landscapes of 640 x 480 are drawn in COCO's layout, and shifted as COCO-C is. The model sleeps for 5, 20 and 100 ms an

@@ -47,7 +47,8 @@ def deterministic_algorithms() -> Iterator[None]:
 def _deterministic_compiler() -> Iterator[None]:
     """The same for what is compiled within a ``with`` block.
 
-    `torch.use_deterministic_algorithms` would import the compiler for it: a second that most processes need not spend.
+    `torch.use_deterministic_algorithms` would import the compiler for it: a second for models without transformers, which
+    imports it anyway.
     """
     name, setting = (
         "torch._inductor.config",

@@ -22,11 +22,9 @@ from numpy.typing import NDArray
 _SHARED = "/dev/shm"
 _LEAST = 4 << 20  # bytes; less is no help
 _EVEN = 64  # bytes that every array begins at a multiple of
-_SMALL, _LARGE = (
-    1 << 16,
-    1 << 24,
-)  # bytes of arrays whose memory is kept: others are cheap, or rare and dear to keep
-_KEPT = 8  # of them
+_SMALL = 1 << 16  # bytes of an array: smaller ones are cheap
+_LARGE = 1 << 24  # larger ones are rare, and dear to keep
+_KEPT = 8  # arrays between these whose memory is kept
 
 _Bytes = NDArray[np.uint8]
 
