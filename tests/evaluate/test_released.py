@@ -11,7 +11,7 @@ from gramloop.cli import main
 from gramloop.evaluate.plan import read_plan
 from gramloop.evaluate.rows import boxes_of
 from gramloop.evaluate.store import Store
-from gramloop.metrics.coco_ap import average_precision
+from gramloop.metrics.ap import average_precision
 from gramloop.models.detector import BACKBONE_PREFIX
 from gramloop.tasks.detect import DetectConfig, load_detector
 

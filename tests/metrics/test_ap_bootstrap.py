@@ -4,29 +4,29 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gramloop.metrics.ap_bootstrap import ap_delta
 
 from gramloop.errors import GramLoopError
 from gramloop.metrics import ap_bootstrap
-from gramloop.metrics.ap_bootstrap import ap_delta, weighted_ap
+from gramloop.metrics.ap import average_precision, weighted_ap
 from gramloop.metrics.bootstrap import image_bootstrap
-from gramloop.metrics.boxes import FoundBoxes, TrueBoxes
-from gramloop.metrics.coco_ap import average_precision
+from gramloop.metrics.boxes import BoxPredictions, GroundTruthBoxes
 from random_boxes import random_set
 from resampling import picked_delta, resample
 
 SAME = 1e-9  # of a percentage, as for average precision itself
-NOTHING = FoundBoxes(np.zeros(0, int), np.zeros((0, 4)), np.zeros(0), np.zeros(0, int))
+NOTHING = BoxPredictions(np.zeros(0, int), np.zeros((0, 4)), np.zeros(0), np.zeros(0, int))
 
 
-def paired_set(seed: int, **options: Any) -> tuple[TrueBoxes, FoundBoxes, FoundBoxes]:
+def paired_set(seed: int, **options: Any) -> tuple[GroundTruthBoxes, BoxPredictions, BoxPredictions]:
     """A truth, what was found, and the same with half of the boxes moved and all scored anew."""
     truth, baseline = random_set(seed, **options)
     rng = np.random.default_rng(seed)
     moved = baseline.boxes * np.where(rng.random((len(baseline.scores), 1)) < 0.5, 1.0, 1.1)
-    return truth, baseline, FoundBoxes(baseline.image_ids, moved, rng.random(len(moved)), baseline.labels)
+    return truth, baseline, BoxPredictions(baseline.image_ids, moved, rng.random(len(moved)), baseline.labels)
 
 
-def evaluated(truth: TrueBoxes, pair: tuple[FoundBoxes, FoundBoxes], picks: np.ndarray) -> float:
+def evaluated(truth: GroundTruthBoxes, pair: tuple[BoxPredictions, BoxPredictions], picks: np.ndarray) -> float:
     """The gain by evaluating sets in which the images drawn are repeated."""
     first, second = (average_precision(*resample(truth, each, picks)).ap for each in pair)
     return second - first
@@ -75,7 +75,7 @@ def test_a_method_that_finds_nothing_gains_what_the_other_loses() -> None:
 
 
 def test_a_set_without_objects_has_no_interval() -> None:
-    empty = TrueBoxes(
+    empty = GroundTruthBoxes(
         [1, 2], [2], np.zeros(0, int), np.zeros((0, 4)), np.zeros(0, int), np.zeros(0), np.zeros(0, bool)
     )
     with pytest.raises(GramLoopError, match="nothing that can be scored"):

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gramloop.metrics.ap_bootstrap import Matched
 
 from gramloop.metrics import ap_bootstrap, ap_draws
-from gramloop.metrics.ap_bootstrap import RECALLS, Matched
+from gramloop.metrics.ap import RECALLS
 from random_boxes import random_set
 
 SAME = 1e-11  # of a percentage: the same terms, added in another order

@@ -7,6 +7,7 @@ import pytest
 from scipy import stats
 
 from gramloop.errors import GramLoopError
+from gramloop.metrics.ap import average_precision
 from gramloop.metrics.bootstrap import (
     Interval,
     cluster_bootstrap,
@@ -15,8 +16,7 @@ from gramloop.metrics.bootstrap import (
     miou_delta,
     verdict,
 )
-from gramloop.metrics.boxes import FoundBoxes, TrueBoxes
-from gramloop.metrics.coco_ap import average_precision
+from gramloop.metrics.boxes import BoxPredictions, GroundTruthBoxes
 from gramloop.metrics.miou import mean_iou
 from resampling import picked_delta, resample
 
@@ -181,8 +181,8 @@ def test_average_precision_through_the_images_drawn() -> None:
     """One object per image, found by one method always and by the other in every second image."""
     images = np.arange(24)
     boxes, labels = np.tile([0.0, 0, 20, 20], (24, 1)), np.ones(24, int)
-    truth = TrueBoxes(images.tolist(), [1], images, boxes, labels, np.full(24, 400.0), np.zeros(24, bool))
-    method = FoundBoxes(images, boxes, np.full(24, 0.5), labels)
+    truth = GroundTruthBoxes(images.tolist(), [1], images, boxes, labels, np.full(24, 400.0), np.zeros(24, bool))
+    method = BoxPredictions(images, boxes, np.full(24, 0.5), labels)
     baseline = replace(method, boxes=np.where((images % 2 == 0)[:, None], boxes, boxes + 500))
 
     def difference(picks: np.ndarray) -> float:

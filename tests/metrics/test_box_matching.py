@@ -4,12 +4,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gramloop.metrics.coco_ap import matched
 from numpy.typing import NDArray
 
 from gramloop.errors import GramLoopError
-from gramloop.metrics.box_matching import THRESHOLDS, match_boxes
-from gramloop.metrics.boxes import FoundBoxes, TrueBoxes
-from gramloop.metrics.coco_ap import matched
+from gramloop.metrics.boxes import BoxPredictions, GroundTruthBoxes
+from gramloop.metrics.matching import THRESHOLDS, match_boxes
 from random_boxes import random_set
 
 SETS: list[dict[str, Any]] = [
@@ -22,7 +22,7 @@ SETS: list[dict[str, Any]] = [
 ]
 
 
-def evaluated(truth: TrueBoxes, found: FoundBoxes, evaluator: Any) -> dict[int, tuple[NDArray[Any], ...]]:
+def evaluated(truth: GroundTruthBoxes, found: BoxPredictions, evaluator: Any) -> dict[int, tuple[NDArray[Any], ...]]:
     """By category: images, finds and what counts, best first and of equals by image, and the objects of every image."""
     entries: dict[int, list[dict[str, Any]]] = {}
     for entry in matched(truth, found, areas=("all",), evaluator=evaluator).evalImgs:
@@ -66,10 +66,10 @@ def test_the_thresholds_are_the_evaluators() -> None:
 
 def test_a_set_without_objects_or_without_detections() -> None:
     truth, found = random_set(1)
-    nothing = FoundBoxes(np.zeros(0, int), np.zeros((0, 4)), np.zeros(0), np.zeros(0, int))
+    nothing = BoxPredictions(np.zeros(0, int), np.zeros((0, 4)), np.zeros(0), np.zeros(0, int))
     assert match_boxes(truth, nothing).found.shape == (10, 0)
     none = np.zeros(0, int), np.zeros((0, 4)), np.zeros(0, int), np.zeros(0), np.zeros(0, bool)
-    empty = TrueBoxes(truth.images, truth.categories, *none)
+    empty = GroundTruthBoxes(truth.images, truth.categories, *none)
     ours = match_boxes(empty, found)
     assert not ours.found.any()
     assert ours.counted.all()
@@ -78,4 +78,4 @@ def test_a_set_without_objects_or_without_detections() -> None:
 def test_detections_of_other_categories_alone_are_refused() -> None:
     truth, found = random_set(2)
     with pytest.raises(GramLoopError, match="no detection has a category of the truth"):
-        match_boxes(truth, FoundBoxes(found.image_ids, found.boxes, found.scores, found.labels + 1000))
+        match_boxes(truth, BoxPredictions(found.image_ids, found.boxes, found.scores, found.labels + 1000))

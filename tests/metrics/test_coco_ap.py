@@ -18,8 +18,8 @@ from pycocotools.cocoeval import COCOeval
 from gramloop.data.records import DataSet, Record
 from gramloop.errors import GramLoopError
 from gramloop.metrics import coco_ap
-from gramloop.metrics.boxes import FoundBoxes, TrueBoxes
-from gramloop.metrics.coco_ap import ApResult, average_precision
+from gramloop.metrics.ap import ApResult, average_precision
+from gramloop.metrics.boxes import BoxPredictions, GroundTruthBoxes
 from random_boxes import CATEGORIES, random_set
 from resampling import resample
 
@@ -28,7 +28,7 @@ FIGURES = ("ap", "ap50", "ap75", "small", "medium", "large")
 SAME = 1e-9  # of a percentage; the order of a few thousand additions changes it by less than 1e-11
 
 
-def reference(truth: TrueBoxes, detections: FoundBoxes, first_id: int = 1) -> list[float]:
+def reference(truth: GroundTruthBoxes, detections: BoxPredictions, first_id: int = 1) -> list[float]:
     """The six figures of pycocotools' own summary, used as its documentation says."""
     annotations = [
         {"id": k, "image_id": i, "bbox": b, "category_id": c, "area": a, "iscrowd": int(s)}
@@ -116,7 +116,7 @@ def test_equals_pycocotools_on_small_and_odd_sets(
 @pytest.mark.parametrize("evaluator", EVALUATORS)
 def test_no_detections_score_zero_and_no_objects_score_nothing(evaluator: Any) -> None:
     truth, _ = random_set(0)
-    nothing = FoundBoxes(np.zeros(0, int), np.zeros((0, 4)), np.zeros(0), np.zeros(0, int))
+    nothing = BoxPredictions(np.zeros(0, int), np.zeros((0, 4)), np.zeros(0), np.zeros(0, int))
     assert figures(average_precision(truth, nothing, evaluator=evaluator)) == [0] * 6
     large = truth.areas > 96**2
     without_small = replace(
@@ -133,8 +133,8 @@ def test_no_detections_score_zero_and_no_objects_score_nothing(evaluator: Any) -
 def test_an_object_numbered_zero_is_found_like_any_other(evaluator: Any) -> None:
     """Two perfect boxes: pycocotools itself misses the one whose annotation has the number 0."""
     boxes, labels = np.array([[0.0, 0, 50, 50], [60, 60, 40, 40]]), np.array([2, 2])
-    truth = TrueBoxes([1], [2], np.array([1, 1]), boxes, labels, np.array([2500.0, 1600]), np.zeros(2, bool))
-    detections = FoundBoxes(np.array([1, 1]), boxes, np.array([0.9, 0.8]), labels)
+    truth = GroundTruthBoxes([1], [2], np.array([1, 1]), boxes, labels, np.array([2500.0, 1600]), np.zeros(2, bool))
+    detections = BoxPredictions(np.array([1, 1]), boxes, np.array([0.9, 0.8]), labels)
     assert average_precision(truth, detections, evaluator=evaluator).ap == pytest.approx(100, abs=SAME)
     assert reference(truth, detections)[0] == pytest.approx(100, abs=SAME)
     assert reference(truth, detections, first_id=0)[0] < 50
@@ -145,15 +145,15 @@ def test_the_limit_of_100_is_one_of_image_and_category(evaluator: Any) -> None:
     """100 objects of one category and one of another, all found: all 101 detections count."""
     boxes = np.column_stack([np.arange(101) * 20.0, np.zeros(101), np.full((101, 2), 10.0)])
     ids, labels = np.ones(101, int), np.array([2] * 100 + [5])
-    truth = TrueBoxes([1], [2, 5], ids, boxes, labels, np.full(101, 100.0), np.zeros(101, bool))
+    truth = GroundTruthBoxes([1], [2, 5], ids, boxes, labels, np.full(101, 100.0), np.zeros(101, bool))
     scores = np.linspace(0.9, 0.1, 101)
-    whole = average_precision(truth, FoundBoxes(ids, boxes, scores, labels), evaluator=evaluator)
+    whole = average_precision(truth, BoxPredictions(ids, boxes, scores, labels), evaluator=evaluator)
     assert whole.ap == pytest.approx(100, abs=SAME)
-    cut = FoundBoxes(ids[:100], boxes[:100], scores[:100], labels[:100])
+    cut = BoxPredictions(ids[:100], boxes[:100], scores[:100], labels[:100])
     assert average_precision(truth, cut, evaluator=evaluator).ap == pytest.approx(50, abs=SAME)
 
     one_category = replace(truth, labels=np.full(101, 2))
-    found = FoundBoxes(ids, boxes, scores, np.full(101, 2))
+    found = BoxPredictions(ids, boxes, scores, np.full(101, 2))
     result = average_precision(one_category, found, evaluator=evaluator)
     assert result.ap == pytest.approx(100 * 100 / 101, abs=SAME)  # recall 1.00 alone is out of reach
     assert result.ap == pytest.approx(reference(one_category, found)[0], abs=SAME)
@@ -166,12 +166,12 @@ def test_average_over_categories_that_occur() -> None:
     assert math.isnan(result.by_category[91])
     for category in CATEGORIES:
         rows, found = truth.labels == category, detections.labels == category
-        alone = TrueBoxes(
+        alone = GroundTruthBoxes(
             truth.images,
             [category],
             *(getattr(truth, name)[rows] for name in ("image_ids", "boxes", "labels", "areas", "crowd")),
         )
-        only = FoundBoxes(
+        only = BoxPredictions(
             *(getattr(detections, name)[found] for name in ("image_ids", "boxes", "scores", "labels"))
         )
         assert reference(alone, only)[0] == pytest.approx(result.by_category[category], abs=SAME)
@@ -186,7 +186,7 @@ def test_names_as_image_ids_and_categories_the_truth_does_not_know() -> None:
             images=[named[each] for each in truth.images],
             image_ids=np.array([named[each] for each in truth.image_ids.tolist()]),
         ),
-        FoundBoxes(
+        BoxPredictions(
             np.array([named[each] for each in detections.image_ids.tolist()] + [named[truth.images[0]]]),
             np.concatenate([detections.boxes, [[0, 0, 9, 9]]]),
             np.append(detections.scores, 2.0),
@@ -229,14 +229,14 @@ def test_from_a_data_set_and_from_predictions() -> None:
         for image in truth.images
         for rows in [np.flatnonzero(detections.image_ids == image)]
     }
-    result = average_precision(TrueBoxes.of(data), FoundBoxes.of(predictions))
+    result = average_precision(GroundTruthBoxes.of(data), BoxPredictions.of(predictions))
     np.testing.assert_allclose(figures(result), reference(truth, detections), rtol=0, atol=SAME)
 
     some = records[:4]
     result = average_precision(
-        TrueBoxes.of(data, some), FoundBoxes.of({each.image_id: predictions[each.image_id] for each in some})
+        GroundTruthBoxes.of(data, some), BoxPredictions.of({each.image_id: predictions[each.image_id] for each in some})
     )
-    assert result != average_precision(TrueBoxes.of(data), FoundBoxes.of(predictions))
+    assert result != average_precision(GroundTruthBoxes.of(data), BoxPredictions.of(predictions))
 
 
 def test_a_resample_repeats_whole_images() -> None:

@@ -7,8 +7,7 @@ import pytest
 from scipy.stats import norm, studentized_range, t
 
 from gramloop.errors import GramLoopError
-from gramloop.metrics.bootstrap import Interval, widened
-from gramloop.metrics.joint import joint_intervals, winners_luck
+from gramloop.metrics.bootstrap import Interval, joint_intervals, selection_bias, widened
 
 RNG = np.random.default_rng(3)
 
@@ -80,6 +79,6 @@ def test_the_winner_of_equals_is_flattered_by_the_expected_maximum() -> None:
     """Equal methods with independent unit-variance draws: E max of five normals is 1.16296."""
     draws = RNG.normal(size=(5, 40_001))
     draws[:, 0] = 0
-    assert winners_luck(draws) == pytest.approx(1.16296, abs=0.02)  # standard error 0.67 / 200
+    assert selection_bias(draws) == pytest.approx(1.16296, abs=0.02)  # standard error 0.67 / 200
     clear = draws + np.array([[0], [0], [50], [0], [0]])
-    assert winners_luck(clear) == pytest.approx(0, abs=0.02)
+    assert selection_bias(clear) == pytest.approx(0, abs=0.02)

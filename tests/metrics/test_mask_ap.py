@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gramloop.metrics.mask_ap import mask_ap_delta
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pycocotools.coco import COCO
@@ -15,8 +16,9 @@ from pycocotools.cocoeval import COCOeval
 from gramloop.data.object_masks import ObjectMasks
 from gramloop.data.run_lengths import run_lengths_of
 from gramloop.errors import GramLoopError
+from gramloop.metrics.ap import mask_average_precision
 from gramloop.metrics.bootstrap import image_bootstrap
-from gramloop.metrics.mask_ap import MaskMatches, mask_ap_delta, mask_average_precision, match_masks
+from gramloop.metrics.matching import Matches, match_masks
 
 CATEGORIES = [2, 5, 90]
 SIZE = (120, 150)
@@ -58,18 +60,18 @@ def random_image(rng: np.random.Generator) -> tuple[ObjectMasks, Found]:
     return truth, (found, rng.random(len(found)).astype(np.float32), names)
 
 
-def together(images: list[tuple[ObjectMasks, Found]], **options: Any) -> MaskMatches:
+def together(images: list[tuple[ObjectMasks, Found]], **options: Any) -> Matches:
     each = [match_masks(truth, *found, CATEGORIES, **options) for truth, found in images]
     return joined(each)
 
 
-def joined(each: list[MaskMatches]) -> MaskMatches:
+def joined(each: list[Matches]) -> Matches:
     numbered = [
         replace(one, images=one.images + place, true_images=one.true_images + place)
         for place, one in enumerate(each)
     ]
-    names = MaskMatches.__dataclass_fields__
-    return MaskMatches(*(np.concatenate([getattr(one, name) for one in numbered]) for name in names))
+    names = Matches.__dataclass_fields__
+    return Matches(*(np.concatenate([getattr(one, name) for one in numbered]) for name in names))
 
 
 def reference(images: list[tuple[ObjectMasks, Found]]) -> list[float]:
@@ -128,7 +130,7 @@ def test_equals_pycocotools_on_the_whole_set(seed: int, evaluator: Any) -> None:
 def test_both_evaluators_match_alike(seed: int) -> None:
     truth, found = random_image(np.random.default_rng(seed))
     one, two = (match_masks(truth, *found, CATEGORIES, evaluator=name) for name in ("hotcoco", "pycocotools"))
-    for name in MaskMatches.__dataclass_fields__:
+    for name in Matches.__dataclass_fields__:
         np.testing.assert_array_equal(getattr(one, name), getattr(two, name))
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from gramloop.errors import GramLoopError
-from gramloop.metrics.miou import Counts, class_iou, count, mean_iou, merge
+from gramloop.metrics.miou import Counts, class_iou, count_pixels, mean_iou, merge
 
 CLASSES = 5
 
@@ -37,7 +37,7 @@ def pairs(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray]:
 @given(st.lists(pairs(), min_size=1, max_size=4))
 @settings(max_examples=150, deadline=None)
 def test_equals_a_direct_computation_over_all_pixels(images: list[tuple[np.ndarray, np.ndarray]]) -> None:
-    merged = merge(count(*image, CLASSES) for image in images)
+    merged = merge(count_pixels(*image, CLASSES) for image in images)
     expected = direct_iou([image[0] for image in images], [image[1] for image in images], CLASSES)
     np.testing.assert_array_equal(class_iou(merged), expected)  # the same division of the same whole numbers
     seen = [share for share in expected if not np.isnan(share)]
@@ -50,7 +50,7 @@ def test_equals_a_direct_computation_over_all_pixels(images: list[tuple[np.ndarr
 def test_a_worked_example() -> None:
     truth = np.array([[0, 0, 1, 255], [2, 1, 1, 255]], dtype=np.uint8)
     prediction = np.array([[0, 1, 1, 3], [2, 1, 0, 255]], dtype=np.uint8)
-    counts = count(prediction, truth, 5)
+    counts = count_pixels(prediction, truth, 5)
     assert counts.intersection.tolist() == [1, 2, 1, 0, 0]
     assert counts.prediction.tolist() == [2, 3, 1, 0, 0]  # class 3 and the 255 lie on ignored pixels
     assert counts.label.tolist() == [2, 3, 1, 0, 0]
@@ -62,7 +62,7 @@ def test_a_worked_example() -> None:
 
 
 def test_a_class_predicted_but_never_true_counts_as_zero() -> None:
-    counts = count(np.array([[1, 0]]), np.array([[0, 0]]), 3)
+    counts = count_pixels(np.array([[1, 0]]), np.array([[0, 0]]), 3)
     np.testing.assert_array_equal(class_iou(counts), [50, 0, np.nan])
     assert mean_iou(counts) == 25
 
@@ -72,13 +72,13 @@ def test_subsets_and_complements_of_stacked_counts_add_up(rng: np.random.Generat
         (rng.integers(0, 7, (11, 13)).astype(np.uint8), rng.integers(0, 7, (11, 13)).astype(np.uint8))
         for _ in range(6)
     ]
-    stacked = np.stack([count(*image, 7).stacked() for image in images])  # (6, 3, 7)
+    stacked = np.stack([count_pixels(*image, 7) for image in images])  # (6, 3, 7)
     subset, complement = stacked[:2].sum(axis=0), stacked[2:].sum(axis=0)
-    together = merge(count(*image, 7) for image in images)
-    np.testing.assert_array_equal(subset + complement, together.stacked())
+    together = merge(count_pixels(*image, 7) for image in images)
+    np.testing.assert_array_equal(subset + complement, together)
     assert mean_iou(stacked).shape == (6,)
     np.testing.assert_array_equal(
-        mean_iou(stacked), [mean_iou(count(*image, 7)) for image in images]
+        mean_iou(stacked), [mean_iou(count_pixels(*image, 7)) for image in images]
     )  # leading axes are carried along
     expected = direct_iou([image[0] for image in images[:2]], [image[1] for image in images[:2]], 7)
     np.testing.assert_array_equal(class_iou(subset), expected)
@@ -88,7 +88,7 @@ def test_more_classes_than_a_byte_holds(rng: np.random.Generator) -> None:
     truth = rng.integers(0, 300, (40, 40)).astype(np.uint16)
     truth[:3] = 65535
     prediction = np.where(rng.random(truth.shape) < 0.5, truth % 300, 299).astype(np.uint16)
-    counts = count(prediction, truth, 300, ignore=65535)
+    counts = count_pixels(prediction, truth, 300, ignore=65535)
     assert counts.label.sum() == counts.prediction.sum() == 37 * 40
     assert counts.intersection.sum() == (prediction == truth).sum()
 
@@ -113,7 +113,7 @@ def test_totals_beyond_32_bits_stay_exact() -> None:
 )
 def test_maps_that_do_not_fit_are_refused(prediction: np.ndarray, truth: np.ndarray, message: str) -> None:
     with pytest.raises(GramLoopError, match=message):
-        count(prediction, truth, 4)
+        count_pixels(prediction, truth, 4)
 
 
 def test_counts_that_do_not_fit_are_refused() -> None:

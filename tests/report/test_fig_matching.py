@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gramloop.report.figures.matching import Annotated, f1, match, overlaps, roles, shown_boxes
+from gramloop.metrics.boxes import box_iou
+from gramloop.report.figures.matching import Annotated, f1, match, roles, shown_boxes
 from gramloop.tasks.prediction import Detection
 
 CAT, DOG = 1, 2
@@ -107,7 +108,7 @@ def test_nothing_anywhere():
     assert roles(nothing, nothing, no_truth).baseline == []
     assert f1(nothing, no_truth) == 1.0
     assert f1(nothing, annotated(((0, 0, 1, 1), CAT))) == 0.0
-    assert overlaps(np.zeros((2, 4)), np.zeros((1, 4))).tolist() == [[0.0], [0.0]]
+    assert box_iou(np.zeros((2, 4)), np.zeros((1, 4))).tolist() == [[0.0], [0.0]]
 
 
 def test_f1_of_one_hit_one_miss_one_false():

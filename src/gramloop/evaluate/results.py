@@ -24,8 +24,7 @@ from gramloop.io.atomic import atomic_write
 from gramloop.io.progress import tracked
 from gramloop.io.shown import Cell, Shown, ShownTable
 from gramloop.io.spreadsheet import text_cell
-from gramloop.metrics.coco_ap import average_precision
-from gramloop.metrics.mask_ap import mask_average_precision
+from gramloop.metrics.ap import average_precision, mask_average_precision
 from gramloop.metrics.miou import mean_iou
 from gramloop.metrics.panoptic import EVERY, QUALITIES, mean_quality
 from gramloop.metrics.robustness import mean_performance
