@@ -41,7 +41,9 @@ def resample(
             truth.areas[kept],
             truth.crowd[kept],
         ),
-        BoxPredictions(new_found, detections.boxes[found], detections.scores[found], detections.labels[found]),
+        BoxPredictions(
+            new_found, detections.boxes[found], detections.scores[found], detections.labels[found]
+        ),
     )
 
 

@@ -175,15 +175,24 @@ def _scores(weights: NDArray[np.uint8], lists: Lists) -> NDArray[np.float64]:  #
     return scores
 
 
+_NO_LISTS = Lists(
+    1,
+    np.zeros(0, np.int32),
+    np.zeros(1, np.int64),
+    np.zeros(0, np.int16),
+    np.zeros(0, np.bool_),
+    np.zeros(1, np.int64),
+    np.zeros(0, np.int32),
+    np.zeros(1, np.int64),
+)
+
+
 @cache
 def compiled_scores() -> ScoreDraws:
     """The function above, from numba's cache on disk where that works."""
-    empty = [np.zeros(size, kind) for size, kind in (
-        (0, np.int32), (1, np.int64), (0, np.int16), (0, np.bool_), (1, np.int64), (0, np.int32), (1, np.int64)
-    )]  # fmt: skip
     try:
         kept = cast(ScoreDraws, numba.njit(cache=True, **_LIKE_NUMPY)(_scores))
-        kept(np.zeros((1, DRAWS), np.uint8), Lists(1, *empty))
+        kept(np.zeros((1, DRAWS), np.uint8), _NO_LISTS)
     except Exception:  # no folder to write to, a full disk, a damaged file: compile for this process alone
         return cast(ScoreDraws, numba.njit(**_LIKE_NUMPY)(_scores))
     return kept

@@ -138,7 +138,7 @@ def match_masks(
     mine, true = (np.flatnonzero(np.isin(each, categories)) for each in (labels, truth.categories))
     mine = mine[np.lexsort((-np.asarray(scores)[mine], np.asarray(labels)[mine]))]
     true = true[np.argsort(truth.categories[true], kind="stable")]
-    own, names = [masks[index] for index in mine], np.asarray(labels)[mine].astype(np.int64)
+    own, names = [masks[index] for index in mine.tolist()], np.asarray(labels)[mine].astype(np.int64)
     scores, true_names = np.asarray(scores, dtype=np.float64)[mine], truth.categories[true]
 
     def overlaps(one: NDArray[np.int64], other: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -55,8 +55,7 @@ def panoptic_statistics(
 
 def found_segments(found: SegmentMap, truth: SegmentMap) -> NDArray[np.bool_]:  # (true,)
     """Which true segments are found by a predicted one."""
-    hit: NDArray[np.bool_] = _match(truth, found, _overlaps(truth, found)).any(axis=1)
-    return hit
+    return np.asarray(_match(truth, found, _overlaps(truth, found)).any(axis=1))
 
 
 def _match(truth: SegmentMap, found: SegmentMap, table: NDArray[np.int64]) -> NDArray[np.bool_]:
