@@ -152,8 +152,8 @@ def _shifts(name: str | None, severities: Sequence[int] | None) -> list[Shift]:
         return []
     from gramloop.data.shifted import Shift
     from gramloop.data.suites import find_suite
-    from gramloop.shifts.corruptions import GROUPS as CORRUPTED
-    from gramloop.shifts.perturbations import GROUPS as PERTURBED
+    from gramloop.shifts.corruptions import CORRUPTION_GROUPS as CORRUPTED
+    from gramloop.shifts.perturbations import PERTURBATION_GROUPS as PERTURBED
     from gramloop.shifts.perturbations import PERTURBATIONS
 
     perturbed, corrupted = (*PERTURBATIONS, *PERTURBED), (*CORRUPTED["all"], *CORRUPTED)

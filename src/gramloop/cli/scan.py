@@ -152,8 +152,8 @@ def shortlist(scan: Scan, score: str, top: int) -> Table:
 
 def _shifts(given: Sequence[str] | None) -> tuple[Condition, ...]:
     from gramloop.data.suites import Condition
-    from gramloop.shifts.corruptions import CORRUPTIONS, EXTRA_CORRUPTIONS, GROUPS
-    from gramloop.shifts.severity import check_severity
+    from gramloop.shifts.corruptions import CORRUPTION_GROUPS, CORRUPTIONS, EXTRA_CORRUPTIONS
+    from gramloop.shifts.common import check_severity
     from gramloop.tune.scan.scanning import DEFAULT_SHIFTS
 
     if given is None:
@@ -163,11 +163,11 @@ def _shifts(given: Sequence[str] | None) -> tuple[Condition, ...]:
     shifts: list[Condition] = []
     for text in given:
         name, _, severity = text.partition(":")
-        members = GROUPS.get(name, (name,))
+        members = CORRUPTION_GROUPS.get(name, (name,))
         if not set(members) <= {*CORRUPTIONS, *EXTRA_CORRUPTIONS}:
             raise GramLoopError(
                 f"--shift {text}: a corruption is one of {', '.join(CORRUPTIONS + EXTRA_CORRUPTIONS)}, a group one of "
-                f"{', '.join(GROUPS)}; or none"
+                f"{', '.join(CORRUPTION_GROUPS)}; or none"
             )
         if severity and not severity.isdecimal():
             raise GramLoopError(f"--shift {text}: a severity is a whole number, as in {name}:3")

@@ -1,7 +1,8 @@
-"""What every shift needs: images checked on the way in, bytes on the way out, a Gaussian, a zoom."""
+"""What every shift needs: a checked image, parameters for a severity, bytes on the way out, a Gaussian, a zoom."""
 
 import math
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Generic, Literal, TypeVar
 
 import cv2
 import numpy as np
@@ -11,8 +12,10 @@ from gramloop.errors import GramLoopError
 
 Image = npt.NDArray[np.uint8]  # (H, W) grey or (H, W, 3) colour
 Floats = npt.NDArray[np.float32]
+T = TypeVar("T")
 
 LEAST_SIDE = 32
+PUBLISHED = 5  # severities with published parameters
 
 # The published generators cut fractions off. A float32 filter may land a hair below a whole level, and
 # cutting there would darken flat regions by one level.
@@ -33,6 +36,61 @@ def check_image(image: npt.NDArray[Any]) -> Image:
             f"an image of {image.shape[1]} x {image.shape[0]}: {LEAST_SIDE} pixels a side are the least"
         )
     return np.ascontiguousarray(image)
+
+
+def check_severity(name: str, severity: int) -> int:
+    """The severity as a plain int, or an error if it is not a whole number from 1."""
+    whole = hasattr(severity, "__index__") and not isinstance(severity, bool)
+    if not whole or severity < 1:
+        raise GramLoopError(f"severity {severity!r} of {name}: a whole number from 1 is expected")
+    return int(severity)
+
+
+@dataclass(frozen=True)
+class Scale:
+    """One parameter over the severities: five published values and how they continue.
+
+    Beyond severity 5 the parameter continues by its last step (``add``: impulse noise replaces 17% and 27% of the
+    values at severities 4 and 5, hence 37% at 6) or by its last ratio (``multiply``: rates and scales, which must
+    stay positive). It ends where it would leave ``least`` to ``most``.
+    """
+
+    values: tuple[float, float, float, float, float]
+    beyond: Literal["add", "multiply"]
+    least: float = -math.inf
+    most: float = math.inf
+
+    def at(self, name: str, severity: int) -> float:
+        """The value at a severity of the shift ``name``."""
+        severity = check_severity(name, severity)
+        if severity <= PUBLISHED:
+            return self.values[severity - 1]
+        before, last = self.values[-2:]
+        steps = severity - PUBLISHED
+        value = last + steps * (last - before) if self.beyond == "add" else last * (last / before) ** steps
+        value = round(value, 9)
+        if not self.least <= value <= self.most:
+            raise GramLoopError(
+                f"severity {severity} of {name}: its parameter would be {value:g}, "
+                f"outside [{self.least:g}, {self.most:g}]"
+            )
+        return value
+
+
+@dataclass(frozen=True)
+class Steps(Generic[T]):
+    """Settings of several parameters that follow no common rule: severities 1 to 5 only."""
+
+    settings: tuple[T, T, T, T, T]
+
+    def at(self, name: str, severity: int) -> T:
+        """The setting at a severity of the shift ``name``."""
+        severity = check_severity(name, severity)
+        if severity > PUBLISHED:
+            raise GramLoopError(
+                f"severity {severity} of {name}: its published settings follow no rule that continues beyond 5"
+            )
+        return self.settings[severity - 1]
 
 
 def to_bytes(values: Floats) -> Image:
