@@ -119,7 +119,7 @@ def test_a_killed_preparing_process_is_a_sentence(suite: OpenSuite):
         next(ahead)
         os.kill(next(iter(made._pool._processes)), signal.SIGKILL)
         with pytest.raises(
-            GramLoopError, match=r"a process that prepares images was ended from outside .* goes on"
+            GramLoopError, match=r"a process that prepares images died .* resumes"
         ):
             list(ahead)
     finally:

@@ -16,10 +16,10 @@ from PIL import Image
 from gramloop.data.coco_panoptic import segments_info
 from gramloop.data.segment_maps import segments_png
 from gramloop.errors import GramLoopError
-from gramloop.io.tree import files_below
 from gramloop.tasks.class_names import Classes
 from gramloop.tasks.prediction import Depth, Detection, InstanceMasks, Panoptic, Prediction, Segmentation
 from gramloop.tasks.segments import segment_map
+from gramloop.util.files import files_below
 
 SUFFIXES = frozenset(
     [".bmp", ".gif", ".jp2", ".jpeg", ".jpg", ".pbm", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"]

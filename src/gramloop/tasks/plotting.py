@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from gramloop.errors import GramLoopError
-from gramloop.io.plotting import draw_map, make_axes, pyplot
 from gramloop.tasks.class_names import Classes
 from gramloop.tasks.drawing import (
     MOST_BOXES,
@@ -29,6 +28,7 @@ from gramloop.tasks.drawing import (
 )
 from gramloop.tasks.images import RGB, ImageLike, read_image
 from gramloop.tasks.prediction import Depth, Detection, InstanceMasks, Panoptic, Prediction, Segmentation
+from gramloop.util.plotting import draw_map, make_axes, pyplot
 
 
 def plot_prediction(

@@ -6,8 +6,8 @@ from functools import singledispatch
 
 import numpy as np
 
-from gramloop.io.shown import ShownTable
 from gramloop.tasks.prediction import Depth, Detection, InstanceMasks, Panoptic, Prediction, Segmentation
+from gramloop.util.table import ShownTable
 
 _ROWS = 10  # of many boxes or classes
 

@@ -1,6 +1,9 @@
 """A file is there whole or not at all: links, killed and rival writers, full disks and shut folders."""
 
+from __future__ import annotations
+
 import contextlib
+import errno
 import os
 import platform
 import signal
@@ -9,15 +12,27 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
 from gramloop.errors import GramLoopError
-from gramloop.io import atomic
-from gramloop.io.atomic import GOES_ON, TEMPORARY, atomic_write, make_folder, remove_leftovers
+from gramloop.util import files
+from gramloop.util.checksums import file_digest
+from gramloop.util.files import (
+    LOCK,
+    RESUME_HINT,
+    TEMPORARY,
+    atomic_write,
+    files_below,
+    is_taken,
+    locked,
+    make_folder,
+    remove_leftovers,
+)
 
 ENDLESS = (
-    "import sys, pathlib\nfrom gramloop.io.atomic import atomic_write\n"
+    "import sys, pathlib\nfrom gramloop.util.files import atomic_write\n"
     "while True:\n    for letter in sys.argv[2].encode():\n"
     "        atomic_write(pathlib.Path(sys.argv[1]), bytes([letter]) * 8_000_000)\n"
 )
@@ -84,7 +99,7 @@ def test_a_file_that_cannot_be_written_leaves_nothing_behind(tmp_path, durable):
         atomic_write(tmp_path / "taken", b"data", durable=durable)
     sentence = str(caught.value)
     assert sentence.startswith(f"cannot write {tmp_path / 'taken'}: ")
-    assert (GOES_ON in sentence) == durable
+    assert (RESUME_HINT in sentence) == durable
     (tmp_path / "file").write_bytes(b"mine")
     with pytest.raises(GramLoopError, match=f"cannot write to the folder {tmp_path / 'file'}"):
         atomic_write(tmp_path / "file" / "below", b"data", durable=durable)
@@ -129,7 +144,7 @@ def test_a_link_where_the_temporary_file_would_be_is_not_followed(tmp_path, monk
     victim, out = tmp_path / "victim", tmp_path / "out"
     victim.write_bytes(b"precious")
     out.mkdir()
-    monkeypatch.setattr(atomic.secrets, "token_hex", lambda size: "0" * 2 * size)  # guessed, for once
+    monkeypatch.setattr(files.secrets, "token_hex", lambda size: "0" * 2 * size)  # guessed, for once
     planted = out / f"{TEMPORARY}{platform.node()}-{os.getpid()}-{'0' * 16}"
     for target in (victim, tmp_path / "not there yet"):
         planted.symlink_to(target)
@@ -220,3 +235,115 @@ def test_a_leftover_that_is_a_link_costs_its_target_nothing(tmp_path):
     remove_leftovers(tmp_path / "out", alone=True)
     assert names(tmp_path / "out") == []
     assert (tmp_path / "victim").read_bytes() == b"precious"
+
+
+fcntl = pytest.importorskip("fcntl")
+
+HOLDER = (
+    "import sys, time, pathlib\nfrom gramloop.util.files import locked\n"
+    "with locked(pathlib.Path(sys.argv[1])):\n    print('held', flush=True)\n    time.sleep(600)\n"
+)
+
+
+def try_it(folder):
+    with locked(folder):
+        pass
+
+
+def test_a_second_run_is_refused_until_the_first_is_over(tmp_path):
+    out = tmp_path / "deep" / "out"
+    with locked(out), pytest.raises(GramLoopError, match=f"another gramloop is writing to {out}"):
+        try_it(out)
+    try_it(out)
+    with pytest.raises(ZeroDivisionError), locked(out):
+        raise ZeroDivisionError
+    try_it(out)
+    with locked(tmp_path / "one"), locked(tmp_path / "other"):
+        pass
+
+
+def test_the_lock_of_another_process_goes_with_it(tmp_path):
+    holder = subprocess.Popen([sys.executable, "-c", HOLDER, str(tmp_path)], stdout=subprocess.PIPE)
+    try:
+        assert holder.stdout.readline() == b"held\n"
+        with pytest.raises(GramLoopError, match="another gramloop is writing"):
+            try_it(tmp_path)
+    finally:
+        holder.send_signal(signal.SIGKILL)
+        holder.wait()
+        holder.stdout.close()
+    assert (tmp_path / LOCK).exists()
+    try_it(tmp_path)
+
+
+def test_a_folder_that_cannot_be_locked_is_named(tmp_path):
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(GramLoopError, match=f"cannot write to the folder {tmp_path / 'file'}"):
+        try_it(tmp_path / "file")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / LOCK).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(GramLoopError, match=f"cannot write to the folder {tmp_path / 'out'}"):
+        try_it(tmp_path / "out")
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_a_file_system_without_locks_is_used_without(tmp_path, monkeypatch):
+    def unknown(*_):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", unknown)
+    with locked(tmp_path):
+        assert (tmp_path / LOCK).exists()
+
+
+def test_a_lock_and_unfinished_files_are_no_content(tmp_path):
+    assert not is_taken(tmp_path / "new")
+    for name in (LOCK, f"{TEMPORARY}host-1-0", "scenes"):
+        (tmp_path / name).touch()
+    assert is_taken(tmp_path)
+    assert not is_taken(tmp_path, "scenes")
+    (tmp_path / "thesis.txt").touch()
+    assert is_taken(tmp_path, "scenes")
+
+
+def test_every_file_once_and_sorted(tmp_path: Path) -> None:
+    for name in ("b/2.png", "a.png", "b/c/1.png"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / "loop").symlink_to(tmp_path, target_is_directory=True)
+    assert [path.relative_to(tmp_path).as_posix() for path in files_below(tmp_path)] == [
+        "a.png",
+        "b/2.png",
+        "b/c/1.png",
+    ]
+
+
+def test_what_vanishes_meanwhile_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder is deleted between being seen and being looked into."""
+    (tmp_path / "goes").mkdir()
+    (tmp_path / "stays").mkdir()
+    (tmp_path / "stays" / "file").touch()
+    look_into = os.scandir
+
+    def too_late(path: str) -> object:
+        if Path(path).name == "goes":
+            os.rmdir(path)
+        return look_into(path)
+
+    monkeypatch.setattr(os, "scandir", too_late)
+    assert files_below(tmp_path) == [tmp_path / "stays" / "file"]
+    assert not (tmp_path / "goes").exists()
+
+
+def test_a_folder_that_may_not_be_read_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: object) -> None:
+        raise PermissionError(13, "Permission denied", str(tmp_path))
+
+    monkeypatch.setattr(os, "scandir", refuse)  # tests may run as root, who may read everything
+    with pytest.raises(GramLoopError, match=f"cannot list the folder {tmp_path}: Permission denied"):
+        files_below(tmp_path)
+
+
+def test_a_file_that_is_gone_has_no_checksum(tmp_path: Path) -> None:
+    with pytest.raises(GramLoopError, match=r"cannot read the file .*gone: No such file"):
+        file_digest(tmp_path / "gone")

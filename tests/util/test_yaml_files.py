@@ -10,8 +10,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gramloop import GramLoopError
-from gramloop.io.json_files import DEEPEST
-from gramloop.io.yaml_files import parse_yaml, read_yaml, write_yaml
+from gramloop.util.json_files import DEEPEST
+from gramloop.util.yaml_files import parse_yaml, read_yaml, write_yaml
 
 WHAT = "a file of settings"
 SCALARS = (
@@ -52,16 +52,16 @@ def test_scalars_are_those_of_yaml_1_2() -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("a: &x [1]\nb: *x", "anchors (&) and aliases (*) are not taken, line 1"),
-        ("a: 1\nb: *x", "anchors (&) and aliases (*) are not taken, line 2"),
+        ("a: &x [1]\nb: *x", "anchors (&) and aliases (*) are not accepted, line 1"),
+        ("a: 1\nb: *x", "anchors (&) and aliases (*) are not accepted, line 2"),
         (
             "!!python/object/apply:os.system ['echo']",
             "the tag tag:yaml.org,2002:python/object/apply:os.system",
         ),
-        ("a: 1\nb: 2\na: 3", "'a' stands there twice, line 3"),
-        ("a: {b: 1, b: 2}", "'b' stands there twice, line 1"),
-        ("1: 2", "the key 1 is no text"),
-        ("? [a]\n: 1", "the key ['a'] is no text"),
+        ("a: 1\nb: 2\na: 3", "'a' occurs twice, line 3"),
+        ("a: {b: 1, b: 2}", "'b' occurs twice, line 1"),
+        ("1: 2", "the key 1 is not a text"),
+        ("? [a]\n: 1", "the key ['a'] is not a text"),
         ("[" * (DEEPEST + 1), "nested deeper than 100"),
         ("a: [1", "it is not valid YAML (expected ',' or ']'"),
         ("a: 1\n---\nb: 2", "it is not valid YAML (but found another document, line 2)"),

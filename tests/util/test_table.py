@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from gramloop.io.shown import Shown, ShownTable
+from gramloop.util.table import Shown, ShownTable
 from html_tables import HOSTILE, Reader
 
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from gramloop.errors import GramLoopError
-from gramloop.io.atomic import GOES_ON
-from gramloop.io.pool import (
+from gramloop.util.files import RESUME_HINT
+from gramloop.util.processes import (
     available_cores,
     process_context,
     process_pool,
@@ -22,10 +22,10 @@ from gramloop.io.pool import (
     worker_count,
 )
 
-PRELOADS = [None, "gramloop.io.pool"]  # spawned, and from a fork server
+PRELOADS = [None, "gramloop.util.processes"]  # spawned, and from a fork server
 
 PARENT = (
-    "import sys, time\nfrom gramloop.io.pool import process_context, process_pool\n"
+    "import sys, time\nfrom gramloop.util.processes import process_context, process_pool\n"
     "if __name__ == '__main__':\n"
     "    with process_pool(2, process_context(sys.argv[1] or None)) as pool:\n"
     "        jobs = [pool.submit(time.sleep, 600) for _ in range(2)]\n"
@@ -92,7 +92,7 @@ def test_errors_arrive_as_themselves():
 
 
 def test_only_so_many_calls_are_sent_ahead(monkeypatch):
-    monkeypatch.setattr("gramloop.io.pool._WAITING", 3)
+    monkeypatch.setattr("gramloop.util.processes._WAITING", 3)
     taken = []
 
     def calls():
@@ -119,7 +119,7 @@ def test_leaving_early_drops_what_waits():
 def test_a_worker_that_is_ended_from_outside_is_one_sentence():
     with pytest.raises(GramLoopError) as caught, process_pool(2, process_context()) as pool:
         list(run_unordered(pool, os._exit, [(1,)]))
-    assert str(caught.value) == f"a worker process was ended from outside (out of memory?); {GOES_ON}"
+    assert str(caught.value) == f"a worker process died (out of memory?); {RESUME_HINT}"
 
 
 def alive(process: int) -> bool:
@@ -155,7 +155,7 @@ def test_as_many_workers_as_asked_for_or_as_the_cores_hold(monkeypatch):
     assert 1 <= available_cores() <= (os.cpu_count() or 1)
     assert worker_count(None) == available_cores()
     assert worker_count(7, threads=4) == 7
-    monkeypatch.setattr("gramloop.io.pool.available_cores", lambda: 8)
+    monkeypatch.setattr("gramloop.util.processes.available_cores", lambda: 8)
     assert [worker_count(None, threads) for threads in (1, 3, 8, 9)] == [8, 2, 1, 1]
     with pytest.raises(GramLoopError, match="the number of workers must be at least 1, not 0"):
         worker_count(0)

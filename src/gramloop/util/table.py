@@ -124,3 +124,14 @@ def _spaced(text: str) -> str:
 
 def _tag(name: str, text: str, side: str) -> str:
     return f'<{name} style="text-align:{side}">{escape(text)}</{name}>'
+
+
+_BREAK = re.compile(r"[\t\r\n\v\f\x00]")
+_FORMULA = re.compile(r"\s*[=+\-@＝＋－＠]")
+_CSV_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?(inf|nan)", re.IGNORECASE)
+
+
+def text_cell(text: str) -> str:
+    """A text as one line of a CSV cell; one that a spreadsheet would run as a formula gets an apostrophe."""
+    text = _BREAK.sub(" ", text)
+    return f"'{text}" if _FORMULA.match(text) and not _CSV_NUMBER.fullmatch(text) else text

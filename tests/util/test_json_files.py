@@ -19,11 +19,18 @@ from gramloop.data.manifest import read_manifest
 from gramloop.data.scenes.files import SceneFiles, write_scenes
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.plan import read_plan
-from gramloop.io.json_files import DEEPEST, parse_json, read_checked, read_json, refuse_unknown
 from gramloop.models.checkpoint import open_checkpoint
 from gramloop.tasks.transformers_models import architecture
 from gramloop.tune.scan.files import read_scan
 from gramloop.tune.search.journal import read_search_plan
+from gramloop.util.json_files import (
+    DEEPEST,
+    first_difference,
+    parse_json,
+    read_checked,
+    read_json,
+    refuse_unknown,
+)
 
 PLAIN = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
@@ -156,5 +163,37 @@ def test_a_pipe_and_a_device_are_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(pipe)
     endless.symlink_to("/dev/zero")
     for path in (pipe, endless):
-        with pytest.raises(GramLoopError, match=f"cannot read {path}, a plan: it is no ordinary file"):
+        with pytest.raises(GramLoopError, match=f"cannot read {path}, a plan: it is not a regular file"):
             read_json(path, "a plan")
+
+
+RECORD = {"shards": 3, "versions": {"torch": "2", "numpy": "1"}, "window": [3, 4], "where": "here"}
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({}, ""),
+        ({"where": "there"}, ""),
+        ({"window": (3, 4)}, ""),  # stored, a tuple is a list
+        ({"shards": 4}, "shards 3, not 4"),
+        ({"shards": None}, "shards 3, not none"),
+        ({"shards": 4, "window": [3, 5]}, "shards 3, not 4"),
+        ({"window": [3, 5]}, "window [3, 4], not [3, 5]"),
+        ({"versions": {"torch": "3", "numpy": "1"}}, "versions: torch = 2, not 3"),
+        ({"versions": {"torch": "2"}}, "versions: numpy = 1, not nothing"),
+        ({"versions": {"torch": "2", "numpy": "1", "scipy": None}}, "versions: scipy = nothing, not none"),
+        ({"versions": None}, "versions {'torch': '2', 'numpy': '1'}, not none"),
+        ({"added": 1}, "added nothing, not 1"),
+        ({"shards": "x" * 64}, f"shards 3, not {'x' * 64}"),
+        ({"shards": "x" * 65}, f"shards 3, not {'x' * 63}…"),
+    ],
+)
+def test_the_first_difference_in_words(change, words):
+    assert first_difference(RECORD, {**RECORD, **change}, skip=["where"]) == words
+
+
+def test_what_is_no_longer_asked_for_is_a_difference():
+    assert (
+        first_difference(RECORD, {"versions": RECORD["versions"]}, skip=["where"]) == "shards 3, not nothing"
+    )

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gramloop.io.progress import progress_bar, tracked, use_screen
+from gramloop.util.progress import progress_bar, tracked, use_screen
 
 pty = pytest.importorskip("pty")
 
@@ -51,7 +51,7 @@ def test_a_bar_without_a_terminal_prints_nothing(capfd):
 def test_a_bar_on_a_terminal_counts_says_what_is_done_and_vanishes():
     printed, shown = on_a_terminal("""
         import sys, time
-        from gramloop.io.progress import progress_bar
+        from gramloop.util.progress import progress_bar
         with progress_bar("drawing", 8) as advance:
             for number in range(5):
                 advance(f"picture {number}")
@@ -74,7 +74,7 @@ def test_a_bar_on_a_terminal_counts_says_what_is_done_and_vanishes():
 def test_one_step_needs_no_bar(total):
     _, shown = on_a_terminal(f"""
         import time
-        from gramloop.io.progress import progress_bar
+        from gramloop.util.progress import progress_bar
         with progress_bar("drawing", {total}) as advance:
             advance()
             time.sleep(0.3)
@@ -85,7 +85,7 @@ def test_one_step_needs_no_bar(total):
 def test_only_the_outermost_bar_is_shown():
     _, shown = on_a_terminal("""
         import time
-        from gramloop.io.progress import progress_bar, tracked, use_screen
+        from gramloop.util.progress import progress_bar, tracked, use_screen
         for number in range(2):
             with progress_bar(f"outer {number}", 2) as advance:
                 for _ in tracked("ab", "inner", 2):
@@ -104,12 +104,12 @@ def test_only_the_outermost_bar_is_shown():
 def test_a_worker_shows_no_bar_of_its_own():
     _, shown = on_a_terminal(f"""
         import sys
-        from gramloop.io.pool import process_context, process_pool
+        from gramloop.util.processes import process_context, process_pool
         sys.path.insert(0, {str(Path(__file__).parent)!r})
         from test_progress import show
         if __name__ == "__main__":
             show("parent")
-            with process_pool(1, process_context("gramloop.io.progress")) as pool:
+            with process_pool(1, process_context("gramloop.util.progress")) as pool:
                 pool.submit(show, "worker").result()
     """)
     assert "parent" in shown
@@ -132,7 +132,7 @@ def test_work_goes_on_without_rich(monkeypatch):
 def test_an_error_frees_the_screen():
     _, shown = on_a_terminal("""
         import time
-        from gramloop.io.progress import progress_bar
+        from gramloop.util.progress import progress_bar
         try:
             with progress_bar("failing", 3):
                 raise KeyError

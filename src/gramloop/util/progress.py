@@ -1,4 +1,4 @@
-"""The bar that shows how far a piece of work is: on a terminal, one at a time, gone when the work is done."""
+"""Progress bars of rich: on a terminal, one at a time, gone when the work is done."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_screen = threading.Lock()  # held by what is shown: a bar inside another would tear both
+_screen = threading.Lock()  # held while a bar is shown: a bar inside another would tear both
 
 
 class Advance(Protocol):
-    """Moves a bar on by some steps, and tells at what the work is."""
+    """Moves a bar on by some steps; ``now`` is the current item."""
 
     def __call__(self, now: str = "", steps: int = 1) -> None: ...
 
@@ -29,7 +29,7 @@ def progress_bar(description: str, total: int | None) -> Iterator[Advance]:
 
     Args:
         description: what is being done.
-        total: steps to the end, None where nobody knows; one step needs no bar.
+        total: steps to the end, None if unknown; one step needs no bar.
     """
     with use_screen() as free:
         if not free or (total is not None and total < 2):
@@ -51,25 +51,23 @@ def tracked(items: Iterable[T], description: str, total: int) -> Iterator[T]:
 
 
 def make_bar(*more: ProgressColumn) -> Progress:
-    """The bar itself, to be shown where `use_screen` says so: description, bar, count, time left, and ``more``."""
+    """A bar to be shown inside `use_screen`: description, bar, count, time left, and ``more``."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
+        *columns,
         *more,
         console=Console(stderr=True),
         transient=True,
-        redirect_stdout=sys.stdout.isatty(),  # what is piped elsewhere must not end up on the screen
+        redirect_stdout=sys.stdout.isatty(),  # piped output must not end up on the screen
     )
 
 
 @contextmanager
 def no_bars() -> Iterator[None]:
-    """Show nothing meanwhile, as if something else were on the screen."""
+    """Show no bars meanwhile."""
     held = _screen.acquire(blocking=False)
     try:
         yield
@@ -80,7 +78,7 @@ def no_bars() -> Iterator[None]:
 
 @contextmanager
 def use_screen() -> Iterator[bool]:
-    """Whether something may be shown: on a terminal, nothing else there, and not by a worker of this process."""
+    """Whether a bar may be shown: on a terminal, with no other bar there, and not by a worker process."""
     try:
         from rich.console import Console
     except ModuleNotFoundError:  # loading a model needs no bar
