@@ -1,10 +1,11 @@
 """Segments and instance masks from image to report: stored numbers, kills, clean predictions as truth, intervals, figures."""
 
-from __future__ import json
+from __future__ import annotations
 
 import contextlib
 import csv
 import io
+import json
 import os
 import signal
 import subprocess
