@@ -37,8 +37,14 @@ from gramloop.evaluate.store import (
     StoredUnit,
     UnusableFile,
 )
-from gramloop.tasks.prediction import Detection, ReplayMaps, Segmentation
+from gramloop.tasks.detection import Detection
+from gramloop.tasks.prediction import ReplayMaps
+from gramloop.tasks.semantic import Segmentation
 from gramloop.util.files import TEMPORARY
+from gramloop.util.files import TEMPORARY
+from gramloop.tasks.detection import Detection
+from gramloop.tasks.prediction import ReplayMaps
+from gramloop.tasks.semantic import Segmentation
 
 PLAN = Plan(
     suite="scenes-c",
