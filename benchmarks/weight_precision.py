@@ -28,7 +28,6 @@ from gramloop.models.tiny import SUGGESTED, WEIGHTS, suggested_replay
 from gramloop.tasks.loading import Precision, load_predictor
 from gramloop.tasks.semantic import Segmentation
 from gramloop.util.progress import tracked
-from gramloop.tasks.semantic import Segmentation
 
 CONDITIONS, SEVERITY = ("gaussian_noise", "fog"), 3
 FILES = {"folder": str(WEIGHTS)}

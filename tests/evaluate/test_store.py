@@ -41,10 +41,6 @@ from gramloop.tasks.detection import Detection
 from gramloop.tasks.prediction import ReplayMaps
 from gramloop.tasks.semantic import Segmentation
 from gramloop.util.files import TEMPORARY
-from gramloop.util.files import TEMPORARY
-from gramloop.tasks.detection import Detection
-from gramloop.tasks.prediction import ReplayMaps
-from gramloop.tasks.semantic import Segmentation
 
 PLAN = Plan(
     suite="scenes-c",

@@ -152,12 +152,9 @@ def _write(
     file: ImageFile,
 ) -> list[Path]:
     """Predict an image; the files that were written."""
-    from gramloop.tasks.images import read_image
-    from gramloop.tasks.outputs import result_files
-    from gramloop.util.files import atomic_write
-    from gramloop.util.files import atomic_write
     from gramloop.tasks.base import task_of
     from gramloop.tasks.images import read_image
+    from gramloop.util.files import atomic_write
 
     pixels, files = read_image(file.path), list[Path]()
     changed, name = None, "replayed" if mitigated is None else "mitigated"

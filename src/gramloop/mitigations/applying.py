@@ -30,8 +30,8 @@ from gramloop.tasks.images import RGB, ImageLike, read_image
 from gramloop.tasks.prediction import Pair, Prediction
 from gramloop.tasks.predictor import Predictor, check_replay
 from gramloop.tasks.renumbering import Renumbered, before_renumbering
-from gramloop.util.table import Cell
 from gramloop.tasks.semantic import Segmentation
+from gramloop.util.table import Cell
 
 
 @dataclass(frozen=True)

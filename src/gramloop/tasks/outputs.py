@@ -8,15 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gramloop.errors import GramLoopError
-from gramloop.tasks.class_names import Classes
-from gramloop.tasks.depth import Depth
-from gramloop.tasks.detection import Detection
-from gramloop.tasks.instance import InstanceMasks
-from gramloop.tasks.panoptic import Panoptic
-from gramloop.tasks.prediction import Prediction
-from gramloop.tasks.semantic import Segmentation
-from gramloop.tasks.panoptic import segment_map
-from gramloop.util.files import files_below
 from gramloop.util.files import files_below
 
 SUFFIXES = frozenset(

@@ -29,17 +29,11 @@ from gramloop.tasks.drawing import (
     take_boxes,
 )
 from gramloop.tasks.images import RGB, ImageLike, read_image
-from gramloop.tasks.depth import Depth
-from gramloop.tasks.detection import Detection
 from gramloop.tasks.instance import InstanceMasks
 from gramloop.tasks.panoptic import Panoptic
 from gramloop.tasks.prediction import Prediction
 from gramloop.tasks.semantic import Segmentation
 from gramloop.util.plotting import draw_map, make_axes, pyplot
-from gramloop.tasks.instance import InstanceMasks
-from gramloop.tasks.panoptic import Panoptic
-from gramloop.tasks.prediction import Prediction
-from gramloop.tasks.semantic import Segmentation
 
 
 def plot_prediction(

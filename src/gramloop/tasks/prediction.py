@@ -9,9 +9,6 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from gramloop.data.run_lengths import RunLengths, run_length_mask, run_lengths_of
-from gramloop.errors import GramLoopError
-from gramloop.util.table import Shown, ShownTable
 from gramloop.tasks.class_names import Classes
 from gramloop.util.table import Shown, ShownTable
 

@@ -31,7 +31,6 @@ from gramloop.report.figures.segments import SegmentsRow
 from gramloop.report.run import Run
 from gramloop.tasks.detection import Detection
 from gramloop.util.checksums import load_checksums
-from gramloop.tasks.detection import Detection
 
 UNITS = {
     "semantic": "points of mIoU",
