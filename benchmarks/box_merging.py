@@ -23,7 +23,7 @@ from gramloop.mitigations.merging import mirrored
 from gramloop.models.tiny import WEIGHTS
 from gramloop.shifts import corrupt
 from gramloop.tasks import load_predictor
-from gramloop.tasks.prediction import Detection
+from gramloop.tasks.detection import Detection
 
 CONDITIONS = ("clean", "gaussian_noise", "defocus_blur", "fog")
 SIGMA = 0.5  # of soft suppression, as its authors have it
@@ -88,7 +88,9 @@ def main() -> None:
         names = (f"{looks}, fused", f"{looks}, suppressed")
         for name, against in ((names[0], "plain"), (names[1], "plain"), names[::-1]):
             deltas = [
-                paired_delta(*(ap_score(truth, BoxPredictions.of(found[way, each])) for way in (against, name)))
+                paired_delta(
+                    *(ap_score(truth, BoxPredictions.of(found[way, each])) for way in (against, name))
+                )
                 for each in CONDITIONS
             ]
             cells = [str(image_bootstrap(each, args.scenes)) for each in deltas]

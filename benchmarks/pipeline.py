@@ -36,13 +36,13 @@ from gramloop.evaluate.plan import DataSource, Plan
 from gramloop.evaluate.planning import Request, make_plan
 from gramloop.evaluate.preparing import TOGETHER
 from gramloop.evaluate.sources import open_condition, open_planned
-from gramloop.io.pool import available_cores, process_context, process_pool, run_unordered
+from gramloop.util.processes import available_cores, process_context, process_pool, run_unordered
 
 WAITING = """
 import time
 import numpy as np
 from gramloop.data.scenes.drawing import THINGS
-from gramloop.tasks.prediction import Detection
+from gramloop.tasks.detection import Detection
 
 BOXES = np.array([[10, 20, 110, 220], [200, 100, 400, 300], [5, 5, 60, 60]], np.float32)
 

@@ -39,8 +39,7 @@ def test_stored_counts_and_blocks_are_those_of_the_mitigated_predictors(session:
         with deterministic(1):
             alone = [apply(text, session.predictor).predict(record.image()) for record in records]
         direct = [
-            count_pixels(one.labels, record.labels(), 15)
-            for one, record in zip(alone, records, strict=True)
+            count_pixels(one.labels, record.labels(), 15) for one, record in zip(alone, records, strict=True)
         ]
         assert np.array_equal(stored[name], np.stack(direct)), name
         assert not np.array_equal(stored[name], stored["baseline"]), name

@@ -37,8 +37,7 @@ def test_stored_counts_are_those_of_separate_predictions(session: Session):
         with deterministic(1):
             alone = [session.predictor.predict(record.image(), method.replay) for record in records]
         direct = [
-            count_pixels(one.labels, record.labels(), 15)
-            for one, record in zip(alone, records, strict=True)
+            count_pixels(one.labels, record.labels(), 15) for one, record in zip(alone, records, strict=True)
         ]
         assert np.array_equal(stored, np.stack(direct)), method.name
         replayed[method.name] = stored

@@ -105,9 +105,7 @@ def test_the_verdict_is_that_of_the_images(model_folder, scene_folder, tmp_path)
         pair = predictor.predict(record.image(), config, paired=True)
         for version in totals:
             labels = getattr(pair, version).labels
-            totals[version] = (
-                totals[version] + count_pixels(labels, record.labels(), len(subject.categories))
-            )
+            totals[version] = totals[version] + count_pixels(labels, record.labels(), len(subject.categories))
     part = found.outcome.parts[-1]
     assert part.name == "clean"
     assert (part.ordinary, part.mitigated) == tuple(float(mean_iou(total)) for total in totals.values())

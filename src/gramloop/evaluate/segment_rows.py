@@ -22,9 +22,9 @@ from gramloop.data.segment_maps import SegmentMap
 from gramloop.evaluate.columns import flat, matrix, owners, rows_of
 from gramloop.metrics.matching import ALL, AREAS, THRESHOLDS, Matches, match_masks
 from gramloop.metrics.panoptic import STATISTICS, panoptic_statistics
-from gramloop.tasks.outputs import labels_png
-from gramloop.tasks.prediction import InstanceMasks, Panoptic
-from gramloop.tasks.segments import segment_map
+from gramloop.tasks.instance import InstanceMasks
+from gramloop.tasks.panoptic import Panoptic, segment_map
+from gramloop.tasks.semantic import labels_png
 
 SHOWN = 0.4  # least score of a mask that a picture keeps
 CATEGORIES = "_categories"  # ending of the column beside a picture of segments
@@ -149,5 +149,7 @@ def shown_f1(row: Mapping[str, Any]) -> float:
 
 
 def _bits(values: Any) -> NDArray[np.bool_]:  # (n,) → (n, thresholds)
-    bits: NDArray[np.bool_] = np.asarray(values, dtype=np.int64)[:, None] & 1 << np.arange(len(THRESHOLDS)) > 0
+    bits: NDArray[np.bool_] = (
+        np.asarray(values, dtype=np.int64)[:, None] & 1 << np.arange(len(THRESHOLDS)) > 0
+    )
     return bits

@@ -21,8 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gramloop.errors import GramLoopError
-from gramloop.io.shown import Shown, ShownTable
 from gramloop.metrics.miou import Stacked, mean_iou
+from gramloop.util.table import Shown, ShownTable
 
 REPLICATES = 10_000
 SEED = 20260724

@@ -18,7 +18,6 @@ from gramloop.core.cost import Cost
 from gramloop.core.hosts import Host
 from gramloop.data.records import Task
 from gramloop.errors import GramLoopError
-from gramloop.io.shown import Cell
 from gramloop.mitigations.files import read_mitigations
 from gramloop.mitigations.mitigation import Look, Mitigation, Stage
 from gramloop.mitigations.outputs import PairMean
@@ -28,9 +27,11 @@ from gramloop.mitigations.source import Source
 from gramloop.mitigations.texts import names_mitigations, ordered, parse_mitigations, stack_text
 from gramloop.tasks.class_names import Classes
 from gramloop.tasks.images import RGB, ImageLike, read_image
-from gramloop.tasks.prediction import Pair, Prediction, Segmentation
+from gramloop.tasks.prediction import Pair, Prediction
 from gramloop.tasks.predictor import Predictor, check_replay
 from gramloop.tasks.renumbering import Renumbered, before_renumbering
+from gramloop.tasks.semantic import Segmentation
+from gramloop.util.table import Cell
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gramloop.metrics.boxes import box_iou
-from gramloop.tasks.prediction import Detection
+from gramloop.tasks.detection import Detection
 
 OVERLAP = 0.55  # as the authors have it
 

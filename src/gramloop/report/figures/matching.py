@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gramloop.metrics.boxes import box_iou
-from gramloop.tasks.prediction import Detection
+from gramloop.tasks.detection import Detection
 
 SCORE, OVERLAP = 0.40, 0.50
 Region = tuple[float, float, float, float]  # left, top, right, bottom in pixels

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from gramloop.data.records import Task
 from gramloop.errors import GramLoopError
-from gramloop.io.shown import Cell, Shown, ShownTable
 from gramloop.metrics.ap import average_precision
 from gramloop.metrics.bootstrap import (
     Delta,
@@ -34,6 +33,7 @@ from gramloop.tune.search.worth import (
     detections_of,
     truth_of,
 )
+from gramloop.util.table import Cell, Shown, ShownTable
 
 REPLICATES = 2000  # of the bootstrap over images
 FEW_IMAGES, FEW_FAMILIES = 8, 4  # below these a percentile interval is too narrow to conclude from
