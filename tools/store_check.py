@@ -6,7 +6,7 @@ import json
 
 import torch
 
-from gramloop.check.heads import STORED, sampled
+from gramloop.check.cases import STORED, sampled
 from gramloop.check.small_models import HEADS
 from gramloop.check.way import Way
 

@@ -12,12 +12,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gramloop.check import Checked, arithmetic, behaviour, check_machine, heads
-from gramloop.check.arithmetic import VARIANTS, placement_cases
-from gramloop.check.case import EXACT, agreement
-from gramloop.check.machine import describe_machine
+from gramloop.check import Checked, arithmetic, behaviour, check_machine
+from gramloop.tasks import heads
+from gramloop.check.cases import VARIANTS, placement_cases
+from gramloop.check.cases import EXACT, agreement
+from gramloop.check.checking import describe_machine
 from gramloop.check.small_models import HEADS
-from gramloop.check.way import Way, true_float32
+from gramloop.check.checking import true_float32
+from gramloop.check.way import Way
 from gramloop.cli import main
 from gramloop.cli.check import machine_lines
 from gramloop.core import drift

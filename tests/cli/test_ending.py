@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from gramloop.cli import main
-from gramloop.cli.ending import Terminated, hearing_sigterm
+from gramloop.cli.ending import hearing_sigterm
+from gramloop.cli.output import Terminated
 from killing import command, hit, needs_proc
 from small_runs import write_model, write_scene_set
 from small_sets import write_semantic

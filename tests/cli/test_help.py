@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from gramloop.cli import COMMANDS, GROUPS, command_parser, main
-from gramloop.cli.settings_file import parse
+from gramloop.cli.options import parse
 
 Said = pytest.CaptureFixture[str]
 

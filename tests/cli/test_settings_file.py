@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from gramloop import GramLoopError
 from gramloop.cli import COMMANDS, command_parser, main
-from gramloop.cli.settings_file import LARGEST, parse, save
+from gramloop.cli.options import LARGEST, parse
+from gramloop.cli.settings_file import save
 from gramloop.util.json_files import read_json
 from gramloop.util.yaml_files import read_yaml, write_yaml
 

@@ -7,69 +7,47 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gramloop.cli.help import examples
-from gramloop.cli.model_options import (
-    MODEL_HELP,
-    TASKS,
-    add_device_option,
-    add_size_options,
-    head_files,
-    model_sizes,
-)
+from gramloop.cli.model_options import TASKS, head_files, model_sizes
+from gramloop.cli.shared import MODEL_HELP
 from gramloop.errors import GramLoopError
 
 if TYPE_CHECKING:
     from gramloop.app.settings import AppSettings, ModelSource
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Describe the arguments."""
-    parser.epilog = (
-        "The page is for this machine alone unless --host says otherwise; then whoever reaches that address can upload "
-        "images, and can open the folders below those of --results, and no others. Nothing is sent anywhere. Ctrl-C ends it."
-        + examples(
-            "gramloop app --open",
-            "gramloop app --model hf:FOLDER --model my_models.py:make",
-            "gramloop app --results out/demo",
-        )
-    )
-    parser.add_argument(
-        "--model", action="append", default=[], metavar="SPEC", help=f"{MODEL_HELP}; several times for a list"
-    )
-    parser.add_argument("--task", choices=tuple(TASKS), help="to begin with, where a model has several")
-    parser.add_argument("--backbone", metavar="FILE", help="DINOv3 weights, or a transformers folder")
-    parser.add_argument("--head", metavar="FILE", help="a head's weights: one more model of the list")
-    parser.add_argument(
-        "--source",
-        type=Path,
+EPILOG = (
+    "The page is for this machine alone unless --host says otherwise; then everyone who reaches that address can upload "
+    "images, and can open the folders below those of --results, and no others. Nothing is sent anywhere. Ctrl-C ends it."
+    f"{EXAMPLES}  gramloop app --open\n"
+    "  gramloop app --model hf:FOLDER --model my_models.py:make\n"
+    "  gramloop app --results out/demo"
+)
+
+
+@dataclass(frozen=True)
+class Options:
+    """Which models and results, and where the page is served."""
+
+    model: list[str] = option(f"{MODEL_HELP}; can be repeated", [], metavar="SPEC")
+    task: str | None = option("to begin with, where a model has several", None, metavar="TASK")
+    backbone: str | None = option("DINOv3 weights, or a transformers folder", None, metavar="FILE")
+    head: str | None = option("a head's weights: one more model of the list", None, metavar="FILE")
+    calibration: Path | None = option(
+        "statistics of in-distribution images for the given model, as gramloop calibrate writes them",
+        None,
         metavar="FILE",
-        help="what ordinary images look like to the given model, for mitigations that need it",
     )
-    add_device_option(parser)
-    parser.add_argument(
-        "--results",
-        action="append",
-        default=[],
-        type=Path,
-        metavar="DIR",
-        help="results of gramloop evaluate to open",
+    device: str | None = option("cpu, cuda, cuda:1, mps or auto (auto)", None, metavar="NAME")
+    results: list[Path] = option("results of gramloop evaluate to open", [], metavar="DIR")
+    host: str = option("address to serve on (127.0.0.1: this machine alone)", "127.0.0.1", metavar="NAME")
+    port: int | None = option(
+        "the first free one from 7860 on; 0 for any", None, metavar="N", limits=(0, 65535)
     )
-    place = parser.add_argument_group("address")
-    place.add_argument("--host", default="127.0.0.1", metavar="NAME", help="(127.0.0.1: this machine alone)")
-    place.add_argument("--port", type=int, metavar="N", help="(the first free one from 7860 on; 0 for any)")
-    place.add_argument("--open", action="store_true", help="open the page in a browser")
-    limits = parser.add_argument_group("limits")
-    limits.add_argument("--max-upload", type=float, default=20, metavar="MB", help="of an image's file (20)")
-    limits.add_argument(
-        "--max-pixels", type=float, default=50, metavar="M", help="millions of pixels of an image (50)"
-    )
-    limits.add_argument(
-        "--longest-side", type=int, default=1024, metavar="N", help="larger images are made so small (1024)"
-    )
-    limits.add_argument(
-        "--cache", type=float, default=256, metavar="MB", help="memory for what was computed (256)"
-    )
-    add_size_options(parser.add_argument_group("size of the input, for --head"))
+    open: bool = option("open the page in a browser", False)
+    max_upload: float = option("megabytes of an image's file (20)", 20, metavar="MB")
+    max_pixels: float = option("millions of pixels of an image (50)", 50, metavar="M")
+    longest_side: int = option("larger images are shrunk to this (1024)", 1024, metavar="N")
+    cache: float = option("megabytes for what was computed (256)", 256, metavar="MB")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -44,11 +44,15 @@ class Options:
     images: list[str] = option("files, folders or globs", metavar="IMAGE", positional=True)
     out: Path = option("folder for the results", metavar="DIR")
     shift: str | None = option(
-        "corruption, perturbation or group, such as impulse_noise, contrast-p or weather", None, metavar="NAME"
+        "corruption, perturbation or group, such as impulse_noise, contrast-p or weather",
+        None,
+        metavar="NAME",
     )
     severity: list[int] = option("one or more (1 3 5)", [], metavar="N", several=True)
     method: str = option(
-        "a replay: gramloop, replay:window=5-7,replays=3, or a file of gramloop tune (gramloop)", "gramloop", metavar="TEXT"
+        "a replay: gramloop, replay:window=5-7,replays=3, or a file of gramloop tune (gramloop)",
+        "gramloop",
+        metavar="TEXT",
     )
     model: ModelOptions = group(ModelOptions, "model; --backbone FILE alone is enough here")
 
@@ -60,7 +64,9 @@ def run(options: Options) -> Ended:
 
     shifts = _shifts(options.shift, options.severity)
     files = [
-        file for file in find_images(options.images, options.out) if not file.path.name.endswith(f".{VERSION}.png")
+        file
+        for file in find_images(options.images, options.out)
+        if not file.path.name.endswith(f".{VERSION}.png")
     ]
     view = _view(options)
     make_folder(options.out)
@@ -159,13 +165,16 @@ def _shifts(name: str | None, severities: Sequence[int] | None) -> list[Shift]:
 
 def _view(options: Options) -> View:
     """The model that the options name."""
-    from gramloop.mitigations.stack import read_stack, replay_alone
+    from gramloop.mitigations.files import replay_alone
+    from gramloop.mitigations.stack import read_stack
     from gramloop.tasks.views import backbone_view, predictor_view, tiny_view
     from gramloop.util.device import choose_device
 
     replay = replay_alone(read_stack(options.method)[0])
     if replay is None:
-        raise GramLoopError(f"--method {options.method} is no replay alone, and only a replay has drift and gate")
+        raise GramLoopError(
+            f"--method {options.method} is no replay alone, and only a replay has drift and gate"
+        )
     model, side = options.model, options.model.short_side
     if model.head is None and model.backbone is not None:
         return backbone_view(Path(model.backbone), replay, choose_device(model.device), side)

@@ -11,11 +11,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gramloop.cli.ending import stop_code
 from gramloop.cli.evaluate_outcome import KEYS, document_of, status, tell_failures, tell_missed
 from gramloop.cli.help import examples
 from gramloop.cli.model_options import TASKS, add_data_options, add_model_options, request_of
-from gramloop.cli.output import Ended, is_quiet, note
+from gramloop.cli.output import Ended, is_quiet, note, stop_code
 from gramloop.errors import GramLoopError
 
 __all__ = ["KEYS", "add_arguments", "run"]

@@ -7,8 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gramloop.cli.model_options import NAMED
 from gramloop.cli.output import Ended
+from gramloop.cli.shared import NAMED
 
 if TYPE_CHECKING:
     from gramloop.evaluate.evaluation import EvaluationOutcome

@@ -83,7 +83,8 @@ def _count(images: int) -> str:
 def _method(options: Options, predictor: Predictor[Prediction]) -> Any:
     """A function from pixels to the baseline's prediction and, unless it is the method, the mitigated one."""
     from gramloop.mitigations import apply
-    from gramloop.mitigations.stack import read_stack, replay_alone
+    from gramloop.mitigations.files import replay_alone
+    from gramloop.mitigations.stack import read_stack
     from gramloop.tasks.predictor import check_replay
 
     text = options.method or ("gramloop" if predictor.blocks else "baseline")
@@ -120,7 +121,9 @@ def _write(options: Options, predictor: Predictor[Prediction], predict: Any, fil
     if options.picture:
         from gramloop.tasks.pictures import draw_prediction
 
-        picture = draw_prediction(pixels, baseline, mitigated, predictor.classes, options.threshold, "mitigated")
+        picture = draw_prediction(
+            pixels, baseline, mitigated, predictor.classes, options.threshold, "mitigated"
+        )
         files.append(file.result("picture", ".png"))
         atomic_write(files[-1], picture)
     return files

@@ -9,10 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gramloop.cli.ending import stop_code
 from gramloop.cli.help import add_option, examples
-from gramloop.cli.model_options import NAMED, TASKS, add_data_options, add_model_options, request_of
-from gramloop.cli.output import Ended, note
+from gramloop.cli.model_options import TASKS, add_data_options, add_model_options, request_of
+from gramloop.cli.output import Ended, note, stop_code
+from gramloop.cli.shared import NAMED
 from gramloop.errors import GramLoopError
 from gramloop.tune.search.options import Options
 from gramloop.util.device import choose_device, numbered_device
