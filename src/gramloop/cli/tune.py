@@ -86,7 +86,7 @@ class ChoiceOptions:
         metavar="P",
     )
     confidence: float = option("that the choice beats nothing (0.95)", 0.95, metavar="P")
-    finalists: int = option("in the decision (4)", 4, metavar="N")
+    finalists: int = option("in the decision (3)", 3, metavar="N")
     eta: int = option("a rung keeps one in N (3)", 3, metavar="N")
     block: int = option("N consecutive images belong together, as video frames do (1)", 1, metavar="N")
     keep_unseen: list[str] = option(
