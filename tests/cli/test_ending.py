@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from gramloop.cli import main
-from gramloop.cli.ending import hearing_sigterm
-from gramloop.cli.output import Terminated
+from gramloop.cli.output import Terminated, sigterm_interrupts
 from killing import command, hit, needs_proc
 from small_runs import write_model, write_scene_set
 from small_sets import write_semantic
@@ -109,12 +108,12 @@ def test_a_set_that_is_being_written_goes_on_after_sigterm(tmp_path: Path):
 
 def test_the_signal_is_heard_once_and_then_as_before():
     before = signal.getsignal(signal.SIGTERM)
-    with pytest.raises(Terminated), hearing_sigterm():
+    with pytest.raises(Terminated), sigterm_interrupts():
         signal.raise_signal(signal.SIGTERM)
     assert signal.getsignal(signal.SIGTERM) is before
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
-        with hearing_sigterm():  # whoever ignores it wants it so
+        with sigterm_interrupts():  # whoever ignores it wants it so
             signal.raise_signal(signal.SIGTERM)
     finally:
         signal.signal(signal.SIGTERM, before)

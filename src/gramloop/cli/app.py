@@ -25,7 +25,7 @@ EPILOG = (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Options:
     """Which models and results, and where the page is served."""
 

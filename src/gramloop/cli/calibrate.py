@@ -22,7 +22,7 @@ EPILOG = (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Options:
     """Which images, and for which model."""
 

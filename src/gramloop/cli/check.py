@@ -30,7 +30,7 @@ EPILOG = (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Options:
     """Where, and in which precision."""
 

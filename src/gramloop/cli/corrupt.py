@@ -37,7 +37,7 @@ EPILOG = (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ShiftOptions:
     """Which shifts."""
 
@@ -51,7 +51,7 @@ class ShiftOptions:
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class CleanOptions:
     """How the clean set is read."""
 
@@ -61,7 +61,7 @@ class CleanOptions:
     partial: bool = option("accept a part of COCO or ADE20K", False)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Options:
     """From where, to where, which suite."""
 

@@ -37,7 +37,7 @@ EPILOG = (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Options:
     """Which images, under which shift, with which replay."""
 

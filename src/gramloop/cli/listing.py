@@ -21,7 +21,7 @@ EPILOG = (
 Lines = Iterable[tuple[str, str]]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Options:
     """What to list."""
 

@@ -168,7 +168,7 @@ def _add(target: Any, setting: _Setting) -> None:
     if setting.extra.values:
         more |= {"nargs": setting.extra.values, "metavar": tuple((extra.metavar or "N").split())}
     if extra.positional:
-        more["nargs"] = "*" if setting.repeated else "?"
+        more |= {"nargs": "*" if setting.repeated else "?", "default": None}
         target.add_argument(setting.field.name, **more)
         return
     if setting.repeated and not extra.values:

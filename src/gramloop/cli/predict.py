@@ -34,7 +34,7 @@ EPILOG = (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Options:
     """Which images, with what."""
 

@@ -14,7 +14,7 @@ KEYS = {"folder": "where they are", "scenes": "how many"}
 EPILOG = f"The same numbers draw the same scenes everywhere.{EXAMPLES}  gramloop scenes out/scenes --count 20"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Options:
     """What to draw."""
 

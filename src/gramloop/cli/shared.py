@@ -35,7 +35,7 @@ _OWNERS = {
 }  # sizes that some tasks alone have
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ModelOptions:
     """Which model, and how images are shown to it."""
 
@@ -120,7 +120,7 @@ class ModelOptions:
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class DataOptions:
     """Which images, and what predictions on them are compared with."""
 
