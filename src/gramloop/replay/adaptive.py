@@ -1,0 +1,146 @@
+"""When to replay an image: numbers of the baseline pass that change under shift, without labels.
+
+Corruptions change the early blocks of a ViT in ways that the lengths of patch tokens show: noise makes them
+longer, and almost any corruption makes them more alike in length (docs/replay-evidence.md has the measurement). Both
+are known before anything is replayed, and so is the noise of the pixels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from math import pi, sqrt
+from threading import get_ident
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from gramloop.replay.blocks import Run, patched, repeats, states_of
+from gramloop.replay.config import SIGNALS, Adaptive
+from gramloop.replay.vit import Grid, ViT
+
+_TINY = 1e-12
+_UNIT = sqrt(pi / 2) / 6  # of a mean response, for the standard deviation of Gaussian noise
+_LUMA = (0.299, 0.587, 0.114)  # of red, green and blue in a grey value
+
+
+def length(patches: Tensor, valid: Tensor | None = None) -> Tensor:
+    """Mean L2 length of an image's patches, (B, N, C) -> (B,)."""
+    return _mean(_lengths(patches), valid)
+
+
+def spread(patches: Tensor, valid: Tensor | None = None) -> Tensor:
+    """Standard deviation of the patches' lengths relative to their mean, (B, N, C) -> (B,)."""
+    lengths = _lengths(patches)
+    mean = _mean(lengths, valid)
+    variance = _mean((lengths - mean[:, None]).square(), valid)
+    return variance.sqrt() / mean.clamp(min=_TINY)
+
+
+def noise_response(images: Tensor) -> Tensor:
+    """|grey image * K| without its border, (B, C, H, W) -> (B, H - 2, W - 2) float32, of which `noise` takes the mean.
+
+    Immerkær's estimate (1996): K, the second difference across times that down, ignores edges of constant slope.
+    """
+    pixels = images.detach().float()
+    if pixels.shape[1] == len(_LUMA):
+        grey = _LUMA[0] * pixels[:, 0] + _LUMA[1] * pixels[:, 1] + _LUMA[2] * pixels[:, 2]
+    else:
+        grey = pixels.mean(1)
+    across = grey[:, :, 2:] - 2 * grey[:, :, 1:-1] + grey[:, :, :-2]
+    return (across[:, 2:] - 2 * across[:, 1:-1] + across[:, :-2]).abs()
+
+
+def noise(response: Tensor, valid: Tensor | None = None, grid: Grid | None = None) -> Tensor:
+    """The noise of each image, (B, H - 2, W - 2) -> (B,), over the pixels of its valid patches (B, N) on a grid.
+
+    It is the standard deviation of Gaussian noise in units of what the model is given: of a tensor that is
+    normalised as usual, 1 is about 58 grey levels.
+    """
+    if response.numel() == 0:
+        return response.new_zeros(response.shape[0])
+    if valid is None or grid is None:
+        return response.mean((1, 2)) * _UNIT
+    _, height, width = response.shape
+    patches = valid.view(-1, 1, *grid).float()
+    counted = F.interpolate(patches, (height + 2, width + 2), mode="nearest")[:, 0, 1:-1, 1:-1] > 0
+    total = torch.where(counted, response, 0.0).sum((1, 2))
+    return total / counted.sum((1, 2)).clamp(min=1) * _UNIT
+
+
+def share(rule: Adaptive, signal: Tensor) -> Tensor:
+    """How much of the gate an image with this signal gets, (B,) -> (B,) in [0, 1]; nothing if not finite."""
+    if rule.off == rule.full:
+        scale = (signal > rule.off).float()
+    else:
+        wide = torch.float32 if signal.device.type == "mps" else torch.float64  # MPS has no float64
+        scale = ((signal.to(wide) - rule.off) / (rule.full - rule.off)).clamp(0.0, 1.0).float()
+    return torch.where(signal.isfinite(), scale, 0.0)
+
+
+@dataclass
+class Observed:
+    """Signals of the baseline pass at every block: lists by block, one entry per image seen."""
+
+    length: list[list[float]] = field(default_factory=list)
+    spread: list[list[float]] = field(default_factory=list)
+    noise: list[list[float]] = field(default_factory=list)
+
+    def means(self) -> dict[str, list[float]]:
+        """The mean over images at every block, by signal."""
+        return {
+            name: [sum(each) / len(each) if each else float("nan") for each in getattr(self, name)]
+            for name in SIGNALS
+            if name != "noise" or any(self.noise)  # not every host shows what its patches are cut from
+        }
+
+
+@contextmanager
+def observing(vit: ViT) -> Iterator[Observed]:
+    """Measure the baseline pass of every forward at every block, whatever replay is attached meanwhile.
+
+    A replay calls ``block.forward`` too. The baseline pass is the first run since the host began a forward in the
+    same thread; the host alone calls blocks as modules, which is what the hook before its first block sees.
+    """
+    seen = Observed(*([[] for _ in vit.blocks] for _ in SIGNALS))
+    waiting: set[tuple[int, int]] = set()  # thread and block
+
+    def begin(*_: object) -> None:
+        if not repeats():  # of a forward that runs again the baseline pass was seen
+            waiting.update((get_ident(), index) for index in range(vit.depth))
+
+    def observe(index: int, run: Run, *args: Any, **kwargs: Any) -> Any:
+        output = run(*args, **kwargs)
+        if (get_ident(), index) in waiting:
+            waiting.discard((get_ident(), index))
+            patches = vit.layout.patches(vit.layout.tokens(states_of(output)[0].detach()))
+            seen.length[index] += length(patches).tolist()
+            seen.spread[index] += spread(patches).tolist()
+        return output
+
+    def embed(_: nn.Module, args: tuple[Tensor, ...], output: object) -> None:
+        if not repeats():
+            levels = noise(noise_response(args[0])).tolist()
+            for each in seen.noise:  # the same at every block
+                each += levels
+
+    with ExitStack() as stack:
+        if vit.embedding is not None:
+            stack.enter_context(vit.embedding.register_forward_hook(embed))
+        stack.enter_context(vit.blocks[0].register_forward_pre_hook(begin))
+        stack.enter_context(patched(vit.blocks, observe))
+        yield seen
+
+
+def _lengths(patches: Tensor) -> Tensor:
+    lengths: Tensor = torch.linalg.vector_norm(patches.float(), dim=-1)
+    return lengths
+
+
+def _mean(values: Tensor, valid: Tensor | None) -> Tensor:
+    if valid is None:
+        return values.mean(1)
+    return torch.where(valid, values, 0.0).sum(1) / valid.sum(1).clamp(min=1)

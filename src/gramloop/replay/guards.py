@@ -1,0 +1,248 @@
+"""What an attached replay refuses because its numbers would be wrong; nothing here is part of the method.
+
+Replays and probes run blocks one after the other, without the hooks that others put on them. Where such a hook changes
+a state, where the host does so between two blocks, or where blocks are given different arguments, they would compute
+something else than the host. `BlockOrderCheck` sees that in the host's own pass, once per set of hooks.
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from gramloop.errors import GramLoopError, GramLoopWarning
+from gramloop.replay.blocks import hidden_states, states_of, with_hidden
+from gramloop.replay.vit import Grid, TokenLayout, ViT
+
+registering = threading.RLock()  # torch can give two threads that register hooks at once the same handle
+_plain: WeakKeyDictionary[nn.Module, set[Any]] = WeakKeyDictionary()  # by first block: calls that were checked
+_NO_BLOCK = -2
+
+
+def check_running(vit: ViT, block: nn.Module) -> None:
+    """Refuse training mode, and blocks that activation checkpointing runs again."""
+    if not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1:
+        raise GramLoopError(
+            f"{vit.name} is run again inside a backward pass, by activation checkpointing: a replay would "
+            "not be the same there; turn checkpointing off, or detach()"
+        )
+    if block.training:
+        raise GramLoopError(f"{vit.name} was put into training mode with a replay attached")
+
+
+class BlockOrderCheck:
+    """Watches one thread's forward: whether each block is given what the one before returned, and the same arguments.
+
+    Blocks ``start`` to ``reach`` are those that replays and probes run. Hooks are there for one forward only.
+    """
+
+    def __init__(self, vit: ViT, start: int, reach: int) -> None:
+        self._vit, self._start, self._reach = vit, start, reach
+        self._thread, self._handles, self._key = threading.get_ident(), list[RemovableHandle](), None
+        self._index, self._states, self._rest = _NO_BLOCK, list[Tensor](), None
+
+    @property
+    def first(self) -> int:
+        """The first block that is watched."""
+        return max(self._start - 1, 0)
+
+    def begin(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """The first watched block is about to run: watch this forward, unless one of its kind was watched before."""
+        self.end()
+        blocks = self._vit.blocks[self.first : self._reach + 2]
+        hooks = (key for block in blocks for kind in _KINDS for key, _ in _foreign(block, kind))
+        self._key = (self._start, self._reach, len(args), *kwargs, *hooks)
+        if self._key in _plain.setdefault(self._vit.blocks[0], set()):
+            return
+        with registering:
+            for index in range(self.first, self._reach + 1):
+                hook = partial(self._after, index)
+                self._add(self._vit.blocks[index], hook, prepend=True)
+            if self._reach == self._vit.depth - 1:
+                self._add(self._vit.blocks[-1], self._after_all, prepend=False)
+        if self._start == 0:
+            self.pass_on(-1, states_of(hidden_states(args, kwargs)))
+
+    def pass_on(self, index: int, states: list[Tensor]) -> None:
+        """Block ``index`` returns these, in the host's own layout."""
+        if self._handles:
+            self._index, self._states = index, states
+
+    def check_states(self, index: int, given: list[Tensor]) -> None:
+        """Refuse states after block ``index - 1`` that it did not return."""
+        if self._index != index - 1 or (
+            len(given) == len(self._states) and all(map(_same_values, given, self._states))
+        ):
+            return
+        after, before = ([(index - 1, "_forward_hooks")], [(index, "_forward_pre_hooks")])
+        inside = [each for each in after + before if 0 <= each[0] < self._vit.depth]
+        hooks = [hook for i, kind in inside for _, hook in _foreign(self._vit.blocks[i], kind)]
+        who = f"the hook {_name(hooks[0])} changes" if hooks else "the model changes"
+        name, depth = self._vit.name, self._vit.depth
+        self.end()
+        raise GramLoopError(
+            f"{who} what block {index - 1} of {name} returns before block {index} is given it; replays and probes "
+            "would not: remove it, do it inside a block, or choose window, gate_at and until before or after it"
+            if index < depth
+            else f"{who} what the last block of {name} returns; probes would not see that: do it after the blocks"
+        )
+
+    def end(self) -> None:
+        """Stop watching."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+        self._index, self._states, self._rest = _NO_BLOCK, [], None
+
+    def _add(self, block: nn.Module, hook: Callable[..., Any], prepend: bool) -> None:
+        self._handles.append(block.register_forward_hook(hook, with_kwargs=True, prepend=prepend))
+
+    def _after(self, index: int, block: nn.Module, args: Any, *rest: Any) -> None:
+        """What a block was given and returned, before the hooks of others."""
+        if threading.get_ident() != self._thread or len(rest) < 2:
+            return
+        if index >= self._start:
+            self._check_arguments(index, args, rest[0])
+        self.pass_on(index, states_of(rest[1]))
+        if index == self._reach < self._vit.depth - 1:
+            self._passed()
+
+    def _after_all(self, block: nn.Module, args: Any, *rest: Any) -> None:
+        """What the last block returned, after the hooks of others."""
+        if threading.get_ident() == self._thread and len(rest) == 2:
+            self.check_states(self._vit.depth, states_of(rest[1]))
+            self._passed()
+
+    def _passed(self) -> None:
+        seen = _plain[self._vit.blocks[0]]
+        if len(seen) > 100:  # a host that registers new hooks for every forward
+            seen.clear()
+        seen.add(self._key)
+        self.end()
+
+    def _check_arguments(self, index: int, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        self.check_states(index, states_of(hidden_states(args, kwargs)))
+        others, named = with_hidden(args, kwargs, None)
+        now = {f"argument {place}": value for place, value in enumerate(others, start=1)} | named
+        before, self._rest = self._rest if self._index == index - 1 else None, now
+        for name in {} if before is None else {**before, **now}:
+            if name not in before or name not in now or not _equal(before[name], now[name]):
+                self.end()
+                raise GramLoopError(
+                    f"block {index} of {self._vit.name} is given another {name} than block {index - 1}; a replay gives "
+                    "all blocks the same, so window, gate_at and until must stay among blocks that are given the same"
+                )
+
+
+_KINDS = ("_forward_hooks", "_forward_pre_hooks")
+
+
+def keep_first(held: Sequence[tuple[nn.Module, str, RemovableHandle]]) -> None:
+    """Move our hooks before those that others registered since: the host's captures must see the refined state."""
+    for module, kind, handle in held:
+        hooks = getattr(module, kind)
+        for key, hook in tuple(hooks.items()):  # at once: other threads may attach meanwhile
+            if key == handle.id:
+                break
+            if not _is_ours(hook):
+                if handle.id in hooks:
+                    hooks.move_to_end(handle.id, last=False)
+                break
+
+
+def _is_ours(hook: Callable[..., Any]) -> bool:
+    return str(getattr(getattr(hook, "func", hook), "__module__", None)).startswith("gramloop.replay.")
+
+
+def _foreign(block: nn.Module, kind: str) -> Iterator[tuple[int, Callable[..., Any]]]:
+    """The hooks that others put on a block."""
+    return ((key, hook) for key, hook in tuple(getattr(block, kind).items()) if not _is_ours(hook))
+
+
+def _name(hook: Callable[..., Any]) -> str:
+    target = getattr(hook, "func", hook)
+    return str(getattr(target, "__qualname__", type(target).__qualname__))
+
+
+def _equal(one: Any, other: Any) -> bool:
+    if one is other:
+        return True
+    if isinstance(one, Tensor) and isinstance(other, Tensor):
+        return _same_values(one, other)
+    if isinstance(one, tuple | list) and isinstance(other, tuple | list):
+        return len(one) == len(other) and all(map(_equal, one, other))
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return one.keys() == other.keys() and all(_equal(one[name], other[name]) for name in one)
+    return type(one) is type(other) and isinstance(one, bool | int | float | str) and one == other
+
+
+def _same_values(one: Tensor, other: Tensor) -> bool:
+    """Whether two states are one, or hold the same numbers; a host may cast or move them between blocks."""
+    if one is other or (one.is_meta and one.shape == other.shape):
+        return True
+    if one.shape != other.shape:
+        return False
+    with torch.no_grad():
+        alike = one.to(other)
+        return torch.equal(alike, other) or bool(((alike == other) | (alike.isnan() & other.isnan())).all())
+
+
+def embedded_grid(vit: ViT, image: Tensor, output: Tensor) -> Grid:
+    """The patch grid of one embedded input, with a warning if the host drops a margin of it."""
+    if image.ndim != 4:
+        raise GramLoopError(
+            f"the input has shape {tuple(image.shape)}: images packed into one sequence are not replayed; give them "
+            "one by one, as (B, C, H, W)"
+        )
+    height, width = image.shape[-2:]
+    conv, (down, across) = vit.patch_embedding, vit.patch_size
+    if (conv is None or conv.padding == (0, 0)) and (height % down or width % across):
+        warnings.warn(
+            f"the input is {height} x {width}, not a multiple of the patch size {down}: the host drops "
+            f"the last {height % down} rows and {width % across} columns",
+            GramLoopWarning,
+            stacklevel=3,
+        )
+    return (output.shape[-2], output.shape[-1]) if conv else (height // down, width // across)
+
+
+def check_grid(tokens: Tensor, grid: Grid | None, layout: TokenLayout) -> None:
+    """Refuse tokens that a grid of patches and the tokens around it do not make."""
+    count, others = tokens.shape[1], layout.others
+    if count <= others:
+        raise GramLoopError(
+            f"a block returned {count} tokens of which {others} are no patches; no patch is left "
+            "to measure, so prefix must be smaller"
+        )
+    if grid is not None and count != others + grid[0] * grid[1]:
+        behind = f" and {layout.suffix} after the patches" if layout.suffix else ""
+        raise GramLoopError(
+            f"a block returned {count} tokens where {layout.prefix} prefix tokens{behind} and a patch "
+            f"grid of {grid[0]} x {grid[1]} make {others + grid[0] * grid[1]}; if the prefix is another, pass prefix="
+        )
+
+
+def check_mask(mask: Tensor, tokens: Tensor, grid: Grid | None, vit: ViT) -> Tensor:
+    """A mask of valid patches as (B, N) bool, if it fits an image's tokens (B, T, C)."""
+    if vit.shuffles:
+        raise GramLoopError(
+            f"{vit.name} shuffles its patches, so a mask of valid patches cannot be matched to them"
+        )
+    expected = (tokens.shape[0], tokens.shape[1] - vit.layout.others)
+    flat = mask.flatten(1) if mask.ndim == 3 else mask
+    turned = mask.ndim == 3 and grid is not None and tuple(mask.shape[1:]) != grid
+    if mask.dtype != torch.bool or tuple(flat.shape) != expected or turned:
+        shape = "(B, h, w)" if grid is None else str((expected[0], *grid))
+        raise GramLoopError(
+            f"the valid-patch mask is {mask.dtype} of shape {tuple(mask.shape)}; this forward has "
+            f"{expected[0]} images of {expected[1]} patches, so it is bool of shape {expected} or {shape}"
+        )
+    return flat.to(tokens.device)

@@ -1,0 +1,420 @@
+"""Find the ViT in a model, by its class or as its user describes it: blocks, final norm, and where patches are.
+
+Families are known by the names of classes and never imported, so nothing here needs the library that a ViT
+comes from. In every family all blocks are given the same arguments besides the state, and what differs from
+block to block (relative position biases, windows) is inside the blocks.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from gramloop.errors import GramLoopError
+
+Grid = tuple[int, int]  # rows and columns of patches
+Norm = nn.Module | Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class TokenLayout:
+    """Tokens (B, T, C), or a map of the patches, which is worked on as its flattened tokens (B, H * W, C).
+
+    prefix, suffix: how many class, register and detection tokens come before and after the patches.
+    map: the order of dimensions where blocks carry a map; such blocks may form windows inside themselves.
+    """
+
+    prefix: int = 0
+    suffix: int = 0
+    map: Literal["", "BHWC", "BCHW"] = ""
+
+    def tokens(self, state: Tensor) -> Tensor:
+        """A block's state as (B, T, C)."""
+        if self.map == "BHWC":
+            return state.flatten(1, 2)
+        return state.flatten(2).transpose(1, 2) if self.map == "BCHW" else state
+
+    def state(self, tokens: Tensor, grid: Grid | None) -> Tensor:
+        """Tokens as blocks pass them on; ``grid`` is that of the map."""
+        if grid is None:
+            return tokens
+        batch, _, channels = tokens.shape
+        if self.map == "BHWC":
+            return tokens.reshape(batch, *grid, channels)
+        return tokens.transpose(1, 2).reshape(batch, channels, *grid)
+
+    def grid(self, state: Tensor) -> Grid | None:
+        """The patch grid of a map; None for tokens, which do not show it."""
+        if not self.map:
+            return None
+        rows = 1 if self.map == "BHWC" else 2
+        return state.shape[rows], state.shape[rows + 1]
+
+    def patches(self, tokens: Tensor) -> Tensor:
+        """The patches among an image's tokens, (B, T, C) -> (B, N, C)."""
+        return tokens[:, self.prefix : -self.suffix or None]
+
+    @property
+    def others(self) -> int:
+        """How many tokens are no patches."""
+        return self.prefix + self.suffix
+
+
+@dataclass(frozen=True)
+class ViT:
+    """A ViT that can be replayed.
+
+    module: what blocks and norm were found in; ``paths`` are theirs in it, where its family is known.
+    embedding: the module that cuts images into patches and so shows their grid.
+    plain_depth: how many blocks, from the first, form a plain chain over the same tokens.
+    why_not_plain: what the later ones do, for the error message.
+    shuffles: the patches of an image come in an order of their own, so that they have no grid.
+    """
+
+    name: str
+    module: nn.Module
+    blocks: tuple[nn.Module, ...]
+    final_norm: Norm | None
+    layout: TokenLayout
+    embedding: nn.Module | None
+    plain_depth: int
+    why_not_plain: str = ""
+    shuffles: bool = False
+    paths: tuple[str, str] | None = None
+
+    @property
+    def depth(self) -> int:
+        """How many blocks there are."""
+        return len(self.blocks)
+
+    @property
+    def prefix(self) -> int:
+        """How many class and register tokens come before the patches."""
+        return self.layout.prefix
+
+    @property
+    def patch_embedding(self) -> nn.Conv2d | None:
+        """The convolution that cuts images into patches, where it is one."""
+        return self.embedding if isinstance(self.embedding, nn.Conv2d) else None
+
+    @property
+    def patch_size(self) -> tuple[int, int]:
+        """Height and width of the patches that ``embedding`` cuts."""
+        conv, size = self.patch_embedding, getattr(self.embedding, "patch_size", None)
+        return (conv.stride[0], conv.stride[1]) if conv else (int(size or 1), int(size or 1))
+
+    def patches(self, tokens: Tensor) -> Tensor:
+        """Patch(LN(Y)): the final-normed patches of a state, (B, T, C) -> (B, N, C), as constants without gradient."""
+        with torch.no_grad():
+            patches = self.layout.patches(tokens).detach()
+            if self.final_norm is None:
+                return patches
+            # norm.forward, like block.forward: the hooks of others must not see probes
+            norm = self.final_norm.forward if isinstance(self.final_norm, nn.Module) else self.final_norm
+            weight = getattr(self.final_norm, "weight", None)
+            if isinstance(weight, Tensor) and weight.dtype == torch.float32:  # around blocks in bfloat16
+                patches = patches.to(torch.promote_types(patches.dtype, torch.float32))
+            normed: Tensor = norm(patches)
+            return normed
+
+    def check_plain_chain(self, reach: int) -> None:
+        """Refuse a replay whose window or probe reaches into blocks that are no plain chain."""
+        if reach >= self.plain_depth:
+            raise GramLoopError(
+                f"{self.name} cannot be replayed as far as block {reach}: {self.why_not_plain}; window and "
+                f'gate_at must lie below block {self.plain_depth} (for example gate_at="end")'
+                if self.plain_depth
+                else f"{self.name} cannot be replayed: {self.why_not_plain}"
+            )
+
+    def check_unchanged(self) -> None:
+        """Refuse to run with blocks or a norm that are no longer the model's."""
+        if self.paths is None:
+            inside = set(self.module.modules())
+            same = all(each in inside for each in (*self.blocks, self.final_norm) if isinstance(each, nn.Module))
+        else:
+            same = (self.blocks, self.final_norm) == _blocks_and_norm(self.module, *self.paths)
+        if not same:
+            raise GramLoopError(
+                f"blocks or norm of {self.name} were replaced with a replay attached; detach() and attach again"
+            )
+
+    def fingerprint(self) -> str:
+        """What identifies the backbone's weights, an empty string where they have no final norm.
+
+        Depth, width and a checksum of the final norm, which training, fine-tuning and distillation all change,
+        rounded to bfloat16, so that a model cast to half precision is still recognised.
+        """
+        weight = getattr(self.final_norm, "weight", None)
+        if not isinstance(self.final_norm, nn.Module) or weight is None or weight.is_meta:
+            return ""
+        digest = hashlib.sha256(f"{self.depth} {weight.shape[-1]}".encode())
+        for name, value in sorted(self.final_norm.state_dict().items()):
+            rounded = value.detach().to("cpu", torch.bfloat16).view(torch.int16)
+            digest.update(name.encode() + rounded.numpy().tobytes())
+        return digest.hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class Family:
+    """How to read one family's model.
+
+    blocks, norm: attribute paths; no norm where the blocks' last state is used as it is.
+    layout: prefix tokens, or how to learn the layout from the ViT.
+    plain_depth, why_not_plain, shuffles: as in `ViT`; the depth is learnt from the ViT and its number of blocks.
+    embedding: the path of the module that cuts the image into patches where that is no convolution; it is called
+        with the image and has a ``patch_size``.
+    """
+
+    blocks: str
+    norm: str
+    layout: int | TokenLayout | Callable[[Any], int | TokenLayout]
+    plain_depth: Callable[[Any, int], int] = lambda vit, depth: depth
+    why_not_plain: str = ""
+    embedding: str = ""
+    shuffles: bool = False
+
+
+def _registers(vit: Any) -> int:
+    return 1 + int(getattr(vit.config, "num_register_tokens", 0) or 0)
+
+
+def _meta_prefix(vit: Any) -> int:
+    return 1 + int(getattr(vit, "n_storage_tokens", getattr(vit, "num_register_tokens", 0)))
+
+
+def _timm_prefix(vit: Any) -> int:
+    if not hasattr(vit, "num_prefix_tokens"):
+        raise GramLoopError(
+            f"{type(vit).__name__} has no num_prefix_tokens, so it is none of timm's; pass blocks=, norm= and prefix="
+        )
+    return int(vit.num_prefix_tokens)
+
+
+def _pixio_prefix(vit: Any) -> int:
+    return int(vit.config.n_cls_tokens)
+
+
+def _radio_prefix(vit: Any) -> int:
+    return int(vit.config.num_summary_tokens)
+
+
+def _yolos_layout(vit: Any) -> TokenLayout:
+    return TokenLayout(1, int(vit.config.num_detection_tokens))
+
+
+def _before_queries(vit: Any, depth: int) -> int:
+    return depth - int(vit.config.num_blocks)
+
+
+def _if_one_window(vit: Any, depth: int) -> int:
+    return depth if int(vit.config.num_windows) == 1 else 0
+
+
+def _unless_mixed_rope(vit: Any, depth: int) -> int:
+    return 0 if getattr(vit, "rope_mixed", False) else depth
+
+
+def _unless_positions_between(vit: Any, depth: int) -> int:
+    return 0 if vit.config.use_mid_position_embeddings else depth
+
+
+_QUERIES = _before_queries, "it inserts mask queries among the tokens there"
+_WINDOWS = (
+    _if_one_window,
+    "it regroups the tokens of one image into windows, so no block sees the whole image's patches",
+)
+_MIXED = _unless_mixed_rope, "every block has position tables of its own (mixed RoPE)"
+_BETWEEN = (
+    _unless_positions_between,
+    "it adds position embeddings between its blocks (use_mid_position_embeddings)",
+)
+_BCHW, _BHWC = TokenLayout(map="BCHW"), TokenLayout(map="BHWC")
+
+FAMILIES: dict[str, Family] = {
+    # Meta's own modules
+    "DinoVisionTransformer": Family("blocks", "norm", _meta_prefix),
+    # transformers, tokens
+    "DINOv3ViTModel": Family("model.layer", "norm", _registers),
+    "DINOv3ViTBackbone": Family("model.layer", "norm", _registers),
+    "Dinov2Model": Family("encoder.layer", "layernorm", 1),
+    "Dinov2Backbone": Family("encoder.layer", "layernorm", 1),
+    "Dinov2WithRegistersModel": Family("encoder.layer", "layernorm", _registers),
+    "Dinov2WithRegistersBackbone": Family("encoder.layer", "layernorm", _registers),
+    "ViTModel": Family("layers", "layernorm", 1),
+    "ViTMSNModel": Family("layers", "layernorm", 1),
+    "ViTMAEModel": Family("layers", "layernorm", 1, shuffles=True),
+    "DeiTModel": Family("layers", "layernorm", 2),
+    "IJepaModel": Family("layers", "layernorm", 0),
+    "BeitModel": Family("layers", "layernorm", 1),
+    "Data2VecVisionModel": Family("encoder.layer", "layernorm", 1),
+    "DPTModel": Family("encoder.layer", "layernorm", 1),
+    "CLIPVisionModel": Family("encoder.layers", "post_layernorm", 1),
+    "SiglipVisionModel": Family("encoder.layers", "post_layernorm", 0),
+    "Siglip2VisionModel": Family("encoder.layers", "post_layernorm", 0),
+    "OwlViTVisionTransformer": Family("encoder.layers", "post_layernorm", 1),
+    "Owlv2VisionTransformer": Family("encoder.layers", "post_layernorm", 1),
+    "MLCDVisionModel": Family("encoder.layers", "post_layernorm", 1),
+    "Aimv2VisionModel": Family("encoder.layers", "rms_norm", 0),
+    "Sapiens2Model": Family("model.layer", "norm", _registers),
+    "Sapiens2Backbone": Family("model.layer", "norm", _registers),
+    "Tipsv2VisionModel": Family("encoder.layer", "layernorm", _registers),
+    "Tipsv2VisionBackbone": Family("encoder.layer", "layernorm", _registers),
+    "PixioModel": Family("layers", "layernorm", _pixio_prefix),
+    "PixioBackbone": Family("pixio.layers", "layernorm", _pixio_prefix),
+    "VitPoseBackbone": Family("encoder.layer", "layernorm", 0),
+    "RadioModel": Family("encoder.layer", "", _radio_prefix, embedding="embeddings"),
+    "YolosModel": Family("encoder.layer", "layernorm", _yolos_layout, *_BETWEEN),
+    "EomtForUniversalSegmentation": Family("layers", "layernorm", _registers, *_QUERIES),
+    "EomtDinov3ForUniversalSegmentation": Family("layers", "layernorm", _registers, *_QUERIES),
+    "RfDetrDinov2Backbone": Family("encoder.layer", "layernorm", 1, *_WINDOWS),
+    "LwDetrViTBackbone": Family("encoder.layer", "", 0, *_WINDOWS),
+    # transformers, maps
+    "VitDetModel": Family("encoder.layer", "", _BCHW),
+    "VitDetBackbone": Family("encoder.layer", "", _BCHW),
+    "SamVisionEncoder": Family("layers", "", _BHWC),
+    "SamHQVisionEncoder": Family("layers", "", _BHWC),
+    "Sam3ViTModel": Family("layers", "", _BHWC),
+    # timm
+    "VisionTransformer": Family("blocks", "norm", _timm_prefix),
+    "Eva": Family("blocks", "norm", _timm_prefix, *_MIXED),
+}
+
+
+def find_vit(
+    model: nn.Module,
+    blocks: Sequence[nn.Module] | None = None,
+    norm: Norm | None = None,
+    prefix: int | None = None,
+    which: str | None = None,
+) -> ViT:
+    """The one ViT in a model.
+
+    Args:
+        model: a ViT, or a model that contains one.
+        blocks, norm, prefix: describe a ViT of an unknown family: its blocks in order, its final norm, and how many
+            class and register tokens come before the patches.
+        which: the path of the ViT, or of a part that contains it, where a model holds several.
+    """
+    if not isinstance(model, nn.Module):
+        raise GramLoopError(f"attach takes a torch.nn.Module, not {type(model).__name__}")
+    if which is not None and blocks is not None:
+        raise GramLoopError(f"which={which!r} names a known ViT and blocks= describes one; give one of them")
+    if which is not None:
+        model = _part(model, which)
+    if blocks is not None:
+        return _described(model, tuple(blocks), norm, prefix)
+    if norm is not None or prefix is not None:
+        raise GramLoopError("norm and prefix describe a ViT together with blocks; blocks is missing")
+    found = list(_known_vits(model))
+    if len(found) == 1:
+        return _known(*found[0])
+    if found:
+        raise GramLoopError(
+            f"{type(model).__name__} contains {len(found)} ViTs ({_names(found)}); say which= to name one of them"
+        )
+    raise GramLoopError(
+        f"no ViT found in {type(model).__name__}: looked at its {sum(1 for _ in model.modules())} modules for "
+        f"{', '.join(FAMILIES)}; for another ViT pass blocks=, norm= and prefix="
+    )
+
+
+def _part(model: nn.Module, which: str) -> nn.Module:
+    part: nn.Module | None = dict(model.named_modules()).get(which)
+    if part is None:
+        raise GramLoopError(
+            f"{type(model).__name__} has no module {which!r}; its ViTs are at: {_names(_known_vits(model)) or 'none'}; "
+            "which= is such a path, or that of a part that contains one"
+        )
+    return part
+
+
+def _known_vits(model: nn.Module) -> Iterator[tuple[str, nn.Module, Family]]:
+    """Every module of a known family that does not lie inside another one."""
+    inside: set[nn.Module] = set()
+    for path, module in model.named_modules():
+        if module in inside:
+            continue
+        family = next((FAMILIES[c.__name__] for c in type(module).__mro__ if c.__name__ in FAMILIES), None)
+        if family is not None and _reach(module, family.blocks) is not None:
+            inside.update(module.modules())
+            yield path, module, family
+
+
+def _names(found: Any) -> str:
+    return ", ".join(path or "the model itself" for path, _, _ in found)
+
+
+def _known(path: str, module: nn.Module, family: Family) -> ViT:
+    blocks, norm = _blocks_and_norm(module, family.blocks, family.norm)
+    layout = family.layout(module) if callable(family.layout) else family.layout
+    embedding = _reach(module, family.embedding) if family.embedding else _patch_embedding(module, blocks)
+    return ViT(
+        f"{type(module).__name__} at {path}" if path else type(module).__name__,
+        module,
+        blocks,
+        norm,
+        TokenLayout(layout) if isinstance(layout, int) else layout,
+        None if family.shuffles else embedding,
+        family.plain_depth(module, len(blocks)),
+        family.why_not_plain,
+        family.shuffles,
+        (family.blocks, family.norm),
+    )
+
+
+def _described(
+    model: nn.Module, blocks: tuple[nn.Module, ...], norm: Norm | None, prefix: int | None
+) -> ViT:
+    name = type(model).__name__
+    if not blocks or not set(blocks) <= set(model.modules()):
+        raise GramLoopError(f"blocks must be modules of {name}, in the order in which they run")
+    if len(set(blocks)) < len(blocks):
+        raise GramLoopError(
+            f"blocks lists {len(blocks)} modules of which {len(set(blocks))} differ; one that runs several times in a "
+            "forward cannot be distinguished from a replay"
+        )
+    if not isinstance(prefix, int) or prefix < 0:
+        raise GramLoopError(
+            f"prefix is {prefix!r}; with blocks= it says how many class and register tokens come before the patches"
+        )
+    embedding = _patch_embedding(model, blocks)
+    return ViT(name, model, blocks, norm, TokenLayout(prefix), embedding, len(blocks))
+
+
+def _blocks_and_norm(module: nn.Module, blocks: str, norm: str) -> tuple[tuple[nn.Module, ...], Any]:
+    """Blocks in order and norm; DINOv2 can keep blocks in chunks that are padded with identities."""
+    flat: list[nn.Module] = []
+    for block in _reach(module, blocks):
+        if isinstance(block, nn.ModuleList):
+            flat.extend(inner for inner in block if not isinstance(inner, nn.Identity))
+        else:
+            flat.append(block)
+    return tuple(flat), _reach(module, norm) if norm else None
+
+
+def _reach(module: Any, path: str) -> Any:
+    for name in path.split("."):
+        module = getattr(module, name, None)
+        if module is None:
+            return None
+    return module
+
+
+def _patch_embedding(model: nn.Module, blocks: tuple[nn.Module, ...]) -> nn.Conv2d | None:
+    """The convolution that cuts the image into patches, if there is exactly one."""
+    in_blocks = {module for block in blocks for module in block.modules()}
+    cutting = [
+        module
+        for module in model.modules()
+        if isinstance(module, nn.Conv2d)
+        and module not in in_blocks
+        and module.kernel_size == module.stride
+        and module.kernel_size[0] > 1
+    ]
+    return cutting[0] if len(cutting) == 1 else None
