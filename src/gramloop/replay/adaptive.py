@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from gramloop.errors import GramLoopError
 from gramloop.replay.blocks import Run, patched, repeats, states_of
 from gramloop.replay.config import SIGNALS, Adaptive
 from gramloop.replay.vit import Grid, ViT
@@ -81,6 +82,17 @@ def share(rule: Adaptive, signal: Tensor) -> Tensor:
     return torch.where(signal.isfinite(), scale, 0.0)
 
 
+def image_signal(rule: Adaptive, patches: Tensor, valid: Tensor | None, level: Tensor | None) -> Tensor:
+    """What a rule decides by, of the patches at the window's end (B, N, C) and the noise of the pixels (B,) -> (B,)."""
+    if rule.signal != "noise":
+        return (length if rule.signal == "length" else spread)(patches, valid)
+    if level is None or len(level) != len(patches):
+        raise GramLoopError(
+            "the ViT embeds other images than its blocks see, so noise cannot decide; take length"
+        )
+    return level.to(patches.device)
+
+
 @dataclass
 class Observed:
     """Signals of the baseline pass at every block: lists by block, one entry per image seen."""
@@ -105,7 +117,7 @@ def observing(vit: ViT) -> Iterator[Observed]:
     A replay calls ``block.forward`` too. The baseline pass is the first run since the host began a forward in the
     same thread; the host alone calls blocks as modules, which is what the hook before its first block sees.
     """
-    seen = Observed(*([[] for _ in vit.blocks] for _ in SIGNALS))
+    seen = Observed(*[list(list[float]() for _ in vit.blocks) for _ in SIGNALS])
     waiting: set[tuple[int, int]] = set()  # thread and block
 
     def begin(*_: object) -> None:

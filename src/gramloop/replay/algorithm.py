@@ -17,7 +17,9 @@ from gramloop.replay.trace import Trace
 from gramloop.replay.vit import TokenLayout
 
 RunBlocks = Callable[[int, int, Tensor], Tensor]  # blocks first to last, inclusive, on a state (B, T, C)
-Suffix = Callable[[Tensor], tuple[Tensor, Tensor]]  # Z_0 -> the states after the probe and after the last block
+Suffix = Callable[
+    [Tensor], tuple[Tensor, Tensor]
+]  # Z_0 -> the states after the probe and after the last block
 
 
 def gram_gated_replay(
@@ -54,7 +56,9 @@ def gram_gated_replay(
     X = Y if at_final else Z  # the state that is updated
     del P, Y
     for _ in range(config.replays):  # line 3
-        Z_hat = run(s, e, Z) if window_input is None else _substeps(Z, run, settings, window_input)  # line 4: F
+        Z_hat = (
+            run(s, e, Z) if window_input is None else _substeps(Z, run, settings, window_input)
+        )  # line 4: F
         P_hat = run(e + 1, p, Z_hat) if anchor or at_final else Z_hat  # line 4: S, as far as the probe
         d = anchor.drift(patches(P_hat)) if anchor else None  # lines 5 and 6, without the Gram matrices
         X_hat = run(p + 1, last, P_hat) if at_final else Z_hat

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from gramloop.errors import GramLoopError, UntunedWindowWarning
-from gramloop.replay.adaptive import length, noise, noise_response, share, spread
+from gramloop.replay.adaptive import image_signal, noise, noise_response, share
 from gramloop.replay.algorithm import gram_gated_replay
 from gramloop.replay.blocks import (
     BlockCall,
@@ -27,7 +27,7 @@ from gramloop.replay.blocks import (
     with_hidden,
     with_states,
 )
-from gramloop.replay.config import PAPER_DEPTH, Adaptive, ReplayConfig, ReplaySettings, read_replay
+from gramloop.replay.config import PAPER_DEPTH, ReplayConfig, ReplaySettings, read_replay
 from gramloop.replay.cost import Route, route
 from gramloop.replay.guards import (
     BlockOrderCheck,
@@ -115,30 +115,22 @@ def check_replay_fits(vit: ViT, at: Route) -> None:
 
 
 @dataclass
-class _Stream:
-    """One resolution of one forward; most hosts pass one through their blocks.
-
-    Z, P: the baseline's state at the window's end and, for an update at the last block, after the probe.
-    baseline: outputs of kept blocks. resumed: the state at ``until``, from which the host continues.
-    """
+class _Entry:
+    """One resolution of one forward; most hosts pass one through their blocks. ``states``: the baseline's, by block."""
 
     call: BlockCall
-    Z: Tensor
+    states: dict[int, Tensor]
     valid: Tensor | None
+    share: Tensor | None
     trace: Trace | None
     window_input: Tensor | None
-    P: Tensor | None = None
-    Y: Tensor | None = None
-    share: Tensor | None = None
-    baseline: dict[int, Tensor] = field(default_factory=dict)
-    resumed: Tensor | None = None
 
 
 @dataclass
 class _Forward:
     """One forward: what is known before the window's end, and what it leaves.
 
-    embedded: grid and, if noise decides, noise response of each input that the patch embedding cut.
+    embedded: patch grid and, if it decides, noise response of each input that the patch embedding cut.
     valid: masks of valid patches as they were given.
     skipped: no image is replayed, so that the host's own blocks show the baseline pass.
     versions: how often kept outputs had been written to when they were kept.
@@ -147,7 +139,7 @@ class _Forward:
     embedded: list[tuple[Grid, Tensor | None]] = field(default_factory=list)
     valid: Masks = None
     window_inputs: list[Tensor] = field(default_factory=list)
-    streams: list[_Stream] = field(default_factory=list)
+    entries: list[_Entry] = field(default_factory=list)
     skipped: bool = False
     traces: list[Trace] = field(default_factory=list)
     baseline: dict[int, Any] = field(default_factory=dict)
@@ -181,7 +173,8 @@ class _PerThread(threading.local):
 
     def __init__(self, thread: int | None, vit: ViT, at: Route) -> None:
         # never assigned again: a compiled graph writes into what a thread-local holds, but not its attributes
-        check = BlockOrderCheck(vit, at.start if at.config.replays else at.end, at.reach)
+        start = at.start if at.config.replays else at.end
+        check = BlockOrderCheck(vit, start, at.reach, at.resumes and at.until == at.reach)
         self.forwards = _Forwards(thread is None or thread == threading.get_ident(), check)
         self.thread, self._made_of = thread, (vit, at)
 
@@ -206,9 +199,22 @@ class Loop:
         self._handles: list[RemovableHandle] = []
         self._held_first: list[tuple[nn.Module, str, RemovableHandle]] = []
         self._shown: list[nn.Module] = []
-        self._steps = {at.end, *([at.probe] if trace or at.at_final else []), *([at.last] if at.at_final else [])}
+        self._steps = {
+            at.end,
+            *([at.probe] if trace or at.at_final else []),
+            *([at.last] if at.at_final else []),
+        }
         self._first = min(at.end, *at.keep, vit.depth)
-        self._wants_noise = config.replays > 0 and config.adaptive is not None and config.adaptive.signal == "noise"
+        self._baseline_states = {
+            *at.keep,
+            *([at.probe] if at.measures else []),
+            *([at.until] if at.resumes else []),
+        }
+        # else what was accepted never gets to the probe
+        self._probes_accepted = at.probe == at.last if at.at_final else not at.resumes or at.probe <= at.until
+        self._wants_noise = (
+            config.replays > 0 and config.adaptive is not None and config.adaptive.signal == "noise"
+        )
         if any(block.training for block in vit.blocks):
             raise GramLoopError(
                 f"{vit.name} is in training mode; replay is for frozen models: call model.eval() first"
@@ -342,13 +348,12 @@ class Loop:
     def _before_resumed(self, block: nn.Module, args: Any, kwargs: Any = None) -> tuple[Any, Any] | None:
         """The first block after ``until`` is given the baseline state."""
         forwards, until = self._here.forwards, self.route.until
-        streams, forwards.latest.streams = forwards.latest.streams, []
-        if not streams or streams[0].resumed is None or kwargs is None:
+        entries, forwards.latest.entries = forwards.latest.entries, []
+        if not entries or kwargs is None or forwards.latest.skipped:
             return None
         hidden = hidden_states(args, kwargs)
-        forwards.check.check_states(until + 1, states_of(hidden))
-        states = [stream.call.shaped(stream.resumed) for stream in streams]
-        forwards.check.pass_on(until, states)
+        states = [entry.call.shaped(entry.states[until]) for entry in entries]
+        forwards.check.resume(until, states_of(hidden), states)
         return with_hidden(args, kwargs, with_states(hidden, states))
 
     def _after_block(self, index: int, block: nn.Module, args: Any, *rest: Any) -> Any:
@@ -368,14 +373,14 @@ class Loop:
             return None
         states = [self.vit.layout.tokens(state) for state in states_of(output)]
         if index == at.end:
-            self._begin_streams(forward, args, kwargs, states)
-        if not forward.streams:  # attached while this forward was under way
+            self._reach_window_end(forward, args, kwargs, states)
+        if not forward.entries:  # attached while this forward was under way
             return None
         refined = self._step(forward, index, states)
-        shaped = [stream.call.shaped(tokens) for stream, tokens in zip(forward.streams, refined or (), strict=False)]
+        shaped = [entry.call.shaped(each) for entry, each in zip(forward.entries, refined, strict=False)]
         if index == max(self._steps) and not at.resumes:
-            forward.streams = []
-        if refined is None:
+            forward.entries = []
+        if not refined:
             return None
         forwards.check.pass_on(index, shaped)
         return with_states(output, shaped)
@@ -386,111 +391,86 @@ class Loop:
         after = (at.resumes and index > at.until) or (forward.skipped and index > at.end)
         return at.at_final or index < at.end or after
 
-    def _begin_streams(self, forward: _Forward, args: Any, kwargs: Any, states: list[Tensor]) -> None:
-        """At the window's end: check grids and masks, measure what decides per image, and begin to trace."""
-        calls, count = BlockCall.of(self.vit, args, kwargs), len(states)
-        shown = forward.embedded[-count:] if len(forward.embedded) >= count else [(None, None)] * count
-        masks = [forward.valid] if isinstance(forward.valid, Tensor) else forward.valid or [None] * count
-        inputs = forward.window_inputs or [None] * count
-        if len(masks) != count:
-            raise GramLoopError(f"{len(masks)} valid-patch masks were given for {count} inputs")
-        for call, Z, (grid, response), mask, start in zip(calls, states, shown, masks, inputs, strict=True):
+    def _reach_window_end(self, forward: _Forward, args: Any, kwargs: Any, states: list[Tensor]) -> None:
+        """Check grids and masks against the states, measure what decides per image, and begin to trace."""
+        vit, rule, count = self.vit, self.config.adaptive, len(states)
+        calls, masks = BlockCall.of(vit, args, kwargs), forward.valid
+        given = [masks] if isinstance(masks, Tensor) else [None] * count if masks is None else list(masks)
+        if len(given) != count:
+            raise GramLoopError(f"{len(given)} valid-patch masks were given for {count} inputs")
+        embedded = forward.embedded[-count:] if len(forward.embedded) >= count else []
+        for i, (call, Z, mask) in enumerate(zip(calls, states, given, strict=True)):
+            grid, response = embedded[i] if embedded else (None, None)
             grid = call.grid or grid
-            check_grid(Z, grid, self.vit.layout)
-            valid = None if mask is None else check_mask(mask, Z, grid, self.vit)
-            trace = Trace(grid) if self._trace else None
-            stream = _Stream(call, Z, valid, trace, start)
-            if self.config.adaptive is not None and self.config.replays:
-                self._decide(self.config.adaptive, stream, grid, response)
-            forward.streams.append(stream)
-        forward.traces = [stream.trace for stream in forward.streams if stream.trace is not None]
+            check_grid(Z, grid, vit.layout)
+            valid = None if mask is None else check_mask(mask, Z, grid, vit)
+            entry = _Entry(call, {self.route.end: Z}, valid, None, None, None)
+            entry.trace = Trace(grid) if self._trace else None
+            entry.window_input = forward.window_inputs[i] if forward.window_inputs else None
+            if rule is not None and self.config.replays:
+                level = None if response is None else noise(response, valid, grid)
+                signal = image_signal(rule, vit.layout.patches(Z), valid, level)
+                entry.share = share(rule, signal)
+                if entry.trace is not None:
+                    entry.trace.signal = signal
+            forward.entries.append(entry)
+        forward.traces = [entry.trace for entry in forward.entries if entry.trace is not None]
         forward.embedded, forward.window_inputs = [], []
-        forward.blocks_executed = self.vit.depth
+        forward.blocks_executed = vit.depth
 
-    def _decide(self, rule: Adaptive, stream: _Stream, grid: Grid | None, response: Tensor | None) -> None:
-        """How much of the gate each image gets."""
-        if rule.signal == "noise":
-            if response is None or len(response) != len(stream.Z):
-                raise GramLoopError(
-                    f"{self.vit.name} embeds other images than its blocks see, so their noise decides nothing; take "
-                    "another signal"
-                )
-            signal = noise(response, stream.valid, grid).to(stream.Z.device)
-        else:
-            measure = length if rule.signal == "length" else spread
-            signal = measure(self.vit.layout.patches(stream.Z), stream.valid)
-        stream.share = share(rule, signal)
-        if stream.trace is not None:
-            stream.trace.signal = signal
-
-    def _step(self, forward: _Forward, index: int, states: list[Tensor]) -> list[Tensor] | None:
-        """What is due after a block: the states to continue with, where they are others."""
-        at, refined = self.route, None
-        for stream, tokens in zip(forward.streams, states, strict=True):
-            stream.P = tokens if index == at.probe else stream.P
-            stream.Y = tokens if index == at.last else stream.Y
+    def _step(self, forward: _Forward, index: int, states: list[Tensor]) -> list[Tensor]:
+        """What is due after a block: the states to continue with, none where these stay."""
+        at, refined = self.route, list[Tensor]()
+        if at.at_final:
+            for entry, tokens in zip(forward.entries, states, strict=True):
+                entry.states[index] = tokens
         if index == (at.last if at.at_final else at.end):
             refined = self._replay(forward)
         if index == at.probe:
-            for stream, tokens in zip(forward.streams, refined or states, strict=True):
-                if stream.trace is not None and stream.trace.anchor is not None:
-                    stream.trace.record_accepted(self.vit.patches(tokens))
+            for entry, tokens in zip(forward.entries, refined or states, strict=True):
+                if entry.trace is not None and entry.trace.anchor is not None:
+                    entry.trace.record_accepted(self.vit.patches(tokens))
         return refined
 
-    def _replay(self, forward: _Forward) -> list[Tensor] | None:
-        """Algorithm 1 on every resolution; None where nothing is replayed."""
-        config, at, streams = self.config, self.route, forward.streams
-        refined = None
-        if not config.replays or (config.substeps is not None and streams[0].window_input is None):
-            for stream in streams:
-                self._suffix(stream, stream.Z)
-        elif self._skips(streams):
-            forward.skipped = True  # the host's own suffix is the baseline pass, and the only one
-            for stream in streams:
-                stream.baseline = {at.end: stream.Z} if at.end in at.keep else {}
-                if stream.trace is not None:
-                    stream.trace.record_nothing(self.vit.layout.patches(stream.Z), config.replays)
-        else:
-            refined = [
-                gram_gated_replay(
-                    stream.Z, stream.call.run, self.vit.patches, at, self.vit.layout,
-                    suffix=partial(self._suffix, stream), window_input=stream.window_input,
-                    valid=stream.valid, share=stream.share, trace=stream.trace,
+    def _replay(self, forward: _Forward) -> list[Tensor]:
+        """Algorithm 1 on every resolution; nothing where no image is replayed."""
+        config, at, vit, refined = self.config, self.route, self.vit, list[Tensor]()
+        # a compiled graph cannot ask whether all images are passed over
+        shares = [entry.share for entry in forward.entries if not torch.compiler.is_compiling()]
+        forward.skipped = all(each is not None and not bool(each.any()) for each in shares or [None])
+        for entry in forward.entries:
+            Z = entry.states[at.end]
+            if forward.skipped:
+                if entry.trace is not None:
+                    entry.trace.record_nothing(vit.layout.patches(Z), config.replays)
+            elif not config.replays or (config.substeps is not None and entry.window_input is None):
+                self._suffix(entry, Z)
+            else:
+                more = {"window_input": entry.window_input, "valid": entry.valid, "share": entry.share}
+                suffix, run = partial(self._suffix, entry), entry.call.run
+                refined.append(
+                    gram_gated_replay(
+                        Z, run, vit.patches, at, vit.layout, suffix=suffix, trace=entry.trace, **more
+                    )
                 )
-                for stream in streams
-            ]  # fmt: skip
-        forward.blocks_executed += max(stream.call.executed for stream in streams)
-        for index in streams[0].baseline:
-            kept = [stream.call.shaped(stream.baseline[index]) for stream in streams]
-            forward.baseline[index] = kept if streams[0].call.listed else kept[0]
-        if at.probe > at.until or (at.at_final and at.probe < at.last):
-            for stream in streams:  # what was accepted never gets to the probe
-                if stream.trace is not None:
-                    stream.trace.anchor = None
+                if entry.trace is not None and not self._probes_accepted:
+                    entry.trace.anchor = None
+        forward.blocks_executed += max(entry.call.executed for entry in forward.entries)
+        for index in {*at.keep} & {*forward.entries[0].states} - {*forward.baseline}:
+            kept = [entry.call.shaped(entry.states[index]) for entry in forward.entries]
+            forward.baseline[index] = kept if forward.entries[0].call.listed else kept[0]
         return refined
 
-    def _skips(self, streams: list[_Stream]) -> bool:
-        """Whether adaptive replay passes over every image; a compiled graph cannot ask."""
-        if torch.compiler.is_compiling():
-            return False
-        return all(stream.share is not None and not bool(stream.share.any()) for stream in streams)
-
-    def _suffix(self, stream: _Stream, Z: Tensor) -> tuple[Tensor, Tensor]:
-        """The baseline after the window, as far as the probe, a kept block or ``until`` needs it."""
-        at, state, P = self.route, Z, Z
-        if stream.P is not None and stream.Y is not None and at.at_final:
-            return stream.P, stream.Y  # the host's own pass
-        with nullcontext() if at.resumes else torch.no_grad():
-            for index in range(at.end, at.reach + 1):
-                if index > at.end:
-                    state = stream.call.run(index, index, state)
-                if index in at.keep:
-                    stream.baseline[index] = state
-                if index == at.probe:
-                    P = state
-                if index == at.until and at.resumes:
-                    stream.resumed = state
-        return P, state
+    def _suffix(self, entry: _Entry, Z: Tensor) -> tuple[Tensor, Tensor]:
+        """The baseline's states after the probe and the last block; run as far as drift, ``keep`` or ``until`` needs it."""
+        at, state = self.route, Z
+        if not at.at_final:  # else the host's own pass has shown them
+            with nullcontext() if at.resumes else torch.no_grad():
+                for index in range(at.end + 1, at.reach + 1):
+                    state = entry.call.run(index, index, state)
+                    if index in self._baseline_states:
+                        entry.states[index] = state
+        return entry.states.get(at.probe, Z), entry.states.get(at.last, Z)
 
 
 def loops_on(vit: ViT) -> Iterator[Loop]:

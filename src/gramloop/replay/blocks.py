@@ -81,7 +81,9 @@ class BlockCall:
             return [value[i]] if isinstance(value, list) and len(value) == len(hidden) else value
 
         return [
-            cls(vit, tuple(entry(each, i) for each in args), {name: entry(kwargs[name], i) for name in kwargs})
+            cls(
+                vit, tuple(entry(each, i) for each in args), {name: entry(kwargs[name], i) for name in kwargs}
+            )
             for i in range(len(hidden))
         ]
 
@@ -91,7 +93,11 @@ class BlockCall:
         for block in self.vit.blocks[first : last + 1]:
             state = self.shaped(tokens)
             args, kwargs = with_hidden(self._args, self._kwargs, [state] if self.listed else state)
-            run = block.forward if torch.compiler.is_compiling() or block in _pure else partial(_first_run, block)
+            run = (
+                block.forward
+                if torch.compiler.is_compiling() or block in _pure
+                else partial(_first_run, block)
+            )
             tokens = self.vit.layout.tokens(states_of(run(*args, **kwargs))[0])
             self.executed += 1
         return tokens

@@ -6,14 +6,14 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Unpack
 
 from torch import nn
 
 from gramloop.errors import GramLoopError
 from gramloop.io.shown import Shown, ShownTable
 from gramloop.replay.blocks import Run, patched
-from gramloop.replay.config import Gate, GateAt, ReplayConfig, Strength, UpdateAt, Window, default_window
+from gramloop.replay.config import ReplayConfig, ReplaySettings, Window, default_window
 
 
 @dataclass(frozen=True)
@@ -100,24 +100,15 @@ class Cost(Shown):
 
 
 def cost(
-    depth: int,
-    window: Window | None = None,
-    replays: int = 2,
-    *,
-    gate: Gate = "gram",
-    strength: Strength = 1.0,
-    gate_at: GateAt = "final",
-    update_at: UpdateAt = "end",
-    until: int | None = None,
-    substeps: int | None = None,
+    depth: int, window: Window | None = None, replays: int = 2, /, **settings: Unpack[ReplaySettings]
 ) -> Cost:
     """Blocks that one forward executes with a replay attached; the settings are those of `ReplayConfig`.
 
     The published setting, ``cost(40)``, executes 94 blocks, 2.35 times the baseline forward. A trace of a
     replay that measures no drift, and kept blocks after the probe, cost the blocks they need on top.
     """
-    config = ReplayConfig(window, replays, gate, strength, gate_at, update_at, until=until, substeps=substeps)
-    return Cost(depth + extra_blocks(config, depth), depth)
+    given: ReplaySettings = {"window": window, "replays": replays, **settings}
+    return Cost(depth + extra_blocks(ReplayConfig(**given), depth), depth)
 
 
 def extra_blocks(config: ReplayConfig, depth: int, keep: Sequence[int] = ()) -> int:

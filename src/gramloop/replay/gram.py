@@ -124,8 +124,8 @@ def patch_gate(patches: Tensor, drift: Tensor | None, config: ReplayConfig, vali
     gate = gram_gate(drift, config.eps, valid)
     if config.strength == "matched":
         gate = mean_gate(gate, valid).expand_as(gate)
-        gate = torch.where(drift.isfinite() if valid is None else drift.isfinite() & valid, gate, 0.0)
-    return gate if config.strength in ("matched", 1.0) else gate * config.strength
+        return torch.where(drift.isfinite() if valid is None else drift.isfinite() & valid, gate, 0.0)
+    return gate if config.strength == 1.0 else gate * float(config.strength)
 
 
 def gram_gate(drift: Tensor, eps: float, valid: Tensor | None = None) -> Tensor:

@@ -23,7 +23,9 @@ from gramloop.replay.blocks import hidden_states, states_of, with_hidden
 from gramloop.replay.vit import Grid, TokenLayout, ViT
 
 registering = threading.RLock()  # torch can give two threads that register hooks at once the same handle
-_plain: WeakKeyDictionary[nn.Module, set[Any]] = WeakKeyDictionary()  # by first block: calls that were checked
+_plain: WeakKeyDictionary[nn.Module, set[Any]] = (
+    WeakKeyDictionary()
+)  # by first block: calls that were checked
 _NO_BLOCK = -2
 
 
@@ -41,68 +43,34 @@ def check_running(vit: ViT, block: nn.Module) -> None:
 class BlockOrderCheck:
     """Watches one thread's forward: whether each block is given what the one before returned, and the same arguments.
 
-    Blocks ``start`` to ``reach`` are those that replays and probes run. Hooks are there for one forward only.
+    Blocks ``start`` to ``reach`` are those that replays and probes run; ``resumes`` says that the one after them is
+    given another state. Hooks are there for one forward only.
     """
 
-    def __init__(self, vit: ViT, start: int, reach: int) -> None:
-        self._vit, self._start, self._reach = vit, start, reach
-        self._thread, self._handles, self._key = threading.get_ident(), list[RemovableHandle](), None
-        self._index, self._states, self._rest = _NO_BLOCK, list[Tensor](), None
-
-    @property
-    def first(self) -> int:
-        """The first block that is watched."""
-        return max(self._start - 1, 0)
+    def __init__(self, vit: ViT, start: int, reach: int, resumes: bool) -> None:
+        self.first = max(start - 1, 0)  # the first block that is watched
+        self._vit, self._start, self._reach, self._resumes = vit, start, reach, resumes
+        self._thread, self._handles, self._key = threading.get_ident(), list[RemovableHandle](), ()
+        self._index, self._states, self._others = _NO_BLOCK, list[Tensor](), {}
 
     def begin(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """The first watched block is about to run: watch this forward, unless one of its kind was watched before."""
         self.end()
         blocks = self._vit.blocks[self.first : self._reach + 2]
         hooks = (key for block in blocks for kind in _KINDS for key, _ in _foreign(block, kind))
-        self._key = (self._start, self._reach, len(args), *kwargs, *hooks)
+        self._key = (self._start, self._reach, self._resumes, len(args), *kwargs, *hooks)
         if self._key in _plain.setdefault(self._vit.blocks[0], set()):
             return
         with registering:
             for index in range(self.first, self._reach + 1):
-                hook = partial(self._after, index)
-                self._add(self._vit.blocks[index], hook, prepend=True)
+                self._watch(index, partial(self._after, index), prepend=True)
             if self._reach == self._vit.depth - 1:
-                self._add(self._vit.blocks[-1], self._after_all, prepend=False)
+                self._watch(self._reach, self._after_all, prepend=False)
         if self._start == 0:
             self.pass_on(-1, states_of(hidden_states(args, kwargs)))
 
-    def pass_on(self, index: int, states: list[Tensor]) -> None:
-        """Block ``index`` returns these, in the host's own layout."""
-        if self._handles:
-            self._index, self._states = index, states
-
-    def check_states(self, index: int, given: list[Tensor]) -> None:
-        """Refuse states after block ``index - 1`` that it did not return."""
-        if self._index != index - 1 or (
-            len(given) == len(self._states) and all(map(_same_values, given, self._states))
-        ):
-            return
-        after, before = ([(index - 1, "_forward_hooks")], [(index, "_forward_pre_hooks")])
-        inside = [each for each in after + before if 0 <= each[0] < self._vit.depth]
-        hooks = [hook for i, kind in inside for _, hook in _foreign(self._vit.blocks[i], kind)]
-        who = f"the hook {_name(hooks[0])} changes" if hooks else "the model changes"
-        name, depth = self._vit.name, self._vit.depth
-        self.end()
-        raise GramLoopError(
-            f"{who} what block {index - 1} of {name} returns before block {index} is given it; replays and probes "
-            "would not: remove it, do it inside a block, or choose window, gate_at and until before or after it"
-            if index < depth
-            else f"{who} what the last block of {name} returns; probes would not see that: do it after the blocks"
-        )
-
-    def end(self) -> None:
-        """Stop watching."""
-        for handle in self._handles:
-            handle.remove()
-        self._handles = []
-        self._index, self._states, self._rest = _NO_BLOCK, [], None
-
-    def _add(self, block: nn.Module, hook: Callable[..., Any], prepend: bool) -> None:
+    def _watch(self, index: int, hook: Callable[..., Any], prepend: bool) -> None:
+        block = self._vit.blocks[index]
         self._handles.append(block.register_forward_hook(hook, with_kwargs=True, prepend=prepend))
 
     def _after(self, index: int, block: nn.Module, args: Any, *rest: Any) -> None:
@@ -110,16 +78,36 @@ class BlockOrderCheck:
         if threading.get_ident() != self._thread or len(rest) < 2:
             return
         if index >= self._start:
-            self._check_arguments(index, args, rest[0])
+            self._check_states(index, states_of(hidden_states(args, rest[0])))
+            self._check_others(index, *with_hidden(args, rest[0], None))
         self.pass_on(index, states_of(rest[1]))
-        if index == self._reach < self._vit.depth - 1:
+        if index == self._reach < self._vit.depth - 1 and not self._resumes:
             self._passed()
 
     def _after_all(self, block: nn.Module, args: Any, *rest: Any) -> None:
         """What the last block returned, after the hooks of others."""
         if threading.get_ident() == self._thread and len(rest) == 2:
-            self.check_states(self._vit.depth, states_of(rest[1]))
+            self._check_states(self._vit.depth, states_of(rest[1]))
             self._passed()
+
+    def pass_on(self, index: int, states: list[Tensor]) -> None:
+        """Block ``index`` returns these, in the host's own layout."""
+        if self._handles:
+            self._index, self._states = index, states
+
+    def resume(self, until: int, given: list[Tensor], states: list[Tensor]) -> None:
+        """The block after ``until`` is given other states in place of these."""
+        self._check_states(until + 1, given)
+        if self._handles and until == self._reach:
+            self._passed()
+        self.pass_on(until, states)
+
+    def end(self) -> None:
+        """Stop watching."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+        self._index, self._states, self._others = _NO_BLOCK, [], {}
 
     def _passed(self) -> None:
         seen = _plain[self._vit.blocks[0]]
@@ -128,18 +116,35 @@ class BlockOrderCheck:
         seen.add(self._key)
         self.end()
 
-    def _check_arguments(self, index: int, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        self.check_states(index, states_of(hidden_states(args, kwargs)))
-        others, named = with_hidden(args, kwargs, None)
-        now = {f"argument {place}": value for place, value in enumerate(others, start=1)} | named
-        before, self._rest = self._rest if self._index == index - 1 else None, now
-        for name in {} if before is None else {**before, **now}:
-            if name not in before or name not in now or not _equal(before[name], now[name]):
-                self.end()
-                raise GramLoopError(
-                    f"block {index} of {self._vit.name} is given another {name} than block {index - 1}; a replay gives "
-                    "all blocks the same, so window, gate_at and until must stay among blocks that are given the same"
-                )
+    def _check_states(self, index: int, given: list[Tensor]) -> None:
+        """Refuse states after block ``index - 1`` that it did not return."""
+        if self._index != index - 1 or _equal(given, self._states):
+            return
+        self.end()
+        blocks, name = self._vit.blocks, self._vit.name
+        hooks = [*(_foreign(blocks[index - 1], _KINDS[0]) if index else [])]
+        hooks += _foreign(blocks[index], _KINDS[1]) if index < len(blocks) else []
+        who = f"the hook {_name(hooks[0][1])} changes" if hooks else "the model changes"
+        raise GramLoopError(
+            f"{who} what block {index - 1} of {name} returns before block {index} is given it; replays and probes "
+            "would not: remove it, do it inside a block, or choose window, gate_at and until before or after it"
+            if index < len(blocks)
+            else f"{who} what the last block of {name} returns; probes would not see that: do it after the blocks"
+        )
+
+    def _check_others(self, index: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Refuse other arguments, besides the state, than block ``index - 1`` was given."""
+        now = {f"argument {place}": value for place, value in enumerate(args, start=1)} | kwargs
+        before, self._others = self._others or now, now
+        different = [
+            name for name in {**before, **now} if not _equal(before.get(name, ...), now.get(name, ...))
+        ]
+        if different and self._index == index - 1:
+            self.end()
+            raise GramLoopError(
+                f"block {index} of {self._vit.name} is given another {different[0]} than block {index - 1}; a replay gives "
+                "all blocks the same, so window, gate_at and until must stay among blocks that are given the same"
+            )
 
 
 _KINDS = ("_forward_hooks", "_forward_pre_hooks")
@@ -185,11 +190,9 @@ def _equal(one: Any, other: Any) -> bool:
 
 
 def _same_values(one: Tensor, other: Tensor) -> bool:
-    """Whether two states are one, or hold the same numbers; a host may cast or move them between blocks."""
-    if one is other or (one.is_meta and one.shape == other.shape):
-        return True
-    if one.shape != other.shape:
-        return False
+    """Whether two states hold the same numbers; a host may cast or move them between blocks."""
+    if one.shape != other.shape or one.is_meta or other.is_meta:
+        return one.shape == other.shape
     with torch.no_grad():
         alike = one.to(other)
         return torch.equal(alike, other) or bool(((alike == other) | (alike.isnan() & other.isnan())).all())
@@ -203,7 +206,8 @@ def embedded_grid(vit: ViT, image: Tensor, output: Tensor) -> Grid:
             "one by one, as (B, C, H, W)"
         )
     height, width = image.shape[-2:]
-    conv, (down, across) = vit.patch_embedding, vit.patch_size
+    conv, size = vit.patch_embedding, getattr(vit.embedding, "patch_size", 1)
+    down, across = (conv.stride[0], conv.stride[1]) if conv else (size, size)
     if (conv is None or conv.padding == (0, 0)) and (height % down or width % across):
         warnings.warn(
             f"the input is {height} x {width}, not a multiple of the patch size {down}: the host drops "

@@ -88,37 +88,32 @@ class Trace(Shown):
 
     def _shown(self) -> ShownTable:
         images = len(self.drift[0]) if self.drift else 0
-        size = "" if self.grid is None else f", {self.grid[0]} x {self.grid[1]} patches"
         rows: list[tuple[Cell, ...]] = []
         for image in range(min(images, _LISTED)):
-            for replay in range(len(self.drift)):
-                rows.append((image, replay + 1, *self._numbers(image, replay)))
+            for replay, drift in enumerate(self.drift):
+                steps = self._values(self.displacement[replay], image)
+                mean = float(steps.mean()) if steps.numel() else None
+                gate, wrong = float(self.mean_gate[replay][image]), int(self.not_finite[replay][image])
+                rows.append((image, replay + 1, self._median(drift, image), gate, mean, wrong))
             if self.post_drift is not None:
-                rows.append((image, "accepted", self._median(self.post_drift, image), *[None] * 3))
+                rows.append((image, "accepted", self._median(self.post_drift, image), None, None, None))
         columns = ("image", "replay", "median drift", "mean gate", "mean step", "not finite")
         notes = [] if images <= _LISTED else [f"The first {_LISTED} of {images} images."]
         if self.signal is not None:
             values = ", ".join(f"{each:.4g}" for each in self.signal.tolist()[:_LISTED])
             notes.append(f"Decided by the signal {values}.")
-        title = f"Trace of {images} image{'s' * (images != 1)}{size}"
-        return ShownTable(
-            title if images else "Trace: nothing was measured", columns, tuple(rows), tuple(notes)
+        size = "" if self.grid is None else f", {self.grid[0]} x {self.grid[1]} patches"
+        title = (
+            f"Trace of {images} image{'s' * (images != 1)}{size}" if images else "Trace: nothing was measured"
         )
-
-    def _numbers(self, image: int, replay: int) -> tuple[Cell, ...]:
-        steps = self._only_valid(self.displacement[replay], image)
-        return (
-            self._median(self.drift[replay], image),
-            float(self.mean_gate[replay][image]),
-            float(steps.mean()) if steps.numel() else None,
-            int(self.not_finite[replay][image]),
-        )
+        return ShownTable(title, columns, tuple(rows), tuple(notes))
 
     def _median(self, maps: Tensor, image: int) -> Cell:
-        values = self._only_valid(maps, image)
+        values = self._values(maps, image)
         values = values[values.isfinite()]
         return float(values.cpu().double().quantile(0.5)) if values.numel() else None
 
-    def _only_valid(self, maps: Tensor, image: int) -> Tensor:
+    def _values(self, maps: Tensor, image: int) -> Tensor:
+        """One image's values, of valid patches alone."""
         values = maps[image].detach().flatten()
         return values if self.valid is None else values[self.valid[image].flatten().to(values.device)]

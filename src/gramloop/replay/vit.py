@@ -7,7 +7,6 @@ block to block (relative position biases, windows) is inside the blocks.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -102,25 +101,18 @@ class ViT:
         """The convolution that cuts images into patches, where it is one."""
         return self.embedding if isinstance(self.embedding, nn.Conv2d) else None
 
-    @property
-    def patch_size(self) -> tuple[int, int]:
-        """Height and width of the patches that ``embedding`` cuts."""
-        conv, size = self.patch_embedding, getattr(self.embedding, "patch_size", None)
-        return (conv.stride[0], conv.stride[1]) if conv else (int(size or 1), int(size or 1))
-
     def patches(self, tokens: Tensor) -> Tensor:
         """Patch(LN(Y)): the final-normed patches of a state, (B, T, C) -> (B, N, C), as constants without gradient."""
+        patches, norm = self.layout.patches(tokens).detach(), self.final_norm
+        if norm is None:
+            return patches
+        weight = getattr(norm, "weight", None)
+        if isinstance(weight, Tensor) and weight.dtype == torch.float32:  # around blocks in bfloat16
+            patches = patches.to(torch.promote_types(patches.dtype, torch.float32))
         with torch.no_grad():
-            patches = self.layout.patches(tokens).detach()
-            if self.final_norm is None:
-                return patches
             # norm.forward, like block.forward: the hooks of others must not see probes
-            norm = self.final_norm.forward if isinstance(self.final_norm, nn.Module) else self.final_norm
-            weight = getattr(self.final_norm, "weight", None)
-            if isinstance(weight, Tensor) and weight.dtype == torch.float32:  # around blocks in bfloat16
-                patches = patches.to(torch.promote_types(patches.dtype, torch.float32))
-            normed: Tensor = norm(patches)
-            return normed
+            normed: Tensor = norm.forward(patches) if isinstance(norm, nn.Module) else norm(patches)
+        return normed
 
     def check_plain_chain(self, reach: int) -> None:
         """Refuse a replay whose window or probe reaches into blocks that are no plain chain."""
@@ -136,28 +128,15 @@ class ViT:
         """Refuse to run with blocks or a norm that are no longer the model's."""
         if self.paths is None:
             inside = set(self.module.modules())
-            same = all(each in inside for each in (*self.blocks, self.final_norm) if isinstance(each, nn.Module))
+            same = all(
+                each in inside for each in (*self.blocks, self.final_norm) if isinstance(each, nn.Module)
+            )
         else:
             same = (self.blocks, self.final_norm) == _blocks_and_norm(self.module, *self.paths)
         if not same:
             raise GramLoopError(
                 f"blocks or norm of {self.name} were replaced with a replay attached; detach() and attach again"
             )
-
-    def fingerprint(self) -> str:
-        """What identifies the backbone's weights, an empty string where they have no final norm.
-
-        Depth, width and a checksum of the final norm, which training, fine-tuning and distillation all change,
-        rounded to bfloat16, so that a model cast to half precision is still recognised.
-        """
-        weight = getattr(self.final_norm, "weight", None)
-        if not isinstance(self.final_norm, nn.Module) or weight is None or weight.is_meta:
-            return ""
-        digest = hashlib.sha256(f"{self.depth} {weight.shape[-1]}".encode())
-        for name, value in sorted(self.final_norm.state_dict().items()):
-            rounded = value.detach().to("cpu", torch.bfloat16).view(torch.int16)
-            digest.update(name.encode() + rounded.numpy().tobytes())
-        return digest.hexdigest()[:16]
 
 
 @dataclass(frozen=True)
@@ -180,110 +159,82 @@ class Family:
     shuffles: bool = False
 
 
-def _registers(vit: Any) -> int:
-    return 1 + int(getattr(vit.config, "num_register_tokens", 0) or 0)
+def _from_config(name: str, more: int = 0) -> Callable[[Any], int]:
+    return lambda vit: more + int(getattr(vit.config, name, 0) or 0)
 
 
 def _meta_prefix(vit: Any) -> int:
     return 1 + int(getattr(vit, "n_storage_tokens", getattr(vit, "num_register_tokens", 0)))
 
 
-def _timm_prefix(vit: Any) -> int:
-    if not hasattr(vit, "num_prefix_tokens"):
-        raise GramLoopError(
-            f"{type(vit).__name__} has no num_prefix_tokens, so it is none of timm's; pass blocks=, norm= and prefix="
-        )
-    return int(vit.num_prefix_tokens)
-
-
-def _pixio_prefix(vit: Any) -> int:
-    return int(vit.config.n_cls_tokens)
-
-
-def _radio_prefix(vit: Any) -> int:
-    return int(vit.config.num_summary_tokens)
-
-
 def _yolos_layout(vit: Any) -> TokenLayout:
     return TokenLayout(1, int(vit.config.num_detection_tokens))
 
 
-def _before_queries(vit: Any, depth: int) -> int:
-    return depth - int(vit.config.num_blocks)
+def _timm_prefix(vit: Any) -> int:
+    if not hasattr(vit, "num_prefix_tokens"):
+        raise GramLoopError(
+            f"{type(vit).__name__} has no num_prefix_tokens, as timm's have; pass blocks= and prefix="
+        )
+    return int(vit.num_prefix_tokens)
 
 
-def _if_one_window(vit: Any, depth: int) -> int:
-    return depth if int(vit.config.num_windows) == 1 else 0
-
-
-def _unless_mixed_rope(vit: Any, depth: int) -> int:
-    return 0 if getattr(vit, "rope_mixed", False) else depth
-
-
-def _unless_positions_between(vit: Any, depth: int) -> int:
-    return 0 if vit.config.use_mid_position_embeddings else depth
-
-
-_QUERIES = _before_queries, "it inserts mask queries among the tokens there"
+_BCHW, _BHWC = TokenLayout(map="BCHW"), TokenLayout(map="BHWC")
+_REGISTERS, _CLASSES = _from_config("num_register_tokens", 1), _from_config("n_cls_tokens")
+_QUERIES = (
+    lambda vit, depth: depth - int(vit.config.num_blocks),
+    "it inserts mask queries among the tokens there",
+)
 _WINDOWS = (
-    _if_one_window,
+    lambda vit, depth: depth if int(vit.config.num_windows) == 1 else 0,
     "it regroups the tokens of one image into windows, so no block sees the whole image's patches",
 )
-_MIXED = _unless_mixed_rope, "every block has position tables of its own (mixed RoPE)"
+_MIXED = (
+    lambda vit, depth: 0 if getattr(vit, "rope_mixed", False) else depth,
+    "every block has position tables of its own (mixed RoPE)",
+)
 _BETWEEN = (
-    _unless_positions_between,
+    lambda vit, depth: 0 if vit.config.use_mid_position_embeddings else depth,
     "it adds position embeddings between its blocks (use_mid_position_embeddings)",
 )
-_BCHW, _BHWC = TokenLayout(map="BCHW"), TokenLayout(map="BHWC")
-
-FAMILIES: dict[str, Family] = {
+_FAMILIES: dict[str, Family] = {
     # Meta's own modules
     "DinoVisionTransformer": Family("blocks", "norm", _meta_prefix),
     # transformers, tokens
-    "DINOv3ViTModel": Family("model.layer", "norm", _registers),
-    "DINOv3ViTBackbone": Family("model.layer", "norm", _registers),
-    "Dinov2Model": Family("encoder.layer", "layernorm", 1),
-    "Dinov2Backbone": Family("encoder.layer", "layernorm", 1),
-    "Dinov2WithRegistersModel": Family("encoder.layer", "layernorm", _registers),
-    "Dinov2WithRegistersBackbone": Family("encoder.layer", "layernorm", _registers),
-    "ViTModel": Family("layers", "layernorm", 1),
-    "ViTMSNModel": Family("layers", "layernorm", 1),
+    "DINOv3ViTModel DINOv3ViTBackbone Sapiens2Model Sapiens2Backbone": Family(
+        "model.layer", "norm", _REGISTERS
+    ),
+    "Dinov2Model Dinov2Backbone Data2VecVisionModel DPTModel": Family("encoder.layer", "layernorm", 1),
+    "Dinov2WithRegistersModel Dinov2WithRegistersBackbone Tipsv2VisionModel Tipsv2VisionBackbone": Family(
+        "encoder.layer", "layernorm", _REGISTERS
+    ),
+    "ViTModel ViTMSNModel BeitModel": Family("layers", "layernorm", 1),
     "ViTMAEModel": Family("layers", "layernorm", 1, shuffles=True),
     "DeiTModel": Family("layers", "layernorm", 2),
     "IJepaModel": Family("layers", "layernorm", 0),
-    "BeitModel": Family("layers", "layernorm", 1),
-    "Data2VecVisionModel": Family("encoder.layer", "layernorm", 1),
-    "DPTModel": Family("encoder.layer", "layernorm", 1),
-    "CLIPVisionModel": Family("encoder.layers", "post_layernorm", 1),
-    "SiglipVisionModel": Family("encoder.layers", "post_layernorm", 0),
-    "Siglip2VisionModel": Family("encoder.layers", "post_layernorm", 0),
-    "OwlViTVisionTransformer": Family("encoder.layers", "post_layernorm", 1),
-    "Owlv2VisionTransformer": Family("encoder.layers", "post_layernorm", 1),
-    "MLCDVisionModel": Family("encoder.layers", "post_layernorm", 1),
+    "CLIPVisionModel OwlViTVisionTransformer Owlv2VisionTransformer MLCDVisionModel": Family(
+        "encoder.layers", "post_layernorm", 1
+    ),
+    "SiglipVisionModel Siglip2VisionModel": Family("encoder.layers", "post_layernorm", 0),
     "Aimv2VisionModel": Family("encoder.layers", "rms_norm", 0),
-    "Sapiens2Model": Family("model.layer", "norm", _registers),
-    "Sapiens2Backbone": Family("model.layer", "norm", _registers),
-    "Tipsv2VisionModel": Family("encoder.layer", "layernorm", _registers),
-    "Tipsv2VisionBackbone": Family("encoder.layer", "layernorm", _registers),
-    "PixioModel": Family("layers", "layernorm", _pixio_prefix),
-    "PixioBackbone": Family("pixio.layers", "layernorm", _pixio_prefix),
+    "PixioModel": Family("layers", "layernorm", _CLASSES),
+    "PixioBackbone": Family("pixio.layers", "layernorm", _CLASSES),
     "VitPoseBackbone": Family("encoder.layer", "layernorm", 0),
-    "RadioModel": Family("encoder.layer", "", _radio_prefix, embedding="embeddings"),
+    "RadioModel": Family("encoder.layer", "", _from_config("num_summary_tokens"), embedding="embeddings"),
     "YolosModel": Family("encoder.layer", "layernorm", _yolos_layout, *_BETWEEN),
-    "EomtForUniversalSegmentation": Family("layers", "layernorm", _registers, *_QUERIES),
-    "EomtDinov3ForUniversalSegmentation": Family("layers", "layernorm", _registers, *_QUERIES),
+    "EomtForUniversalSegmentation EomtDinov3ForUniversalSegmentation": Family(
+        "layers", "layernorm", _REGISTERS, *_QUERIES
+    ),
     "RfDetrDinov2Backbone": Family("encoder.layer", "layernorm", 1, *_WINDOWS),
     "LwDetrViTBackbone": Family("encoder.layer", "", 0, *_WINDOWS),
     # transformers, maps
-    "VitDetModel": Family("encoder.layer", "", _BCHW),
-    "VitDetBackbone": Family("encoder.layer", "", _BCHW),
-    "SamVisionEncoder": Family("layers", "", _BHWC),
-    "SamHQVisionEncoder": Family("layers", "", _BHWC),
-    "Sam3ViTModel": Family("layers", "", _BHWC),
+    "VitDetModel VitDetBackbone": Family("encoder.layer", "", _BCHW),
+    "SamVisionEncoder SamHQVisionEncoder Sam3ViTModel": Family("layers", "", _BHWC),
     # timm
     "VisionTransformer": Family("blocks", "norm", _timm_prefix),
     "Eva": Family("blocks", "norm", _timm_prefix, *_MIXED),
 }
+FAMILIES = {name: family for names, family in _FAMILIES.items() for name in names.split()}
 
 
 def find_vit(
@@ -368,9 +319,7 @@ def _known(path: str, module: nn.Module, family: Family) -> ViT:
     )
 
 
-def _described(
-    model: nn.Module, blocks: tuple[nn.Module, ...], norm: Norm | None, prefix: int | None
-) -> ViT:
+def _described(model: nn.Module, blocks: tuple[nn.Module, ...], norm: Norm | None, prefix: int | None) -> ViT:
     name = type(model).__name__
     if not blocks or not set(blocks) <= set(model.modules()):
         raise GramLoopError(f"blocks must be modules of {name}, in the order in which they run")
