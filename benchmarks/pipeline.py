@@ -36,7 +36,7 @@ from gramloop.evaluate.plan import DataSource, Plan
 from gramloop.evaluate.planning import Request, make_plan
 from gramloop.evaluate.preparing import TOGETHER
 from gramloop.evaluate.sources import open_condition, open_planned
-from gramloop.io.pool import available_cores, process_context, process_pool, run_unordered
+from gramloop.util.processes import available_cores, process_context, process_pool, run_unordered
 
 WAITING = """
 import time

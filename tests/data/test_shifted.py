@@ -14,7 +14,7 @@ from gramloop.data.records import Record
 from gramloop.data.shifted import Shift, shift_record
 from gramloop.data.suites import Condition
 from gramloop.shifts import geometry
-from gramloop.shifts.perturbations import signs
+from gramloop.shifts.seeds import signs
 from small_sets import rectangle, write_semantic
 
 HEIGHT, WIDTH = 240, 320

@@ -7,9 +7,10 @@ import shutil
 import numpy as np
 import pytest
 
+from gramloop.cli import GROUPS
 from gramloop.data import opening
 from gramloop.data.opening import ReadOptions, open_suite
-from gramloop.data.suites import DOMAINS, GROUPS, KINDS, SUITES, Condition, find_suite
+from gramloop.data.suites import DOMAINS, KINDS, SUITES, Condition, find_suite
 from gramloop.errors import GramLoopError
 from gramloop.shifts.corruptions import CORRUPTIONS, EXTRA_CORRUPTIONS
 from gramloop.shifts.perturbations import PERTURBATIONS

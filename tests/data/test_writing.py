@@ -14,7 +14,7 @@ from gramloop.data.opening import ReadOptions, open_suite
 from gramloop.data.pool import write_suite
 from gramloop.data.suites import Condition
 from gramloop.errors import GramLoopError
-from gramloop.io.lock import locked
+from gramloop.util.files import locked
 from small_sets import coco_content, write_coco, write_semantic
 
 PART = ReadOptions(partial=True)

@@ -37,10 +37,10 @@ from gramloop.evaluate.store import (
     StoredUnit,
     UnusableFile,
 )
-from gramloop.io.atomic import TEMPORARY
 from gramloop.tasks.detection import Detection
 from gramloop.tasks.prediction import ReplayMaps
 from gramloop.tasks.semantic import Segmentation
+from gramloop.util.files import TEMPORARY
 
 PLAN = Plan(
     suite="scenes-c",

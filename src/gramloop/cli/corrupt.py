@@ -114,8 +114,8 @@ def run(args: argparse.Namespace) -> Ended:
 
 def _write(opened: OpenSuite, args: argparse.Namespace) -> Ended:
     from gramloop.data.pool import write_suite
-    from gramloop.io.pool import worker_count
-    from gramloop.io.progress import progress_bar
+    from gramloop.util.processes import worker_count
+    from gramloop.util.progress import progress_bar
 
     assert opened.clean is not None
     start = time.perf_counter()

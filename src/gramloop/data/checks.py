@@ -12,7 +12,7 @@ from typing import Literal
 from PIL import Image, UnidentifiedImageError
 
 from gramloop.errors import GramLoopError
-from gramloop.io.progress import tracked
+from gramloop.util.progress import tracked
 
 Check = Literal["headers", "decode"]
 CHECKS = ("headers", "decode")

@@ -19,7 +19,7 @@ from gramloop.data.annotations import (
 from gramloop.data.checks import Check, Problems, image_problem, name_problem, read_headers
 from gramloop.data.records import Annotation, DataSet, Record
 from gramloop.errors import GramLoopError
-from gramloop.io.json_files import read_json, uncollected
+from gramloop.util.json_files import no_garbage_collection, read_json
 
 COCO_CATEGORY_IDS = frozenset(range(1, 91)) - {12, 26, 29, 30, 45, 66, 68, 69, 71, 83}
 PREFERRED_FILE = "instances_val2017.json"
@@ -66,7 +66,7 @@ def open_coco(
     root = Path(root)
     file = _annotation_file(root, annotations)
     problems = Problems(file)
-    with uncollected():
+    with no_garbage_collection():
         content = read_coco(file)
         entries = image_entries(content, problems)
         categories = read_categories(content, problems)

@@ -24,8 +24,8 @@ from gramloop.data.coco import (
 from gramloop.data.records import DataSet, Record
 from gramloop.data.segment_maps import SegmentMap
 from gramloop.errors import GramLoopError
-from gramloop.io.progress import tracked
 from gramloop.shifts.geometry import area, visible_box
+from gramloop.util.progress import tracked
 
 _STUFF = """92 93 95 100 107 109 112 118 119 122 125 128 130 133 138 141 144 145 147 148 149 151 154 155 156 159 161 166 168 171
 175 176 177 178 180 181 184 185 186 187 188 189 190 191 192 193 194 195 196 197 198 199 200"""

@@ -1,7 +1,7 @@
 """A set known by its content: the checksum of every file that a record reads, and one over the whole.
 
 Names and sizes do not tell an image from its mirror. Files are read once, when a run is planned, and a later start asks
-the file system whether they were touched (`gramloop.io.fingerprints`); a suite that `gramloop corrupt` wrote brings its
+the file system whether they were touched (`gramloop.util.checksums`); a suite that `gramloop corrupt` wrote brings its
 checksums along. Each record then carries what its files held, and is compared when it is read.
 """
 
@@ -15,7 +15,7 @@ from pathlib import Path
 from gramloop.data.manifest import CHECKSUMS
 from gramloop.data.records import DataSet, Record
 from gramloop.errors import GramLoopError
-from gramloop.io.fingerprints import file_digest, file_digests
+from gramloop.util.checksums import file_digest, file_digests
 
 
 class ChangedFileError(GramLoopError):

@@ -24,7 +24,7 @@ from gramloop.data.depth_maps import DepthFormat, depth_shape
 from gramloop.data.records import DataSet, Record
 from gramloop.data.semantic import DEFAULT_SPLIT, IMAGE_SUFFIXES, files_by_key, split_folder
 from gramloop.errors import GramLoopError
-from gramloop.io.json_files import checked, read_json, refuse_unknown
+from gramloop.util.json_files import checked, read_json, refuse_unknown
 
 NYU = DepthFormat(1000.0, 1e-3, 10.0, "eigen")
 KITTI = DepthFormat(256.0, 1e-3, 80.0)

@@ -13,9 +13,8 @@ from pathlib import Path
 
 from gramloop.data.records import DataSet
 from gramloop.errors import GramLoopError
-from gramloop.io.atomic import atomic_write
-from gramloop.io.difference import first_difference
-from gramloop.io.json_files import checked, read_json, refuse_unknown
+from gramloop.util.files import atomic_write
+from gramloop.util.json_files import checked, first_difference, read_json, refuse_unknown
 
 MANIFEST = "manifest.json"
 CHECKSUMS = "checksums.sha256"  # per condition, in the format of the sha256sum command

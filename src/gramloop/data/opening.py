@@ -27,8 +27,8 @@ from gramloop.data.shifted import Encoding, Shift, shift_data_set
 from gramloop.data.suites import SEVERITIES, Condition, Suite, find_suite
 from gramloop.data.verifying import condition_problems
 from gramloop.errors import GramLoopError
+from gramloop.shifts.common import LEAST_SIDE
 from gramloop.shifts.geometry import GEOMETRIC
-from gramloop.shifts.pixels import LEAST_SIDE
 
 Origin = Literal["auto", "folders", "generated"]
 Verify = Literal["none", "quick", "full"]

@@ -11,7 +11,7 @@ from gramloop.data.coco import coco_root, open_coco
 from gramloop.data.coco_panoptic import open_panoptic, panoptic_root
 from gramloop.data.records import DataSet, Record, Task
 from gramloop.data.semantic import DEFAULT_SPLIT, IMAGE_SUFFIXES, semantic_root, split_folders
-from gramloop.io.tree import files_below
+from gramloop.util.files import files_below
 
 
 def open_photos(folder: Path | str, task: Task = "semantic", *, check: Check = "headers") -> DataSet:

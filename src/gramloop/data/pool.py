@@ -12,8 +12,8 @@ from gramloop.data.suites import Condition
 from gramloop.data.verifying import note_written
 from gramloop.data.writing import SuiteWriter, Written, begin, check_target
 from gramloop.errors import GramLoopError
-from gramloop.io.lock import locked
-from gramloop.io.pool import process_context, process_pool, run_unordered, worker_count
+from gramloop.util.files import locked
+from gramloop.util.processes import process_context, process_pool, run_unordered, worker_count
 
 CHUNK = 8  # images per task: small enough to share out, large enough that sending it costs nothing
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from gramloop.data.checks import Check, Problems, image_problem, read_headers
 from gramloop.data.records import LABEL_MODES, ClassList, DataSet, Record
 from gramloop.errors import GramLoopError
-from gramloop.io.progress import tracked
-from gramloop.io.tree import files_below
+from gramloop.util.files import files_below
+from gramloop.util.progress import tracked
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff")
 LABEL_SUFFIXES = (".png", ".tif", ".tiff", ".bmp")

@@ -22,8 +22,8 @@ from gramloop.data.suites import Condition, SuiteKind
 from gramloop.errors import GramLoopError
 from gramloop.shifts import geometry
 from gramloop.shifts.corruptions import corrupt
-from gramloop.shifts.perturbations import perturb, signs
-from gramloop.shifts.seeds import generator
+from gramloop.shifts.perturbations import perturb
+from gramloop.shifts.seeds import generator, signs
 
 Encoding = Literal["png", "jpg"]
 ENCODINGS = ("png", "jpg")

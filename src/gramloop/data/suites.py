@@ -14,19 +14,18 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gramloop.errors import GramLoopError
-from gramloop.shifts import corruptions, perturbations
-from gramloop.shifts.corruptions import CORRUPTIONS, EXTRA_CORRUPTIONS
-from gramloop.shifts.perturbations import PERTURBATIONS
+from gramloop.shifts.corruptions import CORRUPTION_GROUPS, CORRUPTIONS, EXTRA_CORRUPTIONS
+from gramloop.shifts.perturbations import PERTURBATION_GROUPS, PERTURBATIONS
 
 SuiteKind = Literal["clean", "c", "p", "o"]
 SEVERITIES = (1, 2, 3, 4, 5)
 DOMAINS = ("sketch", "weather", "cartoon", "painting", "tattoo", "handmake")
 
 # by the kind of suite: groups of conditions that can be asked for by one name
-GROUPS: dict[str, dict[str, tuple[str, ...]]] = {"c": corruptions.GROUPS, "p": perturbations.GROUPS}
+SHIFT_GROUPS: dict[str, dict[str, tuple[str, ...]]] = {"c": CORRUPTION_GROUPS, "p": PERTURBATION_GROUPS}
 KINDS = ("noise", "blur", "weather", "digital", "geometry")  # groups that share no condition
 _GROUP_OF = {
-    **{name: kind for groups in GROUPS.values() for kind in KINDS for name in groups.get(kind, ())},
+    **{name: kind for groups in SHIFT_GROUPS.values() for kind in KINDS for name in groups.get(kind, ())},
     **dict(zip(EXTRA_CORRUPTIONS, KINDS, strict=False)),  # one of each of the four kinds
 }
 
@@ -85,7 +84,7 @@ class Suite:
     @property
     def groups(self) -> dict[str, tuple[str, ...]]:
         """Names that stand for several conditions, such as noise."""
-        return GROUPS.get(self.kind, {})
+        return SHIFT_GROUPS.get(self.kind, {})
 
     def expand(self, names: Sequence[str]) -> list[str]:
         """The conditions of some names, groups among them, each once."""

@@ -12,9 +12,8 @@ from pathlib import Path
 
 from gramloop.data.contents import listed_checksums
 from gramloop.data.manifest import CHECKSUMS, Manifest, checksum_lines, sha256
-from gramloop.io.atomic import TEMPORARY
-from gramloop.io.progress import tracked
-from gramloop.io.tree import files_below
+from gramloop.util.files import TEMPORARY, files_below
+from gramloop.util.progress import tracked
 
 SAMPLE = 16  # files of a condition whose bytes a quick look reads; others by each start, all where there are no more
 PARTIAL = "checksums.partial"  # of a condition that is being written, as its files come

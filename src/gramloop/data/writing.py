@@ -39,9 +39,8 @@ from gramloop.data.shifted import ShiftedRecord, encode_labels, shift_record
 from gramloop.data.suites import Condition
 from gramloop.data.verifying import PARTIAL, damaged_files, is_listed, noted, read_digest, relisted, size_of
 from gramloop.errors import GramLoopError
-from gramloop.io.atomic import UnwritableError, atomic_write, remove_leftovers
-from gramloop.io.lock import is_taken
 from gramloop.shifts.seeds import RECIPE_VERSION
+from gramloop.util.files import UnwritableError, atomic_write, is_taken, remove_leftovers
 
 
 @dataclass

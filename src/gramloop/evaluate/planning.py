@@ -27,7 +27,6 @@ from gramloop.evaluate.sources import (
 )
 from gramloop.evaluate.trajectories import with_companions
 from gramloop.evaluate.truth import CLEAN_PREDICTION, SCORE, TruthKind, check_truth
-from gramloop.io.pool import MOST_THREADS
 from gramloop.metrics.depth import Alignment
 from gramloop.mitigations.applying import check_stack
 from gramloop.mitigations.replay import REPLAYS
@@ -36,6 +35,7 @@ from gramloop.tasks.prediction import Prediction
 from gramloop.tasks.predictor import Predictor, check_replay
 from gramloop.tasks.renumbering import numbered_as
 from gramloop.tasks.user_fingerprints import object_fingerprints, user_fingerprints
+from gramloop.util.processes import MOST_THREADS
 
 SHARD = 50  # images per unit: minutes of a large model, and small enough to lose
 

@@ -41,11 +41,11 @@ from gramloop.evaluate.sources import check_categories, open_condition, open_pla
 from gramloop.evaluate.store import Facts
 from gramloop.evaluate.timing import call_name, shares_alone
 from gramloop.evaluate.unchanged import refuse_other_model, refuse_other_origin
-from gramloop.io.fingerprints import recall
 from gramloop.mitigations.applying import apply
 from gramloop.tasks.loading import load_numbered
 from gramloop.tasks.prediction import Prediction
 from gramloop.tasks.predictor import Predictor
+from gramloop.util.checksums import load_checksums
 
 R = TypeVar("R")
 
@@ -96,7 +96,7 @@ class Session:
     ) -> None:
         self.plan = plan
         if folder is not None:
-            recall(folder)
+            load_checksums(folder)
         refuse_other_origin(plan)
         self.device = torch.device(device or plan.model.device)
         self._preparing = Preparing(plan.task, not plan.label_free, prepare)

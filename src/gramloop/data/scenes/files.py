@@ -27,10 +27,9 @@ from gramloop.data.scenes.segments import category_entries, scene_segments
 from gramloop.data.scenes.textures import Array
 from gramloop.data.segment_maps import segments_png
 from gramloop.errors import GramLoopError
-from gramloop.io.atomic import atomic_write, remove_leftovers
-from gramloop.io.json_files import read_json
-from gramloop.io.lock import is_taken
-from gramloop.io.pool import process_context, process_pool, run_unordered, worker_count
+from gramloop.util.files import atomic_write, is_taken, remove_leftovers
+from gramloop.util.json_files import read_json
+from gramloop.util.processes import process_context, process_pool, run_unordered, worker_count
 
 SETTINGS_FILE = "scenes.json"
 _WHAT = "a file of settings written by gramloop scenes"
