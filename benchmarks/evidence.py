@@ -38,8 +38,8 @@ from evidence_study import (
     spread,
 )
 from evidence_tries import heads_stage, second_stage, tries_stage, windows_stage
-from gramloop.core.config import ReplayConfig
-from gramloop.core.settings import read_settings, write_replay
+from gramloop.replay.config import ReplayConfig
+from gramloop.replay.config import read_settings, write_replay
 from gramloop.data.suites import Condition
 from gramloop.evaluate.evaluation import evaluate
 from gramloop.evaluate.methods import parse_method

@@ -7,7 +7,7 @@ import json
 import numpy as np
 
 from evidence_study import SEARCHED, Study
-from gramloop.core.cost import extra_blocks
+from gramloop.replay.cost import extra_blocks
 from gramloop.evaluate.methods import Method
 from gramloop.evaluate.plan import read_plan
 from gramloop.evaluate.results import Results, collect

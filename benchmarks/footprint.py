@@ -15,7 +15,7 @@ from collections.abc import Iterator
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from gramloop.core.config import ReplayConfig
+from gramloop.replay.config import ReplayConfig
 from gramloop.core.dry_run import Needs
 from gramloop.core.live_tensors import peak_of
 from gramloop.errors import UntunedWindowWarning

@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 
 from evidence_study import SHORT_SIDE, Sizes, Study, divide, fit, part_of
-from gramloop.core.settings import parse_replay
+from gramloop.replay.config import parse_replay
 from gramloop.data.opening import ReadOptions, open_suite
 from gramloop.data.records import Image8
 from gramloop.data.scenes.files import SceneFiles, write_scenes

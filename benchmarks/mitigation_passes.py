@@ -22,9 +22,9 @@ import torch
 from numpy.typing import NDArray
 
 from evidence_study import SEARCHED, SHORT_SIDE, load_any, prepare, spread
-from gramloop.core.loop import attached
-from gramloop.core.settings import parse_replay
-from gramloop.core.signals import length
+from gramloop.replay.attach import attached
+from gramloop.replay.config import parse_replay
+from gramloop.replay.adaptive import patch_length as length
 from gramloop.mitigations.appearance import appearance, ordinary
 from gramloop.mitigations.denoise import Denoise, noise_level
 from gramloop.mitigations.filters import PixelMitigation

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from evidence_study import SEARCHED
-from gramloop.core.settings import replay_text
+from gramloop.replay.config import replay_text
 from gramloop.data.depth_maps import DepthMap
 from gramloop.data.scenes.drawing import Scene, scene
 from gramloop.evaluate.predicting import deterministic

@@ -14,7 +14,7 @@ from collections import defaultdict
 
 import numpy as np
 
-from gramloop.core.settings import replay_text
+from gramloop.replay.config import replay_text
 from gramloop.data.scenes.drawing import scene
 from gramloop.evaluate.predicting import deterministic
 from gramloop.metrics.bootstrap import image_bootstrap, image_draws, mean_interval, miou_delta

@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.progress import track
 from scipy.stats import spearmanr
 
-from gramloop.core.config import Window
+from gramloop.replay.config import Window
 from gramloop.data.scenes.drawing import CLASSES, scene
 from gramloop.metrics.miou import count_pixels, mean_iou
 from gramloop.models.tiny import TinyModel, load_tiny

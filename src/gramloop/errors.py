@@ -10,11 +10,7 @@ class GramLoopWarning(UserWarning):
 
 
 class UntunedWindowWarning(GramLoopWarning):
-    """The window is a guess: nobody measured where replay helps on this backbone."""
-
-
-class MeasuredElsewhereWarning(GramLoopWarning):
-    """The setting was measured on this backbone, but with another head, or to little gain."""
+    """The window is a guess: it was not measured on this backbone."""
 
 
 def short_repr(value: object) -> str:

@@ -10,7 +10,7 @@ from gramloop.app.choices import (
     shift_choices,
     shift_of,
 )
-from gramloop.core.config import Adaptive, ReplayConfig
+from gramloop.replay.config import Adaptive, ReplayConfig
 from gramloop.data.records import Record
 from gramloop.errors import GramLoopError
 from gramloop.mitigations.replay import REPLAYS, SUBSTEPS

@@ -12,7 +12,7 @@ from gramloop.app.settings import AppSettings, Limits, ModelSource
 from gramloop.app.telling import say, scores, signals
 from gramloop.app.trial import Bench, Trial
 from gramloop.app.uploads import Picture
-from gramloop.core.config import ReplayConfig
+from gramloop.replay.config import ReplayConfig
 from gramloop.data.scenes.drawing import scene
 from gramloop.errors import GramLoopError
 from gramloop.metrics.miou import count_pixels, mean_iou

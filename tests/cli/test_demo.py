@@ -12,7 +12,7 @@ from PIL import Image
 
 from gramloop import cost
 from gramloop.cli import main
-from gramloop.core.settings import read_replay
+from gramloop.replay.config import read_replay
 from gramloop.data.scenes.drawing import scene
 from gramloop.demo.advice import choice
 from gramloop.demo.methods import ways

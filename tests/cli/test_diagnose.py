@@ -10,8 +10,8 @@ from PIL import Image
 
 from golden import load_golden
 from gramloop.cli import main
-from gramloop.core.config import ReplayConfig
-from gramloop.core.settings import write_replay
+from gramloop.replay.config import ReplayConfig
+from gramloop.replay.config import write_replay
 from gramloop.data.scenes.drawing import scene
 from gramloop.models.detector import BACKBONE_PREFIX
 from gramloop.models.tiny import load_tiny, suggested_replay

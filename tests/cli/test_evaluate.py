@@ -170,7 +170,7 @@ def test_a_condition_without_one_usable_image_has_no_score(model, scenes, tmp_pa
 
 def test_settings_files_diagnostics_and_pictures_from_the_command_line(model, scenes, tmp_path, capsys):
     from gramloop import ReplayConfig
-    from gramloop.core.settings import write_replay
+    from gramloop.replay.config import write_replay
     from gramloop.evaluate.plan import read_plan
 
     tuned, other = tmp_path / "tuned.json", tmp_path / "other.json"

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from gramloop import Adaptive, GramLoopError, ReplayConfig, cost
 from gramloop.cli import main
 from gramloop.cli.replay_options import add_replay_options, replay_of
-from gramloop.core.config import FIELDS
-from gramloop.core.settings import parse_replay, read_replay, write_replay
+from gramloop.replay.config import FIELDS
+from gramloop.replay.config import parse_replay, read_replay, write_replay
 from gramloop.evaluate.methods import Method, parse_method
 from gramloop.tune.search.space import Space, read_values
 

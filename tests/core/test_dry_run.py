@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from gramloop.core.config import ReplayConfig
+from gramloop.replay.config import ReplayConfig
 from gramloop.core.dry_run import needs_of
 from gramloop.core.live_tensors import LiveTensors, bytes_of
-from gramloop.core.loop import attached
+from gramloop.replay.attach import attached
 from gramloop.errors import GramLoopError
 from gramloop.models.tiny import load_tiny
 

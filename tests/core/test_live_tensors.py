@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 from allocations import allocated_peak
-from gramloop.core.config import ReplayConfig
+from gramloop.replay.config import ReplayConfig
 from gramloop.core.live_tensors import LiveTensors, bytes_of, peak_of
-from gramloop.core.loop import attached
+from gramloop.replay.attach import attached
 from gramloop.models.tiny import load_tiny
 
 WIDTHS = (32, 256, 64, 512, 16)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from gramloop.core.config import ReplayConfig
+from gramloop.replay.config import ReplayConfig
 from gramloop.data.opening import ReadOptions, open_set
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.evaluation import evaluate

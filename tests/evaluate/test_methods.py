@@ -5,8 +5,8 @@ import json
 import pytest
 
 from gramloop import ReplayConfig, cost
-from gramloop.core.config import Adaptive
-from gramloop.core.settings import write_replay
+from gramloop.replay.config import Adaptive
+from gramloop.replay.config import write_replay
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.methods import (
     Method,

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from conftest import Load
-from gramloop.core.drift import GramAnchor
+from gramloop.replay.gram import GramAnchor
 from gramloop.models import plain_detr
 from gramloop.models.linear import LinearHead
 from gramloop.models.plain_detr_boxes import sine_code

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from gramloop.core.config import ReplayConfig
-from gramloop.core.cost import counting
+from gramloop.replay.config import ReplayConfig
+from gramloop.replay.cost import counting
 from gramloop.errors import GramLoopError
 from gramloop.mitigations import apply, calibrate, read_source, stack_cost, write_source
 from gramloop.mitigations.merging import merged
@@ -148,7 +148,7 @@ def test_refusals_are_one_sentence(segmenter, detector, source):
             return Segmentation(np.zeros((4, 4), np.int32))
 
         def cost(self, replay=None, paired=False):
-            from gramloop.core.cost import Cost
+            from gramloop.replay.cost import Cost
 
             return Cost(1, 1)
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from gramloop.core.cost import counting
+from gramloop.replay.cost import counting
 from gramloop.errors import GramLoopError
 from gramloop.mitigations import apply, calibrate, stack_cost
 from gramloop.mitigations.merging import merged, mirrored
@@ -221,7 +221,7 @@ class TestStreams:
     def test_refusals(self, segmenter, images):
         from threading import Thread
 
-        from gramloop.core.config import ReplayConfig
+        from gramloop.replay.config import ReplayConfig
         from gramloop.evaluate.methods import parse_method
 
         for text in ("flip", "scales:0.75,1", "gramloop+pair"):

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import gramloop
-from gramloop.core.config import ReplayConfig
-from gramloop.core.settings import read_replay, write_replay
+from gramloop.replay.config import ReplayConfig
+from gramloop.replay.config import read_replay, write_replay
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.methods import parse_method, with_found_source
 from gramloop.mitigations import apply, parse_mitigations, read_mitigations, write_mitigations, write_source

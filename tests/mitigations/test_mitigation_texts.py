@@ -2,7 +2,7 @@
 
 import pytest
 
-from gramloop.core.config import ReplayConfig
+from gramloop.replay.config import ReplayConfig
 from gramloop.errors import GramLoopError
 from gramloop.mitigations import STAGES, parse_mitigations, stack_text
 

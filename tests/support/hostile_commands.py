@@ -7,7 +7,7 @@ import random
 from pathlib import Path
 
 import broken_files
-from gramloop.core.config import ReplayConfig
+from gramloop.replay.config import ReplayConfig
 from hostile_case import Case, World, copied, plan_of
 
 

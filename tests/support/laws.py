@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
-from gramloop.core.config import ReplayConfig
-from gramloop.core.cost import Cost, extra_blocks
+from gramloop.replay.config import ReplayConfig
+from gramloop.replay.cost import Cost, extra_blocks
 from gramloop.data.labelled import LabelledImage, PixelLabels
 from gramloop.mitigations.mitigation import Mitigation
 from gramloop.tasks.prediction import Pair

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from gramloop.core.config import ReplayConfig
+from gramloop.replay.config import ReplayConfig
 from gramloop.evaluate.beginning import begin
 from gramloop.evaluate.methods import BASELINE, Method, parse_method
 from gramloop.evaluate.plan import DataSource, ModelSource, Plan

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import gramloop
 from dense_library_models import Called
 from gramloop import Adaptive, ReplayConfig
-from gramloop.core.trace import Trace
+from gramloop.replay.trace import Trace
 from gramloop.tasks import Depth, Detection, InstanceMasks, Panoptic, Prediction, Predictor, Segmentation
 from gramloop.tasks.renumbering import before_renumbering
 from library_models import build, outputs

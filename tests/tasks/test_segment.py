@@ -11,8 +11,8 @@ from PIL import Image
 
 from golden import load_golden
 from gramloop import attached
-from gramloop.core.config import ReplayConfig
-from gramloop.core.cost import cost, counting
+from gramloop.replay.config import ReplayConfig
+from gramloop.replay.cost import cost, counting
 from gramloop.errors import GramLoopError
 from gramloop.models.backbone import Backbone, BackboneShape, load_backbone
 from gramloop.models.linear import LinearHead, LinearSegmentor

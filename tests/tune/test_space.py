@@ -3,8 +3,9 @@ import json
 
 import pytest
 
-from gramloop.core.config import Adaptive, ReplayConfig, route
-from gramloop.core.cost import cost
+from gramloop.replay.config import Adaptive, ReplayConfig
+from gramloop.replay.cost import route
+from gramloop.replay.cost import cost
 from gramloop.errors import GramLoopError
 from gramloop.tune.search.space import Space, multiplier, plain, read_values, windows
 

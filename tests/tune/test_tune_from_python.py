@@ -10,7 +10,7 @@ import pytest
 import gramloop
 from dense_folders import save_model
 from gramloop import GramLoopError
-from gramloop.core.settings import read_replay
+from gramloop.replay.config import read_replay
 from gramloop.mitigations import read_source
 from gramloop.tasks import open_model
 from gramloop.tune import Space, Tuning

@@ -6,8 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gramloop.core.config import ReplayConfig
-from gramloop.core.settings import read_settings
+from gramloop.replay.config import ReplayConfig
+from gramloop.replay.config import read_settings
 from gramloop.data.labelled import LabelledImage
 from gramloop.data.opening import ReadOptions, open_suite
 from gramloop.data.suites import Condition

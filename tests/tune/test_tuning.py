@@ -10,8 +10,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from gramloop.core.config import ReplayConfig
-from gramloop.core.settings import read_replay, read_settings
+from gramloop.replay.config import ReplayConfig
+from gramloop.replay.config import read_replay, read_settings
 from gramloop.data.labelled import PixelLabels
 from gramloop.errors import GramLoopError
 from gramloop.mitigations.files import replay_alone

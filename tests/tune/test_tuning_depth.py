@@ -8,8 +8,8 @@ from types import MappingProxyType
 import numpy as np
 from torch import nn
 
-from gramloop.core.config import ReplayConfig
-from gramloop.core.cost import Cost
+from gramloop.replay.config import ReplayConfig
+from gramloop.replay.cost import Cost
 from gramloop.data.depth_maps import DepthMap
 from gramloop.data.labelled import LabelledImage
 from gramloop.metrics.depth import depth_scores

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from torch import nn
 
-from gramloop.core.config import ReplayConfig
-from gramloop.core.cost import Cost
+from gramloop.replay.config import ReplayConfig
+from gramloop.replay.cost import Cost
 from gramloop.data.labelled import LabelledImage
 from gramloop.metrics.ap import mask_average_precision
 from gramloop.metrics.matching import match_masks

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gramloop.core.settings import read_settings
+from gramloop.replay.config import read_settings
 from gramloop.data.coco import open_coco
 from gramloop.data.depth import read_format
 from gramloop.data.depth_maps import DepthFormat

@@ -13,9 +13,8 @@ from gramloop.app.cache import Cache
 from gramloop.app.choices import EVERY, Order
 from gramloop.app.panes import Panes, row_panes
 from gramloop.app.settings import AppSettings
-from gramloop.core.fields import shown
 from gramloop.data.suites import Condition
-from gramloop.errors import GramLoopError
+from gramloop.errors import GramLoopError, short_repr
 from gramloop.evaluate.methods import BASELINE
 from gramloop.evaluate.results import tells_gain
 from gramloop.evaluate.store import UNITS as UNIT_FOLDER
@@ -73,7 +72,7 @@ class ResultsRoom:
     def ranked(self, run: Run, method: str) -> tuple[Ranked, ...]:
         """The images that keep pictures of the baseline and a method, in the order of the plan."""
         if not isinstance(method, str) or method not in run.replays:
-            raise GramLoopError(f"{run.name} compares no method {shown(method)} with the baseline")
+            raise GramLoopError(f"{run.name} compares no method {short_repr(method)} with the baseline")
         key = str(run.folder), _state(run.folder), method
         return self.cache.get("ranked", key, lambda: _ranked(run, method))
 

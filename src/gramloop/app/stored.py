@@ -10,8 +10,7 @@ from gramloop.app import words
 from gramloop.app.choices import EVERY, ORDERS
 from gramloop.app.results import Ranked, ResultsRoom, conditions_of, gain_words, in_order
 from gramloop.app.shielding import sentences
-from gramloop.core.fields import shown
-from gramloop.errors import GramLoopError
+from gramloop.errors import GramLoopError, short_repr
 from gramloop.evaluate.methods import BASELINE
 from gramloop.report.figures.drawing import main_method
 from gramloop.report.load import count_conditions
@@ -25,7 +24,7 @@ def find_run(room: ResultsRoom, typed: str, name: str | None) -> Run:
     """An evaluation of a folder, by its name in the list."""
     runs = {run.name: run for run in room.open(typed)}
     if not isinstance(name, str) or name not in runs:
-        raise GramLoopError(f"there is no evaluation {shown(name)} in this folder; open it again")
+        raise GramLoopError(f"there is no evaluation {short_repr(name)} in this folder; open it again")
     return runs[name]
 
 
@@ -108,9 +107,9 @@ def scores(run: Run) -> str:
 def images(room: ResultsRoom, run: Run, method: str, where: str, how: str, number: object) -> str:
     """A page of the images that keep both predictions; a number beyond the last means the last."""
     if not isinstance(how, str) or how not in ORDERS:
-        raise GramLoopError(f"there is no order {shown(how)}; there are {', '.join(ORDERS)}")
+        raise GramLoopError(f"there is no order {short_repr(how)}; there are {', '.join(ORDERS)}")
     if not isinstance(number, int | float) or number % 1 or number < 1:  # nan has a rest too
-        raise GramLoopError(f"there is no page {shown(number)}; pages are whole numbers from 1 on")
+        raise GramLoopError(f"there is no page {short_repr(number)}; pages are whole numbers from 1 on")
     if not run.replays:
         return words.paragraph("There is no method to compare with the baseline.")
     ranked = in_order(room.ranked(run, method), ORDERS[how], where)

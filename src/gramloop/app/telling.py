@@ -10,11 +10,12 @@ from gramloop.app.cache import Cache
 from gramloop.app.comparing import agreement_of, row_of
 from gramloop.app.panes import Pane, Panes, difference_pane, maps_pane, photo_pane, row_panes
 from gramloop.app.trial import Outcome
-from gramloop.core.config import ORDINARY_SIGNALS, route
-from gramloop.core.signals import share
 from gramloop.data.suites import display_name
 from gramloop.mitigations.appearance import appearance
 from gramloop.mitigations.denoise import noise_level
+from gramloop.replay.adaptive import share
+from gramloop.replay.config import SIGNALS
+from gramloop.replay.cost import route
 from gramloop.report.figures.style import percent_of
 from gramloop.report.run import TASK_WORDS
 from gramloop.report.tables.table import Cell, Column, Table
@@ -114,7 +115,7 @@ def signals(outcome: Outcome) -> Table:
     looks = [{"noise, grey levels": noise_level(each), **appearance(each)} for each in (clean, shown)]
     rows: list[tuple[Cell, ...]] = [(name, looks[0][name], looks[1][name]) for name in looks[0]]
     block = _block(outcome)
-    for name in ORDINARY_SIGNALS:
+    for name in SIGNALS:
         values = [look.signals.get(name) for look in (outcome.clean_look, outcome.shown_look)]
         if values[0] and values[1]:
             rows.append((_SHOWN[name], values[0][block], values[1][block]))

@@ -11,7 +11,6 @@ from gramloop.app.choices import NO_SHIFT, shift_of
 from gramloop.app.models import Looked, Models, Opened, Timed
 from gramloop.app.settings import AppSettings
 from gramloop.app.uploads import Picture
-from gramloop.core.config import ReplayConfig
 from gramloop.data.labelled import Truth
 from gramloop.data.records import Task
 from gramloop.data.shifted import Shift, ShiftedRecord
@@ -20,6 +19,7 @@ from gramloop.evaluate.clean_truth import as_truth, moved
 from gramloop.mitigations.applying import apply, looks_of, replay_of, stack_cost
 from gramloop.mitigations.mitigation import Mitigation
 from gramloop.mitigations.texts import stack_text
+from gramloop.replay.config import ReplayConfig
 from gramloop.tasks.prediction import Prediction, ReplayMaps
 
 

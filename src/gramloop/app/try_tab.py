@@ -21,10 +21,10 @@ from gramloop.app.models import About
 from gramloop.app.shielding import UNCHECKED, as_sent, as_text, image_input, sentences
 from gramloop.app.trial import Bench, Trial
 from gramloop.app.uploads import read_upload
-from gramloop.core.config import Gate, ReplayConfig, Signal
 from gramloop.data.records import Task
 from gramloop.data.suites import SEVERITIES
 from gramloop.errors import GramLoopError
+from gramloop.replay.config import Gate, ReplayConfig, Signal
 from gramloop.report.run import TASK_WORDS
 
 _FIRST_SHIFT, _FIRST_SEVERITY = "c:impulse_noise", 3  # shows something on any image

@@ -7,19 +7,18 @@ from contextlib import contextmanager
 
 from torch import Tensor, nn
 
-from gramloop.core.forward import PerThread
-from gramloop.core.hosts import Host, find_host
 from gramloop.core.noise import noise, noise_response
 from gramloop.core.recentring import patch_mean
 from gramloop.core.source import PLACES, Place, Source
-from gramloop.core.tapping import TAPPINGS, taps_read
+from gramloop.core.tapping import TAPPINGS, PerThread, taps_read
 from gramloop.errors import GramLoopError
+from gramloop.replay.vit import ViT, find_vit
 
 
 class Calibration:
     """What was seen so far; `source` makes statistics of it."""
 
-    def __init__(self, host: Host, at: Place) -> None:
+    def __init__(self, host: ViT, at: Place) -> None:
         self.host, self._at = host, at
         self._means: dict[int, list[Tensor]] = {}
         self._levels: list[float] = []
@@ -65,7 +64,7 @@ def calibrating(
             model(batch)
     gramloop.attach(model, recentre="c=1", source=seen.source())
     """
-    host = find_host(model, blocks, norm, prefix, which)
+    host = find_vit(model, blocks, norm, prefix, which)
     if at not in PLACES:
         raise GramLoopError(f"at is {at!r}; it is one of {', '.join(PLACES)}")
     seen = Calibration(host, at)

@@ -7,14 +7,12 @@ from pathlib import Path
 
 from torch import Tensor
 
-from gramloop.core.config import ReplayConfig
-from gramloop.core.forward import PerThread
-from gramloop.core.hosts import Host
 from gramloop.core.recentring import Recentring, patch_mean
-from gramloop.core.settings import MITIGATIONS_KIND, read_content, read_replay
 from gramloop.core.source import Source, checked_source, read_source
-from gramloop.core.tapping import TAPPINGS, Tapping, taps_read
+from gramloop.core.tapping import TAPPINGS, PerThread, Tapping, taps_read
 from gramloop.errors import GramLoopError
+from gramloop.replay.config import MITIGATIONS_KIND, ReplayConfig, read_content, read_replay
+from gramloop.replay.vit import ViT
 
 Recentre = Recentring | float | str | None
 SourceLike = Source | str | Path | None
@@ -56,7 +54,7 @@ def read_attached(path: str | Path) -> tuple[ReplayConfig, Move | None]:
     return config, (moving, read_source(file))
 
 
-def recentred_taps(host: Host, here: PerThread, moving: Recentring, source: Source) -> Tapping | None:
+def recentred_taps(host: ViT, here: PerThread, moving: Recentring, source: Source) -> Tapping | None:
     """What recentres the taps that the source knows; None where a weight of 0 leaves them as they are."""
     known = [tap for tap in taps_read(host) if tap in source.means]
     tapping = TAPPINGS[source.at](host, here, known or source.means, partial(_moved, moving, source))

@@ -15,9 +15,9 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from gramloop.core.hosts import Host
 from gramloop.core.known import fingerprint
 from gramloop.errors import GramLoopError
+from gramloop.replay.vit import ViT
 from gramloop.util.files import atomic_write
 from gramloop.util.json_files import parse_json
 from gramloop.util.table import Shown, ShownTable
@@ -55,7 +55,7 @@ class Source(Shown):
         cls,
         views: Mapping[int, Sequence[Tensor]],
         images: int,
-        host: Host | None,
+        host: ViT | None,
         noise: Noise,
         shown: Noise,
         pixels: Mapping[str, float] | None = None,
@@ -98,7 +98,7 @@ class Source(Shown):
             title, ("tap", "channels", "length of the mean", "spread of a view's mean"), rows, tuple(notes)
         )
 
-    def check(self, host: Host, taps: Sequence[int], width: int | None) -> None:
+    def check(self, host: ViT, taps: Sequence[int], width: int | None) -> None:
         """Refuse statistics of another backbone or of other taps."""
         if lacking := [tap for tap in taps if tap not in self.means]:
             raise GramLoopError(

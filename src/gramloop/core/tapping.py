@@ -6,6 +6,7 @@ nobody reads. What is normed is recognised as the output of a block by being tha
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
@@ -15,21 +16,38 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from gramloop.core.call import states_of
-from gramloop.core.forward import PerThread
-from gramloop.core.hosts import Host
 from gramloop.core.layout import Layout
 from gramloop.core.source import Place
 from gramloop.errors import GramLoopError
+from gramloop.replay.blocks import states_of
+from gramloop.replay.vit import ViT
 
 # a block, its patches (B, N, C) as the head reads them, and which of them are valid → others; None for the same
 Change = Callable[[int, Tensor, Tensor | None], Tensor | None]
 
 
+class _Here:
+    def __init__(self) -> None:
+        self.listens, self.taps, self.tapped = True, dict[int, list[Tensor]](), 0
+
+
+class PerThread(threading.local):
+    """Each thread's own taps; ``alone`` listens to the calling thread only."""
+
+    def __init__(self, thread: int | None) -> None:
+        self.forwards = _Here()
+        self.forwards.listens = thread is None or thread == threading.get_ident()
+
+    @classmethod
+    def of_this(cls, alone: bool = True) -> PerThread:
+        """That of the calling thread's forwards, or of all."""
+        return cls(threading.get_ident() if alone else None)
+
+
 class Tapping:
     """What both places share: which blocks, what is done with their patches, and whether any was met."""
 
-    def __init__(self, host: Host, here: PerThread, taps: Collection[int], change: Change) -> None:
+    def __init__(self, host: ViT, here: PerThread, taps: Collection[int], change: Change) -> None:
         self.host, self.taps = host, sorted(taps)
         self._here, self._change = here, change
         if host.shuffles:
@@ -76,8 +94,8 @@ class Tapping:
     def _changed(self, tap: int, tokens: Tensor, entry: int, layout: Layout) -> Tensor | None:
         """Tokens (B, T, C) with their patches changed; None where they stay."""
         forwards = self._here.forwards
-        masks, patches = forwards.latest.masks, layout.patches(tokens)
-        changed = self._change(tap, patches, masks[entry] if entry < len(masks) else None)
+        patches = layout.patches(tokens)
+        changed = self._change(tap, patches, None)
         forwards.tapped += 1
         if changed is None or not layout.others:
             return changed
@@ -93,7 +111,7 @@ class NormTapping(Tapping):
         'gramloop.calibrating(model, at="states") watches)'
     )
 
-    def __init__(self, host: Host, here: PerThread, taps: Collection[int], change: Change) -> None:
+    def __init__(self, host: ViT, here: PerThread, taps: Collection[int], change: Change) -> None:
         super().__init__(host, here, taps, change)
         if not isinstance(host.final_norm, nn.Module) or host.layout.map:
             raise GramLoopError(
@@ -140,9 +158,6 @@ class NormTapping(Tapping):
             for entry, state in enumerate(states):
                 if state is given:
                     return tap, entry
-        for tap, kept in forwards.latest.ordinary.items():  # a pair's ordinary version
-            if tap in self.taps and kept is given:
-                return tap, 0
         return None
 
 
@@ -191,7 +206,7 @@ class StateTapping(Tapping):
 TAPPINGS: dict[Place, type[Tapping]] = {"norm": NormTapping, "states": StateTapping}
 
 
-def taps_read(host: Host) -> list[int]:
+def taps_read(host: ViT) -> list[int]:
     """The blocks that a host may show a head: those that it names, as transformers' backbones do, or all."""
     named = getattr(host.vit, "out_indices", None)
     if host.paths is None or not isinstance(named, Sequence):

@@ -11,10 +11,9 @@ from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 
-from gramloop.core.fields import shown
 from gramloop.data.checks import Problems
 from gramloop.data.run_lengths import runs_of
-from gramloop.errors import GramLoopError
+from gramloop.errors import GramLoopError, short_repr
 
 Entry = Mapping[str, Any]
 Id = Annotated[int, msgspec.Meta(ge=-(2**53), le=2**53)]  # what every reader of JSON can count to
@@ -115,7 +114,7 @@ def _checked(entry: Any, kind: type[E], what: str, place: int, problems: Problem
 
 def _problem(said: str, entry: Any, what: str, place: int) -> str:
     if not isinstance(entry, dict):
-        return f"{what}[{place}] is {shown(entry)}, not an object with fields"
+        return f"{what}[{place}] is {short_repr(entry)}, not an object with fields"
     words, _, path = said.partition(" - at `$.")
     path = path.rstrip("`")
     name = _name(entry, what, place)
@@ -124,7 +123,7 @@ def _problem(said: str, entry: Any, what: str, place: int) -> str:
         return f"{name} lacks {missing}: {_RIGHT[missing]}"
     field = path.split("[")[0].split(".")[0]
     inner = f" ({path}: {words[:1].lower()}{words[1:]})" if path != field or "missing" in words else ""
-    return f"{name} has {field} {shown(entry.get(field))}, not {_RIGHT[field]}{inner}"
+    return f"{name} has {field} {short_repr(entry.get(field))}, not {_RIGHT[field]}{inner}"
 
 
 def _name(entry: Entry, what: str, place: int) -> str:

@@ -8,9 +8,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from gramloop.core.config import FIELDS, ReplayConfig, route
-from gramloop.core.cost import extra_blocks
-from gramloop.core.settings import parse_replay, read_replay, split_setting
 from gramloop.errors import GramLoopError
 from gramloop.mitigations.applying import looks_of, replay_of
 from gramloop.mitigations.files import (
@@ -23,6 +20,8 @@ from gramloop.mitigations.files import (
 from gramloop.mitigations.mitigation import Mitigation
 from gramloop.mitigations.replay import REPLAYS, Replay
 from gramloop.mitigations.texts import names_mitigations, parse_mitigations
+from gramloop.replay.config import FIELDS, ReplayConfig, parse_replay, read_replay, split_setting
+from gramloop.replay.cost import extra_blocks, route
 
 BASELINE, GRAMLOOP = "baseline", "gramloop"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")

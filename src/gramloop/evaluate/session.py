@@ -22,7 +22,6 @@ from typing import Any, Self, TypeVar
 
 import torch
 
-from gramloop.core.cost import BlockCounter, counting
 from gramloop.data.contents import ChangedFileError
 from gramloop.data.labelled import LabelledImage, Truth
 from gramloop.data.records import DataSet, Image8, Record
@@ -42,6 +41,7 @@ from gramloop.evaluate.store import Facts
 from gramloop.evaluate.timing import call_name, shares_alone
 from gramloop.evaluate.unchanged import refuse_other_model, refuse_other_origin
 from gramloop.mitigations.applying import apply
+from gramloop.replay.cost import BlockCounter, counting
 from gramloop.tasks.loading import load_numbered
 from gramloop.tasks.prediction import Prediction
 from gramloop.tasks.predictor import Predictor

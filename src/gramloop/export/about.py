@@ -9,9 +9,9 @@ from typing import Any
 import torch
 
 from gramloop import __version__
-from gramloop.core.settings import replay_text
 from gramloop.export.mitigated import Stack, attached_before
 from gramloop.export.subject import Subject
+from gramloop.replay.config import replay_text
 from gramloop.util.json_files import checked, parse_json
 from gramloop.util.table import Cell, Shown, ShownTable
 
@@ -103,10 +103,7 @@ def _mitigation(subject: Subject, stack: Stack) -> tuple[str, dict[str, Any]]:
     before = attached_before(subject.root)
     if before is not None and not stack.mitigations:  # a module that came with something attached
         settings["replay"] = before.config.as_json()
-        parts = ["recentre"] * before.recentres + [f"replay:{replay_text(before.config)}"] * bool(
-            before.config.replays
-        )
-        return "+".join(parts), settings
+        return f"replay:{replay_text(before.config)}" if before.config.replays else "", settings
     if stack.replay is not None:
         settings["replay"] = stack.replay.as_json()
     if stack.recentring is not None and stack.source is not None:

@@ -9,9 +9,6 @@ from pathlib import Path
 
 from torch import nn
 
-from gramloop.core.config import ReplayConfig
-from gramloop.core.hosts import find_host
-from gramloop.core.loop import Loop, attached, loops_on
 from gramloop.core.recentring import Recentring
 from gramloop.core.source import Source, read_source
 from gramloop.errors import GramLoopError
@@ -22,6 +19,9 @@ from gramloop.mitigations.norms import Norms
 from gramloop.mitigations.recentre import Recentre
 from gramloop.mitigations.replay import Replay
 from gramloop.mitigations.texts import names_mitigations, ordered, parse_mitigations, stack_text
+from gramloop.replay.attach import Loop, attached, loops_on
+from gramloop.replay.config import ReplayConfig
+from gramloop.replay.vit import find_vit
 from gramloop.tasks.padded import PaddedSegmenter
 from gramloop.tasks.prediction import Prediction
 from gramloop.tasks.predictor import Predictor
@@ -134,6 +134,6 @@ def attached_stack(root: nn.Module, stack: Stack, recentred: bool) -> Iterator[N
 def attached_before(root: nn.Module) -> Loop | None:
     """What a module came with, where something is attached to it."""
     try:
-        return next(iter(loops_on(find_host(root))), None)
+        return next(iter(loops_on(find_vit(root))), None)
     except GramLoopError:
         return None

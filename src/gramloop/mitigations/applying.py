@@ -13,9 +13,6 @@ from typing import Literal, overload
 
 from torch import nn
 
-from gramloop.core.config import ReplayConfig
-from gramloop.core.cost import Cost
-from gramloop.core.hosts import Host
 from gramloop.data.records import Task
 from gramloop.errors import GramLoopError
 from gramloop.mitigations.files import read_mitigations
@@ -25,6 +22,9 @@ from gramloop.mitigations.replay import Replay
 from gramloop.mitigations.scaling import brought_back, scaled, shown, with_scores
 from gramloop.mitigations.source import Source
 from gramloop.mitigations.texts import names_mitigations, ordered, parse_mitigations, stack_text
+from gramloop.replay.config import ReplayConfig
+from gramloop.replay.cost import Cost
+from gramloop.replay.vit import ViT
 from gramloop.tasks.class_names import Classes
 from gramloop.tasks.images import RGB, ImageLike, read_image
 from gramloop.tasks.prediction import Pair, Prediction
@@ -43,7 +43,7 @@ class StackCost(Cost):
     @property
     def multiplier(self) -> float:
         """Work per that of the ordinary forward: a block on an image of twice the area counts twice."""
-        return self.area * self.blocks / self.ordinary
+        return self.area * self.blocks / self.baseline
 
     def _rows(self) -> tuple[tuple[Cell, ...], ...]:
         executed, ordinary, share = super()._rows()
@@ -123,7 +123,7 @@ class Mitigated:
         return self.plain.blocks
 
     @property
-    def host(self) -> Host | None:
+    def host(self) -> ViT | None:
         """The ViT whose blocks these are."""
         return self.plain.host
 
@@ -136,7 +136,7 @@ class Mitigated:
         """Blocks executed for one view of an image, over all looks at it."""
         config, both = self._chosen(replay, paired)
         one, sizes = self.plain.cost(config, both), looks_of(self.stack)
-        return StackCost(one.blocks * len(sizes), one.ordinary, sum(size**2 for size in sizes) / len(sizes))
+        return StackCost(one.blocks * len(sizes), one.baseline, sum(size**2 for size in sizes) / len(sizes))
 
     @overload
     def predict(

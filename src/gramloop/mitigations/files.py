@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gramloop.core.config import ReplayConfig
-from gramloop.core.settings import MITIGATIONS_KIND, read_content, read_replay, write_replay
 from gramloop.core.source import checked_source
 from gramloop.core.source import sha256_of as sha256_of
 from gramloop.errors import GramLoopError
@@ -21,6 +19,7 @@ from gramloop.mitigations.mitigation import Mitigation
 from gramloop.mitigations.replay import Replay
 from gramloop.mitigations.source import Source, read_source
 from gramloop.mitigations.texts import ordered, parse_mitigations, stack_text
+from gramloop.replay.config import MITIGATIONS_KIND, ReplayConfig, read_content, read_replay, write_replay
 from gramloop.util.files import atomic_write
 
 

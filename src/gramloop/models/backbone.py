@@ -18,12 +18,12 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from gramloop.core.precision import without_autocast
 from gramloop.errors import GramLoopError
 from gramloop.models import released_names as names
 from gramloop.models.checkpoint import Checkpoint, Shapes, Source, load, open_checkpoint, planned_shapes
 from gramloop.models.released_names import LAYER_NORM_EPS, SHAPES, BackboneShape, infer_shape
 from gramloop.models.taps import Tap, TappedViT
+from gramloop.util.precision import without_autocast
 
 __all__ = ["SHAPES", "Backbone", "BackboneShape", "Tap", "default_taps", "infer_shape", "load_backbone"]
 

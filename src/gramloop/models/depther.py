@@ -17,11 +17,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gramloop.core.precision import without_autocast
 from gramloop.errors import GramLoopError
 from gramloop.models.backbone import default_taps, fitting, load_backbone
 from gramloop.models.checkpoint import Checkpoint, Shapes, Source, load, open_checkpoint, planned_shapes
 from gramloop.models.taps import Tap, TappedViT
+from gramloop.util.precision import without_autocast
 
 NEAR, FAR = 0.001, 100.0  # metres, between which the released head spaces its bins
 FLOOR = 0.1  # what every bin has of weight

@@ -13,13 +13,13 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from gramloop.core.precision import without_autocast
 from gramloop.errors import GramLoopError
 from gramloop.models.backbone import Backbone, load_backbone
 from gramloop.models.checkpoint import Checkpoint, Shapes, check, identity_plan, load, open_checkpoint
 from gramloop.models.plain_detr import PlainDetr, PlainDetrConfig, infer_config
 from gramloop.models.taps import Tap, quarter_ends
 from gramloop.models.windows import Layout
+from gramloop.util.precision import without_autocast
 
 BACKBONE_PREFIX = "backbone.0._backbone.backbone."
 

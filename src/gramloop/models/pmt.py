@@ -15,11 +15,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gramloop.core.precision import without_autocast
 from gramloop.errors import GramLoopError
 from gramloop.models.backbone import Backbone
 from gramloop.models.mask2former import class_scores
 from gramloop.models.taps import Tap, quarter_ends
+from gramloop.util.precision import without_autocast
 
 STRIDE = 4  # of the masks
 Rotary = tuple[Tensor, Tensor]  # cosines and sines, each (patches, head_dim)

@@ -14,8 +14,7 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
-from gramloop.core.fields import shown
-from gramloop.errors import GramLoopError
+from gramloop.errors import GramLoopError, short_repr
 from gramloop.models.checkpoint import Checkpoint, Shapes, Source
 from gramloop.util.json_files import read_checked, read_json
 
@@ -218,8 +217,8 @@ def check_config(config: Path, shape: BackboneShape) -> None:
     for name, value in expected.items():
         if stored.get(name, value) != value:
             raise GramLoopError(
-                f"{config} says {name} {shown(stored[name])}, but the weights beside it are those of a DINOv3 with "
-                f"{shown(value)}"
+                f"{config} says {name} {short_repr(stored[name])}, but the weights beside it are those of a DINOv3 with "
+                f"{short_repr(value)}"
             )
 
 

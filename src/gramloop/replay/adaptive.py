@@ -7,33 +7,27 @@ are known before anything is replayed, and so is the noise of the pixels.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
 from math import pi, sqrt
-from threading import get_ident
-from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from gramloop.errors import GramLoopError
-from gramloop.replay.blocks import Run, patched, repeats, states_of
-from gramloop.replay.config import SIGNALS, Adaptive
-from gramloop.replay.vit import Grid, ViT
+from gramloop.replay.config import Adaptive
+from gramloop.replay.vit import Grid
 
 _TINY = 1e-12
 _UNIT = sqrt(pi / 2) / 6  # of a mean response, for the standard deviation of Gaussian noise
 _LUMA = (0.299, 0.587, 0.114)  # of red, green and blue in a grey value
 
 
-def length(patches: Tensor, valid: Tensor | None = None) -> Tensor:
+def patch_length(patches: Tensor, valid: Tensor | None = None) -> Tensor:
     """Mean L2 length of an image's patches, (B, N, C) -> (B,)."""
     return _mean(_lengths(patches), valid)
 
 
-def spread(patches: Tensor, valid: Tensor | None = None) -> Tensor:
+def length_spread(patches: Tensor, valid: Tensor | None = None) -> Tensor:
     """Standard deviation of the patches' lengths relative to their mean, (B, N, C) -> (B,)."""
     lengths = _lengths(patches)
     mean = _mean(lengths, valid)
@@ -42,7 +36,7 @@ def spread(patches: Tensor, valid: Tensor | None = None) -> Tensor:
 
 
 def noise_response(images: Tensor) -> Tensor:
-    """|grey image * K| without its border, (B, C, H, W) -> (B, H - 2, W - 2) float32, of which `noise` takes the mean.
+    """|grey image * K| without its border, (B, C, H, W) -> (B, H - 2, W - 2) float32, of which `image_noise` takes the mean.
 
     Immerkær's estimate (1996): K, the second difference across times that down, ignores edges of constant slope.
     """
@@ -55,7 +49,7 @@ def noise_response(images: Tensor) -> Tensor:
     return (across[:, 2:] - 2 * across[:, 1:-1] + across[:, :-2]).abs()
 
 
-def noise(response: Tensor, valid: Tensor | None = None, grid: Grid | None = None) -> Tensor:
+def image_noise(response: Tensor, valid: Tensor | None = None, grid: Grid | None = None) -> Tensor:
     """The noise of each image, (B, H - 2, W - 2) -> (B,), over the pixels of its valid patches (B, N) on a grid.
 
     It is the standard deviation of Gaussian noise in units of what the model is given: of a tensor that is
@@ -85,66 +79,12 @@ def share(rule: Adaptive, signal: Tensor) -> Tensor:
 def image_signal(rule: Adaptive, patches: Tensor, valid: Tensor | None, level: Tensor | None) -> Tensor:
     """What a rule decides by, of the patches at the window's end (B, N, C) and the noise of the pixels (B,) -> (B,)."""
     if rule.signal != "noise":
-        return (length if rule.signal == "length" else spread)(patches, valid)
+        return (patch_length if rule.signal == "length" else length_spread)(patches, valid)
     if level is None or len(level) != len(patches):
         raise GramLoopError(
             "the ViT embeds other images than its blocks see, so noise cannot decide; take length"
         )
     return level.to(patches.device)
-
-
-@dataclass
-class Observed:
-    """Signals of the baseline pass at every block: lists by block, one entry per image seen."""
-
-    length: list[list[float]] = field(default_factory=list)
-    spread: list[list[float]] = field(default_factory=list)
-    noise: list[list[float]] = field(default_factory=list)
-
-    def means(self) -> dict[str, list[float]]:
-        """The mean over images at every block, by signal."""
-        return {
-            name: [sum(each) / len(each) if each else float("nan") for each in getattr(self, name)]
-            for name in SIGNALS
-            if name != "noise" or any(self.noise)  # not every host shows what its patches are cut from
-        }
-
-
-@contextmanager
-def observing(vit: ViT) -> Iterator[Observed]:
-    """Measure the baseline pass of every forward at every block, whatever replay is attached meanwhile.
-
-    A replay calls ``block.forward`` too. The baseline pass is the first run since the host began a forward in the
-    same thread; the host alone calls blocks as modules, which is what the hook before its first block sees.
-    """
-    seen = Observed(*[list(list[float]() for _ in vit.blocks) for _ in SIGNALS])
-    waiting: set[tuple[int, int]] = set()  # thread and block
-
-    def begin(*_: object) -> None:
-        if not repeats():  # of a forward that runs again the baseline pass was seen
-            waiting.update((get_ident(), index) for index in range(vit.depth))
-
-    def observe(index: int, run: Run, *args: Any, **kwargs: Any) -> Any:
-        output = run(*args, **kwargs)
-        if (get_ident(), index) in waiting:
-            waiting.discard((get_ident(), index))
-            patches = vit.layout.patches(vit.layout.tokens(states_of(output)[0].detach()))
-            seen.length[index] += length(patches).tolist()
-            seen.spread[index] += spread(patches).tolist()
-        return output
-
-    def embed(_: nn.Module, args: tuple[Tensor, ...], output: object) -> None:
-        if not repeats():
-            levels = noise(noise_response(args[0])).tolist()
-            for each in seen.noise:  # the same at every block
-                each += levels
-
-    with ExitStack() as stack:
-        if vit.embedding is not None:
-            stack.enter_context(vit.embedding.register_forward_hook(embed))
-        stack.enter_context(vit.blocks[0].register_forward_pre_hook(begin))
-        stack.enter_context(patched(vit.blocks, observe))
-        yield seen
 
 
 def _lengths(patches: Tensor) -> Tensor:

@@ -16,32 +16,17 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from gramloop.errors import GramLoopError, UntunedWindowWarning
-from gramloop.replay.adaptive import image_signal, noise, noise_response, share
+from gramloop.replay import guards
+from gramloop.replay.adaptive import image_noise, image_signal, noise_response, share
 from gramloop.replay.algorithm import gram_gated_replay
-from gramloop.replay.blocks import (
-    BlockCall,
-    hidden_states,
-    hide_from_compiler,
-    show_to_compiler,
-    states_of,
-    with_hidden,
-    with_states,
-)
+from gramloop.replay.blocks import BlockCall, hidden_states, states_of, with_hidden, with_states
 from gramloop.replay.config import PAPER_DEPTH, ReplayConfig, ReplaySettings, read_replay
 from gramloop.replay.cost import Route, route
-from gramloop.replay.guards import (
-    BlockOrderCheck,
-    check_grid,
-    check_mask,
-    check_running,
-    embedded_grid,
-    keep_first,
-    registering,
-)
 from gramloop.replay.trace import Trace
 from gramloop.replay.vit import Grid, Norm, ViT, find_vit
+from gramloop.util.forward_patch import hide_from_compiler, show_to_compiler
 
-Masks = Tensor | Sequence[Tensor] | None
+ValidMasks = Tensor | Sequence[Tensor] | None
 _NO_THREAD = -1
 
 
@@ -63,40 +48,34 @@ def attach(
     In a ``with`` statement it ends with the block; `attached` is another name for that use. Threads may call one
     attached model. Attach and detach while none of them is inside a forward, or for ``this_thread``.
 
-    The published placement takes three hooks on the ViT: after the window's last block, where Algorithm 1 runs;
-    after the patch embedding, for the grid; before the block in front of the window, where others' hooks are checked.
-    Two more on the model (and on the ViT inside it) begin and end a forward. Every kept block adds one, a trace the
-    probe's, ``update_at="final"`` the last block's, ``until`` and ``substeps`` one before a block.
+    The published placement registers three hooks on the ViT: after the window's last block, where Algorithm 1 runs;
+    after the patch embedding, for the grid; before the block in front of the window, where the hooks of others are
+    checked. Two on the model, and two on a ViT inside it, begin and end a forward. Each kept block, ``until`` and
+    ``substeps`` add one, ``update_at="final"`` and ``trace`` those of the last and the probe block.
 
     Args:
         model: a ViT, or any model that contains exactly one; heads, adapters and weights stay as they are.
-        config: the replay, or a settings file as `gramloop tune` writes it; single fields can be given, or overridden,
-            as keywords (``window=(21, 23)``, ``replays=2``, ...; see `ReplayConfig`). By default the published
-            replay, with a warning where its window is only scaled to this depth.
+        config: the replay, or a settings file as `gramloop tune` writes it; the published replay by default.
         trace: keep drift and gate maps of the latest forward in ``loop.trace``.
         keep: blocks whose output in the baseline pass is kept in ``loop.baseline``, for paired predictions.
-        blocks, norm, prefix: describe a ViT of an unknown family: its blocks in order, its final norm, and how many
-            class and register tokens come before the patches.
-        which: the path of the ViT in ``model``, or of a part that contains it, where a model holds several.
+        blocks, norm, prefix, which: describe or name the ViT where it is of an unknown family, or one of several;
+            see `find_vit`.
         this_thread: replay in forwards of the calling thread alone. Others run the model as if nothing were attached,
             or with what they attach in this way.
-
-    Returns:
-        The attached replay, with what it measured in the latest forward.
+        settings: fields of `ReplayConfig` that take the place of those in ``config``.
     """
     vit = find_vit(model, blocks, norm, prefix, which)
-    if isinstance(config, str | Path):
-        config = read_replay(config)
-    if not isinstance(config, ReplayConfig | None):
+    config = read_replay(config) if isinstance(config, str | Path) else config or ReplayConfig()
+    if not isinstance(config, ReplayConfig):
         raise GramLoopError(
             f"config is {config!r}; it is a ReplayConfig, the path of a settings file, or left out"
         )
-    config = replace(config or ReplayConfig(), **settings) if settings else config or ReplayConfig()
-    loop = Loop(vit, route(config, vit.depth, keep, trace), trace, this_thread)
-    if config.window is None and config.replays and vit.depth != PAPER_DEPTH:
+    loop = Loop(vit, replace(config, **settings) if settings else config, keep, trace, this_thread)
+    if loop.route.config.window is None and loop.config.replays and vit.depth != PAPER_DEPTH:
+        window = list(loop.config.window or ())
         warnings.warn(
-            f"window [{loop.route.start}, {loop.route.end}] is the published one scaled to {vit.depth} blocks, a guess: "
-            "it was not measured on this backbone, and may hurt; gramloop tune finds a window, or none",
+            f"window {window} is the published one scaled to {vit.depth} blocks, a guess: it was not measured on this "
+            "backbone, and may hurt; gramloop tune finds a window, or none",
             UntunedWindowWarning,
             stacklevel=2,
         )
@@ -106,12 +85,6 @@ def attach(
 
 attached = attach
 """`attach`, as it reads in a ``with`` statement."""
-
-
-def check_replay_fits(vit: ViT, at: Route) -> None:
-    """Refuse a replay that reaches into blocks of a ViT that are no plain chain, as `attach` would."""
-    if at.config.replays or at.reach > at.end:
-        vit.check_plain_chain(at.reach)
 
 
 @dataclass
@@ -131,13 +104,12 @@ class _Forward:
     """One forward: what is known before the window's end, and what it leaves.
 
     embedded: patch grid and, if it decides, noise response of each input that the patch embedding cut.
-    valid: masks of valid patches as they were given.
     skipped: no image is replayed, so that the host's own blocks show the baseline pass.
     versions: how often kept outputs had been written to when they were kept.
     """
 
     embedded: list[tuple[Grid, Tensor | None]] = field(default_factory=list)
-    valid: Masks = None
+    valid: ValidMasks = None
     window_inputs: list[Tensor] = field(default_factory=list)
     entries: list[_Entry] = field(default_factory=list)
     skipped: bool = False
@@ -150,10 +122,10 @@ class _Forward:
 class _Forwards:
     """One thread's forwards, the latest and the next; ``valid`` masks hold for all inside `Loop.valid`."""
 
-    def __init__(self, listens: bool, check: BlockOrderCheck) -> None:
+    def __init__(self, listens: bool, check: guards.BlockOrderCheck) -> None:
         self.listens, self.check = listens, check
         self.latest, self.next = _Forward(), _Forward()
-        self.valid: Masks = None
+        self.valid: ValidMasks = None
 
     def begin(self) -> _Forward:
         """The next forward has reached the first block that matters."""
@@ -173,9 +145,8 @@ class _PerThread(threading.local):
 
     def __init__(self, thread: int | None, vit: ViT, at: Route) -> None:
         # never assigned again: a compiled graph writes into what a thread-local holds, but not its attributes
-        start = at.start if at.config.replays else at.end
-        check = BlockOrderCheck(vit, start, at.reach, at.resumes and at.until == at.reach)
-        self.forwards = _Forwards(thread is None or thread == threading.get_ident(), check)
+        listens = thread is None or thread == threading.get_ident()
+        self.forwards = _Forwards(listens, guards.BlockOrderCheck(vit, at))
         self.thread, self._made_of = thread, (vit, at)
 
     def __reduce__(self) -> tuple[type[_PerThread], tuple[Any, ...]]:
@@ -191,40 +162,21 @@ class _PerThread(threading.local):
 class Loop:
     """A replay attached to a model. Made by `attach`. The latest forward is that of the thread that asks."""
 
-    def __init__(self, vit: ViT, at: Route, trace: bool, this_thread: bool) -> None:
-        self.vit, self.route, config = vit, at, at.config
+    def __init__(
+        self, vit: ViT, config: ReplayConfig, keep: Sequence[int], trace: bool, this_thread: bool
+    ) -> None:
+        self.vit, self.route = vit, route(config, vit.depth, keep, trace)
+        at, self._trace = self.route, trace
         self.config = config if config.window else replace(config, window=(at.start, at.end))
-        self._trace = trace
+        self._wants_noise = (
+            config.replays > 0 and config.adaptive is not None and config.adaptive.signal == "noise"
+        )
+        guards.check_vit(vit, at, self._wants_noise)
         self._here = _PerThread(threading.get_ident() if this_thread else None, vit, at)
         self._handles: list[RemovableHandle] = []
         self._held_first: list[tuple[nn.Module, str, RemovableHandle]] = []
         self._shown: list[nn.Module] = []
-        self._steps = {
-            at.end,
-            *([at.probe] if trace or at.at_final else []),
-            *([at.last] if at.at_final else []),
-        }
         self._first = min(at.end, *at.keep, vit.depth)
-        self._baseline_states = {
-            *at.keep,
-            *([at.probe] if at.measures else []),
-            *([at.until] if at.resumes else []),
-        }
-        # else what was accepted never gets to the probe
-        self._probes_accepted = at.probe == at.last if at.at_final else not at.resumes or at.probe <= at.until
-        self._wants_noise = (
-            config.replays > 0 and config.adaptive is not None and config.adaptive.signal == "noise"
-        )
-        if any(block.training for block in vit.blocks):
-            raise GramLoopError(
-                f"{vit.name} is in training mode; replay is for frozen models: call model.eval() first"
-            )
-        check_replay_fits(vit, at)
-        if self._wants_noise and vit.embedding is None:
-            raise GramLoopError(
-                f"{vit.name} does not show the image that its patches are cut from, so its noise cannot decide; "
-                "take another signal, such as length"
-            )
 
     @property
     def trace(self) -> Trace | None:
@@ -241,7 +193,7 @@ class Loop:
         """Block index -> output of the kept block in the latest baseline pass, before the final norm."""
         forward = self._here.forwards.latest
         for index, then in forward.versions.items():
-            if _versions(forward.baseline[index]) != then:
+            if guards.versions(forward.baseline[index]) != then:
                 raise GramLoopError(
                     f"the kept output of block {index} of {self.vit.name} was written into by a later one, which works in "
                     "place; let blocks return new states, as in x = x + …"
@@ -249,11 +201,19 @@ class Loop:
         return forward.baseline
 
     @property
+    def ordinary(self) -> dict[int, Any]:
+        return self.baseline
+
+    @property
+    def host(self) -> ViT:
+        return self.vit
+
+    @property
     def blocks_executed(self) -> int:
         """Blocks that each image of the latest forward went through, the host's own among them."""
         return self._here.forwards.latest.blocks_executed
 
-    def set_valid(self, mask: Masks) -> None:
+    def set_valid(self, mask: ValidMasks) -> None:
         """Say which patches of this thread's next forward are image and not padding: (B, h, w) or (B, N) bool.
 
         It holds for one forward of the model that was attached to, also for one that fails. Invalid patches take no
@@ -263,7 +223,7 @@ class Loop:
         self._here.forwards.next.valid = mask
 
     @contextmanager
-    def valid(self, mask: Masks) -> Iterator[None]:
+    def valid(self, mask: ValidMasks) -> Iterator[None]:
         """The same for every forward of this thread inside the ``with`` statement, and none after it."""
         forwards = self._here.forwards
         before, forwards.valid = forwards.valid, mask
@@ -274,13 +234,12 @@ class Loop:
 
     def detach(self) -> None:
         """Remove every hook; the model is what it was before."""
-        with registering:
+        with guards.registering:
             self._here.forwards.check.end()
             for handle in self._handles:
                 handle.remove()
-            self._handles, self._held_first = [], []
             hide_from_compiler(self._shown)
-            self._shown = []
+            self._handles, self._held_first, self._shown = [], [], []
 
     def __enter__(self) -> Loop:
         return self
@@ -289,15 +248,14 @@ class Loop:
         self.detach()
 
     def _register(self, model: nn.Module) -> None:
-        vit, at = self.vit, self.route
-        with registering:
+        vit, at, check = self.vit, self.route, self._here.forwards.check
+        with guards.registering:
             if any(self._here.meets(other._here) for other in loops_on(vit)):
                 raise GramLoopError(f"{vit.name} has a replay attached already; detach() that one first")
-            for index in sorted({*at.keep, *self._steps}):
+            for index in sorted({*at.keep, *at.steps}):
                 self._add(vit.blocks[index], partial(self._after_block, index))
-            if at.config.replays or at.reach > at.end:
-                check = self._here.forwards.check
-                self._add(vit.blocks[check.first], self._before_watched, before=True)
+            if at.runs_blocks:
+                self._add(vit.blocks[check.first], self._before_checked, before=True)
             if at.config.substeps is not None:
                 self._add(vit.blocks[at.start], self._before_window, before=True)
             if at.resumes:
@@ -308,7 +266,7 @@ class Loop:
             for whole in {getattr(model, "_orig_mod", model), vit.module}:
                 self._handles.append(whole.register_forward_pre_hook(self._before_forward))
                 self._handles.append(whole.register_forward_hook(self._after_forward, always_call=True))
-            hooked = {vit.blocks[index] for index in {*at.keep, *self._steps, at.start}}
+            hooked = {vit.blocks[index] for index in {*at.keep, *at.steps, at.start}}
             self._shown = show_to_compiler([*hooked, *([vit.embedding] if vit.embedding else [])])
 
     def _add(self, block: nn.Module, hook: Callable[..., Any], before: bool = False) -> None:
@@ -321,7 +279,7 @@ class Loop:
     def _before_forward(self, *_: Any) -> None:
         if not torch.compiler.is_compiling():
             self.vit.check_unchanged()
-            keep_first(self._held_first)
+            guards.keep_first(self._held_first)
 
     def _after_forward(self, *_: Any) -> None:
         if not torch.compiler.is_compiling():
@@ -331,9 +289,10 @@ class Loop:
         self._before_forward()  # a part of a model may be called by a method of its own
         if self._here.forwards.listens:
             response = noise_response(args[0]) if self._wants_noise else None
-            self._here.forwards.next.embedded.append((embedded_grid(self.vit, args[0], output), response))
+            grid = guards.embedded_grid(self.vit, args[0], output)
+            self._here.forwards.next.embedded.append((grid, response))
 
-    def _before_watched(self, block: nn.Module, args: Any, kwargs: Any = None) -> None:
+    def _before_checked(self, block: nn.Module, args: Any, kwargs: Any = None) -> None:
         if self._here.forwards.listens and kwargs is not None and not torch.compiler.is_compiling():
             self._here.forwards.check.begin(args, kwargs)
 
@@ -363,13 +322,13 @@ class Loop:
         if not forwards.listens or len(rest) < 2:
             return None
         kwargs, output = rest
-        check_running(self.vit, block)
+        guards.check_running(self.vit, block)
         forward = forwards.begin() if index == self._first else forwards.latest
-        if index in at.keep and self._shows_baseline(forward, index):
+        if index in at.keep and (at.shows_baseline(index) or (forward.skipped and index > at.end)):
             forward.baseline[index] = output[0] if isinstance(output, tuple) else output
             if not torch.compiler.is_compiling():
-                forward.versions[index] = _versions(output)
-        if index not in self._steps:
+                forward.versions[index] = guards.versions(output)
+        if index not in at.steps:
             return None
         states = [self.vit.layout.tokens(state) for state in states_of(output)]
         if index == at.end:
@@ -378,99 +337,90 @@ class Loop:
             return None
         refined = self._step(forward, index, states)
         shaped = [entry.call.shaped(each) for entry, each in zip(forward.entries, refined, strict=False)]
-        if index == max(self._steps) and not at.resumes:
+        if index == max(at.steps) and not at.resumes:
             forward.entries = []
         if not refined:
             return None
         forwards.check.pass_on(index, shaped)
         return with_states(output, shaped)
 
-    def _shows_baseline(self, forward: _Forward, index: int) -> bool:
-        """Whether the host's own forward shows the baseline output of a block."""
-        at = self.route
-        after = (at.resumes and index > at.until) or (forward.skipped and index > at.end)
-        return at.at_final or index < at.end or after
-
     def _reach_window_end(self, forward: _Forward, args: Any, kwargs: Any, states: list[Tensor]) -> None:
         """Check grids and masks against the states, measure what decides per image, and begin to trace."""
-        vit, rule, count = self.vit, self.config.adaptive, len(states)
-        calls, masks = BlockCall.of(vit, args, kwargs), forward.valid
-        given = [masks] if isinstance(masks, Tensor) else [None] * count if masks is None else list(masks)
+        vit, rule, count, masks = self.vit, self.config.adaptive, len(states), forward.valid
+        none: list[Tensor | None] = [None] * count
+        given = [masks] if isinstance(masks, Tensor) else none if masks is None else masks
         if len(given) != count:
             raise GramLoopError(f"{len(given)} valid-patch masks were given for {count} inputs")
-        embedded = forward.embedded[-count:] if len(forward.embedded) >= count else []
-        for i, (call, Z, mask) in enumerate(zip(calls, states, given, strict=True)):
-            grid, response = embedded[i] if embedded else (None, None)
+        embedded = forward.embedded[-count:] if len(forward.embedded) >= count else [(None, None)] * count
+        inputs = forward.window_inputs or none
+        for i, call in enumerate(BlockCall.of(vit, args, kwargs)):
+            Z, (grid, response) = states[i], embedded[i]
             grid = call.grid or grid
-            check_grid(Z, grid, vit.layout)
-            valid = None if mask is None else check_mask(mask, Z, grid, vit)
-            entry = _Entry(call, {self.route.end: Z}, valid, None, None, None)
-            entry.trace = Trace(grid) if self._trace else None
-            entry.window_input = forward.window_inputs[i] if forward.window_inputs else None
+            valid = guards.check_patches(vit, Z, grid, given[i])
+            entry = _Entry(
+                call, {self.route.end: Z}, valid, None, Trace(grid) if self._trace else None, inputs[i]
+            )
             if rule is not None and self.config.replays:
-                level = None if response is None else noise(response, valid, grid)
+                level = None if response is None else image_noise(response, valid, grid)
                 signal = image_signal(rule, vit.layout.patches(Z), valid, level)
                 entry.share = share(rule, signal)
                 if entry.trace is not None:
                     entry.trace.signal = signal
             forward.entries.append(entry)
         forward.traces = [entry.trace for entry in forward.entries if entry.trace is not None]
-        forward.embedded, forward.window_inputs = [], []
-        forward.blocks_executed = vit.depth
+        forward.embedded, forward.window_inputs, forward.blocks_executed = [], [], vit.depth
 
     def _step(self, forward: _Forward, index: int, states: list[Tensor]) -> list[Tensor]:
         """What is due after a block: the states to continue with, none where these stay."""
-        at, refined = self.route, list[Tensor]()
-        if at.at_final:
-            for entry, tokens in zip(forward.entries, states, strict=True):
+        at, refined = self.route, []
+        for entry, tokens in zip(forward.entries, states, strict=True):
+            if at.at_final:
                 entry.states[index] = tokens
         if index == (at.last if at.at_final else at.end):
             refined = self._replay(forward)
-        if index == at.probe:
-            for entry, tokens in zip(forward.entries, refined or states, strict=True):
-                if entry.trace is not None and entry.trace.anchor is not None:
-                    entry.trace.record_accepted(self.vit.patches(tokens))
+        for entry, tokens in zip(forward.entries, refined or states, strict=True):
+            if index == at.probe and entry.trace is not None and entry.trace.anchor is not None:
+                entry.trace.record_accepted(self.vit.patches(tokens))
         return refined
 
     def _replay(self, forward: _Forward) -> list[Tensor]:
         """Algorithm 1 on every resolution; nothing where no image is replayed."""
-        config, at, vit, refined = self.config, self.route, self.vit, list[Tensor]()
-        # a compiled graph cannot ask whether all images are passed over
-        shares = [entry.share for entry in forward.entries if not torch.compiler.is_compiling()]
-        forward.skipped = all(each is not None and not bool(each.any()) for each in shares or [None])
-        for entry in forward.entries:
-            Z = entry.states[at.end]
+        config, at, vit, entries, refined = self.config, self.route, self.vit, forward.entries, []
+        if not torch.compiler.is_compiling():  # a graph cannot ask
+            forward.skipped = all(each.share is not None and not bool(each.share.any()) for each in entries)
+        for entry in entries:
+            Z, trace = entry.states[at.end], entry.trace
             if forward.skipped:
-                if entry.trace is not None:
-                    entry.trace.record_nothing(vit.layout.patches(Z), config.replays)
+                if trace is not None:
+                    trace.record_nothing(vit.layout.patches(Z), config.replays)
             elif not config.replays or (config.substeps is not None and entry.window_input is None):
                 self._suffix(entry, Z)
             else:
-                more = {"window_input": entry.window_input, "valid": entry.valid, "share": entry.share}
-                suffix, run = partial(self._suffix, entry), entry.call.run
-                refined.append(
-                    gram_gated_replay(
-                        Z, run, vit.patches, at, vit.layout, suffix=suffix, trace=entry.trace, **more
-                    )
-                )
-                if entry.trace is not None and not self._probes_accepted:
-                    entry.trace.anchor = None
-        forward.blocks_executed += max(entry.call.executed for entry in forward.entries)
-        for index in {*at.keep} & {*forward.entries[0].states} - {*forward.baseline}:
-            kept = [entry.call.shaped(entry.states[index]) for entry in forward.entries]
-            forward.baseline[index] = kept if forward.entries[0].call.listed else kept[0]
+                accepted = gram_gated_replay(
+                    Z, entry.call.run, vit.patches, at, vit.layout, suffix=partial(self._suffix, entry),
+                    window_input=entry.window_input, valid=entry.valid, share=entry.share, trace=trace,
+                )  # fmt: skip
+                refined.append(accepted)
+                if trace is not None and not at.probes_accepted:
+                    trace.anchor = None
+        forward.blocks_executed += max(entry.call.executed for entry in entries)
+        for index in {*at.keep} & {*entries[0].states} - {*forward.baseline}:
+            kept = [entry.call.shaped(entry.states[index]) for entry in entries]
+            forward.baseline[index] = kept if entries[0].call.listed else kept[0]
         return refined
 
     def _suffix(self, entry: _Entry, Z: Tensor) -> tuple[Tensor, Tensor]:
-        """The baseline's states after the probe and the last block; run as far as drift, ``keep`` or ``until`` needs it."""
-        at, state = self.route, Z
-        if not at.at_final:  # else the host's own pass has shown them
-            with nullcontext() if at.resumes else torch.no_grad():
-                for index in range(at.end + 1, at.reach + 1):
-                    state = entry.call.run(index, index, state)
-                    if index in self._baseline_states:
-                        entry.states[index] = state
-        return entry.states.get(at.probe, Z), entry.states.get(at.last, Z)
+        """The baseline's states after the probe and the last block; run as far as drift, ``keep`` or ``until`` need."""
+        at, P, state = self.route, Z, Z
+        if at.at_final:  # the host's own pass has shown them
+            return entry.states[at.probe], entry.states[at.last]
+        with nullcontext() if at.resumes else torch.no_grad():
+            for index in range(at.end + 1, at.reach + 1):
+                state = entry.call.run(index, index, state)
+                P = state if index == at.probe else P
+                if index in at.keep or (at.resumes and index == at.until):
+                    entry.states[index] = state
+        return P, state
 
 
 def loops_on(vit: ViT) -> Iterator[Loop]:
@@ -480,7 +430,3 @@ def loops_on(vit: ViT) -> Iterator[Loop]:
             loop = getattr(getattr(hook, "func", None), "__self__", None)
             if isinstance(loop, Loop):
                 yield loop
-
-
-def _versions(output: Any) -> list[int]:
-    return [state._version for state in states_of(output) if not state.is_inference()]

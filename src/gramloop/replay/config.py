@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any, Literal, TypedDict, get_args
 
 from gramloop.errors import GramLoopError, short_repr
-from gramloop.io.atomic import atomic_write
-from gramloop.io.json_files import read_json
-from gramloop.io.shown import Shown, ShownTable, settings_table
+from gramloop.util.files import atomic_write
+from gramloop.util.json_files import read_json
+from gramloop.util.table import Shown, ShownTable, settings_table
 
 Window = tuple[int, int]
 Gate = Literal["gram", "uniform", "none"]
@@ -30,7 +30,10 @@ SIGNALS: tuple[Signal, ...] = get_args(Signal)
 
 PAPER_DEPTH = 40
 PAPER_WINDOW: Window = (21, 23)
-LARGEST, SMALLEST = 3.4028234663852886e38, 1.1754943508222875e-38  # of float32, in which models compute
+FLOAT32_MAX, FLOAT32_MIN = (
+    3.4028234663852886e38,
+    1.1754943508222875e-38,
+)  # of float32, in which models compute
 _MOST = 1000  # replays or substeps; a typo must not run for years
 KIND = "gramloop replay"
 MITIGATIONS_KIND = "gramloop mitigations"  # more than a replay; `gramloop.mitigations` reads it
@@ -49,7 +52,7 @@ class Field:
     words: tuple[str, ...] = ()
     kind: type[int] | type[float] | None = None
     low: float = 0
-    high: float = LARGEST
+    high: float = FLOAT32_MAX
     optional: bool = False
     meaning: str = ""
     symbol: str = ""
@@ -140,18 +143,14 @@ class _AdaptiveField(Field):
 
 
 BLOCK = Field("the index of a block", kind=int)
-_FINITE = Field("a finite number", kind=float, low=-LARGEST)
+_FINITE = Field("a finite number", kind=float, low=-FLOAT32_MAX)
 RULE: Mapping[str, Field] = {"signal": Field(words=SIGNALS), "off": _FINITE, "full": _FINITE}
 FIELDS: Mapping[str, Field] = {
     "window": _WindowField(
-        "a pair of blocks, first and last, such as [21, 23], in text 21-23",
-        optional=True,
-        meaning="blocks to replay",
-        symbol="FIRST LAST",
+        "a pair of blocks, such as [21, 23], in text 21-23",
+        optional=True, meaning="blocks to replay", symbol="FIRST LAST",
     ),
-    "replays": Field(
-        f"a whole number from 0 to {_MOST}", kind=int, high=_MOST, meaning="how often", symbol="K"
-    ),
+    "replays": Field("a whole number from 0 to 1000", kind=int, high=_MOST, meaning="how often", symbol="K"),
     "gate": Field(words=get_args(Gate), meaning="what is accepted of a proposal"),
     "strength": Field(
         "a number from 0 to 1", ("matched",), float, high=1, meaning='0 to 1, or "matched"', symbol="S"
@@ -161,29 +160,19 @@ FIELDS: Mapping[str, Field] = {
     ),
     "update_at": Field(words=get_args(UpdateAt), meaning="where the accepted step is applied"),
     "eps": Field(
-        "a small positive number, such as 1e-6",
-        kind=float,
-        low=SMALLEST,
-        meaning="the smallest median drift that the gate divides by",
-        symbol="DRIFT",
+        "a small positive number, such as 1e-6", kind=float, low=FLOAT32_MIN,
+        meaning="the smallest median drift that the gate divides by", symbol="DRIFT",
     ),
     "adaptive": _AdaptiveField(
-        "an Adaptive(signal, off, full), in text length:1.7:1.8",
-        optional=True,
-        meaning="replay only where an image's signal says so, such as noise:0.2:0.3",
-        symbol="SIGNAL:OFF:FULL",
+        "an Adaptive(signal, off, full), in text length:1.7:1.8", optional=True,
+        meaning="replay only where an image's signal says so, such as noise:0.2:0.3", symbol="SIGNAL:OFF:FULL",
     ),
     "until": replace(BLOCK, optional=True, meaning="the last block that shows the replay", symbol="BLOCK"),
     "substeps": Field(
-        f"a whole number from 1 to {_MOST}",
-        kind=int,
-        low=1,
-        high=_MOST,
-        optional=True,
-        meaning="K steps of 1/K through the window in place of a second pass, with one replay",
-        symbol="K",
+        "a whole number from 1 to 1000", kind=int, low=1, high=_MOST, optional=True,
+        meaning="K steps of 1/K through the window in place of a second pass, with one replay", symbol="K",
     ),
-}
+}  # fmt: skip
 _MARKS = {"window": "-", "adaptive": ":"}  # between the parts of a setting
 
 
@@ -348,8 +337,7 @@ def read_settings(path: str | Path) -> tuple[ReplayConfig, Mapping[str, Any]]:
     content = read_content(path)
     if content["kind"] == MITIGATIONS_KIND:
         raise GramLoopError(
-            f"{path} holds more than a replay ({content.get('mitigations')}), which cannot be attached; "
-            f'gramloop.mitigations.apply("{path}", predictor) and gramloop evaluate --method NAME:{path} take it'
+            f"{path} holds more than a replay ({content.get('mitigations')}); gramloop.mitigations.apply(path, predictor) takes it"
         )
     try:
         return ReplayConfig.from_json(content.get("replay")), content["about"]

@@ -11,21 +11,21 @@ from typing import Any, Unpack
 from torch import nn
 
 from gramloop.errors import GramLoopError
-from gramloop.io.shown import Shown, ShownTable
-from gramloop.replay.blocks import Run, patched
 from gramloop.replay.config import ReplayConfig, ReplaySettings, Window, default_window
+from gramloop.util.forward_patch import ModuleForward, patched
+from gramloop.util.table import Cell, Shown, ShownTable
 
 
 @dataclass(frozen=True)
 class Route:
-    """A configuration on a backbone of ``depth`` blocks.
+    """A configuration on a backbone of ``depth`` blocks: which block does what.
 
     start, end: the window, s and e in the paper. probe: drift is measured after this block.
-    until: the head sees the replay up to this block.
+    until: the head sees the replay up to this block; ``resumes`` if the host continues from the baseline after it.
     keep: blocks whose baseline output is wanted.
     measures: whether proposals are probed.
-    resumes: whether the host continues from the baseline state after ``until``.
     reach: the last block that is run besides the host's own pass: for a proposal, the probe, a kept block or ``until``.
+    steps: blocks after which there is something to do.
     """
 
     config: ReplayConfig
@@ -34,10 +34,11 @@ class Route:
     end: int
     probe: int
     until: int
-    keep: tuple[int, ...] = ()
-    measures: bool = False
-    resumes: bool = False
-    reach: int = 0
+    keep: tuple[int, ...]
+    measures: bool
+    resumes: bool
+    reach: int
+    steps: frozenset[int]
 
     @property
     def last(self) -> int:
@@ -49,11 +50,24 @@ class Route:
         """Whether the accepted step is applied at the last block."""
         return self.config.update_at == "final"
 
+    @property
+    def runs_blocks(self) -> bool:
+        """Whether blocks are run besides the host's own pass."""
+        return self.config.replays > 0 or self.reach > self.end
+
+    @property
+    def probes_accepted(self) -> bool:
+        """Whether the accepted state gets to the probe."""
+        return self.probe == self.last if self.at_final else not self.resumes or self.probe <= self.until
+
+    def shows_baseline(self, index: int) -> bool:
+        """Whether the host's own forward shows the baseline output of a block."""
+        return self.at_final or index < self.end or (self.resumes and index > self.until)
+
 
 def route(config: ReplayConfig, depth: int, keep: Sequence[int] = (), trace: bool = False) -> Route:
     """Place a configuration on ``depth`` blocks, or say which index lies outside."""
-    start, end = config.window or default_window(depth)
-    last = depth - 1
+    (start, end), last = config.window or default_window(depth), depth - 1
     if end > last:
         raise GramLoopError(
             f"window [{start}, {end}] reaches past the last block: this backbone has {depth} blocks, 0 to {last}"
@@ -65,17 +79,18 @@ def route(config: ReplayConfig, depth: int, keep: Sequence[int] = (), trace: boo
             raise GramLoopError(
                 f"{name} is block {block}; it lies from the window's end, {end}, to the last block, {last}"
             )
-    for index in keep:
-        if not 0 <= index <= last:
-            raise GramLoopError(f"keep names block {index}; the blocks are 0 to {last}")
+    if outside := [index for index in keep if not 0 <= index <= last]:
+        raise GramLoopError(f"keep names block {outside[0]}; the blocks are 0 to {last}")
     measures = config.replays > 0 and (config.measures_drift or trace)
     resumes = config.replays > 0 and until < last
+    kept = [index for index in keep if not resumes or index <= until]
+    reach = max([end, *kept, probe if measures else 0, until if resumes else 0])
+    steps = {end, probe} if trace else {end}
     if config.update_at == "final":
-        reach = last if config.replays else end
-    else:
-        kept = [index for index in keep if not resumes or index <= until]
-        reach = max([end, *kept, probe if measures else 0, until if resumes else 0])
-    return Route(config, depth, start, end, probe, until, tuple(keep), measures, resumes, reach)
+        reach, steps = (last if config.replays else end), {end, probe, last}
+    return Route(
+        config, depth, start, end, probe, until, tuple(keep), measures, resumes, reach, frozenset(steps)
+    )
 
 
 @dataclass(frozen=True)
@@ -90,13 +105,21 @@ class Cost(Shown):
         """Blocks executed per block of the baseline forward."""
         return self.blocks / self.baseline
 
+    @property
+    def ordinary(self) -> int:
+        return self.baseline
+
     def _shown(self) -> ShownTable:
-        rows = (
+        return ShownTable(
+            "Transformer blocks executed for one view of an image", ("", "blocks"), self._rows()
+        )
+
+    def _rows(self) -> tuple[tuple[Cell, ...], ...]:
+        return (
             ("executed", self.blocks),
             ("of the baseline forward", self.baseline),
             ("per block of that", f"{self.multiplier:.2f}×"),
         )
-        return ShownTable("Transformer blocks executed for one view of an image", ("", "blocks"), rows)
 
 
 def cost(
@@ -140,7 +163,7 @@ def counting(blocks: Sequence[nn.Module]) -> Iterator[BlockCounter]:
     """Count every execution of these blocks, by their host and by replays alike, in any thread."""
     counter, lock = BlockCounter(), threading.Lock()
 
-    def count(index: int, run: Run, *args: Any, **kwargs: Any) -> Any:
+    def count(index: int, run: ModuleForward, *args: Any, **kwargs: Any) -> Any:
         with lock:
             counter.blocks += 1
         return run(*args, **kwargs)

@@ -20,13 +20,40 @@ from torch.utils.hooks import RemovableHandle
 
 from gramloop.errors import GramLoopError, GramLoopWarning
 from gramloop.replay.blocks import hidden_states, states_of, with_hidden
-from gramloop.replay.vit import Grid, TokenLayout, ViT
+from gramloop.replay.config import ReplayConfig
+from gramloop.replay.cost import Route, route
+from gramloop.replay.vit import Grid, ViT
 
 registering = threading.RLock()  # torch can give two threads that register hooks at once the same handle
 _plain: WeakKeyDictionary[nn.Module, set[Any]] = (
     WeakKeyDictionary()
 )  # by first block: calls that were checked
 _NO_BLOCK = -2
+
+
+def check_vit(vit: ViT, at: Route, needs_pixels: bool = False) -> None:
+    """Refuse a ViT that cannot be replayed in this way."""
+    if any(block.training for block in vit.blocks):
+        raise GramLoopError(
+            f"{vit.name} is in training mode; replay is for frozen models: call model.eval() first"
+        )
+    check_reach(vit, at)
+    if needs_pixels and vit.embedding is None:
+        raise GramLoopError(
+            f"{vit.name} does not show the image that its patches are cut from, so its noise cannot decide; take length"
+        )
+
+
+def check_reach(vit: ViT, replay: Route | ReplayConfig) -> None:
+    """Refuse a replay that reaches into blocks of a ViT that are no plain chain."""
+    at = route(replay, vit.depth) if isinstance(replay, ReplayConfig) else replay
+    if at.runs_blocks and at.reach >= vit.plain_depth:
+        where, below = (
+            f" as far as block {at.reach}",
+            f"; window and gate_at must lie below block {vit.plain_depth}",
+        )
+        where, below = (where, below) if vit.plain_depth else ("", "")
+        raise GramLoopError(f"{vit.name} cannot be replayed{where}: {vit.why_not_plain}{below}")
 
 
 def check_running(vit: ViT, block: nn.Module) -> None:
@@ -43,15 +70,16 @@ def check_running(vit: ViT, block: nn.Module) -> None:
 class BlockOrderCheck:
     """Watches one thread's forward: whether each block is given what the one before returned, and the same arguments.
 
-    Blocks ``start`` to ``reach`` are those that replays and probes run; ``resumes`` says that the one after them is
-    given another state. Hooks are there for one forward only.
+    From the window's first block to the last that replays and probes run. Hooks are there for one forward only.
     """
 
-    def __init__(self, vit: ViT, start: int, reach: int, resumes: bool) -> None:
-        self.first = max(start - 1, 0)  # the first block that is watched
-        self._vit, self._start, self._reach, self._resumes = vit, start, reach, resumes
-        self._thread, self._handles, self._key = threading.get_ident(), list[RemovableHandle](), ()
-        self._index, self._states, self._others = _NO_BLOCK, list[Tensor](), {}
+    def __init__(self, vit: ViT, at: Route) -> None:
+        self._vit, self._reach, self._resumes = vit, at.reach, at.resumes and at.until == at.reach
+        self._start = at.start if at.config.replays else at.end
+        self.first = max(self._start - 1, 0)  # the first block that is watched
+        self._thread, self._handles = threading.get_ident(), list[RemovableHandle]()
+        self._key: tuple[object, ...] = ()
+        self._index, self._states, self._others = _NO_BLOCK, list[Tensor](), dict[str, Any]()
 
     def begin(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """The first watched block is about to run: watch this forward, unless one of its kind was watched before."""
@@ -150,6 +178,11 @@ class BlockOrderCheck:
 _KINDS = ("_forward_hooks", "_forward_pre_hooks")
 
 
+def versions(output: Any) -> list[int]:
+    """How often the states in a block's output were written to; inference tensors do not tell."""
+    return [state._version for state in states_of(output) if not state.is_inference()]
+
+
 def keep_first(held: Sequence[tuple[nn.Module, str, RemovableHandle]]) -> None:
     """Move our hooks before those that others registered since: the host's captures must see the refined state."""
     for module, kind, handle in held:
@@ -218,13 +251,12 @@ def embedded_grid(vit: ViT, image: Tensor, output: Tensor) -> Grid:
     return (output.shape[-2], output.shape[-1]) if conv else (height // down, width // across)
 
 
-def check_grid(tokens: Tensor, grid: Grid | None, layout: TokenLayout) -> None:
-    """Refuse tokens that a grid of patches and the tokens around it do not make."""
-    count, others = tokens.shape[1], layout.others
+def check_patches(vit: ViT, tokens: Tensor, grid: Grid | None, mask: Tensor | None) -> Tensor | None:
+    """Refuse tokens (B, T, C) that do not make the grid, and a mask that does not fit; the mask as (B, N) bool."""
+    layout, (images, count), others = vit.layout, tokens.shape[:2], vit.layout.others
     if count <= others:
         raise GramLoopError(
-            f"a block returned {count} tokens of which {others} are no patches; no patch is left "
-            "to measure, so prefix must be smaller"
+            f"a block returned {count} tokens of which {others} are no patches; prefix must be smaller"
         )
     if grid is not None and count != others + grid[0] * grid[1]:
         behind = f" and {layout.suffix} after the patches" if layout.suffix else ""
@@ -232,21 +264,19 @@ def check_grid(tokens: Tensor, grid: Grid | None, layout: TokenLayout) -> None:
             f"a block returned {count} tokens where {layout.prefix} prefix tokens{behind} and a patch "
             f"grid of {grid[0]} x {grid[1]} make {others + grid[0] * grid[1]}; if the prefix is another, pass prefix="
         )
-
-
-def check_mask(mask: Tensor, tokens: Tensor, grid: Grid | None, vit: ViT) -> Tensor:
-    """A mask of valid patches as (B, N) bool, if it fits an image's tokens (B, T, C)."""
+    if mask is None:
+        return None
     if vit.shuffles:
         raise GramLoopError(
             f"{vit.name} shuffles its patches, so a mask of valid patches cannot be matched to them"
         )
-    expected = (tokens.shape[0], tokens.shape[1] - vit.layout.others)
-    flat = mask.flatten(1) if mask.ndim == 3 else mask
-    turned = mask.ndim == 3 and grid is not None and tuple(mask.shape[1:]) != grid
-    if mask.dtype != torch.bool or tuple(flat.shape) != expected or turned:
-        shape = "(B, h, w)" if grid is None else str((expected[0], *grid))
+    shapes = [(images, count - others), *([(images, *grid)] if grid else [])]
+    if mask.ndim == 3 and grid is None:
+        shapes.append((images, *mask.shape[1:]))
+    flat = mask.flatten(1)
+    if mask.dtype != torch.bool or tuple(mask.shape) not in shapes or tuple(flat.shape) != shapes[0]:
         raise GramLoopError(
-            f"the valid-patch mask is {mask.dtype} of shape {tuple(mask.shape)}; this forward has "
-            f"{expected[0]} images of {expected[1]} patches, so it is bool of shape {expected} or {shape}"
+            f"the valid-patch mask is {mask.dtype} of shape {tuple(mask.shape)}; this forward has {images} images of "
+            f"{count - others} patches, so it is bool of shape {' or '.join(map(str, shapes))}"
         )
     return flat.to(tokens.device)

@@ -97,6 +97,10 @@ class ViT:
         return self.layout.prefix
 
     @property
+    def vit(self) -> nn.Module:
+        return self.module
+
+    @property
     def patch_embedding(self) -> nn.Conv2d | None:
         """The convolution that cuts images into patches, where it is one."""
         return self.embedding if isinstance(self.embedding, nn.Conv2d) else None
@@ -113,16 +117,6 @@ class ViT:
             # norm.forward, like block.forward: the hooks of others must not see probes
             normed: Tensor = norm.forward(patches) if isinstance(norm, nn.Module) else norm(patches)
         return normed
-
-    def check_plain_chain(self, reach: int) -> None:
-        """Refuse a replay whose window or probe reaches into blocks that are no plain chain."""
-        if reach >= self.plain_depth:
-            raise GramLoopError(
-                f"{self.name} cannot be replayed as far as block {reach}: {self.why_not_plain}; window and "
-                f'gate_at must lie below block {self.plain_depth} (for example gate_at="end")'
-                if self.plain_depth
-                else f"{self.name} cannot be replayed: {self.why_not_plain}"
-            )
 
     def check_unchanged(self) -> None:
         """Refuse to run with blocks or a norm that are no longer the model's."""

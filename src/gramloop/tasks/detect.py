@@ -19,12 +19,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from gramloop.core.loop import Loop
 from gramloop.errors import GramLoopError
 from gramloop.models.backbone import Backbone
 from gramloop.models.detector import WindowedDetector, joined, load_windowed_detector, pad_batch
 from gramloop.models.plain_detr import best_detections
 from gramloop.models.windows import Layout
+from gramloop.replay.attach import Loop
 from gramloop.tasks.class_names import COCO, COCO_NUMBERS
 from gramloop.tasks.detection import Detection
 from gramloop.tasks.images import (

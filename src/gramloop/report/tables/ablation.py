@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from gramloop.core.config import GateAt, ReplayConfig
 from gramloop.evaluate.methods import BASELINE
+from gramloop.replay.config import GateAt, ReplayConfig
 from gramloop.report.measure import PARTS
 from gramloop.report.run import Run
 from gramloop.report.tables.main import DIGITS, clean_coco_of, method_cells, method_columns, robustness_of

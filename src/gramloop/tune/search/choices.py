@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 import torch
 
-from gramloop.core.config import ReplayConfig, Window
 from gramloop.core.source import LEAST
 from gramloop.errors import GramLoopError
 from gramloop.mitigations.appearance import ordinary
@@ -18,6 +17,7 @@ from gramloop.mitigations.mitigation import Mitigation
 from gramloop.mitigations.replay import Replay
 from gramloop.mitigations.source import Source
 from gramloop.mitigations.texts import stack_text
+from gramloop.replay.config import ReplayConfig, Window
 from gramloop.tasks.prediction import Prediction
 from gramloop.tasks.predictor import Predictor, ViTPredictor, check_replay
 from gramloop.tune.search.space import Space

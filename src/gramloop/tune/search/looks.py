@@ -10,13 +10,13 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 
-from gramloop.core.signals import observing
 from gramloop.errors import GramLoopError
 from gramloop.mitigations.files import replay_alone
 from gramloop.mitigations.filters import PixelMitigation
 from gramloop.mitigations.replay import Replay
 from gramloop.mitigations.source import Source
 from gramloop.mitigations.texts import stack_text
+from gramloop.tasks.block_runs import observing
 from gramloop.tasks.images import RGB
 from gramloop.tasks.prediction import Prediction
 from gramloop.tasks.predictor import Predictor

@@ -12,12 +12,12 @@ from tempfile import TemporaryDirectory
 from typing import Any, Unpack
 
 from gramloop import __version__
-from gramloop.core.config import ReplayConfig
 from gramloop.data.labelled import LabelledImage
 from gramloop.data.records import DataSet, Record
 from gramloop.mitigations.applying import replay_of
 from gramloop.mitigations.files import replay_alone, stack_json, write_mitigations
 from gramloop.mitigations.texts import stack_text
+from gramloop.replay.config import ReplayConfig
 from gramloop.tasks.prediction import Prediction
 from gramloop.tasks.predictor import Predictor
 from gramloop.tune.search.calibration import find_source

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 import gramloop
-from gramloop.core.call import states_of
-from gramloop.core.hosts import find_host
+from gramloop.replay.blocks import states_of
+from gramloop.replay.vit import find_vit
 from library_models import MODELS, build, outputs
 
 WINDOW = (2, 3)
@@ -25,14 +25,14 @@ def test_attached_changes_and_detached_restores(name: str) -> None:
     names = list(model.state_dict())
     before = outputs(model, x)
     with gramloop.attached(model, window=WINDOW, trace=True) as loop:
-        with gramloop.counting(loop.host.blocks) as counter:
+        with gramloop.counting(loop.vit.blocks) as counter:
             during = outputs(model, x)
         assert list(model.state_dict()) == names
     assert [t.shape for t in during] == [t.shape for t in before]
     assert not equal(during, before)
     assert counter.blocks == loop.blocks_executed == gramloop.cost(6, WINDOW).blocks
     assert loop.trace is not None
-    assert loop.trace.gate[0].shape == ((2, 16) if loop.host.shuffles else (2, 4, 4))
+    assert loop.trace.gate[0].shape == ((2, 16) if loop.vit.shuffles else (2, 4, 4))
     assert equal(outputs(model, x), before)
     with gramloop.attached(model, window=WINDOW):
         assert equal(outputs(model, x), during)
@@ -56,7 +56,7 @@ def test_ungated_replay_is_an_encoder_in_which_the_window_stands_twice(name: str
 
 
 def _block_list(model: nn.Module) -> nn.ModuleList | nn.Sequential:
-    first = find_host(model).blocks[0]
+    first = find_vit(model).blocks[0]
     return next(
         module
         for module in model.modules()
@@ -67,7 +67,7 @@ def _block_list(model: nn.Module) -> nn.ModuleList | nn.Sequential:
 @pytest.mark.parametrize("name", MODELS)
 def test_behind_until_every_host_goes_on_ordinarily(name: str) -> None:
     model, x = build(name)
-    blocks, until = find_host(model).blocks, WINDOW[1] + 1
+    blocks, until = find_vit(model).blocks, WINDOW[1] + 1
     shown: dict[int, list[torch.Tensor]] = {until: [], 5: []}
     for index, seen in shown.items():
         blocks[index].register_forward_hook(lambda *call, seen=seen: seen.append(states_of(call[-1])[0]))
@@ -102,7 +102,7 @@ def test_taps_before_the_window_stay_ordinary(name: str) -> None:
     ],
 )
 def test_prefix_tokens(name: str, prefix: int) -> None:
-    assert find_host(build(name)[0]).prefix == prefix
+    assert find_vit(build(name)[0]).prefix == prefix
 
 
 def test_a_described_vit_is_the_same_as_a_known_one() -> None:
@@ -141,10 +141,10 @@ def test_chunked_blocks_of_dinov2_are_one_chain() -> None:
     with (
         torch.no_grad(),
         gramloop.attached(vit, window=(2, 2)) as loop,
-        gramloop.counting(loop.host.blocks) as counter,
+        gramloop.counting(loop.vit.blocks) as counter,
     ):
         vit(x)
-    assert loop.host.depth == 4
+    assert loop.vit.depth == 4
     assert counter.blocks == gramloop.cost(4, (2, 2)).blocks
 
 

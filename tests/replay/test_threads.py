@@ -80,7 +80,7 @@ def seen_in(vit: SmallViT, loop: Loop, image: Tensor, masked: bool) -> list[Any]
 
 def left_by(loop: Loop) -> list[Any]:
     traces = [[getattr(trace, field.name) for field in fields(Trace)] for trace in loop.traces]
-    return [traces, sorted(loop.ordinary.items()), loop.blocks_executed]
+    return [traces, sorted(loop.baseline.items()), loop.blocks_executed]
 
 
 def same(a: Any, b: Any) -> bool:
@@ -153,7 +153,7 @@ def wrong_forwards(settings: dict[str, Any], signal: str | None, forwards: int, 
 
 def cases() -> Iterator[Any]:
     for placement, gate in itertools.product(PLACEMENTS, GATES):
-        signals = [None] if "update_at" in placement else [None, "length", "spread", "step", "drift"]
+        signals = [None] if "update_at" in placement else [None, "length", "spread"]
         for signal in signals:
             settings = {**placement, **gate}
             yield pytest.param(settings, signal, id=" ".join([*map(str, settings.values()), signal or "all"]))

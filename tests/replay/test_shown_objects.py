@@ -86,11 +86,11 @@ def test_a_trace_without_maps_says_so(trace: Trace, image: int, words: str) -> N
 
 
 def test_settings_show_what_is_changed_and_what_is_published() -> None:
-    config = ReplayConfig(window=(2, 3), replays=1, adaptive=Adaptive("step", 0.2, 0.4))
+    config = ReplayConfig(window=(2, 3), replays=1, adaptive=Adaptive("noise", 0.2, 0.4))
     rows = {row[0]: row[1:] for row in Reader(config._repr_html_()).rows}
     assert rows["window"] == ["2-3", "none"]
     assert rows["replays"] == ["1", "2"]
-    assert rows["adaptive"] == ["step:0.2:0.4", "none"]
+    assert rows["adaptive"] == ["noise:0.2:0.4", "none"]
     assert rows["eps"] == ["1e-06", "1e-06"]
     given = ",".join(f"{name}={value}" for name, (value, _) in rows.items() if name != "setting")
     assert gramloop.parse_replay(given) == config, "what is shown can be given back"
@@ -105,7 +105,7 @@ def test_recentring_and_cost_show_their_fields() -> None:
         ["beyond", "2"],
     ]
     rows = Reader(gramloop.cost(40)._repr_html_()).rows
-    assert rows[1:] == [["executed", "94"], ["of the ordinary forward", "40"], ["per block of that", "2.35×"]]
+    assert rows[1:] == [["executed", "94"], ["of the baseline forward", "40"], ["per block of that", "2.35×"]]
 
 
 def test_a_source_shows_its_taps_and_escapes_its_names() -> None:

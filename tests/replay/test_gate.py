@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gramloop.core.gate import gram_gate, interpolate, masked_median, mean_gate, token_gate
+from gramloop.replay.gram import gram_gate, interpolate, masked_median, mean_gate, token_gate
 
 EPS = 1e-6
 

@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from gramloop import Adaptive, GramLoopError, ReplayConfig, attach, attached, counting
-from gramloop.core.hosts import find_host
-from gramloop.core.signals import length, median, observing, share, spread, step
+from gramloop.replay.adaptive import length_spread, patch_length, share
+from gramloop.replay.vit import find_vit
+from gramloop.tasks.block_runs import observing
 
 
 def tokens(*shape: int, seed: int = 0) -> Tensor:
@@ -17,9 +18,8 @@ def tokens(*shape: int, seed: int = 0) -> Tensor:
 
 def test_signals_in_closed_form() -> None:
     patches = torch.tensor([[[3.0, 4.0], [0.0, 1.0]]])  # lengths 5 and 1
-    assert length(patches).tolist() == [3.0]
-    assert spread(patches).item() == pytest.approx(2.0 / 3.0, rel=1e-6)
-    assert step(patches, patches * 1.5).item() == pytest.approx(0.5, rel=1e-6)
+    assert patch_length(patches).tolist() == [3.0]
+    assert length_spread(patches).item() == pytest.approx(2.0 / 3.0, rel=1e-6)
 
 
 def test_invalid_patches_do_not_count() -> None:
@@ -27,16 +27,9 @@ def test_invalid_patches_do_not_count() -> None:
     valid = torch.arange(9)[None] < torch.tensor([[9], [5]])
     spoiled = patches.clone()
     spoiled[1, 5:] = 1e6
-    for measure in (length, spread):
+    for measure in (patch_length, length_spread):
         alone = measure(patches[1:, :5])
         torch.testing.assert_close(measure(spoiled, valid)[1:], alone)
-    torch.testing.assert_close(
-        step(patches, spoiled + 1, valid)[1:], step(patches[1:, :5], patches[1:, :5] + 1)
-    )
-
-
-def test_the_median_passes_over_what_is_not_finite() -> None:
-    assert median(torch.tensor([[1.0, torch.nan, 3.0, torch.inf]])).tolist() == [2.0]
 
 
 @given(st.floats(-5, 5), st.floats(-5, 5), st.floats(-10, 10))
@@ -51,7 +44,7 @@ def test_the_share_of_the_gate(off: float, full: float, signal: float) -> None:
 
 
 def test_a_signal_that_is_not_finite_gets_nothing() -> None:
-    assert share(Adaptive("drift", 0.0, 1.0), torch.tensor([torch.nan, torch.inf])).tolist() == [0.0, 0.0]
+    assert share(Adaptive("length", 0.0, 1.0), torch.tensor([torch.nan, torch.inf])).tolist() == [0.0, 0.0]
 
 
 class Block(nn.Module):
@@ -86,7 +79,7 @@ WINDOW = ReplayConfig(window=(2, 3), replays=2)
 ALWAYS, NEVER = -1e6, 1e6  # thresholds below and above any signal
 
 
-@pytest.mark.parametrize("signal", ["length", "spread", "step", "drift"])
+@pytest.mark.parametrize("signal", ["length", "spread"])
 def test_a_rule_that_always_replays_changes_nothing(signal: str) -> None:
     chain, x = Chain(), tokens(2, 9, 6)
     with torch.no_grad():
@@ -97,11 +90,8 @@ def test_a_rule_that_always_replays_changes_nothing(signal: str) -> None:
             torch.testing.assert_close(chain(x), expected, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize(
-    ("signal", "extra"), [("length", 0), ("spread", 0), ("step", 2), ("drift", 2 + 2 + 2)]
-)
-def test_passing_over_costs_the_decision_alone(signal: str, extra: int) -> None:
-    """Window [2, 3] of 6: a step costs its 2 blocks, a drift also the probe's 2, twice for its anchor."""
+@pytest.mark.parametrize("signal", ["length", "spread"])
+def test_passing_over_costs_no_block(signal: str) -> None:
     chain, x = Chain(), tokens(2, 9, 6)
     rule = Adaptive(signal, NEVER, NEVER)  # type: ignore[arg-type]
     with torch.no_grad():
@@ -109,7 +99,7 @@ def test_passing_over_costs_the_decision_alone(signal: str, extra: int) -> None:
         config = ReplayConfig(window=(2, 3), adaptive=rule)
         with loop_on(chain, config, trace=True, keep=[3, 5]) as loop, counting(chain.blocks) as counter:
             assert torch.equal(chain(x), expected)
-    assert counter.blocks == loop.blocks_executed == 6 + extra
+    assert counter.blocks == loop.blocks_executed == 6
     trace = loop.trace
     assert trace is not None
     assert trace.signal is not None
@@ -117,14 +107,14 @@ def test_passing_over_costs_the_decision_alone(signal: str, extra: int) -> None:
     assert all((gate == 0).all() for gate in trace.gate)
     assert trace.post_drift is not None
     assert (trace.post_drift == 0).all()
-    assert torch.equal(chain.norm(loop.ordinary[5]), expected)
+    assert torch.equal(chain.norm(loop.baseline[5]), expected)
 
 
 def test_each_image_is_decided_for_itself() -> None:
     chain, x = Chain(), tokens(2, 9, 6)
     x[1] *= 5
     with torch.no_grad():
-        with observing(find_host(chain, list(chain.blocks), chain.norm, 1)) as seen:
+        with observing(find_vit(chain, list(chain.blocks), chain.norm, 1)) as seen:
             ordinary = chain(x)
         with loop_on(chain, WINDOW):
             replayed = chain(x)
@@ -145,7 +135,7 @@ def test_each_image_is_decided_for_itself() -> None:
 
 def test_observing_sees_the_ordinary_pass_whatever_is_attached() -> None:
     chain, x = Chain(), tokens(3, 9, 6)
-    host = find_host(chain, list(chain.blocks), chain.norm, 1)
+    host = find_vit(chain, list(chain.blocks), chain.norm, 1)
     with torch.no_grad():
         states, state = [], x
         for block in chain.blocks:
@@ -155,36 +145,16 @@ def test_observing_sees_the_ordinary_pass_whatever_is_attached() -> None:
             chain(x)
         # up to the window's end the host's own pass is ordinary; after it, it is not
         for index in (0, 1, 2):
-            assert seen.length[index] == length(states[index][:, 1:]).tolist()
-            assert seen.spread[index] == spread(states[index][:, 1:]).tolist()
+            assert seen.length[index] == patch_length(states[index][:, 1:]).tolist()
+            assert seen.spread[index] == length_spread(states[index][:, 1:]).tolist()
     assert "forward" not in vars(chain.blocks[0])
-
-
-def test_trust_shrinks_in_proportion_to_the_median() -> None:
-    chain, x = Chain(), tokens(2, 9, 6)
-    once = ReplayConfig(window=(2, 3), replays=1)
-    with torch.no_grad():
-        with loop_on(chain, once, trace=True) as loop:
-            chain(x)
-        drift, gate = loop.trace.drift[0], loop.trace.gate[0]
-        middle = median(drift)
-        trust = float(middle.min()) / 2
-        with loop_on(chain, ReplayConfig(window=(2, 3), replays=1, trust=trust), trace=True) as loop:
-            chain(x)
-        torch.testing.assert_close(loop.trace.gate[0], gate * (trust / middle)[:, None])
-        with loop_on(chain, ReplayConfig(window=(2, 3), replays=1, trust=2 * float(middle.max()))) as loop:
-            trusted = chain(x)
-        with loop_on(chain, once):
-            assert torch.equal(chain(x), trusted)
 
 
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"trust": 0.0}, "trust is 0.0; it is a positive drift"),
-        ({"trust": float("inf")}, "trust is inf"),
         ({"adaptive": "step"}, "adaptive is 'step'; it is an Adaptive"),
-        ({"adaptive": Adaptive("step", 0.1, 0.2), "update_at": "final"}, "decides at the window's end"),
+        ({"adaptive": Adaptive("spread", 0.1, 0.2), "update_at": "final"}, "adaptive acts at the window's end"),
     ],
 )
 def test_misuse(settings: dict[str, object], sentence: str) -> None:
@@ -196,25 +166,10 @@ def test_a_rule_without_meaning() -> None:
     with pytest.raises(GramLoopError, match="signal is 'entropy'"):
         Adaptive("entropy", 0.0, 1.0)  # type: ignore[arg-type]
     with pytest.raises(GramLoopError, match="adaptive off is nan"):
-        Adaptive("step", float("nan"), 1.0)
+        Adaptive("spread", float("nan"), 1.0)
 
 
 def test_the_scaled_window_says_that_it_is_a_guess() -> None:
     chain = Chain()
     with pytest.warns(UserWarning, match=r"window \[3, 3\] is the published one scaled to 6 blocks, a guess"):
         attach(chain, blocks=list(chain.blocks), norm=chain.norm, prefix=1).detach()
-
-
-def test_a_matched_gate_can_match_a_scaled_one() -> None:
-    chain, x = Chain(), tokens(2, 9, 6)
-    with torch.no_grad():
-        with loop_on(chain, ReplayConfig(window=(2, 3), replays=1, strength=0.2), trace=True) as loop:
-            chain(x)
-        scaled = loop.trace.mean_gate[0]
-        config = ReplayConfig(window=(2, 3), replays=1, gate="uniform", strength="matched", matched_to=0.2)
-        with loop_on(chain, config, trace=True) as loop:
-            chain(x)
-    torch.testing.assert_close(loop.trace.mean_gate[0], scaled)
-    assert (loop.trace.gate[0] == loop.trace.gate[0][:, :1]).all()
-    with pytest.raises(GramLoopError, match="matched_to belongs to strength"):
-        ReplayConfig(matched_to=0.5)

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 import gramloop
 from gramloop import Adaptive, GramLoopError, parse_replay, read_replay, write_replay
-from gramloop.core.noise import noise, noise_response
-from gramloop.core.signals import observing
+from gramloop.replay.adaptive import image_noise, noise_response
+from gramloop.tasks.block_runs import observing
 from gramloop.tasks.images import WEB, to_tensor
 from library_models import build
 
@@ -18,7 +18,7 @@ SETTINGS = {"window": (2, 3), "replays": 1, "gate": "uniform", "strength": 0.5}
 
 
 def level(images: Tensor) -> Tensor:
-    return noise(noise_response(images))
+    return image_noise(noise_response(images))
 
 
 def last(vit: nn.Module, x: Tensor) -> Tensor:
@@ -61,7 +61,7 @@ def test_padding_does_not_count() -> None:
     valid[1, :, 2:] = False
     padded = images.clone()
     padded[1, :, :, 33:] = 50 * images[1, :, :, 33:]  # beyond what the kernel reaches from the valid half
-    found = noise(noise_response(padded), valid.flatten(1), (4, 4))
+    found = image_noise(noise_response(padded), valid.flatten(1), (4, 4))
     assert found[0] == pytest.approx(level(images)[0].item(), rel=1e-6)
     alone = noise_response(images)[1, :, :31].mean() * np.sqrt(np.pi / 2) / 6
     assert found[1].item() == pytest.approx(alone.item(), rel=1e-5)
@@ -92,7 +92,7 @@ def test_a_mask_of_the_forward_counts(vit: nn.Module, x: Tensor) -> None:
         with loop.valid(valid):
             last(vit, x)
         assert loop.trace is not None
-        torch.testing.assert_close(loop.trace.signal, noise(noise_response(x), valid.flatten(1), (4, 4)))
+        torch.testing.assert_close(loop.trace.signal, image_noise(noise_response(x), valid.flatten(1), (4, 4)))
 
 
 def test_it_is_a_setting_like_the_others(tmp_path) -> None:
@@ -119,7 +119,7 @@ def test_a_host_that_does_not_show_its_image_is_refused() -> None:
 
 
 def test_an_observer_sees_it_once_whatever_is_attached(vit: nn.Module, x: Tensor) -> None:
-    with gramloop.attached(vit, **SETTINGS) as loop, observing(loop.host) as seen:
+    with gramloop.attached(vit, **SETTINGS) as loop, observing(loop.vit) as seen:
         last(vit, x)
     assert len(seen.noise) == 6
     torch.testing.assert_close(torch.tensor(seen.noise[3]), level(x))

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gramloop import Adaptive, GramLoopError, ReplayConfig
-from gramloop.core.config import FIELDS, RULE, ReplaySettings, default_window, route
+from gramloop.replay.config import FIELDS, RULE, ReplaySettings, default_window
+from gramloop.replay.cost import route
 
 
 def test_the_default_window_of_the_paper() -> None:
@@ -34,7 +35,7 @@ def test_a_default_window_always_fits(depth: int) -> None:
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"window": (3, 2)}, r"window is \[3, 2\]; it is a pair of blocks, first and last"),
+        ({"window": (3, 2)}, r"window is \[3, 2\]; it is a pair of blocks, such as"),
         ({"window": (-1, 2)}, r"window is \[-1, 2\]"),
         ({"window": 3}, "window is 3; it is a pair"),
         ({"window": (1, 2, 3)}, "it is a pair"),
@@ -45,7 +46,7 @@ def test_a_default_window_always_fits(depth: int) -> None:
         ({"gate_at": "middle"}, 'gate_at is \'middle\'; it is "final" or "end" or the index of a block'),
         ({"update_at": "start"}, "update_at is 'start'"),
         ({"until": -1}, "until is -1; it is the index of a block"),
-        ({"until": 5, "update_at": "final"}, 'update_at is "end" then'),
+        ({"until": 5, "update_at": "final"}, 'until acts at the window\'s end, so update_at is "end"'),
         ({"strength": 1.5}, 'strength is 1.5; it is "matched" or a number from 0 to 1'),
         ({"strength": float("nan")}, "strength is nan"),
         ({"strength": "matched"}, 'strength "matched" belongs to gate "uniform"'),
@@ -53,9 +54,8 @@ def test_a_default_window_always_fits(depth: int) -> None:
         ({"eps": 0.0}, "eps is 0.0"),
         ({"eps": None}, "eps is None; it is a small positive number, such as 1e-6"),
         ({"eps": 1e-40}, "eps is 1e-40; it is a small positive number"),
-        ({"trust": 1e39}, r"trust is 1e\+39; it is a positive drift"),
-        ({"trust": 10**400}, "trust is 10000.*…; it is a positive drift"),
-        ({"matched_to": 0.5}, 'matched_to belongs to strength "matched", not to strength 1.0'),
+        ({"eps": 1e39}, r"eps is 1e\+39; it is a small positive number"),
+        ({"eps": 10**400}, "eps is 10000.*…; it is a small positive number"),
         ({"gate": np.array(["gram", "none"])}, "gate is array"),
         ({"adaptive": {"signal": "length"}}, r"it is an Adaptive\(signal, off, full\)"),
         (
@@ -93,7 +93,7 @@ def test_a_list_is_as_good_as_a_tuple() -> None:
 
 
 def test_numpys_numbers_become_pythons() -> None:
-    rule: Any = {"signal": np.str_("step"), "off": np.float64(0.25), "full": np.int8(1)}
+    rule: Any = {"signal": np.str_("spread"), "off": np.float64(0.25), "full": np.int8(1)}
     given: dict[str, Any] = {
         "window": (np.int64(2), np.uint8(3)),
         "replays": np.int32(1),
@@ -102,16 +102,16 @@ def test_numpys_numbers_become_pythons() -> None:
         "adaptive": rule,
     }
     config = ReplayConfig(**given)
-    assert config == ReplayConfig((2, 3), 1, strength=0.5, eps=0.125, adaptive=Adaptive("step", 0.25, 1))
+    assert config == ReplayConfig((2, 3), 1, strength=0.5, eps=0.125, adaptive=Adaptive("spread", 0.25, 1))
     assert ReplayConfig.from_json(json.loads(json.dumps(config.as_json()))) == config
     assert {type(value) for value in (config.replays, config.strength, config.eps)} == {int, float}
 
 
 def test_a_number_stays_as_it_was_given() -> None:
     """The hash of a plan tells 1 from 1.0."""
-    assert json.dumps(ReplayConfig(strength=1, trust=2).as_json()) == (
+    assert json.dumps(ReplayConfig(strength=1, eps=2).as_json()) == (
         '{"window": null, "replays": 2, "gate": "gram", "strength": 1, "gate_at": "final", "update_at": "end", '
-        '"eps": 1e-06, "trust": 2, "adaptive": null}'
+        '"eps": 2, "adaptive": null, "until": null, "substeps": null}'
     )
 
 

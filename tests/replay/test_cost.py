@@ -37,7 +37,7 @@ def test_the_papers_table(settings: dict[str, Any], blocks: int, multiplier: flo
     cost = gramloop.cost(40, (21, 23), **settings)
     assert cost.blocks == blocks
     assert cost.multiplier == pytest.approx(multiplier)
-    assert cost.ordinary == 40
+    assert cost.baseline == 40
 
 
 @st.composite

@@ -107,7 +107,7 @@ def test_matched_strength_is_the_mean_of_the_gram_gate(vit: nn.Module, x: Tensor
 
 
 def test_post_gating_drift_is_that_of_the_final_state(vit: nn.Module, x: Tensor) -> None:
-    from gramloop.core.drift import GramAnchor
+    from gramloop.replay.gram import GramAnchor
 
     ordinary = outputs(vit, x)[0]
     with gramloop.attached(vit, window=WINDOW, trace=True) as loop:
@@ -134,7 +134,7 @@ def test_no_trace_unless_asked(vit: nn.Module, x: Tensor) -> None:
     with gramloop.attached(vit, window=WINDOW) as loop:
         outputs(vit, x)
     assert loop.trace is None
-    assert loop.ordinary == {}
+    assert loop.baseline == {}
 
 
 @pytest.mark.parametrize("update_at", ["end", "final"])
@@ -145,21 +145,21 @@ def test_kept_blocks_are_the_ordinary_pass(vit: nn.Module, x: Tensor, update_at:
         hidden_states(vit, x)
     assert loop.blocks_executed == gramloop.cost(6, WINDOW, update_at=update_at).blocks
     for index in keep:
-        assert torch.equal(loop.ordinary[index], ordinary[index + 1])
+        assert torch.equal(loop.baseline[index], ordinary[index + 1])
 
 
 def test_kept_blocks_without_a_probe_cost_the_ordinary_suffix(vit: nn.Module, x: Tensor) -> None:
     ordinary = hidden_states(vit, x)
     with gramloop.attached(vit, window=WINDOW, gate="none", keep=(4,)) as loop:
         hidden_states(vit, x)
-    assert torch.equal(loop.ordinary[4], ordinary[5])
+    assert torch.equal(loop.baseline[4], ordinary[5])
     assert loop.blocks_executed == gramloop.cost(6, WINDOW, gate="none").blocks + 1
 
 
 def test_kept_blocks_without_a_replay_are_counted(vit: nn.Module, x: Tensor) -> None:
     with (
         gramloop.attached(vit, window=WINDOW, replays=0, keep=(5,)) as loop,
-        gramloop.counting(loop.host.blocks) as counter,
+        gramloop.counting(loop.vit.blocks) as counter,
     ):
         hidden_states(vit, x)
     assert counter.blocks == loop.blocks_executed == 6 + 2
@@ -180,7 +180,7 @@ def test_the_replay_shows_until_a_block_and_not_beyond(
     for index in range(6):
         expected = refined if index <= until else ordinary
         assert torch.equal(shown[index + 1], expected[index + 1])
-        assert torch.equal(loop.ordinary[index], ordinary[index + 1])
+        assert torch.equal(loop.baseline[index], ordinary[index + 1])
     with torch.no_grad():
         assert torch.equal(head, vit.norm(shown[-1]))
     assert all(torch.equal(a, b) for a, b in zip(hidden_states(vit, x), ordinary, strict=True))

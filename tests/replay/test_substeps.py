@@ -38,7 +38,7 @@ def written_out(vit: nn.Module, x: Tensor, window: tuple[int, int], steps: int) 
 @pytest.mark.parametrize("steps", [2, 5])
 def test_they_are_the_recursion(vit: nn.Module, x: Tensor, window: tuple[int, int], steps: int) -> None:
     with gramloop.attached(vit, window=window, replays=1, gate="none", substeps=steps) as loop:
-        with gramloop.counting(loop.host.blocks) as counter:
+        with gramloop.counting(loop.vit.blocks) as counter:
             found = last(vit, x)
         assert counter.blocks == loop.blocks_executed == 6 + (steps - 1) * (window[1] - window[0] + 1)
     assert counter.blocks == gramloop.cost(6, window, 1, gate="none", substeps=steps).blocks
@@ -72,7 +72,7 @@ def test_kept_blocks_stay_ordinary_and_a_rule_may_pass_over_them(vit: nn.Module,
     settings = ReplayConfig(window=(1, 2), replays=1, gate="none", substeps=3)
     with gramloop.attached(vit, settings, keep=(0, 2, 4)) as loop:
         last(vit, x)
-        assert all(torch.equal(loop.ordinary[block], states[block + 1]) for block in (0, 2, 4))
+        assert all(torch.equal(loop.baseline[block], states[block + 1]) for block in (0, 2, 4))
     rule = Adaptive("length", 1e9, 1e9)
     with gramloop.attached(vit, settings, adaptive=rule) as loop:
         assert torch.equal(last(vit, x), vit(x).last_hidden_state)
@@ -93,7 +93,7 @@ def test_other_hosts(name: str) -> None:
         assert torch.equal(run(), plain)
     with gramloop.attached(model, window=(0, 0), replays=1, gate="none", substeps=2) as loop:
         assert not torch.equal(run(), plain)
-        assert loop.blocks_executed == loop.host.depth + 1
+        assert loop.blocks_executed == loop.vit.depth + 1
     assert torch.equal(run(), plain)
 
 

@@ -1,4 +1,4 @@
-"""Full float32 precision for the few products that decide the gate, whatever surrounds them."""
+"""Full float32 precision for a few products, whatever surrounds them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,11 @@ def full_float32(device: torch.device) -> AbstractContextManager[None]:
     A bfloat16 Gram errs by about as much as a typical drift. Inside a compiled or exported graph the
     process-wide product precision cannot be switched: there, leave it at PyTorch's default, "highest".
     """
-    precision = "highest" if torch.compiler.is_compiling() else _precision_outside()
+    if torch.compiler.is_compiling():
+        precision = "highest"
+    else:
+        with _switching:
+            precision = _inside[0] if _inside else torch.get_float32_matmul_precision()
     if precision == "highest" and not torch.is_autocast_enabled(device.type):
         return nullcontext()
     return _switched(device, precision)
@@ -27,11 +31,6 @@ def full_float32(device: torch.device) -> AbstractContextManager[None]:
 def without_autocast(kind: str) -> AbstractContextManager[object]:
     """Turn autocast off on devices of a kind; where it is off, nothing, for a mode would cut a traced graph into parts."""
     return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()
-
-
-def _precision_outside() -> str:
-    with _switching:
-        return _inside[0] if _inside else torch.get_float32_matmul_precision()
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from threading import Event
 import pytest
 import torch
 
-from gramloop.core.precision import full_float32
+from gramloop.replay.gram import full_float32
 
 
 @pytest.fixture(autouse=True)

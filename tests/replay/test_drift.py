@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gramloop.core.drift import GramAnchor
+from gramloop.replay.gram import GramAnchor
 
 
 def textbook(anchor: Tensor, proposal: Tensor) -> Tensor:

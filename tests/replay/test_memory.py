@@ -9,12 +9,11 @@ import torch
 from torch import nn
 
 from gramloop import ReplayConfig, counting
-from gramloop.core.config import Adaptive
-from gramloop.core.cost import pair_blocks
-from gramloop.core.hosts import find_host
-from gramloop.core.loop import attached
-from gramloop.core.memory import remembering
-from gramloop.core.signals import observing
+from gramloop.replay.attach import attached
+from gramloop.replay.config import Adaptive
+from gramloop.replay.cost import pair_blocks
+from gramloop.replay.vit import find_vit
+from gramloop.tasks.block_runs import observing, reusing_blocks
 from library_models import build, outputs
 
 CONFIGS = {
@@ -36,11 +35,11 @@ def equal(some: list[torch.Tensor], others: list[torch.Tensor]) -> bool:
 @pytest.mark.parametrize("name", ["DINOv3ViTBackbone", "DepthAnything", "DPT", "own-head"])
 def test_a_pair_equals_two_forwards_and_costs_what_is_said(name: str, config: ReplayConfig) -> None:
     model, x = build(name)
-    host = find_host(model)
+    host = find_vit(model)
     plain = outputs(model, x)
     with attached(model, config):
         replayed = outputs(model, x)
-    with counting(host.blocks) as counter, remembering(host.blocks) as memory:
+    with counting(host.blocks) as counter, reusing_blocks(host.blocks) as memory:
         first = outputs(model, x)
         memory.repeat()
         with attached(model, config, this_thread=True):
@@ -54,8 +53,8 @@ def test_a_pair_equals_two_forwards_and_costs_what_is_said(name: str, config: Re
 def test_an_image_that_is_not_replayed_runs_once() -> None:
     model, x = build("DINOv3ViTBackbone")
     never = ReplayConfig(window=(2, 3), adaptive=Adaptive("length", 1e9, 1e9))
-    blocks = find_host(model).blocks
-    with counting(blocks) as counter, remembering(blocks) as memory:
+    blocks = find_vit(model).blocks
+    with counting(blocks) as counter, reusing_blocks(blocks) as memory:
         plain = outputs(model, x)
         memory.repeat()
         with attached(model, never, this_thread=True):
@@ -90,13 +89,13 @@ class InPlace(nn.Module):
 def test_what_is_not_the_same_is_run_again(kind: type[nn.Module]) -> None:
     inner, x = build("ViTModel")
     model, config = kind(inner).eval(), CONFIGS["published"]
-    blocks = find_host(model).blocks
+    blocks = find_vit(model).blocks
     torch.manual_seed(1)
     plain = outputs(model, x)
     with attached(model, config):
         replayed = outputs(model, x)
     torch.manual_seed(1)
-    with remembering(blocks) as memory:
+    with reusing_blocks(blocks) as memory:
         assert equal(outputs(model, x), plain)
         memory.repeat()
         with attached(model, config, this_thread=True):
@@ -106,11 +105,11 @@ def test_what_is_not_the_same_is_run_again(kind: type[nn.Module]) -> None:
 
 def test_threads_remember_for_themselves() -> None:
     model, x = build("DINOv3ViTBackbone")
-    blocks, config = find_host(model).blocks, CONFIGS["published"]
+    blocks, config = find_vit(model).blocks, CONFIGS["published"]
     images = [x + 0.1 * index for index in range(8)]
 
     def pair(image: torch.Tensor) -> tuple[list[torch.Tensor], list[torch.Tensor], int]:
-        with remembering(blocks) as memory:
+        with reusing_blocks(blocks) as memory:
             first = outputs(model, image)
             memory.repeat()
             with attached(model, config, this_thread=True):
@@ -128,10 +127,10 @@ def test_threads_remember_for_themselves() -> None:
 
 def test_what_is_observed_is_the_ordinary_pass() -> None:
     model, x = build("DINOv3ViTBackbone")
-    host, config = find_host(model), CONFIGS["loop-loop"]
+    host, config = find_vit(model), CONFIGS["loop-loop"]
     with observing(host) as alone:
         outputs(model, x)
-    with observing(host) as paired, remembering(host.blocks) as memory:
+    with observing(host) as paired, reusing_blocks(host.blocks) as memory:
         outputs(model, x)
         memory.repeat()
         with attached(model, config, this_thread=True):

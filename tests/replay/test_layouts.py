@@ -9,10 +9,9 @@ from torch import Tensor, nn
 import gramloop
 from golden import load_golden
 from golden_hosts import meta
-from gramloop.core.call import states_of
-from gramloop.core.gate import interpolate
-from gramloop.core.hosts import find_host
-from gramloop.core.layout import Layout
+from gramloop.replay.blocks import states_of
+from gramloop.replay.gram import interpolate
+from gramloop.replay.vit import TokenLayout, find_vit
 from library_models import build, outputs
 
 WINDOW = (2, 3)
@@ -22,7 +21,7 @@ WINDOW = (2, 3)
 def test_a_map_and_its_tokens(order: str) -> None:
     shape = (2, 3, 5, 4) if order == "BHWC" else (2, 4, 3, 5)
     state = torch.arange(120.0).view(shape)
-    layout = Layout(map=order)  # type: ignore[arg-type]
+    layout = TokenLayout(map=order)  # type: ignore[arg-type]
     tokens = layout.tokens(state)
     assert layout.grid(state) == (3, 5)
     assert tokens.shape == (2, 15, 4)
@@ -36,7 +35,7 @@ def test_a_map_and_its_tokens(order: str) -> None:
 def test_the_accepted_step_is_the_gate_of_each_patch_on_a_grid_that_is_not_square(name: str) -> None:
     model, _ = build(name)
     x = torch.randn(2, 3, 48, 80, generator=torch.Generator().manual_seed(5))
-    host = find_host(model)
+    host = find_vit(model)
     seen: list[Tensor] = []
     host.blocks[WINDOW[1]].register_forward_hook(lambda *call: seen.append(states_of(call[-1])[0]))
     outputs(model, x)
@@ -60,7 +59,7 @@ def test_kept_blocks_of_a_host_with_maps_in_tuples() -> None:
         ordinary = model(x, output_hidden_states=True).hidden_states
     with gramloop.attached(model, window=WINDOW, keep=tuple(range(6))) as loop:
         outputs(model, x)
-    assert all(torch.equal(loop.ordinary[index], ordinary[index + 1]) for index in range(6))
+    assert all(torch.equal(loop.baseline[index], ordinary[index + 1]) for index in range(6))
 
 
 def test_a_mask_on_a_host_with_maps() -> None:
@@ -118,8 +117,8 @@ def test_images_packed_into_one_sequence_are_refused() -> None:
 def test_which_names_one_of_several_vits() -> None:
     pair = nn.ModuleDict({"student": build("ViTModel")[0], "teacher": build("DeiTModel")[0]}).eval()
     with gramloop.attached(pair, which="teacher", window=WINDOW) as loop:
-        assert loop.host.prefix == 2
-        assert loop.host.blocks[0] is pair["teacher"].layers[0]
+        assert loop.vit.prefix == 2
+        assert loop.vit.blocks[0] is pair["teacher"].layers[0]
     with pytest.raises(gramloop.GramLoopError, match=r"no module 'pupil'; its ViTs are at: student, teacher"):
         gramloop.attach(pair, which="pupil")
     with pytest.raises(gramloop.GramLoopError, match="no ViT found in ModuleList"):

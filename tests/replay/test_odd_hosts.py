@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import gramloop
-from gramloop.core.drift import GramAnchor
+from gramloop.replay.gram import GramAnchor
 from library_models import build, outputs
 
 WINDOW = (2, 3)
@@ -124,7 +124,6 @@ class Exploding(nn.Module):
         {"gate": "uniform", "strength": 0.5},
         {"gate": "gram", "gate_at": "end"},
         {"gate": "uniform", "strength": "matched", "gate_at": "end"},
-        {"gate": "none", "trust": 1.0, "gate_at": "end"},
     ],
     ids=str,
 )
