@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from gramloop.core.source import Source, read_source, write_source
     from gramloop.replay.attach import Loop, attach, attached
     from gramloop.replay.config import Adaptive, ReplayConfig, parse_replay, read_replay, write_replay
-    from gramloop.replay.cost import Cost, cost, counting
+    from gramloop.replay.cost import Cost, cost
+    from gramloop.util.forward_patch import counting
     from gramloop.replay.trace import Trace
 else:
     __getattr__, __dir__ = lazy_names(__name__)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from gramloop.replay.config import ReplayConfig
-from gramloop.replay.cost import counting
+from gramloop.util.forward_patch import counting
 from gramloop.errors import GramLoopError
 from gramloop.mitigations import apply, calibrate, read_source, stack_cost, write_source
 from gramloop.mitigations.merging import merged

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from gramloop.replay.cost import counting
+from gramloop.util.forward_patch import counting
 from gramloop.errors import GramLoopError
 from gramloop.mitigations import apply, calibrate, stack_cost
 from gramloop.mitigations.merging import merged, mirrored

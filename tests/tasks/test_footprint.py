@@ -7,7 +7,7 @@ import torch
 
 from allocations import allocated_peak
 from gramloop.replay.config import ReplayConfig
-from gramloop.replay.cost import counting
+from gramloop.util.forward_patch import counting
 from gramloop.core.live_tensors import peak_of
 from gramloop.errors import GramLoopError
 from gramloop.models.backbone import SHAPES, Backbone, BackboneShape, meta_backbone

@@ -12,7 +12,8 @@ from PIL import Image
 from golden import load_golden
 from gramloop import attached
 from gramloop.replay.config import ReplayConfig
-from gramloop.replay.cost import cost, counting
+from gramloop.replay.cost import cost
+from gramloop.util.forward_patch import counting
 from gramloop.errors import GramLoopError
 from gramloop.models.backbone import Backbone, BackboneShape, load_backbone
 from gramloop.models.linear import LinearHead, LinearSegmentor

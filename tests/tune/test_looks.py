@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from gramloop.replay.cost import counting
+from gramloop.util.forward_patch import counting
 from gramloop.data.scenes.drawing import scene
 from gramloop.mitigations import apply, calibrate, parse_mitigations
 from gramloop.models.tiny import WEIGHTS

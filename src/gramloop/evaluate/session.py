@@ -41,7 +41,7 @@ from gramloop.evaluate.store import Facts
 from gramloop.evaluate.timing import call_name, shares_alone
 from gramloop.evaluate.unchanged import refuse_other_model, refuse_other_origin
 from gramloop.mitigations.applying import apply
-from gramloop.replay.cost import BlockCounter, counting
+from gramloop.util.forward_patch import BlockCounter, counting
 from gramloop.tasks.loading import load_numbered
 from gramloop.tasks.prediction import Prediction
 from gramloop.tasks.predictor import Predictor

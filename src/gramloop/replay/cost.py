@@ -1,18 +1,13 @@
-"""Which blocks a replay runs, and how many: by formula, and by counting a real run."""
+"""Which blocks a replay runs, and how many."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Unpack
-
-from torch import nn
+from typing import Unpack
 
 from gramloop.errors import GramLoopError
 from gramloop.replay.config import ReplayConfig, ReplaySettings, Window, default_window
-from gramloop.util.forward_patch import ModuleForward, patched
 from gramloop.util.table import Cell, Shown, ShownTable
 
 
@@ -150,23 +145,3 @@ def pair_blocks(config: ReplayConfig, depth: int) -> int:
     at, total = route(config, depth), depth + extra_blocks(config, depth)
     # the baseline suffix is known; the host runs its own on the replayed state, as far as that is shown
     return total - at.reach + at.until if config.replays and not at.at_final else total
-
-
-class BlockCounter:
-    """How many times blocks have run since counting began."""
-
-    blocks = 0
-
-
-@contextmanager
-def counting(blocks: Sequence[nn.Module]) -> Iterator[BlockCounter]:
-    """Count every execution of these blocks, by their host and by replays alike, in any thread."""
-    counter, lock = BlockCounter(), threading.Lock()
-
-    def count(index: int, run: ModuleForward, *args: Any, **kwargs: Any) -> Any:
-        with lock:
-            counter.blocks += 1
-        return run(*args, **kwargs)
-
-    with patched(blocks, count):
-        yield counter

@@ -25,9 +25,8 @@ from gramloop.replay.cost import Route, route
 from gramloop.replay.vit import Grid, ViT
 
 registering = threading.RLock()  # torch can give two threads that register hooks at once the same handle
-_plain: WeakKeyDictionary[nn.Module, set[Any]] = (
-    WeakKeyDictionary()
-)  # by first block: calls that were checked
+# by first block: the kinds of calls that were checked
+_plain: WeakKeyDictionary[nn.Module, set[tuple[object, ...]]] = WeakKeyDictionary()
 _NO_BLOCK = -2
 
 
@@ -48,20 +47,19 @@ def check_reach(vit: ViT, replay: Route | ReplayConfig) -> None:
     """Refuse a replay that reaches into blocks of a ViT that are no plain chain."""
     at = route(replay, vit.depth) if isinstance(replay, ReplayConfig) else replay
     if at.runs_blocks and at.reach >= vit.plain_depth:
-        where, below = (
-            f" as far as block {at.reach}",
-            f"; window and gate_at must lie below block {vit.plain_depth}",
+        raise GramLoopError(
+            f"{vit.name} cannot be replayed as far as block {at.reach}: {vit.why_not_plain}; window and gate_at must lie "
+            f"below block {vit.plain_depth}"
+            if vit.plain_depth
+            else f"{vit.name} cannot be replayed: {vit.why_not_plain}"
         )
-        where, below = (where, below) if vit.plain_depth else ("", "")
-        raise GramLoopError(f"{vit.name} cannot be replayed{where}: {vit.why_not_plain}{below}")
 
 
 def check_running(vit: ViT, block: nn.Module) -> None:
     """Refuse training mode, and blocks that activation checkpointing runs again."""
     if not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1:
         raise GramLoopError(
-            f"{vit.name} is run again inside a backward pass, by activation checkpointing: a replay would "
-            "not be the same there; turn checkpointing off, or detach()"
+            f"{vit.name} is run again inside a backward pass, by activation checkpointing; turn that off, or detach()"
         )
     if block.training:
         raise GramLoopError(f"{vit.name} was put into training mode with a replay attached")
@@ -235,8 +233,7 @@ def embedded_grid(vit: ViT, image: Tensor, output: Tensor) -> Grid:
     """The patch grid of one embedded input, with a warning if the host drops a margin of it."""
     if image.ndim != 4:
         raise GramLoopError(
-            f"the input has shape {tuple(image.shape)}: images packed into one sequence are not replayed; give them "
-            "one by one, as (B, C, H, W)"
+            f"the input has shape {tuple(image.shape)}: images packed into one sequence are not replayed; give (B, C, H, W)"
         )
     height, width = image.shape[-2:]
     conv, size = vit.patch_embedding, getattr(vit.embedding, "patch_size", 1)
@@ -270,10 +267,7 @@ def check_patches(vit: ViT, tokens: Tensor, grid: Grid | None, mask: Tensor | No
         raise GramLoopError(
             f"{vit.name} shuffles its patches, so a mask of valid patches cannot be matched to them"
         )
-    shapes = [(images, count - others), *([(images, *grid)] if grid else [])]
-    if mask.ndim == 3 and grid is None:
-        shapes.append((images, *mask.shape[1:]))
-    flat = mask.flatten(1)
+    flat, shapes = mask.flatten(1), [(images, count - others), (images, *(grid or mask.shape[1:]))]
     if mask.dtype != torch.bool or tuple(mask.shape) not in shapes or tuple(flat.shape) != shapes[0]:
         raise GramLoopError(
             f"the valid-patch mask is {mask.dtype} of shape {tuple(mask.shape)}; this forward has {images} images of "

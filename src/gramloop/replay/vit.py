@@ -121,10 +121,8 @@ class ViT:
     def check_unchanged(self) -> None:
         """Refuse to run with blocks or a norm that are no longer the model's."""
         if self.paths is None:
-            inside = set(self.module.modules())
-            same = all(
-                each in inside for each in (*self.blocks, self.final_norm) if isinstance(each, nn.Module)
-            )
+            held = {each for each in (*self.blocks, self.final_norm) if isinstance(each, nn.Module)}
+            same = held <= set(self.module.modules())
         else:
             same = (self.blocks, self.final_norm) == _blocks_and_norm(self.module, *self.paths)
         if not same:
@@ -167,9 +165,7 @@ def _yolos_layout(vit: Any) -> TokenLayout:
 
 def _timm_prefix(vit: Any) -> int:
     if not hasattr(vit, "num_prefix_tokens"):
-        raise GramLoopError(
-            f"{type(vit).__name__} has no num_prefix_tokens, as timm's have; pass blocks= and prefix="
-        )
+        raise GramLoopError(f"{type(vit).__name__} has no num_prefix_tokens; pass blocks=, norm= and prefix=")
     return int(vit.num_prefix_tokens)
 
 
@@ -251,7 +247,10 @@ def find_vit(
     if which is not None and blocks is not None:
         raise GramLoopError(f"which={which!r} names a known ViT and blocks= describes one; give one of them")
     if which is not None:
-        model = _part(model, which)
+        parts, known = dict(model.named_modules()), _names(_known_vits(model)) or "none"
+        if which not in parts:
+            raise GramLoopError(f"{type(model).__name__} has no module {which!r}; its ViTs are at: {known}")
+        model = parts[which]
     if blocks is not None:
         return _described(model, tuple(blocks), norm, prefix)
     if norm is not None or prefix is not None:
@@ -261,22 +260,12 @@ def find_vit(
         return _known(*found[0])
     if found:
         raise GramLoopError(
-            f"{type(model).__name__} contains {len(found)} ViTs ({_names(found)}); say which= to name one of them"
+            f"{type(model).__name__} contains {len(found)} ViTs ({_names(found)}); name one: which="
         )
     raise GramLoopError(
         f"no ViT found in {type(model).__name__}: looked at its {sum(1 for _ in model.modules())} modules for "
         f"{', '.join(FAMILIES)}; for another ViT pass blocks=, norm= and prefix="
     )
-
-
-def _part(model: nn.Module, which: str) -> nn.Module:
-    part: nn.Module | None = dict(model.named_modules()).get(which)
-    if part is None:
-        raise GramLoopError(
-            f"{type(model).__name__} has no module {which!r}; its ViTs are at: {_names(_known_vits(model)) or 'none'}; "
-            "which= is such a path, or that of a part that contains one"
-        )
-    return part
 
 
 def _known_vits(model: nn.Module) -> Iterator[tuple[str, nn.Module, Family]]:
@@ -300,17 +289,13 @@ def _known(path: str, module: nn.Module, family: Family) -> ViT:
     layout = family.layout(module) if callable(family.layout) else family.layout
     embedding = _reach(module, family.embedding) if family.embedding else _patch_embedding(module, blocks)
     return ViT(
-        f"{type(module).__name__} at {path}" if path else type(module).__name__,
-        module,
-        blocks,
-        norm,
-        TokenLayout(layout) if isinstance(layout, int) else layout,
-        None if family.shuffles else embedding,
-        family.plain_depth(module, len(blocks)),
-        family.why_not_plain,
-        family.shuffles,
-        (family.blocks, family.norm),
-    )
+        name=f"{type(module).__name__} at {path}" if path else type(module).__name__,
+        module=module, blocks=blocks, final_norm=norm,
+        layout=TokenLayout(layout) if isinstance(layout, int) else layout,
+        embedding=None if family.shuffles else embedding,
+        plain_depth=family.plain_depth(module, len(blocks)), why_not_plain=family.why_not_plain,
+        shuffles=family.shuffles, paths=(family.blocks, family.norm),
+    )  # fmt: skip
 
 
 def _described(model: nn.Module, blocks: tuple[nn.Module, ...], norm: Norm | None, prefix: int | None) -> ViT:
@@ -319,12 +304,11 @@ def _described(model: nn.Module, blocks: tuple[nn.Module, ...], norm: Norm | Non
         raise GramLoopError(f"blocks must be modules of {name}, in the order in which they run")
     if len(set(blocks)) < len(blocks):
         raise GramLoopError(
-            f"blocks lists {len(blocks)} modules of which {len(set(blocks))} differ; one that runs several times in a "
-            "forward cannot be distinguished from a replay"
+            f"blocks lists {len(blocks)} modules of which {len(set(blocks))} differ; name each once"
         )
     if not isinstance(prefix, int) or prefix < 0:
         raise GramLoopError(
-            f"prefix is {prefix!r}; with blocks= it says how many class and register tokens come before the patches"
+            f"prefix is {prefix!r}; with blocks= it is the number of tokens before the patches"
         )
     embedding = _patch_embedding(model, blocks)
     return ViT(name, model, blocks, norm, TokenLayout(prefix), embedding, len(blocks))
@@ -332,13 +316,9 @@ def _described(model: nn.Module, blocks: tuple[nn.Module, ...], norm: Norm | Non
 
 def _blocks_and_norm(module: nn.Module, blocks: str, norm: str) -> tuple[tuple[nn.Module, ...], Any]:
     """Blocks in order and norm; DINOv2 can keep blocks in chunks that are padded with identities."""
-    flat: list[nn.Module] = []
-    for block in _reach(module, blocks):
-        if isinstance(block, nn.ModuleList):
-            flat.extend(inner for inner in block if not isinstance(inner, nn.Identity))
-        else:
-            flat.append(block)
-    return tuple(flat), _reach(module, norm) if norm else None
+    chunks = [each if isinstance(each, nn.ModuleList) else [each] for each in _reach(module, blocks)]
+    flat = tuple(block for chunk in chunks for block in chunk if not isinstance(block, nn.Identity))
+    return flat, _reach(module, norm) if norm else None
 
 
 def _reach(module: Any, path: str) -> Any:
@@ -352,12 +332,6 @@ def _reach(module: Any, path: str) -> Any:
 def _patch_embedding(model: nn.Module, blocks: tuple[nn.Module, ...]) -> nn.Conv2d | None:
     """The convolution that cuts the image into patches, if there is exactly one."""
     in_blocks = {module for block in blocks for module in block.modules()}
-    cutting = [
-        module
-        for module in model.modules()
-        if isinstance(module, nn.Conv2d)
-        and module not in in_blocks
-        and module.kernel_size == module.stride
-        and module.kernel_size[0] > 1
-    ]
+    outside = [each for each in model.modules() if isinstance(each, nn.Conv2d) and each not in in_blocks]
+    cutting = [conv for conv in outside if conv.kernel_size == conv.stride and conv.kernel_size[0] > 1]
     return cutting[0] if len(cutting) == 1 else None

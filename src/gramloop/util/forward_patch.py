@@ -52,6 +52,26 @@ def patched(blocks: Sequence[nn.Module], around: ModuleForward) -> Iterator[None
                         own["forward"] = patch.own
 
 
+class BlockCounter:
+    """How many times blocks have run since counting began."""
+
+    blocks = 0
+
+
+@contextmanager
+def counting(blocks: Sequence[nn.Module]) -> Iterator[BlockCounter]:
+    """Count every execution of these blocks, by their model and by replays alike, in any thread."""
+    counter, lock = BlockCounter(), threading.Lock()
+
+    def count(index: int, run: ModuleForward, *args: Any, **kwargs: Any) -> Any:
+        with lock:
+            counter.blocks += 1
+        return run(*args, **kwargs)
+
+    with patched(blocks, count):
+        yield counter
+
+
 _shown: WeakKeyDictionary[nn.Module, int] = WeakKeyDictionary()  # how often each was shown to the compiler
 
 
