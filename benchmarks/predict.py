@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from gramloop import ReplayConfig, cost
-from gramloop.replay.cost import counting
+from gramloop.util.forward_patch import counting
 from gramloop.models.backbone import SHAPES, Backbone, default_taps
 from gramloop.models.linear import LinearHead, LinearSegmentor
 from gramloop.tasks.segment import SegmentConfig, Segmenter

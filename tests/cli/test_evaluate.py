@@ -175,14 +175,14 @@ def test_settings_files_diagnostics_and_pictures_from_the_command_line(model, sc
 
     tuned, other = tmp_path / "tuned.json", tmp_path / "other.json"
     write_replay(tuned, ReplayConfig((4, 5), 1))
-    write_replay(other, ReplayConfig((1, 2), 1, trust=0.5))
+    write_replay(other, ReplayConfig((1, 2), 1, eps=0.5))
     options = ["--diagnostics", "--pictures", "1", "--replay", str(tuned), "--method", "baseline"]
     out = tmp_path / "out"
     assert main(asked(model, scenes, out, *options, "--method", f"mine:{other}")) == 0
     plan = read_plan(out / "plan.json")
     assert (plan.diagnostics, plan.pictures) == (True, 1)
     replays = {method.name: method.replay for method in plan.methods if method.replay is not None}
-    assert replays["mine"] == ReplayConfig((1, 2), 1, trust=0.5)
+    assert replays["mine"] == ReplayConfig((1, 2), 1, eps=0.5)
     assert replays["gramloop"] == ReplayConfig((4, 5), 1)
     assert set(replays) == {"mine", "gramloop", "mine-raw", "mine-matched"}
     rows = list(csv.DictReader((out / "results.csv").read_text().splitlines()))

@@ -32,8 +32,8 @@ def test_settings_are_read_in_their_types():
     assert parse_method("m:gate=uniform,strength=matched,update_at=final").replay == ReplayConfig(
         gate="uniform", strength="matched", update_at="final"
     )
-    assert parse_method("m:gate=uniform,strength=matched,matched_to=0.5,until=none").replay == ReplayConfig(
-        gate="uniform", strength="matched", matched_to=0.5
+    assert parse_method("m:gate=uniform,strength=matched,until=none").replay == ReplayConfig(
+        gate="uniform", strength="matched"
     )
 
 
@@ -65,14 +65,14 @@ def test_a_method_is_there_once():
         check_methods([])
 
 
-NESTED = ReplayConfig((5, 6), 1, trust=0.25, adaptive=Adaptive("spread", 0.1, 0.3))
+NESTED = ReplayConfig((5, 6), 1, eps=0.25, adaptive=Adaptive("spread", 0.1, 0.3))
 
 
 def test_settings_files_are_read(tmp_path):
     path = tmp_path / "mine.json"
     write_replay(path, NESTED, {"found": "here"})
     assert parse_method(f"mine:{path}") == Method("mine", NESTED)
-    assert parse_method("mine:window=5-6,replays=1,trust=0.25,adaptive=spread:0.1:0.3").replay == NESTED
+    assert parse_method("mine:window=5-6,replays=1,eps=0.25,adaptive=spread:0.1:0.3").replay == NESTED
     baseline, ungated = parse_method("baseline"), parse_method("ungated")
     tuned = Method("gramloop", NESTED)
     assert read_methods(["baseline", "gramloop", "ungated"], str(path)) == [baseline, tuned, ungated]

@@ -29,10 +29,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "matched": {"gate": "uniform", "strength": "matched"},
     "ungated": {"gate": "none"},
     "until": {"until": 4},
-    "trust": {"trust": 1e-3},
     "length": {"adaptive": Adaptive("length", 0.0, 1e3)},
     "spread": {"adaptive": Adaptive("spread", 0.0, 2.0)},
-    "step": {"adaptive": Adaptive("step", 0.0, 2.0)},
+    "spread": {"adaptive": Adaptive("spread", 0.0, 2.0)},
     "drift": {"adaptive": Adaptive("drift", 0.0, 2.0)},
     "noise": {"adaptive": Adaptive("noise", 0.0, 1e-6)},
 }

@@ -75,27 +75,27 @@ def test_no_replay_is_no_candidate_of_its_own():
 
 def test_values_as_written_on_a_command_line():
     assert read_values(
-        ["window=3-3,2-4", "strength=0.2,1,matched", "gate=gram,none", "trust=none,0.001"]
+        ["window=3-3,2-4", "strength=0.2,1,matched", "gate=gram,none", "until=none,7"]
     ) == {
         "window": ((3, 3), (2, 4)),
         "strength": (0.2, 1, "matched"),
         "gate": ("gram", "none"),
-        "trust": (None, 0.001),
+        "until": (None, 7),
     }
-    assert read_values(["gate-at=end,7", "adaptive=none,step:0.2:0.4"]) == {
+    assert read_values(["gate-at=end,7", "adaptive=none,noise:0.2:0.4"]) == {
         "gate_at": ("end", 7),
-        "adaptive": (None, Adaptive("step", 0.2, 0.4)),
+        "adaptive": (None, Adaptive("noise", 0.2, 0.4)),
     }
 
 
 def test_a_search_that_was_begun_goes_on():
     """Candidates are in the plan's hash, and there a whole number is one."""
-    found = Space(read_values(["window=2-3", "replays=1", "strength=0.2,1", "trust=1"])).candidates(6)
+    found = Space(read_values(["window=2-3", "replays=1", "strength=0.2,1", "eps=1"])).candidates(6)
     assert json.dumps([config.as_json() for config in found]) == (
         '[{"window": [2, 3], "replays": 1, "gate": "gram", "strength": 0.2, "gate_at": "final", "update_at": "end", '
-        '"eps": 1e-06, "trust": 1, "adaptive": null}, '
+        '"eps": 1, "adaptive": null, "until": null, "substeps": null}, '
         '{"window": [2, 3], "replays": 1, "gate": "gram", "strength": 1, "gate_at": "final", "update_at": "end", '
-        '"eps": 1e-06, "trust": 1, "adaptive": null}]'
+        '"eps": 1, "adaptive": null, "until": null, "substeps": null}]'
     )
 
 
@@ -105,7 +105,7 @@ def test_a_search_that_was_begun_goes_on():
         ("colour=red", "'colour' is no setting of a replay"),
         ("strength", "strength is ''"),
         ("window=3", "window is '3'; it is a pair of blocks"),
-        ("adaptive=step:1", "in text step:0.2:0.4"),
+        ("adaptive=noise:1", "in text length:1.7:1.8"),
         ("strength=abc,0.5", "strength is 'abc'"),
         ("until=end", "until is 'end'; it is \"tap\" or the index of a block, or none"),
     ],
