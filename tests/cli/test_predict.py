@@ -149,10 +149,10 @@ def test_unusual_images_are_handled(detect, photo, tmp_path):
 
 MISUSES = {
     "no head": (["--backbone", "{}/backbone.pth"], "--head FILE is missing"),
-    "head alone": (["--head", "{}/detector.pth"], "detector.pth holds the head alone"),
+    "head alone": (["--head", "{}/detector.pth"], "detector.pth holds only the head"),
     "backbone of another size": (
         ["--backbone", "{}/narrow.pth", "--head", "{}/detector.pth"],
-        "detector.pth was made for a backbone of width 64, not for this one of width 32",
+        "detector.pth was made for a backbone of width 64, the backbone given has 32",
     ),
     "incomplete backbone": (
         ["--backbone", "{}/part.pth", "--head", "{}/detector.pth"],
@@ -160,7 +160,7 @@ MISUSES = {
     ),
     "head of another task": (
         ["--backbone", "{}/backbone.pth", "--head", "{}/segmentor.pth"],
-        "segmentor.pth is a Mask2Former head of Meta's, for the task semantic, not for detection",
+        "segmentor.pth is Meta's Mask2Former head, for the task semantic, not for detection",
     ),
     "truncated head": (
         ["--backbone", "{}/backbone.pth", "--head", "{}/truncated.pth"],
