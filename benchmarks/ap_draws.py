@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from gramloop.data.records import Instances
+from gramloop.data.truth import Instances
 from gramloop.metrics import ap_bootstrap
 from gramloop.metrics.ap_bootstrap import Matched
 from gramloop.metrics.bootstrap import REPLICATES

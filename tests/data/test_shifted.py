@@ -27,7 +27,7 @@ def moved(box, name, severity, image_id=1, **more):
     annotation |= {"segmentation": rectangle(box), **more}
     record = Record(image_id, Path("none.png"), "none.png", HEIGHT, WIDTH, annotations=(annotation,))
     shifted = shift_record(record, Shift("mine-p", "p", Condition(name, severity)))
-    return shifted.shown_annotations()
+    return shifted.coco_entries()
 
 
 def true_corners(box, name, severity, image_id):

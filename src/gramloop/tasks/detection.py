@@ -11,8 +11,9 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from gramloop.data.records import Instances, Record
+from gramloop.data.records import Record
 from gramloop.data.shifted import Shift, ShiftedRecord
+from gramloop.data.truth import Instances
 from gramloop.metrics.ap_bootstrap import DRAWS_AT_ONCE, ap_score, weighted_ap
 from gramloop.metrics.bootstrap import Score
 from gramloop.metrics.boxes import FoundBoxes, TrueBoxes
