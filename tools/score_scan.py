@@ -23,7 +23,7 @@ from scipy.stats import spearmanr
 
 from gramloop.core.config import Window
 from gramloop.data.scenes.drawing import CLASSES, scene
-from gramloop.metrics.miou import count, mean_iou
+from gramloop.metrics.miou import count_pixels, mean_iou
 from gramloop.models.tiny import TinyModel, load_tiny
 from gramloop.shifts.corruptions import corrupt
 from gramloop.shifts.seeds import generator
@@ -98,7 +98,7 @@ def _count_scene(tiny: TinyModel, windows: tuple[Window, ...], index: int, sever
         shown.append(corrupt(truth.image, name, severity, noise))
     counts = [
         [
-            count(labels, true_labels, len(CLASSES)).stacked()
+            count_pixels(labels, true_labels, len(CLASSES))
             for labels in predict(tiny, image, windows, STRENGTHS)
         ]
         for image in shown

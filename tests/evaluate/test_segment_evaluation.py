@@ -28,7 +28,7 @@ from gramloop.evaluate.rows import CLEAN_PICTURE, first_rows
 from gramloop.evaluate.segment_rows import masks_of, matches_of, qualities_of, segments_of
 from gramloop.evaluate.session import Session
 from gramloop.evaluate.store import PLAN, Store
-from gramloop.metrics.mask_ap import match_masks
+from gramloop.metrics.matching import match_masks
 from gramloop.metrics.panoptic import mean_quality, panoptic_statistics
 from gramloop.report.assemble import make_document
 from gramloop.report.figures.drawing import draw_figures

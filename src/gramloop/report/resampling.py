@@ -18,7 +18,7 @@ from gramloop.evaluate.plan import Plan
 from gramloop.evaluate.rows import boxes_of, counts_of, depth_scores_of
 from gramloop.evaluate.segment_rows import matches_of, qualities_of
 from gramloop.evaluate.store import Store, StoredUnit
-from gramloop.metrics.ap_bootstrap import DRAWS_AT_ONCE, ap_score
+from gramloop.metrics.ap import DRAWS_AT_ONCE, ap_score, mask_ap_score
 from gramloop.metrics.bootstrap import (
     REPLICATES,
     ROWS_AT_ONCE,
@@ -31,7 +31,6 @@ from gramloop.metrics.bootstrap import (
     mean_score,
     miou_score,
 )
-from gramloop.metrics.mask_ap import mask_ap_score
 from gramloop.metrics.panoptic import pq_score
 from gramloop.report.measure import used_ids
 from gramloop.report.run import Run

@@ -16,16 +16,9 @@ from gramloop.data.records import Record
 from gramloop.data.shifted import Shift, ShiftedRecord
 from gramloop.data.truth import ObjectMasks
 from gramloop.errors import GramLoopError
-from gramloop.metrics.ap_bootstrap import DRAWS_AT_ONCE
+from gramloop.metrics.ap import DRAWS_AT_ONCE, mask_ap_score, mask_average_precision
 from gramloop.metrics.bootstrap import Score
-from gramloop.metrics.coco_ap import ALL, AREAS
-from gramloop.metrics.mask_ap import (
-    THRESHOLDS,
-    MaskMatches,
-    mask_ap_score,
-    mask_average_precision,
-    match_masks,
-)
+from gramloop.metrics.matching import ALL, AREAS, THRESHOLDS, Matches, match_masks
 from gramloop.tasks.base import Categories, ClassScores, Row, Rows, Task
 from gramloop.tasks.class_names import Classes
 from gramloop.tasks.detection import AP_METRICS, ap_metrics, image_identity, json_lines
@@ -134,8 +127,8 @@ class InstanceTask(Task[InstanceMasks, ObjectMasks]):
         scores = matched.by_category(every, len(order))[0][np.argsort(np.argsort(order))]
         return ClassScores(scores, ~np.isnan(scores))
 
-    def _matches(self, rows: Rows) -> MaskMatches:
-        return MaskMatches(
+    def _matches(self, rows: Rows) -> Matches:
+        return Matches(
             rows.owners("scores"),
             rows.values["scores"].astype(np.float64),
             rows.values["labels"].astype(np.int64),

@@ -15,7 +15,7 @@ from gramloop.data.truth import DepthMap, Instances, PixelLabels, Truth
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.clean_truth import CleanTruth
 from gramloop.metrics.depth import NoScoreError, aligned_depth, depth_scores
-from gramloop.metrics.miou import count
+from gramloop.metrics.miou import count_pixels
 from gramloop.mitigations.applying import apply
 from gramloop.mitigations.files import sha256_of
 from gramloop.mitigations.source import calibrate, calibrate_pixels, read_source, write_source
@@ -124,8 +124,8 @@ class Bench:
     def _statistic(self, found: Prediction, truth: Truth | None) -> dict[str, object]:
         """Plain lists of numbers, from which any score follows."""
         if isinstance(found, Segmentation) and isinstance(truth, PixelLabels):
-            counts = count(found.labels, truth.indices, len(self.subject.categories), truth.ignored)
-            return {"counts": counts.stacked().tolist()}
+            counts = count_pixels(found.labels, truth.indices, len(self.subject.categories), truth.ignored)
+            return {"counts": counts.tolist()}
         if isinstance(found, Detection) and isinstance(truth, Instances):
             columns = {"boxes": found.boxes, "scores": found.scores, "labels": found.labels}
             return {name: np.asarray(column).tolist() for name, column in columns.items()}

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from gramloop.data.truth import SegmentMap, segments_png
 from gramloop.errors import GramLoopError
-from gramloop.metrics.bootstrap import image_bootstrap
-from gramloop.metrics.panoptic import class_quality, mean_quality, panoptic_statistics, pq_delta
+from gramloop.metrics.bootstrap import image_bootstrap, paired_delta
+from gramloop.metrics.panoptic import class_quality, mean_quality, panoptic_statistics, pq_score
 from random_segments import CATEGORIES, THINGS, of_maps, segment_pairs
 
 PAIR = tuple[SegmentMap, SegmentMap]
@@ -129,7 +129,7 @@ def test_a_weight_is_a_repeated_image(pairs: list[PAIR], data: st.DataObject) ->
     picks = data.draw(st.lists(st.integers(0, len(pairs) - 1), min_size=1, max_size=6))
     weights = np.bincount(picks, minlength=len(pairs))[None]
     each, swapped = statistics(pairs), statistics([(truth, found) for found, truth in pairs])
-    gain = pq_delta(each, swapped)(weights)[0]
+    gain = paired_delta(pq_score(each), pq_score(swapped))(weights)[0]
     repeated = [mean_quality(one[picks].sum(axis=0))[0] for one in (each, swapped)]
     np.testing.assert_allclose(gain, repeated[1] - repeated[0], rtol=0, atol=SAME)
 
@@ -167,7 +167,7 @@ def test_the_interval_over_images_holds_the_difference() -> None:
         noisy = np.where(rng.random(ids.shape) < 0.2, rng.integers(0, 4, ids.shape), ids)
         pairs.append((of_maps(noisy, [0, 3, 7, 20], [False] * 4), of_maps(ids, [0, 3, 7, 20], [False] * 4)))
     worse, better = statistics(pairs), statistics([(truth, truth) for _, truth in pairs])
-    interval = image_bootstrap(pq_delta(worse, better), len(pairs), replicates=200)
+    interval = image_bootstrap(paired_delta(pq_score(worse), pq_score(better)), len(pairs), replicates=200)
     assert 0 < interval.low < interval.estimate < interval.high
     expected = mean_quality(better.sum(0))[0] - mean_quality(worse.sum(0))[0]
     assert interval.estimate == pytest.approx(expected, abs=SAME)
