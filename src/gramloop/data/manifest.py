@@ -20,7 +20,7 @@ from pathlib import Path
 from gramloop.data.records import DataSet
 from gramloop.errors import GramLoopError
 from gramloop.util.checksums import sha256
-from gramloop.util.files import TEMPORARY, atomic_write, files_below
+from gramloop.util.files import atomic_write
 from gramloop.util.json_files import checked, first_difference, read_json, refuse_unknown
 from gramloop.util.progress import tracked
 
@@ -194,20 +194,6 @@ def is_listed(folder: Path, recorded: str | None) -> bool:
     """Whether a condition's checksum file is the one that the manifest recorded."""
     path = folder / CHECKSUMS
     return path.is_file() and recorded == sha256(path.read_bytes())
-
-
-def relisted(folder: Path, recorded: str | None) -> dict[str, str]:
-    """The checksums of a condition that lost its checksum file: of the files as they are, if the manifest confirms them.
-
-    Empty where something is damaged, missing or new: then every file is made again and compared.
-    """
-    if recorded is None or (folder / CHECKSUMS).is_file():
-        return {}
-    files = [
-        path for path in files_below(folder) if path.name != PARTIAL and not path.name.startswith(TEMPORARY)
-    ]
-    found = {path.relative_to(folder).as_posix(): read_digest(path) for path in files}
-    return found if sha256(checksum_lines(found.items())) == recorded else {}
 
 
 def note_written(folder: Path, checksums: Iterable[tuple[str, str]]) -> None:
