@@ -22,8 +22,8 @@ import numpy as np
 
 from evidence_study import SEARCHED
 from gramloop.core.settings import replay_text
-from gramloop.data.depth_maps import DepthMap
 from gramloop.data.scenes.drawing import Scene, scene
+from gramloop.data.truth import DepthMap
 from gramloop.evaluate.predicting import deterministic
 from gramloop.metrics.ap import ap_score
 from gramloop.metrics.bootstrap import (

@@ -41,7 +41,9 @@ def segmenter(folder: Path) -> Any:
 def detector(folder: Path) -> Any:
     weights = load_golden("detector").weights
     inside = {name: value for name, value in weights.items() if name.startswith(DETECTOR_BACKBONE)}
-    torch.save({name.removeprefix(DETECTOR_BACKBONE): v for name, v in inside.items()}, folder / "backbone.pth")
+    torch.save(
+        {name.removeprefix(DETECTOR_BACKBONE): v for name, v in inside.items()}, folder / "backbone.pth"
+    )
     torch.save({"model": {name: weights[name] for name in weights.keys() - inside}}, folder / "head.pth")
     return load_detector(folder / "backbone.pth", folder / "head.pth", config=DetectConfig(144, keep=40))
 

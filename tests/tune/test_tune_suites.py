@@ -8,8 +8,8 @@ import pytest
 
 from gramloop.core.config import ReplayConfig
 from gramloop.core.settings import read_settings
-from gramloop.data.labelled import LabelledImage
 from gramloop.data.opening import ReadOptions, open_suite
+from gramloop.data.records import LabelledImage
 from gramloop.data.suites import Condition
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.planning import make_plan

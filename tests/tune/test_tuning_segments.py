@@ -11,7 +11,7 @@ from torch import nn
 
 from gramloop.core.config import ReplayConfig
 from gramloop.core.cost import Cost
-from gramloop.data.labelled import LabelledImage
+from gramloop.data.records import LabelledImage
 from gramloop.metrics.ap import mask_average_precision
 from gramloop.metrics.matching import match_masks
 from gramloop.metrics.panoptic import mean_quality, panoptic_statistics

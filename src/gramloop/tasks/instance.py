@@ -11,10 +11,10 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from gramloop.data.object_masks import ObjectMasks
+from gramloop.data.masks import RunLengths, decode_mask, encode_mask, mask_area
 from gramloop.data.records import Record
-from gramloop.data.run_lengths import RunLengths, mask_area, run_length_mask, run_lengths_of
 from gramloop.data.shifted import Shift, ShiftedRecord
+from gramloop.data.truth import ObjectMasks
 from gramloop.errors import GramLoopError
 from gramloop.metrics.ap import DRAWS_AT_ONCE, mask_ap_score, mask_average_precision, rank_matches
 from gramloop.metrics.bootstrap import Score
@@ -62,7 +62,7 @@ class InstanceMasks(Prediction):
         """Masks of pixels in any order."""
         best = np.argsort(-scores.astype(np.float64), kind="stable")
         return cls(
-            tuple(run_lengths_of(masks[index]) for index in best),
+            tuple(encode_mask(masks[index]) for index in best),
             scores[best].astype(np.float32),
             labels[best].astype(np.int64),
             np.array([box_around(masks[index]) for index in best], dtype=np.float32).reshape(-1, 4),
@@ -71,7 +71,7 @@ class InstanceMasks(Prediction):
 
     def mask(self, index: int) -> NDArray[np.bool_]:  # → (H, W)
         """One of the masks as pixels."""
-        return run_length_mask(self.masks[index]).astype(np.bool_)
+        return decode_mask(self.masks[index]).astype(np.bool_)
 
 
 class InstanceTask(Task[InstanceMasks, ObjectMasks]):

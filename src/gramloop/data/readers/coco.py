@@ -1,4 +1,4 @@
-"""Data sets annotated in COCO's JSON: COCO val2017, COCO-O's domains, and anybody's own."""
+"""Data sets annotated in COCO's JSON: COCO val2017, the domains of COCO-O, and custom sets."""
 
 from __future__ import annotations
 
@@ -8,23 +8,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gramloop.data.annotations import (
+from gramloop.data.checks import Check, Problems, image_problem, name_problem, read_headers
+from gramloop.data.readers.coco_schema import (
     AnnotationEntry,
     CategoryEntry,
     ImageEntry,
+    annotation_problems,
     checked_entries,
-    outside,
-    segmentation_problem,
 )
-from gramloop.data.checks import Check, Problems, image_problem, name_problem, read_headers
-from gramloop.data.records import Annotation, DataSet, Record
+from gramloop.data.records import DataSet, Record
+from gramloop.data.truth import Annotation
 from gramloop.errors import GramLoopError
 from gramloop.util.json_files import no_garbage_collection, read_json
 
 COCO_CATEGORY_IDS = frozenset(range(1, 91)) - {12, 26, 29, 30, 45, 66, 68, 69, 71, 83}
-PREFERRED_FILE = "instances_val2017.json"
 LOOSE_FILES = ("instances.json", "annotations.json", "_annotations.coco.json")
-LARGEST = 1 << 32  # bytes; COCO's own file of 860,000 objects has 450 million
+LARGEST_COCO = 1 << 32  # bytes; COCO's training file of 860,000 objects has 450 million
+
+Content = dict[str, Any]  # of a COCO file: images, annotations, categories
+Objects = Mapping[int, list[tuple[Annotation, AnnotationEntry]]]  # by image: as in the file, and checked
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,7 @@ COCO_CATEGORIES_ONLY = Expected(category_ids=COCO_CATEGORY_IDS)
 
 def coco_root(root: Path) -> Path | None:
     """The folder at or below ``root`` that holds COCO annotations, or None."""
-    return next((folder for folder in (root, root / "coco") if _annotation_files(folder)), None)
+    return next((folder for folder in (root, root / "coco") if annotation_files(folder, "instances")), None)
 
 
 def open_coco(
@@ -60,62 +62,66 @@ def open_coco(
             it as ``coco/``.
         annotations: the JSON file, where it lies elsewhere or there are several.
         images: the folder that ``file_name`` starts from, where it lies elsewhere.
-        check: ``headers`` looks into every image, ``decode`` reads every pixel of it.
+        check: ``headers`` opens every image, ``decode`` reads every pixel of it.
         expected: counts and categories that must be met.
+
+    Returns:
+        A data set whose records have ``instances`` and, where objects have segmentations, ``object_masks``.
     """
     root = Path(root)
-    file = _annotation_file(root, annotations)
+    file = Path(annotations) if annotations is not None else find_annotation_file(root, "instances")
     problems = Problems(file)
     with no_garbage_collection():
         content = read_coco(file)
         entries = image_entries(content, problems)
         categories = read_categories(content, problems)
         problems.raise_if_any()  # what follows needs sound images and categories
-        objects = _annotations(content, entries, categories, problems)
+        objects, notes = _annotations(content, entries, categories, problems)
     if expected is not None:
         check_expected(content, categories, expected, problems)
     folder = find_images_folder(root, file, images, [entry.file_name for entry in entries.values()])
     records = _records(entries, objects, folder, check, problems)
     problems.raise_if_any()
-    return DataSet(root, "detection", tuple(records), categories, file, objects.notes)
+    return DataSet(root, "detection", tuple(records), categories, file, notes)
 
 
-def _annotation_files(folder: Path) -> list[Path]:
-    files = sorted((folder / "annotations").glob("instances_*.json"))
-    return files or [folder / name for name in LOOSE_FILES if (folder / name).is_file()]
+def annotation_files(folder: Path, kind: str) -> list[Path]:
+    """The files of annotations of a kind, ``instances`` or ``panoptic``, in a set's folder."""
+    loose = LOOSE_FILES if kind == "instances" else (f"{kind}.json",)
+    files = sorted((folder / "annotations").glob(f"{kind}_*.json"))
+    return files or [folder / name for name in loose if (folder / name).is_file()]
 
 
-def _annotation_file(root: Path, named: Path | str | None) -> Path:
-    if named is not None:
-        return Path(named)
-    folder = coco_root(root)
+def find_annotation_file(root: Path, kind: str) -> Path:
+    """The one file of annotations of a kind at or below a folder; that of val2017 where there are several."""
+    preferred = f"{kind}_val2017.json"
+    folder = next((each for each in (root, root / "coco") if annotation_files(each, kind)), None)
     if folder is None:
         raise GramLoopError(
-            f"{root} is no COCO-format set: it needs annotations/{PREFERRED_FILE} or another instances_*.json"
+            f"{root} has no COCO annotations: it needs annotations/{preferred} or another {kind}_*.json"
         )
-    files = _annotation_files(folder)
-    preferred = [file for file in files if file.name == PREFERRED_FILE]
-    if len(files) > 1 and not preferred:
+    files = annotation_files(folder, kind)
+    chosen = [file for file in files if file.name == preferred] or files
+    if len(chosen) > 1:
         raise GramLoopError(
             f"{folder} holds several annotation files ({', '.join(file.name for file in files)}); name one"
         )
-    return (preferred or files)[0]
+    return chosen[0]
 
 
-def read_coco(file: Path) -> dict[str, Any]:
-    """What a file of annotations holds, its three lists at least."""
-    content = read_json(file, "a file of annotations in COCO format", largest=LARGEST, fast=True)
+def read_coco(file: Path) -> Content:
+    """The content of a file of annotations, with its three lists at least."""
+    content = read_json(file, "a file of annotations in COCO format", largest=LARGEST_COCO, fast=True)
     if not isinstance(content, dict):
         raise GramLoopError(f"{file} is not in COCO format: it needs images, annotations and categories")
-    missing = [
-        key for key in ("images", "annotations", "categories") if not isinstance(content.get(key), list)
-    ]
+    keys = ("images", "annotations", "categories")
+    missing = [key for key in keys if not isinstance(content.get(key), list)]
     if missing:
         raise GramLoopError(f"{file} is not in COCO format: it has no list of {' or '.join(missing)}")
     return content
 
 
-def image_entries(content: dict[str, Any], problems: Problems) -> dict[int, ImageEntry]:
+def image_entries(content: Content, problems: Problems) -> dict[int, ImageEntry]:
     """The listed images by id."""
     entries: dict[int, ImageEntry] = {}
     names: Counter[str] = Counter()
@@ -124,8 +130,7 @@ def image_entries(content: dict[str, Any], problems: Problems) -> dict[int, Imag
             continue
         if entry.id in entries:
             problems.add(f"image id {entry.id} occurs more than once")
-        if problem := name_problem(entry.file_name):
-            problems.add(problem)
+        problems.add(name_problem(entry.file_name))
         entries[entry.id] = entry
         names[entry.file_name] += 1
     for name, count in names.items():
@@ -136,7 +141,7 @@ def image_entries(content: dict[str, Any], problems: Problems) -> dict[int, Imag
     return entries
 
 
-def read_categories(content: dict[str, Any], problems: Problems) -> dict[int, str]:
+def read_categories(content: Content, problems: Problems) -> dict[int, str]:
     """The names of the listed categories by id."""
     categories: dict[int, str] = {}
     for entry in checked_entries(content["categories"], CategoryEntry, "categories", problems):
@@ -148,22 +153,12 @@ def read_categories(content: dict[str, Any], problems: Problems) -> dict[int, st
     return categories
 
 
-@dataclass
-class _Objects:
-    """The annotations of a file by image, as the file has them and as they were checked."""
-
-    by_image: dict[int, list[tuple[Annotation, AnnotationEntry]]]
-    notes: tuple[str, ...]
-
-
 def _annotations(
-    content: dict[str, Any],
-    entries: Mapping[int, ImageEntry],
-    categories: Mapping[int, str],
-    problems: Problems,
-) -> _Objects:
+    content: Content, entries: Mapping[int, ImageEntry], categories: Mapping[int, str], problems: Problems
+) -> tuple[Objects, tuple[str, ...]]:
     """Annotations by image; id 0, which the reference evaluator counts as unmatched, gets a new number."""
-    found = _Objects(defaultdict(list), ())
+    by_image: dict[int, list[tuple[Annotation, AnnotationEntry]]] = defaultdict(list)
+    notes: tuple[str, ...] = ()
     seen: set[int] = set()
     checked = checked_entries(content["annotations"], AnnotationEntry, "annotations", problems)
     for entry, one in zip(content["annotations"], checked, strict=True):
@@ -179,16 +174,16 @@ def _annotations(
             complete = {"area": one.bbox[2] * one.bbox[3], "iscrowd": 0, **entry}
             if one.id == 0:
                 number = complete["id"] = 1 + max(other.id for other in checked if other is not None)
-                found.notes = (
+                notes = (
                     f"annotation id 0 was renumbered to {number}: COCO's evaluator takes 0 for no match",
                 )
-            found.by_image[one.image_id].append((complete, one))
+            by_image[one.image_id].append((complete, one))
         seen.add(one.id)
-    return found
+    return by_image, notes
 
 
 def check_expected(
-    content: dict[str, Any], categories: Mapping[int, str], expected: Expected, problems: Problems
+    content: Content, categories: Mapping[int, str], expected: Expected, problems: Problems
 ) -> None:
     """Add what differs from a public set."""
     for what, count in (("images", expected.images), ("annotations", expected.annotations)):
@@ -213,31 +208,22 @@ def find_images_folder(root: Path, file: Path, named: Path | str | None, names: 
     candidates = [base / split, base / "images" / split, base / "images", base, root]
     present = [folder for folder in candidates if any((folder / name).is_file() for name in names[:20])]
     if not present:
-        looked = ", ".join(str(folder) for folder in candidates[:3])
-        raise GramLoopError(f"the images of {file} were not found; looked in {looked}")
+        searched = ", ".join(str(folder) for folder in candidates[:3])
+        raise GramLoopError(f"the images of {file} were not found; searched in {searched}")
     return present[0]
 
 
 def _records(
-    entries: Mapping[int, ImageEntry], objects: _Objects, folder: Path, check: Check, problems: Problems
+    entries: Mapping[int, ImageEntry], objects: Objects, folder: Path, check: Check, problems: Problems
 ) -> list[Record]:
-    paths = {image_id: folder / entry.file_name for image_id, entry in entries.items()}
-    headers = read_headers(list(paths.values()), check, "images")
+    paths = [folder / entry.file_name for entry in entries.values()]
+    headers = read_headers(paths, check, "images")
     records: list[Record] = []
-    for (image_id, entry), header in zip(entries.items(), headers, strict=True):
-        declared = (entry.height, entry.width) if entry.height and entry.width else None
-        if problem := image_problem(paths[image_id], header, declared):
-            problems.add(problem)
-        size = header.height, header.width
-        found = objects.by_image.get(image_id, ())
+    for entry, path, header in zip(entries.values(), paths, headers, strict=True):
+        problems.add(image_problem(path, header, (entry.height, entry.width)))
+        found = objects.get(entry.id, ())
         for _, one in () if header.problem else found:
-            if outside(one, *size):
-                problems.add(
-                    f"annotation {one.id} has the box {list(one.bbox)}, which lies outside its image of "
-                    f"{size[1]} x {size[0]}"
-                )
-            if problem := segmentation_problem(one, *size):
-                problems.add(f"annotation {one.id} {problem}")
+            problems.found += annotation_problems(one, *header.size)
         annotations = tuple(annotation for annotation, _ in found)
-        records.append(Record(image_id, paths[image_id], entry.file_name, *size, annotations=annotations))
+        records.append(Record(entry.id, path, entry.file_name, *header.size, annotations=annotations))
     return records

@@ -16,20 +16,18 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from pycocotools import mask as reference_masks
 
-from gramloop.data.coco import COCO_CATEGORY_IDS
-from gramloop.data.coco_panoptic import STUFF_IDS, open_panoptic
-from gramloop.data.labelled import LabelledImage, read_labelled
-from gramloop.data.object_masks import ObjectMasks
+from gramloop.data.masks import decode_mask
 from gramloop.data.opening import ReadOptions, open_set, open_suite
-from gramloop.data.photos import open_unlabelled
-from gramloop.data.pool import write_suite
-from gramloop.data.run_lengths import run_length_mask
+from gramloop.data.readers.coco import COCO_CATEGORY_IDS
+from gramloop.data.readers.panoptic import STUFF_IDS, open_panoptic
+from gramloop.data.records import LabelledImage
 from gramloop.data.scenes.drawing import CLASSES, scene
-from gramloop.data.scenes.files import SceneFiles, write_scenes
-from gramloop.data.scenes.segments import CATEGORIES, THING_NUMBERS
-from gramloop.data.segment_maps import SegmentMap, read_ids, segments_png
+from gramloop.data.scenes.files import SCENE_CATEGORIES, THING_NUMBERS, SceneFiles, write_scenes
 from gramloop.data.suites import Condition
+from gramloop.data.truth import ObjectMasks, SegmentMap, read_segment_map, segments_png
+from gramloop.data.writing import write_suite
 from gramloop.errors import GramLoopError
+from gramloop.tasks.base import read_labelled
 from gramloop.tasks.class_names import COCO_PANOPTIC
 from small_panoptic import blocks, write_panoptic
 from small_sets import coco_content, write_coco
@@ -48,7 +46,8 @@ def test_every_id_survives_its_colour(ids: np.ndarray) -> None:
     with TemporaryDirectory() as folder:
         path = Path(folder) / "map.png"
         path.write_bytes(segments_png(ids))
-        np.testing.assert_array_equal(read_ids(path), ids)
+        infos = [{"id": int(number), "category_id": 1} for number in np.unique(ids[ids > 0])]
+        np.testing.assert_array_equal(read_segment_map(path, infos).ids, ids)
 
 
 def test_a_set_is_read_as_it_was_written(tmp_path: Path) -> None:
@@ -60,7 +59,7 @@ def test_a_set_is_read_as_it_was_written(tmp_path: Path) -> None:
     for index, record in enumerate(data):
         assert same(record.segments(), blocks(index))
     assert open_set("mine", tmp_path, ReadOptions()).task == "panoptic"  # it holds nothing else
-    bare = open_unlabelled(tmp_path, "panoptic")
+    bare = open_set("mine", tmp_path, ReadOptions(task="panoptic", labels=False))
     assert [record.image_id for record in bare] == [100, 101, 102]
     assert bare[0].annotations is None
 
@@ -212,9 +211,7 @@ def test_masks_are_those_that_pycocotools_scores(tmp_path: Path) -> None:
     found = open_set("mine", tmp_path, ReadOptions(task="instance"))[0].object_masks()
     for entry, mask in zip(content["annotations"], found.masks, strict=True):
         parts = reference_masks.frPyObjects(entry["segmentation"], 96, 128)
-        np.testing.assert_array_equal(
-            run_length_mask(mask), reference_masks.decode(reference_masks.merge(parts))
-        )
+        np.testing.assert_array_equal(decode_mask(mask), reference_masks.decode(reference_masks.merge(parts)))
 
 
 def test_an_object_without_a_mask_is_told(tmp_path: Path) -> None:
@@ -228,11 +225,11 @@ def test_an_object_without_a_mask_is_told(tmp_path: Path) -> None:
 def test_scenes_have_segments(tmp_path: Path) -> None:
     write_scenes(tmp_path, SceneFiles(4, size=96), workers=1)
     data = open_panoptic(tmp_path, check="decode")
-    assert data.categories == CATEGORIES
+    assert data.categories == SCENE_CATEGORIES
     assert data.things == THING_NUMBERS
     for index, record in enumerate(data):
         one, found = scene(index, 96, "val"), record.segments()
-        names = np.array(["", *CATEGORIES.values()])[np.append(0, found.categories)[found.places()]]
+        names = np.array(["", *SCENE_CATEGORIES.values()])[np.append(0, found.categories)[found.places()]]
         assert (names == np.array(["", *CLASSES])[one.labels]).all()  # the same class at every pixel
         things = [
             number

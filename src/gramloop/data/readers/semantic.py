@@ -1,4 +1,4 @@
-"""Data sets of images and label pictures: ADE20K's SceneParse150 and anybody's own in its layout.
+"""Data sets of images and label pictures: ADE20K's SceneParse150 and custom sets in its layout.
 
 Layout: ``images/<split>/**.jpg`` (or .png, …) and ``annotations/<split>/**.png`` (or ``labels/``), paired by
 relative path without suffix. The class list is ``classes.txt``, one name per line: names stand for the label
@@ -11,11 +11,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from gramloop.data.checks import Check, Problems, image_problem, read_headers
+from gramloop.data.checks import Check, Problems, check_annotations, image_problem, read_headers, size_problem
 from gramloop.data.records import LABEL_MODES, ClassList, DataSet, Record
 from gramloop.errors import GramLoopError
 from gramloop.util.files import files_below
-from gramloop.util.progress import tracked
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff")
 LABEL_SUFFIXES = (".png", ".tif", ".tiff", ".bmp")
@@ -50,14 +49,17 @@ def open_semantic(
     Args:
         root: the folder with ``images`` and ``annotations``, or one that holds ``ADEChallengeData2016``.
         split: the subfolder of both; a set without subfolders is opened whole.
-        classes: a class list, a file of one, or None for the one beside the images.
-        check: ``headers`` looks into every file, ``decode`` reads every pixel of it.
+        classes: a class list, a file of one, or None for the one in the set's folder.
+        check: ``headers`` opens every file, ``decode`` reads every pixel of it.
         expected_images: a count that must be met.
+
+    Returns:
+        A data set whose records have ``labels``.
     """
     root = Path(root)
     folder = semantic_root(root)
     if folder is None:
-        raise GramLoopError(f"{root} is no set of images and labels: it needs images/ and annotations/")
+        raise GramLoopError(f"{root} is not a set of images and labels: it needs images/ and annotations/")
     images_folder, labels_folder = split_folders(folder, split)
     class_list = classes if isinstance(classes, ClassList) else _class_list(folder, classes)
     problems = Problems(folder)
@@ -67,20 +69,16 @@ def open_semantic(
         problems.add(f"{images_folder} holds no images")
     if expected_images is not None and len(images) != expected_images:
         problems.add(f"{images_folder} holds {len(images)} images, not {expected_images}")
-    for key in sorted(images.keys() - labels.keys()):
-        problems.add(f"{images[key]} has no label picture {labels_folder.name}/{key}.png")
-    for key in sorted(labels.keys() - images.keys()):
-        problems.add(f"{labels[key]} has no image")
-    keys = sorted(images.keys() & labels.keys())
-    records = _records(keys, images, labels, images_folder, class_list, check, problems)
+    pairs = _pairs(images, labels, labels_folder.name, problems)
+    records = _records(pairs, images_folder, class_list, check, problems)
     problems.raise_if_any()
     if check == "decode":
-        _check_label_values(records, problems)
+        check_annotations(records, "labels", "label values", problems)
     return DataSet(folder, "semantic", tuple(records), dict(enumerate(class_list.names)))
 
 
 def split_folders(folder: Path, split: str) -> tuple[Path, Path]:
-    """The folders of the images and of the label pictures of a split."""
+    """The folders of images and of label pictures of a split."""
     labels = next(folder / name for name in LABEL_FOLDERS if (folder / name).is_dir())
     return split_folder(folder, (folder / "images", labels), split)
 
@@ -112,42 +110,35 @@ def files_by_key(folder: Path, suffixes: Sequence[str], problems: Problems) -> d
     return found
 
 
+def _pairs(
+    images: dict[str, Path], labels: dict[str, Path], folder: str, problems: Problems
+) -> dict[str, tuple[Path, Path]]:
+    for key in sorted(images.keys() - labels.keys()):
+        problems.add(f"{images[key]} has no label picture {folder}/{key}.png")
+    for key in sorted(labels.keys() - images.keys()):
+        problems.add(f"{labels[key]} has no image")
+    return {key: (images[key], labels[key]) for key in sorted(images.keys() & labels.keys())}
+
+
 def _records(
-    keys: list[str],
-    images: dict[str, Path],
-    labels: dict[str, Path],
-    images_folder: Path,
-    classes: ClassList,
-    check: Check,
-    problems: Problems,
+    pairs: dict[str, tuple[Path, Path]], folder: Path, classes: ClassList, check: Check, problems: Problems
 ) -> list[Record]:
-    image_headers = read_headers([images[key] for key in keys], check, "images")
-    label_headers = read_headers([labels[key] for key in keys], check, "labels")
+    headers = (
+        read_headers([image for image, _ in pairs.values()], check, "images"),
+        read_headers([label for _, label in pairs.values()], check, "labels"),
+    )
     records: list[Record] = []
-    for key, image, label in zip(keys, image_headers, label_headers, strict=True):
-        if problem := image_problem(images[key], image):
-            problems.add(problem)
-        if label.problem:
-            problems.add(label.problem)
-        elif label.mode not in LABEL_MODES:
-            problems.add(f"{labels[key]} is a {label.mode} picture; labels need one channel of class numbers")
-        elif not image.problem and (label.height, label.width) != (image.height, image.width):
-            problems.add(
-                f"{labels[key]} is {label.width} x {label.height}, "
-                f"but its image is {image.width} x {image.height}"
-            )
-        name = images[key].relative_to(images_folder).as_posix()
-        records.append(Record(key, images[key], name, image.height, image.width, labels[key], classes))
+    for (key, (image, label)), header, of_label in zip(pairs.items(), *headers, strict=True):
+        problems.add(image_problem(image, header))
+        if of_label.problem:
+            problems.add(of_label.problem)
+        elif of_label.mode not in LABEL_MODES:
+            problems.add(f"{label} is a {of_label.mode} picture; labels need one channel of class numbers")
+        elif not header.problem:
+            problems.add(size_problem(label, of_label.size, header.size))
+        name = image.relative_to(folder).as_posix()
+        records.append(Record(key, image, name, *header.size, label, classes))
     return records
-
-
-def _check_label_values(records: list[Record], problems: Problems) -> None:
-    for record in tracked(records, "checking label values", len(records)):
-        try:
-            record.labels()
-        except GramLoopError as error:
-            problems.add(str(error))
-    problems.raise_if_any()
 
 
 def _class_list(folder: Path, named: Path | str | None) -> ClassList:

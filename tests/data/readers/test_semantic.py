@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
+from gramloop.data.readers.semantic import ade20k_classes, open_semantic, read_class_list
 from gramloop.data.records import ClassList, read_label_values
-from gramloop.data.semantic import ade20k_classes, open_semantic, read_class_list
 from gramloop.errors import GramLoopError
 from small_sets import write_semantic
 

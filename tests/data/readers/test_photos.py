@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from gramloop.data.opening import ReadOptions, open_suite
-from gramloop.data.photos import open_photos, open_unlabelled
+from gramloop.data.opening import ReadOptions, open_set, open_suite
+from gramloop.data.readers.photos import open_photos
 from gramloop.data.suites import Condition
 from gramloop.errors import GramLoopError
 from small_sets import coco_content, picture, write_coco, write_semantic
@@ -67,8 +67,9 @@ def test_a_labelled_set_shows_the_same_shifted_images_without_its_labels(tmp_pat
     for path in (semantic / "annotations").rglob("*.png"):
         path.write_bytes(b"torn")  # nobody looks
     (semantic / "classes.txt").unlink()
-    assert len(open_unlabelled(semantic, "semantic")) == 3
-    assert len(open_unlabelled(coco, "semantic")) == 2
+    unlabelled = ReadOptions(task="semantic", labels=False)
+    assert len(open_set("mine", semantic, unlabelled)) == 3
+    assert len(open_set("mine", coco, unlabelled)) == 2
 
 
 def test_a_suite_over_photographs(tmp_path):

@@ -1,34 +1,31 @@
-"""Data sets of images with a depth file for each: NYU Depth v2, KITTI, and anybody's own.
+"""Data sets of images with a depth file for each: NYU Depth v2, KITTI, and custom sets.
 
-A list: a text file in the folder whose lines are ``image depth`` (what follows is passed over, such as the focal length
+A list: a text file in the folder whose lines are ``image depth`` (further columns are skipped, such as the focal length
 in the lists of NYU and KITTI), paths relative to the folder.
 
 Folders: ``images/<split>/**`` (or ``rgb``, ``image``) and ``depth/<split>/**`` (or ``depths``, ``groundtruth_depth``),
 paired by relative path without suffix, where ``image`` in a name stands for ``groundtruth_depth``, as KITTI has it.
 
-Depth is a PNG of 16 bits or a .npy file; 0 means not known. ``depth.json`` beside them may say how it is stored:
+Depth is a PNG of 16 bits or a .npy file; 0 means not known. ``depth.json`` in the folder may say how it is stored:
 ``{"scale": 1000, "near": 0.001, "far": 80}``; NYU stores 1000 numbers per metre and KITTI 256.
 """
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import numpy as np
-
-from gramloop.data.checks import Check, Problems, image_problem, read_headers
-from gramloop.data.depth_maps import DepthFormat, depth_shape
+from gramloop.data.checks import Check, Problems, image_problem, read_headers, size_problem
+from gramloop.data.readers.semantic import DEFAULT_SPLIT, IMAGE_SUFFIXES, files_by_key, split_folder
 from gramloop.data.records import DataSet, Record
-from gramloop.data.semantic import DEFAULT_SPLIT, IMAGE_SUFFIXES, files_by_key, split_folder
+from gramloop.data.truth import DepthFormat, depth_shape
 from gramloop.errors import GramLoopError
 from gramloop.util.json_files import checked, read_json, refuse_unknown
 
 NYU = DepthFormat(1000.0, 1e-3, 10.0, "eigen")
 KITTI = DepthFormat(256.0, 1e-3, 80.0)
-FORMATS = {"nyu": NYU, "kitti": KITTI}
+DEPTH_FORMATS = {"nyu": NYU, "kitti": KITTI}
 FORMAT_FILE = "depth.json"
 DEPTH_SUFFIXES = (".png", ".npy")
 IMAGE_FOLDERS = ("images", "rgb", "image")
@@ -62,7 +59,10 @@ def open_depth(
         root: the folder with a list, or with ``images`` and ``depth``.
         split: the subfolder of both; a set without subfolders is opened whole, and a list has none.
         stored: how depth is stored where ``depth.json`` does not say it; millimetres by default.
-        check: ``headers`` looks into every file, ``decode`` reads every pixel of it.
+        check: ``headers`` opens every file, ``decode`` reads every pixel of it.
+
+    Returns:
+        A data set whose records have ``depth``.
     """
     root = Path(root)
     problems = Problems(root)
@@ -125,7 +125,7 @@ def _paired(root: Path, split: str, problems: Problems) -> Iterator[_Pair]:
     folders = _folders(root)
     if folders is None:
         raise GramLoopError(
-            f"{root} is no set of images with depth: it needs images/ and depth/, or a list such as {LISTS[0]}"
+            f"{root} is not a set of images with depth: it needs images/ and depth/, or a list such as {LISTS[0]}"
         )
     chosen = split_folder(root, folders, split)
     images = files_by_key(chosen[0], IMAGE_SUFFIXES, problems)
@@ -147,26 +147,8 @@ def _records(pairs: list[_Pair], stored: DepthFormat, check: Check, problems: Pr
         if problem := image_problem(pair.image, header):
             problems.add(problem)
             continue
-        if problem := _depth_problem(pair, (header.height, header.width)):
-            problems.add(problem)
-        yield Record(
-            pair.key, pair.image, pair.name, header.height, header.width, pair.depth, depth_format=stored
-        )
-
-
-def _depth_problem(pair: _Pair, size: tuple[int, int]) -> str:
-    try:
-        shape = depth_shape(pair.depth)
-    except GramLoopError as error:
-        return str(error)
-    if shape == size:
-        return ""
-    return f"{pair.depth} is {shape[1]} x {shape[0]}, but its image is {size[1]} x {size[0]}"
-
-
-def moved_depth(record: Record) -> bytes:
-    """Depth that moved with its image, as the bytes of a .npy file in the set's own numbers; the crop moved with it."""
-    assert record.depth_format is not None
-    buffer = io.BytesIO()
-    np.save(buffer, record.depth().metres * np.float32(record.depth_format.scale))
-    return buffer.getvalue()
+        try:
+            problems.add(size_problem(pair.depth, depth_shape(pair.depth), header.size))
+        except GramLoopError as error:
+            problems.add(str(error))
+        yield Record(pair.key, pair.image, pair.name, *header.size, pair.depth, depth_format=stored)

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 from pycocotools.coco import COCO
 
-from gramloop.data.coco import COCO_CATEGORY_IDS, COCO_VAL2017, open_coco
+from gramloop.data.readers.coco import COCO_CATEGORY_IDS, COCO_VAL2017, open_coco
 from gramloop.errors import GramLoopError
 from small_sets import COCO_IDS, coco_content, write_coco
 
@@ -156,12 +156,12 @@ def test_fields_that_a_metric_reads_are_checked(tmp_path, field, value, sentence
         (
             "segmentation",
             {"counts": "~~", "size": [96, 128]},
-            "has a segmentation whose counts '~~' are no compressed run lengths",
+            "has a segmentation whose counts '~~' are not compressed run lengths",
         ),
         (
             "segmentation",
             {"counts": "PPP", "size": [96, 128]},
-            "has a segmentation whose counts 'PPP' are no compressed run lengths",
+            "has a segmentation whose counts 'PPP' are not compressed run lengths",
         ),
         (
             "segmentation",
@@ -245,7 +245,7 @@ def test_a_turned_image_is_explained(tmp_path):
     exif[0x0112] = 6
     turned.save(root / "val2017/000000.jpg", exif=exif)
     with pytest.raises(
-        GramLoopError, match=r"96 x 128, but its annotation says 128 x 96 .*EXIF tag turns it"
+        GramLoopError, match=r"96 x 128, but its annotation says 128 x 96 .*EXIF tag rotates it"
     ):
         open_coco(root)
 
@@ -279,8 +279,8 @@ def test_other_splits_and_places_are_found(tmp_path):
     data = open_coco(write_coco(tmp_path / "a" / "coco", coco_content(1), split="test"))
     assert open_coco(tmp_path / "a")[0].path == data[0].path
     (tmp_path / "a/coco/test").rename(tmp_path / "elsewhere")
-    with pytest.raises(GramLoopError, match=r"were not found; looked in .*coco/test"):
+    with pytest.raises(GramLoopError, match=r"were not found; searched in .*coco/test"):
         open_coco(tmp_path / "a")
     assert len(open_coco(tmp_path / "a", images=tmp_path / "elsewhere")) == 1
-    with pytest.raises(GramLoopError, match="is no COCO-format set"):
+    with pytest.raises(GramLoopError, match="has no COCO annotations"):
         open_coco(tmp_path / "elsewhere")

@@ -1,36 +1,35 @@
-"""The entries of a COCO file, every field that is read checked: its type, its range, and that it is finite.
+"""The entries of a COCO file, with every field that is read checked: its type, its range, and that it is finite.
 
-All entries are compared with a schema at once, which costs little. Only where that fails are they looked at one by
-one, so that every wrong one is told.
+All entries are compared with a schema at once, which costs little. Only where that fails are they checked one by one, so
+that every wrong one is reported.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 
 from gramloop.core.fields import shown
 from gramloop.data.checks import Problems
-from gramloop.data.run_lengths import runs_of
+from gramloop.data.masks import parse_runs
 from gramloop.errors import GramLoopError
 
-Entry = Mapping[str, Any]
-Id = Annotated[int, msgspec.Meta(ge=-(2**53), le=2**53)]  # what every reader of JSON can count to
+Id = Annotated[int, msgspec.Meta(ge=-(2**53), le=2**53)]  # what every JSON parser reads exactly
 Number = Annotated[float, msgspec.Meta(ge=-1e12, le=1e12)]  # neither infinite nor NaN, which is in no range
-Size = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
-Pixels = Annotated[int, msgspec.Meta(ge=1, le=2**31)]
-Run = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
+NonNegative = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
+PixelCount = Annotated[int, msgspec.Meta(ge=1, le=2**31)]
+FileName = Annotated[str, msgspec.Meta(min_length=1, max_length=4096)]
 
 
 class ImageEntry(msgspec.Struct, gc=False):
     """An image; its size may be left out."""
 
     id: Id
-    file_name: Annotated[str, msgspec.Meta(min_length=1, max_length=4096)]
-    height: Pixels | None = None
-    width: Pixels | None = None
+    file_name: FileName
+    height: PixelCount | None = None
+    width: PixelCount | None = None
 
 
 class CategoryEntry(msgspec.Struct, gc=False):
@@ -38,14 +37,14 @@ class CategoryEntry(msgspec.Struct, gc=False):
 
     id: Id
     name: str = ""
-    isthing: Literal[0, 1] | None = None  # of a panoptic set, where every category says it
+    isthing: Literal[0, 1] | None = None  # required in a panoptic set
 
 
 class RunLengthEntry(msgspec.Struct, gc=False):
     """A mask as run lengths, or as COCO's letters for them."""
 
-    size: tuple[Pixels, Pixels]
-    counts: list[Run] | str
+    size: tuple[PixelCount, PixelCount]
+    counts: list[Annotated[int, msgspec.Meta(ge=0, le=2**62)]] | str
 
 
 class AnnotationEntry(msgspec.Struct, gc=False):
@@ -54,8 +53,8 @@ class AnnotationEntry(msgspec.Struct, gc=False):
     id: Id
     image_id: Id
     category_id: Id
-    bbox: tuple[Number, Number, Size, Size]
-    area: Size = 0.0
+    bbox: tuple[Number, Number, NonNegative, NonNegative]
+    area: NonNegative = 0.0
     iscrowd: Literal[0, 1] = 0
     segmentation: list[Annotated[list[Number], msgspec.Meta(min_length=6)]] | RunLengthEntry | None = None
 
@@ -72,11 +71,11 @@ class SegmentsEntry(msgspec.Struct, gc=False):
     """The panoptic map of an image."""
 
     image_id: Id
-    file_name: Annotated[str, msgspec.Meta(min_length=1, max_length=4096)]
+    file_name: FileName
     segments_info: list[SegmentEntry]
 
 
-_RIGHT = {
+_EXPECTED = {
     "id": "a whole number",
     "image_id": "a whole number",
     "category_id": "a whole number",
@@ -96,46 +95,49 @@ E = TypeVar("E", ImageEntry, CategoryEntry, AnnotationEntry, SegmentsEntry)
 
 
 def checked_entries(entries: Sequence[Any], kind: type[E], what: str, problems: Problems) -> list[E | None]:
-    """Every entry as ``kind``, None for one that is none; ``what`` is the name of the list in the file."""
+    """Every entry as ``kind``, None for a wrong one; ``what`` is the name of the list in the file."""
     try:
         return list(msgspec.convert(entries, list[kind]))  # type: ignore[valid-type]
     except (msgspec.ValidationError, RecursionError):
-        return [_checked(entry, kind, what, place, problems) for place, entry in enumerate(entries)]
+        return [_checked(entry, kind, f"{what}[{place}]", problems) for place, entry in enumerate(entries)]
 
 
-def _checked(entry: Any, kind: type[E], what: str, place: int, problems: Problems) -> E | None:
+def _checked(entry: Any, kind: type[E], where: str, problems: Problems) -> E | None:
     try:
         return msgspec.convert(entry, kind)
     except RecursionError:
-        problems.add(f"{what}[{place}] is nested too deeply")
+        problems.add(f"{where} is nested too deeply")
     except msgspec.ValidationError as error:
-        problems.add(_problem(str(error), entry, what, place))
+        problems.add(_problem(str(error), entry, where))
     return None
 
 
-def _problem(said: str, entry: Any, what: str, place: int) -> str:
+def _problem(reason: str, entry: Any, where: str) -> str:
     if not isinstance(entry, dict):
-        return f"{what}[{place}] is {shown(entry)}, not an object with fields"
-    words, _, path = said.partition(" - at `$.")
+        return f"{where} is {shown(entry)}, not an object with fields"
+    words, _, path = reason.partition(" - at `$.")
     path = path.rstrip("`")
-    name = _name(entry, what, place)
+    name = f"{where} (id {entry['id']})" if type(entry.get("id")) is int else where
     if not path:
-        missing = next(field for field in _RIGHT if f"field `{field}`" in words)
-        return f"{name} lacks {missing}: {_RIGHT[missing]}"
+        missing = next(field for field in _EXPECTED if f"field `{field}`" in words)
+        return f"{name} lacks {missing}: {_EXPECTED[missing]}"
     field = path.split("[")[0].split(".")[0]
     inner = f" ({path}: {words[:1].lower()}{words[1:]})" if path != field or "missing" in words else ""
-    return f"{name} has {field} {shown(entry.get(field))}, not {_RIGHT[field]}{inner}"
+    return f"{name} has {field} {shown(entry.get(field))}, not {_EXPECTED[field]}{inner}"
 
 
-def _name(entry: Entry, what: str, place: int) -> str:
-    """An entry by its place in the file, and by its id where it has one."""
-    number = entry.get("id")
-    return f"{what}[{place}]" + (f" (id {number})" if type(number) is int else "")
+def annotation_problems(one: AnnotationEntry, height: int, width: int) -> list[str]:
+    """What is wrong between an object and the size of its image."""
+    found = []
+    x, y, wide, high = one.bbox
+    if x > width or y > height or x + wide < 0 or y + high < 0:
+        found.append(f"has the box {list(one.bbox)}, which lies outside its image of {width} x {height}")
+    found.append(_segmentation_problem(one, height, width))
+    return [f"annotation {one.id} {problem}" for problem in found if problem]
 
 
-def segmentation_problem(annotation: AnnotationEntry, height: int, width: int) -> str:
-    """What is wrong between an object's segmentation and the size of its image, or nothing."""
-    found = annotation.segmentation
+def _segmentation_problem(one: AnnotationEntry, height: int, width: int) -> str:
+    found = one.segmentation
     if isinstance(found, list):
         odd = next((len(polygon) for polygon in found if len(polygon) % 2), 0)
         return f"has a polygon of {odd} numbers, where every point has two" if odd else ""
@@ -144,20 +146,14 @@ def segmentation_problem(annotation: AnnotationEntry, height: int, width: int) -
     if tuple(found.size) != (height, width):
         return f"has run lengths of {found.size[1]} x {found.size[0]} pixels, but its image is {width} x {height}"
     try:
-        runs = runs_of(found.counts)
+        runs = parse_runs(found.counts)
     except GramLoopError as error:
         return f"has a segmentation whose counts {error}"
-    total = int(runs.sum())
     if runs.min(initial=0) < 0:
         return f"has a run of {runs.min()} pixels"
+    total = int(runs.sum())
     return (
         ""
         if total == height * width
         else f"has run lengths that add up to {total}, not to {height} x {width}"
     )
-
-
-def outside(annotation: AnnotationEntry, height: int, width: int) -> bool:
-    """Whether an object's box has no point in common with its image."""
-    x, y, wide, high = annotation.bbox
-    return x > width or y > height or x + wide < 0 or y + high < 0

@@ -9,14 +9,15 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from gramloop.data.depth import open_depth
-from gramloop.data.depth_maps import DepthFormat
-from gramloop.data.labelled import LabelledImage, read_labelled
 from gramloop.data.opening import ReadOptions, open_set, open_suite
-from gramloop.data.pool import write_suite
+from gramloop.data.readers.depth import open_depth
+from gramloop.data.records import LabelledImage
 from gramloop.data.scenes.drawing import CLASSES, FAR, scene
 from gramloop.data.scenes.files import SceneFiles, write_scenes
+from gramloop.data.truth import DepthFormat
+from gramloop.data.writing import write_suite
 from gramloop.errors import GramLoopError
+from gramloop.tasks.base import read_labelled
 
 
 def _image(path: Path, size: tuple[int, int], seed: int = 0) -> None:
