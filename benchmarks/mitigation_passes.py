@@ -22,15 +22,15 @@ import torch
 from numpy.typing import NDArray
 
 from evidence_study import SEARCHED, SHORT_SIDE, load_any, prepare, spread
-from gramloop.replay.attach import attached
-from gramloop.replay.config import parse_replay
-from gramloop.replay.adaptive import patch_length as length
 from gramloop.mitigations.appearance import appearance, ordinary
 from gramloop.mitigations.denoise import Denoise, noise_level
 from gramloop.mitigations.filters import PixelMitigation
 from gramloop.mitigations.source import Source
 from gramloop.mitigations.texts import parse_mitigations
 from gramloop.models.backbone import default_taps
+from gramloop.replay.adaptive import patch_length as length
+from gramloop.replay.attach import attached
+from gramloop.replay.config import parse_replay
 from gramloop.shifts.corruptions import CORRUPTIONS, corrupt
 from gramloop.shifts.seeds import generator
 from gramloop.tasks.images import RGB, read_image

@@ -21,9 +21,8 @@ from typing import Any
 import numpy as np
 
 from evidence_study import SEARCHED
-from gramloop.replay.config import replay_text
-from gramloop.data.depth_maps import DepthMap
 from gramloop.data.scenes.drawing import Scene, scene
+from gramloop.data.truth import DepthMap
 from gramloop.evaluate.predicting import deterministic
 from gramloop.metrics.ap import ap_score
 from gramloop.metrics.bootstrap import (
@@ -41,6 +40,7 @@ from gramloop.mitigations import Source, apply, calibrate
 from gramloop.mitigations.filters import PixelMitigation
 from gramloop.mitigations.texts import parse_mitigations
 from gramloop.models.tiny import WEIGHTS, suggested_replay
+from gramloop.replay.config import replay_text
 from gramloop.shifts import CORRUPTIONS, corrupt
 from gramloop.tasks import load_predictor
 

@@ -13,12 +13,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from gramloop.models.tiny import TinyModel
 from gramloop.replay.blocks import BlockCall
 from gramloop.replay.config import ReplayConfig, Window
-from gramloop.replay.gram import GramAnchor
-from gramloop.replay.gram import gram_gate, interpolate, token_gate
+from gramloop.replay.gram import GramAnchor, gram_gate, interpolate, token_gate
 from gramloop.replay.vit import find_vit
-from gramloop.models.tiny import TinyModel
 from gramloop.tasks.images import to_tensor
 from gramloop.tune.scan.sweep import listening, replay_windows
 

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from gramloop.replay.attach import Loop, attach, attached
     from gramloop.replay.config import Adaptive, ReplayConfig, parse_replay, read_replay, write_replay
     from gramloop.replay.cost import Cost, cost
-    from gramloop.util.forward_patch import counting
     from gramloop.replay.trace import Trace
+    from gramloop.util.forward_patch import counting
 else:
     __getattr__, __dir__ = lazy_names(__name__)
 

@@ -12,12 +12,12 @@ from gramloop.app.settings import AppSettings, Limits, ModelSource
 from gramloop.app.telling import say, scores, signals
 from gramloop.app.trial import Bench, Trial
 from gramloop.app.uploads import Picture
-from gramloop.replay.config import ReplayConfig
 from gramloop.data.scenes.drawing import scene
 from gramloop.errors import GramLoopError
 from gramloop.metrics.miou import count_pixels, mean_iou
 from gramloop.mitigations import apply
 from gramloop.mitigations.denoise import noise_level
+from gramloop.replay.config import ReplayConfig
 from gramloop.report.figures.depth import DepthRow
 from gramloop.report.figures.qualitative import SegmentationRow
 from gramloop.shifts.geometry import warp_labels

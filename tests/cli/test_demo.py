@@ -12,7 +12,6 @@ from PIL import Image
 
 from gramloop import cost
 from gramloop.cli import main
-from gramloop.replay.config import read_replay
 from gramloop.data.scenes.drawing import scene
 from gramloop.demo.advice import choice
 from gramloop.demo.methods import ways
@@ -21,6 +20,7 @@ from gramloop.mitigations import calibrate
 from gramloop.mitigations.applying import replay_of
 from gramloop.mitigations.source import check_source, read_source
 from gramloop.models.tiny import SOURCE, WEIGHTS
+from gramloop.replay.config import read_replay
 from gramloop.report.evidence import evidence_of
 from gramloop.report.load import load_runs
 from gramloop.report.statistics import gains_of

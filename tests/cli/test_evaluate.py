@@ -170,8 +170,8 @@ def test_a_condition_without_one_usable_image_has_no_score(model, scenes, tmp_pa
 
 def test_settings_files_diagnostics_and_pictures_from_the_command_line(model, scenes, tmp_path, capsys):
     from gramloop import ReplayConfig
-    from gramloop.replay.config import write_replay
     from gramloop.evaluate.plan import read_plan
+    from gramloop.replay.config import write_replay
 
     tuned, other = tmp_path / "tuned.json", tmp_path / "other.json"
     write_replay(tuned, ReplayConfig((4, 5), 1))

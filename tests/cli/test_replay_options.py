@@ -19,9 +19,8 @@ from hypothesis import strategies as st
 from gramloop import Adaptive, GramLoopError, ReplayConfig, cost
 from gramloop.cli import main
 from gramloop.cli.replay_options import add_replay_options, replay_of
-from gramloop.replay.config import FIELDS
-from gramloop.replay.config import parse_replay, read_replay, write_replay
 from gramloop.evaluate.methods import Method, parse_method
+from gramloop.replay.config import FIELDS, parse_replay, read_replay, write_replay
 from gramloop.tune.search.space import Space, read_values
 
 WHOLE = st.integers(-3, 60)

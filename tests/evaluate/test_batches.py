@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from gramloop.cli import main
-from gramloop.replay.config import ReplayConfig
 from gramloop.data.scenes.drawing import scene
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.batches import groups, windows
@@ -26,6 +25,7 @@ from gramloop.evaluate.rows import counts_of
 from gramloop.evaluate.session import Session
 from gramloop.evaluate.store import Store
 from gramloop.models.tiny import WEIGHTS
+from gramloop.replay.config import ReplayConfig
 from gramloop.tasks.loading import load_predictor
 from small_runs import SIDE, small_plan
 

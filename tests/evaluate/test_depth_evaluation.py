@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 
-from gramloop.replay.config import ReplayConfig
 from gramloop.data.opening import ReadOptions, open_set
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.evaluation import evaluate
@@ -20,7 +19,8 @@ from gramloop.evaluate.rows import DEPTH, comparable, depth_of, depth_scores_of,
 from gramloop.evaluate.session import Session
 from gramloop.evaluate.store import PLAN, Store
 from gramloop.metrics.depth import depth_scores
-from gramloop.models.dense_depth import DenseDepthHead, load_depth_head
+from gramloop.models.tiny_heads import DenseDepthHead, load_depth_head
+from gramloop.replay.config import ReplayConfig
 from gramloop.report.assemble import make_document
 from gramloop.report.figures.drawing import draw_figures
 from gramloop.report.load import load_runs

@@ -5,8 +5,6 @@ import json
 import pytest
 
 from gramloop import ReplayConfig, cost
-from gramloop.replay.config import Adaptive
-from gramloop.replay.config import write_replay
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.methods import (
     Method,
@@ -17,6 +15,7 @@ from gramloop.evaluate.methods import (
 )
 from gramloop.mitigations import stack_text
 from gramloop.mitigations.replay import REPLAYS
+from gramloop.replay.config import Adaptive, write_replay
 
 
 def test_names_of_the_table():

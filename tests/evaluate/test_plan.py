@@ -48,6 +48,32 @@ def test_the_file_gives_the_plan_back(tmp_path: Path):
     assert json.loads(path.read_text())["methods"]["gramloop"]["window"] == [6, 6]
 
 
+WRITTEN_BEFORE = """{
+ "layout": 2, "suite": "mine-c", "task": "semantic",
+ "methods": {
+  "baseline": null,
+  "late": {"window": [9, 10], "replays": 1, "gate": "gram", "strength": 0.3, "gate_at": "final",
+   "update_at": "end", "eps": 1e-06, "adaptive": null, "until": 10},
+  "rule": {"window": [3, 3], "replays": 1, "gate": "uniform", "strength": 1, "gate_at": 7,
+   "update_at": "end", "eps": 1e-05, "adaptive": {"signal": "spread", "off": 0.3, "full": 1}},
+  "even": {"window": [6, 6], "replays": 2, "gate": "uniform", "strength": "matched", "gate_at": "final",
+   "update_at": "end", "eps": 1e-06, "adaptive": null}},
+ "conditions": {"fog/3": 5}, "shards": 2, "diagnostics": false, "pictures": 4, "seed": 100,
+ "data": {"fingerprints": {}, "split": "validation", "origin": "auto", "encoding": "png", "partial": false},
+ "model": {"kind": "tiny", "sha256": {"folder": "00ff"}, "depth": 12, "sizes": {}, "device": "cpu", "threads": 1},
+ "where": {"data": "data", "classes": null, "model": {"folder": "model"}},
+ "versions": {}, "categories": {"0": "sky", "1": "sea"}
+}"""
+
+
+def test_a_plan_that_was_written_before_keeps_its_hash(tmp_path: Path):
+    path = tmp_path / "plan.json"
+    path.write_text(WRITTEN_BEFORE)
+    plan = read_plan(path)
+    assert plan.hash == "659355078acfce84"
+    assert plan.text() == json.dumps(json.loads(WRITTEN_BEFORE), indent=1) + "\n"
+
+
 @pytest.mark.parametrize(
     ("wrong", "sentence"), [('"eps": null', "eps is None"), ('"eps": 1, "speed": 1', "'speed' is no setting")]
 )

@@ -19,7 +19,7 @@ from hotcoco.panoptic import PanopticEval
 
 from browser import PATIENCE, started_browser
 from gramloop.data.scenes.files import SceneFiles, write_scenes
-from gramloop.data.segment_maps import SegmentMap
+from gramloop.data.truth import SegmentMap
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.evaluation import evaluate
 from gramloop.evaluate.plan import DataSource, Plan, read_plan

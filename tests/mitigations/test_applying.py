@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 import torch
 
-from gramloop.replay.config import ReplayConfig
-from gramloop.util.forward_patch import counting
 from gramloop.errors import GramLoopError
 from gramloop.mitigations import apply, calibrate, read_source, stack_cost, write_source
 from gramloop.mitigations.merging import merged
 from gramloop.mitigations.texts import parse_mitigations
+from gramloop.replay.config import ReplayConfig
 from gramloop.tasks import Depth, Pair, Predictor
 from gramloop.tasks.semantic import Segmentation
+from gramloop.util.forward_patch import counting
 from same_predictions import same
 
 LATE = "replay:window=9-9,replays=1"

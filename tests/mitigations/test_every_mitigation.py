@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from gramloop.util.forward_patch import counting
 from gramloop.errors import GramLoopError
 from gramloop.mitigations import apply, calibrate, stack_cost
 from gramloop.mitigations.merging import merged, mirrored
@@ -16,6 +15,7 @@ from gramloop.mitigations.replay import SUBSTEPS
 from gramloop.mitigations.texts import KINDS
 from gramloop.tasks import Depth, as_predictor
 from gramloop.tasks.semantic import Segmentation
+from gramloop.util.forward_patch import counting
 from same_predictions import same
 
 # name: the text at which nothing is asked, one at which something is, and the predictors for which that makes no sense
@@ -221,8 +221,8 @@ class TestStreams:
     def test_refusals(self, segmenter, images):
         from threading import Thread
 
-        from gramloop.replay.config import ReplayConfig
         from gramloop.evaluate.methods import parse_method
+        from gramloop.replay.config import ReplayConfig
 
         for text in ("flip", "scales:0.75,1", "gramloop+pair"):
             with pytest.raises(GramLoopError, match="every image is looked at once"):

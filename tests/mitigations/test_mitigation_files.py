@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 
 import gramloop
-from gramloop.replay.config import ReplayConfig
-from gramloop.replay.config import read_replay, write_replay
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.methods import parse_method, with_found_source
 from gramloop.mitigations import apply, parse_mitigations, read_mitigations, write_mitigations, write_source
+from gramloop.replay.config import ReplayConfig, read_replay, write_replay
 
 TEXT = "denoise+replay:window=9-9,replays=1+recentre:c=1"
 

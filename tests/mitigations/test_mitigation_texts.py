@@ -2,9 +2,9 @@
 
 import pytest
 
-from gramloop.replay.config import ReplayConfig
 from gramloop.errors import GramLoopError
 from gramloop.mitigations import STAGES, parse_mitigations, stack_text
+from gramloop.replay.config import ReplayConfig
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ def seen(model: nn.Module, x: Tensor, settings: dict[str, Any]) -> list[Tensor]:
     with gramloop.attached(model, config, trace=True, keep=[1, 5]) as loop:
         found = outputs(model, x)
         maps = [getattr(trace, field.name) for trace in loop.traces for field in fields(Trace)]
-        maps += loop.ordinary.values()
+        maps += loop.baseline.values()
         assert all(str(trace) for trace in loop.traces)
     flat = [each for one in maps for each in (one if isinstance(one, list) else [one])]
     return [each.cpu() for each in (*found, *flat) if isinstance(each, Tensor)]

@@ -3,10 +3,9 @@ import json
 
 import pytest
 
-from gramloop.replay.config import Adaptive, ReplayConfig
-from gramloop.replay.cost import route
-from gramloop.replay.cost import cost
 from gramloop.errors import GramLoopError
+from gramloop.replay.config import Adaptive, ReplayConfig
+from gramloop.replay.cost import cost, route
 from gramloop.tune.search.space import Space, multiplier, plain, read_values, windows
 
 

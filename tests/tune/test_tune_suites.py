@@ -6,10 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gramloop.replay.config import ReplayConfig
-from gramloop.replay.config import read_settings
-from gramloop.data.labelled import LabelledImage
 from gramloop.data.opening import ReadOptions, open_suite
+from gramloop.data.records import LabelledImage
 from gramloop.data.suites import Condition
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.planning import make_plan
@@ -18,6 +16,7 @@ from gramloop.metrics.miou import count_pixels, mean_iou
 from gramloop.mitigations import calibrate, read_source, write_source
 from gramloop.mitigations.files import sha256_of
 from gramloop.mitigations.replay import Replay
+from gramloop.replay.config import ReplayConfig, read_settings
 from gramloop.tune.search.bench import Bench, Trial
 from gramloop.tune.search.display import describe_plan, print_tuning
 from gramloop.tune.search.plan import Options, plan_search

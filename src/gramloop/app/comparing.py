@@ -14,12 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gramloop.app.trial import Outcome
-from gramloop.data.depth_maps import DepthMap
-from gramloop.data.labelled import PixelLabels, Truth
-from gramloop.data.object_masks import ObjectMasks
-from gramloop.data.records import Instances
-from gramloop.data.segment_maps import SegmentMap
 from gramloop.data.suites import Condition
+from gramloop.data.truth import DepthMap, Instances, ObjectMasks, PixelLabels, SegmentMap, Truth
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.rows import comparable, statistics_of
 from gramloop.evaluate.segment_rows import SHOWN

@@ -14,8 +14,8 @@ from gramloop.data.scenes.drawing import scene
 from gramloop.errors import GramLoopError, short_repr
 from gramloop.mitigations.source import Source, read_source
 from gramloop.models.tiny import DEPTH_HEAD, SOURCE, WEIGHTS, suggested_replay, tiny_depth
-from gramloop.tasks.block_runs import observing
 from gramloop.replay.config import ReplayConfig, default_window
+from gramloop.tasks.block_runs import observing
 from gramloop.tasks.images import RGB
 from gramloop.tasks.loading import load_predictor
 from gramloop.tasks.prediction import Prediction
@@ -136,9 +136,7 @@ class Models:
 
     def _source(self, name: str) -> ModelSource:
         if not isinstance(name, str) or name not in self.sources:
-            raise GramLoopError(
-                f"there is no model {short_repr(name)} here; there are {', '.join(self.sources)}"
-            )
+            raise GramLoopError(f"there is no model {short_repr(name)} here; there are {', '.join(self.sources)}")
         return self.sources[name]
 
     def _load(self, source: ModelSource, task: Task | None) -> Opened:

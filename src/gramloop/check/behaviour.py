@@ -12,7 +12,7 @@ from torch import Tensor
 from gramloop.check.case import Case, attempted
 from gramloop.check.made import pattern
 from gramloop.check.way import Way
-from gramloop.models.backbone import Backbone
+from gramloop.models.dinov3 import Backbone
 from gramloop.models.tiny import load_tiny
 from gramloop.replay.attach import attached
 from gramloop.replay.config import ReplayConfig

@@ -131,7 +131,7 @@ def _opened(model: object, task: str | None, name: str | None) -> tuple[object, 
         if task == FEATURES:
             folder = next(iter(model_files(spec).values())) if spec.startswith("hf:") else spec
             return load_any_backbone(folder), called
-        return open_model(spec, task), called  # type: ignore[arg-type]
+        return open_model(spec, task), called
     if isinstance(model, Predictor):
         return before_renumbering(model), name
     if not isinstance(model, nn.Module):

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gramloop.data.object_masks import ObjectMasks
-from gramloop.data.run_lengths import RunLengths, mask_area
+from gramloop.data.masks import RunLengths, mask_area
+from gramloop.data.truth import ObjectMasks
 from gramloop.errors import GramLoopError
 from gramloop.metrics.boxes import BoxPredictions, GroundTruthBoxes, coco_overlap, image_places
 

@@ -43,7 +43,7 @@ class StackCost(Cost):
     @property
     def multiplier(self) -> float:
         """Work per that of the ordinary forward: a block on an image of twice the area counts twice."""
-        return self.area * self.blocks / self.baseline
+        return self.area * self.blocks / self.ordinary
 
     def _rows(self) -> tuple[tuple[Cell, ...], ...]:
         executed, ordinary, share = super()._rows()
@@ -136,7 +136,7 @@ class Mitigated:
         """Blocks executed for one view of an image, over all looks at it."""
         config, both = self._chosen(replay, paired)
         one, sizes = self.plain.cost(config, both), looks_of(self.stack)
-        return StackCost(one.blocks * len(sizes), one.baseline, sum(size**2 for size in sizes) / len(sizes))
+        return StackCost(one.blocks * len(sizes), one.ordinary, sum(size**2 for size in sizes) / len(sizes))
 
     @overload
     def predict(

@@ -80,7 +80,7 @@ class Norms(Mitigation):
 def _vit(predictor: Predictor[Prediction]) -> list[nn.Module]:
     """The modules that stay the same: the ViT, and what wraps it with taps."""
     host, backbone = predictor.host, getattr(predictor, "backbone", None)
-    return [each for each in (host and host.module, backbone) if isinstance(each, nn.Module)]
+    return [each for each in (host and host.vit, backbone) if isinstance(each, nn.Module)]
 
 
 def _parts(predictor: Predictor[Prediction]) -> dict[str, nn.Module]:

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from gramloop.errors import GramLoopError
-from gramloop.models.backbone import Backbone
-from gramloop.models.dense_detect import DenseBoxes, DenseDetectHead
+from gramloop.models.dinov3 import Backbone
+from gramloop.models.tiny_heads import DenseBoxes, DenseDetectHead
 from gramloop.replay.attach import Loop
 from gramloop.tasks.class_names import Classes
 from gramloop.tasks.detection import Detection

@@ -11,8 +11,9 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from gramloop.data.records import Instances, Record
+from gramloop.data.records import Record
 from gramloop.data.shifted import Shift, ShiftedRecord
+from gramloop.data.truth import Instances
 from gramloop.metrics.ap import DRAWS_AT_ONCE, ApResult, ap_score, average_precision, weighted_ap
 from gramloop.metrics.bootstrap import Score
 from gramloop.metrics.boxes import BoxPredictions, GroundTruthBoxes

@@ -1,7 +1,7 @@
 """Any torch module with its pre- and postprocessing as a predictor, replayed where one ViT is inside.
 
 Nothing is known of how its head reads the ViT: a pair runs the model twice, and its blocks remember the first time
-(`gramloop.replay.blocks`), so that it costs no more than a pair of the predictors that know their taps.
+(`gramloop.core.memory`), so that it costs no more than a pair of the predictors that know their taps.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from torch import Tensor, nn
 
 from gramloop.data.records import Task
 from gramloop.errors import GramLoopError
-from gramloop.models.tokens import refuse_many_tokens
+from gramloop.models.backbone import refuse_many_tokens
 from gramloop.replay.attach import Loop, attached
-from gramloop.tasks.block_runs import reusing_blocks
 from gramloop.replay.config import ReplayConfig
 from gramloop.replay.cost import Cost, extra_blocks, pair_blocks
 from gramloop.replay.vit import ViT, find_vit
+from gramloop.tasks.block_runs import reusing_blocks
 from gramloop.tasks.class_names import Classes
 from gramloop.tasks.detection import Detection
 from gramloop.tasks.images import RGB

@@ -15,8 +15,7 @@ from torch import nn
 
 from gramloop.data.records import Task
 from gramloop.errors import GramLoopError
-from gramloop.models.taps import Tap, TappedViT
-from gramloop.models.tokens import largest_short_side, refuse_many_tokens
+from gramloop.models.backbone import Tap, TappedViT, largest_short_side, refuse_many_tokens
 from gramloop.replay.attach import Loop, attached
 from gramloop.replay.config import ReplayConfig
 from gramloop.replay.cost import Cost, Route, extra_blocks, route

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from gramloop.data.labelled import PixelLabels
 from gramloop.data.records import Record
 from gramloop.data.shifted import Shift, ShiftedRecord
+from gramloop.data.truth import PixelLabels
 from gramloop.errors import GramLoopError
 from gramloop.metrics.bootstrap import Score, miou_score
 from gramloop.metrics.miou import class_iou, count_pixels, mean_iou

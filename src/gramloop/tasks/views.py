@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from gramloop.errors import GramLoopError
+from gramloop.models.backbone import refuse_many_tokens
+from gramloop.models.checkpoint import refuse_unsound
 from gramloop.models.dinov2 import load_any_backbone
-from gramloop.models.soundness import refuse_unsound
 from gramloop.models.tiny import TINY_SHORT_SIDE, load_tiny
-from gramloop.models.tokens import refuse_many_tokens
 from gramloop.replay.config import ReplayConfig
 from gramloop.replay.cost import route
 from gramloop.replay.vit import find_vit

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from gramloop.data.contents import refuse_change
-from gramloop.data.depth_maps import DepthMap
+from gramloop.data.checks import refuse_change
 from gramloop.data.records import DataSet, Record
 from gramloop.data.suites import Condition
+from gramloop.data.truth import DepthMap
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.methods import BASELINE
 from gramloop.evaluate.plan import condition_of

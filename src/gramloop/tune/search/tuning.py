@@ -12,8 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Unpack
 
 from gramloop import __version__
-from gramloop.data.labelled import LabelledImage
-from gramloop.data.records import DataSet, Record
+from gramloop.data.records import DataSet, LabelledImage, Record
 from gramloop.mitigations.applying import replay_of
 from gramloop.mitigations.files import replay_alone, stack_json, write_mitigations
 from gramloop.mitigations.texts import stack_text
