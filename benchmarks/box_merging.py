@@ -11,6 +11,8 @@ from __future__ import annotations
 import argparse
 
 import numpy as np
+from gramloop.mitigations.fusion import fused
+from gramloop.mitigations.merging import mirrored
 
 from gramloop.data.scenes.drawing import THINGS, Scene, scene
 from gramloop.evaluate.predicting import deterministic
@@ -18,8 +20,6 @@ from gramloop.metrics.ap_bootstrap import ap_delta
 from gramloop.metrics.bootstrap import image_bootstrap, image_draws, mean_interval
 from gramloop.metrics.boxes import FoundBoxes, TrueBoxes
 from gramloop.mitigations import apply
-from gramloop.mitigations.fusion import fused
-from gramloop.mitigations.merging import mirrored
 from gramloop.models.tiny import WEIGHTS
 from gramloop.shifts import corrupt
 from gramloop.tasks import load_predictor

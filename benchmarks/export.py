@@ -18,10 +18,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 import torch
+from gramloop.export.mitigated import attached_stack, prepared, stack_of
 
 from gramloop import Adaptive, ReplayConfig
 from gramloop.export import export_model
-from gramloop.export.mitigated import attached_stack, prepared, stack_of
 from gramloop.export.subject import subject_of
 from gramloop.models.tiny import SOURCE, suggested_replay
 from gramloop.tasks.model_spec import open_model

@@ -14,7 +14,7 @@ from gramloop.core.config import Adaptive, ReplayConfig
 from gramloop.data.records import Record
 from gramloop.errors import GramLoopError
 from gramloop.mitigations.replay import REPLAYS, SUBSTEPS
-from gramloop.mitigations.texts import KINDS, parse_mitigations, stack_text
+from gramloop.mitigations.stack import KINDS, parse_mitigations, stack_text
 from gramloop.shifts import CORRUPTIONS, EXTRA_CORRUPTIONS, PERTURBATIONS, corrupt, generator
 
 REPLAY = ReplayConfig(window=(2, 3), replays=1)

@@ -7,7 +7,7 @@ from PIL import Image
 
 from gramloop.cli import main
 from gramloop.data.scenes.drawing import scene
-from gramloop.mitigations import read_source
+from gramloop.mitigations import CalibrationStats
 
 
 def test_a_folder_of_images_becomes_a_source(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -16,6 +16,6 @@ def test_a_folder_of_images_becomes_a_source(tmp_path: Path, capsys: pytest.Capt
     out = tmp_path / "source.safetensors"
     assert main(["calibrate", str(tmp_path), "--out", str(out), "--short-side", "64"]) == 0
     assert capsys.readouterr().out.startswith("8 images, taps ")
-    assert read_source(out).images == 8
+    assert CalibrationStats.read(out).images == 8
     assert main(["calibrate", str(tmp_path / "0.png"), "--out", str(out)]) == 2
     assert "at least 8 ordinary images" in capsys.readouterr().err

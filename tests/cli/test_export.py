@@ -10,7 +10,7 @@ import pytest
 
 from gramloop.cli import main
 from gramloop.export import read_about, read_export
-from gramloop.mitigations import apply, read_source
+from gramloop.mitigations import CalibrationStats, apply
 from gramloop.models.tiny import SOURCE, WEIGHTS
 from gramloop.tasks.model_spec import open_model
 
@@ -37,7 +37,7 @@ def test_a_recentred_depth_model_and_what_it_says(tmp_path: Path, capsys: pytest
     library = open_model("tiny", "depth", {"short_side": 64})
     found = read_export(out)(image[None])["depth"][0]
     np.testing.assert_allclose(
-        found, apply("recentre:c=2", library, read_source(SOURCE)).predict(image).values, rtol=1e-5
+        found, apply("recentre:c=2", library, CalibrationStats.read(SOURCE)).predict(image).values, rtol=1e-5
     )
     assert np.abs(found / library.predict(image).values - 1).max() > 0.01, "recentring does something here"
 

@@ -13,7 +13,9 @@ from torch import Tensor, nn
 import gramloop
 from golden import load_golden
 from golden_hosts import meta
-from gramloop import GramLoopError, Recentring, Source, counting, write_source
+from gramloop import GramLoopError, counting
+from gramloop.mitigations.calibration import CalibrationStats
+from gramloop.mitigations.features import Recentre
 from library_models import build, images, outputs
 
 NORMED = {  # host: which of the tensors that it returns hold patches after the norm, as (B, N, C)
@@ -26,7 +28,7 @@ NORMED = {  # host: which of the tensors that it returns hold patches after the 
 }
 
 
-def calibrated(model: nn.Module, size: int = 64) -> Source:
+def calibrated(model: nn.Module, size: int = 64) -> CalibrationStats:
     with gramloop.calibrating(model) as seen, torch.no_grad():
         for seed in range(3):
             model(torch.randn(4, 3, size, size, generator=torch.Generator().manual_seed(10 + seed)))
@@ -45,7 +47,7 @@ def test_the_formula_holds_at_every_tap_and_detaching_undoes_it(name: str) -> No
     plain = read(name, model, x)
     taps = sorted(source.means)[-len(plain) :]
     for recentre, limit in [(0.3, None), ("c=1", 1.0), ("0.5,c=0.5", 0.5)]:
-        moving = Recentring.of(recentre)
+        moving = Recentre.of(recentre)
         loop = gramloop.attach(model, recentre=recentre, source=source)
         with counting(loop.host.blocks) as counter:
             found = read(name, model, x)
@@ -97,7 +99,7 @@ def test_padding_does_not_move_the_mean(vit: nn.Module, x: Tensor) -> None:
 
 def test_a_file_and_its_object_are_the_same(vit: nn.Module, x: Tensor, tmp_path: Path) -> None:
     source = calibrated(vit)
-    write_source(tmp_path / "source.safetensors", source)
+    source.save(tmp_path / "source.safetensors")
     found = []
     for given in (source, tmp_path / "source.safetensors", str(tmp_path / "source.safetensors")):
         with gramloop.attached(vit, recentre=0.3, source=given):

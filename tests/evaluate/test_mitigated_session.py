@@ -13,7 +13,7 @@ from gramloop.evaluate.predicting import deterministic
 from gramloop.evaluate.rows import counts_of
 from gramloop.evaluate.session import Session
 from gramloop.metrics.miou import count
-from gramloop.mitigations import apply, calibrate, write_source
+from gramloop.mitigations import apply, calibrate
 from small_runs import small_plan
 
 METHODS = ["baseline", "median", "gramloop", "recentre:0.3", "both=recentre:0.3+gramloop", "flip"]
@@ -70,7 +70,7 @@ def test_a_source_is_a_file_of_the_model(session: Session, model_folder, scene_f
     hashes = []
     for name, noise in [("one", source.noise), ("moved", source.noise), ("other", 2 * source.noise)]:
         path = tmp_path / f"{name}.safetensors"
-        write_source(path, replace(source, noise=noise))
+        replace(source, noise=noise).save(path)
         files = {"folder": str(model_folder), "source": str(path)}
         plan = small_plan(model_folder, scene_folder, methods=["baseline", "recentre:c=1"], files=files)
         hashes.append(plan.hash)

@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from gramloop.export.comparing import TOLERANCE, largest_difference
+from gramloop.export.mitigated import stack_of
 
 import gramloop
 from gramloop import GramLoopError, ReplayConfig
 from gramloop.export import read_about
-from gramloop.export.comparing import TOLERANCE, largest_difference
-from gramloop.export.mitigated import stack_of
 from gramloop.export.programs import suppressed
 from gramloop.models.dense_detect import suppress
 from gramloop.tasks.model_spec import open_model

@@ -18,7 +18,7 @@ from torch import Tensor
 import gramloop
 from gramloop import Adaptive, ReplayConfig, attached
 from gramloop.export import ExportedFile, read_about, read_export
-from gramloop.mitigations import apply, read_source
+from gramloop.mitigations import CalibrationStats, apply
 from gramloop.models.tiny import SOURCE, load_tiny, normalise
 from gramloop.tasks.loading import detector_of
 from gramloop.tasks.model_spec import model_files, open_model
@@ -101,7 +101,7 @@ def test_a_replayed_model_predicts_as_the_library_does(replayed: ExportedFile, s
 
 @pytest.mark.slow
 def test_a_recentred_model_predicts_as_the_library_does(recentred: ExportedFile, segmenter) -> None:
-    agrees(recentred, apply("recentre:c=2", segmenter, read_source(SOURCE)))
+    agrees(recentred, apply("recentre:c=2", segmenter, CalibrationStats.read(SOURCE)))
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["calm first", "noisy first"])
@@ -146,7 +146,11 @@ def test_pt2_of_the_other_variants(segmenter, adaptive, tmp_path: Path, variant:
         {"mitigations": rule} if variant == "adaptive" else {"mitigations": "recentre:c=2", "source": SOURCE}
     )
     out = gramloop.export(segmenter, tmp_path / "x.pt2", height=HIGH, width=WIDE, **wanted)
-    predictor = segmenter if variant == "adaptive" else apply("recentre:c=2", segmenter, read_source(SOURCE))
+    predictor = (
+        segmenter
+        if variant == "adaptive"
+        else apply("recentre:c=2", segmenter, CalibrationStats.read(SOURCE))
+    )
     agrees(out, predictor, rule if variant == "adaptive" else None)
     assert out.difference == 0.0, "the same operations in the same library"
 

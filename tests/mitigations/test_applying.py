@@ -5,13 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from gramloop.mitigations.merging import merged
 
 from gramloop.core.config import ReplayConfig
 from gramloop.core.cost import counting
 from gramloop.errors import GramLoopError
-from gramloop.mitigations import apply, calibrate, read_source, stack_cost, write_source
-from gramloop.mitigations.merging import merged
-from gramloop.mitigations.texts import parse_mitigations
+from gramloop.mitigations import CalibrationStats, apply, calibrate, stack_cost
+from gramloop.mitigations.stack import parse_mitigations
 from gramloop.tasks import Depth, Pair, Predictor
 from gramloop.tasks.semantic import Segmentation
 from same_predictions import same
@@ -56,7 +56,9 @@ def test_a_pair_shares_the_other_mitigations(segmenter, images):
 
 
 def test_recentring_moves_the_mean_the_share_of_the_way(segmenter, images, source):
-    from gramloop.mitigations.recentre import Recentre, norm_means
+    from gramloop.mitigations.recentre import norm_means
+
+    from gramloop.mitigations.features import Recentre
     from gramloop.tasks.images import to_tensor
 
     means, pixels = norm_means(segmenter), to_tensor(images[0])
@@ -176,15 +178,15 @@ def test_refusals_are_one_sentence(segmenter, detector, source):
 
 def test_statistics_survive_their_file(tmp_path, source):
     path = tmp_path / "source.safetensors"
-    write_source(path, source)
-    again = read_source(path)
+    source.save(path)
+    again = CalibrationStats.read(path)
     assert (again.noise, again.images, again.backbone) == (source.noise, source.images, source.backbone)
     for tap in source.means:
         assert torch.equal(again.means[tap], source.means[tap])
         assert torch.equal(again.spreads[tap], source.spreads[tap])
     path.write_bytes(b"nothing")
     with pytest.raises(GramLoopError, match="cannot read the source statistics"):
-        read_source(path)
+        CalibrationStats.read(path)
 
 
 def test_a_model_with_other_numbers_is_mitigated_like_itself(segmenter, images, source):

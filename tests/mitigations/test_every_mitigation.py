@@ -4,6 +4,7 @@ leaves the predictor as it was, its cost is what is counted, and where it makes 
 import numpy as np
 import pytest
 import torch
+from gramloop.mitigations.merging import merged, mirrored
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
@@ -11,9 +12,8 @@ from hypothesis.extra.numpy import arrays
 from gramloop.core.cost import counting
 from gramloop.errors import GramLoopError
 from gramloop.mitigations import apply, calibrate, stack_cost
-from gramloop.mitigations.merging import merged, mirrored
 from gramloop.mitigations.replay import SUBSTEPS
-from gramloop.mitigations.texts import KINDS
+from gramloop.mitigations.stack import KINDS
 from gramloop.tasks import Depth, as_predictor
 from gramloop.tasks.semantic import Segmentation
 from same_predictions import same
@@ -142,8 +142,7 @@ class TestNorms:
     """Batch norms inside heads and adapters."""
 
     def test_on_a_head_that_begins_with_one_they_are_recentring(self, segmenter, images):
-        from gramloop.mitigations.norms import Norms
-        from gramloop.mitigations.recentre import Recentre
+        from gramloop.mitigations.features import Norms, Recentre
         from gramloop.tasks.images import to_tensor
 
         pixels, maps = to_tensor(images[0]), []
@@ -155,7 +154,7 @@ class TestNorms:
         assert not torch.allclose(maps[0], segmenter.model(pixels), atol=1e-2)
 
     def test_weights_and_the_backbone_are_shared_and_the_ordinary_head_has_no_hook(self, segmenter):
-        from gramloop.mitigations.norms import Norms
+        from gramloop.mitigations.features import Norms
 
         treated = Norms(0.4).prepare(segmenter, None)
         assert treated.model is not segmenter.model
@@ -165,7 +164,7 @@ class TestNorms:
         assert not segmenter.model.head.bn._forward_pre_hooks
 
     def test_those_of_a_released_adapter_are_all_mixed(self):
-        from gramloop.mitigations.norms import Norms
+        from gramloop.mitigations.features import Norms
         from gramloop.models.adapter import SpatialPrior
 
         torch.manual_seed(0)

@@ -1,8 +1,8 @@
 """Boxes of several looks made one list."""
 
 import numpy as np
-
 from gramloop.mitigations.fusion import fused
+
 from gramloop.tasks.detection import Detection
 
 

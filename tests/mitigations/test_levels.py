@@ -6,20 +6,22 @@ import cv2
 import numpy as np
 import pytest
 import torch
+from gramloop.mitigations.appearance import ordinary
+from gramloop.mitigations.levels import beyond
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gramloop.errors import GramLoopError
-from gramloop.mitigations import Source, read_source, write_source
-from gramloop.mitigations.appearance import appearance, brightness, contrast, ordinary
-from gramloop.mitigations.levels import Levels, Sharpen, beyond
+from gramloop.mitigations import CalibrationStats
+from gramloop.mitigations.calibration import CalibrationStats
+from gramloop.mitigations.pixels import Levels, Sharpen, appearance, brightness, contrast
 from gramloop.shifts import corrupt
 
 
 @pytest.fixture(scope="module")
 def source(images):
     looks = ordinary([appearance(image) for image in images])
-    return Source({0: torch.zeros(2)}, {0: torch.ones(2)}, 5.0, len(images), pixels=looks)
+    return CalibrationStats({0: torch.zeros(2)}, {0: torch.ones(2)}, 5.0, len(images), pixels=looks)
 
 
 def test_numbers_of_images_that_can_be_reckoned():
@@ -92,10 +94,10 @@ def test_the_way_back_begins_at_the_edge_and_ends_at_the_usual(low, above, found
 
 
 def test_files_without_these_numbers_are_read_and_said_to_lack_them(tmp_path, source):
-    write_source(tmp_path / "new.safetensors", source)
-    assert read_source(tmp_path / "new.safetensors").pixels == source.pixels
-    write_source(tmp_path / "old.safetensors", replace(source, pixels={}))
-    old = read_source(tmp_path / "old.safetensors")
+    source.save(tmp_path / "new.safetensors")
+    assert CalibrationStats.read(tmp_path / "new.safetensors").pixels == source.pixels
+    replace(source, pixels={}).save(tmp_path / "old.safetensors")
+    old = CalibrationStats.read(tmp_path / "old.safetensors")
     assert old.pixels == {}
     for given_source in (old, None):
         with pytest.raises(GramLoopError, match="levels needs to know how ordinary images look"):

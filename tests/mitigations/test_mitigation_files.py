@@ -10,14 +10,14 @@ from gramloop.core.config import ReplayConfig
 from gramloop.core.settings import read_replay, write_replay
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.methods import parse_method, with_found_source
-from gramloop.mitigations import apply, parse_mitigations, read_mitigations, write_mitigations, write_source
+from gramloop.mitigations import apply, parse_mitigations, read_mitigations, write_mitigations
 
 TEXT = "denoise+replay:window=9-9,replays=1+recentre:c=1"
 
 
 @pytest.fixture
 def stored(tmp_path, source):
-    write_source(tmp_path / "source.safetensors", source)
+    source.save(tmp_path / "source.safetensors")
     write_mitigations(
         tmp_path / "found.json", parse_mitigations(TEXT), tmp_path / "source.safetensors", {"n": 1}
     )
@@ -93,7 +93,7 @@ def test_a_damaged_file_is_told(stored, changes, told):
 def test_recentring_by_c_with_or_without_a_replay_can_be_attached(tmp_path, text, segmenter, images, source):
     from same_predictions import same
 
-    write_source(tmp_path / "source.safetensors", source)
+    source.save(tmp_path / "source.safetensors")
     stack = parse_mitigations(text)
     write_mitigations(tmp_path / "found.json", stack, tmp_path / "source.safetensors")
     plain = segmenter.predict(images[0])
@@ -106,7 +106,7 @@ def test_recentring_by_c_with_or_without_a_replay_can_be_attached(tmp_path, text
 
 def test_recentring_by_a_weight_alone_is_not_attached_from_a_file(tmp_path, segmenter, source):
 
-    write_source(tmp_path / "source.safetensors", source)
+    source.save(tmp_path / "source.safetensors")
     write_mitigations(
         tmp_path / "found.json", parse_mitigations("recentre:0.3"), tmp_path / "source.safetensors"
     )

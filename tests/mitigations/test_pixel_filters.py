@@ -3,8 +3,15 @@
 import numpy as np
 import pytest
 
-from gramloop.mitigations.denoise import ORDINARY_LEVEL, Denoise, is_impulse_noise, noise_level
-from gramloop.mitigations.filters import Gaussian, Median, Nlm
+from gramloop.mitigations.pixels import (
+    USUAL_NOISE,
+    Denoise,
+    Gaussian,
+    Median,
+    Nlm,
+    is_impulse_noise,
+    noise_level,
+)
 from gramloop.shifts import corrupt
 
 
@@ -30,7 +37,7 @@ def test_the_level_is_the_standard_deviation_of_gaussian_noise(sigma):
 
 def test_ordinary_images_lie_below_and_are_left_alone(images):
     for image in images:
-        assert noise_level(image) < ORDINARY_LEVEL
+        assert noise_level(image) < USUAL_NOISE
         assert Denoise().filtered(image, None) is image
 
 
@@ -39,7 +46,7 @@ def test_ordinary_images_lie_below_and_are_left_alone(images):
 def test_noise_is_seen_and_told_apart_and_falls(images, kind, severity):
     for image in images[:3]:
         noisy = corrupt(image, kind, severity, np.random.default_rng(1))
-        assert noise_level(noisy) > ORDINARY_LEVEL
+        assert noise_level(noisy) > USUAL_NOISE
         assert is_impulse_noise(noisy) == (kind == "impulse_noise")
         cleaned = Denoise().filtered(noisy, None)
         assert np.abs(cleaned.astype(int) - image).mean() < np.abs(noisy.astype(int) - image).mean()

@@ -64,10 +64,8 @@ class Mitigation(Shown):
         """The image that the model sees instead; the same array where nothing changes."""
         return pixels
 
-    def hooked(
-        self, predictor: Predictor[Prediction], stats: CalibrationStats | None
-    ) -> AbstractContextManager[object]:
-        """Hooks on the predictor's model for forward passes of this thread."""
+    def hooked(self, model: object, stats: CalibrationStats | None) -> AbstractContextManager[object]:
+        """Hooks on a predictor's model, or on a torch module, for forward passes of this thread."""
         return nullcontext()
 
     def around(self, view: View, predictor: Predictor[Prediction]) -> View:

@@ -11,6 +11,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +28,6 @@ from gramloop.mitigations.feature_hooks import PLACES, FeatureHooks, FeatureSour
 from gramloop.mitigations.features import patch_mean
 
 if TYPE_CHECKING:
-    from gramloop.tasks.images import RGB, ImageLike
     from gramloop.tasks.prediction import Prediction
     from gramloop.tasks.predictor import Predictor
 
@@ -94,10 +94,8 @@ class CalibrationStats(Shown):
         about, tensors = _read_file(path)
         try:
             stats = cls(
-                *(
-                    {int(name.split(".")[1]): value for name, value in tensors.items() if name.startswith(kind)}
-                    for kind in ("mean.", "spread.")
-                ),
+                _by_block(tensors, "mean."),
+                _by_block(tensors, "spread."),
                 noise=None if about["noise"] is None else float(about["noise"]),
                 images=int(about["images"]),
                 backbone=str(about["backbone"]),
@@ -126,7 +124,11 @@ class CalibrationStats(Shown):
             notes.append(", ".join(f"{name} {value:.4g}" for name, value in self.pixels.items()) + ".")
         if self.backbone:
             notes.append(f"The backbone's fingerprint is {self.backbone}.")
-        places = {"norm": "after the final norm", "states": "in returned states", "blocks": "in a block's output"}
+        places = {
+            "norm": "after the final norm",
+            "states": "in returned states",
+            "blocks": "in a block's output",
+        }
         title = f"{self.images} in-distribution images" + (f", patches {places[self.at]}" if rows else "")
         columns = ("block", "channels", "norm of the mean", "norm of its spread")
         return ShownTable(title, columns, rows, tuple(notes))
@@ -149,6 +151,10 @@ def _read_file(path: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     if KIND not in stored:
         raise GramLoopError(f"{path} holds no calibration statistics; gramloop calibrate writes them")
     return parse_json(stored[KIND].encode(), str(path), "a file of calibration statistics"), tensors
+
+
+def _by_block(tensors: Mapping[str, Tensor], kind: str) -> dict[int, Tensor]:
+    return {int(name.split(".")[1]): value for name, value in tensors.items() if name.startswith(kind)}
 
 
 def calibrate(
@@ -176,7 +182,7 @@ def calibrate(
             pixels = read_image(image)
             levels.append(noise_level(pixels))
             looks.append(appearance(pixels))
-            yield lambda pixels=pixels: predictor.predict(pixels)
+            yield partial(predictor.predict, pixels)
 
     source = None if predictor.host is None else feature_source(predictor, "calibrate")
     seen = _Seen(source)
@@ -196,7 +202,7 @@ def _calibrate_module(
         return model(*batch) if isinstance(batch, tuple | list) else model(batch)
 
     seen = _Seen(feature_source(model, "calibrate", **description))
-    seen.run((lambda batch=batch: call(batch)) for batch in batches)
+    seen.run(partial(call, batch) for batch in batches)
     return seen.stats(seen.views, None, {})
 
 
@@ -253,7 +259,9 @@ class _Seen:
     def _recorder(self, candidate: Candidate) -> Callable[[int, Tensor, Tensor | None], None]:
         def record(tap: int, patches: Tensor, valid: Tensor | None) -> None:
             taps = self.means.setdefault(candidate, {})
-            taps.setdefault(tap, []).append(patch_mean(patches.detach(), valid)[:, 0].cpu().double())  # (B, C)
+            taps.setdefault(tap, []).append(
+                patch_mean(patches.detach(), valid)[:, 0].cpu().double()
+            )  # (B, C)
 
         return record
 

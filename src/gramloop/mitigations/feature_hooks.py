@@ -139,7 +139,12 @@ class Hooks:
         self._handles: list[RemovableHandle] = []
         self._compiled: list[nn.Module] = []
 
-    def _register(self, *hooks: Registration) -> None:
+    @property
+    def listens(self) -> bool:
+        """Whether the hooks act in the calling thread."""
+        return self._here.listens
+
+    def register(self, *hooks: Registration) -> None:
         """Call each registering method with its hook, and let compiled models see that there are hooks now."""
         with _registering:
             self._handles += [method(hook) for method, hook in hooks]
@@ -169,6 +174,7 @@ class FeatureHooks(Hooks):
     """
 
     valid: Tensor | None = None
+    text = "recentre"
 
     def __init__(
         self,
@@ -190,11 +196,11 @@ class FeatureHooks(Hooks):
                 "statistics are of another backbone"
             )
         if at == "norm" and source.backbone is not None:
-            self._register((source.backbone.tap_point.register_forward_hook, self._after_tap))
+            self.register((source.backbone.tap_point.register_forward_hook, self._after_tap))
             return
-        self._register(*getattr(self, f"_{at}_hooks")())
+        self.register(*getattr(self, f"_{at}_hooks")())
         if required:
-            self._register(
+            self.register(
                 (source.model.register_forward_pre_hook, self._before_forward),
                 (source.model.register_forward_hook, self._after_forward),
             )
@@ -229,7 +235,9 @@ class FeatureHooks(Hooks):
         if not self._here.listens or block not in self.taps:
             return None
         changed = self._change(block, tap.patches, None)
-        return None if changed is None else Tap(torch.cat([tap.tokens[:, : tap.prefix], changed], 1), tap.grid)
+        return (
+            None if changed is None else Tap(torch.cat([tap.tokens[:, : tap.prefix], changed], 1), tap.grid)
+        )
 
     def _after_block(self, tap: int, block: nn.Module, args: Any, output: Any) -> None:
         state = _first(output)
@@ -257,9 +265,7 @@ class FeatureHooks(Hooks):
             states = getattr(output, name, None)
             if isinstance(states, tuple) and states:
                 first = len(states) - len(blocks)  # what comes before the first block
-                setattr(
-                    output, name, (*states[:first], *map(self._state_changed, blocks, states[first:]))
-                )
+                setattr(output, name, (*states[:first], *map(self._state_changed, blocks, states[first:])))
                 return output
         return None
 
@@ -307,9 +313,14 @@ class FeatureHooks(Hooks):
             )
 
 
+def hooks_on(model: nn.Module) -> list[FeatureHooks]:
+    """What changes features of a model at present."""
+    hooks = [hook for module in model.modules() for hook in module._forward_hooks.values()]
+    owners = [getattr(getattr(hook, "func", hook), "__self__", None) for hook in hooks]
+    return list(dict.fromkeys(owner for owner in owners if isinstance(owner, FeatureHooks)))
+
+
 def _first(output: Any) -> Tensor | None:
     """The state in a block's output, a tensor or a tuple that begins with one."""
     state = output[0] if isinstance(output, tuple) and output else output
     return state if isinstance(state, Tensor) else None
-
-

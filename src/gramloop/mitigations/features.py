@@ -8,7 +8,6 @@ taken back, channel by channel: z - w sign(d) max(|d| - c s, 0). No block is exe
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -85,26 +84,27 @@ class Recentre(Mitigation):
         self._means(predictor, feature_source(predictor, self.name), stats)
 
     def hooked(
-        self, predictor: object, stats: CalibrationStats | None, this_thread: bool = True
-    ) -> AbstractContextManager[object]:
-        """Hooks that recentre; none for a weight of 0."""
-        return self.attached(feature_source(predictor, self.name), predictor, stats, this_thread)
-
-    def attached(
-        self, source: FeatureSource, model: object, stats: CalibrationStats | None, this_thread: bool
-    ) -> AbstractContextManager[object]:
-        """The same for a ViT that is found already."""
+        self,
+        model: object,
+        stats: CalibrationStats | None,
+        this_thread: bool = True,
+        source: FeatureSource | None = None,
+    ) -> Hooks:
+        """Hooks that recentre; none for a weight of 0. ``source`` is the model's ViT, if it is found already."""
+        source = source or feature_source(model, self.name)
         means = self._means(model, source, stats)
         spreads = {} if stats is None else stats.spreads
         if self.weight == 0:
-            return nullcontext()
+            return Hooks()
 
         def change(tap: int, patches: Tensor, valid: Tensor | None) -> Tensor:
             away = patch_mean(patches, valid) - means[tap].to(patches.device)
             return self.moved(patches, away, spreads.get(tap))
 
         at: Place = "norm" if stats is None or not stats.means else stats.at
-        return FeatureHooks(source, at, source.taps or tuple(means), change, this_thread=this_thread)
+        hooks = FeatureHooks(source, at, source.taps or tuple(means), change, this_thread=this_thread)
+        hooks.text = self.text
+        return hooks
 
     def moved(self, patches: Tensor, away: Tensor, spread: Tensor | None = None) -> Tensor:
         """Patches (B, N, C) whose mean lies ``away`` (B, 1, C) from the in-distribution one, recentred."""
@@ -150,12 +150,12 @@ def batch_norm_means(model: object, source: FeatureSource) -> dict[int, Tensor] 
 
 def recentre(
     model: nn.Module,
-    stats: CalibrationStats | str,
+    stats: CalibrationStats | str | Path,
     how: Recentre | float | str = "c=1",
     *,
     this_thread: bool = False,
     **description: Any,
-) -> AbstractContextManager[object]:
+) -> Hooks:
     """Recentre the patches that the head of a model reads, until ``detach()`` or the end of a ``with`` statement.
 
         stats = gramloop.calibrate(model, batches)     # in-distribution images, no labels
@@ -179,7 +179,7 @@ def recentre(
     elif not isinstance(how, Recentre):
         how = Recentre(number("recentre's weight", how, 0, 1))
     source = feature_source(model, "recentre", **description)
-    return how.attached(source, model, read_stats(stats), this_thread)
+    return how.hooked(model, read_stats(stats), this_thread, source)
 
 
 @dataclass(frozen=True)
@@ -211,22 +211,20 @@ class Norms(Mitigation):
                 f"{self.text} acts on batch norms of a head, and none with a running mean was found in {name}"
             )
 
-    def hooked(
-        self, predictor: object, stats: CalibrationStats | None, this_thread: bool = True
-    ) -> AbstractContextManager[object]:
+    def hooked(self, predictor: object, stats: CalibrationStats | None, this_thread: bool = True) -> Hooks:
         """Hooks before every batch norm; none for a weight of 0."""
         if self.weight == 0:
-            return nullcontext()
+            return Hooks()
         hooks = Hooks(this_thread)
-        mixed = partial(self._mixed, hooks._here)
-        hooks._register(*((norm.register_forward_pre_hook, mixed) for norm in batch_norms(predictor)))
+        mixed = partial(self._mixed, hooks)
+        hooks.register(*((norm.register_forward_pre_hook, mixed) for norm in batch_norms(predictor)))
         return hooks
 
-    def _mixed(self, here: _Thread, norm: nn.Module, args: tuple[Any, ...]) -> tuple[Tensor] | None:
+    def _mixed(self, hooks: Hooks, norm: nn.Module, args: tuple[Any, ...]) -> tuple[Tensor] | None:
         given, mean = args[0], norm.running_mean
         assert isinstance(given, Tensor)
         assert isinstance(mean, Tensor)
-        if not here.listens or given.ndim < 3:  # one value per channel is its own mean
+        if not hooks.listens or given.ndim < 3:  # one value per channel is its own mean
             return None
         places = tuple(range(2, given.ndim))
         usual = mean.view(1, -1, *(1 for _ in places))

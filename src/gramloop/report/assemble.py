@@ -11,7 +11,7 @@ from gramloop.errors import GramLoopError
 from gramloop.evaluate.plan import Plan
 from gramloop.evaluate.store import MANIFEST
 from gramloop.io.json_files import read_json
-from gramloop.mitigations.texts import stack_text
+from gramloop.mitigations.stack import stack_text
 from gramloop.report.answers import answers_of
 from gramloop.report.consistency import gram_consistency
 from gramloop.report.costs import path_costs

@@ -6,8 +6,10 @@ Nothing is known of how its head reads the ViT: a pair runs the model twice, and
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace as with_fields
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +30,7 @@ from gramloop.tasks.prediction import P, ReplayMaps
 from gramloop.tasks.predictor import ImagePredictor, Replay, Tracing, check_replay, wants_trace
 
 Size = tuple[int, int]  # height and width of the original image
+Steps = tuple[Callable[[RGB], Any], Callable[[object, Size], P]]  # preprocess and postprocess
 
 
 class ModulePredictor(ImagePredictor[P]):
@@ -44,6 +47,8 @@ class ModulePredictor(ImagePredictor[P]):
 
     taps: tuple[int, ...] = ()  # not known
     things: frozenset[int] = frozenset()  # of a panoptic model: the classes that are counted, unlike stuff
+
+    scaled_steps: Callable[[float], Steps[P] | None] | None = None  # for an input so many times as large
 
     def __init__(
         self,
@@ -68,6 +73,20 @@ class ModulePredictor(ImagePredictor[P]):
     def blocks(self) -> Sequence[nn.Module]:
         """The transformer blocks, first to last; none where the model is no ViT."""
         return () if self.host is None else self.host.blocks
+
+    @property
+    def has_size(self) -> bool:
+        """Whether the size of its input can be set."""
+        return self.scaled_steps is not None
+
+    def scaled(self, factor: float) -> ModulePredictor[P]:
+        """The same model with an input ``factor`` times as large; itself if that is not set, or rounds to the same."""
+        steps = None if self.scaled_steps is None else self.scaled_steps(factor)
+        if steps is None:
+            return self
+        changed = copy.copy(self)
+        changed._preprocess, changed._postprocess = steps
+        return changed
 
     def cost(self, replay: Replay = None, paired: bool = False) -> Cost:
         """Blocks executed per view of an image, at most."""

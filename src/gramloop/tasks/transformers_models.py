@@ -6,6 +6,7 @@ on boxes, as average precision wants it. Classes are those of ``id2label``.
 
 from __future__ import annotations
 
+import copy
 import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -24,7 +25,7 @@ from gramloop.tasks.class_names import Classes
 from gramloop.tasks.depth import Depth
 from gramloop.tasks.images import LARGEST, RGB, short_side_size
 from gramloop.tasks.missing_weights import settle_missing
-from gramloop.tasks.module_predictor import ModulePredictor, Size
+from gramloop.tasks.module_predictor import ModulePredictor, Size, Steps
 from gramloop.tasks.prediction import Prediction
 from gramloop.tasks.reading import read_prediction
 from gramloop.tasks.transformers_segments import read_masks, read_segments, thing_numbers
@@ -102,25 +103,61 @@ def load_transformers_model(
 
     taken = inspect.signature(model.forward).parameters
 
-    def preprocess(pixels: RGB) -> Mapping[str, Any]:
-        _refuse_huge(processor, pixels.shape[0], pixels.shape[1], name)
-        given = processor(images=pixels, return_tensors="pt")
-        return {key: value for key, value in given.items() if key in taken}
+    def steps(processor: Any) -> Steps[Prediction]:
+        def preprocess(pixels: RGB) -> Mapping[str, Any]:
+            _refuse_huge(processor, pixels.shape[0], pixels.shape[1], name)
+            given = processor(images=pixels, return_tensors="pt")
+            return {key: value for key, value in given.items() if key in taken}
 
+        def postprocess(outputs: object, size: Size) -> Prediction:
+            if found == "panoptic":
+                return read_segments(processor, outputs, size, classes)
+            if found == "instance":
+                return read_masks(processor, outputs, size)
+            prediction = read_prediction(read(processor, outputs, [size]), size, name)
+            return replace(prediction, disparity=inverse) if isinstance(prediction, Depth) else prediction
+
+        return preprocess, postprocess
+
+    preprocess, postprocess = steps(processor)
     with _opening(path):
         settle_missing(model, missing, preprocess, path)
-
-    def postprocess(outputs: object, size: Size) -> Prediction:
-        if found == "panoptic":
-            return read_segments(processor, outputs, size, classes)
-        if found == "instance":
-            return read_masks(processor, outputs, size)
-        prediction = read_prediction(read(processor, outputs, [size]), size, name)
-        return replace(prediction, disparity=inverse) if isinstance(prediction, Depth) else prediction
-
     predictor = ModulePredictor(model, preprocess, postprocess, found, classes, name)
+    if _sides(processor):
+        patches = None if predictor.host is None else predictor.host.patch_embedding
+        patch = 1 if patches is None else int(patches.stride[0])
+
+        def scaled_steps(factor: float) -> Steps[Prediction] | None:
+            changed = _scaled_processor(processor, factor, patch)
+            return None if changed is None else steps(changed)
+
+        predictor.scaled_steps = scaled_steps
     predictor.things = thing_numbers(classes) if found == "panoptic" else frozenset()
     return predictor
+
+
+def _sides(processor: Any) -> dict[str, int]:
+    """The sides, in pixels, that a processor resizes images to; empty if it leaves their size alone."""
+    size = getattr(processor, "size", None)
+    if not getattr(processor, "do_resize", True) or not isinstance(size, Mapping):
+        return {}
+    return {key: int(value) for key, value in size.items() if value}
+
+
+def _scaled_processor(processor: Any, factor: float, patch: int) -> Any:
+    """A processor for images ``factor`` times as large, rounded to whole patches; None if that is the same size."""
+    sides = {key: max(1, int(side * factor / patch + 0.5)) * patch for key, side in _sides(processor).items()}
+    if sides == _sides(processor):
+        return None
+    changed = copy.copy(processor)
+    changed.size = {**dict(processor.size), **sides}
+    if getattr(processor, "do_center_crop", False) and isinstance(processor.crop_size, Mapping):
+        changed.crop_size = {
+            key: max(1, int(side * factor / patch + 0.5)) * patch
+            for key, side in processor.crop_size.items()
+            if side
+        }
+    return changed
 
 
 def _refuse_huge(processor: Any, height: int, width: int, name: str) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gramloop.errors import GramLoopError
 from gramloop.io.atomic import atomic_write
-from gramloop.mitigations.files import sha256_of
+from gramloop.mitigations.calibration import sha256_of
 from gramloop.tune.search.journal import Journal
 from gramloop.tune.search.plan import Search
 from gramloop.tune.search.workers import Workers

@@ -17,9 +17,7 @@ from gramloop.data.labelled import LabelledImage
 from gramloop.data.records import DataSet, Record
 from gramloop.io.lock import locked
 from gramloop.io.shown import Shown, ShownTable
-from gramloop.mitigations.applying import replay_of
-from gramloop.mitigations.files import replay_alone, stack_json, write_mitigations
-from gramloop.mitigations.texts import stack_text
+from gramloop.mitigations.stack import replay_alone, replay_of, stack_json, stack_text, write_mitigations
 from gramloop.tasks.prediction import Prediction
 from gramloop.tasks.predictor import Predictor
 from gramloop.tune.search.calibration import find_source
