@@ -235,7 +235,8 @@ class _Seen:
             for call in calls:
                 call()
         if call is not None:
-            self.place = _place_read(self.source, list(self.means), call)
+            met = [candidate for candidate in self.source.places() if candidate in self.means]
+            self.place = _place_read(self.source, met, call)
 
     def stats(self, images: int, level: float | None, pixels: Mapping[str, float]) -> CalibrationStats:
         """The statistics of what was seen."""
@@ -333,7 +334,7 @@ def placeholder_stats(predictor: Predictor[Prediction], images: int) -> Calibrat
     zeros: dict[int, Tensor] = {}
     if predictor.host is not None and not predictor.host.shuffles:
         source = feature_source(predictor, "calibrate")
-        place, taps = source.places()[0]
+        _, taps = source.places()[0]
         zeros = {tap: torch.zeros(source.width or 0) for tap in taps}
     names = ("brightness", "contrast", "sharpness")
     pixels = {f"{name}.{end}": 0.0 for name in names for end in ("low", "usual", "high")}

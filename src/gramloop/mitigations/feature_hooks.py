@@ -149,7 +149,7 @@ class Hooks:
         with _registering:
             self._handles += [method(hook) for method, hook in hooks]
         modules = {getattr(getattr(method, "func", method), "__self__", None) for method, _ in hooks}
-        self._compiled = show_to_compiler([each for each in modules if isinstance(each, nn.Module)])
+        self._compiled += show_to_compiler([each for each in modules if isinstance(each, nn.Module)])
 
     def detach(self) -> None:
         """Remove the hooks: the model is what it was, to the bit."""

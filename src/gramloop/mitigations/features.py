@@ -81,7 +81,19 @@ class Recentre(Mitigation):
         self, predictor: Predictor[Prediction], stack: Sequence[Mitigation], stats: CalibrationStats | None
     ) -> None:
         """It needs a ViT, and the mean of in-distribution images where its head reads."""
-        self._means(predictor, feature_source(predictor, self.name), stats)
+        source = feature_source(predictor, self.name)
+        self._means(predictor, source, stats)
+        replayed = any(each.stage == "backbone" for each in stack)
+        if (
+            replayed
+            and stats is not None
+            and stats.at == "blocks"
+            and min(stats.means) < source.vit.depth - 1
+        ):
+            raise GramLoopError(
+                f"{self.text} changes the output of block {min(stats.means)} of this model, whose head does not read patches "
+                "itself, and a replay runs through the same blocks; leave out one of them"
+            )
 
     def hooked(
         self,

@@ -206,6 +206,8 @@ def scaled(predictor: Predictor[Prediction], factor: float) -> Predictor[Predict
 
 def with_scores(predictor: Predictor[Prediction]) -> Predictor[Prediction]:
     """The predictor that returns scores along with labels, if it can be asked to."""
+    if isinstance(predictor, ModulePredictor):
+        return predictor.with_scores()
     config = getattr(predictor, "config", None)
     if not isinstance(config, SegmentConfig) or not isinstance(predictor, ViTPredictor):
         return predictor

@@ -48,7 +48,10 @@ class ModulePredictor(ImagePredictor[P]):
     taps: tuple[int, ...] = ()  # not known
     things: frozenset[int] = frozenset()  # of a panoptic model: the classes that are counted, unlike stuff
 
-    scaled_steps: Callable[[float], Steps[P] | None] | None = None  # for an input so many times as large
+    # preprocess and postprocess for an input so many times as large, and with scores; None for the usual ones
+    variants: Callable[[float, bool], Steps[P] | None] | None = None
+    _variant: tuple[float, bool] = (1.0, False)
+    has_size = False  # whether the size of its input can be set
 
     def __init__(
         self,
@@ -74,17 +77,21 @@ class ModulePredictor(ImagePredictor[P]):
         """The transformer blocks, first to last; none where the model is no ViT."""
         return () if self.host is None else self.host.blocks
 
-    @property
-    def has_size(self) -> bool:
-        """Whether the size of its input can be set."""
-        return self.scaled_steps is not None
-
     def scaled(self, factor: float) -> ModulePredictor[P]:
         """The same model with an input ``factor`` times as large; itself if that is not set, or rounds to the same."""
-        steps = None if self.scaled_steps is None else self.scaled_steps(factor)
+        scale, scores = self._variant
+        return self._changed(scale * factor, scores)
+
+    def with_scores(self) -> ModulePredictor[P]:
+        """The same model with scores of all classes in its predictions; itself if it gives none."""
+        return self._changed(self._variant[0], True)
+
+    def _changed(self, scale: float, scores: bool) -> ModulePredictor[P]:
+        steps = None if self.variants is None else self.variants(scale, scores)
         if steps is None:
             return self
         changed = copy.copy(self)
+        changed._variant = (scale, scores)
         changed._preprocess, changed._postprocess = steps
         return changed
 
