@@ -19,7 +19,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from gramloop.mitigations.appearance import ordinary
 from numpy.typing import NDArray
 
 from evidence_study import SEARCHED, SHORT_SIDE, load_any, prepare, spread
@@ -27,7 +26,7 @@ from gramloop.core.loop import attached
 from gramloop.core.settings import parse_replay
 from gramloop.core.signals import length
 from gramloop.mitigations.calibration import CalibrationStats
-from gramloop.mitigations.pixels import Denoise, PixelMitigation, appearance, noise_level
+from gramloop.mitigations.pixels import Denoise, PixelMitigation, appearance, appearance_range, noise_level
 from gramloop.mitigations.stack import parse_mitigations
 from gramloop.models.backbone import default_taps
 from gramloop.shifts.corruptions import CORRUPTIONS, corrupt
@@ -163,7 +162,7 @@ class Passes:
         }
         images = [read_image(frame) for frame in frames]
         noise = float(np.quantile([noise_level(image) for image in images], 0.99))
-        looks = ordinary([appearance(image) for image in images])
+        looks = appearance_range([appearance(image) for image in images])
         return CalibrationStats(split["means"], split["spreads"], noise, len(frames), pixels=looks)
 
     def sources_for(self, drive: str) -> dict[Fitted, CalibrationStats]:

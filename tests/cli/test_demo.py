@@ -19,6 +19,7 @@ from gramloop.demo.methods import ways
 from gramloop.evaluate.plan import read_plan
 from gramloop.mitigations import calibrate
 from gramloop.mitigations.calibration import CalibrationStats
+from gramloop.mitigations.feature_hooks import feature_source
 from gramloop.mitigations.stack import replay_of
 from gramloop.models.tiny import SOURCE, WEIGHTS
 from gramloop.report.evidence import evidence_of
@@ -115,7 +116,7 @@ def test_the_source_beside_the_weights_is_of_the_embedded_model() -> None:
     """And of scenes that the demonstration does not show: a few of them give about the same means."""
     predictor = load_predictor("semantic", {"folder": str(WEIGHTS)})
     source = CalibrationStats.read(SOURCE)
-    check_source(source, predictor)
+    source.check(feature_source(predictor, "recentre"))
     assert source.images == 40
     some = calibrate(predictor, [scene(index, 192, "source").image for index in range(8)])
     for tap, mean in source.means.items():

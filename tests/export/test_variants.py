@@ -64,7 +64,7 @@ def replayed(segmenter, tmp_path_factory: pytest.TempPathFactory) -> ExportedFil
 @pytest.fixture(scope="module")
 def recentred(segmenter, tmp_path_factory: pytest.TempPathFactory) -> ExportedFile:
     out = tmp_path_factory.mktemp("recentred") / "recentred.onnx"
-    wanted = {"mitigations": "recentre:c=2", "source": SOURCE}
+    wanted = {"mitigations": "recentre:c=2", "stats": SOURCE}
     return gramloop.export(segmenter, out, height=HIGH, width=WIDE, **wanted)
 
 
@@ -143,7 +143,7 @@ def adaptive(segmenter, tmp_path_factory: pytest.TempPathFactory) -> tuple[Expor
 def test_pt2_of_the_other_variants(segmenter, adaptive, tmp_path: Path, variant: str) -> None:
     rule = adaptive[1]
     wanted = (
-        {"mitigations": rule} if variant == "adaptive" else {"mitigations": "recentre:c=2", "source": SOURCE}
+        {"mitigations": rule} if variant == "adaptive" else {"mitigations": "recentre:c=2", "stats": SOURCE}
     )
     out = gramloop.export(segmenter, tmp_path / "x.pt2", height=HIGH, width=WIDE, **wanted)
     predictor = (

@@ -53,10 +53,10 @@ def test_mitigations(task: str, text: str, load_of: Loaders) -> None:
 
 
 def same(found: CalibrationStats, expected: CalibrationStats) -> None:
-    assert (found.images, found.noise, found.shown_noise) == (
+    assert (found.images, found.noise, found.input_noise) == (
         expected.images,
         expected.noise,
-        expected.shown_noise,
+        expected.input_noise,
     )
     assert found.means.keys() == expected.means.keys()
     for tap, mean in expected.means.items():

@@ -38,15 +38,14 @@ def test_the_input_of_a_folder_grows_and_predictions_keep_the_size(tmp_path, ima
     usual = shown[0]
     # 84 of 56 pixels in patches of 14, 96 of 64 in patches of 16, both a half more
     assert shown == [usual, usual * 3 // 2, usual, usual * 2]
-    with pytest.raises(GramLoopError, match="changes nothing"):
-        if predictor.host is None:
-            raise GramLoopError("changes nothing")  # without patches every size is another one
-        apply("resize:1.01", predictor)
+    if predictor.host is not None:  # without patches every size is another one
+        with pytest.raises(GramLoopError, match="changes nothing"):
+            apply("resize:1.01", predictor)
 
 
 def test_a_model_of_one_size_is_refused_when_it_fails(tmp_path, images):
     predictor = open_model(f"hf:{save_model('Eomt', tmp_path / 'm')}")
-    with pytest.raises(GramLoopError, match="fails at 1.5 times its usual input size"):
+    with pytest.raises(GramLoopError, match=r"fails at 1\.5 times its usual input size"):
         apply("resize:1.5", predictor).predict(images[0])
 
 

@@ -15,14 +15,14 @@ from gramloop.core.hosts import find_host
 from gramloop.core.loop import Loop, loops_on
 from gramloop.errors import GramLoopError
 from gramloop.export.subject import Subject
-from gramloop.io.json_files import checked, parse_json
-from gramloop.io.shown import Cell, Shown, ShownTable
 from gramloop.mitigations.base import Mitigation
 from gramloop.mitigations.calibration import CalibrationStats
 from gramloop.mitigations.feature_hooks import hooks_on
 from gramloop.mitigations.features import Recentre
 from gramloop.mitigations.replay import Replay
 from gramloop.mitigations.stack import replay_of
+from gramloop.util.json_files import checked, parse_json
+from gramloop.util.table import Cell, Shown, ShownTable
 
 KEY = "gramloop"  # of the metadata in ONNX; the file of the extra files in pt2 has it as its stem
 PT2_MEMBER = f"{KEY}.json"

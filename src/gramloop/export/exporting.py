@@ -31,9 +31,6 @@ from gramloop.export.formats import (
     read_about,
 )
 from gramloop.export.subject import FEATURES, Subject, subject_of
-from gramloop.io.atomic import TEMPORARY, UnwritableError, make_folder
-from gramloop.io.progress import Advance, progress_bar
-from gramloop.io.shown import Shown, ShownTable
 from gramloop.mitigations.base import Mitigation
 from gramloop.mitigations.calibration import CalibrationStats
 from gramloop.mitigations.features import Norms, Recentre
@@ -46,6 +43,9 @@ from gramloop.tasks.padded import PaddedSegmenter
 from gramloop.tasks.prediction import Prediction
 from gramloop.tasks.predictor import Predictor
 from gramloop.tasks.renumbering import before_renumbering
+from gramloop.util.files import TEMPORARY, UnwritableError, make_folder
+from gramloop.util.progress import Advance, progress_bar
+from gramloop.util.table import Shown, ShownTable
 
 MAX_BATCH = 64  # every image has its own part of the graph
 
@@ -161,7 +161,7 @@ def _opened(model: object, task: str | None, name: str | None) -> tuple[object, 
         if task == FEATURES:
             folder = next(iter(model_files(spec).values())) if spec.startswith("hf:") else spec
             return load_any_backbone(folder), called
-        return open_model(spec, task), called  # type: ignore[arg-type]
+        return open_model(spec, task), called
     if isinstance(model, Predictor):
         return before_renumbering(model), name
     if not isinstance(model, nn.Module):

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 from gramloop.errors import GramLoopError
-from gramloop.io.shown import Shown, ShownTable, settings_table
+from gramloop.util.table import Shown, ShownTable, settings_table
 
 if TYPE_CHECKING:  # features are treated with torch alone, without what images need
     from gramloop.mitigations.calibration import CalibrationStats

@@ -21,11 +21,11 @@ from torch import Tensor, nn
 from gramloop.core.known import fingerprint
 from gramloop.core.noise import noise, noise_response
 from gramloop.errors import GramLoopError
-from gramloop.io.atomic import atomic_write
-from gramloop.io.json_files import parse_json
-from gramloop.io.shown import Shown, ShownTable
 from gramloop.mitigations.feature_hooks import PLACES, FeatureHooks, FeatureSource, Place, feature_source
 from gramloop.mitigations.features import patch_mean
+from gramloop.util.files import atomic_write
+from gramloop.util.json_files import parse_json
+from gramloop.util.table import Shown, ShownTable
 
 if TYPE_CHECKING:
     from gramloop.tasks.prediction import Prediction

@@ -16,7 +16,6 @@ from gramloop.core.hosts import Host
 from gramloop.core.loop import attach
 from gramloop.data.records import Task
 from gramloop.errors import GramLoopError
-from gramloop.io.shown import Cell
 from gramloop.mitigations.base import Mitigation, Stage, View
 from gramloop.mitigations.calibration import CalibrationStats, calibrate, placeholder_stats, read_stats
 from gramloop.mitigations.features import Norms, Recentre
@@ -30,6 +29,7 @@ from gramloop.tasks.prediction import Pair, Prediction
 from gramloop.tasks.predictor import Predictor, check_replay
 from gramloop.tasks.renumbering import Renumbered, before_renumbering
 from gramloop.tasks.semantic import Segmentation
+from gramloop.util.table import Cell
 
 
 @dataclass(frozen=True)

@@ -14,13 +14,13 @@ from typing import Any
 from gramloop.core.config import ReplayConfig
 from gramloop.core.settings import MITIGATIONS_KIND, read_content, read_replay, write_replay
 from gramloop.errors import GramLoopError
-from gramloop.io.atomic import atomic_write
 from gramloop.mitigations.base import STAGES, Mitigation
 from gramloop.mitigations.calibration import CalibrationStats, read_stats, sha256_of
 from gramloop.mitigations.features import Norms, Recentre
 from gramloop.mitigations.outputs import Flip, PairMean, Resize, Scales
 from gramloop.mitigations.pixels import Denoise, Gaussian, Levels, Median, Nlm, Sharpen
 from gramloop.mitigations.replay import REPLAYS, SUBSTEPS, Replay, parse_substeps
+from gramloop.util.files import atomic_write
 
 Stack = tuple[Mitigation, ...]
 Mitigations = str | Path | ReplayConfig | Mitigation | Sequence[Mitigation]

@@ -7,6 +7,8 @@ each view: what a detector kept apart stays apart.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -56,9 +58,10 @@ def _groups(boxes: Floats, views: NDArray[np.int64], scores: Floats, iou: float)
     areas = np.zeros(len(boxes))
     taken = np.zeros((int(views.max()) + 1, len(boxes)), dtype=np.bool_)  # which views a fused box has
     own_areas = (boxes[:, 2:] - boxes[:, :2]).prod(1)
-    for index, box in enumerate(boxes):
-        count, view = len(groups), views[index]
-        overlaps = _ious(box, own_areas[index], corners[:, :count], areas[:count])
+    plain = zip(boxes.tolist(), own_areas.tolist(), views.tolist(), strict=True)  # fast with single numbers
+    for index, (corner, area, view) in enumerate(plain):
+        count, box = len(groups), boxes[index]
+        overlaps = _ious(corner, area, corners[:, :count], areas[:count])
         overlaps[taken[view, :count]] = -1.0
         at = int(overlaps.argmax()) if count else 0
         if count and overlaps[at] > iou:
@@ -73,7 +76,7 @@ def _groups(boxes: Floats, views: NDArray[np.int64], scores: Floats, iou: float)
     return groups
 
 
-def _ious(box: Floats, area: float, corners: Floats, areas: Floats) -> Floats:  # (4,), (4, n), (n,) → (n,)
+def _ious(box: Sequence[float], area: float, corners: Floats, areas: Floats) -> Floats:  # (4, n), (n,) → (n,)
     left, top, right, bottom = corners
     shared: Floats = np.minimum(box[2], right)
     shared -= np.maximum(box[0], left)
