@@ -73,7 +73,6 @@ def test_chosen_ones_combine_and_replay_takes_the_sliders() -> None:
         ("replay:FOUND.JSON", "files cannot be named here"),
         ("../secret", "files cannot be named here"),
         ("sunshine", "there is no mitigation 'sunshine'"),
-        ("recentre:0.3,stream=0.1", "depends on the images before"),
         ("denoise+denoise", "given twice"),
         ("denoise+" * 100, "at most 400 characters"),
         ("replay+gramloop", "given twice"),

@@ -123,7 +123,7 @@ def test_a_source_shows_its_taps_and_escapes_its_names() -> None:
     assert read.rows[1] == ["3", "2", "5", "2"]
     assert "script" not in read.tags
     assert any(HOSTILE in note for note in read.notes)
-    assert "12 ordinary images" in str(source)
+    assert "12 in-distribution images" in str(source)
 
 
 def test_tables_need_neither_rich_nor_matplotlib_and_plot_says_what_it_needs(tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ def test_a_plan_with_mitigations_survives_its_file(session: Session, tmp_path: P
 
 
 def test_a_source_is_a_file_of_the_model(session: Session, model_folder, scene_folder, tmp_path: Path):
-    with pytest.raises(GramLoopError, match="needs the spread of ordinary images"):
+    with pytest.raises(GramLoopError, match="needs the statistics of in-distribution features"):
         small_plan(model_folder, scene_folder, methods=["baseline", "recentre:c=1"])
     records = session.data(session.plan.units[0].condition)
     source = calibrate(session.predictor, [record.image() for record in records[:8]])
@@ -85,7 +85,7 @@ def test_detections_are_merged(model_folder: Path, scene_folder: Path):
     finished = Session(plan).run(plan.units[0])
     assert not finished.failures
     assert finished.facts.blocks == len(plan.units[0]) * 6 * 5
-    with pytest.raises(GramLoopError, match="without a batch norm on its taps"):
+    with pytest.raises(GramLoopError, match="needs the statistics of in-distribution features"):
         small_plan(model_folder, scene_folder, "detection", methods=["baseline", "recentre:0.3"])
 
 
