@@ -185,7 +185,7 @@ def calibrate(
             yield partial(predictor.predict, pixels)
 
     source = None if predictor.host is None else feature_source(predictor, "calibrate")
-    seen = _Seen(source)
+    seen = FeatureRecorder(source)
     seen.run(predicted())
     return seen.stats(len(levels), _level(levels), appearance_range(looks))
 
@@ -201,12 +201,12 @@ def _calibrate_module(
             return model(**batch)
         return model(*batch) if isinstance(batch, tuple | list) else model(batch)
 
-    seen = _Seen(feature_source(model, "calibrate", **description))
+    seen = FeatureRecorder(feature_source(model, "calibrate", **description))
     seen.run(partial(call, batch) for batch in batches)
     return seen.stats(seen.views, None, {})
 
 
-class _Seen:
+class FeatureRecorder:
     """The means of patches in every place where the head of a model may read them."""
 
     def __init__(self, source: FeatureSource | None) -> None:
