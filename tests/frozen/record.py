@@ -39,7 +39,11 @@ RECORD = HERE / "record"
 COMPONENTS = HERE.parents[1] / "examples" / "components.py"
 
 # Names of today in place of those of the record: {name now: name in the record}.
-RENAMED_COLUMNS = {"input_noise": "shown_noise", "gramloop calibration": "gramloop source"}  # columns of CSV files and keys of JSON files
+RENAMED_COLUMNS = {
+    "input_noise": "shown_noise",
+    "gramloop calibration": "gramloop source",
+    "calibration": "source",
+}  # columns of CSV files and keys of JSON files
 RENAMED_VALUES: dict[str, str] = {}  # cells of CSV files and texts of JSON files
 RENAMED_FILES: dict[str, str] = {}  # regular expression: replacement, on the path of a kept file
 
