@@ -32,7 +32,11 @@ def test_a_recentred_depth_model_and_what_it_says(tmp_path: Path, capsys: pytest
     assert "recentre:c=2" in shown
     assert str(tmp_path) not in shown
     _, about = read_about(out)
-    assert about.settings["calibration"] == {"images": 40, "backbone": "d45ec5eb8c66428c", "taps": [2, 5, 8, 11]}
+    assert about.settings["calibration"] == {
+        "images": 40,
+        "backbone": "d45ec5eb8c66428c",
+        "taps": [2, 5, 8, 11],
+    }
     image = np.random.default_rng(0).integers(0, 255, (64, 80, 3), dtype=np.uint8)  # far from ordinary images
     library = open_model("tiny", "depth", {"short_side": 64})
     found = read_export(out)(image[None])["depth"][0]

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from gramloop.errors import GramLoopError
+from gramloop.models.backbone import refuse_many_tokens
 from gramloop.models.released_names import BackboneShape
-from gramloop.models.tokens import refuse_many_tokens
 
 
 @dataclass(frozen=True)

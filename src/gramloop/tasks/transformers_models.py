@@ -20,7 +20,7 @@ import torch.nn.functional as F
 
 from gramloop.data.records import Task
 from gramloop.errors import GramLoopError
-from gramloop.models.soundness import refuse_unsound
+from gramloop.models.checkpoint import refuse_unsound
 from gramloop.tasks.class_names import Classes
 from gramloop.tasks.depth import Depth
 from gramloop.tasks.images import LARGEST, RGB, short_side_size

@@ -34,7 +34,9 @@ def attach(model: nn.Module, **settings: Any) -> Any:
     how, stats = settings.pop("recentre", None), settings.pop("source", None)
     loop = gramloop.attach(model, **settings)
     if how is not None:
-        found_by = {name: settings[name] for name in ("blocks", "norm", "prefix", "which") if name in settings}
+        found_by = {
+            name: settings[name] for name in ("blocks", "norm", "prefix", "which") if name in settings
+        }
         loop.recentring = gramloop.recentre(model, stats, how, **found_by)
     return loop
 
