@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from gramloop import evaluate as evaluate  # rooms that can be called, too
     from gramloop import export as export
     from gramloop import tune as tune
-    from gramloop.core.calibrating import calibrating
-    from gramloop.core.recentring import Recentring
-    from gramloop.core.source import Source, read_source, write_source
+    from gramloop.mitigations.calibration import CalibrationStats, calibrate
+    from gramloop.mitigations.features import recentre
+    from gramloop.mitigations.mitigated import mitigate
     from gramloop.replay.attach import Loop, attach, attached
     from gramloop.replay.config import Adaptive, ReplayConfig, parse_replay, read_replay, write_replay
     from gramloop.replay.cost import Cost, cost
@@ -30,7 +30,7 @@ configure_cublas()  # later would be too late
 __version__ = "0.1.0"
 
 __all__ = [
-    "Adaptive", "Cost", "GramLoopError", "GramLoopWarning", "Loop", "Recentring",
-    "ReplayConfig", "Source", "Trace", "UntunedWindowWarning", "attach", "attached", "calibrating", "cost", "counting",
-    "parse_replay", "read_replay", "read_source", "write_replay", "write_source",
+    "Adaptive", "CalibrationStats", "Cost", "GramLoopError", "GramLoopWarning", "Loop", "ReplayConfig", "Trace",
+    "UntunedWindowWarning", "attach", "attached", "calibrate", "cost", "counting", "mitigate", "parse_replay",
+    "read_replay", "recentre", "write_replay",
 ]  # fmt: skip

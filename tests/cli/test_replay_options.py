@@ -219,9 +219,7 @@ def test_a_command_ends_with_one_sentence(name: str, text: str, tmp_path: Path, 
 
 
 def test_options_for_every_setting() -> None:
-    words = (
-        "--window 3 4 --replays 3 --gate uniform --strength matched --gate-at 5 --eps 1e-5"
-    )
+    words = "--window 3 4 --replays 3 --gate uniform --strength matched --gate-at 5 --eps 1e-5"
     found = options(*words.split(), *["--until", "6", "--adaptive", "noise:0.5:1"])
     assert found == ReplayConfig(
         (3, 4), 3, "uniform", "matched", 5, "end", 1e-5, Adaptive("noise", 0.5, 1.0), 6

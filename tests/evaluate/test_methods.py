@@ -48,7 +48,7 @@ def test_settings_are_read_in_their_types():
         ("m:replays=two", "replays is 'two'"),
         ("m:strength=2", "strength is 2.0"),
         ("a b:replays=1", "is no name for a method"),
-        ("m:adaptive=spread", "in text step:0.2:0.4"),
+        ("m:adaptive=spread", "in text length:1.7:1.8"),
         ("m:nowhere.json", "cannot read nowhere.json, a file of replay settings"),
     ],
 )

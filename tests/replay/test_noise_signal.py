@@ -43,7 +43,7 @@ def test_of_gaussian_noise_it_is_the_standard_deviation(sigma: float) -> None:
 
 
 def test_it_is_the_estimate_on_bytes_in_other_units() -> None:
-    from gramloop.mitigations.denoise import noise_level
+    from gramloop.mitigations.pixels import noise_level
 
     pixels = np.random.default_rng(0).integers(0, 256, (96, 128, 3), dtype=np.uint8)
     expected = noise_level(pixels) / 255
@@ -92,7 +92,9 @@ def test_a_mask_of_the_forward_counts(vit: nn.Module, x: Tensor) -> None:
         with loop.valid(valid):
             last(vit, x)
         assert loop.trace is not None
-        torch.testing.assert_close(loop.trace.signal, image_noise(noise_response(x), valid.flatten(1), (4, 4)))
+        torch.testing.assert_close(
+            loop.trace.signal, image_noise(noise_response(x), valid.flatten(1), (4, 4))
+        )
 
 
 def test_it_is_a_setting_like_the_others(tmp_path) -> None:

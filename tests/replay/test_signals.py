@@ -154,7 +154,10 @@ def test_observing_sees_the_ordinary_pass_whatever_is_attached() -> None:
     ("settings", "sentence"),
     [
         ({"adaptive": "step"}, "adaptive is 'step'; it is an Adaptive"),
-        ({"adaptive": Adaptive("spread", 0.1, 0.2), "update_at": "final"}, "adaptive acts at the window's end"),
+        (
+            {"adaptive": Adaptive("spread", 0.1, 0.2), "update_at": "final"},
+            "adaptive acts at the window's end",
+        ),
     ],
 )
 def test_misuse(settings: dict[str, object], sentence: str) -> None:

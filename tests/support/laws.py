@@ -13,7 +13,7 @@ from torch import nn
 
 from gramloop.data.records import LabelledImage
 from gramloop.data.truth import PixelLabels
-from gramloop.mitigations.mitigation import Mitigation
+from gramloop.mitigations.base import Mitigation
 from gramloop.replay.config import ReplayConfig
 from gramloop.replay.cost import Cost, extra_blocks
 from gramloop.tasks.prediction import Pair

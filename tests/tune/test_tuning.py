@@ -12,7 +12,7 @@ import pytest
 
 from gramloop.data.truth import PixelLabels
 from gramloop.errors import GramLoopError
-from gramloop.mitigations.files import replay_alone
+from gramloop.mitigations.stack import replay_alone
 from gramloop.replay.config import ReplayConfig, read_replay, read_settings
 from gramloop.tune.search.journal import TRIALS
 from gramloop.tune.search.plan import Options, plan_search

@@ -12,7 +12,7 @@ from gramloop.app.settings import AppSettings, ModelSource
 from gramloop.data.records import Task
 from gramloop.data.scenes.drawing import scene
 from gramloop.errors import GramLoopError, short_repr
-from gramloop.mitigations.source import Source, read_source
+from gramloop.mitigations.calibration import CalibrationStats
 from gramloop.models.tiny import DEPTH_HEAD, SOURCE, WEIGHTS, suggested_replay, tiny_depth
 from gramloop.replay.config import ReplayConfig, default_window
 from gramloop.tasks.block_runs import observing
@@ -62,7 +62,7 @@ class Opened:
 
     name: str
     predictor: Predictor[Prediction]
-    source: Source | None  # what ordinary images look like to it, where that is known
+    source: CalibrationStats | None  # what ordinary images look like to it, where that is known
     replay: ReplayConfig  # to begin with, its window spelled out
 
     @property
@@ -136,7 +136,9 @@ class Models:
 
     def _source(self, name: str) -> ModelSource:
         if not isinstance(name, str) or name not in self.sources:
-            raise GramLoopError(f"there is no model {short_repr(name)} here; there are {', '.join(self.sources)}")
+            raise GramLoopError(
+                f"there is no model {short_repr(name)} here; there are {', '.join(self.sources)}"
+            )
         return self.sources[name]
 
     def _load(self, source: ModelSource, task: Task | None) -> Opened:
@@ -144,7 +146,7 @@ class Models:
         embedded = _embedded(source)
         replay = _spelled_out(suggested_replay() if embedded else ReplayConfig(), len(predictor.blocks))
         calibrated = source.source or (SOURCE if embedded else None)
-        known = None if calibrated is None else read_source(calibrated)
+        known = None if calibrated is None else CalibrationStats.read(calibrated)
         opened = Opened(source.name, predictor, known, replay)
         with PREDICTING:  # what is done once must not enter anybody's time
             predictor.predict(scene(0).image)

@@ -11,8 +11,7 @@ from gramloop.app.comparing import agreement_of, row_of
 from gramloop.app.panes import Pane, Panes, difference_pane, maps_pane, photo_pane, row_panes
 from gramloop.app.trial import Outcome
 from gramloop.data.suites import display_name
-from gramloop.mitigations.appearance import appearance
-from gramloop.mitigations.denoise import noise_level
+from gramloop.mitigations.pixels import appearance, noise_level
 from gramloop.replay.adaptive import share
 from gramloop.replay.config import SIGNALS
 from gramloop.replay.cost import route

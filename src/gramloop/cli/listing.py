@@ -73,7 +73,7 @@ def _suites() -> Lines:
 def _methods() -> Lines:
     from gramloop.evaluate.methods import BASELINE
     from gramloop.mitigations.replay import REPLAYS
-    from gramloop.mitigations.texts import KINDS
+    from gramloop.mitigations.stack import KINDS
     from gramloop.replay.config import describe_replay
 
     yield BASELINE, "the ordinary forward"

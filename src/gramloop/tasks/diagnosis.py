@@ -134,9 +134,7 @@ def _diagnosis(loop: Loop, grid: tuple[int, int] | None) -> Diagnosis:
         raise GramLoopError(f"{trace.drift[0].shape[0]} images were given; a diagnosis is of one image")
     place = grid or trace.grid
     if place is None:
-        raise GramLoopError(
-            f"{loop.vit.name} does not reveal its grid of patches; pass grid=(rows, columns)"
-        )
+        raise GramLoopError(f"{loop.vit.name} does not reveal its grid of patches; pass grid=(rows, columns)")
     if place[0] * place[1] != trace.drift[0].numel():
         raise GramLoopError(
             f"a grid of {place[0]} x {place[1]} does not hold the {trace.drift[0].numel()} patches of this image"

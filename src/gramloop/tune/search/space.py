@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gramloop.errors import GramLoopError
-from gramloop.mitigations.mitigation import Mitigation
-from gramloop.mitigations.texts import ordered, parse_mitigations
+from gramloop.mitigations.base import Mitigation
+from gramloop.mitigations.stack import ordered, parse_mitigations
 from gramloop.replay.config import (
     FIELDS,
     Field,
