@@ -158,7 +158,7 @@ def test_replays_have_the_names_of_the_table_or_settings():
         ("substeps:2,window=3", "window is '3'; it is a pair of blocks"),
         ("substeps:2+gramloop", "replay is given twice"),
         ("replay:substeps=2", "substeps is 2 and replays 2; substeps are taken once"),
-        ("replay:substeps=2,replays=1,update_at=final", "substeps end at the window's end"),
+        ("replay:substeps=2,replays=1,update_at=final", "substeps acts at the window's end"),
         ("scales", "scales takes the sizes"),
         ("scales:1,0", "each of scales takes a number from 0.1 to 10, not '0'"),
         ("resize:1,2", "resize takes a number"),
