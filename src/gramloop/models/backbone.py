@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -115,6 +115,15 @@ class TappedViT(nn.Module):
     def forward(self, pixels: Tensor, taps: Sequence[int]) -> list[Tap]:  # (B, 3, H, W)
         """The features of :meth:`features`, so that a backbone can be called."""
         return self.features(pixels, taps)
+
+    def run_blocks(self, state: Tensor, wanted: Collection[int], **shared: Any) -> dict[int, Tensor]:
+        """All blocks on the embedded tokens, with the arguments that they share; the outputs that are wanted."""
+        states: dict[int, Tensor] = {}
+        for index, block in enumerate(self.blocks):
+            state = block(state, **shared)
+            if index in wanted:
+                states[index] = state
+        return states
 
     def tap(self, state: Tensor, grid: tuple[int, int], block: int) -> Tap:
         """A block's output, given as all tokens (B, T, C) before the final norm, as a feature."""
