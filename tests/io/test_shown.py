@@ -6,14 +6,14 @@ import io
 
 import pytest
 
-from gramloop.io.shown import Shown, ShownTable
+from gramloop.util.table import Table, TableRepr
 from html_tables import HOSTILE, Reader
 
 
-class Thing(Shown):
-    def _shown(self) -> ShownTable:
+class Thing(TableRepr):
+    def _shown(self) -> Table:
         rows = ((HOSTILE, 1.5, 10), ("[red]name[/red]", None, -7))
-        return ShownTable(f"about {HOSTILE}", ("name", "value", "count"), rows, (f"note {HOSTILE}",))
+        return Table(f"about {HOSTILE}", ("name", "value", "count"), rows, (f"note {HOSTILE}",))
 
 
 def test_html_holds_hostile_names_as_text() -> None:
@@ -29,7 +29,7 @@ def test_html_holds_hostile_names_as_text() -> None:
 
 
 def test_text_is_aligned_and_needs_no_package() -> None:
-    table = ShownTable("title", ("name", "value"), (("a", 1.25), ("longer", 100)))
+    table = Table("title", ("name", "value"), (("a", 1.25), ("longer", 100)))
     assert table.text().splitlines() == [
         "title",
         "name    value",
@@ -40,7 +40,7 @@ def test_text_is_aligned_and_needs_no_package() -> None:
 
 
 def test_a_name_moves_no_cursor_and_breaks_no_line() -> None:
-    text = ShownTable("t", ("name",), (("two\nlines\x1b[2Jgone\r",),)).text()
+    text = Table("t", ("name",), (("two\nlines\x1b[2Jgone\r",),)).text()
     assert text.splitlines()[-1] == "two lines�[2Jgone"
 
 
@@ -53,6 +53,6 @@ def test_rich_takes_a_name_for_no_markup() -> None:
 
 
 def test_a_table_without_rows_is_its_title_and_notes() -> None:
-    empty = ShownTable("nothing here", ("a",), (), ("why",))
+    empty = Table("nothing here", ("a",), (), ("why",))
     assert empty.text() == "nothing here\nwhy"
     assert Reader(empty.html()).caption == "nothing here"

@@ -10,12 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from gramloop.io.spreadsheet import text_cell
+from gramloop.export import formats
 from gramloop.metrics.bootstrap import Interval
-from gramloop.report import formats
 from gramloop.report.document import Document, RenderedFigure, Section, Verdict
-from gramloop.report.tables.table import Column, Table
 from gramloop.report.writing import whole_markdown
+from gramloop.util.table import Column, Table, spreadsheet_text
 
 COLUMNS = (
     Column("name", "Name & co", "text"),
@@ -146,7 +145,7 @@ def test_no_cell_of_a_csv_file_is_a_formula(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["-5", "+5.5e-3", "-.5", "fog", "a=b", "-inf", "", "5-3"])
 def test_numbers_and_names_stay_as_they_are(text: str) -> None:
-    assert text_cell(text) == text
+    assert spreadsheet_text(text) == text
 
 
 @given(st.text())

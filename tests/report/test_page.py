@@ -14,7 +14,7 @@ from gramloop.metrics.bootstrap import Interval
 from gramloop.report.document import Document, Section, Verdict
 from gramloop.report.page import render
 from gramloop.report.page.intervals import bar, reach
-from gramloop.report.tables.table import Column, Table
+from gramloop.util.table import Column, Table
 from small_document import ROWS, small_document
 
 

@@ -14,7 +14,7 @@ from gramloop.report.tables.classes import class_gains, class_tables
 from gramloop.report.tables.conditions import family_means
 from gramloop.report.tables.cost import cost_table
 from gramloop.report.tables.main import gains_table, main_results
-from gramloop.report.tables.table import Table
+from gramloop.util.table import Table
 from paper_runs import PAPER, PLACES, ade20k_run, class_run, coco_o_runs, family_run, timed_run
 
 SUITES = ("ade20k-c", "coco-p")

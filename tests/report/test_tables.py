@@ -18,7 +18,7 @@ from gramloop.report.tables.classes import class_tables
 from gramloop.report.tables.conditions import every_condition, every_metric, family_means, group_means
 from gramloop.report.tables.cost import cost_table
 from gramloop.report.tables.main import main_results
-from gramloop.report.tables.table import Column, Table
+from gramloop.util.table import Column, Table
 from paper_runs import cell, plan
 from small_stores import make_plan, write_store
 

@@ -7,7 +7,7 @@ from PIL import Image
 
 from gramloop.metrics.bootstrap import Interval
 from gramloop.report.document import Document, RenderedFigure, Section, Verdict
-from gramloop.report.tables.table import Column, Table
+from gramloop.util.table import Column, Table
 
 LONG_WORD = "sha256:" + "9f86d081884c7d65" * 8
 COLUMNS = (

@@ -17,8 +17,8 @@ from gramloop.mitigations.appearance import appearance
 from gramloop.mitigations.denoise import noise_level
 from gramloop.report.figures.style import percent_of
 from gramloop.report.run import TASK_WORDS
-from gramloop.report.tables.table import Cell, Column, Table
 from gramloop.tasks.diagnosis import Spread
+from gramloop.util.table import Cell, Column, Table
 
 TRUTH = "clean prediction"
 METHODS = ("ordinary", "treated")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from gramloop.app.panes import Legend, Pane, Panes
-    from gramloop.report.tables.table import Table
+    from gramloop.util.table import Table
 
 
 def notice(text: str, kind: str = "problem") -> str:

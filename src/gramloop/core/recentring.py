@@ -15,14 +15,14 @@ from torch import Tensor
 
 from gramloop.core.fields import Field, shown
 from gramloop.errors import GramLoopError
-from gramloop.io.shown import Shown, ShownTable, settings_table
+from gramloop.util.table import Table, TableRepr, settings_table
 
 WEIGHT = Field("a number from 0 to 1", kind=float, high=1)
 BEYOND = Field("a number of standard deviations from 0 to 1000", kind=float, high=1000, optional=True)
 
 
 @dataclass(frozen=True)
-class Recentring(Shown):
+class Recentring(TableRepr):
     """A share ``weight`` of the way back; with ``beyond`` (c), only what exceeds so many standard deviations."""
 
     weight: float = 1.0
@@ -69,7 +69,7 @@ class Recentring(Shown):
         weight = [f"{self.weight:g}"] if not limit or self.weight != 1 else []
         return ",".join([*weight, *limit])
 
-    def _shown(self) -> ShownTable:
+    def _table(self) -> Table:
         return settings_table(f"recentre:{self.arguments}", self)
 
     def moved(self, patches: Tensor, away: Tensor, spread: Tensor | None = None) -> Tensor:

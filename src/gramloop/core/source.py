@@ -20,7 +20,7 @@ from gramloop.core.known import fingerprint
 from gramloop.errors import GramLoopError
 from gramloop.io.atomic import atomic_write
 from gramloop.io.json_files import parse_json
-from gramloop.io.shown import Shown, ShownTable
+from gramloop.util.table import Table, TableRepr
 
 Place = Literal["norm", "states"]
 PLACES: tuple[Place, ...] = get_args(Place)
@@ -30,7 +30,7 @@ QUANTILE = 0.99  # of ordinary images lie below what is called their noise
 
 
 @dataclass(frozen=True)
-class Source(Shown):
+class Source(TableRepr):
     """What ordinary images look like to one backbone.
 
     means, spreads: by tap, (C,): of all patches of all views, and the standard deviation of one view's mean.
@@ -78,7 +78,7 @@ class Source(Shown):
             at,
         )
 
-    def _shown(self) -> ShownTable:
+    def _table(self) -> Table:
         """Of each tap the length of its mean, and how far that of one view lies from it, both over channels."""
         rows = tuple(
             (tap, len(mean), float(mean.norm()), float(self.spreads[tap].norm()))
@@ -94,7 +94,7 @@ class Source(Shown):
         if self.backbone:
             notes.append(f"The backbone's fingerprint is {self.backbone}.")
         title = f"{self.images} ordinary images" + (f", their patches {seen}" if rows else "")
-        return ShownTable(
+        return Table(
             title, ("tap", "channels", "length of the mean", "spread of a view's mean"), rows, tuple(notes)
         )
 

@@ -11,7 +11,7 @@ from gramloop.evaluate.methods import BASELINE
 from gramloop.models.tiny import suggested_replay
 from gramloop.report.run import TASK_WORDS, Run
 from gramloop.report.statistics import Gain
-from gramloop.report.tables.table import Cell, Column, Table
+from gramloop.util.table import Cell, Column, Table
 
 
 def summary_table(gains: Sequence[Gain], advice: str) -> Table:

@@ -22,13 +22,12 @@ from gramloop.evaluate.store import RESULTS, Store, StoredUnit
 from gramloop.evaluate.truth import AGREEMENT
 from gramloop.io.atomic import atomic_write
 from gramloop.io.progress import tracked
-from gramloop.io.shown import Cell, Shown, ShownTable
-from gramloop.io.spreadsheet import text_cell
 from gramloop.metrics.coco_ap import average_precision
 from gramloop.metrics.mask_ap import mask_average_precision
 from gramloop.metrics.miou import mean_iou
 from gramloop.metrics.panoptic import EVERY, QUALITIES, mean_quality
 from gramloop.metrics.robustness import mean_performance
+from gramloop.util.table import Cell, Table, TableRepr, spreadsheet_text
 
 METRICS = {
     "semantic": ("mIoU",),
@@ -62,7 +61,7 @@ class ConditionScores:
 
 
 @dataclass(frozen=True, repr=False)
-class Results(Shown):
+class Results(TableRepr):
     """All conditions of a plan that are complete."""
 
     plan: Plan
@@ -95,14 +94,14 @@ class Results(Shown):
                 gain = _gain(values[metrics[0]], told, method)
                 counts = [one.images, len(one.failures)]
                 writer.writerow(
-                    [text_cell(one.condition), text_cell(method), *counts, *map(repr, values.values()), gain]
+                    [spreadsheet_text(one.condition), spreadsheet_text(method), *counts, *map(repr, values.values()), gain]
                 )
         ordinary = self.mean(BASELINE) if BASELINE in self._names else None
         for method in self._names:
             if (mean := self.mean(method)) is not None:
                 blank = [""] * (len(metrics) - 1)
                 writer.writerow(
-                    [MEAN, text_cell(method), "", "", repr(mean), *blank, _gain(mean, ordinary, method)]
+                    [MEAN, spreadsheet_text(method), "", "", repr(mean), *blank, _gain(mean, ordinary, method)]
                 )
         return stream.getvalue()
 
@@ -135,7 +134,7 @@ class Results(Shown):
 
     __repr__ = __str__
 
-    def _shown(self) -> ShownTable:
+    def _table(self) -> Table:
         from gramloop.evaluate.relative import MCE_WORDS, relative
 
         names = self._names
@@ -153,7 +152,7 @@ class Results(Shown):
             rows.append(("mCE", *(f"{errors[name]:.3f}" for name in names)))
             notes.append(MCE_WORDS)
         title = f"{self.plan.suite}, {self.metric}"
-        return ShownTable(title, ("condition", *names), tuple(rows), tuple(notes))
+        return Table(title, ("condition", *names), tuple(rows), tuple(notes))
 
     @property
     def _names(self) -> list[str]:

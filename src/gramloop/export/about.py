@@ -13,7 +13,7 @@ from gramloop.core.settings import replay_text
 from gramloop.export.mitigated import Stack, attached_before
 from gramloop.export.subject import Subject
 from gramloop.io.json_files import checked, parse_json
-from gramloop.io.shown import Cell, Shown, ShownTable
+from gramloop.util.table import Cell, Table, TableRepr
 
 KEY = "gramloop"  # of the metadata in ONNX; the file of the extra files in pt2 has it as its stem
 PT2_MEMBER = f"{KEY}.json"
@@ -23,7 +23,7 @@ _CLASSES = 8  # named in a table
 
 
 @dataclass(frozen=True)
-class About(Shown):
+class About(TableRepr):
     """The description of an exported file.
 
     gramloop, torch: the versions that wrote it.
@@ -55,7 +55,7 @@ class About(Shown):
         what = "a file that gramloop export wrote"
         return checked(parse_json(text.encode(), where, what), cls, where, what)
 
-    def _shown(self) -> ShownTable:
+    def _table(self) -> Table:
         rows: list[tuple[Cell, ...]] = [
             ("model", self.model),
             ("task", self.task),
@@ -65,7 +65,7 @@ class About(Shown):
             ("classes", self._class_words()),
             ("written by", f"gramloop {self.gramloop}, torch {self.torch}"),
         ]
-        return ShownTable(
+        return Table(
             "Exported model", ("", "what it is"), tuple(rows), (self.note,) if self.note else ()
         )
 

@@ -18,7 +18,6 @@ from gramloop.core.cost import Cost
 from gramloop.core.hosts import Host
 from gramloop.data.records import Task
 from gramloop.errors import GramLoopError
-from gramloop.io.shown import Cell
 from gramloop.mitigations.files import read_mitigations
 from gramloop.mitigations.mitigation import Look, Mitigation, Stage
 from gramloop.mitigations.outputs import PairMean
@@ -31,6 +30,7 @@ from gramloop.tasks.images import RGB, ImageLike, read_image
 from gramloop.tasks.prediction import Pair, Prediction, Segmentation
 from gramloop.tasks.predictor import Predictor, check_replay
 from gramloop.tasks.renumbering import Renumbered, before_renumbering
+from gramloop.util.table import Cell
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import ClassVar, Literal, Self
 
 from gramloop.errors import GramLoopError
-from gramloop.io.shown import Shown, ShownTable, settings_table
 from gramloop.mitigations.source import Source
 from gramloop.tasks.images import RGB
 from gramloop.tasks.prediction import Prediction
 from gramloop.tasks.predictor import Predictor
+from gramloop.util.table import Table, TableRepr, settings_table
 
 Stage = Literal["pixels", "backbone", "features", "outputs"]
 STAGES: tuple[Stage, ...] = ("pixels", "backbone", "features", "outputs")
@@ -21,7 +21,7 @@ _ACTS_ON = {"pixels": "pixels", "backbone": "blocks", "features": "features", "o
 Look = Callable[[RGB, float], list[Prediction]]
 
 
-class Mitigation(Shown):
+class Mitigation(TableRepr):
     """One way to predict differently. Subclasses are frozen dataclasses and override what they need."""
 
     name: ClassVar[str]
@@ -54,7 +54,7 @@ class Mitigation(Shown):
         """Whether a prediction depends on the images before it."""
         return False
 
-    def _shown(self) -> ShownTable:
+    def _table(self) -> Table:
         return settings_table(f"{self.text}, which acts on {_ACTS_ON[self.stage]}", self)
 
     def check(

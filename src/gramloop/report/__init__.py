@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from gramloop.report.load import LoadedRuns, load_runs
     from gramloop.report.run import Run
     from gramloop.report.statistics import Gain, gains_of, verdict_of
-    from gramloop.report.tables.table import Column, Table
     from gramloop.report.writing import write_report
+    from gramloop.util.table import Column, Table
 else:
     __getattr__, __dir__ = lazy_names(__name__)
 

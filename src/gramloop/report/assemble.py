@@ -29,7 +29,7 @@ from gramloop.report.tables.gram import consistency_table
 from gramloop.report.tables.main import gains_table, main_results, relative_results
 from gramloop.report.tables.pairs import matrix_table, pairs_table, stacking_table
 from gramloop.report.tables.qualities import quality_table
-from gramloop.report.tables.table import Table
+from gramloop.util.table import Table
 
 Tables = Callable[[LoadedRuns, Sequence[Gain]], Iterator[Table]]
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from gramloop.io.shown import Shown, ShownTable
 from gramloop.metrics.bootstrap import Interval, VerdictWord
-from gramloop.report.tables.table import Table
+from gramloop.util.table import Table, TableRepr
 
 _VERBS: Mapping[VerdictWord, str] = {
     "helps": "helps",
@@ -30,7 +29,7 @@ class RenderedFigure:
 
 
 @dataclass(frozen=True)
-class Verdict(Shown):
+class Verdict(TableRepr):
     """What the evidence says of one method on one suite, in plain words."""
 
     suite: str
@@ -39,13 +38,13 @@ class Verdict(Shown):
     interval: Interval | None
     sentence: str
 
-    def _shown(self) -> ShownTable:
+    def _table(self) -> Table:
         ends: tuple[str | None, ...] = (None, None, None)
         if (found := self.interval) is not None:
             ends = tuple(f"{value:+.3f}" for value in (found.estimate, found.low, found.high))
         columns = ("suite", "method", "verdict", "gain", "low", "high")
         row = (self.suite, self.method, self.words, *ends)
-        return ShownTable(f"{self.method} {_VERBS[self.words]}", columns, (row,), (self.sentence,))
+        return Table(f"{self.method} {_VERBS[self.words]}", columns, (row,), (self.sentence,))
 
 
 @dataclass(frozen=True)

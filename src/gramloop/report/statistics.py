@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 from gramloop.evaluate.methods import BASELINE
 from gramloop.evaluate.truth import AGREEMENT
-from gramloop.io.shown import Shown, ShownTable
 from gramloop.metrics.bootstrap import (
     REPLICATES,
     SEED,
@@ -20,12 +19,13 @@ from gramloop.metrics.bootstrap import (
 from gramloop.report.document import Verdict
 from gramloop.report.resampling import Over, Resampled, resample
 from gramloop.report.run import Run
+from gramloop.util.table import Table, TableRepr
 
 TRUSTED = 0.90  # a percentile interval that covers less gives no verdict; the corrected one does
 
 
 @dataclass(frozen=True)
-class Gain(Shown):
+class Gain(TableRepr):
     """What one method gains over the baseline on one run, and how sure that is."""
 
     resampled: Resampled
@@ -73,8 +73,8 @@ class Gain(Shown):
         """helps, hurts, inconclusive."""
         return "inconclusive" if self.deciding is None else verdict(self.deciding)
 
-    def _shown(self) -> ShownTable:
-        return verdict_of(self)._shown()
+    def _table(self) -> Table:
+        return verdict_of(self)._table()
 
 
 def deciding(interval: Interval) -> Interval:

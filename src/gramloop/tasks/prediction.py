@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from gramloop.data.run_lengths import RunLengths, run_length_mask, run_lengths_of
 from gramloop.errors import GramLoopError
-from gramloop.io.shown import Shown, ShownTable
 from gramloop.tasks.class_names import Classes
+from gramloop.util.table import Table, TableRepr
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -51,7 +51,7 @@ class WindowMaps(ReplayMaps):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Prediction(Shown):
+class Prediction(TableRepr):
     """What is known of every prediction, whatever its task.
 
     blocks: transformer blocks executed per view of the image; the mean where an adaptive replay passes over some.
@@ -84,7 +84,7 @@ class Prediction(Shown):
 
         return plot_prediction(self, image, classes, threshold, ax)
 
-    def _shown(self) -> ShownTable:
+    def _table(self) -> Table:
         from gramloop.tasks.prediction_tables import table_of
 
         return table_of(self)

@@ -6,20 +6,20 @@ from functools import singledispatch
 
 import numpy as np
 
-from gramloop.io.shown import ShownTable
 from gramloop.tasks.prediction import Depth, Detection, InstanceMasks, Panoptic, Prediction, Segmentation
+from gramloop.util.table import Table
 
 _ROWS = 10  # of many boxes or classes
 
 
 @singledispatch
-def table_of(found: Prediction) -> ShownTable:
+def table_of(found: Prediction) -> Table:
     """The table of a prediction; of a kind that is not known here, what every prediction has."""
-    return ShownTable(type(found).__name__, (), (), (_blocks(found),))
+    return Table(type(found).__name__, (), (), (_blocks(found),))
 
 
 @table_of.register
-def _(found: Segmentation) -> ShownTable:
+def _(found: Segmentation) -> Table:
     labels, counts = np.unique(found.labels, return_counts=True)
     order = np.argsort(-counts, kind="stable")
     rows = tuple((int(labels[i]), int(counts[i]), f"{counts[i] / found.labels.size:.1%}") for i in order)
@@ -28,7 +28,7 @@ def _(found: Segmentation) -> ShownTable:
 
 
 @table_of.register
-def _(found: Detection) -> ShownTable:
+def _(found: Detection) -> Table:
     rows = tuple(
         (int(label), float(score), *(f"{side:.1f}" for side in box))
         for label, score, box in zip(found.labels, found.scores, found.boxes, strict=True)
@@ -38,7 +38,7 @@ def _(found: Detection) -> ShownTable:
 
 
 @table_of.register
-def _(found: Depth) -> ShownTable:
+def _(found: Depth) -> Table:
     values = found.values[np.isfinite(found.values)]
     ends = np.quantile(values, [0, 0.5, 1]).tolist() if values.size else [None] * 3
     what = "Inverse depth" if found.disparity else "Depth in metres"
@@ -47,7 +47,7 @@ def _(found: Depth) -> ShownTable:
 
 
 @table_of.register
-def _(found: Panoptic) -> ShownTable:
+def _(found: Panoptic) -> Table:
     sizes = dict(zip(*np.unique(found.segments, return_counts=True), strict=True))
     rows = tuple(
         (info.id, info.category, "thing" if info.is_thing else "stuff", info.score, int(sizes[info.id]))
@@ -58,7 +58,7 @@ def _(found: Panoptic) -> ShownTable:
 
 
 @table_of.register
-def _(found: InstanceMasks) -> ShownTable:
+def _(found: InstanceMasks) -> Table:
     rows = tuple(
         (int(label), float(score), *(f"{side:.0f}" for side in box))
         for label, score, box in zip(found.labels, found.scores, found.boxes, strict=True)
@@ -71,9 +71,9 @@ def _(found: InstanceMasks) -> ShownTable:
 
 def _cut(
     found: Prediction, title: str, columns: tuple[str, ...], rows: tuple[tuple[object, ...], ...], what: str
-) -> ShownTable:
+) -> Table:
     notes = [f"The first {_ROWS} of {len(rows)} {what}."] if len(rows) > _ROWS else []
-    return ShownTable(title, columns, rows[:_ROWS], (*notes, _blocks(found)))  # type: ignore[arg-type]
+    return Table(title, columns, rows[:_ROWS], (*notes, _blocks(found)))  # type: ignore[arg-type]
 
 
 def _size(shape: tuple[int, ...]) -> str:

@@ -19,7 +19,7 @@ from gramloop.metrics.bootstrap import Interval, verdict
 from gramloop.report.document import Document, RenderedFigure, Section, Verdict
 from gramloop.report.formats import csv, latex, markdown
 from gramloop.report.page.intervals import MINUS, bar, reach
-from gramloop.report.tables.table import BETTER, WORSE, Column, Table
+from gramloop.util.table import BETTER, WORSE, Column, Table
 
 _HERE = Path(__file__).parent
 _LONG = 24  # rows; a longer table scrolls inside its own frame

@@ -12,7 +12,7 @@ from gramloop.evaluate.methods import BASELINE
 from gramloop.report.measure import PARTS
 from gramloop.report.run import Run
 from gramloop.report.tables.main import DIGITS, clean_coco_of, method_cells, method_columns, robustness_of
-from gramloop.report.tables.table import ABSENT, Cell, Column, Table
+from gramloop.util.table import ABSENT, Cell, Column, Table
 
 _PLACES = {"end": "Loop end", "final": "Final layer"}
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from gramloop.evaluate.methods import BASELINE
 from gramloop.report.run import Run
 from gramloop.report.tables.main import method_cells, method_columns
-from gramloop.report.tables.table import Cell, Column, Table
+from gramloop.util.table import Cell, Column, Table
 
 TOP = 10
 

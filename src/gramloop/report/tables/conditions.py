@@ -11,7 +11,7 @@ from gramloop.evaluate.methods import BASELINE
 from gramloop.evaluate.results import metrics_of, tells_gain
 from gramloop.report.run import Run
 from gramloop.report.tables.main import DIGITS, method_cells, method_columns
-from gramloop.report.tables.table import Cell, Column, Table
+from gramloop.util.table import Cell, Column, Table
 
 _METRICS = {
     "detection": "COCO's average precision in percent: over IoU 0.50 to 0.95, at 0.50, at 0.75, and of small, medium and "

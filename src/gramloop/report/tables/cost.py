@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from gramloop.evaluate.methods import BASELINE
 from gramloop.report.costs import PathCost
-from gramloop.report.tables.table import Cell, Column, Table
+from gramloop.util.table import Cell, Column, Table
 
 
 def cost_table(

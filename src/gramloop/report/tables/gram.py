@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from gramloop.data.suites import display_name
 from gramloop.report.consistency import GramConsistency, ratios
 from gramloop.report.run import Run
-from gramloop.report.tables.table import Cell, Column, Table
+from gramloop.util.table import Cell, Column, Table
 
 
 def consistency_table(run: Run, found: GramConsistency) -> Table:

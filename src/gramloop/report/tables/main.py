@@ -10,7 +10,7 @@ from gramloop.evaluate.relative import other_images
 from gramloop.metrics.robustness import effective_robustness, mean_corruption_error, relative_performance
 from gramloop.report.run import Run
 from gramloop.report.statistics import Gain
-from gramloop.report.tables.table import Cell, Column, Table
+from gramloop.util.table import Cell, Column, Table
 
 DIGITS = 3  # of scores and gains, as the paper prints them
 

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from gramloop.report.evidence import Evidence
 from gramloop.report.stacking import Stack
 from gramloop.report.tables.main import DIGITS
-from gramloop.report.tables.table import BETTER, OPEN, WORSE, Cell, Column, Table
+from gramloop.report.tables.table import OPEN
+from gramloop.util.table import BETTER, WORSE, Cell, Column, Table
 
 
 def matrix_table(evidence: Evidence) -> Table:

@@ -8,7 +8,7 @@ from gramloop.evaluate.results import metrics_of
 from gramloop.metrics.panoptic import QUALITIES
 from gramloop.report.run import Run
 from gramloop.report.tables.main import method_cells, method_columns
-from gramloop.report.tables.table import Cell, Column, Table
+from gramloop.util.table import Cell, Column, Table
 
 _GROUPS = ("all", "things", "stuff")  # in the order of the metrics
 

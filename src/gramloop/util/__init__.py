@@ -1,0 +1,1 @@
+"""Helpers that know nothing of models or data: files, processes, progress, tables, plots."""
