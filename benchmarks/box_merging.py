@@ -23,7 +23,7 @@ from gramloop.mitigations.merging import mirrored
 from gramloop.models.tiny import WEIGHTS
 from gramloop.shifts import corrupt
 from gramloop.tasks import load_predictor
-from gramloop.tasks.prediction import Detection
+from gramloop.tasks.detection import Detection
 
 CONDITIONS = ("clean", "gaussian_noise", "defocus_blur", "fog")
 SIGMA = 0.5  # of soft suppression, as its authors have it

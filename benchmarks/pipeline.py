@@ -42,7 +42,7 @@ WAITING = """
 import time
 import numpy as np
 from gramloop.data.scenes.drawing import THINGS
-from gramloop.tasks.prediction import Detection
+from gramloop.tasks.detection import Detection
 
 BOXES = np.array([[10, 20, 110, 220], [200, 100, 400, 300], [5, 5, 60, 60]], np.float32)
 

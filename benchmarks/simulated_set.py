@@ -23,7 +23,7 @@ from gramloop.evaluate.methods import BASELINE
 from gramloop.models.dense_detect import DenseDetectConfig, DenseDetectHead
 from gramloop.models.tiny import WEIGHTS, load_tiny
 from gramloop.tasks.dense_detect import DenseDetector
-from gramloop.tasks.prediction import Detection
+from gramloop.tasks.detection import Detection
 
 CATEGORIES = np.array(sorted(COCO_CATEGORY_IDS))
 WIDTH, HEIGHT = 640, 480

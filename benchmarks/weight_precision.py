@@ -27,7 +27,7 @@ from gramloop.io.progress import tracked
 from gramloop.models.backbone import Backbone
 from gramloop.models.tiny import SUGGESTED, WEIGHTS, suggested_replay
 from gramloop.tasks.loading import Precision, load_predictor
-from gramloop.tasks.prediction import Segmentation
+from gramloop.tasks.semantic import Segmentation
 
 CONDITIONS, SEVERITY = ("gaussian_noise", "fog"), 3
 FILES = {"folder": str(WEIGHTS)}

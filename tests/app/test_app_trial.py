@@ -22,7 +22,9 @@ from gramloop.report.figures.depth import DepthRow
 from gramloop.report.figures.qualitative import SegmentationRow
 from gramloop.shifts.geometry import warp_labels
 from gramloop.tasks import open_model
-from gramloop.tasks.prediction import Depth, Detection, Segmentation
+from gramloop.tasks.depth import Depth
+from gramloop.tasks.detection import Detection
+from gramloop.tasks.semantic import Segmentation
 
 REPLAY = ReplayConfig(window=(2, 3), replays=1, strength=0.8)
 

@@ -15,8 +15,8 @@ from gramloop.data.depth_maps import DepthMap
 from gramloop.data.scenes.drawing import scene
 from gramloop.metrics.depth import depth_scores
 from gramloop.models.tiny import DEPTH_HEAD, WEIGHTS
+from gramloop.tasks.depth import Depth
 from gramloop.tasks.loading import load_predictor
-from gramloop.tasks.prediction import Depth
 
 
 def test_the_embedded_head_knows_unseen_scenes() -> None:

@@ -104,7 +104,7 @@ MODEL = """
 import numpy as np
 from gramloop.core.cost import Cost
 from gramloop.data.scenes.drawing import STUFF, THINGS
-from gramloop.tasks.prediction import Segmentation
+from gramloop.tasks.semantic import Segmentation
 
 class Sums:
     task, blocks, host, taps = "semantic", (), None, ()

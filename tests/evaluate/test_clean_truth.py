@@ -19,7 +19,9 @@ from gramloop.evaluate.rows import boxes_of, counts_of, picture_of
 from gramloop.evaluate.session import Session
 from gramloop.metrics.miou import count
 from gramloop.shifts.geometry import warp_labels
-from gramloop.tasks.prediction import Depth, Detection, Segmentation
+from gramloop.tasks.depth import Depth
+from gramloop.tasks.detection import Detection
+from gramloop.tasks.semantic import Segmentation
 from small_runs import small_plan
 
 

@@ -25,8 +25,8 @@ from gramloop.report.assemble import make_document
 from gramloop.report.figures.drawing import draw_figures
 from gramloop.report.load import load_runs
 from gramloop.report.statistics import gains_of
+from gramloop.tasks.depth import Depth
 from gramloop.tasks.loading import load_predictor
-from gramloop.tasks.prediction import Depth
 from small_runs import SIDE, small_plan, write_model
 
 SIZES = {"short_side": SIDE}

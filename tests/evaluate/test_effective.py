@@ -17,7 +17,7 @@ from gramloop.evaluate.plan import DataSource, ModelSource, Plan
 from gramloop.evaluate.results import collect
 from gramloop.evaluate.rows import Rows, statistics_of
 from gramloop.evaluate.store import Facts, Store
-from gramloop.tasks.prediction import Detection
+from gramloop.tasks.detection import Detection
 
 IMAGES = 10
 SHIFTED = Plan(

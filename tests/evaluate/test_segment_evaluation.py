@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import io
+import json
 import os
 import signal
 import subprocess
@@ -34,8 +35,8 @@ from gramloop.report.figures.drawing import draw_figures
 from gramloop.report.load import load_runs
 from gramloop.report.page import render
 from gramloop.report.statistics import gains_of
-from gramloop.tasks.outputs import panoptic_files
-from gramloop.tasks.segments import segment_map
+from gramloop.tasks.base import get_task
+from gramloop.tasks.panoptic import segment_map
 
 MODELS = Path(__file__).parents[1] / "support" / "small_components.py"
 PMT = MODELS.with_name("small_pmt.py")
@@ -113,8 +114,10 @@ def test_the_scores_are_those_of_another_evaluator_on_written_predictions(
     entries, images = [], []
     (tmp_path / "found").mkdir()
     for record in session.data("pixelate/3"):
-        content, entry = panoptic_files(session.predictor.predict(record.image()), f"{record.image_id}.png")  # type: ignore[arg-type]
-        (tmp_path / "found" / f"{record.image_id}.png").write_bytes(content)
+        found = session.predictor.predict(record.image())
+        files = get_task("panoptic").files(found, Path("image.png"), str(record.image_id), {})
+        (tmp_path / "found" / f"{record.image_id}.png").write_bytes(files[".png"])
+        [entry] = json.loads(files[".json"])["annotations"]
         entries.append({**entry, "image_id": record.image_id})
         images.append({"id": record.image_id})
     categories = [

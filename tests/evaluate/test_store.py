@@ -38,7 +38,9 @@ from gramloop.evaluate.store import (
     UnusableFile,
 )
 from gramloop.io.atomic import TEMPORARY
-from gramloop.tasks.prediction import Detection, ReplayMaps, Segmentation
+from gramloop.tasks.detection import Detection
+from gramloop.tasks.prediction import ReplayMaps
+from gramloop.tasks.semantic import Segmentation
 
 PLAN = Plan(
     suite="scenes-c",

@@ -13,7 +13,7 @@ from gramloop.mitigations import apply, calibrate, read_source, stack_cost, writ
 from gramloop.mitigations.merging import merged
 from gramloop.mitigations.texts import parse_mitigations
 from gramloop.tasks import Depth, Pair, Predictor
-from gramloop.tasks.prediction import Segmentation
+from gramloop.tasks.semantic import Segmentation
 from same_predictions import same
 
 LATE = "replay:window=9-9,replays=1"

@@ -15,7 +15,7 @@ from gramloop.mitigations.merging import merged, mirrored
 from gramloop.mitigations.replay import SUBSTEPS
 from gramloop.mitigations.texts import KINDS
 from gramloop.tasks import Depth, as_predictor
-from gramloop.tasks.prediction import Segmentation
+from gramloop.tasks.semantic import Segmentation
 from same_predictions import same
 
 # name: the text at which nothing is asked, one at which something is, and the predictors for which that makes no sense

@@ -3,7 +3,7 @@
 import numpy as np
 
 from gramloop.mitigations.fusion import fused
-from gramloop.tasks.prediction import Detection
+from gramloop.tasks.detection import Detection
 
 
 def detection(boxes, scores, labels, blocks=4):

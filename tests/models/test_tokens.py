@@ -19,7 +19,7 @@ from gramloop.tasks.detect import DetectConfig, input_size
 from gramloop.tasks.images import short_side_size
 from gramloop.tasks.loading import load_predictor
 from gramloop.tasks.module_predictor import ModulePredictor
-from gramloop.tasks.prediction import Segmentation
+from gramloop.tasks.semantic import Segmentation
 from gramloop.tasks.transformers_models import _refuse_huge
 from small_sets import write_semantic
 

@@ -10,7 +10,7 @@ from gramloop.report.figures.diagnostic import Diagnosed, diagnostic, drift_scal
 from gramloop.report.figures.matching import Annotated
 from gramloop.report.figures.qualitative import SegmentationRow, class_colours, qualitative
 from gramloop.report.figures.style import GREEN, PLUM, RED
-from gramloop.tasks.prediction import Detection
+from gramloop.tasks.detection import Detection
 
 
 def diagnosed(label, scale, post=True):

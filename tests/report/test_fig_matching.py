@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gramloop.report.figures.matching import Annotated, f1, match, overlaps, roles, shown_boxes
-from gramloop.tasks.prediction import Detection
+from gramloop.tasks.detection import Detection
 
 CAT, DOG = 1, 2
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from gramloop.report.formats import csv, latex, markdown
 from PIL import Image
 
 from browser import PATIENCE, started_browser
-from gramloop.report.formats import csv, latex, markdown
 from gramloop.report.page import render
 from small_document import ORDERS, small_document
 

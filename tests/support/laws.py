@@ -15,7 +15,8 @@ from gramloop.core.config import ReplayConfig
 from gramloop.core.cost import Cost, extra_blocks
 from gramloop.data.labelled import LabelledImage, PixelLabels
 from gramloop.mitigations.mitigation import Mitigation
-from gramloop.tasks.prediction import Pair, Segmentation
+from gramloop.tasks.prediction import Pair
+from gramloop.tasks.semantic import Segmentation
 from gramloop.tune.search.subject import Subject, subject_of
 
 DEPTH = 6

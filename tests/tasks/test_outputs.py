@@ -8,8 +8,10 @@ from PIL import Image
 from pycocotools.coco import COCO
 
 from gramloop.errors import GramLoopError
-from gramloop.tasks.outputs import coco_results, find_images, labels_png
-from gramloop.tasks.prediction import Detection
+from gramloop.tasks.base import task_of
+from gramloop.tasks.detection import Detection
+from gramloop.tasks.outputs import find_images
+from gramloop.tasks.semantic import labels_png
 
 
 @pytest.fixture
@@ -85,16 +87,18 @@ def test_detections_are_results_that_coco_s_own_tools_read(tmp_path):
     }
     annotations.createIndex()
     boxes = np.array([[1.5, 2, 11.5, 22], [0, 0, 100, 80]], np.float32)
-    data = coco_results(
-        Path("x/000000000139.jpg"), Detection(boxes, np.array([0.9, 0.25]), np.array([3, 90]))
-    )
+    data = _coco(Path("x/000000000139.jpg"), Detection(boxes, np.array([0.9, 0.25]), np.array([3, 90])))
     (tmp_path / "results.json").write_bytes(data)
     results = annotations.loadRes(str(tmp_path / "results.json"))
     found = results.loadAnns(results.getAnnIds(imgIds=[139]))
     assert [each["bbox"] for each in found] == [[1.5, 2, 10, 20], [0, 0, 100, 80]]
     assert [(each["category_id"], each["score"]) for each in found] == [(3, 0.9), (90, 0.25)]
     assert (
-        json.loads(coco_results(Path("cat.jpg"), Detection(boxes[:1], np.ones(1), np.ones(1))))[0]["image_id"]
+        json.loads(_coco(Path("cat.jpg"), Detection(boxes[:1], np.ones(1), np.ones(1))))[0]["image_id"]
         == "cat"
     )
-    assert json.loads(coco_results(Path("cat.jpg"), Detection(boxes[:0], np.ones(0), np.ones(0)))) == []
+    assert json.loads(_coco(Path("cat.jpg"), Detection(boxes[:0], np.ones(0), np.ones(0)))) == []
+
+
+def _coco(image: Path, found: Detection) -> bytes:
+    return task_of(found).files(found, image, image.stem, {})[".json"]

@@ -7,8 +7,11 @@ from PIL import Image
 
 from gramloop.errors import GramLoopError
 from gramloop.tasks.class_names import ADE20K, COCO
+from gramloop.tasks.depth import Depth
+from gramloop.tasks.detection import Detection
 from gramloop.tasks.pictures import _shared, draw_detections, draw_prediction, draw_segmentation
-from gramloop.tasks.prediction import Depth, Detection, Prediction, ReplayMaps, Segmentation
+from gramloop.tasks.prediction import Prediction, ReplayMaps
+from gramloop.tasks.semantic import Segmentation
 
 BLUE, ORANGE = (0x00, 0x72, 0xB2), (0xE6, 0x9F, 0x00)
 PHOTO = np.full((60, 90, 3), 200, np.uint8)

@@ -19,9 +19,11 @@ from gramloop.models.tiny import load_tiny
 from gramloop.tasks.class_names import COCO
 from gramloop.tasks.dense_detect import DenseDetector
 from gramloop.tasks.detect import DetectConfig, load_detector
-from gramloop.tasks.prediction import Detection, Pair, Segmentation
+from gramloop.tasks.detection import Detection
+from gramloop.tasks.prediction import Pair
 from gramloop.tasks.predictor import Predictor, check_replay
 from gramloop.tasks.segment import SegmentConfig, Segmenter
+from gramloop.tasks.semantic import Segmentation
 
 REPLAYS = {
     "method": ReplayConfig(window=(3, 4)),

@@ -21,9 +21,10 @@ from gramloop.data.coco_panoptic import open_panoptic
 from gramloop.data.run_lengths import run_length_mask
 from gramloop.data.scenes.drawing import CLASSES, scene
 from gramloop.data.segment_maps import read_segments
-from gramloop.tasks.outputs import result_files
+from gramloop.tasks.base import task_of
+from gramloop.tasks.instance import InstanceMasks
+from gramloop.tasks.panoptic import Panoptic, Segment
 from gramloop.tasks.pictures import draw_prediction
-from gramloop.tasks.prediction import InstanceMasks, Panoptic, Segment
 
 MODELS = Path(__file__).parents[1] / "support" / "small_components.py"
 IDS = hnp.arrays(
@@ -42,7 +43,7 @@ def of_ids(ids: np.ndarray) -> Panoptic:
 @settings(max_examples=40, deadline=None)
 def test_segments_come_back_from_their_files(ids: np.ndarray) -> None:
     found = of_ids(ids)
-    files = result_files(found, Path("photos/12.jpg"), "12.ordinary", {1: "cat", 2: "dog", 3: None})
+    files = task_of(found).files(found, Path("photos/12.jpg"), "12.ordinary", {1: "cat", 2: "dog", 3: None})
     content = json.loads(files[".json"])
     with TemporaryDirectory() as folder:
         path = Path(folder) / content["annotations"][0]["file_name"]
@@ -66,7 +67,7 @@ def test_masks_come_back_from_their_file() -> None:
     masks = rng.random((4, 9, 7)) < 0.4
     masks[2] = False
     found = InstanceMasks.from_masks(masks, np.array([0.2, 0.9, 0.5, 0.7]), np.array([3, 1, 1, 2]))
-    rows = json.loads(result_files(found, Path("7.png"), "7.ordinary", {})[".json"])
+    rows = json.loads(task_of(found).files(found, Path("7.png"), "7.ordinary", {})[".json"])
     assert [row["score"] for row in rows] == pytest.approx([0.9, 0.7, 0.5, 0.2])
     assert [row["category_id"] for row in rows] == [1, 2, 1, 3]
     for index, row in zip([1, 3, 2, 0], rows, strict=True):

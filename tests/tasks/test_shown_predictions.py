@@ -8,17 +8,12 @@ import numpy as np
 import pytest
 
 from gramloop import GramLoopError
-from gramloop.tasks.prediction import (
-    Depth,
-    Detection,
-    InstanceMasks,
-    Pair,
-    Panoptic,
-    Prediction,
-    ReplayMaps,
-    Segment,
-    Segmentation,
-)
+from gramloop.tasks.depth import Depth
+from gramloop.tasks.detection import Detection
+from gramloop.tasks.instance import InstanceMasks
+from gramloop.tasks.panoptic import Panoptic, Segment
+from gramloop.tasks.prediction import Pair, Prediction, ReplayMaps
+from gramloop.tasks.semantic import Segmentation
 from html_tables import HOSTILE, Reader
 
 matplotlib.use("Agg")

@@ -14,7 +14,8 @@ from gramloop.data.depth_maps import DepthMap
 from gramloop.data.labelled import LabelledImage
 from gramloop.metrics.depth import depth_scores
 from gramloop.mitigations.replay import Replay
-from gramloop.tasks.prediction import Depth, Pair
+from gramloop.tasks.depth import Depth
+from gramloop.tasks.prediction import Pair
 from gramloop.tune.search.bench import Bench, Trial
 from gramloop.tune.search.plan import Options
 from gramloop.tune.search.space import Space

@@ -15,8 +15,9 @@ from gramloop.data.labelled import LabelledImage
 from gramloop.metrics.mask_ap import mask_average_precision, match_masks
 from gramloop.metrics.panoptic import mean_quality, panoptic_statistics
 from gramloop.mitigations.replay import Replay
-from gramloop.tasks.prediction import InstanceMasks, Pair, Panoptic, Segment
-from gramloop.tasks.segments import object_masks, segment_map
+from gramloop.tasks.instance import InstanceMasks, object_masks
+from gramloop.tasks.panoptic import Panoptic, Segment, segment_map
+from gramloop.tasks.prediction import Pair
 from gramloop.tune.search.bench import Bench, Trial
 from gramloop.tune.search.plan import Options
 from gramloop.tune.search.segments import segment_score

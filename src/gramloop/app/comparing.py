@@ -30,8 +30,12 @@ from gramloop.report.figures.matching import OVERLAP, Annotated, overlaps
 from gramloop.report.figures.qualitative import Row, SegmentationRow
 from gramloop.report.figures.segments import SegmentsRow
 from gramloop.tasks.class_names import Classes
-from gramloop.tasks.prediction import Depth, Detection, InstanceMasks, Panoptic, Prediction, Segmentation
-from gramloop.tasks.segments import object_masks, segment_map
+from gramloop.tasks.depth import Depth
+from gramloop.tasks.detection import Detection
+from gramloop.tasks.instance import InstanceMasks, object_masks
+from gramloop.tasks.panoptic import Panoptic, segment_map
+from gramloop.tasks.prediction import Prediction
+from gramloop.tasks.semantic import Segmentation
 
 ORDINARY, TREATED = "ordinary", "treated"
 SCORES = {

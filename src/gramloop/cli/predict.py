@@ -153,8 +153,8 @@ def _write(
 ) -> list[Path]:
     """Predict an image; the files that were written."""
     from gramloop.io.atomic import atomic_write
+    from gramloop.tasks.base import task_of
     from gramloop.tasks.images import read_image
-    from gramloop.tasks.outputs import result_files
 
     pixels, files = read_image(file.path), list[Path]()
     changed, name = None, "replayed" if mitigated is None else "mitigated"
@@ -167,7 +167,7 @@ def _write(
     for version, found in (("ordinary", ordinary), (name, changed)):
         if found is not None:
             stem = file.result(version, "").name
-            for ending, content in result_files(found, file.path, stem, predictor.classes).items():
+            for ending, content in task_of(found).files(found, file.path, stem, predictor.classes).items():
                 files.append(file.result(version, ending))
                 atomic_write(files[-1], content)
     if not args.no_picture:

@@ -19,7 +19,10 @@ from gramloop.evaluate.rows import counts_of
 from gramloop.evaluate.session import Session
 from gramloop.evaluate.sources import open_condition, open_planned
 from gramloop.evaluate.store import Store
-from gramloop.tasks.prediction import Depth, Detection, Prediction, Segmentation
+from gramloop.tasks.depth import Depth
+from gramloop.tasks.detection import Detection
+from gramloop.tasks.prediction import Prediction
+from gramloop.tasks.semantic import Segmentation
 
 
 @dataclass(frozen=True)

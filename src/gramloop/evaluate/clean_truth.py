@@ -19,9 +19,13 @@ from gramloop.data.shifted import Shift, ShiftedRecord
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.truth import SCORE, UNSCORED
 from gramloop.shifts.geometry import warp_depth, warp_labels
-from gramloop.tasks.prediction import Depth, Detection, InstanceMasks, Panoptic, Prediction, Segmentation
+from gramloop.tasks.depth import Depth
+from gramloop.tasks.detection import Detection
+from gramloop.tasks.instance import InstanceMasks, object_masks
+from gramloop.tasks.panoptic import Panoptic, segment_map
+from gramloop.tasks.prediction import Prediction
 from gramloop.tasks.predictor import Predictor
-from gramloop.tasks.segments import object_masks, segment_map
+from gramloop.tasks.semantic import Segmentation
 
 _KEPT = 1 << 28  # bytes of packed clean predictions in one process
 

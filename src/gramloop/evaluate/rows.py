@@ -38,17 +38,12 @@ from gramloop.evaluate.segment_rows import (
 from gramloop.metrics.boxes import FoundBoxes, TrueBoxes
 from gramloop.metrics.depth import Alignment, aligned_depth, depth_scores
 from gramloop.metrics.miou import count
-from gramloop.tasks.outputs import DEPTH_STEPS, depth_png, labels_png
-from gramloop.tasks.prediction import (
-    Depth,
-    Detection,
-    InstanceMasks,
-    Panoptic,
-    Prediction,
-    ReplayMaps,
-    Segmentation,
-)
-from gramloop.tasks.segments import object_masks, segment_map
+from gramloop.tasks.depth import DEPTH_STEPS, Depth, depth_png
+from gramloop.tasks.detection import Detection
+from gramloop.tasks.instance import InstanceMasks, object_masks
+from gramloop.tasks.panoptic import Panoptic, segment_map
+from gramloop.tasks.prediction import Prediction, ReplayMaps
+from gramloop.tasks.semantic import Segmentation, labels_png
 
 Statistics = Mapping[str, NDArray[np.generic] | np.float64]  # by column
 LONGEST = 64  # cells along the long side of a kept map

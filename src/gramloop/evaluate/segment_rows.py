@@ -23,9 +23,9 @@ from gramloop.evaluate.columns import flat, matrix, owners, rows_of
 from gramloop.metrics.coco_ap import ALL, AREAS
 from gramloop.metrics.mask_ap import THRESHOLDS, MaskMatches, match_masks
 from gramloop.metrics.panoptic import STATISTICS, panoptic_statistics
-from gramloop.tasks.outputs import labels_png
-from gramloop.tasks.prediction import InstanceMasks, Panoptic
-from gramloop.tasks.segments import segment_map
+from gramloop.tasks.instance import InstanceMasks
+from gramloop.tasks.panoptic import Panoptic, segment_map
+from gramloop.tasks.semantic import labels_png
 
 SHOWN = 0.4  # least score of a mask that a picture keeps
 CATEGORIES = "_categories"  # ending of the column beside a picture of segments

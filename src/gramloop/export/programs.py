@@ -19,7 +19,7 @@ from gramloop.models.plain_detr import best_detections
 from gramloop.models.pmt import PMT
 from gramloop.models.segmentor import SegmentationModel
 from gramloop.models.taps import TappedViT
-from gramloop.tasks.depth import DepthHead
+from gramloop.tasks.depth_estimator import DepthHead
 from gramloop.tasks.images import Normalisation
 
 BOXES = {

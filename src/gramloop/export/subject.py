@@ -27,7 +27,7 @@ from gramloop.models.tiny import TINY_SHORT_SIDE
 from gramloop.models.tokens import refuse_many_tokens
 from gramloop.tasks.class_names import Classes
 from gramloop.tasks.dense_detect import DenseDetector
-from gramloop.tasks.depth import DepthEstimator
+from gramloop.tasks.depth_estimator import DepthEstimator
 from gramloop.tasks.detect import Detector
 from gramloop.tasks.images import WEB, Normalisation
 from gramloop.tasks.module_predictor import ModulePredictor

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from gramloop.tasks.prediction import Detection
+from gramloop.tasks.detection import Detection
 
 OVERLAP = 0.55  # as the authors have it
 

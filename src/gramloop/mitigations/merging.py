@@ -10,7 +10,10 @@ from numpy.typing import NDArray
 
 from gramloop.errors import GramLoopError
 from gramloop.mitigations.fusion import fused
-from gramloop.tasks.prediction import Depth, Detection, Prediction, Segmentation
+from gramloop.tasks.depth import Depth
+from gramloop.tasks.detection import Detection
+from gramloop.tasks.prediction import Prediction
+from gramloop.tasks.semantic import Segmentation
 
 
 def merged(looks: Sequence[Prediction]) -> Prediction:

@@ -10,11 +10,12 @@ import numpy as np
 
 from gramloop.errors import GramLoopError
 from gramloop.tasks.dense_detect import DenseDetector
-from gramloop.tasks.depth import DepthConfig, DepthEstimator
+from gramloop.tasks.depth_estimator import DepthConfig, DepthEstimator
 from gramloop.tasks.detect import DetectConfig
+from gramloop.tasks.detection import Detection
 from gramloop.tasks.images import RGB, resize
 from gramloop.tasks.padded import PaddedConfig
-from gramloop.tasks.prediction import Detection, Prediction
+from gramloop.tasks.prediction import Prediction
 from gramloop.tasks.predictor import Predictor, ViTPredictor
 from gramloop.tasks.segment import SegmentConfig
 

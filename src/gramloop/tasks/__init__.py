@@ -6,11 +6,14 @@ from gramloop.lazy import lazy_names
 
 if TYPE_CHECKING:
     from gramloop.tasks.dense_detect import DenseDetector
-    from gramloop.tasks.depth import DepthConfig, DepthEstimator
+    from gramloop.tasks.depth import Depth
+    from gramloop.tasks.depth_estimator import DepthConfig, DepthEstimator
     from gramloop.tasks.detect import DetectConfig, Detector, load_detector
+    from gramloop.tasks.detection import Detection
     from gramloop.tasks.diagnosis import Diagnosis, diagnose
     from gramloop.tasks.dpt_depth import DptDepthConfig, DptDepthEstimator, load_depth_estimator
     from gramloop.tasks.images import Normalisation, read_image, to_tensor
+    from gramloop.tasks.instance import InstanceMasks
     from gramloop.tasks.loading import load_predictor
     from gramloop.tasks.model_spec import open_model
     from gramloop.tasks.module_predictor import ModulePredictor
@@ -22,18 +25,11 @@ if TYPE_CHECKING:
         load_instances,
         load_panoptic,
     )
-    from gramloop.tasks.prediction import (
-        Depth,
-        Detection,
-        InstanceMasks,
-        Pair,
-        Panoptic,
-        Prediction,
-        Segment,
-        Segmentation,
-    )
+    from gramloop.tasks.panoptic import Panoptic, Segment
+    from gramloop.tasks.prediction import Pair, Prediction
     from gramloop.tasks.predictor import Predictor, ViTPredictor
     from gramloop.tasks.segment import SegmentConfig, Segmenter, load_segmenter
+    from gramloop.tasks.semantic import Segmentation
     from gramloop.tasks.user_models import FunctionPredictor, as_predictor
 else:
     __getattr__, __dir__ = lazy_names(__name__)

@@ -18,9 +18,10 @@ from gramloop.errors import GramLoopError
 from gramloop.models.backbone import Backbone
 from gramloop.models.dense_detect import DenseBoxes, DenseDetectHead
 from gramloop.tasks.class_names import Classes
+from gramloop.tasks.detection import Detection
 from gramloop.tasks.images import RGB, WEB, Normalisation, resize, to_tensor
 from gramloop.tasks.maps import trace_kinds, window_maps
-from gramloop.tasks.prediction import Detection, WindowMaps
+from gramloop.tasks.prediction import WindowMaps
 from gramloop.tasks.predictor import ViTPredictor
 
 

@@ -1,122 +1,143 @@
-"""Depth estimation: an image in, the distance of every pixel out, ordinary or replayed or both.
-
-The image is resized to a short side that the model knows, its long side rounded to what the model takes, and seen at
-once; depth comes back in the size of the original. With ``flip`` its mirror image is seen too, and both are averaged.
-"""
+"""Depth estimation: the distance of every pixel, scored by the share of pixels within 1.25 and six errors."""
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
 
-import torch
-from torch import Tensor
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
 
-from gramloop.core.loop import Loop
+from gramloop.data.depth_maps import DepthMap
+from gramloop.data.records import Record
+from gramloop.data.shifted import Shift, ShiftedRecord
 from gramloop.errors import GramLoopError
-from gramloop.models.taps import Tap, TappedViT
-from gramloop.tasks.images import RGB, WEB, Normalisation, resize_short_side, short_side_size, to_tensor
-from gramloop.tasks.maps import CropMaps
-from gramloop.tasks.prediction import Depth, ReplayMaps
-from gramloop.tasks.predictor import ViTPredictor, smaller_view
-from gramloop.tasks.sliding import Crop
+from gramloop.metrics.bootstrap import Score, mean_score
+from gramloop.metrics.depth import Alignment, aligned_depth, depth_scores
+from gramloop.shifts.geometry import warp_depth
+from gramloop.tasks.base import Categories, Row, Rows, Task
+from gramloop.tasks.class_names import Classes
+from gramloop.tasks.prediction import Prediction
+
+DEPTH_STEPS = 256  # to the metre in a stored depth picture
 
 
 @dataclass(frozen=True)
-class DepthConfig:
-    """How an image is shown to the model."""
+class Depth(Prediction):
+    """The distance of every pixel in metres, or its inverse."""
 
-    short_side: int = 192
-    flip: bool = False  # the mean with the mirror image, mirrored back
+    values: NDArray[np.float32]  # (H, W)
+    disparity: bool = False  # the values are inverse distances, in the model's own unit
 
     def __post_init__(self) -> None:
-        if self.short_side < 1:
-            raise GramLoopError(f"the short side must be positive, not {self.short_side}")
-
-
-class DepthHead(Protocol):
-    """What a task needs of a depth head."""
-
-    taps: tuple[int, ...]  # blocks that it reads
-
-    @property
-    def channels(self) -> int:
-        """The width of the backbone that it was made for."""
-
-    def depth(self, maps: Sequence[Tensor], size: tuple[int, int]) -> Tensor:  # each (B, C, h, w) → (B, H, W)
-        """Depth in metres in the size (H, W)."""
-
-
-class DepthEstimator(ViTPredictor[Depth]):
-    """A backbone and a depth head ready for images."""
-
-    task = "depth"
-    batches = True
-
-    def __init__(
-        self,
-        backbone: TappedViT,
-        head: DepthHead,
-        config: DepthConfig | None = None,
-        normalisation: Normalisation = WEB,
-    ) -> None:
-        backbone.check_taps(head.taps)
-        if head.channels != backbone.shape.width:
+        if self.values.ndim != 2 or not np.issubdtype(self.values.dtype, np.floating):
             raise GramLoopError(
-                f"the depth head was made for a backbone of width {head.channels}, this one has {backbone.shape.width}"
-            )
-        super().__init__(backbone, head.taps, {}, normalisation)
-        self.head, self.config = head, config or DepthConfig()
-        if self.config.short_side % self.multiple:
-            raise GramLoopError(
-                f"this model needs sides that are multiples of {self.multiple}, not {self.config.short_side}"
+                f"depth is one floating-point number per pixel, (H, W), not {self.values.dtype} {self.values.shape}"
             )
 
-    @property
-    def multiple(self) -> int:
-        """What the short side is a multiple of."""
-        return self.backbone.shape.patch
 
-    def _largest_view(self, height: int, width: int) -> tuple[int, int]:
-        return short_side_size(height, width, self.config.short_side, multiple=self.multiple)
+class DepthTask(Task[Depth, DepthMap]):
+    """Every image has its own errors, and a set has their means."""
 
-    def _shown(self, height: int, width: int) -> tuple[str, str]:
-        return smaller_view(height, width, self.config.short_side, self.multiple, self.backbone.shape.patch)
+    name = "depth"
+    metrics = ("delta1", "delta2", "delta3", "AbsRel", "RMSE", "log10", "SILog")
+    columns = dict.fromkeys(metrics, "float64")
+    prediction = Depth
+    truth_noun = "depth"
+    truth_bytes = 4
+    aligns = True
 
-    def _show(self, pixels: RGB) -> Tensor:  # (H, W, 3) → (1, 3, h, w)
-        """The image as the model takes it."""
-        shown = resize_short_side(pixels, self.config.short_side, multiple=self.multiple)
-        return to_tensor(shown, self.normalisation)
+    def read_truth(self, record: Record) -> DepthMap:
+        return record.depth()
 
-    def _look_at(self, pixels: Sequence[RGB], loop: Loop | None, paired: bool) -> list[list[Depth]]:
-        depth, unmeasured = self.backbone.shape.depth, [None] * len(pixels)
-        size = (pixels[0].shape[0], pixels[0].shape[1])
-        tensor = torch.cat([self._show(each) for each in pixels]).to(self.backbone.device)
-        if self.config.flip:
-            tensor = torch.cat([tensor, tensor.flip(-1)])
-        taps = self.backbone(tensor, self.taps)
-        if loop is None:
-            return [self._depths(taps, size, depth, unmeasured)]
-        maps = [self._maps(loop, tensor, number) for number in range(len(pixels))]
-        replayed = self._depths(taps, size, loop.blocks_executed, maps)
-        ordinary = self._ordinary(loop, taps) if paired else None
-        return [*([self._depths(ordinary, size, depth, unmeasured)] if ordinary else []), replayed]
+    def truth_shape(self, truth: DepthMap) -> tuple[int, ...]:
+        return truth.metres.shape
 
-    def _maps(self, loop: Loop, shown: Tensor, number: int) -> ReplayMaps | None:  # (B, 3, h, w)
-        """What the replay measured in one image of the batch."""
-        high, wide = shown.shape[-2:]
-        maps = CropMaps(high, wide)
-        maps.add([Crop(0, 0, high, wide)], loop.trace, number)
-        return maps.finish(self.backbone.shape.patch)
+    def check_truth(self, truth: DepthMap, name: str) -> None:
+        if not truth.known.any():
+            raise GramLoopError(
+                f"the depth of {name} is known at no pixel between {truth.near:g} and {truth.far:g} m"
+            )
 
-    def _depths(
-        self, taps: Sequence[Tap], size: tuple[int, int], blocks: int, maps: Sequence[ReplayMaps | None]
-    ) -> list[Depth]:
-        found = self.head.depth([tap.map for tap in taps], size)
-        if self.config.flip:  # mirror images come after all others
-            found = (found[: len(maps)] + found[len(maps) :].flip(-1)) / 2
-        return [
-            Depth(each.cpu().numpy(), blocks=blocks, trace=trace)
-            for each, trace in zip(found, maps, strict=True)
-        ]
+    def as_truth(self, prediction: Depth, threshold: float) -> DepthMap:
+        values = prediction.values.astype(np.float32)
+        if prediction.disparity:
+            values = np.divide(1, values, out=np.zeros_like(values), where=values > 0)
+        return DepthMap(np.where(np.isfinite(values) & (values > 0), values, np.float32(0)))
+
+    def move_truth(self, truth: DepthMap, record: ShiftedRecord, shift: Shift) -> DepthMap:
+        return replace(truth, metres=warp_depth(truth.metres, shift.affine(record)))
+
+    def align(self, prediction: Depth, truth: DepthMap, alignment: str) -> Depth:
+        metres = aligned_depth(
+            prediction.values, truth, cast(Alignment, alignment), disparity=prediction.disparity
+        )
+        return replace(prediction, values=metres.astype(np.float32), disparity=False)
+
+    def statistics(self, prediction: Depth, truth: DepthMap, categories: Categories) -> Row:
+        found = depth_scores(prediction.values, truth)
+        return {name: np.float64(value) for name, value in zip(self.metrics, found, strict=True)}
+
+    def score(self, rows: Rows, categories: Categories) -> dict[str, float]:
+        means = np.stack([rows.values[name] for name in self.metrics], axis=1).mean(axis=0).tolist()
+        return dict(zip(self.metrics, means, strict=True))
+
+    def scorer(self, rows: Rows, categories: Categories) -> Score:
+        return mean_score(rows.values["delta1"])
+
+    def encode(self, prediction: Depth) -> Row:
+        return {"picture": depth_png(prediction.values)}
+
+    def encode_truth(self, truth: DepthMap) -> Row:
+        return {"picture": depth_png(truth.metres)}
+
+    def files(self, prediction: Depth, image: Path, name: str, classes: Classes) -> dict[str, bytes]:
+        buffer = io.BytesIO()
+        np.save(buffer, prediction.values.astype(np.float32))
+        return {".npy": buffer.getvalue()}
+
+    def flip(self, prediction: Depth, width: int) -> Depth:
+        return replace(prediction, values=prediction.values[:, ::-1], trace=None)
+
+    def merge(self, predictions: Sequence[Depth]) -> Depth:
+        first, *others = predictions
+        if not others:
+            return first
+        values = [each.values for each in predictions]
+        if first.disparity:  # each view has a scale and a shift of its own
+            values = [values[0], *(_in_frame(each, values[0]) for each in values[1:])]
+        blocks = sum(each.blocks for each in predictions)
+        return Depth(np.stack(values).mean(0, dtype=np.float32), first.disparity, blocks=blocks)
+
+    def rescale(self, prediction: Depth, shown: tuple[int, int], size: tuple[int, int]) -> Depth:
+        if shown == size:
+            return prediction
+        picture = Image.fromarray(prediction.values.astype(np.float32))
+        resized = picture.resize((size[1], size[0]), Image.Resampling.BILINEAR)
+        return replace(prediction, values=np.asarray(resized))
+
+
+TASK = DepthTask()
+
+
+def depth_png(metres: NDArray[Any]) -> bytes:  # of (H, W)
+    """Depth in metres as a grey PNG of 16 bits, 256 steps to the metre, as KITTI writes it; 0 is unknown."""
+    steps = np.clip(np.round(np.nan_to_num(metres) * DEPTH_STEPS), 0, 65535)
+    buffer = io.BytesIO()
+    Image.fromarray(steps.astype(np.uint16)).save(buffer, format="png")
+    return buffer.getvalue()
+
+
+def _in_frame(values: NDArray[np.float32], frame: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Values scaled and shifted so that they lie nearest to others, by least squares; finite ones decide."""
+    finite = np.isfinite(values) & np.isfinite(frame)
+    x, y = values[finite].astype(np.float64), frame[finite].astype(np.float64)
+    spread = x.var() if len(x) else 0.0
+    scale = float(((x - x.mean()) * (y - y.mean())).mean() / spread) if spread > 0 else 1.0
+    shift = float(y.mean() - scale * x.mean()) if len(x) else 0.0
+    moved: NDArray[np.float32] = (scale * values.astype(np.float64) + shift).astype(np.float32)
+    return moved

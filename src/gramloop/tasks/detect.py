@@ -26,6 +26,7 @@ from gramloop.models.detector import WindowedDetector, joined, load_windowed_det
 from gramloop.models.plain_detr import best_detections
 from gramloop.models.windows import Layout
 from gramloop.tasks.class_names import COCO, COCO_NUMBERS
+from gramloop.tasks.detection import Detection
 from gramloop.tasks.images import (
     RGB,
     WEB,
@@ -35,7 +36,7 @@ from gramloop.tasks.images import (
     to_tensor,
 )
 from gramloop.tasks.maps import trace_kinds, window_maps
-from gramloop.tasks.prediction import Detection, WindowMaps
+from gramloop.tasks.prediction import WindowMaps
 from gramloop.tasks.predictor import ViTPredictor
 
 

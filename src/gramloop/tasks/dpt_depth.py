@@ -16,7 +16,7 @@ from torch import Tensor
 
 from gramloop.models.depther import FAR, NEAR, STRIDE, Depther, load_depther, pad_around
 from gramloop.models.taps import TappedViT
-from gramloop.tasks.depth import DepthConfig, DepthEstimator
+from gramloop.tasks.depth_estimator import DepthConfig, DepthEstimator
 from gramloop.tasks.images import RGB, WEB, Normalisation, normalisation_of, short_side_size, to_tensor
 
 

@@ -15,8 +15,9 @@ from PIL import Image
 
 from gramloop.data.segment_maps import VOID, SegmentMap
 from gramloop.tasks.class_names import Classes
-from gramloop.tasks.prediction import Detection, InstanceMasks, Panoptic
-from gramloop.tasks.segments import object_masks, segment_map
+from gramloop.tasks.detection import Detection
+from gramloop.tasks.instance import InstanceMasks, object_masks
+from gramloop.tasks.panoptic import Panoptic, segment_map
 
 CLASS_COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#882255")
 OTHER_COLOUR = "#999999"

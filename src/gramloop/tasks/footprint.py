@@ -17,7 +17,7 @@ from gramloop.models.detector import all_valid
 from gramloop.models.plain_detr import best_detections
 from gramloop.models.windows import Layout
 from gramloop.tasks.dense_detect import DenseDetector
-from gramloop.tasks.depth import DepthEstimator
+from gramloop.tasks.depth_estimator import DepthEstimator
 from gramloop.tasks.detect import Detector, _Viewer, input_size
 from gramloop.tasks.images import short_side_size
 from gramloop.tasks.padded import PaddedSegmenter

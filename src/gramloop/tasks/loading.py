@@ -11,7 +11,7 @@ from gramloop.data.records import Task
 from gramloop.errors import GramLoopError
 from gramloop.models.tiny import TINY_SHORT_SIDE, load_tiny, load_tiny_depth
 from gramloop.tasks.dense_detect import DenseDetector
-from gramloop.tasks.depth import DepthConfig, DepthEstimator
+from gramloop.tasks.depth_estimator import DepthConfig, DepthEstimator
 from gramloop.tasks.heads import Files, Sizes, config_of, load_head
 from gramloop.tasks.prediction import Prediction
 from gramloop.tasks.predictor import Predictor

@@ -21,9 +21,10 @@ from gramloop.data.records import Task
 from gramloop.errors import GramLoopError
 from gramloop.models.tokens import refuse_many_tokens
 from gramloop.tasks.class_names import Classes
+from gramloop.tasks.detection import Detection
 from gramloop.tasks.images import RGB
 from gramloop.tasks.maps import trace_kinds, window_maps
-from gramloop.tasks.prediction import Detection, P, ReplayMaps
+from gramloop.tasks.prediction import P, ReplayMaps
 from gramloop.tasks.predictor import ImagePredictor, Replay, Tracing, check_replay, wants_trace
 
 Size = tuple[int, int]  # height and width of the original image

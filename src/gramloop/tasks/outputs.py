@@ -3,28 +3,16 @@
 from __future__ import annotations
 
 import glob
-import io
-import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-from PIL import Image
-
-from gramloop.data.coco_panoptic import segments_info
-from gramloop.data.segment_maps import segments_png
 from gramloop.errors import GramLoopError
 from gramloop.io.tree import files_below
-from gramloop.tasks.class_names import Classes
-from gramloop.tasks.prediction import Depth, Detection, InstanceMasks, Panoptic, Prediction, Segmentation
-from gramloop.tasks.segments import segment_map
 
 SUFFIXES = frozenset(
     [".bmp", ".gif", ".jp2", ".jpeg", ".jpg", ".pbm", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"]
 )
-DEPTH_STEPS = 256  # to the metre in a depth picture
 VERSIONS = ("ordinary", "replayed", "mitigated", "picture")
 
 
@@ -86,109 +74,3 @@ def _refuse_clashes(files: Iterable[ImageFile]) -> None:
                 f"{other.path} and {file.path} would both be written as {file.target}.*; "
                 "give them different output folders"
             )
-
-
-def result_files(found: Prediction, image: Path, name: str, classes: Classes) -> dict[str, bytes]:
-    """The content of a prediction's files by ending: a label map, COCO results, an array of depth, or COCO's segments.
-
-    ``name`` is what they are called before the ending.
-    """
-    if isinstance(found, Segmentation):
-        return {".png": labels_png(found.labels)}
-    if isinstance(found, Detection):
-        return {".json": coco_results(image, found)}
-    if isinstance(found, Depth):
-        return {".npy": depth_npy(found.values)}
-    if isinstance(found, InstanceMasks):
-        return {".json": mask_results(image, found)}
-    if isinstance(found, Panoptic):
-        picture, entry = panoptic_files(found, f"{name}.png")
-        return {".png": picture, ".json": _panoptic_json(image, found, entry, classes)}
-    raise GramLoopError(f"there is no file for a {type(found).__name__}")
-
-
-def labels_png(labels: np.ndarray) -> bytes:
-    """A label map (H, W) as a grey PNG whose values are the classes; 16 bits if there are more than 256."""
-    depth = np.uint8 if labels.max(initial=0) < 256 else np.uint16
-    buffer = io.BytesIO()
-    Image.fromarray(labels.astype(depth)).save(buffer, format="png")
-    return buffer.getvalue()
-
-
-def depth_npy(values: np.ndarray) -> bytes:
-    """Depth or disparity (H, W) as the model gives it, float32, a file of numpy."""
-    buffer = io.BytesIO()
-    np.save(buffer, values.astype(np.float32))
-    return buffer.getvalue()
-
-
-def depth_png(metres: np.ndarray) -> bytes:
-    """Depth (H, W) in metres as a grey PNG of 16 bits, 256 steps to the metre, as KITTI writes it; 0 is unknown."""
-    steps = np.clip(np.round(np.nan_to_num(metres) * DEPTH_STEPS), 0, 65535)
-    buffer = io.BytesIO()
-    Image.fromarray(steps.astype(np.uint16)).save(buffer, format="png")
-    return buffer.getvalue()
-
-
-def panoptic_files(found: Panoptic, name: str) -> tuple[bytes, dict[str, Any]]:
-    """Segments as a PNG file of colours, and what COCO's JSON says of that file; ``name`` is the file's."""
-    infos = segments_info(segment_map(found))
-    for entry, info in zip(infos, found.infos, strict=True):
-        entry["score"] = round(info.score, 6)
-    return segments_png(found.segments), {"file_name": name, "segments_info": infos}
-
-
-def _panoptic_json(image: Path, found: Panoptic, entry: Mapping[str, Any], classes: Classes) -> bytes:
-    """COCO's JSON of one image; of the categories those that were found."""
-    kinds = {info.category: info.is_thing for info in found.infos}
-    content = {
-        "images": [
-            {
-                "id": image_identity(image),
-                "file_name": image.name,
-                "height": found.segments.shape[0],
-                "width": found.segments.shape[1],
-            }
-        ],
-        "annotations": [{"image_id": image_identity(image), **entry}],
-        "categories": [
-            {"id": number, "name": classes.get(number) or f"class {number}", "isthing": int(thing)}
-            for number, thing in sorted(kinds.items())
-        ],
-    }
-    return (json.dumps(content) + "\n").encode()
-
-
-def mask_results(image: Path, found: InstanceMasks) -> bytes:
-    """Masks as COCO results: run lengths, which are as large as the image."""
-    rows = [
-        {
-            "image_id": image_identity(image),
-            "category_id": int(label),
-            "segmentation": mask,
-            "score": round(float(score), 6),
-        }
-        for mask, score, label in zip(found.masks, found.scores, found.labels, strict=True)
-    ]
-    return ("[\n" + ",\n".join(json.dumps(row) for row in rows) + "\n]\n").encode()
-
-
-def image_identity(image: Path) -> int | str:
-    """An image's id in COCO's files: its name without the ending, a number where it is one, as in COCO's own."""
-    return int(image.stem) if image.stem.isascii() and image.stem.isdecimal() else image.stem
-
-
-def coco_results(image: Path, found: Detection) -> bytes:
-    """Detections as COCO results: left, top, width, height in pixels."""
-    corners = found.boxes.astype(float)
-    sizes = corners[:, 2:] - corners[:, :2]
-    rows = [
-        {
-            "image_id": image_identity(image),
-            "category_id": int(label),
-            "bbox": [round(value, 3) for value in (*corner[:2].tolist(), *size.tolist())],
-            "score": round(float(score), 6),
-        }
-        for corner, size, score, label in zip(corners, sizes, found.scores, found.labels, strict=True)
-    ]
-    return ("[\n" + ",\n".join(json.dumps(row) for row in rows) + "\n]\n").encode()

@@ -22,8 +22,10 @@ from gramloop.models.pmt_files import load_pmt, trained_side
 from gramloop.models.taps import Tap, TappedViT
 from gramloop.tasks.class_names import COCO, COCO_PANOPTIC, Classes
 from gramloop.tasks.images import RGB, WEB, Normalisation, resize, to_tensor
+from gramloop.tasks.instance import InstanceMasks
 from gramloop.tasks.maps import CropMaps
-from gramloop.tasks.prediction import InstanceMasks, P, Panoptic, ReplayMaps, Segment
+from gramloop.tasks.panoptic import Panoptic, Segment
+from gramloop.tasks.prediction import P, ReplayMaps
 from gramloop.tasks.predictor import ViTPredictor
 from gramloop.tasks.queries import Masks, best_masks, merged_segments
 from gramloop.tasks.sliding import Crop

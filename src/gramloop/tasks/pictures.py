@@ -18,6 +18,8 @@ from PIL import Image
 
 from gramloop.errors import GramLoopError
 from gramloop.tasks.class_names import Classes
+from gramloop.tasks.depth import Depth
+from gramloop.tasks.detection import Detection
 from gramloop.tasks.drawing import (
     CHANGED,
     MOST_BOXES,
@@ -36,7 +38,10 @@ from gramloop.tasks.drawing import (
     take_boxes,
 )
 from gramloop.tasks.images import RGB
-from gramloop.tasks.prediction import Depth, Detection, InstanceMasks, Panoptic, Prediction, Segmentation
+from gramloop.tasks.instance import InstanceMasks
+from gramloop.tasks.panoptic import Panoptic
+from gramloop.tasks.prediction import Prediction
+from gramloop.tasks.semantic import Segmentation
 
 _LONGEST_SIDE = 640  # pixels of one pane; the picture is for looking, the numbers are in the other file
 

@@ -13,6 +13,8 @@ from PIL import Image
 from gramloop.errors import GramLoopError
 from gramloop.io.plotting import draw_map, make_axes, pyplot
 from gramloop.tasks.class_names import Classes
+from gramloop.tasks.depth import Depth
+from gramloop.tasks.detection import Detection
 from gramloop.tasks.drawing import (
     MOST_BOXES,
     OTHER_COLOUR,
@@ -28,7 +30,10 @@ from gramloop.tasks.drawing import (
     take_boxes,
 )
 from gramloop.tasks.images import RGB, ImageLike, read_image
-from gramloop.tasks.prediction import Depth, Detection, InstanceMasks, Panoptic, Prediction, Segmentation
+from gramloop.tasks.instance import InstanceMasks
+from gramloop.tasks.panoptic import Panoptic
+from gramloop.tasks.prediction import Prediction
+from gramloop.tasks.semantic import Segmentation
 
 
 def plot_prediction(

@@ -6,7 +6,12 @@ from functools import singledispatch
 
 import numpy as np
 
-from gramloop.tasks.prediction import Depth, Detection, InstanceMasks, Panoptic, Prediction, Segmentation
+from gramloop.tasks.depth import Depth
+from gramloop.tasks.detection import Detection
+from gramloop.tasks.instance import InstanceMasks
+from gramloop.tasks.panoptic import Panoptic
+from gramloop.tasks.prediction import Prediction
+from gramloop.tasks.semantic import Segmentation
 from gramloop.util.table import Table
 
 _ROWS = 10  # of many boxes or classes

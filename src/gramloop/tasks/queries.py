@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gramloop.data.run_lengths import RunLengths, run_lengths_of
-from gramloop.tasks.prediction import box_around
+from gramloop.tasks.instance import box_around
 
 _AT_ONCE = 1 << 26  # numbers of masks at the size of an image
 

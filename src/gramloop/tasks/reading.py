@@ -11,7 +11,12 @@ from torch import Tensor
 from gramloop.data.records import Task
 from gramloop.errors import GramLoopError
 from gramloop.tasks.class_names import Classes
-from gramloop.tasks.prediction import Depth, Detection, InstanceMasks, Panoptic, Prediction, Segmentation
+from gramloop.tasks.depth import Depth
+from gramloop.tasks.detection import Detection
+from gramloop.tasks.instance import InstanceMasks
+from gramloop.tasks.panoptic import Panoptic
+from gramloop.tasks.prediction import Prediction
+from gramloop.tasks.semantic import Segmentation
 
 KINDS: dict[type[Prediction], Task] = {
     Segmentation: "semantic",

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace as with_fields
 
-import numpy as np
 from torch import nn
 
 from gramloop.core.cost import Cost
 from gramloop.core.hosts import Host
 from gramloop.data.records import Task
 from gramloop.errors import GramLoopError
+from gramloop.tasks.base import task_of
 from gramloop.tasks.images import RGB, ImageLike
-from gramloop.tasks.prediction import Detection, InstanceMasks, Pair, Panoptic, Prediction, Segmentation
+from gramloop.tasks.prediction import Pair, Prediction
 from gramloop.tasks.predictor import ImagePredictor, Predictor, Replay, Tracing
 
 _PLACEHOLDER = re.compile(r"label[_ ]?\d+|n/?a|-", re.IGNORECASE)  # what transformers writes for no name
@@ -78,32 +77,8 @@ class Renumbered(ImagePredictor[Prediction]):
 
     def renumbered(self, found: Prediction) -> Prediction:
         """A prediction of the predictor with the other numbers."""
-        if isinstance(found, Panoptic):
-            return self._renumbered_segments(found)
-        if not isinstance(found, Segmentation | Detection | InstanceMasks):
-            return found
-        table = np.full(max(self._numbers) + 2, -1, dtype=np.int64)
-        table[list(self._numbers)] = list(self._numbers.values())
-        labels = table[np.clip(found.labels, -1, len(table) - 1)]
-        if isinstance(found, Segmentation):
-            return with_fields(found, labels=labels.astype(np.int32))
-        kept = labels >= 0
-        shared = {"boxes": found.boxes[kept], "scores": found.scores[kept], "labels": labels[kept]}
-        if isinstance(found, Detection):
-            return with_fields(found, **shared)
-        masks = tuple(mask for mask, keep in zip(found.masks, kept, strict=True) if keep)
-        return with_fields(found, masks=masks, **shared)
-
-    def _renumbered_segments(self, found: Panoptic) -> Panoptic:
-        infos = [
-            with_fields(info, category=self._numbers[info.category])
-            for info in found.infos
-            if info.category in self._numbers
-        ]
-        kept = np.isin(found.segments, [info.id for info in infos])
-        return with_fields(
-            found, segments=np.where(kept, found.segments, 0).astype(np.int32), infos=tuple(infos)
-        )
+        changed: Prediction = task_of(found).renumber(found, self._numbers)
+        return changed
 
 
 def before_renumbering(predictor: Predictor[Prediction]) -> Predictor[Prediction]:

@@ -37,8 +37,9 @@ from gramloop.tasks.images import (
     to_tensor,
 )
 from gramloop.tasks.maps import CropMaps
-from gramloop.tasks.prediction import ReplayMaps, Segmentation
+from gramloop.tasks.prediction import ReplayMaps
 from gramloop.tasks.predictor import ViTPredictor, smaller_view
+from gramloop.tasks.semantic import Segmentation
 from gramloop.tasks.sliding import Canvas, Crop, crop_grid, even_windows
 
 _SCORES_AT_ONCE = 1 << 26  # numbers; all classes of a photograph in full size would need gigabytes

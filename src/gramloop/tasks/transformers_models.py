@@ -21,10 +21,11 @@ from gramloop.errors import GramLoopError
 from gramloop.io.json_files import checked, read_json
 from gramloop.models.soundness import refuse_unsound
 from gramloop.tasks.class_names import Classes
+from gramloop.tasks.depth import Depth
 from gramloop.tasks.images import LARGEST, RGB, short_side_size
 from gramloop.tasks.missing_weights import settle_missing
 from gramloop.tasks.module_predictor import ModulePredictor, Size
-from gramloop.tasks.prediction import Depth, Prediction
+from gramloop.tasks.prediction import Prediction
 from gramloop.tasks.reading import read_prediction
 from gramloop.tasks.transformers_segments import read_masks, read_segments, thing_numbers
 

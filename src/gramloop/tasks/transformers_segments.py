@@ -17,8 +17,9 @@ import torch.nn.functional as F
 
 from gramloop.errors import GramLoopError
 from gramloop.tasks.class_names import COCO, Classes
+from gramloop.tasks.instance import InstanceMasks
 from gramloop.tasks.module_predictor import Size
-from gramloop.tasks.prediction import InstanceMasks, Panoptic, Segment
+from gramloop.tasks.panoptic import Panoptic, Segment
 from gramloop.tasks.queries import Masks, best_masks
 
 KEPT = 100  # masks of one image

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from gramloop.report.figures.matching import Annotated, Region, Role, Roles, centred, roles, shown_boxes
 from gramloop.report.figures.panels import draw_box, photograph, shrunk
 from gramloop.report.figures.style import BLUE, GREEN, ORANGE, PLUM, RED
-from gramloop.tasks.prediction import Detection
+from gramloop.tasks.detection import Detection
 
 _COLOURS: Mapping[Role, str] = {"gained": GREEN, "lost": PLUM, "false": RED}
 _BASELINE, _METHOD = BLUE, ORANGE

@@ -30,7 +30,7 @@ from gramloop.report.figures.matching import Annotated, f1
 from gramloop.report.figures.qualitative import Row, SegmentationRow
 from gramloop.report.figures.segments import SegmentsRow
 from gramloop.report.run import Run
-from gramloop.tasks.prediction import Detection
+from gramloop.tasks.detection import Detection
 
 UNITS = {
     "semantic": "points of mIoU",

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from gramloop.tasks.prediction import Detection
+from gramloop.tasks.detection import Detection
 
 SCORE, OVERLAP = 0.40, 0.50
 Region = tuple[float, float, float, float]  # left, top, right, bottom in pixels

@@ -20,8 +20,11 @@ from gramloop.metrics.miou import count
 from gramloop.mitigations.applying import apply
 from gramloop.mitigations.files import sha256_of
 from gramloop.mitigations.source import calibrate, calibrate_pixels, read_source, write_source
-from gramloop.tasks.prediction import Depth, Detection, Prediction, Segmentation
+from gramloop.tasks.depth import Depth
+from gramloop.tasks.detection import Detection
+from gramloop.tasks.prediction import Prediction
 from gramloop.tasks.predictor import Predictor, ViTPredictor
+from gramloop.tasks.semantic import Segmentation
 from gramloop.tune.search.looks import Looks
 from gramloop.tune.search.segments import segment_statistic
 from gramloop.tune.search.split import Sample

@@ -17,8 +17,9 @@ from gramloop.metrics.bootstrap import Score
 from gramloop.metrics.coco_ap import AREAS
 from gramloop.metrics.mask_ap import MaskMatches, mask_ap_score
 from gramloop.metrics.panoptic import panoptic_statistics, pq_score
-from gramloop.tasks.prediction import InstanceMasks, Panoptic, Prediction
-from gramloop.tasks.segments import segment_map
+from gramloop.tasks.instance import InstanceMasks
+from gramloop.tasks.panoptic import Panoptic, segment_map
+from gramloop.tasks.prediction import Prediction
 
 SEGMENTS: tuple[Task, ...] = ("panoptic", "instance")
 

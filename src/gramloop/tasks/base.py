@@ -1,0 +1,228 @@
+"""What a task is: how truth is read, predictions compared, scored, stored, drawn and merged.
+
+Everything that depends on the task lives in one class per task. The loop, the store, tuning and reports know only `Task`;
+`register_task` adds one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Generic, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gramloop.data.records import Record
+from gramloop.data.shifted import Shift, ShiftedRecord
+from gramloop.errors import GramLoopError
+from gramloop.metrics.bootstrap import ROWS_AT_ONCE, Score
+from gramloop.tasks.class_names import Classes
+from gramloop.tasks.prediction import Prediction
+
+P = TypeVar("P", bound=Prediction)
+T = TypeVar("T")
+Row = Mapping[
+    str, Any
+]  # the statistics of one image: a number or a flat array for each of the task's columns
+
+
+@dataclass(frozen=True)
+class Categories:
+    """The classes that predictions are scored in, in the order of the data set."""
+
+    names: Mapping[int, str]  # class index or COCO category id: name
+    things: frozenset[int] = frozenset()  # of a panoptic set: countable objects, unlike stuff
+
+    @property
+    def ids(self) -> list[int]:
+        """The class numbers in order."""
+        return list(self.names)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Statistics of several images under one method, column by column, in order of position."""
+
+    images: int
+    values: Mapping[str, NDArray[Any]]  # (images,) numbers, or the lists of all images end to end
+    lengths: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)  # (images,) of the list columns
+
+    @classmethod
+    def of(cls, statistics: Sequence[Row]) -> Rows:
+        """Rows of single images, put together."""
+        values: dict[str, NDArray[Any]] = {}
+        lengths: dict[str, NDArray[np.int64]] = {}
+        for name in statistics[0] if statistics else ():
+            parts = [np.asarray(row[name]) for row in statistics]
+            if parts[0].ndim:
+                lengths[name] = np.array([part.size for part in parts], dtype=np.int64)
+                values[name] = np.concatenate([part.ravel() for part in parts])
+            else:
+                values[name] = np.array(parts)
+        return cls(len(statistics), values, lengths)
+
+    def matrix(self, name: str) -> NDArray[Any]:  # → (images, K)
+        """A column of lists of one length."""
+        return self.values[name].reshape(self.images, -1) if self.images else self.values[name].reshape(0, 0)
+
+    def owners(self, name: str) -> NDArray[np.int64]:
+        """The row that each value of a list column belongs to."""
+        return np.repeat(np.arange(self.images), self.lengths[name])
+
+
+@dataclass(frozen=True)
+class ClassScores:
+    """The main metric of every class, and which classes the truth holds."""
+
+    scores: NDArray[np.float64]  # (K,) in the order of the categories; NaN where there is none
+    labelled: NDArray[np.bool_]  # (K,)
+
+
+class Task(Generic[P, T]):
+    """One task: subclasses hold everything that is specific to it. ``P`` is its prediction, ``T`` its truth."""
+
+    name: ClassVar[str]
+    metrics: ClassVar[tuple[str, ...]]  # the main one first
+    columns: ClassVar[Mapping[str, str]]  # what `statistics` returns: "float64", or "float64[]" for lists
+    picture_columns: ClassVar[Mapping[str, str]] = {"picture": "binary"}  # what `encode` returns
+    prediction: ClassVar[type[Prediction]]
+    annotations: ClassVar[
+        str
+    ]  # the kind of annotation it reads, as data sets name it; by default its own name
+    truth_noun: ClassVar[str] = "labels"  # in messages
+    thresholded: ClassVar[bool] = False  # predictions have scores, and a threshold makes truth of them
+    truth_bytes: ClassVar[int] = 0  # per pixel, of a truth held in memory
+    draws_at_once: ClassVar[int] = ROWS_AT_ONCE  # replicates of a bootstrap handed to `scorer` together
+    aligns: ClassVar[bool] = False  # predictions are aligned with the truth before they are compared
+
+    def __init_subclass__(cls) -> None:
+        if "annotations" not in vars(cls) and "name" in vars(cls):
+            cls.annotations = cls.name
+
+    # truth
+
+    def read_truth(self, record: Record) -> T:
+        """The annotated truth of a record."""
+        raise NotImplementedError
+
+    def truth_shape(self, truth: T) -> tuple[int, ...] | None:
+        """Height and width of a truth that covers the image; None where it has no size."""
+        return None
+
+    def check_truth(self, truth: T, name: str) -> None:
+        """Refuse a truth that nothing can be scored with."""
+
+    def as_truth(self, prediction: P, threshold: float) -> T:
+        """A prediction on the clean image in place of labels; ``threshold`` is for scored objects."""
+        raise NotImplementedError
+
+    def move_truth(self, truth: T, record: ShiftedRecord, shift: Shift) -> T:
+        """The truth of a clean image after a geometric shift of its pixels."""
+        raise NotImplementedError
+
+    # statistics and scores
+
+    def align(self, prediction: P, truth: T, alignment: str) -> P:
+        """The prediction in the unit and scale of its truth."""
+        return prediction
+
+    def statistics(self, prediction: P, truth: T, categories: Categories) -> Row:
+        """What is stored of one image, from which every score follows."""
+        raise NotImplementedError
+
+    def score(self, rows: Rows, categories: Categories) -> dict[str, float]:
+        """Every metric on all rows."""
+        raise NotImplementedError
+
+    def scorer(self, rows: Rows, categories: Categories) -> Score:
+        """The main metric for any weights of the rows, as bootstraps and subsets need it."""
+        raise NotImplementedError
+
+    def class_scores(self, rows: Rows, categories: Categories) -> ClassScores:
+        """The main metric class by class; empty for a task without classes."""
+        return ClassScores(np.zeros(0), np.zeros(0, dtype=np.bool_))
+
+    # files and figures
+
+    def encode(self, prediction: P) -> Row:
+        """What a unit keeps of a prediction for figures, in the ``picture_columns``."""
+        return {}
+
+    def encode_truth(self, truth: T) -> Row:
+        """The same of a truth that was a clean prediction."""
+        return {}
+
+    def files(self, prediction: P, image: Path, name: str, classes: Classes) -> dict[str, bytes]:
+        """The content of a prediction's files by ending; ``name`` is what they are called before it."""
+        raise NotImplementedError
+
+    # test-time augmentation
+
+    def flip(self, prediction: P, width: int) -> P:
+        """The prediction of the mirrored image, ``width`` pixels wide, mirrored back."""
+        raise GramLoopError(f"{self.name} predictions cannot be mirrored")
+
+    def merge(self, predictions: Sequence[P]) -> P:
+        """One prediction from several views of an image; blocks add up, traces are dropped."""
+        raise GramLoopError(f"{self.name} predictions of several views cannot be merged")
+
+    def rescale(self, prediction: P, shown: tuple[int, int], size: tuple[int, int]) -> P:
+        """A prediction on an image that was resized to ``shown``, in the original ``size``; both height, width."""
+        if shown == size:
+            return prediction
+        raise GramLoopError(f"{self.name} predictions cannot be brought to another size")
+
+    def renumber(self, prediction: P, numbers: Mapping[int, int]) -> P:
+        """The prediction with other class numbers; objects of classes without a new number are dropped."""
+        return prediction
+
+
+AnyTask = Task[Any, Any]
+_TASKS: dict[str, AnyTask] = {}
+
+
+def register_task(task: AnyTask) -> AnyTask:
+    """Make a task known by its name. A task given again under the same name takes the place of the first."""
+    _TASKS[task.name] = task
+    return task
+
+
+def get_task(name: str) -> AnyTask:
+    """The task of this name.
+
+    Args:
+        name: ``semantic``, ``detection``, ``depth``, ``panoptic``, ``instance``, or one that was registered.
+    """
+    _register_built_in()
+    if name not in _TASKS:
+        raise GramLoopError(f"there is no task {name!r}; there are {', '.join(_TASKS)}")
+    return _TASKS[name]
+
+
+def task_of(prediction: Prediction) -> AnyTask:
+    """The task that a prediction belongs to."""
+    _register_built_in()
+    for task in reversed(_TASKS.values()):
+        if isinstance(prediction, task.prediction):
+            return task
+    raise GramLoopError(f"a {type(prediction).__name__} belongs to no task; register_task adds one")
+
+
+def task_names() -> tuple[str, ...]:
+    """The names of all tasks."""
+    _register_built_in()
+    return tuple(_TASKS)
+
+
+def _register_built_in() -> None:
+    if "semantic" in _TASKS:
+        return
+    from gramloop.tasks import depth, detection, instance, panoptic, semantic
+
+    added = dict(_TASKS)
+    _TASKS.clear()
+    for module in (semantic, detection, depth, panoptic, instance):
+        register_task(module.TASK)
+    _TASKS.update(added)

@@ -1,0 +1,169 @@
+"""Panoptic segmentation: every pixel in one segment, scored by panoptic quality."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gramloop.data.coco_panoptic import segments_info
+from gramloop.data.records import Record
+from gramloop.data.segment_maps import SegmentMap, segments_png
+from gramloop.data.shifted import Shift, ShiftedRecord
+from gramloop.errors import GramLoopError
+from gramloop.metrics.bootstrap import Score
+from gramloop.metrics.panoptic import (
+    EVERY,
+    QUALITIES,
+    STATISTICS,
+    class_quality,
+    mean_quality,
+    panoptic_statistics,
+    pq_score,
+)
+from gramloop.tasks.base import Categories, ClassScores, Row, Rows, Task
+from gramloop.tasks.class_names import Classes
+from gramloop.tasks.detection import image_identity
+from gramloop.tasks.prediction import Prediction
+from gramloop.tasks.semantic import labels_png, read_picture
+
+
+@dataclass(frozen=True)
+class Segment:
+    """What is known of one segment of a panoptic map."""
+
+    id: int  # its number in the map, above 0
+    category: int  # a number of the predictor's classes
+    is_thing: bool  # one object, or else all that is there of one kind of stuff
+    score: float  # from 0 to 1
+
+
+@dataclass(frozen=True)
+class Panoptic(Prediction):
+    """Every pixel in one segment, or in none."""
+
+    segments: NDArray[np.int32]  # (H, W) ids; 0 where there is no segment
+    infos: tuple[Segment, ...]  # of the ids in the map, rising, each once
+
+    def __post_init__(self) -> None:
+        if self.segments.ndim != 2 or self.segments.dtype != np.int32:
+            raise GramLoopError(
+                f"a panoptic map is one int32 per pixel, (H, W), not {self.segments.dtype} {self.segments.shape}"
+            )
+        found = np.unique(self.segments)
+        found = found[found != 0].tolist()
+        listed = [info.id for info in self.infos]
+        if listed != found or any(number < 0 for number in listed):
+            raise GramLoopError(
+                f"a panoptic map with the segments {found} cannot have the infos of {listed}; there is one for each "
+                "id, rising from 1 on, and 0 means no segment"
+            )
+
+
+class PanopticTask(Task[Panoptic, SegmentMap]):
+    """Statistics per category and image add up to the panoptic quality of any set of images."""
+
+    name = "panoptic"
+    metrics = tuple(f"{quality}{group}" for group in ("", "th", "st") for quality in QUALITIES)
+    columns = {name: "float64[]" if name == STATISTICS[0] else "int32[]" for name in STATISTICS}
+    picture_columns = {"picture": "binary", "picture_categories": "int32[]"}
+    prediction = Panoptic
+    truth_noun = "segments"
+    truth_bytes = 4
+
+    def read_truth(self, record: Record) -> SegmentMap:
+        return record.segments()
+
+    def truth_shape(self, truth: SegmentMap) -> tuple[int, ...]:
+        return truth.ids.shape
+
+    def as_truth(self, prediction: Panoptic, threshold: float) -> SegmentMap:
+        return segment_map(prediction)
+
+    def move_truth(self, truth: SegmentMap, record: ShiftedRecord, shift: Shift) -> SegmentMap:
+        return truth.moved(shift.affine(record))
+
+    def statistics(self, prediction: Panoptic, truth: SegmentMap, categories: Categories) -> Row:
+        rows = panoptic_statistics(segment_map(prediction), truth, categories.ids)
+        return {
+            name: row if name == STATISTICS[0] else row.astype(np.int32)
+            for name, row in zip(STATISTICS, rows, strict=True)
+        }
+
+    def score(self, rows: Rows, categories: Categories) -> dict[str, float]:
+        total = self._statistics(rows).sum(axis=0)  # (4, categories)
+        things = np.isin(categories.ids, list(categories.things))
+        groups = [mean_quality(total, chosen) for chosen in (EVERY, things, ~things)]
+        return dict(zip(self.metrics, np.concatenate(groups).tolist(), strict=True))
+
+    def scorer(self, rows: Rows, categories: Categories) -> Score:
+        return pq_score(self._statistics(rows))
+
+    def class_scores(self, rows: Rows, categories: Categories) -> ClassScores:
+        total = self._statistics(rows).sum(axis=0)
+        return ClassScores(class_quality(total)[0], total[1] + total[3] > 0)  # found or missed
+
+    def _statistics(self, rows: Rows) -> NDArray[np.float64]:  # → (images, 4, categories)
+        return np.stack([rows.matrix(name).astype(np.float64) for name in STATISTICS], axis=1)
+
+    def encode(self, prediction: Panoptic) -> Row:
+        return self.encode_truth(segment_map(prediction))
+
+    def encode_truth(self, truth: SegmentMap) -> Row:
+        return {
+            "picture": labels_png(truth.places()),
+            "picture_categories": truth.categories.astype(np.int32),
+        }
+
+    def files(self, prediction: Panoptic, image: Path, name: str, classes: Classes) -> dict[str, bytes]:
+        infos = segments_info(segment_map(prediction))
+        for entry, info in zip(infos, prediction.infos, strict=True):
+            entry["score"] = round(info.score, 6)
+        kinds = {info.category: info.is_thing for info in prediction.infos}
+        identity, (height, width) = image_identity(image), prediction.segments.shape
+        content = {
+            "images": [{"id": identity, "file_name": image.name, "height": height, "width": width}],
+            "annotations": [{"image_id": identity, "file_name": f"{name}.png", "segments_info": infos}],
+            "categories": [
+                {"id": number, "name": classes.get(number) or f"class {number}", "isthing": int(thing)}
+                for number, thing in sorted(kinds.items())
+            ],
+        }
+        text = (json.dumps(content) + "\n").encode()
+        return {".png": segments_png(prediction.segments), ".json": text}
+
+    def renumber(self, prediction: Panoptic, numbers: Mapping[int, int]) -> Panoptic:
+        infos = [
+            replace(info, category=numbers[info.category])
+            for info in prediction.infos
+            if info.category in numbers
+        ]
+        kept = np.isin(prediction.segments, [info.id for info in infos])
+        segments = np.where(kept, prediction.segments, 0).astype(np.int32)
+        return replace(prediction, segments=segments, infos=tuple(infos))
+
+
+TASK = PanopticTask()
+
+
+def segment_map(prediction: Panoptic) -> SegmentMap:
+    """The segments of a prediction as truth is kept; none is a crowd."""
+    return SegmentMap(
+        prediction.segments,
+        np.array([info.id for info in prediction.infos], dtype=np.int64),
+        np.array([info.category for info in prediction.infos], dtype=np.int64),
+        np.zeros(len(prediction.infos), dtype=np.bool_),
+    )
+
+
+def stored_segments(row: Row, column: str = "picture") -> SegmentMap | None:
+    """The segments that a stored row keeps, in the size of the image, or None."""
+    if row.get(column) is None:
+        return None
+    categories = np.asarray(row[f"{column}_categories"], dtype=np.int64)
+    numbers, crowd = np.arange(1, len(categories) + 1), np.zeros(len(categories), np.bool_)
+    return SegmentMap(read_picture(row[column]), numbers, categories, crowd)

@@ -1,0 +1,142 @@
+"""Semantic segmentation: a class for every pixel, scored by mean intersection over union."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from gramloop.data.labelled import PixelLabels
+from gramloop.data.records import Record
+from gramloop.data.shifted import Shift, ShiftedRecord
+from gramloop.errors import GramLoopError
+from gramloop.metrics.bootstrap import Score, miou_score
+from gramloop.metrics.miou import class_iou, count, mean_iou
+from gramloop.shifts.geometry import warp_labels
+from gramloop.tasks.base import Categories, ClassScores, Row, Rows, Task
+from gramloop.tasks.class_names import Classes
+from gramloop.tasks.prediction import Prediction
+
+UNSCORED = 65535  # where a shift moved no clean prediction to
+
+
+@dataclass(frozen=True)
+class Segmentation(Prediction):
+    """A class for every pixel."""
+
+    labels: NDArray[np.int32]  # (H, W)
+    scores: NDArray[np.float32] | None = None  # (classes, H, W), a softmax; only where the configuration asks
+
+
+class SemanticTask(Task[Segmentation, PixelLabels]):
+    """Counts of pixels per class and image add up to the mIoU of any set of images."""
+
+    name = "semantic"
+    metrics = ("mIoU",)
+    columns = {"intersection": "int64[]", "prediction": "int64[]", "label": "int64[]"}
+    prediction = Segmentation
+    truth_bytes = 2
+
+    def read_truth(self, record: Record) -> PixelLabels:
+        ignored = 255 if record.classes is None else record.classes.ignored
+        return PixelLabels(record.labels(), ignored)
+
+    def truth_shape(self, truth: PixelLabels) -> tuple[int, ...]:
+        return truth.indices.shape
+
+    def as_truth(self, prediction: Segmentation, threshold: float) -> PixelLabels:
+        return PixelLabels(prediction.labels.astype(np.uint16), UNSCORED)
+
+    def move_truth(self, truth: PixelLabels, record: ShiftedRecord, shift: Shift) -> PixelLabels:
+        return PixelLabels(warp_labels(truth.indices, shift.affine(record), truth.ignored), truth.ignored)
+
+    def statistics(self, prediction: Segmentation, truth: PixelLabels, categories: Categories) -> Row:
+        counts = count(prediction.labels, truth.indices, len(categories.names), truth.ignored)
+        return {"intersection": counts.intersection, "prediction": counts.prediction, "label": counts.label}
+
+    def score(self, rows: Rows, categories: Categories) -> dict[str, float]:
+        return {"mIoU": float(mean_iou(self._counts(rows).sum(axis=0)))}
+
+    def scorer(self, rows: Rows, categories: Categories) -> Score:
+        return miou_score(self._counts(rows))
+
+    def class_scores(self, rows: Rows, categories: Categories) -> ClassScores:
+        total = self._counts(rows).sum(axis=0)
+        return ClassScores(class_iou(total), total[2] > 0)
+
+    def _counts(self, rows: Rows) -> NDArray[np.int64]:  # → (images, 3, classes)
+        return np.stack([rows.matrix(name) for name in self.columns], axis=1)
+
+    def encode(self, prediction: Segmentation) -> Row:
+        return {"picture": labels_png(prediction.labels)}
+
+    def encode_truth(self, truth: PixelLabels) -> Row:
+        return {"picture": labels_png(truth.indices.astype(np.int32))}
+
+    def files(self, prediction: Segmentation, image: Path, name: str, classes: Classes) -> dict[str, bytes]:
+        return {".png": labels_png(prediction.labels)}
+
+    def flip(self, prediction: Segmentation, width: int) -> Segmentation:
+        scores = None if prediction.scores is None else prediction.scores[:, :, ::-1]
+        return replace(prediction, labels=prediction.labels[:, ::-1], scores=scores, trace=None)
+
+    def merge(self, predictions: Sequence[Segmentation]) -> Segmentation:
+        if len(predictions) == 1:
+            return predictions[0]
+        if any(each.scores is None for each in predictions):
+            raise GramLoopError(
+                "this predictor returns labels without scores, and only scores can be averaged"
+            )
+        stacked = np.stack([each.scores for each in predictions if each.scores is not None])
+        mean: NDArray[np.float32] = stacked.mean(0, dtype=np.float32)
+        blocks = sum(each.blocks for each in predictions)
+        return Segmentation(mean.argmax(0).astype(np.int32), mean, blocks=blocks)
+
+    def rescale(
+        self, prediction: Segmentation, shown: tuple[int, int], size: tuple[int, int]
+    ) -> Segmentation:
+        if shown == size:
+            return prediction
+        if prediction.scores is None:
+            picture = Image.fromarray(prediction.labels.astype(np.int32))
+            resized = picture.resize((size[1], size[0]), Image.Resampling.NEAREST)
+            return replace(prediction, labels=np.asarray(resized).astype(np.int32))
+        planes = [
+            Image.fromarray(plane).resize((size[1], size[0]), Image.Resampling.BILINEAR)
+            for plane in prediction.scores.astype(np.float32)
+        ]
+        scores = np.stack([np.asarray(plane) for plane in planes])
+        return replace(prediction, labels=scores.argmax(0).astype(np.int32), scores=scores)
+
+    def renumber(self, prediction: Segmentation, numbers: Mapping[int, int]) -> Segmentation:
+        return replace(prediction, labels=renumbered(prediction.labels, numbers).astype(np.int32))
+
+
+TASK = SemanticTask()
+
+
+def renumbered(labels: NDArray[Any], numbers: Mapping[int, int]) -> NDArray[np.int64]:
+    """Class numbers under another numbering; -1 where there is none."""
+    table = np.full(max(numbers) + 2, -1, dtype=np.int64)
+    table[list(numbers)] = list(numbers.values())
+    found: NDArray[np.int64] = table[np.clip(labels, -1, len(table) - 1)]
+    return found
+
+
+def labels_png(labels: NDArray[Any]) -> bytes:  # of (H, W)
+    """A label map as a grey PNG whose values are the classes; 16 bits if there are more than 256."""
+    depth = np.uint8 if labels.max(initial=0) < 256 else np.uint16
+    buffer = io.BytesIO()
+    Image.fromarray(labels.astype(depth)).save(buffer, format="png")
+    return buffer.getvalue()
+
+
+def read_picture(png: bytes) -> NDArray[np.int32]:  # → (H, W)
+    """The numbers of a stored grey PNG."""
+    return np.asarray(Image.open(io.BytesIO(png))).astype(np.int32)
