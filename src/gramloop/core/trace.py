@@ -63,7 +63,7 @@ class Trace(TableRepr):
 
     def plot(self, image: int = 0) -> Any:
         """Draw drift and gate of one image's replays; returns matplotlib's axes, (2, columns)."""
-        from gramloop.io.plotting import plot_replays
+        from gramloop.util.plotting import plot_replays
 
         if self.grid is None:
             raise GramLoopError("the host does not reveal its grid of patches, so there is no map to plot")
