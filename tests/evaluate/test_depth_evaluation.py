@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from gramloop.report.statistics import gains_of
 
 from gramloop.core.config import ReplayConfig
 from gramloop.data.opening import ReadOptions, open_set
@@ -21,10 +22,9 @@ from gramloop.evaluate.session import Session
 from gramloop.evaluate.store import PLAN, Store
 from gramloop.metrics.depth import depth_scores
 from gramloop.models.dense_depth import DenseDepthHead, load_depth_head
-from gramloop.report.assemble import make_document
-from gramloop.report.figures.drawing import draw_figures
+from gramloop.report.document import make_document
+from gramloop.report.figures import draw_figures
 from gramloop.report.load import load_runs
-from gramloop.report.statistics import gains_of
 from gramloop.tasks.depth import Depth
 from gramloop.tasks.loading import load_predictor
 from small_runs import SIDE, small_plan, write_model

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from gramloop.evaluate.evaluation import evaluate
-from gramloop.report.figures.drawing import draw_figures
+from gramloop.report.figures import draw_figures
 from gramloop.report.load import load_runs
 from small_runs import small_plan, write_model, write_scene_set
 

@@ -10,13 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gramloop.report.assemble import make_document
-from gramloop.report.consistency import gram_consistency, ratios
-from gramloop.report.document import Document
-from gramloop.report.figures.consistency import consistency_figure
-from gramloop.report.figures.drawing import draw_figures
+from gramloop.report.consistency import consistency_figure, gram_consistency, ratios
+from gramloop.report.document import Document, make_document
+from gramloop.report.figures import draw_figures
 from gramloop.report.load import load_runs
-from gramloop.report.tables.gram import consistency_table
+from gramloop.report.tables.checks import consistency_table
 from small_stores import CONDITIONS, make_plan, pixels, write_store
 
 METHODS = ("baseline", "gramloop", "gramloop-raw", "gramloop-matched")

@@ -8,18 +8,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gramloop.report.costs import time_of
+from gramloop.report.evidence import evidence_of
 from gramloop.report.formats import csv, latex, markdown
+from gramloop.report.stacking import stacks_of
+from gramloop.report.statistics import gains_of, verdicts_of
 from gramloop.report.tables.table import OPEN
 
 from gramloop.cli import main
 from gramloop.metrics.bootstrap import cluster_bootstrap
 from gramloop.report.answers import answers_of
-from gramloop.report.costs import time_of
-from gramloop.report.evidence import Evidence, evidence_of
 from gramloop.report.load import load_runs
-from gramloop.report.stacking import parts_of, stacks_of
-from gramloop.report.statistics import gains_of, verdicts_of
-from gramloop.report.tables.pairs import matrix_table, pairs_table, stacking_table
+from gramloop.report.stats import Evidence, parts_of
+from gramloop.report.tables.main import matrix_table, pairs_table, stacking_table
 from gramloop.util.table import BETTER, WORSE
 from small_stores import make_plan, write_store
 

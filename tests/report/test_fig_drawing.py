@@ -4,16 +4,16 @@ import shutil
 
 import numpy as np
 import pytest
+from gramloop.report.costs import work_of
+from gramloop.report.figures.drawing import main_method
 
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.evaluation import evaluate
 from gramloop.evaluate.methods import BASELINE
 from gramloop.evaluate.rows import counts_of
 from gramloop.metrics.miou import class_iou
-from gramloop.report.costs import work_of
-from gramloop.report.figures.drawing import SECTIONS, draw_figures, main_method
-from gramloop.report.figures.kept import Images, kept_images
-from gramloop.report.figures.showing import severities_of_one_image
+from gramloop.report.figures import SECTIONS, draw_figures
+from gramloop.report.figures.images import ShownImages, kept_images, severities_of_one_image
 from gramloop.report.load import load_runs
 from small_runs import small_plan, write_model, write_scene_set
 
@@ -91,7 +91,7 @@ def test_kept_images_have_their_own_scores(loaded):
 
 def test_label_maps_of_a_row_are_those_that_were_counted(loaded):
     run = next(each for each in loaded.runs if each.plan.task == "semantic")
-    images = Images(run)
+    images = ShownImages(run)
     for image in kept_images(run, "gramloop")[:3]:
         row = images.row(image, "gramloop", "because")
         for version, method in ((row.baseline, BASELINE), (row.method, "gramloop")):

@@ -2,15 +2,15 @@
 
 import numpy as np
 import pytest
+from gramloop.report.figures.boxes import DetectionRow
+from gramloop.report.figures.matching import Annotated
 from matplotlib.colors import to_hex
 
 from gramloop.errors import GramLoopError
-from gramloop.report.figures.boxes import DetectionRow
 from gramloop.report.figures.diagnostic import Diagnosed, diagnostic, drift_scale
-from gramloop.report.figures.matching import Annotated
 from gramloop.report.figures.qualitative import SegmentationRow, class_colours, qualitative
-from gramloop.report.figures.style import GREEN, PLUM, RED
 from gramloop.tasks.detection import Detection
+from gramloop.util.plotting import GREEN, PLUM, RED
 
 
 def diagnosed(label, scale, post=True):

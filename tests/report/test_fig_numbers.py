@@ -5,11 +5,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gramloop.cli.settings_file import parse
+from gramloop.core.signals import spread
 from gramloop.errors import GramLoopError
-from gramloop.report.figures.axes import spread
-from gramloop.report.figures.cost import Point, front, gain_against_cost
-from gramloop.report.figures.exemplars import choose, parse
-from gramloop.report.figures.heat import Gains, severity_heat, signed
+from gramloop.report.figures.cost import MethodPoint, front, gain_against_cost
+from gramloop.report.figures.heat import Gains, severity_heat
+from gramloop.report.figures.images import choose
+from gramloop.report.stats import signed
 
 RNG = np.random.default_rng(5)
 TABLE = {(name, s): float(RNG.normal()) for name in ("fog", "gaussian_noise", "jpeg") for s in (1, 3, 5)}
@@ -62,7 +64,7 @@ def test_signed(value, said):
 
 
 FIFTEEN = [
-    Point(
+    MethodPoint(
         f"method-{index}",
         (1.0, 1.0, 1.0, 1.2, 1.92)[index % 5],
         gain,
@@ -81,9 +83,9 @@ def numbered(panel):
 
 def test_cost_shows_points_with_their_intervals_and_the_front():
     points = [
-        Point("gramloop", 2.35, 0.06, 0.04, 0.08),
-        Point("matched", 2.35, -0.01),
-        Point("loop", 1.15, 0.03, -0.01, 0.07),
+        MethodPoint("gramloop", 2.35, 0.06, 0.04, 0.08),
+        MethodPoint("matched", 2.35, -0.01),
+        MethodPoint("loop", 1.15, 0.03, -0.01, 0.07),
     ]
     drawn = gain_against_cost(points, "mIoU")
     panel, names = drawn.figure.axes  # no times, so one panel

@@ -13,7 +13,7 @@ from markdown_it import MarkdownIt
 from gramloop.export import formats
 from gramloop.metrics.bootstrap import Interval
 from gramloop.report.document import Document, RenderedFigure, Section, Verdict
-from gramloop.report.writing import whole_markdown
+from gramloop.report.write import whole_markdown
 from gramloop.util.table import Column, Table, spreadsheet_text
 
 COLUMNS = (

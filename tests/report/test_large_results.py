@@ -12,8 +12,8 @@ from gramloop.evaluate.results import collect
 from gramloop.evaluate.store import UnusableFile
 from gramloop.report import load
 from gramloop.report.load import load_runs, report_workers
-from gramloop.report.measure import ConditionResults
-from gramloop.report.resampling import resample
+from gramloop.report.run import ConditionResults
+from gramloop.report.stats import resample
 from small_stores import CONDITIONS, make_plan, write_store
 
 

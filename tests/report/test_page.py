@@ -7,13 +7,14 @@ from html.parser import HTMLParser
 from itertools import pairwise
 
 import pytest
+from gramloop.report.page.intervals import bar
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gramloop.metrics.bootstrap import Interval
 from gramloop.report.document import Document, Section, Verdict
 from gramloop.report.page import render
-from gramloop.report.page.intervals import bar, reach
+from gramloop.report.page.rendering import reach
 from gramloop.util.table import Column, Table
 from small_document import ROWS, small_document
 

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from gramloop.report.statistics import gains_of, verdict_of
 
 from gramloop.data.suites import display_name
 from gramloop.evaluate.methods import BASELINE
 from gramloop.metrics.bootstrap import Interval
-from gramloop.report.costs import PathCost, path_costs
-from gramloop.report.statistics import gains_of, verdict_of
-from gramloop.report.tables.ablation import partition_table, placement_table
-from gramloop.report.tables.classes import class_gains, class_tables
-from gramloop.report.tables.conditions import family_means
-from gramloop.report.tables.cost import cost_table
+from gramloop.report.tables.checks import class_gains, class_tables, partition_table, placement_table
+from gramloop.report.tables.conditions import PathCost, cost_table, family_means, path_costs
 from gramloop.report.tables.main import gains_table, main_results
 from gramloop.util.table import Table
 from paper_runs import PAPER, PLACES, ade20k_run, class_run, coco_o_runs, family_run, timed_run

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from gramloop.report.statistics import Gain, gains_of, verdict_of
 
 from gramloop.evaluate.rows import counts_of
 from gramloop.metrics.bootstrap import Interval, cluster_bootstrap, image_bootstrap, miou_delta, widened
 from gramloop.report.load import load_runs
-from gramloop.report.resampling import Resampled, count_resamplings
 from gramloop.report.run import Run
-from gramloop.report.statistics import Gain, gains_of, verdict_of
+from gramloop.report.stats import Resampled, count_resamplings
 from small_stores import CONDITIONS, make_plan, pixels, write_store
 
 

@@ -9,14 +9,17 @@ import pytest
 from gramloop.data.suites import Condition, find_suite
 from gramloop.errors import GramLoopError
 from gramloop.metrics.bootstrap import Interval
-from gramloop.report.costs import path_costs
 from gramloop.report.load import load_runs
-from gramloop.report.measure import Spent
-from gramloop.report.run import Run
-from gramloop.report.tables.ablation import partition_table, placement_table
-from gramloop.report.tables.classes import class_tables
-from gramloop.report.tables.conditions import every_condition, every_metric, family_means, group_means
-from gramloop.report.tables.cost import cost_table
+from gramloop.report.run import Run, Spent
+from gramloop.report.tables.checks import class_tables, partition_table, placement_table
+from gramloop.report.tables.conditions import (
+    cost_table,
+    every_condition,
+    every_metric,
+    family_means,
+    group_means,
+    path_costs,
+)
 from gramloop.report.tables.main import main_results
 from gramloop.util.table import Column, Table
 from paper_runs import cell, plan

@@ -3,15 +3,17 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from gramloop.tasks.pictures import draw_detections, draw_segmentation
 from PIL import Image
 
 from gramloop.errors import GramLoopError
 from gramloop.tasks.class_names import ADE20K, COCO
 from gramloop.tasks.depth import Depth
 from gramloop.tasks.detection import Detection
-from gramloop.tasks.pictures import _shared, draw_detections, draw_prediction, draw_segmentation
+from gramloop.tasks.drawing import draw_prediction
 from gramloop.tasks.prediction import Prediction, ReplayMaps
 from gramloop.tasks.semantic import Segmentation
+from gramloop.tune.search.verdict import _shared
 
 BLUE, ORANGE = (0x00, 0x72, 0xB2), (0xE6, 0x9F, 0x00)
 PHOTO = np.full((60, 90, 3), 200, np.uint8)

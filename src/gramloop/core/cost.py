@@ -28,9 +28,7 @@ class Cost(TableRepr):
         return self.blocks / self.ordinary
 
     def _table(self) -> Table:
-        return Table(
-            "Transformer blocks executed for one view of an image", ("", "blocks"), self._rows()
-        )
+        return Table("Transformer blocks executed for one view of an image", ("", "blocks"), self._rows())
 
     def _rows(self) -> tuple[tuple[Cell, ...], ...]:
         return (

@@ -7,8 +7,8 @@ from types import MappingProxyType
 
 import numpy as np
 
-from gramloop.data.depth_maps import DepthMap
 from gramloop.data.scenes.drawing import CLASSES, THINGS
+from gramloop.data.truth import DepthMap
 from gramloop.demo.exemplars import Exemplar
 from gramloop.demo.methods import CHANGED, ORDINARY
 from gramloop.report.figures.qualitative import ComparedImage, qualitative

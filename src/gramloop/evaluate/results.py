@@ -20,13 +20,12 @@ from gramloop.evaluate.rows import DEPTH, Failure, boxes_of, counts_of, depth_sc
 from gramloop.evaluate.segment_rows import matches_of, qualities_of
 from gramloop.evaluate.store import RESULTS, Store, StoredUnit
 from gramloop.evaluate.truth import AGREEMENT
-from gramloop.io.atomic import atomic_write
-from gramloop.io.progress import tracked
-from gramloop.metrics.coco_ap import average_precision
-from gramloop.metrics.mask_ap import mask_average_precision
+from gramloop.metrics.ap import average_precision, mask_average_precision
 from gramloop.metrics.miou import mean_iou
 from gramloop.metrics.panoptic import EVERY, QUALITIES, mean_quality
 from gramloop.metrics.robustness import mean_performance
+from gramloop.util.files import atomic_write
+from gramloop.util.progress import tracked
 from gramloop.util.table import Cell, Table, TableRepr, spreadsheet_text
 
 METRICS = {
@@ -94,14 +93,28 @@ class Results(TableRepr):
                 gain = _gain(values[metrics[0]], told, method)
                 counts = [one.images, len(one.failures)]
                 writer.writerow(
-                    [spreadsheet_text(one.condition), spreadsheet_text(method), *counts, *map(repr, values.values()), gain]
+                    [
+                        spreadsheet_text(one.condition),
+                        spreadsheet_text(method),
+                        *counts,
+                        *map(repr, values.values()),
+                        gain,
+                    ]
                 )
         ordinary = self.mean(BASELINE) if BASELINE in self._names else None
         for method in self._names:
             if (mean := self.mean(method)) is not None:
                 blank = [""] * (len(metrics) - 1)
                 writer.writerow(
-                    [MEAN, spreadsheet_text(method), "", "", repr(mean), *blank, _gain(mean, ordinary, method)]
+                    [
+                        MEAN,
+                        spreadsheet_text(method),
+                        "",
+                        "",
+                        repr(mean),
+                        *blank,
+                        _gain(mean, ordinary, method),
+                    ]
                 )
         return stream.getvalue()
 

@@ -12,7 +12,7 @@ from gramloop import __version__
 from gramloop.core.settings import replay_text
 from gramloop.export.mitigated import Stack, attached_before
 from gramloop.export.subject import Subject
-from gramloop.io.json_files import checked, parse_json
+from gramloop.util.json_files import checked, parse_json
 from gramloop.util.table import Cell, Table, TableRepr
 
 KEY = "gramloop"  # of the metadata in ONNX; the file of the extra files in pt2 has it as its stem
@@ -65,9 +65,7 @@ class About(TableRepr):
             ("classes", self._class_words()),
             ("written by", f"gramloop {self.gramloop}, torch {self.torch}"),
         ]
-        return Table(
-            "Exported model", ("", "what it is"), tuple(rows), (self.note,) if self.note else ()
-        )
+        return Table("Exported model", ("", "what it is"), tuple(rows), (self.note,) if self.note else ())
 
     def _class_words(self) -> str:
         named = [f"{number} {name or ''}".strip() for number, name in self.classes.items()]

@@ -10,7 +10,6 @@ from gramloop.core.settings import describe_replay, replay_text
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.methods import Method
 from gramloop.evaluate.store import MANIFEST
-from gramloop.io.json_files import read_json
 from gramloop.mitigations.texts import stack_text
 from gramloop.report.answers import Answer, answers_of
 from gramloop.report.consistency import gram_consistency
@@ -35,6 +34,7 @@ from gramloop.report.tables.main import (
     relative_results,
     stacking_table,
 )
+from gramloop.util.json_files import read_json
 from gramloop.util.table import Table
 
 

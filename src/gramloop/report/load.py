@@ -19,9 +19,9 @@ from gramloop.evaluate.plan import Plan, condition_of
 from gramloop.evaluate.results import score_condition
 from gramloop.evaluate.store import PLAN, UNITS, Store, StoredUnit, UnusableFile
 from gramloop.evaluate.truth import SENTENCE
-from gramloop.io.pool import available_memory, in_order, worker_count
 from gramloop.report.run import ConditionResults, Run, Spent
 from gramloop.tasks.base import Categories, Rows, get_task
+from gramloop.util.processes import available_memory, in_order, worker_count
 
 PARTS = 4  # fixed subsets of the images
 _DIVIDED = 2 * PARTS  # images; fewer are not divided

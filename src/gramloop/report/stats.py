@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 from gramloop.evaluate.methods import BASELINE, Method
 from gramloop.evaluate.store import Store
 from gramloop.evaluate.truth import AGREEMENT
-from gramloop.io.pool import in_order
 from gramloop.metrics.bootstrap import (
     REPLICATES,
     SEED,
@@ -30,16 +29,18 @@ from gramloop.metrics.bootstrap import (
     VerdictWord,
     family_draws,
     image_draws,
+    joint_intervals,
     mean_interval,
+    selection_bias,
     verdict,
     widened,
 )
-from gramloop.metrics.joint import joint_intervals, winners_luck
 from gramloop.mitigations.mitigation import Mitigation
 from gramloop.mitigations.replay import Replay
 from gramloop.report.load import OnProgress, method_rows, used_ids
 from gramloop.report.run import Run
 from gramloop.tasks.base import Categories, get_task
+from gramloop.util.processes import in_order
 from gramloop.util.table import Table, TableRepr
 
 Over = Literal["families", "images"]
@@ -218,7 +219,7 @@ class Evidence:
     def selection_bias(self, methods: Sequence[str]) -> float:
         """How much the best of these owes to having been picked on the same images."""
         each = (np.stack([drawn.difference(method) for method in methods]) for drawn in self.drawn)
-        return max(winners_luck(draws) for draws in each)
+        return max(selection_bias(draws) for draws in each)
 
     def verdict(self, method: str) -> Verdict:
         """What the evidence says of one method."""

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.store import PLAN
-from gramloop.io.atomic import atomic_write
 from gramloop.report.document import Document
 from gramloop.report.load import OnProgress
 from gramloop.report.page import render
+from gramloop.util.files import atomic_write
 from gramloop.util.table import Table, markdown_text
 
 PAGE, MARKDOWN, TABLES, FIGURES = "index.html", "report.md", "tables", "figures"

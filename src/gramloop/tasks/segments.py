@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gramloop.data.segment_maps import VOID, SegmentMap
+from gramloop.data.truth import VOID, SegmentMap
 from gramloop.metrics.panoptic import found_segments
 from gramloop.tasks.base import P, T, Task
 from gramloop.tasks.class_names import Classes

@@ -1,1 +1,1 @@
-"""Helpers that know nothing of models or data: files, processes, progress, tables, plots."""
+"""Shared helpers: files, checksums, JSON and YAML, processes, progress bars, devices, tables."""

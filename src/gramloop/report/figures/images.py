@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from gramloop.data.contents import refuse_change
+from gramloop.data.checks import refuse_change
 from gramloop.data.records import DataSet, Record
 from gramloop.data.suites import Condition, display_name
 from gramloop.errors import GramLoopError
@@ -17,10 +17,10 @@ from gramloop.evaluate.plan import condition_of
 from gramloop.evaluate.rows import CLEAN_PICTURE, KeptMaps, first_rows, maps_of
 from gramloop.evaluate.sources import open_condition, open_planned
 from gramloop.evaluate.store import Store, UnusableFile
-from gramloop.io.fingerprints import recall
 from gramloop.report.figures.diagnostic import Diagnosed, diagnostic
 from gramloop.report.figures.qualitative import ComparedImage, qualitative
 from gramloop.report.run import Run
+from gramloop.util.checksums import load_checksums
 from gramloop.util.plotting import CaptionedFigure, signed_difference
 
 _SHOWN_FIRST = ("impulse_noise", "impulse")  # the diagnostic's shift, as in the paper, where it was evaluated
@@ -82,7 +82,7 @@ class ShownImages:
         key = kept.condition.key
         if key not in self._sets:
             if self._opened is None:
-                recall(self.run.folder)
+                load_checksums(self.run.folder)
                 self._opened = open_planned(self.run.plan)
             self._sets[key] = open_condition(self.run.plan, self._opened, key)
         record = self._sets[key][kept.position]

@@ -8,8 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypedDict
 
-from gramloop.data.labelled import LabelledImage
-from gramloop.data.records import TASKS, DataSet, Record, Task
+from gramloop.data.records import TASKS, DataSet, LabelledImage, Record, Task
 from gramloop.data.shifted import Shift, shift_data_set
 from gramloop.data.suites import Condition
 from gramloop.errors import GramLoopError

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from gramloop.data.records import Task
 from gramloop.errors import GramLoopError
+from gramloop.metrics.ap import average_precision
 from gramloop.metrics.bootstrap import (
     Delta,
     Interval,
@@ -21,7 +22,6 @@ from gramloop.metrics.bootstrap import (
     image_bootstrap,
     verdict,
 )
-from gramloop.metrics.coco_ap import average_precision
 from gramloop.metrics.miou import mean_iou
 from gramloop.tune.search.segments import SEGMENTS, segment_score
 from gramloop.tune.search.split import Split, family

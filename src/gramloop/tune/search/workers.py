@@ -10,10 +10,10 @@ from dataclasses import replace
 from typing import Any
 
 from gramloop.errors import GramLoopError
-from gramloop.io.pool import process_context, process_pool, run_unordered, worker_count
 from gramloop.tune.search.bench import Bench, Trial
 from gramloop.tune.search.split import Sample
 from gramloop.tune.search.subject import Subject
+from gramloop.util.processes import process_context, process_pool, run_unordered, worker_count
 
 
 class Workers:
