@@ -125,7 +125,7 @@ def test_without_ungated_drift_there_is_no_ratio_and_a_sentence_says_so(tmp_path
     assert table.rows[0] == ("Fog", 24, None, None, None)
     assert table.rows[1] == ("Snow", 24, 1.0, 1.0, 0.0)
     assert not section.figures
-    assert "Gram consistency of scenes-c is not drawn: the ungated replay of fog does not drift" in " ".join(
+    assert "A figure of scenes-c is left out: the ungated replay of fog does not drift" in " ".join(
         document.warnings
     )
 

@@ -122,7 +122,7 @@ class Verdict(TableRepr):
     def _table(self) -> Table:
         found = self.interval
         ends = (None,) * 3 if found is None else (found.estimate, found.low, found.high)
-        row = (self.suite, self.method, self.words, *(end and f"{end:+.3f}" for end in ends))
+        row = (self.suite, self.method, self.words, *(None if end is None else f"{end:+.3f}" for end in ends))
         columns = ("suite", "method", "verdict", "gain", "low", "high")
         return Table(f"{self.method}: {self.words}", columns, (row,), (self.sentence,))
 
@@ -291,9 +291,9 @@ def compare_methods(
     Returns:
         The evidence of every run that has gains.
     """
-    draws = _Draws(replicates, seed)
+    options = {"replicates": replicates, "seed": seed, "workers": workers}
     return [
-        Evidence(run, tuple(resample(run, each, draws, on_progress, workers) for each in over))
+        Evidence(run, tuple(resample(run, each, on_progress=on_progress, **options) for each in over))
         for run in runs
         if run.compared and not run.changes_only
     ]
@@ -305,30 +305,27 @@ def count_resamplings(runs: Sequence[Run]) -> int:
     return sum(len(run.methods) * len(run.averaged) if run.complete else 1 for run in resampled)
 
 
-@dataclass(frozen=True)
-class _Draws:
-    replicates: int = REPLICATES
-    seed: int = SEED
-
-
 def resample(
     run: Run,
-    over: Over,
-    draws: _Draws = _Draws(),
+    over: Over = "families",
+    *,
+    replicates: int = REPLICATES,
+    seed: int = SEED,
     on_progress: OnProgress = lambda _: None,
     workers: int = 1,
 ) -> Resampled:
-    """The scores of every method on drawn suites."""
+    """The scores of every method on drawn suites; the number of processes changes nothing."""
     if not run.complete:
         on_progress(run.name)
         many = len(run.missing) + len(run.unscored)
         return Resampled(run, over, reason=f"{many} of {len(run.plan.conditions)} conditions have no score")
+    draws = (replicates, seed)
     return (
         _over_families(run, draws) if over == "families" else _over_images(run, draws, on_progress, workers)
     )
 
 
-def _over_families(run: Run, draws: _Draws) -> Resampled:
+def _over_families(run: Run, draws: tuple[int, int]) -> Resampled:
     if not run.shifted:
         reason = "clean images are no shift; --bootstrap images draws images instead"
         return Resampled(run, "families", reason=reason)
@@ -343,11 +340,11 @@ def _over_families(run: Run, draws: _Draws) -> Resampled:
             family: [scores[condition] for condition in members]
             for family, members in groupby(ordered, key=lambda condition: condition.family)
         }
-        drawn[method] = family_draws(by_family, replicates=draws.replicates, seed=draws.seed)
+        drawn[method] = family_draws(by_family, replicates=draws[0], seed=draws[1])
     return Resampled(run, "families", drawn, len(run.families))
 
 
-def _over_images(run: Run, draws: _Draws, on_progress: OnProgress, workers: int) -> Resampled:
+def _over_images(run: Run, draws: tuple[int, int], on_progress: OnProgress, workers: int) -> Resampled:
     """Images drawn with all their shifted versions; images of domains, each domain's own."""
     shared = run.suite.kind != "o"
     # an image counts where every condition could use it, so that a draw means the same images everywhere
@@ -360,7 +357,7 @@ def _over_images(run: Run, draws: _Draws, on_progress: OnProgress, workers: int)
             few = f"{among} images of {result.condition} could be drawn, and it takes at least 2"
             return Resampled(run, "images", reason=few)
         images = among if shared else images + among
-        own = draws if shared else replace(draws, seed=draws.seed + index)
+        own = draws if shared else (draws[0], draws[1] + index)
         calls.append((Store(run.folder, run.plan), result.condition.key, run.methods, common, own))
     drawn: dict[str, list[Draws]] = {method: [] for method in run.methods}
     for call, found in zip(calls, in_order(_draw_condition, calls, workers), strict=True):
@@ -371,7 +368,7 @@ def _over_images(run: Run, draws: _Draws, on_progress: OnProgress, workers: int)
 
 
 def _draw_condition(
-    store: Store, key: str, methods: Sequence[str], common: Sequence[str] | None, draws: _Draws
+    store: Store, key: str, methods: Sequence[str], common: Sequence[str] | None, draws: tuple[int, int]
 ) -> list[Draws]:
     """The scores of each method on one condition, then on every draw of its images or of those all conditions have."""
     plan = store.plan
@@ -383,9 +380,7 @@ def _draw_condition(
     for method in methods:
         score = _expanded(task.scorer(method_rows(units, method), categories), ids, among)
         found.append(
-            image_draws(
-                score, len(among), replicates=draws.replicates, seed=draws.seed, rows=task.draws_at_once
-            )
+            image_draws(score, len(among), replicates=draws[0], seed=draws[1], rows=task.draws_at_once)
         )
     return found
 

@@ -31,7 +31,7 @@ from gramloop.util.table import Table
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_NEAR_IS_BRIGHT = "viridis_r"
+_NEAR_IS_BRIGHT, _FAR_IS_DARK = "viridis_r", "viridis"  # of depth, and of its inverse
 DEPTH_STEPS = 256  # to the metre in a stored depth picture
 
 
@@ -151,9 +151,8 @@ class DepthTask(Task[Depth, DepthMap]):
         """The scale ends where few pixels of the first prediction exceed it, so that the horizon hides nothing."""
         finite = predictions[0].values[np.isfinite(predictions[0].values)]
         low, high = np.percentile(finite, [1, 98]).tolist() if finite.size else (0.0, 1.0)
-        if not predictions[0].disparity:
-            low = 0.0
-        return DrawStyle(classes, threshold, scale=(low, max(high, low + 1e-6)))
+        low, unit = (low, "") if predictions[0].disparity else (0.0, " m")
+        return DrawStyle(classes, threshold, scale=(low, max(high, low + 1e-6)), unit=unit)
 
     def draw(
         self,
@@ -164,12 +163,16 @@ class DepthTask(Task[Depth, DepthMap]):
         colours: Sequence[str] = (),
     ) -> None:
         values = nearest(prediction.values, shrunk(image).shape)
-        draw_values(axes, values, _colour_map(prediction), style.scale[1], style.scale[0])
+        colour_map = _FAR_IS_DARK if prediction.disparity else _NEAR_IS_BRIGHT
+        draw_values(axes, values, colour_map, style.scale[1], style.scale[0])
 
     def legend(self, style: DrawStyle) -> Legend:
         low, high = style.scale
+        colours = _NEAR_IS_BRIGHT if style.unit else _FAR_IS_DARK
         shares = (0.0, 0.25, 0.5, 0.75, 1.0)
-        return [(colour_of(_NEAR_IS_BRIGHT, share), f"{low + share * (high - low):.3g}") for share in shares]
+        return [
+            (colour_of(colours, share), f"{low + share * (high - low):.3g}{style.unit}") for share in shares
+        ]
 
     def changes(self, before: Depth, after: Depth, truth: Depth | None, style: DrawStyle) -> Changes:
         if truth is None:
@@ -210,10 +213,6 @@ class DepthTask(Task[Depth, DepthMap]):
 
 
 TASK = DepthTask()
-
-
-def _colour_map(prediction: Depth) -> str:
-    return _NEAR_IS_BRIGHT.removesuffix("_r") if prediction.disparity else _NEAR_IS_BRIGHT
 
 
 def depth_png(metres: NDArray[Any]) -> bytes:  # of (H, W)

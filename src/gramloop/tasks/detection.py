@@ -16,7 +16,7 @@ from gramloop.data.shifted import Shift, ShiftedRecord
 from gramloop.data.truth import Instances
 from gramloop.metrics.ap import DRAWS_AT_ONCE, ApResult, ap_score, average_precision, weighted_ap
 from gramloop.metrics.bootstrap import Score
-from gramloop.metrics.boxes import BoxPredictions, GroundTruthBoxes
+from gramloop.metrics.boxes import BoxPredictions, GroundTruthBoxes, box_iou
 from gramloop.tasks.base import Categories, ClassScores, Row, Rows, Task, first_rows_table
 from gramloop.tasks.class_names import Classes
 from gramloop.tasks.drawing import Changes, DrawStyle
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 PICTURE_SCORE, PICTURE_OVERLAP = 0.40, 0.50  # of boxes that a report shows, and that count as the same
-_MOST_DRAWN = 60  # boxes in one panel; with more of them none can be seen
+_MOST_DRAWN = 40  # boxes in one panel; with more of them none can be seen
 AP_METRICS = ("AP", "AP50", "AP75", "APs", "APm", "APl")
 
 
@@ -227,14 +227,14 @@ class DetectionTask(Task[Detection, Instances]):
         false = [each.count(RED) for each in colours]
         return Changes(
             f"of {len(truth.scores)} annotated objects {len(gained)} gained and {len(lost)} lost; "
-            f"{false[0]} false boxes of the first gone, {false[1]} new",
+            f"{false[0]} false boxes of the baseline gone, {false[1]} new",
             colours=(colours[0], colours[1]),
             legend=(
-                (GREEN, "dashed: truth; solid: recovered by the second alone"),
-                (PLUM, "recovered by the first alone"),
+                (GREEN, "truth (dashed), or recovered by the method alone"),
+                (PLUM, "recovered by the baseline alone"),
                 (RED, "false, in one only"),
-                (BLUE, "others of the first"),
-                (ORANGE, "of the second"),
+                (BLUE, "other, baseline"),
+                (ORANGE, "other, method"),
             ),
         )
 
@@ -300,7 +300,7 @@ def recovered_boxes(
     partner = np.full(len(found.scores), -1, dtype=np.int64)
     if not len(found.scores) or not len(truth.scores):
         return partner
-    shared = box_overlaps(found.boxes, truth.boxes)
+    shared = box_iou(found.boxes, truth.boxes)
     shared[found.labels[:, None] != truth.labels[None]] = -1
     for index in np.argsort(-found.scores, kind="stable"):
         best = int(shared[index].argmax())
@@ -315,22 +315,8 @@ def unmatched_boxes(found: Detection, other: Detection) -> NDArray[np.bool_]:  #
     if not len(other.scores):
         return np.ones(len(found.scores), dtype=np.bool_)
     same = found.labels[:, None] == other.labels[None]
-    alone: NDArray[np.bool_] = ~((box_overlaps(found.boxes, other.boxes) >= PICTURE_OVERLAP) & same).any(
-        axis=1
-    )
+    alone: NDArray[np.bool_] = ~((box_iou(found.boxes, other.boxes) >= PICTURE_OVERLAP) & same).any(axis=1)
     return alone
-
-
-def box_overlaps(boxes: NDArray[Any], others: NDArray[Any]) -> NDArray[np.float64]:  # → (n, m)
-    """Intersection over union of every box with every other, 0 where both are empty."""
-    boxes, others = np.asarray(boxes, dtype=np.float64), np.asarray(others, dtype=np.float64)
-    low = np.maximum(boxes[:, None, :2], others[None, :, :2])
-    high = np.minimum(boxes[:, None, 2:], others[None, :, 2:])
-    both = np.clip(high - low, 0, None).prod(axis=-1)
-    areas = [np.clip(each[:, 2:] - each[:, :2], 0, None).prod(axis=-1) for each in (boxes, others)]
-    union = areas[0][:, None] + areas[1][None] - both
-    ratio: NDArray[np.float64] = np.divide(both, union, out=np.zeros_like(both), where=union > 0)
-    return ratio
 
 
 def ap_metrics(found: ApResult) -> dict[str, float]:

@@ -51,6 +51,7 @@ class DrawStyle:
     colours: Mapping[int, str] = field(default_factory=dict)  # of the largest classes
     others: bool = False  # whether there are classes without a colour
     scale: tuple[float, float] = (0.0, 1.0)  # of depth
+    unit: str = ""  # of that scale
 
     def name(self, label: int) -> str:
         """The name of a class, or its number."""

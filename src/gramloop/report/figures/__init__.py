@@ -56,7 +56,7 @@ class Figures:
 
 def draw_figures(
     loaded: LoadedRuns,
-    evidence: Sequence[Evidence],
+    evidence: Sequence[Evidence] = (),
     exemplars: Sequence[str] = (),
     pdf: bool = True,
     on_progress: OnProgress = lambda _: None,
@@ -65,7 +65,7 @@ def draw_figures(
 
     Args:
         loaded: The results.
-        evidence: Their methods compared.
+        evidence: Their methods compared, for the figures of gains against cost.
         exemplars: Images to show, ``CONDITION:IMAGE``; without them the best, the worst and a typical one are.
         pdf: Draw each also for paper.
         on_progress: Called with the title of each figure that is about to be rendered.

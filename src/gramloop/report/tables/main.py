@@ -174,7 +174,7 @@ def gains_table(evidence: Sequence[Evidence], key: str = "gains") -> Table:
             Column("corrected", "95% CI, corrected", "interval", DIGITS),
             Column("units", "Drawn from", TEXT),
             Column("coverage", "Covers", digits=1, unit="%"),
-            Column("joint", "95% CI, all methods", "interval", DIGITS),
+            Column("deciding", "95% CI, all methods", "interval", DIGITS),
             Column("verdict", "Verdict", TEXT),
         ),
         rows,
