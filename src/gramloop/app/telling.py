@@ -20,8 +20,7 @@ from gramloop.app.trial import Outcome
 from gramloop.core.config import ORDINARY_SIGNALS, route
 from gramloop.core.signals import share
 from gramloop.data.suites import display_name
-from gramloop.mitigations.appearance import appearance
-from gramloop.mitigations.denoise import noise_level
+from gramloop.mitigations.pixels import appearance, noise_level
 from gramloop.tasks.base import get_task
 from gramloop.tasks.diagnosis import Spread
 from gramloop.util.plotting import percent_of

@@ -27,7 +27,7 @@ from gramloop.util.progress import tracked
 MANIFEST = "manifest.json"
 CHECKSUMS = "checksums.sha256"  # per condition, in the format of the sha256sum command
 PARTIAL = "checksums.partial"  # of a condition that is being written, as its files come
-LAYOUT = 1
+MANIFEST_LAYOUT = 1
 SAMPLE = 16  # files of a condition that a quick comparison reads; a new sample each time
 _WORDS = {
     "layout": "layout version",
@@ -51,7 +51,7 @@ class Manifest:
     frost: str  # "synthesised", or a checksum of the user's textures
     packages: Mapping[str, str]
     conditions: Mapping[str, str] = field(default_factory=dict)  # "fog/3": checksum of its checksum file
-    layout: int = LAYOUT
+    layout: int = MANIFEST_LAYOUT
     contents: str = ""  # checksum over every byte of the clean set
     sizes: Mapping[str, int] = field(default_factory=dict)  # "fog/3": bytes of its files
 

@@ -27,7 +27,7 @@ from gramloop.evaluate.sources import (
 from gramloop.evaluate.trajectories import with_companions
 from gramloop.evaluate.truth import CLEAN_PREDICTION, SCORE, TruthKind, check_truth
 from gramloop.metrics.depth import Alignment
-from gramloop.mitigations.applying import check_stack
+from gramloop.mitigations.mitigated import check_stack
 from gramloop.mitigations.replay import REPLAYS
 from gramloop.tasks.loading import Precision, kind_of, load_predictor
 from gramloop.tasks.prediction import Prediction

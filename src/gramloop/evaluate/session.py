@@ -41,7 +41,7 @@ from gramloop.evaluate.sources import check_categories, open_condition, open_pla
 from gramloop.evaluate.store import Facts
 from gramloop.evaluate.timing import call_name, shares_alone
 from gramloop.evaluate.unchanged import refuse_other_model, refuse_other_origin
-from gramloop.mitigations.applying import apply
+from gramloop.mitigations.mitigated import apply
 from gramloop.tasks.loading import load_numbered
 from gramloop.tasks.prediction import Prediction
 from gramloop.tasks.predictor import Predictor

@@ -25,7 +25,7 @@ from gramloop.util.checksums import file_digest, first_changed
 from gramloop.util.files import files_below
 
 if TYPE_CHECKING:
-    from gramloop.mitigations.source import Source
+    from gramloop.mitigations.calibration import CalibrationStats
     from gramloop.tasks.prediction import Prediction
     from gramloop.tasks.predictor import Predictor
 
@@ -134,11 +134,11 @@ def _unchanged(plan: Plan, key: str, data: DataSet, images: int, listed: Mapping
     return marked
 
 
-def open_source(files: Mapping[str, str]) -> Source | None:
+def open_source(files: Mapping[str, str]) -> CalibrationStats | None:
     """What ordinary images look like, where a file of the model's says so."""
-    from gramloop.mitigations.source import read_source
+    from gramloop.mitigations.calibration import CalibrationStats
 
-    return read_source(files["source"]) if "source" in files else None
+    return CalibrationStats.read(files["source"]) if "source" in files else None
 
 
 def weight_files(files: Mapping[str, str], task: Task | None = None) -> dict[str, Path]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from gramloop.errors import GramLoopError
+from gramloop.models.backbone import refuse_many_tokens
 from gramloop.models.released_names import BackboneShape
-from gramloop.models.tokens import refuse_many_tokens
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,14 @@ class Tap:
         return self.patches.transpose(1, 2).reshape(batch, channels, *self.grid)
 
 
+class TapPoint(nn.Module):
+    """Returns the tap of a block as it is: a forward hook here sees, and may change, what heads read."""
+
+    def forward(self, tap: Tap, block: int) -> Tap:
+        """The tap."""
+        return tap
+
+
 class TappedViT(nn.Module):
     """A ViT whose blocks run in order, so that a hook on one of them takes effect in all later taps.
 
@@ -59,7 +67,7 @@ class TappedViT(nn.Module):
     def __init__(self, shape: BackboneShape) -> None:
         super().__init__()
         self.shape = shape
-        self.adjust: Callable[[int, Tap], Tap] | None = None  # what a head sees instead of a block's tap
+        self.tap_point = TapPoint()
 
     @property
     def blocks(self) -> nn.ModuleList:
@@ -85,8 +93,8 @@ class TappedViT(nn.Module):
         wide = torch.promote_types(
             state.dtype, weight.dtype
         )  # weights may be bfloat16, and the norm's float32
-        tap = Tap(self.norm(state.to(wide)), grid)
-        return tap if self.adjust is None else self.adjust(block, tap)
+        tap: Tap = self.tap_point(Tap(self.norm(state.to(wide)), grid), block)
+        return tap
 
     def grid(self, pixels: Tensor) -> tuple[int, int]:
         """Rows and columns of patches in a batch of images; each side must be a multiple of the patch."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from gramloop.evaluate.methods import BASELINE
 from gramloop.evaluate.truth import AGREEMENT
-from gramloop.mitigations.applying import replay_of
+from gramloop.mitigations.stack import replay_of
 from gramloop.report.run import Run
 from gramloop.report.stats import Difference, Differences, Evidence, signed
 

@@ -16,7 +16,7 @@ from gramloop.evaluate.plan import Plan, condition_of
 from gramloop.evaluate.results import metrics_of
 from gramloop.evaluate.rows import Failure
 from gramloop.metrics.robustness import Comparison, compare
-from gramloop.mitigations.applying import looks_of, replay_of
+from gramloop.mitigations.stack import replay_of, stack_scales
 from gramloop.tasks.base import AnyTask, Categories, get_task
 
 
@@ -246,7 +246,7 @@ class Run:
         more than it needs.
         """
         method, depth, blocks = self.method(name), self.plan.model.depth, self.spent.blocks
-        sizes = looks_of(method.mitigations)
+        sizes = stack_scales(method.mitigations)
         area = sum(size**2 for size in sizes) / len(sizes)
         replay = method.replay or replay_of(method.mitigations)
         adaptive = replay is not None and replay.adaptive is not None

@@ -35,7 +35,7 @@ from gramloop.metrics.bootstrap import (
     verdict,
     widened,
 )
-from gramloop.mitigations.mitigation import Mitigation
+from gramloop.mitigations.base import Mitigation
 from gramloop.mitigations.replay import Replay
 from gramloop.report.load import OnProgress, method_rows, used_ids
 from gramloop.report.run import Run
