@@ -33,7 +33,7 @@ def test_a_part_of_a_search_shows_what_it_tells(part: JudgedPart, row: list[str]
 @pytest.mark.parametrize(
     ("text", "title", "setting"),
     [
-        ("recentre:0.5,c=1", "recentre:0.5,c=1", ["beyond", "1"]),
+        ("recentre:0.5,c=1", "recentre:0.5,c=1, which acts on features", ["beyond", "1"]),
         ("norms:0.1", "norms:0.1, which acts on features", ["weight", "0.1"]),
         ("median", None, None),
         ("replay:window=2-3", "Replay: blocks 2 to 3 twice, gram gate", ["window", "2-3", "none"]),
