@@ -8,7 +8,7 @@ from typing import Any, Literal, TypedDict, get_args
 
 from gramloop.core.fields import LARGEST, SMALLEST, Field, shown
 from gramloop.errors import GramLoopError
-from gramloop.util.table import Shown, ShownTable, settings_table
+from gramloop.util.table import Table, TableRepr, settings_table
 
 Window = tuple[int, int]
 Gate = Literal["gram", "uniform", "none"]
@@ -25,7 +25,7 @@ MOST = 1000  # replays or substeps; a slip of the pen must not run for years
 
 
 @dataclass(frozen=True)
-class Adaptive(Shown):
+class Adaptive(TableRepr):
     """Decide per image, without labels, whether to replay and how strongly.
 
     A signal of the image is measured. At ``off`` and beyond, away from ``full``, the image is not replayed;
@@ -48,7 +48,7 @@ class Adaptive(Shown):
         for name, field in RULE.items():
             object.__setattr__(self, name, field.check(f"adaptive {name}", getattr(self, name)))
 
-    def _shown(self) -> ShownTable:
+    def _table(self) -> Table:
         return settings_table("Replay only where a signal says so", self)
 
 
@@ -167,7 +167,7 @@ class ReplaySettings(TypedDict, total=False):
 
 
 @dataclass(frozen=True)
-class ReplayConfig(Shown):
+class ReplayConfig(TableRepr):
     """One replay configuration; the defaults are the published method.
 
     window: first and last block to replay, zero-based and inclusive; None takes `default_window`.
@@ -234,14 +234,14 @@ class ReplayConfig(Shown):
         """Whether the drift of patches decides their gate, itself or by its mean."""
         return self.gate == "gram" or self.strength == "matched"
 
-    def _shown(self) -> ShownTable:
+    def _table(self) -> Table:
         from gramloop.core.settings import describe_replay, said_setting
 
         rows = tuple(
             (name, said_setting(name, getattr(self, name)), said_setting(name, getattr(ReplayConfig, name)))
             for name in FIELDS
         )
-        return ShownTable(f"Replay: {describe_replay(self)}", ("setting", "value", "published"), rows)
+        return Table(f"Replay: {describe_replay(self)}", ("setting", "value", "published"), rows)
 
     def as_json(self) -> dict[str, Any]:
         """The settings as plain values; one that came later is left out at its default, so hashes stay."""

@@ -12,11 +12,11 @@ from torch import nn
 from gramloop.core.config import Gate, GateAt, ReplayConfig, Strength, UpdateAt, Window
 from gramloop.core.replay import placement
 from gramloop.core.watch import watching
-from gramloop.util.table import Cell, Shown, ShownTable
+from gramloop.util.table import Cell, Table, TableRepr
 
 
 @dataclass(frozen=True)
-class Cost(Shown):
+class Cost(TableRepr):
     """Blocks executed for one image, beside those of the ordinary forward."""
 
     blocks: int
@@ -27,10 +27,8 @@ class Cost(Shown):
         """Blocks executed per block of the ordinary forward."""
         return self.blocks / self.ordinary
 
-    def _shown(self) -> ShownTable:
-        return ShownTable(
-            "Transformer blocks executed for one view of an image", ("", "blocks"), self._rows()
-        )
+    def _table(self) -> Table:
+        return Table("Transformer blocks executed for one view of an image", ("", "blocks"), self._rows())
 
     def _rows(self) -> tuple[tuple[Cell, ...], ...]:
         return (

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from gramloop.core.config import Adaptive, ReplayConfig
 from gramloop.core.hosts import Host, find_host
 from gramloop.core.settings import replay_text
-from gramloop.util.table import Shown, ShownTable
+from gramloop.util.table import Table, TableRepr
 
 HARMLESS = -0.1  # points that a good setting may lose on clean images
 
@@ -37,7 +37,7 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Known(Shown):
+class Known(TableRepr):
     """A setting and what it did, on images that no choice has seen.
 
     backbone, head: in words; ``fingerprint`` and ``head_fingerprint`` are those of their weights.
@@ -72,7 +72,7 @@ class Known(Shown):
         """Whether it was measured with the head of this fingerprint."""
         return bool(found) and found == self.head_fingerprint
 
-    def _shown(self) -> ShownTable:
+    def _table(self) -> Table:
         rows = (
             ("gain under shift", str(self.gain)),
             ("change on clean images", str(self.clean)),
@@ -82,7 +82,7 @@ class Known(Shown):
             ("measured on", self.measured_on),
             ("date", self.date),
         )
-        return ShownTable(self.mitigations, ("", "measured"), rows)
+        return Table(self.mitigations, ("", "measured"), rows)
 
     def __str__(self) -> str:
         return (

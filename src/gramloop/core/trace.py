@@ -10,14 +10,14 @@ from torch import Tensor
 
 from gramloop.core.gate import mean_gate
 from gramloop.errors import GramLoopError
-from gramloop.util.table import Cell, Shown, ShownTable
+from gramloop.util.table import Cell, Table, TableRepr
 
 Grid = tuple[int, int]
 _SHOWN = 8  # images in a table
 
 
 @dataclass
-class Trace(Shown):
+class Trace(TableRepr):
     """Maps over the patch grid, one entry per replay in each list; (B, h, w) unless said otherwise.
 
     Where the host does not reveal its grid, maps are (B, N).
@@ -80,7 +80,7 @@ class Trace(Shown):
         values = maps[image].detach().float().cpu()
         return (values if self.valid is None else values.where(self.valid[image].cpu(), torch.nan)).numpy()
 
-    def _shown(self) -> ShownTable:
+    def _table(self) -> Table:
         images = len(self.drift[0]) if self.drift else 0
         size = "" if self.grid is None else f", {self.grid[0]} x {self.grid[1]} patches"
         rows: list[tuple[Cell, ...]] = []
@@ -100,7 +100,7 @@ class Trace(Shown):
         title = (
             f"Trace of {images} image{'s' * (images != 1)}{size}" if images else "Trace: nothing was measured"
         )
-        return ShownTable(title, columns, tuple(rows), tuple(notes))
+        return Table(title, columns, tuple(rows), tuple(notes))
 
     def _numbers(self, image: int, replay: int) -> tuple[Cell, ...]:
         steps = self._only_valid(self.displacement[replay], image)
