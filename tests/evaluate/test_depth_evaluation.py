@@ -21,10 +21,10 @@ from gramloop.evaluate.store import PLAN, Store
 from gramloop.metrics.depth import depth_scores
 from gramloop.models.tiny_heads import DenseDepthHead, load_depth_head
 from gramloop.replay.config import ReplayConfig
-from gramloop.report.assemble import make_document
-from gramloop.report.figures.drawing import draw_figures
+from gramloop.report.document import make_document
+from gramloop.report.figures import draw_figures
 from gramloop.report.load import load_runs
-from gramloop.report.statistics import gains_of
+from gramloop.report.stats import compare_methods
 from gramloop.tasks.depth import Depth
 from gramloop.tasks.loading import load_predictor
 from small_runs import SIDE, small_plan, write_model
@@ -104,14 +104,12 @@ def test_a_report_of_depth(depth_model: Path, scene_folder: Path, tmp_path: Path
     plan = small_plan(depth_model, scene_folder, "depth", sizes=SIZES)
     evaluate(plan, tmp_path, workers=1)
     loaded = load_runs([tmp_path])
-    (over_images,) = gains_of(loaded.runs, "images", replicates=200)
-    (over_families,) = gains_of(loaded.runs, replicates=200)
-    assert over_images.points == over_families.points
-    assert over_images.interval is not None
-    assert over_images.interval.estimate == pytest.approx(over_images.points)
-    drawn = draw_figures(loaded, (), False, [over_images])
+    evidence = compare_methods(loaded.runs, ("images",), replicates=200)
+    ((gain,),) = evidence[0].gains.values()
+    assert gain.interval.estimate == pytest.approx(loaded.runs[0].gain("gramloop"))
+    drawn = draw_figures(loaded, evidence, pdf=False)
     assert not drawn.remarks
-    document = make_document(loaded, [over_images], drawn.figures)
+    document = make_document(loaded, evidence, drawn.figures)
     words = [table.caption for section in document.sections for table in section.tables]
     assert any("within a factor of 1.25" in each for each in words)
     picture = next(figure for figure in drawn.figures if figure.section == "predictions")

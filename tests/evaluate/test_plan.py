@@ -66,6 +66,14 @@ WRITTEN_BEFORE = """{
 }"""
 
 
+def test_a_plan_that_was_written_before_keeps_its_hash(tmp_path: Path):
+    path = tmp_path / "plan.json"
+    path.write_text(WRITTEN_BEFORE)
+    plan = read_plan(path)
+    assert plan.hash == "659355078acfce84"
+    assert plan.text() == json.dumps(json.loads(WRITTEN_BEFORE), indent=1) + "\n"
+
+
 @pytest.mark.parametrize(
     ("wrong", "sentence"), [('"eps": null', "eps is None"), ('"eps": 1, "speed": 1', "'speed' is no setting")]
 )

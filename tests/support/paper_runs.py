@@ -13,8 +13,7 @@ from gramloop.data.suites import Condition, find_suite
 from gramloop.evaluate.methods import BASELINE, Method
 from gramloop.evaluate.plan import DataSource, ModelSource, Plan
 from gramloop.replay.config import ReplayConfig
-from gramloop.report.measure import ConditionResults, Spent
-from gramloop.report.run import Run
+from gramloop.report.run import ConditionResults, Run, Spent
 
 PAPER: dict[str, Any] = json.loads(
     (Path(__file__).parents[1] / "metrics" / "paper_tables.json").read_text(encoding="utf-8")

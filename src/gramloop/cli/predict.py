@@ -171,7 +171,7 @@ def _write(
                 files.append(file.result(version, ending))
                 atomic_write(files[-1], content)
     if not args.no_picture:
-        from gramloop.tasks.pictures import draw_prediction
+        from gramloop.tasks.drawing import draw_prediction
 
         picture = draw_prediction(pixels, ordinary, changed, predictor.classes, args.threshold, name)
         files.append(file.result("picture", ".png"))

@@ -25,7 +25,7 @@ from gramloop.replay.adaptive import image_noise, noise_response
 from gramloop.replay.vit import ViT
 from gramloop.util.files import atomic_write
 from gramloop.util.json_files import parse_json
-from gramloop.util.table import Shown, ShownTable
+from gramloop.util.table import Table, TableRepr
 
 if TYPE_CHECKING:
     from gramloop.tasks.prediction import Prediction
@@ -39,7 +39,7 @@ Candidate = tuple[Place, tuple[int, ...]]
 
 
 @dataclass(frozen=True)
-class CalibrationStats(Shown):
+class CalibrationStats(TableRepr):
     """Statistics of in-distribution images.
 
     means, spreads: by block, (C,): of all patches, and the standard deviation of one view's mean; empty without a ViT.
@@ -111,7 +111,7 @@ class CalibrationStats(Shown):
             raise GramLoopError(f"{path} lacks the mean or the spread of a block; calibrate again")
         return stats
 
-    def _shown(self) -> ShownTable:
+    def _table(self) -> Table:
         rows = tuple(
             (tap, len(mean), float(mean.norm()), float(self.spreads[tap].norm()))
             for tap, mean in sorted(self.means.items())
@@ -131,7 +131,7 @@ class CalibrationStats(Shown):
         }
         title = f"{self.images} in-distribution images" + (f", patches {places[self.at]}" if rows else "")
         columns = ("block", "channels", "norm of the mean", "norm of its spread")
-        return ShownTable(title, columns, rows, tuple(notes))
+        return Table(title, columns, rows, tuple(notes))
 
 
 def read_stats(given: CalibrationStats | str | Path | None) -> CalibrationStats | None:

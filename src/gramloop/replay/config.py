@@ -18,7 +18,7 @@ from typing import Any, Literal, TypedDict, get_args
 from gramloop.errors import GramLoopError, short_repr
 from gramloop.util.files import atomic_write
 from gramloop.util.json_files import read_json
-from gramloop.util.table import Shown, ShownTable, settings_table
+from gramloop.util.table import Table, TableRepr, settings_table
 
 Window = tuple[int, int]
 Gate = Literal["gram", "uniform", "none"]
@@ -94,7 +94,7 @@ class Field:
 
 
 @dataclass(frozen=True)
-class Adaptive(Shown):
+class Adaptive(TableRepr):
     """Decide per image, without labels, whether to replay and how strongly.
 
     At ``off`` and beyond, away from ``full``, an image is not replayed; at ``full`` and beyond it is replayed with
@@ -114,7 +114,7 @@ class Adaptive(Shown):
         for name, field in RULE.items():
             object.__setattr__(self, name, field.check(f"adaptive {name}", getattr(self, name)))
 
-    def _shown(self) -> ShownTable:
+    def _table(self) -> Table:
         return settings_table("Replay only where a signal says so", self)
 
 
@@ -199,7 +199,7 @@ class ReplaySettings(TypedDict, total=False):
 
 
 @dataclass(frozen=True)
-class ReplayConfig(Shown):
+class ReplayConfig(TableRepr):
     """One replay configuration; the defaults are the published method.
 
     window: first and last block to replay, zero-based and inclusive; None takes `default_window`.
@@ -248,12 +248,12 @@ class ReplayConfig(Shown):
         """Whether the drift of patches decides their gate, itself or by its mean, so that proposals are probed."""
         return self.gate == "gram" or self.strength == "matched"
 
-    def _shown(self) -> ShownTable:
+    def _table(self) -> Table:
         rows = tuple(
             (name, setting_text(name, getattr(self, name)), setting_text(name, getattr(ReplayConfig, name)))
             for name in FIELDS
         )
-        return ShownTable(f"Replay: {describe_replay(self)}", ("setting", "value", "published"), rows)
+        return Table(f"Replay: {describe_replay(self)}", ("setting", "value", "published"), rows)
 
     def as_json(self) -> dict[str, Any]:
         """The settings as plain values."""

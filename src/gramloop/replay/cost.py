@@ -8,7 +8,7 @@ from typing import Unpack
 
 from gramloop.errors import GramLoopError
 from gramloop.replay.config import ReplayConfig, ReplaySettings, Window, default_window
-from gramloop.util.table import Cell, Shown, ShownTable
+from gramloop.util.table import Cell, Table, TableRepr
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ def route(config: ReplayConfig, depth: int, keep: Sequence[int] = (), trace: boo
 
 
 @dataclass(frozen=True)
-class Cost(Shown):
+class Cost(TableRepr):
     """Blocks executed for one image, and those of the baseline forward."""
 
     blocks: int
@@ -104,10 +104,8 @@ class Cost(Shown):
     def ordinary(self) -> int:
         return self.baseline
 
-    def _shown(self) -> ShownTable:
-        return ShownTable(
-            "Transformer blocks executed for one view of an image", ("", "blocks"), self._rows()
-        )
+    def _table(self) -> Table:
+        return Table("Transformer blocks executed for one view of an image", ("", "blocks"), self._rows())
 
     def _rows(self) -> tuple[tuple[Cell, ...], ...]:
         return (

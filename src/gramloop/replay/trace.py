@@ -11,13 +11,13 @@ from torch import Tensor
 from gramloop.errors import GramLoopError
 from gramloop.replay.gram import GramAnchor, mean_gate
 from gramloop.replay.vit import Grid
-from gramloop.util.table import Cell, Shown, ShownTable
+from gramloop.util.table import Cell, Table, TableRepr
 
 _LISTED = 8  # images in a table
 
 
 @dataclass
-class Trace(Shown):
+class Trace(TableRepr):
     """Maps over the patch grid, one entry per replay in each list; (B, h, w), or (B, N) where the grid is unknown.
 
     drift: Gram drift of each proposal. gate: the patch gate that was applied.
@@ -86,7 +86,7 @@ class Trace(Shown):
         values = maps[image].detach().float().cpu()
         return (values if self.valid is None else values.where(self.valid[image].cpu(), torch.nan)).numpy()
 
-    def _shown(self) -> ShownTable:
+    def _table(self) -> Table:
         images = len(self.drift[0]) if self.drift else 0
         rows: list[tuple[Cell, ...]] = []
         for image in range(min(images, _LISTED)):
@@ -106,7 +106,7 @@ class Trace(Shown):
         title = (
             f"Trace of {images} image{'s' * (images != 1)}{size}" if images else "Trace: nothing was measured"
         )
-        return ShownTable(title, columns, tuple(rows), tuple(notes))
+        return Table(title, columns, tuple(rows), tuple(notes))
 
     def _median(self, maps: Tensor, image: int) -> Cell:
         values = self._values(maps, image)

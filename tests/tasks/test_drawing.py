@@ -1,15 +1,21 @@
-"""Predictions show what is in them as a table, and draw themselves over their image."""
+"""Predictions print what is in them as a table, and are drawn over their image, alone and in whole pictures."""
 
 from __future__ import annotations
+
+import io
+from dataclasses import replace
 
 import matplotlib
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
+from PIL import Image
 
 from gramloop import GramLoopError
+from gramloop.tasks.class_names import ADE20K, COCO
 from gramloop.tasks.depth import Depth
 from gramloop.tasks.detection import Detection
+from gramloop.tasks.drawing import draw_prediction
 from gramloop.tasks.instance import InstanceMasks
 from gramloop.tasks.panoptic import Panoptic, Segment
 from gramloop.tasks.prediction import Pair, Prediction, ReplayMaps
@@ -85,7 +91,7 @@ def test_colours_tell_classes_apart_and_names_stand_beside() -> None:
 
 def test_boxes_are_where_they_are_and_the_threshold_counts() -> None:
     ax = BOXES.plot(IMAGE, classes={7: "cat"}, threshold=0.5)
-    inner = [patch for patch in ax.patches if patch.get_linewidth() < 2]
+    inner = [patch for patch in ax.patches if patch.get_linewidth() < 1]  # each lies on a white one
     assert [(p.get_x(), p.get_y(), p.get_width(), p.get_height()) for p in inner] == [(1, 2, 4, 4)]
     assert [text.get_text() for text in ax.texts] == ["cat 0.90"]
     assert len(BOXES.plot(IMAGE, threshold=0.0).texts) == 2
@@ -100,7 +106,7 @@ def test_depth_has_its_values_and_unit() -> None:
 
 def test_a_pair_is_drawn_side_by_side() -> None:
     axes = Pair(BOXES, BOXES).plot(IMAGE)
-    assert [ax.get_title() for ax in axes] == ["ordinary  (1 box ≥ 0.5)", "replayed  (1 box ≥ 0.5)"]
+    assert [ax.get_title() for ax in axes] == ["baseline, 1 box ≥ 0.5", "replayed, 1 box ≥ 0.5"]
 
 
 def test_replay_maps_are_drawn() -> None:
@@ -117,5 +123,77 @@ def test_an_image_of_another_size_is_refused() -> None:
 
 
 def test_a_prediction_of_no_known_kind_has_no_picture() -> None:
-    with pytest.raises(GramLoopError, match="no picture of a Prediction"):
+    with pytest.raises(GramLoopError, match="a Prediction belongs to no task"):
         Prediction().plot()
+
+
+# whole pictures
+
+
+BLUE, ORANGE = (0x00, 0x72, 0xB2), (0xE6, 0x9F, 0x00)
+PHOTO = np.full((60, 90, 3), 200, np.uint8)
+MAPS = ReplayMaps(np.linspace(0, 2e-4, 24).reshape(1, 4, 6), np.linspace(0, 1, 24).reshape(1, 4, 6))
+
+
+def opened(png: bytes) -> np.ndarray:
+    image = Image.open(io.BytesIO(png))
+    assert image.format == "PNG"
+    return np.asarray(image.convert("RGB"))
+
+
+def amount(picture: np.ndarray, colour: tuple[int, int, int]) -> int:
+    return int((picture == colour).all(-1).sum())
+
+
+def boxes(*rows: tuple[float, ...], trace: ReplayMaps | None = None) -> Detection:
+    table = np.array(rows, dtype=float).reshape(-1, 6)
+    return Detection(table[:, :4], table[:, 4], table[:, 5].astype(int), trace=trace)
+
+
+@pytest.mark.parametrize("kind", FOUND)
+def test_a_picture_has_a_pane_for_everything_there_is(kind: str) -> None:
+    found = FOUND[kind]
+    widths = [
+        opened(draw_prediction(IMAGE, found, changed, {})).shape[1]
+        for changed in (None, found, replace(found, trace=MAPS))
+    ]
+    assert [round(width / widths[0] * 2) for width in widths] == [2, 3, 5]
+
+
+def test_boxes_that_only_one_prediction_has_are_orange() -> None:
+    one = boxes((10, 10, 40, 40, 0.9, 1), (50, 10, 80, 40, 0.8, 1))
+    same = opened(draw_prediction(PHOTO, one, one, COCO))
+    other_class = boxes((10, 10, 40, 40, 0.9, 1), (50, 10, 80, 40, 0.8, 2))
+    changed = opened(draw_prediction(PHOTO, one, other_class, COCO))
+    assert amount(changed, ORANGE) > amount(same, ORANGE) + 200
+    assert amount(changed, BLUE) < amount(same, BLUE)
+
+
+def test_boxes_below_the_threshold_are_not_drawn() -> None:
+    weak = boxes((10, 10, 80, 50, 0.3, 1))
+    assert amount(opened(draw_prediction(PHOTO, weak, None, {})), BLUE) == 0
+    assert amount(opened(draw_prediction(PHOTO, weak, None, {}, threshold=0.2)), BLUE) > 100
+
+
+@pytest.mark.parametrize("size", [(1, 400), (400, 1), (3, 2)])
+def test_extreme_shapes_are_drawn(size: tuple[int, int]) -> None:
+    labels = (np.arange(size[0] * size[1]).reshape(size[1], size[0]) % 12).astype(np.int32)
+    found = Segmentation(labels, trace=MAPS)
+    assert opened(draw_prediction(np.zeros((size[1], size[0], 3), np.uint8), found, found, {})).size
+
+
+def test_pictures_of_nothing() -> None:
+    still = ReplayMaps(np.zeros((1, 4, 6)), np.ones((1, 4, 6)))  # a drift of zero everywhere
+    assert opened(draw_prediction(PHOTO, boxes(), boxes(trace=still), {})).size
+    flat = Depth(np.full((60, 90), 3, np.float32), disparity=True)
+    assert opened(draw_prediction(PHOTO, flat, None, {})).size
+
+
+def test_class_names_are_those_of_the_sets() -> None:
+    assert len(ADE20K) == 150
+    assert (ADE20K[0], ADE20K[12], ADE20K[149]) == ("wall", "person", "flag")
+    assert len(COCO) == 80
+    assert len(set(COCO.values())) == 80
+    gaps = {12, 26, 29, 30, 45, 66, 68, 69, 71, 83}  # numbers that COCO's categories leave out
+    assert set(COCO) == set(range(1, 91)) - gaps
+    assert (COCO[1], COCO[44], COCO[90]) == ("person", "bottle", "toothbrush")

@@ -8,13 +8,14 @@ from pathlib import Path
 
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.store import PLAN
-from gramloop.report import formats
 from gramloop.report.document import Document
+from gramloop.report.load import OnProgress
 from gramloop.report.page import render
-from gramloop.report.tables.table import Table
 from gramloop.util.files import atomic_write
+from gramloop.util.table import Table, markdown_text
 
 PAGE, MARKDOWN, TABLES, FIGURES = "index.html", "report.md", "tables", "figures"
+_FORMATS: dict[str, Callable[[Table], str]] = {"md": Table.markdown, "csv": Table.csv, "tex": Table.latex}
 
 
 def report_files(document: Document) -> dict[str, Callable[[], bytes]]:
@@ -22,7 +23,7 @@ def report_files(document: Document) -> dict[str, Callable[[], bytes]]:
     files: dict[str, Callable[[], bytes]] = {}
     for section in document.sections:
         for table in section.tables:
-            for ending, make in (("md", formats.markdown), ("csv", formats.csv), ("tex", formats.latex)):
+            for ending, make in _FORMATS.items():
                 files[f"{TABLES}/{table.key}.{ending}"] = partial(_encoded, make, table)
         for figure in section.figures:
             for ending, data in (("png", figure.png), ("pdf", figure.pdf)):
@@ -38,9 +39,7 @@ def _encoded(make: Callable[[Table], str], table: Table) -> bytes:
     return make(table).encode()
 
 
-def write_report(
-    document: Document, folder: Path, on_progress: Callable[[str], None] = lambda _: None
-) -> Path:
+def write_report(document: Document, folder: Path, on_progress: OnProgress = lambda _: None) -> Path:
     """Write all files and return the page; files of an earlier report that this one lacks are removed."""
     files = report_files(document)
     check_folder(folder)
@@ -64,15 +63,14 @@ def check_folder(folder: Path) -> None:
         raise GramLoopError(
             f"{folder} holds results of gramloop evaluate; choose another folder for the report"
         )
-    if not (folder / PAGE).exists() and any(not each.name.startswith(".") for each in folder.iterdir()):
-        names = {each.name for each in folder.iterdir()} - {TABLES, FIGURES, MARKDOWN}
-        if names:
-            raise GramLoopError(f"{folder} is not empty and holds no report; choose a new folder for it")
+    names = {each.name for each in folder.iterdir() if not each.name.startswith(".")}
+    if PAGE not in names and names - {TABLES, FIGURES, MARKDOWN}:
+        raise GramLoopError(f"{folder} is not empty and holds no report; choose a new folder for it")
 
 
 def whole_markdown(document: Document) -> str:
-    """The report as one Markdown file, with figures beside it."""
-    plain = formats.plain
+    """The report as one Markdown file, with figures in the folder next to it."""
+    plain = markdown_text
     lines = [f"# {plain(document.title)}", "", plain(document.subtitle), ""]
     if document.answers:
         lines += ["## Which to take", ""]
@@ -80,19 +78,18 @@ def whole_markdown(document: Document) -> str:
             lines += [f"**{plain(answer.suite)}.** {plain(' '.join(answer.sentences))}", ""]
     if document.verdicts:
         lines += ["## Verdict", ""]
-        lines += [
-            f"- **{plain(f'{each.suite}, {each.method}: {each.words}')}.** {plain(each.sentence)}"
-            for each in document.verdicts
-        ]
+        for each in document.verdicts:
+            lines.append(
+                f"- **{plain(f'{each.suite}, {each.method}: {each.words}')}.** {plain(each.sentence)}"
+            )
         lines.append("")
     if document.warnings:
         lines += ["## Warnings", "", *(f"- {plain(sentence)}" for sentence in document.warnings), ""]
     for section in document.sections:
         lines += [f"## {plain(section.title)}", ""]
-        for paragraph in section.text.split("\n\n") if section.text else ():
-            lines += [plain(paragraph), ""]
+        lines += [plain(section.text), ""] if section.text else []
         for table in section.tables:
-            lines += [formats.markdown(table), ""]
+            lines += [table.markdown(), ""]
         for figure in section.figures:
             picture = f"![{plain(figure.alt)}]({FIGURES}/{figure.key}.png)"
             lines += [f"### {plain(figure.title)}", "", picture, "", plain(figure.caption), ""]
