@@ -84,7 +84,7 @@ class DetectionTask(Task[Detection, Instances]):
         "Boxes with a score of at least 0.40, matched greedily to annotations of the same category at an overlap of at "
         "least 0.50; these filters serve the picture and enter no score."
     )
-    columns = {
+    columns: ClassVar[Mapping[str, str]] = {
         "boxes": "float32[]",  # left, top, right, bottom of one box after the other
         "scores": "float32[]",
         "labels": "int32[]",
