@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from gramloop.data.records import Instances
+from gramloop.data.truth import Instances
 from gramloop.metrics import ap
 from gramloop.metrics.ap import RankedMatches, rank_matches
 from gramloop.metrics.bootstrap import REPLICATES

@@ -19,10 +19,9 @@ import cv2
 from PIL import Image
 
 from gramloop.data.opening import open_suite
-from gramloop.data.pool import write_suite
 from gramloop.data.scenes.drawing import THINGS, scene
 from gramloop.data.suites import SUITES, Condition
-from gramloop.data.writing import SuiteWriter
+from gramloop.data.writing import SuiteWriter, write_suite
 from gramloop.util.processes import available_cores
 
 HEIGHT, WIDTH = 480, 640

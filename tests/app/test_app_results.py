@@ -15,6 +15,7 @@ from gramloop.app.settings import AppSettings, ModelSource
 from gramloop.app.stored import images, opened, scores
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.rows import first_rows, picture_of
+from gramloop.evaluate.store import Store
 
 ANY = (ModelSource("any", {}),)
 
@@ -84,6 +85,11 @@ def test_scores_are_those_of_results_csv(stored_results: Path) -> None:
             assert f">{float(row['mIoU gain']):+.3f}<" in page
 
 
+def tables(run: Any, key: str) -> list[Any]:
+    store = Store(run.folder, run.plan)
+    return [store.read(unit).table for unit in run.plan.units_of(key)]
+
+
 @pytest.mark.parametrize("task", ["semantic", "detection"])
 def test_images_are_sorted_by_gain_or_loss(stored_results: Path, task: str) -> None:
     place = room()
@@ -97,9 +103,9 @@ def test_images_are_sorted_by_gain_or_loss(stored_results: Path, task: str) -> N
     assert conditions_of(ranked) == ["impulse_noise/3", "fog/3"]
     assert {each.kept.condition.key for each in in_order(ranked, "gain", "fog/3")} == {"fog/3"}
     for each in ranked:
-        rows = first_rows([unit.table for unit in run.units(each.kept.condition.key)], "gramloop", 4)
+        rows = first_rows(tables(run, each.kept.condition.key), "gramloop", 4)
         stored = next(row for row in rows if row["position"] == each.kept.position)
-        assert each.treated == each.kept.score(task, "gramloop")
+        assert each.treated == run.task.image_score(stored)
         if task == "semantic":
             assert np.array_equal(picture_of(stored), picture_of(each.kept.rows["gramloop"]))
 

@@ -10,19 +10,17 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torch.nn.functional as F
+from gramloop.check.way import Way
 from torch import Tensor
 
 from gramloop.check import Checked, arithmetic, behaviour, check_machine
-from gramloop.tasks import heads
-from gramloop.check.cases import VARIANTS, placement_cases
-from gramloop.check.cases import EXACT, agreement
-from gramloop.check.checking import describe_machine
+from gramloop.check.cases import EXACT, VARIANTS, agreement, placement_cases
+from gramloop.check.checking import describe_machine, true_float32
 from gramloop.check.small_models import HEADS
-from gramloop.check.checking import true_float32
-from gramloop.check.way import Way
 from gramloop.cli import main
 from gramloop.cli.check import machine_lines
-from gramloop.core import drift
+from gramloop.replay import gram
+from gramloop.tasks import heads
 from gramloop.util.device import deterministic_algorithms
 from stand_in_gpu import stand_in_gpu
 from stand_in_mps import stand_in_mps
@@ -72,8 +70,8 @@ def test_what_people_see(little: None, capsys: pytest.CaptureFixture[str]) -> No
 def test_a_wrong_machine_is_told(
     little: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    right = drift._squared_row_change
-    monkeypatch.setattr(drift, "_squared_row_change", lambda *given: right(*given) * 1.00001)
+    right = gram._squared_row_change
+    monkeypatch.setattr(gram, "_squared_row_change", lambda *given: right(*given) * 1.00001)
     assert main(["check", "--device", "cpu"]) == 1
     told = capsys.readouterr().out
     assert "do not trust numbers of this machine" in told.replace("\n", " ")

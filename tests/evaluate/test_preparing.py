@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gramloop.data.contents import ChangedFileError
+from gramloop.data.checks import ChangedFileError
 from gramloop.data.opening import OpenSuite, ReadOptions, open_suite
 from gramloop.errors import GramLoopError
 from gramloop.evaluate import preparing

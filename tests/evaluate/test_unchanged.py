@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from gramloop.cli import main
-from gramloop.data.contents import ChangedFileError
+from gramloop.data.checks import ChangedFileError
 from gramloop.errors import GramLoopError
 from gramloop.evaluate import unchanged
 from gramloop.evaluate.beginning import begin

@@ -8,7 +8,7 @@ import statistics
 import numpy as np
 import pytest
 
-from gramloop.data.depth_maps import DepthMap
+from gramloop.data.truth import DepthMap
 from gramloop.errors import GramLoopError
 from gramloop.metrics.depth import NoScoreError, aligned_depth, depth_scores
 

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from pycocotools import mask as mask_api
 
 from coco_reference import box_entries, coco_figures, evaluation
-from gramloop.data.object_masks import ObjectMasks
-from gramloop.data.run_lengths import run_lengths_of
+from gramloop.data.masks import encode_mask
+from gramloop.data.truth import ObjectMasks
 from gramloop.errors import GramLoopError
 from gramloop.metrics.ap import mask_ap_score, mask_average_precision
 from gramloop.metrics.bootstrap import image_bootstrap, paired_delta
@@ -138,13 +138,13 @@ def random_image(rng: np.random.Generator) -> tuple[ObjectMasks, Found]:
         near = rng.choice([0.0, 0.5, 4.0])
         guesses.append(ellipse(centre + near * rng.normal(size=2), radii * rng.normal(1, 0.02 * near, 2)))
     truth = ObjectMasks(
-        tuple(map(run_lengths_of, masks)),
+        tuple(map(encode_mask, masks)),
         labels.astype(np.int64),
         np.array([mask.sum() * rng.uniform(0.8, 1) for mask in masks], dtype=np.float64),
         rng.random(len(objects)) < 0.2,
         SIZE,
     )
-    found = list(map(run_lengths_of, guesses))
+    found = list(map(encode_mask, guesses))
     names = rng.choice([*CATEGORIES, 7], len(found)) if len(found) else np.zeros(0, np.int64)
     close = rng.random(len(found)) < 0.8
     names[close] = rng.choice(labels, int(close.sum())) if len(labels) else names[close]
@@ -235,7 +235,7 @@ def test_an_image_without_objects_or_masks() -> None:
     none = match_masks(empty, [], np.zeros(0), np.zeros(0, np.int64), CATEGORIES)
     assert len(none.scores) == len(none.to_find) == 0
     assert np.isnan(mask_average_precision(none, CATEGORIES, 1).ap)
-    mask = run_lengths_of(np.ones(SIZE, np.bool_))
+    mask = encode_mask(np.ones(SIZE, np.bool_))
     extra = match_masks(empty, [mask], np.ones(1), np.array([5]), CATEGORIES)
     assert extra.found.tolist() == [[0, 0, 0, 0]]
     assert extra.counted[0, 0] == 1023  # wrong at every threshold
@@ -243,6 +243,6 @@ def test_an_image_without_objects_or_masks() -> None:
 
 def test_a_mask_of_another_size_is_refused() -> None:
     empty = ObjectMasks((), np.zeros(0, np.int64), np.zeros(0), np.zeros(0, np.bool_), SIZE)
-    mask = run_lengths_of(np.ones((3, 4), np.bool_))
+    mask = encode_mask(np.ones((3, 4), np.bool_))
     with pytest.raises(GramLoopError, match="a predicted mask is 4 x 3, but its image is 150 x 120"):
         match_masks(empty, [mask], np.ones(1), np.array([5]), CATEGORIES)

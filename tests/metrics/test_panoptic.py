@@ -13,7 +13,7 @@ from hotcoco.panoptic import pq_compute
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gramloop.data.segment_maps import SegmentMap, segments_png
+from gramloop.data.truth import SegmentMap, segments_png
 from gramloop.errors import GramLoopError
 from gramloop.metrics.bootstrap import image_bootstrap, paired_delta
 from gramloop.metrics.panoptic import class_quality, mean_quality, panoptic_statistics, pq_score

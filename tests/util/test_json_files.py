@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gramloop.core.settings import read_settings
-from gramloop.data.coco import open_coco
-from gramloop.data.depth import read_format
-from gramloop.data.depth_maps import DepthFormat
 from gramloop.data.manifest import read_manifest
+from gramloop.data.readers.coco import open_coco
+from gramloop.data.readers.depth import read_format
 from gramloop.data.scenes.files import SceneFiles, write_scenes
+from gramloop.data.truth import DepthFormat
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.plan import read_plan
 from gramloop.models.checkpoint import open_checkpoint
+from gramloop.replay.config import read_settings
 from gramloop.tasks.transformers_models import architecture
 from gramloop.tune.scan.files import read_scan
 from gramloop.tune.search.journal import read_search_plan

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from gramloop.core.config import RULE, ReplayConfig, field_of
-from gramloop.core.fields import shown
-from gramloop.core.settings import split_setting
 from gramloop.data.shifted import Shift
 from gramloop.data.suites import SEVERITIES, display_name, find_suite
-from gramloop.errors import GramLoopError
-from gramloop.mitigations.mitigation import Mitigation
+from gramloop.errors import GramLoopError, short_repr
+from gramloop.mitigations.base import Mitigation
 from gramloop.mitigations.replay import REPLAYS, SUBSTEPS, Replay
-from gramloop.mitigations.texts import KINDS, parse_mitigations
+from gramloop.mitigations.stack import KINDS, parse_mitigations
+from gramloop.replay.config import RULE, ReplayConfig, field_of, split_setting
 from gramloop.shifts.corruptions import CORRUPTIONS, EXTRA_CORRUPTIONS
 from gramloop.shifts.perturbations import PERTURBATIONS
 
@@ -54,7 +52,7 @@ def shift_of(choice: str, severity: int) -> Shift | None:
         raise GramLoopError(f"there is no shift {choice!r}; the list has all there are")
     if severity not in SEVERITIES:
         raise GramLoopError(
-            f"severity {shown(severity)} is not offered here; {SEVERITIES[0]} to {SEVERITIES[-1]} are"
+            f"severity {short_repr(severity)} is not offered here; {SEVERITIES[0]} to {SEVERITIES[-1]} are"
         )
     suite = find_suite(f"image-{kind}")
     (condition,) = suite.select([name], [severity])
@@ -77,10 +75,6 @@ def mitigations_of(chosen: Sequence[str], replay: ReplayConfig) -> tuple[Mitigat
     if ".json" in text.lower() or "/" in text or "\\" in text:  # a visitor names no file of this machine
         raise GramLoopError("files cannot be named here; write out the settings, such as replay:window=2-3")
     stack = parse_mitigations("+".join(part.strip() for part in text.split("+")))
-    if stateful := [each.text for each in stack if each.carries_state]:
-        raise GramLoopError(
-            f"{stateful[0]} depends on the images before, and here every image stands alone; leave out stream"
-        )
     bare = any(part.strip() == REPLAY for part in text.split("+"))
     return tuple(Replay(replay) if bare and isinstance(each, Replay) else each for each in stack)
 

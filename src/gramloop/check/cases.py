@@ -15,14 +15,13 @@ import torch
 from torch import Tensor
 
 from gramloop.check.small_models import HEADS, Outputs, Precision, pattern
-from gramloop.core.config import Adaptive, ReplayConfig
-from gramloop.core.cost import cost
-from gramloop.core.drift import GramAnchor
-from gramloop.core.gate import gram_gate
-from gramloop.core.loop import attached
 from gramloop.errors import GramLoopError
-from gramloop.models.backbone import Backbone
+from gramloop.models.dinov3 import Backbone
 from gramloop.models.tiny import load_tiny
+from gramloop.replay.attach import attached
+from gramloop.replay.config import Adaptive, ReplayConfig
+from gramloop.replay.cost import cost
+from gramloop.replay.gram import GramAnchor, gram_gate
 from gramloop.util.device import deterministic_algorithms
 
 STORED = Path(__file__).with_name("stored.json")
@@ -48,8 +47,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "decided by noise": {"adaptive": Adaptive("noise", 0.0, 1.0)},
     "decided by length": {"adaptive": Adaptive("length", 0.0, 100.0)},
     "decided by spread": {"adaptive": Adaptive("spread", 0.0, 2.0)},
-    "decided by step": {"adaptive": Adaptive("step", 0.0, 2.0)},
-    "decided by drift": {"adaptive": Adaptive("drift", 0.0, 1.0)},
 }
 _WINDOW = (6, 6)
 _ROUNDS = 12

@@ -11,16 +11,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from gramloop.core.config import ReplayConfig
-from gramloop.core.loop import attached
-from gramloop.models.backbone import Backbone, BackboneShape
+from gramloop.models.backbone import BackboneShape
 from gramloop.models.depther import Depther, DptDepthHead, DptShape
 from gramloop.models.detector import WindowedDetector
-from gramloop.models.mask2former import HeadShape
+from gramloop.models.dinov3 import Backbone
+from gramloop.models.mask2former import Mask2FormerSegmentor, Mask2FormerShape
 from gramloop.models.plain_detr import PlainDetr, PlainDetrConfig
 from gramloop.models.pmt import PMT, PMTHead, PMTShape
-from gramloop.models.segmentor import Mask2FormerSegmentor
 from gramloop.models.tiny import load_tiny, load_tiny_depth, normalise
+from gramloop.replay.attach import attached
+from gramloop.replay.config import ReplayConfig
 
 _SHAPE = BackboneShape(
     depth=4, width=64, head_dim=16, hidden=128, gated=False, qkv_bias=True, local_cls_norm=False, registers=2
@@ -105,7 +105,7 @@ def _embedded(precision: Precision) -> Outputs:
 
 
 def _segmentor(precision: Precision) -> Outputs:
-    head = HeadShape(channels=64, hidden=32, classes=5, queries=6, feedforward=64)
+    head = Mask2FormerShape(channels=64, hidden=32, classes=5, queries=6, feedforward=64)
     return _of_queries(Mask2FormerSegmentor(Backbone(_SHAPE), head), precision, "masks", pattern(64, 64))
 
 

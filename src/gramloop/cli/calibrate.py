@@ -13,7 +13,8 @@ KEYS = {
     "file": "what was written",
     "images": "how many were used",
     "taps": "the blocks whose features were measured; empty for a model without a ViT",
-    "noise": "the level below which 99 of 100 images lie",
+    "noise": "the level in grey values that 99 of 100 images stay below",
+    "input_noise": "the same in units of the model's input, if it has a ViT",
 }
 EPILOG = (
     "FILE keeps the mean of the features that the head reads, its spread from image to image, and the usual level of noise "
@@ -35,14 +36,22 @@ class Options:
 
 def run(options: Options) -> Ended:
     """Measure every image, and write the file."""
-    from gramloop.mitigations.source import calibrate, write_source
+    from gramloop.mitigations.calibration import calibrate
     from gramloop.tasks.outputs import find_images
 
     images = [file.path for file in find_images(options.images, options.out.parent)]
     stats = calibrate(options.model.load(), images)
-    write_source(options.out, stats)
+    stats.save(options.out)
     taps = ", ".join(str(tap) for tap in stats.means)
     features = f"features after blocks {taps}" if taps else "pixels alone, since the model has no ViT"
     print(f"{stats.images} images, {features}, noise below {stats.noise:.2f} in 99 of 100: {options.out}")
-    about = {"images": stats.images, "noise": stats.noise, "taps": list(stats.means)}
+    if stats.input_noise is not None:
+        level = f"{stats.input_noise:.4g}"
+        print(f"In the model's input, noise below {level}: adaptive=noise:{level}:{level} replays above that")
+    about = {
+        "images": stats.images,
+        "taps": list(stats.means),
+        "noise": stats.noise,
+        "input_noise": stats.input_noise,
+    }
     return Ended(0, lambda: {"file": options.out, **about})

@@ -80,8 +80,8 @@ class Options:
 
 def run(options: Options) -> Ended:
     """Write the suite; 1 if some images could not be read."""
+    from gramloop.data.checks import warn_of_rotated
     from gramloop.data.opening import ReadOptions, open_suite
-    from gramloop.data.suitability import warn_of_turned
     from gramloop.data.suites import SUITES, find_suite
 
     if not find_suite(options.suite).generated:
@@ -103,14 +103,14 @@ def run(options: Options) -> Ended:
         frost_textures=options.shifts.frost_textures,
     )
     if opened.clean is not None:
-        warn_of_turned(opened.clean, len(opened.clean))
+        warn_of_rotated(opened.clean, len(opened.clean))
         for remark in opened.clean.notes:
             note(f"note: {remark}")
     return _write(opened, options)
 
 
 def _write(opened: OpenSuite, options: Options) -> Ended:
-    from gramloop.data.pool import write_suite
+    from gramloop.data.writing import write_suite
     from gramloop.util.processes import worker_count
     from gramloop.util.progress import progress_bar
 

@@ -110,7 +110,7 @@ def _write(view: View, file: ImageFile, shifts: Sequence[Shift]) -> dict[str, An
 
 
 def _line(name: str, found: Diagnosis) -> str:
-    from gramloop.report.figures.style import percent_of
+    from gramloop.util.plotting import percent_of
 
     last = found.as_json()
     step = last["replays"][-1]
@@ -165,8 +165,7 @@ def _shifts(name: str | None, severities: Sequence[int] | None) -> list[Shift]:
 
 def _view(options: Options) -> View:
     """The model that the options name."""
-    from gramloop.mitigations.files import replay_alone
-    from gramloop.mitigations.stack import read_stack
+    from gramloop.mitigations.stack import read_stack, replay_alone
     from gramloop.tasks.views import backbone_view, predictor_view, tiny_view
     from gramloop.util.device import choose_device
 

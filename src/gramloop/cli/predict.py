@@ -83,8 +83,7 @@ def _count(images: int) -> str:
 def _method(options: Options, predictor: Predictor[Prediction]) -> Any:
     """A function from pixels to the baseline's prediction and, unless it is the method, the mitigated one."""
     from gramloop.mitigations import apply
-    from gramloop.mitigations.files import replay_alone
-    from gramloop.mitigations.stack import read_stack
+    from gramloop.mitigations.stack import read_stack, replay_alone
     from gramloop.tasks.predictor import check_replay
 
     text = options.method or ("gramloop" if predictor.blocks else "baseline")
@@ -119,7 +118,7 @@ def _write(options: Options, predictor: Predictor[Prediction], predict: Any, fil
                 files.append(file.result(version, ending))
                 atomic_write(files[-1], content)
     if options.picture:
-        from gramloop.tasks.pictures import draw_prediction
+        from gramloop.tasks.drawing import draw_prediction
 
         picture = draw_prediction(
             pixels, baseline, mitigated, predictor.classes, options.threshold, "mitigated"

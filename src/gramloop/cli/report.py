@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gramloop.report.document import Document
-    from gramloop.report.resampling import Over
+    from gramloop.report.stats import Over
 
 KEYS = {
     "page": "the report",
@@ -58,7 +58,7 @@ class Options:
 
 def run(options: Options) -> Ended:
     """Write the report and print its verdicts."""
-    from gramloop.report.writing import check_folder, report_files, write_report
+    from gramloop.report.write import check_folder, report_files, write_report
     from gramloop.util.progress import progress_bar
 
     check_folder(options.out)
@@ -90,24 +90,19 @@ def _as_json(document: Document, page: Path) -> dict[str, Any]:
 
 
 def _document(options: Options) -> Document:
-    from gramloop.report.assemble import make_document
-    from gramloop.report.figures.drawing import draw_figures
+    from gramloop.report.document import make_document
+    from gramloop.report.figures import draw_figures
     from gramloop.report.load import count_conditions, load_runs, report_workers
-    from gramloop.report.resampling import count_resamplings
-    from gramloop.report.statistics import gains_of
+    from gramloop.report.stats import compare_methods, count_resamplings
     from gramloop.util.progress import progress_bar
 
     workers = report_workers(options.results, options.workers)
     with progress_bar("reading", count_conditions(options.results)) as advance:
         loaded = load_runs(options.results, advance, workers)
     total = count_resamplings(loaded.runs) if options.bootstrap != "families" else None
-    chosen: Sequence[Over] = OVER if options.bootstrap == "both" else (options.bootstrap,)
+    over: Sequence[Over] = OVER if options.bootstrap == "both" else (options.bootstrap,)
     with progress_bar("resampling", total) as advance:
-        gains = [
-            gain
-            for over in chosen
-            for gain in gains_of(loaded.runs, over, on_progress=advance, workers=workers)
-        ]
+        evidence = compare_methods(loaded.runs, over, on_progress=advance, workers=workers)
     with progress_bar("drawing figures", None) as advance:
-        drawn = draw_figures(loaded, options.exemplar, options.pdf, gains=gains, on_progress=advance)
-    return make_document(loaded, gains, drawn.figures, drawn.remarks)
+        drawn = draw_figures(loaded, evidence, options.exemplar, options.pdf, on_progress=advance)
+    return make_document(loaded, evidence, drawn.figures, drawn.remarks)

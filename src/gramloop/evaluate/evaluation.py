@@ -27,7 +27,7 @@ from gramloop.metrics.miou import mean_iou
 from gramloop.util.checksums import load_checksums
 from gramloop.util.files import locked
 from gramloop.util.progress import tracked
-from gramloop.util.table import Shown, ShownTable
+from gramloop.util.table import Table, TableRepr
 
 Engine = Callable[[Job], Iterator[Done | Missed]]
 _NAMES_ALONE = (
@@ -65,7 +65,7 @@ class StoreState:
 
 
 @dataclass(frozen=True)
-class EvaluationOutcome(Shown):
+class EvaluationOutcome(TableRepr):
     """What an evaluation came to."""
 
     results: Results
@@ -73,8 +73,8 @@ class EvaluationOutcome(Shown):
     failures: tuple[tuple[str, Failure], ...] = field(default=())  # condition and image
     missed: tuple[Missed, ...] = ()  # units that did not fit into memory: the next run tries them again
 
-    def _shown(self) -> ShownTable:
-        shown = self.results._shown()
+    def _table(self) -> Table:
+        shown = self.results._table()
         return replace(shown, notes=(*shown.notes, *self.rejected))
 
 

@@ -8,21 +8,22 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from gramloop.core.config import FIELDS, ReplayConfig, route
-from gramloop.core.cost import extra_blocks
-from gramloop.core.settings import parse_replay, read_replay, split_setting
 from gramloop.errors import GramLoopError
-from gramloop.mitigations.applying import looks_of, replay_of
-from gramloop.mitigations.files import (
+from gramloop.mitigations.base import Mitigation
+from gramloop.mitigations.calibration import sha256_of
+from gramloop.mitigations.replay import REPLAYS, Replay
+from gramloop.mitigations.stack import (
+    names_mitigations,
+    parse_mitigations,
     read_mitigations,
     replay_alone,
-    sha256_of,
+    replay_of,
     stack_from_json,
     stack_json,
+    stack_scales,
 )
-from gramloop.mitigations.mitigation import Mitigation
-from gramloop.mitigations.replay import REPLAYS, Replay
-from gramloop.mitigations.texts import names_mitigations, parse_mitigations
+from gramloop.replay.config import FIELDS, ReplayConfig, parse_replay, read_replay, split_setting
+from gramloop.replay.cost import extra_blocks, route
 
 BASELINE, GRAMLOOP = "baseline", "gramloop"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -48,11 +49,6 @@ class Method:
             raise GramLoopError(
                 f"the method without a replay or another mitigation, and only that one, is called {BASELINE}"
             )
-        if stateful := [each.text for each in self.mitigations if each.carries_state]:
-            raise GramLoopError(
-                f"{stateful[0]} depends on the images before, so that units could not be run apart or taken up again; "
-                "evaluate without stream, or predict the stream in its order from Python"
-            )
         if self.replay is not None and self.mitigations:
             raise GramLoopError(f"the replay of {self.name} belongs among its mitigations")
 
@@ -70,7 +66,7 @@ class Method:
         """Blocks executed for one view of an image, over all looks at it."""
         replay = self.replay or replay_of(self.mitigations)
         one = depth + (0 if replay is None else extra_blocks(replay, depth))
-        return one * len(looks_of(self.mitigations))
+        return one * len(stack_scales(self.mitigations))
 
     def as_json(self) -> dict[str, Any] | None:
         """The replay's settings, or None; of mitigations their text, with a replay's settings beside it."""
@@ -117,7 +113,7 @@ def parse_method(text: str) -> Method:
         stored = read_mitigations(rest)
         if not stored.stack or replay_alone(stored.stack) is not None:
             return Method(name, read_replay(rest))
-        return Method(name, None, stored.stack, stored.source)
+        return Method(name, None, stored.stack, stored.calibration)
     return Method(name, parse_replay(rest))
 
 

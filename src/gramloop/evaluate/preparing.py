@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from multiprocessing.heap import Arena
 from typing import Generic, TypeVar, TypeVarTuple
 
-from gramloop.data.labelled import LabelledImage, read_labelled
-from gramloop.data.records import Record, Task
+from gramloop.data.records import LabelledImage, Record, Task
+from gramloop.tasks.base import read_labelled
 from gramloop.util.handover import Buffers, Packed, Ring, pack, shared_memory, unpack
 from gramloop.util.processes import process_context, process_pool, worker_died
 

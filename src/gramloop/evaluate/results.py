@@ -26,7 +26,7 @@ from gramloop.metrics.panoptic import EVERY, QUALITIES, mean_quality
 from gramloop.metrics.robustness import mean_performance
 from gramloop.util.files import atomic_write
 from gramloop.util.progress import tracked
-from gramloop.util.table import Cell, Shown, ShownTable, text_cell
+from gramloop.util.table import Cell, Table, TableRepr, spreadsheet_text
 
 METRICS = {
     "semantic": ("mIoU",),
@@ -60,7 +60,7 @@ class ConditionScores:
 
 
 @dataclass(frozen=True, repr=False)
-class Results(Shown):
+class Results(TableRepr):
     """All conditions of a plan that are complete."""
 
     plan: Plan
@@ -93,14 +93,28 @@ class Results(Shown):
                 gain = _gain(values[metrics[0]], told, method)
                 counts = [one.images, len(one.failures)]
                 writer.writerow(
-                    [text_cell(one.condition), text_cell(method), *counts, *map(repr, values.values()), gain]
+                    [
+                        spreadsheet_text(one.condition),
+                        spreadsheet_text(method),
+                        *counts,
+                        *map(repr, values.values()),
+                        gain,
+                    ]
                 )
         ordinary = self.mean(BASELINE) if BASELINE in self._names else None
         for method in self._names:
             if (mean := self.mean(method)) is not None:
                 blank = [""] * (len(metrics) - 1)
                 writer.writerow(
-                    [MEAN, text_cell(method), "", "", repr(mean), *blank, _gain(mean, ordinary, method)]
+                    [
+                        MEAN,
+                        spreadsheet_text(method),
+                        "",
+                        "",
+                        repr(mean),
+                        *blank,
+                        _gain(mean, ordinary, method),
+                    ]
                 )
         return stream.getvalue()
 
@@ -133,7 +147,7 @@ class Results(Shown):
 
     __repr__ = __str__
 
-    def _shown(self) -> ShownTable:
+    def _table(self) -> Table:
         from gramloop.evaluate.relative import MCE_WORDS, relative
 
         names = self._names
@@ -151,7 +165,7 @@ class Results(Shown):
             rows.append(("mCE", *(f"{errors[name]:.3f}" for name in names)))
             notes.append(MCE_WORDS)
         title = f"{self.plan.suite}, {self.metric}"
-        return ShownTable(title, ("condition", *names), tuple(rows), tuple(notes))
+        return Table(title, ("condition", *names), tuple(rows), tuple(notes))
 
     @property
     def _names(self) -> list[str]:

@@ -18,11 +18,8 @@ import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
-from gramloop.data.depth_maps import DepthMap
-from gramloop.data.labelled import PixelLabels, Truth
-from gramloop.data.object_masks import ObjectMasks
-from gramloop.data.records import ImageId, Instances, Task
-from gramloop.data.segment_maps import SegmentMap
+from gramloop.data.records import ImageId, Task
+from gramloop.data.truth import DepthMap, Instances, ObjectMasks, PixelLabels, SegmentMap, Truth
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.columns import compute, flat, matrix, owners, rows_of
 from gramloop.evaluate.segment_rows import (

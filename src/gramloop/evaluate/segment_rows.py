@@ -16,9 +16,8 @@ import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
-from gramloop.data.object_masks import ObjectMasks
-from gramloop.data.run_lengths import RunLengths, mask_area
-from gramloop.data.segment_maps import SegmentMap
+from gramloop.data.masks import RunLengths, mask_area
+from gramloop.data.truth import ObjectMasks, SegmentMap
 from gramloop.evaluate.columns import flat, matrix, owners, rows_of
 from gramloop.metrics.matching import ALL, AREAS, THRESHOLDS, Matches, match_masks
 from gramloop.metrics.panoptic import STATISTICS, panoptic_statistics

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from gramloop import __version__
-from gramloop.data.checks import Problems
-from gramloop.data.contents import files_of, with_contents
+from gramloop.data.checks import Problems, with_contents
 from gramloop.data.manifest import fingerprint, package_versions
 from gramloop.data.opening import OpenSuite, ReadOptions, Verify, open_suite
 from gramloop.data.records import DataSet, Task
@@ -26,7 +25,7 @@ from gramloop.util.checksums import file_digest, first_changed
 from gramloop.util.files import files_below
 
 if TYPE_CHECKING:
-    from gramloop.mitigations.source import Source
+    from gramloop.mitigations.calibration import CalibrationStats
     from gramloop.tasks.prediction import Prediction
     from gramloop.tasks.predictor import Predictor
 
@@ -126,7 +125,7 @@ def _unchanged(plan: Plan, key: str, data: DataSet, images: int, listed: Mapping
         return data  # a plan of a time when names and sizes were all that was kept
     marked, whole = with_contents(data, images, listed) if named else (data, "")
     if whole != plan.data.contents.get(key):
-        other = first_changed(path for record in data for path in files_of(record))
+        other = first_changed(path for record in data for path in record.files)
         raise GramLoopError(
             f"the images or annotations in {data.root} changed since the evaluation was planned"
             f"{f' ({other} is another file)' if other else ''}; "
@@ -135,11 +134,11 @@ def _unchanged(plan: Plan, key: str, data: DataSet, images: int, listed: Mapping
     return marked
 
 
-def open_source(files: Mapping[str, str]) -> Source | None:
+def open_source(files: Mapping[str, str]) -> CalibrationStats | None:
     """What ordinary images look like, where a file of the model's says so."""
-    from gramloop.mitigations.source import read_source
+    from gramloop.mitigations.calibration import CalibrationStats
 
-    return read_source(files["source"]) if "source" in files else None
+    return CalibrationStats.read(files["source"]) if "source" in files else None
 
 
 def weight_files(files: Mapping[str, str], task: Task | None = None) -> dict[str, Path]:

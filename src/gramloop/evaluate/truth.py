@@ -19,12 +19,6 @@ SENTENCE = (
     "every number is agreement with the clean prediction, that is with what the plain model says on the clean image; "
     "none is accuracy"
 )
-KNOWN = (
-    "Known of choices without labels (docs/label-free.md): over 22 ways to predict on DINOv2-S with street scenes, "
-    "gains in agreement and true gains had a rank correlation of 0.80 (0.85 by shift), over 26 on the embedded model "
-    "0.95 (0.98); signs agreed in 83% and 91%, and less than a point told nothing. Where that model did badly on clean "
-    "frames it failed: 0.18, 0.38 and -0.42 over 44 ways."
-)
 
 
 def check_truth(kind: str, score: float) -> None:

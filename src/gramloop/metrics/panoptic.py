@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gramloop.data.segment_maps import SegmentMap
+from gramloop.data.truth import SegmentMap
 from gramloop.errors import GramLoopError
 from gramloop.metrics.bootstrap import Score
 from gramloop.metrics.miou import mean_of_known

@@ -170,10 +170,7 @@ def _to_bytes(array: NDArray[Any]) -> NDArray[np.uint8]:
         return array.astype(np.uint8) * np.uint8(255)
     if not np.issubdtype(array.dtype, np.number) or np.issubdtype(array.dtype, np.complexfloating):
         raise GramLoopError(f"an image array holds numbers, not {array.dtype}")
-    if np.issubdtype(array.dtype, np.floating):
-        top = 1.0
-    else:
-        top = 65535.0 if array.dtype == np.uint16 else 255.0
+    top = 65535.0 if array.dtype == np.uint16 else 1.0 if array.dtype.kind == "f" else 255.0
     values = array.astype(np.float64)
     if not np.isfinite(values).all() or values.min() < 0 or values.max() > top:
         raise GramLoopError(

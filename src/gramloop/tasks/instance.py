@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 
-from gramloop.data.object_masks import ObjectMasks
+from gramloop.data.masks import RunLengths, decode_mask, encode_mask, mask_area
 from gramloop.data.records import Record
-from gramloop.data.run_lengths import RunLengths, mask_area, run_length_mask, run_lengths_of
 from gramloop.data.shifted import Shift, ShiftedRecord
+from gramloop.data.truth import ObjectMasks, SegmentMap
 from gramloop.errors import GramLoopError
-from gramloop.metrics.ap import DRAWS_AT_ONCE, mask_ap_score, mask_average_precision
+from gramloop.metrics.ap import DRAWS_AT_ONCE, mask_ap_score, mask_average_precision, rank_matches
 from gramloop.metrics.bootstrap import Score
 from gramloop.metrics.matching import ALL, AREAS, THRESHOLDS, Matches, match_masks
-from gramloop.tasks.base import Categories, ClassScores, Row, Rows, Task
+from gramloop.metrics.miou import mean_of_known
+from gramloop.tasks.base import Categories, ClassScores, Row, Rows, first_rows_table, pixels_text
 from gramloop.tasks.class_names import Classes
 from gramloop.tasks.detection import AP_METRICS, ap_metrics, image_identity, json_lines
+from gramloop.tasks.drawing import DrawStyle
 from gramloop.tasks.prediction import Prediction
+from gramloop.tasks.segments import SegmentTask
 from gramloop.tasks.semantic import renumbered
+from gramloop.util.table import Cell, Table
 
 SHOWN = 0.4  # least score of a mask that a stored picture keeps
 
@@ -62,7 +67,7 @@ class InstanceMasks(Prediction):
         """Masks of pixels in any order."""
         best = np.argsort(-scores.astype(np.float64), kind="stable")
         return cls(
-            tuple(run_lengths_of(masks[index]) for index in best),
+            tuple(encode_mask(masks[index]) for index in best),
             scores[best].astype(np.float32),
             labels[best].astype(np.int64),
             np.array([box_around(masks[index]) for index in best], dtype=np.float32).reshape(-1, 4),
@@ -71,15 +76,22 @@ class InstanceMasks(Prediction):
 
     def mask(self, index: int) -> NDArray[np.bool_]:  # → (H, W)
         """One of the masks as pixels."""
-        return run_length_mask(self.masks[index]).astype(np.bool_)
+        return decode_mask(self.masks[index]).astype(np.bool_)
 
 
-class InstanceTask(Task[InstanceMasks, ObjectMasks]):
+class InstanceTask(SegmentTask[InstanceMasks, ObjectMasks]):
     """Rows keep how masks and objects were matched, not the masks: a set's AP follows from the matches."""
 
     name = "instance"
+    title = "instance segmentation"
+    class_metric = "Mask AP"
+    image_metric = "F1 over overlaps from 0.50 to 0.95"
+    metrics_caption = (
+        "COCO's average precision of masks in percent: over IoU 0.50 to 0.95, at 0.50, at 0.75, and of small, medium and "
+        "large objects."
+    )
     metrics = AP_METRICS
-    columns = {
+    columns: ClassVar[Mapping[str, str]] = {
         "scores": "float32[]",
         "labels": "int32[]",
         "found": "uint16[]",  # the four ranges of areas of one mask after the other
@@ -121,11 +133,15 @@ class InstanceTask(Task[InstanceMasks, ObjectMasks]):
     def scorer(self, rows: Rows, categories: Categories) -> Score:
         return mask_ap_score(self._matches(rows), categories.ids, rows.images)
 
-    def class_scores(self, rows: Rows, categories: Categories) -> ClassScores:
-        order, every = categories.ids, np.ones((1, rows.images), dtype=np.int64)
-        matched = self._matches(rows).among(order, rows.images)
-        scores = matched.by_category(every, len(order))[0][np.argsort(np.argsort(order))]
-        return ClassScores(scores, ~np.isnan(scores))
+    def class_scores(self, rows: Rows, categories: Categories, members: NDArray[np.int64]) -> ClassScores:
+        order = categories.ids
+        ranked = rank_matches(self._matches(rows), order, rows.images)
+        by_category = ranked.by_category(members, len(order))
+        scores = by_category[0][np.argsort(np.argsort(order))]
+        return ClassScores(scores, ~np.isnan(scores), mean_of_known(by_category)[1:])
+
+    def image_score(self, row: Row) -> float:
+        return 100 * shown_f1(row)
 
     def _matches(self, rows: Rows) -> Matches:
         return Matches(
@@ -149,6 +165,37 @@ class InstanceTask(Task[InstanceMasks, ObjectMasks]):
         ]
         return {"picture": json.dumps({"size": list(truth.size), "masks": masks}).encode()}
 
+    def decode(self, row: Row, column: str = "picture") -> InstanceMasks | None:
+        stored = stored_masks(row, column)
+        return None if stored is None else self.as_prediction(stored)
+
+    def as_prediction(self, truth: ObjectMasks) -> InstanceMasks:
+        """Crowds are regions, not objects, and are not drawn."""
+        single = np.flatnonzero(~truth.crowd)
+        boxes = np.array([box_around(truth.mask(index)) for index in single.tolist()], dtype=np.float32)
+        masks, scores = tuple(truth.masks[index] for index in single), np.ones(len(single), dtype=np.float32)
+        return InstanceMasks(masks, scores, truth.categories[single], boxes.reshape(-1, 4), truth.size)
+
+    def segments(self, prediction: InstanceMasks, threshold: float) -> SegmentMap:
+        return object_masks(prediction, threshold).as_map()
+
+    def size(self, prediction: InstanceMasks, image: Sequence[int] | None = None) -> tuple[int, int]:
+        return prediction.size
+
+    def summary(self, prediction: InstanceMasks) -> Table:
+        columns = (prediction.labels, prediction.scores, prediction.boxes)
+        rows: list[tuple[Cell, ...]] = [
+            (int(label), float(score), *(f"{side:.0f}" for side in box))
+            for label, score, box in zip(*columns, strict=True)
+        ]
+        title = f"{len(rows)} masks in {pixels_text(prediction.size)}"
+        names = ("category", "score", "left", "top", "right", "bottom")
+        return first_rows_table(title, names, rows, "masks, best first")
+
+    def describe(self, prediction: InstanceMasks, style: DrawStyle) -> str:
+        count = int((prediction.scores >= style.threshold).sum())
+        return f"{count} mask{'s' * (count != 1)} ≥ {style.threshold:g}"
+
     def files(self, prediction: InstanceMasks, image: Path, name: str, classes: Classes) -> dict[str, bytes]:
         rows = [
             {
@@ -160,6 +207,19 @@ class InstanceTask(Task[InstanceMasks, ObjectMasks]):
             for mask, score, label in zip(prediction.masks, prediction.scores, prediction.labels, strict=True)
         ]
         return {".json": json_lines(rows)}
+
+    def rescale(
+        self, prediction: InstanceMasks, shown: tuple[int, int], size: tuple[int, int]
+    ) -> InstanceMasks:
+        if shown == size:
+            return prediction
+        masks = [
+            np.asarray(Image.fromarray(prediction.mask(index)).resize((size[1], size[0])))
+            for index in range(len(prediction.masks))
+        ]
+        stacked = np.stack(masks) if masks else np.zeros((0, *size), dtype=np.bool_)
+        moved = InstanceMasks.from_masks(stacked, prediction.scores, prediction.labels)
+        return replace(prediction, masks=moved.masks, boxes=moved.boxes, size=size)
 
     def renumber(self, prediction: InstanceMasks, numbers: Mapping[int, int]) -> InstanceMasks:
         labels = renumbered(prediction.labels, numbers)
@@ -209,15 +269,17 @@ def shown_f1(row: Mapping[str, Any]) -> float:
     """F1 of one image's masks that pictures show, the mean over COCO's thresholds of overlap."""
     sure = np.asarray(row["scores"]) >= SHOWN
     hits, seen = (
-        _bits(row[name]).reshape(-1, len(AREAS), THRESHOLDS)[sure, ALL].sum(axis=0)
+        _bits(row[name]).reshape(-1, len(AREAS), len(THRESHOLDS))[sure, ALL].sum(axis=0)
         for name in ("found", "counted")
     )
     many = seen + (np.asarray(row["to_find"], dtype=np.int64) & 1 << ALL > 0).sum()  # (thresholds,)
-    return float(np.divide(2 * hits, many, out=np.ones(THRESHOLDS), where=many > 0).mean())
+    return float(np.divide(2 * hits, many, out=np.ones(len(THRESHOLDS)), where=many > 0).mean())
 
 
 def _bits(values: Any) -> NDArray[np.bool_]:  # (n,) → (n, thresholds)
-    bits: NDArray[np.bool_] = np.asarray(values, dtype=np.int64)[:, None] & 1 << np.arange(THRESHOLDS) > 0
+    bits: NDArray[np.bool_] = (
+        np.asarray(values, dtype=np.int64)[:, None] & 1 << np.arange(len(THRESHOLDS)) > 0
+    )
     return bits
 
 

@@ -31,26 +31,37 @@ OTHER_MAPS = ("mean_gate", "displacement", "not_finite", "post_drift", "signal")
 
 def attach(model: nn.Module, **settings: Any) -> Any:
     """A replay on a model: fields of the configuration, and trace, keep, blocks, norm, prefix, which, recentre, source."""
-    return gramloop.attach(model, **settings)
+    how, stats = settings.pop("recentre", None), settings.pop("source", None)
+    loop = gramloop.attach(model, **settings)
+    if how is not None:
+        found_by = {
+            name: settings[name] for name in ("blocks", "norm", "prefix", "which") if name in settings
+        }
+        loop.recentring = gramloop.recentre(model, stats, how, **found_by)
+    return loop
 
 
 def detach(loop: Any) -> None:
     loop.detach()
+    if (recentring := vars(loop).get("recentring")) is not None:
+        recentring.detach()
 
 
 def set_valid(loop: Any, mask: Any) -> None:
     """Which patches of the next forward are image."""
     loop.set_valid(mask)
+    if (recentring := vars(loop).get("recentring")) is not None:
+        recentring.valid = mask
 
 
 def blocks_of(loop: Any) -> Sequence[nn.Module]:
     """The host's blocks, in order."""
-    return loop.host.blocks
+    return loop.vit.blocks
 
 
 def kept_outputs(loop: Any) -> dict[int, Any]:
-    """What the kept blocks returned in the ordinary pass."""
-    return loop.ordinary
+    """What the kept blocks returned in the baseline pass."""
+    return loop.baseline
 
 
 def trace_maps(loop: Any, names: Sequence[str]) -> list[Tensor]:
@@ -68,11 +79,16 @@ def rule(signal: str, off: float, full: float) -> Any:
 
 
 def statistics(model: nn.Module, calls: Iterable[Callable[[], Any]], at: str) -> Any:
-    """What recentring moves towards."""
-    with gramloop.calibrating(model, at=at) as seen, torch.no_grad():
-        for call in calls:
-            call()
-    return seen.source()
+    """What recentring moves towards, in one of the places where a head may read, whatever this one reads."""
+    from gramloop.mitigations.calibration import FeatureRecorder
+    from gramloop.mitigations.feature_hooks import feature_source
+
+    seen = FeatureRecorder(feature_source(model, "calibrate"))
+    seen.run(calls)
+    seen.place = next((place for place in seen.means if place[0] == at), None)
+    if seen.place is None:
+        raise Refused(f"no features {at}")
+    return seen.stats(seen.views, None, {})
 
 
 # ---- Hosts ----
@@ -393,7 +409,7 @@ def paper_settings(end: int) -> dict[str, dict[str, Any]]:
 
 
 def other_settings(end: int) -> dict[str, dict[str, Any]]:
-    """Further combinations, and what the paper has not: trust, substeps, and rules that decide per image."""
+    """Further combinations, and what the paper has not: substeps, and rules that decide per image."""
     between = (
         20.6 if end == 3 else 9.15
     )  # the lengths of two images lie on both sides, in DINOv3 and Meta's ViT
@@ -409,19 +425,14 @@ def other_settings(end: int) -> dict[str, dict[str, Any]]:
         "from the first block": {"window": (0, end)},
         "to the last block": {"window": (end, 5 if end == 3 else 7)},
         "half strength": {"strength": 0.5},
-        "matched to half": {**MATCHED, "matched_to": 0.5},
         "final filter, ungated": {"update_at": "final", "gate": "none"},
         "final filter, uniform": {**UNIFORM, "update_at": "final"},
         "final filter, gate at the end": {"update_at": "final", "gate_at": "end"},
         "large eps": {"eps": 1.0},
-        "trust": {"trust": 1e-3},
-        "trust, ungated": {"trust": 1e-3, "gate": "none"},
         "substeps": {"substeps": 3, "replays": 1},
         "substeps, ungated, until": {"substeps": 2, "replays": 1, "gate": "none", "until": end + 1},
         "by length": {"adaptive": rule("length", 0.0, 30.0)},
         "by spread": {"adaptive": rule("spread", 0.2, 0.0)},
-        "by step": {"adaptive": rule("step", 0.2, 1.0)},
-        "by drift": {"adaptive": rule("drift", 0.0, 0.02)},
         "by noise": {"adaptive": rule("noise", 0.5, 0.8)},
         "by length, some": {"adaptive": rule("length", between, between)},
         "by length, some, until": {"adaptive": rule("length", between, between), "until": end + 1},

@@ -8,10 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gramloop.data.labelled import Truth
-from gramloop.data.object_masks import ObjectMasks
 from gramloop.data.records import Task
-from gramloop.data.segment_maps import SegmentMap
+from gramloop.data.truth import ObjectMasks, SegmentMap, Truth
 from gramloop.evaluate.segment_rows import instance_columns
 from gramloop.metrics.ap import mask_ap_score
 from gramloop.metrics.bootstrap import Score
