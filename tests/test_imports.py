@@ -118,7 +118,7 @@ def test_no_import_runs_against_the_order() -> None:
         ("tasks/predictor.py", "from gramloop import attach", "gramloop.attach"),
         ("tasks/predictor.py", "from ..cli import main", "gramloop.cli.main"),
         ("tasks/predictor.py", "def late():\n    from gramloop.demo import table", "gramloop.demo.table"),
-        ("tune/scan/map.py", "import_module('gramloop.report.load')", "gramloop.report.load"),
+        ("tune/inner/map.py", "import_module('gramloop.report.load')", "gramloop.report.load"),
         ("io/atomic.py", "from gramloop.core import config", "gramloop.core.config"),
         ("errors.py", "from gramloop.io import atomic", "gramloop.io.atomic"),
     ],
@@ -126,7 +126,7 @@ def test_no_import_runs_against_the_order() -> None:
 def test_a_planted_violation_is_found(tmp_path: Path, file: str, line: str, name: str) -> None:
     package = tmp_path / "gramloop"
     for room in ORDER:
-        (package / room / "scan").mkdir(parents=True)
+        (package / room / "inner").mkdir(parents=True)
         (package / room / "ordinary.py").write_text(
             "from gramloop.errors import GramLoopError\nimport torch\n"
         )

@@ -58,7 +58,6 @@ def test_arguments_without_a_name_come_from_the_file_or_from_the_words(tmp_path:
     text = "source: clean\ntarget: shifted\nsuite: mine-c\n"
     assert parsed(tmp_path, "corrupt", text).target == Path("shifted")
     assert parsed(tmp_path, "corrupt", text, "other").source == Path("other")
-    assert parsed(tmp_path, "scan", "model: tiny").images == []
 
 
 def test_one_value_of_a_repeatable_option_needs_no_list(tmp_path: Path) -> None:

@@ -114,41 +114,6 @@ def test_the_choice_is_predicted_with(model, scenes, tmp_path, capsys):
     assert "--eps changes a replay" in capsys.readouterr().err
 
 
-def test_windows_from_a_scan(model, scenes, tmp_path, capsys):
-    scan = tmp_path / "scan.json"
-    ranking = [{"window": [start, 5]} for start in (3, 1, 5, 2)]
-    written = {
-        "format": 1,
-        "host": "a ViT",
-        "depth": 6,
-        "replays": 1,
-        "blocks": 9,
-        "naive_blocks": 9,
-        "windows": [[3, 5]],
-    }
-    written |= {"conditions": ["clean"], "images": ["a"], "values": {}, "ranking": ranking}
-    scan.write_text(json.dumps(written))
-    arguments = [
-        "--budget",
-        "300",
-        "--try",
-        "strength=0.2,0.4",
-        "--scan",
-        str(scan),
-        "--top",
-        "2",
-        "--dry-run",
-    ]
-    assert main(asked(model, scenes, tmp_path / "out", *arguments)) == 0
-    assert "4 candidates, and no replay" in capsys.readouterr().out
-    scan.write_text(json.dumps(written | {"depth": 12}))
-    assert main(asked(model, scenes, tmp_path / "out", *arguments)) == 2
-    assert "a backbone of 12 blocks, but this one has 6" in capsys.readouterr().err
-    scan.write_text("[]")
-    assert main(asked(model, scenes, tmp_path / "out", *arguments)) == 2
-    assert "not a scan that gramloop scan wrote" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("more", "told"),
     [

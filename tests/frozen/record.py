@@ -318,11 +318,6 @@ CASES = (
     tuned("segment", "fog contrast brightness gaussian_noise", f"--task segment {SMALL} {SURE_SOON}"),
     tuned("detect", "fog contrast gaussian_noise pixelate", "--task detect", slow=True),
     Case(
-        "scan",
-        (words("scan tiny --max-length 1 --limit 1 --short-side 96 --shift fog:3 --out out --quiet"),),
-        ("out/scan.json",),
-    ),
-    Case(
         "diagnose",
         (
             SCENES,

@@ -29,7 +29,6 @@ COMMANDS = {
     "check": "see in a minute whether this machine computes what it should",
     "predict": "segment images or detect objects, ordinary and replayed side by side",
     "diagnose": "show what a replay does in an image: drift, gate, and what is left",
-    "scan": "find where replay acts gently on a backbone, without labels",
     "calibrate": "tell what ordinary images look like to a model, without labels",
     "evaluate": "compare methods over a suite, resumable at any moment",
     "tune": "find which mitigations help a model under shift, replay among them, and whether any does",
@@ -42,7 +41,7 @@ COMMANDS = {
 }
 GROUPS = {
     "See it": ("demo", "app", "check"),
-    "Find out what helps a model": ("predict", "diagnose", "scan", "calibrate", "evaluate", "tune", "report"),
+    "Find out what helps a model": ("predict", "diagnose", "calibrate", "evaluate", "tune", "report"),
     "Make data": ("corrupt", "scenes", "sheet"),
     "Deploy": ("export",),
     "Look up": ("list",),
