@@ -15,33 +15,32 @@ from gramloop.cli.model_options import NAMED, TASKS, add_data_options, add_model
 from gramloop.cli.output import Ended, note
 from gramloop.errors import GramLoopError
 from gramloop.io.device import choose_device, placed
-from gramloop.tune.search.options import Options
+from gramloop.tune.halving import Options
 
 if TYPE_CHECKING:
     from gramloop.evaluate.planning import Request
-    from gramloop.tune.search.plan import Search
-    from gramloop.tune.search.tuning import Tuning
+    from gramloop.tune.search import Search
+    from gramloop.tune.tuning import Tuning
 
 KEYS = {
     "out": "the folder",
-    "mitigations": "the choice as text; empty where nothing was chosen",
+    "mitigations": "the choice as text; empty if nothing was chosen",
     "chosen": "whether anything was",
     "verdict": "in words",
-    "evidence": "as in found.json: gains with their intervals, effort, data and model; null with --dry-run",
+    "evidence": "as in best.json: gains with their intervals, effort, data and model; null with --dry-run",
     "predictions": "how many were made, or with --dry-run would be",
-    "failures": "images under a condition that were left out, a sentence each",
+    "failures": "images under a condition that were left out, and why",
     "file": "the choice with its evidence, for evaluate, predict and gramloop.mitigations.apply; null with --dry-run",
 }
-SEVERITY = 3  # where nothing else is said
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the arguments."""
     parser.epilog = (
-        "DIR keeps the plan, every trial and, at the end, found.json: the choice with its evidence, which evaluate, "
-        "predict and gramloop.mitigations.apply take, and attach where it is a replay alone. Stop it whenever you like: "
-        "the same command goes on. A prediction is one image under one condition with one candidate; no more than the "
-        "budget are made, the verdict's included."
+        "DIR keeps the plan, everything measured and, at the end, best.json: the choice with its evidence, which evaluate, "
+        "predict and gramloop.mitigations.apply take, and attach if it is a replay alone. Stop it at any time: the same "
+        "command resumes. A prediction is one image under one condition with one candidate; no more than the budget are "
+        "made, the verdict's included."
         + examples(
             "gramloop tune --suite scenes-c --model tiny --images 40 --budget 800 --out out/tune",
             "gramloop tune --suite mine-c --data photos --truth clean --model hf:FOLDER --keep-unseen weather --out out/tune",
@@ -55,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--budget", type=int, default=2000, metavar="N", help="predictions, everything included (2000)"
     )
-    parser.add_argument("--dry-run", action="store_true", help="tell how the budget would be spent")
+    parser.add_argument("--dry-run", action="store_true", help="show how the budget would be spent")
     _add_space(parser.add_argument_group("candidates"))
     _add_choice(parser.add_argument_group("choice"))
     add_data_options(parser.add_argument_group("images"))
@@ -75,18 +74,18 @@ def _add_space(group: argparse._ArgumentGroup) -> None:
         action="extend",
         default=[],
         metavar="TEXT",
-        help="these instead of the usual: recentre:c=1 recentre:0.3 denoise median flip resize:1.1 gramloop …, or several "
-        "joined by a plus; with --try, beside its replays (recentre, norms, denoise, median, levels, sharpen, resize, "
-        "flip and pair as far as they make sense, and the replays of eight single blocks)",
+        help="these instead of the default: recentre:c=1 recentre:0.3 denoise median flip resize:1.1 gramloop …, or several "
+        "joined by a plus; with --try, in addition to its replays (recentre, norms, denoise, median, levels, sharpen, "
+        "resize, flip and pair as far as the model can take them, and the replays of eight single blocks)",
     )
     group.add_argument(
         "--no-stacking", action="store_true", help="try no combinations of winners of different stages"
     )
     group.add_argument(
-        "--source",
+        "--calibration",
         type=Path,
         metavar="FILE",
-        help="what ordinary images look like, as gramloop calibrate writes it (learnt from clean images of the search)",
+        help="calibration statistics, as gramloop calibrate writes them (learnt from clean images of the search)",
     )
     group.add_argument(
         "--try",
@@ -94,42 +93,38 @@ def _add_space(group: argparse._ArgumentGroup) -> None:
         action="append",
         default=[],
         metavar="SETTING=V,V,…",
-        help="replays, and no other mitigations that are not named: values of any setting, window=3-3,2-4 strength=0.2,1 replays=1,2 gate=gram,uniform trust=none,0.001 "
-        "gate_at=end,final until=none,tap,8 adaptive=none,step:0.2:0.4; can be repeated (all windows up to "
-        "--longest, one replay, strengths 0.15, 0.5 and 1; for a head on several blocks strengths 0.25 and 1, each "
-        "shown to all of them or to the next one only: until=none,tap)",
+        help="replays, and no other mitigations that are not named: values of any setting, window=3-3,2-4 strength=0.2,1 "
+        "replays=1,2 gate=gram,uniform gate_at=end,final until=none,tap,8 adaptive=none,step:0.2:0.4; can be repeated "
+        "(all windows up to --longest, one replay, strengths 0.15, 0.5 and 1; for a head on several blocks strengths "
+        "0.25 and 1, each shown to all of them or to the next one only: until=none,tap)",
     )
     group.add_argument(
         "--longest", type=int, metavar="N", help="replays of all windows up to N blocks (2 with --try)"
     )
     group.add_argument(
-        "--scan", type=Path, metavar="FILE", help="windows from the ranking of a scan.json, in place of all"
-    )
-    group.add_argument("--top", type=int, default=10, metavar="N", help="how many of them (10)")
-    group.add_argument(
         "--max-cost",
         type=float,
         metavar="X",
-        help="at most the work of X ordinary forwards, such as 1.5; the time of filters is told, not counted",
+        help="at most the work of X baseline forwards, such as 1.5; the time of filters is not counted",
     )
 
 
 def _add_choice(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
-        "--no-adaptive", action="store_true", help="look for no rule that replays some images only"
+        "--no-adaptive", action="store_true", help="try no rules that replay some images only"
     )
     group.add_argument(
         "--objective",
         choices=("gain", "gain-per-cost"),
         default=Options.objective,
-        help=f"what the choice goes by ({Options.objective})",
+        help=f"what candidates are ranked by ({Options.objective})",
     )
     group.add_argument(
         "--clean-tolerance",
         type=float,
         metavar="P",
         help="points that clean images may lose (0.1); with --truth clean, points by which their predictions may "
-        "change (any, for a change need be no loss)",
+        "change (any, since a change need not be a loss)",
     )
     add_option(group, Options, "confidence", "P", "that the choice beats nothing")
     add_option(group, Options, "finalists", "N", "in the decision")
@@ -144,7 +139,7 @@ def _add_choice(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--judge-on",
         metavar="PATTERN",
-        help="images that only the verdict sees, by id, such as 'drive7_*': another place or camera tells more than "
+        help="images that only the verdict sees, by id, such as 'drive7_*': another place or camera says more than "
         "other frames of the same one (a part of all images)",
     )
     add_option(group, Options, "seed", "N", "another split of the same data")
@@ -153,55 +148,45 @@ def _add_choice(group: argparse._ArgumentGroup) -> None:
 def run(args: argparse.Namespace) -> int | Ended:
     """Tune; 1 if images had to be left out."""
     if args.dry_run:
-        from gramloop.tune.search.display import describe_plan
+        from gramloop.tune.tuning import describe_search
 
         with tempfile.TemporaryDirectory() as scratch:
             search = _search(args, Path(scratch) / "scenes")
-            print(describe_plan(search))
+            print(describe_search(search))
         planned = {**dict.fromkeys(KEYS), "out": args.out, "predictions": search.schedule.predictions}
         return Ended(0, lambda: {**planned, "failures": []})
     tuning = _tune(_search(args, args.out / "scenes"), args)
     if isinstance(tuning, int):
         return tuning
-    return _tell(tuning, args.out)
+    return _report(tuning, args.out)
 
 
 def _search(args: argparse.Namespace, scenes: Path) -> Search:
     from gramloop.core.config import ReplayConfig
     from gramloop.tasks.predictor import check_replay
-    from gramloop.tune.search.plan import plan_search
-    from gramloop.tune.search.space import LONGEST, Space, read_values, scanned_windows
-    from gramloop.tune.search.suites import suite_subject
+    from gramloop.tune.space import LONGEST, Space, read_values
+    from gramloop.tune.target import suite_target
+    from gramloop.tune.tuning import plan_search
 
+    same = ("clean_tolerance", "confidence", "objective", "max_cost", "eta", "finalists", "block", "judge_on", "seed")
     options = Options(
-        clean_tolerance=args.clean_tolerance,
-        confidence=args.confidence,
-        objective=args.objective,
-        max_cost=args.max_cost,
+        **{name: getattr(args, name) for name in same},
         adaptive=not args.no_adaptive,
         stacking=not args.no_stacking,
-        eta=args.eta,
-        finalists=args.finalists,
-        block=args.block,
         unseen=None if args.keep_unseen is None else _unseen(args),
-        judge_on=args.judge_on,
-        seed=args.seed,
     )
     values = read_values(args.values)
-    named = Space(mitigations=args.mitigations)  # a slip is told before anything is opened
-    subject = suite_subject(_request(args, scenes), placed(args.device))
-    if args.scan is not None:
-        if "window" in values:
-            raise GramLoopError("--scan and --try window=… both name windows; give one of them")
-        values["window"] = scanned_windows(args.scan, subject.depth, args.top)
+    named = Space(mitigations=args.mitigations)  # a typo is reported before anything is opened
+    target = suite_target(_request(args, scenes), placed(args.device))
     space = named if args.mitigations else None
     if values or args.longest is not None:
-        if not subject.depth:
-            check_replay(subject.look(), ReplayConfig())
-        longest = min(LONGEST if args.longest is None else args.longest, subject.depth)
-        replays = Space.default(subject.depth, longest, subject.taps, **values)
-        space = replace(named, values=replays.values)
-    return plan_search(subject, space, args.budget, options)
+        predictor = target.predictor
+        depth = len(predictor.blocks)
+        if not depth:
+            check_replay(predictor, ReplayConfig())
+        longest = min(LONGEST if args.longest is None else args.longest, depth)
+        space = replace(named, values=Space.default(depth, longest, predictor.taps, **values).values)
+    return plan_search(target, space, args.budget, options)
 
 
 def _unseen(args: argparse.Namespace) -> tuple[str, ...]:
@@ -224,13 +209,13 @@ def _unseen(args: argparse.Namespace) -> tuple[str, ...]:
 
 def _request(args: argparse.Namespace, scenes: Path) -> Request:
     from gramloop.data.suites import find_suite
-    from gramloop.tune.search.journal import read_search_plan
-    from gramloop.tune.search.suites import SCENE_SPLIT
+    from gramloop.tune.target import SCENE_SPLIT
+    from gramloop.tune.tuning import SEVERITY, read_search_plan
 
     read_search_plan(args.out)  # a folder of something else is refused before scenes are drawn into it
     request = request_of(args, scenes, SCENE_SPLIT)
-    if args.source is not None:
-        request = replace(request, files={**request.files, "source": str(args.source.resolve())})
+    if args.calibration is not None:
+        request = replace(request, calibration=str(args.calibration.resolve()))
     if args.severity or not find_suite(args.suite).generated:
         return request
     return replace(request, severities=[SEVERITY])
@@ -238,27 +223,33 @@ def _request(args: argparse.Namespace, scenes: Path) -> Request:
 
 def _tune(search: Search, args: argparse.Namespace) -> Tuning | int:
     from gramloop.io.progress import progress_bar
-    from gramloop.tune.search.display import describe_plan
-    from gramloop.tune.search.tuning import run as run_tuning
+    from gramloop.tune.tuning import describe_search
+    from gramloop.tune.tuning import run as run_tuning
 
-    note(describe_plan(search))
+    note(describe_search(search))
     workers = 1 if args.workers is None and choose_device(args.device).type != "cpu" else args.workers
     try:
         with progress_bar("predictions", search.schedule.predictions) as advance:
             return run_tuning(search, args.out, workers=workers, advance=lambda many: advance(steps=many))
     except KeyboardInterrupt as stop:
         print(
-            f"gramloop tune: stopped; finished trials are in {args.out}, and the same command goes on",
+            f"gramloop tune: stopped; what was measured is in {args.out}, and the same command resumes",
             file=sys.stderr,
         )
         return stop_code(stop)
 
 
-def _tell(tuning: Tuning, folder: Path) -> Ended:
-    from gramloop.tune.search.display import print_tuning
-    from gramloop.tune.search.tuning import RESULT
+def _report(tuning: Tuning, folder: Path) -> Ended:
+    from rich.console import Console
 
-    print_tuning(tuning)
+    from gramloop.tune.tuning import RESULT
+
+    console = Console()
+    for table in tuning.tables():
+        console.print(table)
+    for text, reason in tuning.outcome.refused:
+        console.print(f"left out: {text}: {reason}", highlight=False, markup=False)
+    console.print(tuning.sentence, highlight=False, markup=False)
     print(f"{tuning.outcome.predictions} predictions; the choice is in {folder / RESULT}")
     failures = tuning.outcome.failures
     if failures:
