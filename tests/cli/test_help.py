@@ -120,7 +120,7 @@ def test_defaults_of_tune_are_those_of_its_options() -> None:
     from dataclasses import fields
 
     from gramloop.tune import Options
-    from gramloop.tune.search.plan import TOLERANCE
+    from gramloop.tune.search import TOLERANCE
 
     parsed = parse(command_parser("tune")[0], "tune", ["--out", "x", "--suite", "scenes-c"])
     for field in fields(Options):

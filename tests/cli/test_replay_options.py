@@ -22,7 +22,7 @@ from gramloop.cli.replay_options import add_replay_options, replay_of
 from gramloop.core.config import FIELDS
 from gramloop.core.settings import parse_replay, read_replay, write_replay
 from gramloop.evaluate.methods import Method, parse_method
-from gramloop.tune.search.space import Space, read_values
+from gramloop.tune.space import Space, read_values
 
 WHOLE = st.integers(-3, 60)
 FLOATS = st.floats(allow_nan=True, allow_infinity=True) | st.floats(-2, 2)

@@ -39,12 +39,12 @@ def test_a_search_a_second_look_and_its_file(model, scenes, tmp_path, capsys):
     assert main(arguments) == 0
     told = capsys.readouterr()
     assert "budget 170 predictions" in told.err
-    config, about = read_settings(out / "found.json")
+    config, about = read_settings(out / "best.json")
     assert " ".join(about["verdict"].split())[:40] in " ".join(told.out.split())
     assert about["tried"]["predictions"] <= 170
-    before = (out / "found.json").read_bytes(), (out / "trials.jsonl").read_bytes()
+    before = (out / "best.json").read_bytes(), (out / "trials.jsonl").read_bytes()
     assert main(arguments) == 0
-    assert ((out / "found.json").read_bytes(), (out / "trials.jsonl").read_bytes()) == before
+    assert ((out / "best.json").read_bytes(), (out / "trials.jsonl").read_bytes()) == before
     evaluate = ["evaluate", "--suite", "scenes-c", "--model", str(model), "--data", str(scenes)]
     evaluate += [
         "--short-side",
@@ -58,7 +58,7 @@ def test_a_search_a_second_look_and_its_file(model, scenes, tmp_path, capsys):
         "--images",
         "2",
     ]
-    method = f"found:{out / 'found.json'}"
+    method = f"found:{out / 'best.json'}"
     assert (
         main([*evaluate, "--out", str(tmp_path / "check"), "--method", "baseline", "--method", method]) == 0
     )
@@ -100,7 +100,7 @@ def test_the_choice_is_predicted_with(model, scenes, tmp_path, capsys):
     from gramloop.mitigations import apply, parse_mitigations, write_mitigations
     from gramloop.tasks import load_predictor
 
-    found, image = tmp_path / "found.json", next((scenes / "images").rglob("*.png"))
+    found, image = tmp_path / "best.json", next((scenes / "images").rglob("*.png"))
     write_mitigations(found, parse_mitigations("median+flip"))
     command = ["predict", str(image), "--model", str(model), "--task", "segment", "--short-side", "64"]
     command += ["--out", str(tmp_path / "out"), "--replay", str(found)]
@@ -155,7 +155,7 @@ def test_the_embedded_model_on_scenes_that_nobody_downloaded(tmp_path):
         "2",
     ]
     assert main(arguments) == 0
-    assert read_replay(out / "found.json").replays in (0, 1)
+    assert read_replay(out / "best.json").replays in (0, 1)
 
 
 def test_without_a_set_it_draws_scenes_that_no_evaluation_shows(model, tmp_path, capsys):

@@ -106,7 +106,7 @@ def test_a_search(model: Path, tmp_path: Path) -> None:
         sizes = {"short_side": SIDE}
         predictor = in_float32(load_predictor("semantic", {"folder": model}, sizes, device))
         found = tune(predictor, data, space, 100, conditions=shifts, out=out)
-        return found.sentence, (out / "found.json").read_bytes()
+        return found.sentence, (out / "best.json").read_bytes()
 
     expected = search("cpu", tmp_path / "cpu")
     with stand_in_gpu():

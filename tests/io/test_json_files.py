@@ -22,7 +22,7 @@ from gramloop.evaluate.plan import read_plan
 from gramloop.io.json_files import DEEPEST, parse_json, read_checked, read_json, refuse_unknown
 from gramloop.models.checkpoint import open_checkpoint
 from gramloop.tasks.transformers_models import architecture
-from gramloop.tune.search.journal import read_search_plan
+from gramloop.tune.tuning import read_search_plan
 
 PLAIN = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),

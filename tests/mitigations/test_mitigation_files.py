@@ -19,9 +19,9 @@ TEXT = "denoise+replay:window=9-9,replays=1+recentre:c=1"
 def stored(tmp_path, source):
     write_source(tmp_path / "source.safetensors", source)
     write_mitigations(
-        tmp_path / "found.json", parse_mitigations(TEXT), tmp_path / "source.safetensors", {"n": 1}
+        tmp_path / "best.json", parse_mitigations(TEXT), tmp_path / "source.safetensors", {"n": 1}
     )
-    return tmp_path / "found.json"
+    return tmp_path / "best.json"
 
 
 def test_a_file_predicts_as_its_mitigations_do(stored, segmenter, source, images):
@@ -95,11 +95,11 @@ def test_recentring_by_c_with_or_without_a_replay_can_be_attached(tmp_path, text
 
     write_source(tmp_path / "source.safetensors", source)
     stack = parse_mitigations(text)
-    write_mitigations(tmp_path / "found.json", stack, tmp_path / "source.safetensors")
+    write_mitigations(tmp_path / "best.json", stack, tmp_path / "source.safetensors")
     plain = segmenter.predict(images[0])
-    with gramloop.attached(segmenter.backbone.model, tmp_path / "found.json"):
+    with gramloop.attached(segmenter.backbone.model, tmp_path / "best.json"):
         attached = segmenter.predict(images[0])
-    same(attached, apply(str(tmp_path / "found.json"), segmenter).predict(images[0]))
+    same(attached, apply(str(tmp_path / "best.json"), segmenter).predict(images[0]))
     same(segmenter.predict(images[0]), plain)
     assert (attached.labels != plain.labels).any()
 
@@ -108,7 +108,7 @@ def test_recentring_by_a_weight_alone_is_not_attached_from_a_file(tmp_path, segm
 
     write_source(tmp_path / "source.safetensors", source)
     write_mitigations(
-        tmp_path / "found.json", parse_mitigations("recentre:0.3"), tmp_path / "source.safetensors"
+        tmp_path / "best.json", parse_mitigations("recentre:0.3"), tmp_path / "source.safetensors"
     )
     with pytest.raises(GramLoopError, match=r"found\.json: recentre:0\.3 leans on the head's own batch norm"):
-        gramloop.attach(segmenter.backbone.model, tmp_path / "found.json")
+        gramloop.attach(segmenter.backbone.model, tmp_path / "best.json")

@@ -9,7 +9,6 @@ import pytest
 from gramloop.metrics.bootstrap import Interval
 from gramloop.mitigations import parse_mitigations
 from gramloop.report.document import Verdict
-from gramloop.tune.search.verdict import JudgedPart
 from html_tables import HOSTILE, Reader
 
 INTERVAL = Interval(1.25, 0.5, 2.0, units=15)
@@ -42,24 +41,6 @@ def test_an_interval_keeps_its_short_text_and_has_a_table() -> None:
         "replicates": "10000",
         "verdict": "helps",
     }
-
-
-@pytest.mark.parametrize(
-    ("part", "row"),
-    [
-        (
-            JudgedPart("other families", 40, 6, 50.0, 51.25, None, INTERVAL),
-            ["other families", "40", "6", "50.000", "51.250", "+1.250", "+0.500", "+2.000", "helps"],
-        ),
-        (
-            JudgedPart("clean", 40, 0, 100.0, 99.5, None, None, label_free=True),
-            ["clean", "40", "–", "–", "99.500", "–", "–", "–", "agreement only"],
-        ),
-    ],
-    ids=["a gain", "clean images without labels"],
-)
-def test_a_part_of_a_search_shows_what_it_tells(part: JudgedPart, row: list[str]) -> None:
-    assert Reader(part._repr_html_()).rows[1] == row
 
 
 @pytest.mark.parametrize(

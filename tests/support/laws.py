@@ -17,7 +17,7 @@ from gramloop.data.labelled import LabelledImage, PixelLabels
 from gramloop.mitigations.mitigation import Mitigation
 from gramloop.tasks.prediction import Pair
 from gramloop.tasks.semantic import Segmentation
-from gramloop.tune.search.subject import Subject, subject_of
+from gramloop.tune.target import Target, memory_target
 
 DEPTH = 6
 SIDE = 16
@@ -142,6 +142,6 @@ def pictures(condition: str, images: int) -> list[LabelledImage]:
     return made
 
 
-def lawful_subject(predictor: Lawful, images: int = 40, families: int = len(FAMILIES)) -> Subject:
+def lawful_target(predictor: Lawful, images: int = 40, families: int = len(FAMILIES)) -> Target:
     shown = {name: pictures(name, images) for name in ("clean", *FAMILIES[:families])}
-    return subject_of(predictor, shown)
+    return memory_target(predictor, shown)

@@ -1,9 +1,11 @@
+import re
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gramloop.errors import GramLoopError
-from gramloop.tune.search.schedule import FEWEST_CELLS, FEWEST_IMAGES, Stage, least_budget, plan_schedule
+from gramloop.tune.halving import MIN_CELLS, MIN_IMAGES, Options, Stage, plan_schedule
 
 stages = st.builds(Stage, st.integers(3, 60), st.integers(1, 20))
 
@@ -17,38 +19,38 @@ stages = st.builds(Stage, st.integers(3, 60), st.integers(1, 20))
     verdict=stages,
     eta=st.integers(2, 5),
     finalists=st.integers(1, 6),
-    stacked=st.sampled_from([(), (3, 2), (1,)]),
+    joining=st.sampled_from([(), (3, 2), (1,)]),
     judged=st.integers(1, 2),
-    plain=st.integers(0, 1),
+    baseline=st.integers(0, 1),
     calibration=st.sampled_from([0, 8, 32]),
 )
 def test_a_budget_is_never_exceeded(
-    budget, candidates, search, decide, verdict, eta, finalists, stacked, judged, plain, calibration
+    budget, candidates, search, decide, verdict, eta, finalists, joining, judged, baseline, calibration
 ):
-    fewest = finalists if stacked else min(finalists, candidates)
-    least = least_budget(fewest, decide, verdict, judged, plain) + calibration
-    given = {"eta": eta, "finalists": finalists, "stacked": stacked, "judged": judged}
-    given |= {"plain": plain, "calibration": calibration}
-    if budget < least:
-        with pytest.raises(GramLoopError, match=f"judging the choice needs {least}"):
-            plan_schedule(budget, candidates, search, decide, verdict, **given)
+    given = {"eta": eta, "finalists": finalists, "joining": joining, "judged": judged}
+    given |= {"baseline": baseline, "calibration": calibration}
+    try:
+        plan = plan_schedule(budget, candidates, search, decide, verdict, **given)
+    except GramLoopError as error:
+        least = int(re.search(r"judging the choice needs (\d+);", str(error))[1])
+        assert budget < least
+        assert plan_schedule(least, candidates, search, decide, verdict, **given).predictions <= least
         return
-    plan = plan_schedule(budget, candidates, search, decide, verdict, **given)
     assert plan.predictions <= budget
     assert min(finalists, candidates) <= plan.candidates <= candidates
-    assert FEWEST_IMAGES <= plan.decide.images <= decide.images
-    assert FEWEST_IMAGES <= plan.verdict.images <= verdict.images
+    assert MIN_IMAGES <= plan.decide.images <= decide.images
+    assert MIN_IMAGES <= plan.verdict.images <= verdict.images
     cells = 0
     for rung in plan.rungs:  # each goes on where the one before stopped
         assert rung.cells == cells + rung.fresh <= search.images * search.conditions
         cells = rung.cells
     carried = [rung.candidates for rung in plan.rungs[1:]] + [plan.finalists]
     for rung, after in zip(plan.rungs, carried, strict=False):
-        together = rung.candidates + rung.stacked
+        together = rung.candidates + rung.joining
         assert min(together, -(-together // eta)) <= after
         assert after <= max(together, finalists)
     if plan.rungs:
-        assert plan.rungs[0].cells >= min(FEWEST_CELLS, search.images * search.conditions)
+        assert plan.rungs[0].cells >= min(MIN_CELLS, search.images * search.conditions)
 
 
 def test_enough_budget_tries_everything_on_everything():
@@ -79,8 +81,23 @@ def test_halving_needs_its_numbers():
 
 def test_room_for_combinations_is_given_up_before_candidates_are():
     stages = Stage(40, 11), Stage(25, 11), Stage(35, 16)
-    rich = plan_schedule(2000, 18, *stages, stacked=(3, 2), judged=2, plain=1)
-    assert [(rung.candidates, rung.stacked) for rung in rich.rungs] == [(18, 0), (6, 3), (3, 2)]
-    poor = plan_schedule(800, 18, *stages, stacked=(3, 2), judged=2, plain=1)
+    rich = plan_schedule(2000, 18, *stages, joining=(3, 2), judged=2, baseline=1)
+    assert [(rung.candidates, rung.joining) for rung in rich.rungs] == [(18, 0), (6, 3), (3, 2)]
+    poor = plan_schedule(800, 18, *stages, joining=(3, 2), judged=2, baseline=1)
     assert poor.candidates == 18
-    assert sum(rung.stacked for rung in poor.rungs) < 5
+    assert sum(rung.joining for rung in poor.rungs) < 5
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"confidence": 1.0}, "confidence is 1.0"),
+        ({"caution": -1.0}, "caution is -1.0; it is 0 or more"),
+        ({"clean_tolerance": -1.0}, "clean_tolerance is -1.0"),
+        ({"objective": "speed"}, "gain-per-cost"),
+        ({"max_cost": 0.9}, "it is 1 baseline forward or more"),
+    ],
+)
+def test_options_out_of_range(options, message):
+    with pytest.raises(GramLoopError, match=message):
+        Options(**options)
