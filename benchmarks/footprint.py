@@ -19,16 +19,16 @@ from gramloop.core.config import ReplayConfig
 from gramloop.core.dry_run import Needs
 from gramloop.core.live_tensors import peak_of
 from gramloop.errors import UntunedWindowWarning
-from gramloop.io.progress import tracked
-from gramloop.models.backbone import SHAPES, Backbone, meta_backbone
 from gramloop.models.detector import WindowedDetector
-from gramloop.models.mask2former import HeadShape
+from gramloop.models.dinov3 import Backbone, meta_backbone
+from gramloop.models.mask2former import Mask2FormerSegmentor, Mask2FormerShape
 from gramloop.models.plain_detr import PlainDetr, PlainDetrConfig
-from gramloop.models.segmentor import Mask2FormerSegmentor
+from gramloop.models.released_names import SHAPES
 from gramloop.models.tiny import load_tiny
 from gramloop.tasks.detect import Detector
 from gramloop.tasks.footprint import Size, footprint
 from gramloop.tasks.segment import Segmenter
+from gramloop.util.progress import tracked
 
 SIZES = {"vits16": "S", "vitb16": "B", "vitl16": "L", "vith16plus": "H+", "vit7b16": "7B"}
 CARDS = (16, 24, 40, 80)  # GB, of 10⁹ bytes; what a card has beyond is left to CUDA, its libraries and holes
@@ -49,7 +49,7 @@ def predictor_of(name: str, task: str, dtype: torch.dtype) -> Segmenter | Detect
     width = backbone.shape.width
     with torch.device("meta"):
         if task == "segmentation":
-            return Segmenter(Mask2FormerSegmentor(backbone, HeadShape(width)).requires_grad_(False))
+            return Segmenter(Mask2FormerSegmentor(backbone, Mask2FormerShape(width)).requires_grad_(False))
         head = PlainDetr(PlainDetrConfig(channels=8 * width))
         return Detector(WindowedDetector(backbone, head).requires_grad_(False))
 

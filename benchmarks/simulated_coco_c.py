@@ -34,8 +34,8 @@ from gramloop.evaluate.planning import Request, make_plan
 from gramloop.evaluate.rows import Rows, statistics_of
 from gramloop.evaluate.sources import open_planned
 from gramloop.evaluate.store import PLAN, UNITS, Facts, Store, StoredUnit
-from gramloop.io.pool import process_context, process_pool
 from gramloop.metrics.bootstrap import REPLICATES
+from gramloop.util.processes import process_context, process_pool
 from simulated_set import made_up, write_set
 
 SECONDS, BYTES = 600, 8 * 10**9  # the bar for every step

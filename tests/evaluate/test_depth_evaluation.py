@@ -20,7 +20,7 @@ from gramloop.evaluate.rows import DEPTH, comparable, depth_of, depth_scores_of,
 from gramloop.evaluate.session import Session
 from gramloop.evaluate.store import PLAN, Store
 from gramloop.metrics.depth import depth_scores
-from gramloop.models.dense_depth import DenseDepthHead, load_depth_head
+from gramloop.models.tiny_heads import DenseDepthHead, load_depth_head
 from gramloop.report.assemble import make_document
 from gramloop.report.figures.drawing import draw_figures
 from gramloop.report.load import load_runs

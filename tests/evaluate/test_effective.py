@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from gramloop.cli import main
-from gramloop.data.records import Instances
 from gramloop.data.suites import DOMAINS
+from gramloop.data.truth import Instances
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.beginning import begin
 from gramloop.evaluate.effective import check_use, effective

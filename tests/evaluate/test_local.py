@@ -261,4 +261,4 @@ def test_workers_that_are_killed_within_a_result_end_the_run_with_a_sentence(
     os.kill(process.pid, signal.SIGCONT)
     process.join(60)
     assert process.exitcode == 2
-    assert "a worker process was ended from outside" in (out / "said").read_text()
+    assert "a worker process died" in (out / "said").read_text()

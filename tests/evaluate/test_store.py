@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gramloop.data.records import Instances
+from gramloop.data.truth import Instances
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.beginning import begin
 from gramloop.evaluate.methods import parse_method
@@ -37,10 +37,10 @@ from gramloop.evaluate.store import (
     StoredUnit,
     UnusableFile,
 )
-from gramloop.io.atomic import TEMPORARY
 from gramloop.tasks.detection import Detection
 from gramloop.tasks.prediction import ReplayMaps
 from gramloop.tasks.semantic import Segmentation
+from gramloop.util.files import TEMPORARY
 
 PLAN = Plan(
     suite="scenes-c",

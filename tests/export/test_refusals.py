@@ -15,7 +15,7 @@ from gramloop.export import read_about
 from gramloop.export.comparing import TOLERANCE, largest_difference
 from gramloop.export.mitigated import stack_of
 from gramloop.export.programs import suppressed
-from gramloop.models.dense_detect import suppress
+from gramloop.models.tiny_heads import non_max_suppression
 from gramloop.tasks.model_spec import open_model
 
 
@@ -117,7 +117,7 @@ def test_doubles_are_suppressed_as_the_head_does_it() -> None:
     classes = torch.randint(0, 3, (3, 40), generator=generator)
     alive = suppressed(boxes, classes, torch.ones(3, 40, dtype=torch.bool), 0.4)
     for index in range(3):
-        kept = suppress(boxes[index], classes[index], 0.4)
+        kept = non_max_suppression(boxes[index], classes[index], 0.4)
         assert alive[index].nonzero()[:, 0].tolist() == kept.tolist()
     assert 0 < alive.sum() < alive.numel()
 

@@ -13,7 +13,7 @@ from gramloop.data.suites import Condition
 from gramloop.evaluate import Store, collect
 from gramloop.evaluate.plan import Plan
 from gramloop.evaluate.session import Session
-from gramloop.models.dense_depth import DenseDepthHead
+from gramloop.models.tiny_heads import DenseDepthHead
 from gramloop.tasks import load_predictor
 from gramloop.tune import Space, tune
 from small_runs import SIDE, small_plan, write_model, write_scene_set

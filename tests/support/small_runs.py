@@ -8,10 +8,11 @@ from gramloop.data.scenes.drawing import STUFF, THINGS
 from gramloop.data.scenes.files import SceneFiles, write_scenes
 from gramloop.evaluate.plan import DataSource, Plan
 from gramloop.evaluate.planning import Request, make_plan
-from gramloop.models.backbone import Backbone, BackboneShape
-from gramloop.models.dense_detect import DenseDetectConfig, DenseDetectHead
+from gramloop.models.backbone import BackboneShape
+from gramloop.models.dinov3 import Backbone
 from gramloop.models.linear import LinearHead
 from gramloop.models.tiny import TinyModel, save_tiny
+from gramloop.models.tiny_heads import DenseDetectConfig, DenseDetectHead
 
 SIDE = 64
 SHAPE = BackboneShape(

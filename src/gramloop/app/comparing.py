@@ -14,19 +14,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gramloop.app.trial import Outcome
-from gramloop.data.depth_maps import DepthMap
-from gramloop.data.labelled import PixelLabels, Truth
-from gramloop.data.object_masks import ObjectMasks
-from gramloop.data.records import Instances
-from gramloop.data.segment_maps import SegmentMap
 from gramloop.data.suites import Condition
+from gramloop.data.truth import DepthMap, Instances, ObjectMasks, PixelLabels, SegmentMap, Truth
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.rows import comparable, statistics_of
 from gramloop.evaluate.segment_rows import SHOWN
+from gramloop.metrics.boxes import box_iou
 from gramloop.report.figures.boxes import DetectionRow
 from gramloop.report.figures.depth import DepthRow
 from gramloop.report.figures.kept import KeptImage
-from gramloop.report.figures.matching import OVERLAP, Annotated, overlaps
+from gramloop.report.figures.matching import OVERLAP, Annotated
 from gramloop.report.figures.qualitative import Row, SegmentationRow
 from gramloop.report.figures.segments import SegmentsRow
 from gramloop.tasks.class_names import Classes
@@ -141,5 +138,5 @@ def absent(found: Detection, other: Detection) -> NDArray[np.bool_]:  # → (n,)
     if not len(other.scores):
         return np.ones(len(found.scores), dtype=np.bool_)
     same = np.asarray(found.labels)[:, None] == np.asarray(other.labels)[None]
-    alone: NDArray[np.bool_] = ~((overlaps(found.boxes, other.boxes) >= OVERLAP) & same).any(axis=1)
+    alone: NDArray[np.bool_] = ~((box_iou(found.boxes, other.boxes) >= OVERLAP) & same).any(axis=1)
     return alone

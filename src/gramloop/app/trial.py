@@ -12,9 +12,9 @@ from gramloop.app.models import Looked, Models, Opened, Timed
 from gramloop.app.settings import AppSettings
 from gramloop.app.uploads import Picture
 from gramloop.core.config import ReplayConfig
-from gramloop.data.labelled import Truth
 from gramloop.data.records import Task
 from gramloop.data.shifted import Shift, ShiftedRecord
+from gramloop.data.truth import Truth
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.clean_truth import as_truth, moved
 from gramloop.mitigations.applying import apply, looks_of, replay_of, stack_cost

@@ -157,13 +157,13 @@ def _plan(args: argparse.Namespace, scenes: Path) -> Plan:
     from gramloop.evaluate.beginning import check_before_drawing, plan_in, unit_owners
     from gramloop.evaluate.planning import make_plan
     from gramloop.evaluate.store import PLAN
-    from gramloop.io.device import choose_device
-    from gramloop.io.fingerprints import recall
+    from gramloop.util.checksums import load_checksums
+    from gramloop.util.device import choose_device
 
     if args.suite is not None:
         if args.data is None:
             check_before_drawing(args.out, scenes)
-        recall(args.out)
+        load_checksums(args.out)
         return make_plan(_request(args, scenes))
     if not (args.out / PLAN).is_file() and not unit_owners(args.out):
         raise GramLoopError(f"{args.out} holds no evaluation to go on with; begin one with --suite NAME")
@@ -253,7 +253,7 @@ def _evaluate(plan: Plan, args: argparse.Namespace, engine: Engine | None) -> in
     from gramloop.evaluate.evaluation import Watcher, evaluate
     from gramloop.evaluate.relative import check_clean_results
     from gramloop.evaluate.store import RESULTS, Store
-    from gramloop.io.device import placed
+    from gramloop.util.device import numbered_device
 
     check_use(plan, args.coco_results)
     check_clean_results(plan, args.clean_results)
@@ -269,7 +269,7 @@ def _evaluate(plan: Plan, args: argparse.Namespace, engine: Engine | None) -> in
                 engine=engine,
                 engine_name=args.engine,
                 watcher=watcher,
-                device=placed(args.device) if engine is None else None,
+                device=numbered_device(args.device) if engine is None else None,
                 prepare=args.prepare,
             )
     except KeyboardInterrupt as stop:

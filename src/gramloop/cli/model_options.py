@@ -157,7 +157,7 @@ def request_of(args: argparse.Namespace, scenes: Path, split: str = "val") -> Re
 
 def _kind_of_device(args: argparse.Namespace) -> str:
     """Of the device that is asked for; that of a dry run or of a cluster may be on another machine."""
-    from gramloop.io.device import choose_device
+    from gramloop.util.device import choose_device
 
     elsewhere = getattr(args, "dry_run", False) or getattr(args, "engine", "local") != "local"
     named = re.fullmatch(r"(cuda|mps)(:\d+)?", args.device or "") if elsewhere else None

@@ -11,8 +11,7 @@ from pathlib import Path
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.plan import Plan, difference, fitting, read_plan
 from gramloop.evaluate.store import PLAN, UNITS, Store, owner_of, recorded_plan
-from gramloop.io.atomic import atomic_write, remove_leftovers
-from gramloop.io.lock import is_taken
+from gramloop.util.files import atomic_write, is_taken, remove_leftovers
 
 SCENES = "scenes"  # where scenes are drawn in a folder of results
 _TAKEN = f"{{folder}} is not empty and has no {PLAN}; choose a new folder for the results"

@@ -10,15 +10,13 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from gramloop.data.depth_maps import DepthMap
-from gramloop.data.labelled import LabelledImage, PixelLabels, Truth, read_labelled
-from gramloop.data.object_masks import ObjectMasks
-from gramloop.data.records import Instances, Record
-from gramloop.data.segment_maps import SegmentMap
+from gramloop.data.records import LabelledImage, Record
 from gramloop.data.shifted import Shift, ShiftedRecord
+from gramloop.data.truth import DepthMap, Instances, ObjectMasks, PixelLabels, SegmentMap, Truth
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.truth import SCORE, UNSCORED
 from gramloop.shifts.geometry import warp_depth, warp_labels
+from gramloop.tasks.base import read_labelled
 from gramloop.tasks.depth import Depth
 from gramloop.tasks.detection import Detection
 from gramloop.tasks.instance import InstanceMasks, object_masks

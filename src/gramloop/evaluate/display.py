@@ -27,8 +27,8 @@ from gramloop.evaluate.results import MEAN, Results, collect, tells_gain
 from gramloop.evaluate.session import Missed
 from gramloop.evaluate.store import Store
 from gramloop.evaluate.truth import SENTENCE
-from gramloop.io.progress import make_bar, use_screen
 from gramloop.metrics.robustness import EXPECTED_SHARE
+from gramloop.util.progress import make_bar, use_screen
 
 SHOWN = 8  # conditions in the live table
 

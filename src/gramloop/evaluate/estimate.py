@@ -14,7 +14,7 @@ from gramloop.evaluate.needs import FITS, card_here, needs_lines, plan_needs
 from gramloop.evaluate.plan import Plan, Unit
 from gramloop.evaluate.rows import KEPT
 from gramloop.evaluate.session import Session
-from gramloop.io.device import devices_here
+from gramloop.util.device import available_devices
 
 TRIED = 3
 
@@ -64,7 +64,7 @@ def describe(plan: Plan, workers: int) -> str:
         return "\n".join([*lines, *_measured(plan, workers)])
     card, fits = (
         card_here(plan.model.device),
-        plan.model.device in {each.partition(":")[0] for each in devices_here()},
+        plan.model.device in {each.partition(":")[0] for each in available_devices()},
     )
     try:
         needs = plan_needs(plan)

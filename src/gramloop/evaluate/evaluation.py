@@ -23,11 +23,11 @@ from gramloop.evaluate.session import Missed
 from gramloop.evaluate.sources import open_planned
 from gramloop.evaluate.store import ForeignFile, Store, UnusableFile
 from gramloop.evaluate.unchanged import refuse_other_origin, remember_files
-from gramloop.io.fingerprints import recall
-from gramloop.io.lock import locked
-from gramloop.io.progress import tracked
-from gramloop.io.shown import Shown, ShownTable
 from gramloop.metrics.miou import mean_iou
+from gramloop.util.checksums import load_checksums
+from gramloop.util.files import locked
+from gramloop.util.progress import tracked
+from gramloop.util.table import Shown, ShownTable
 
 Engine = Callable[[Job], Iterator[Done | Missed]]
 _NAMES_ALONE = (
@@ -115,7 +115,7 @@ def evaluate(
     ``device`` names one of this machine's GPUs, ``prepare`` the processes that prepare images; see `Job`.
     """
     watcher = watcher or Watcher()
-    recall(folder)
+    load_checksums(folder)
     plan = check_folder(folder, plan)  # what is refused stays untouched: neither lock nor scratch
     store = Store(folder, plan)
     checked = any(not store.path(unit).is_file() for unit in plan.units)

@@ -19,15 +19,15 @@ from gramloop.evaluate.plan import DataSource
 from gramloop.evaluate.planning import Request, make_plan
 from gramloop.evaluate.results import Results
 from gramloop.evaluate.truth import TruthKind
-from gramloop.io.device import choose_device, placed
-from gramloop.io.fingerprints import recall
-from gramloop.io.pool import worker_count
 from gramloop.tasks.held_models import hold_model
 from gramloop.tasks.loading import Precision, check_precision
 from gramloop.tasks.model_spec import model_files
 from gramloop.tasks.prediction import Prediction
 from gramloop.tasks.predictor import Predictor
 from gramloop.tasks.user_models import as_predictor
+from gramloop.util.checksums import load_checksums
+from gramloop.util.device import choose_device, numbered_device
+from gramloop.util.processes import worker_count
 
 Model = str | Predictor[Prediction] | nn.Module | Callable[..., object]
 
@@ -83,11 +83,11 @@ def evaluate_model(
     check_precision(dtype)
     if data is None:
         check_before_drawing(Path(out), Path(out) / SCENES)
-    recall(Path(out))
+    load_checksums(Path(out))
     device = options.get("device")
     request, many = request_for(model, data, suite, Path(out), workers, **options)
     plan = make_plan(replace(request, methods=methods, batch=batch, dtype=dtype))
-    outcome = evaluate(plan, Path(out), workers=many, device=placed(device), prepare=prepare)
+    outcome = evaluate(plan, Path(out), workers=many, device=numbered_device(device), prepare=prepare)
     if outcome.missed:
         raise GramLoopError(missed_words(outcome.missed))
     return outcome.results

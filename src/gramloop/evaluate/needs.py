@@ -14,10 +14,10 @@ from gramloop.evaluate.plan import Plan, condition_of
 from gramloop.evaluate.predicting import calls
 from gramloop.evaluate.sources import open_planned
 from gramloop.evaluate.timing import call_name
-from gramloop.io.progress import tracked
 from gramloop.tasks.footprint import Size, footprint, pixels_at_once, views_of
 from gramloop.tasks.loading import load_predictor
 from gramloop.tasks.predictor import wants_trace
+from gramloop.util.progress import tracked
 
 FITS = 0.95  # of a card; its context, the scratch memory of libraries and holes between tensors need the rest
 

@@ -21,10 +21,9 @@ from gramloop.data.suites import Condition
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.methods import Method, check_methods
 from gramloop.evaluate.truth import CLEAN_PREDICTION, LABELS, SCORE, SCORED, TruthKind, check_truth
-from gramloop.io.difference import first_difference
-from gramloop.io.json_files import checked, parse_json, read_json, refuse_unknown
 from gramloop.metrics.depth import ALIGNMENTS, Alignment
 from gramloop.tasks.loading import Precision
+from gramloop.util.json_files import checked, first_difference, parse_json, read_json, refuse_unknown
 
 LAYOUT = 2
 PICTURES = 4  # images of every condition that keep what a figure needs

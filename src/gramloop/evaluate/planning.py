@@ -6,11 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from gramloop.data.contents import with_contents
+from gramloop.data.checks import refuse_unscorable, warn_of_rotated, with_contents
 from gramloop.data.manifest import fingerprint
 from gramloop.data.opening import OpenSuite, Verify
 from gramloop.data.records import Task
-from gramloop.data.suitability import refuse_unscorable, warn_of_turned
 from gramloop.data.suites import find_suite
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.batches import check_batch
@@ -27,7 +26,6 @@ from gramloop.evaluate.sources import (
 )
 from gramloop.evaluate.trajectories import with_companions
 from gramloop.evaluate.truth import CLEAN_PREDICTION, SCORE, TruthKind, check_truth
-from gramloop.io.pool import MOST_THREADS
 from gramloop.metrics.depth import Alignment
 from gramloop.mitigations.applying import check_stack
 from gramloop.mitigations.replay import REPLAYS
@@ -36,6 +34,7 @@ from gramloop.tasks.prediction import Prediction
 from gramloop.tasks.predictor import Predictor, check_replay
 from gramloop.tasks.renumbering import numbered_as
 from gramloop.tasks.user_fingerprints import object_fingerprints, user_fingerprints
+from gramloop.util.processes import MOST_THREADS
 
 SHARD = 50  # images per unit: minutes of a large model, and small enough to lose
 
@@ -136,7 +135,7 @@ def plan_and_model(request: Request) -> tuple[Plan, Predictor[Prediction]]:
         check_sizes(predictor, data, counts[condition.key])
         key = condition.key if opened.clean is None else CLEAN
         if key not in contents:
-            warn_of_turned(data, counts[condition.key])
+            warn_of_rotated(data, counts[condition.key])
             if request.truth != CLEAN_PREDICTION:
                 refuse_unscorable(data, counts[condition.key])
             fingerprints[key] = fingerprint(data)

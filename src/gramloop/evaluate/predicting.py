@@ -13,9 +13,9 @@ from gramloop.evaluate.batches import BatchPredictor
 from gramloop.evaluate.methods import BASELINE, Method
 from gramloop.evaluate.plan import Plan
 from gramloop.evaluate.timing import call_name
-from gramloop.io.determinism import deterministic_algorithms
 from gramloop.tasks.prediction import Prediction
 from gramloop.tasks.predictor import Predictor
+from gramloop.util.device import deterministic_algorithms
 
 
 def wanted_trace(plan: Plan, position: int) -> bool | None:

@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from multiprocessing.heap import Arena
 from typing import Generic, TypeVar, TypeVarTuple
 
-from gramloop.data.labelled import LabelledImage, read_labelled
-from gramloop.data.records import Record, Task
-from gramloop.io.handover import Buffers, Packed, Ring, pack, shared_memory, unpack
-from gramloop.io.pool import ended_from_outside, process_context, process_pool
+from gramloop.data.records import LabelledImage, Record, Task
+from gramloop.tasks.base import read_labelled
+from gramloop.util.handover import Buffers, Packed, Ring, pack, shared_memory, unpack
+from gramloop.util.processes import process_context, process_pool, worker_died
 
 AHEAD = 4  # images that wait beside a thread
 FAR_AHEAD = 256  # beside processes: enough for light shifts to make up for a heavy one
@@ -94,7 +94,7 @@ class Preparing:
                         return
                     yield waiting[0].asked.about, self._receive(waiting)
             except BrokenProcessPool as error:
-                raise ended_from_outside("a process that prepares images") from error
+                raise worker_died("a process that prepares images") from error
             finally:
                 self._drop(waiting)
 

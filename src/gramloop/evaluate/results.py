@@ -20,15 +20,13 @@ from gramloop.evaluate.rows import DEPTH, Failure, boxes_of, counts_of, depth_sc
 from gramloop.evaluate.segment_rows import matches_of, qualities_of
 from gramloop.evaluate.store import RESULTS, Store, StoredUnit
 from gramloop.evaluate.truth import AGREEMENT
-from gramloop.io.atomic import atomic_write
-from gramloop.io.progress import tracked
-from gramloop.io.shown import Cell, Shown, ShownTable
-from gramloop.io.spreadsheet import text_cell
-from gramloop.metrics.coco_ap import average_precision
-from gramloop.metrics.mask_ap import mask_average_precision
+from gramloop.metrics.ap import average_precision, mask_average_precision
 from gramloop.metrics.miou import mean_iou
 from gramloop.metrics.panoptic import EVERY, QUALITIES, mean_quality
 from gramloop.metrics.robustness import mean_performance
+from gramloop.util.files import atomic_write
+from gramloop.util.progress import tracked
+from gramloop.util.table import Cell, Shown, ShownTable, text_cell
 
 METRICS = {
     "semantic": ("mIoU",),

@@ -18,11 +18,8 @@ import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
-from gramloop.data.depth_maps import DepthMap
-from gramloop.data.labelled import PixelLabels, Truth
-from gramloop.data.object_masks import ObjectMasks
-from gramloop.data.records import ImageId, Instances, Task
-from gramloop.data.segment_maps import SegmentMap
+from gramloop.data.records import ImageId, Task
+from gramloop.data.truth import DepthMap, Instances, ObjectMasks, PixelLabels, SegmentMap, Truth
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.columns import compute, flat, matrix, owners, rows_of
 from gramloop.evaluate.segment_rows import (
@@ -35,9 +32,9 @@ from gramloop.evaluate.segment_rows import (
     kept_segments,
     panoptic_columns,
 )
-from gramloop.metrics.boxes import FoundBoxes, TrueBoxes
+from gramloop.metrics.boxes import BoxPredictions, GroundTruthBoxes
 from gramloop.metrics.depth import Alignment, aligned_depth, depth_scores
-from gramloop.metrics.miou import count
+from gramloop.metrics.miou import count_pixels
 from gramloop.tasks.depth import DEPTH_STEPS, Depth, depth_png
 from gramloop.tasks.detection import Detection
 from gramloop.tasks.instance import InstanceMasks, object_masks
@@ -261,8 +258,8 @@ def comparable(found: Prediction, truth: Truth | None, alignment: Alignment = "a
 def statistics_of(found: Prediction, truth: Truth | None, categories: Sequence[int]) -> Statistics:
     """What is stored of one image's prediction, made `comparable`, beside its truth: the columns of its task."""
     if isinstance(found, Segmentation) and isinstance(truth, PixelLabels):
-        counts = count(found.labels, truth.indices, len(categories), truth.ignored)
-        return {"intersection": counts.intersection, "prediction": counts.prediction, "label": counts.label}
+        counts = count_pixels(found.labels, truth.indices, len(categories), truth.ignored)
+        return dict(zip(_SEMANTIC, counts, strict=True))
     if isinstance(found, Detection) and isinstance(truth, Instances):
         return {
             "boxes": found.boxes.astype(np.float32).ravel(),
@@ -291,12 +288,14 @@ def counts_of(tables: Sequence[Any], method: str) -> NDArray[np.int64]:  # → (
     return np.stack([matrix(table[name]) for name in _SEMANTIC], axis=1)
 
 
-def boxes_of(tables: Sequence[Any], method: str, categories: Sequence[int]) -> tuple[TrueBoxes, FoundBoxes]:
+def boxes_of(
+    tables: Sequence[Any], method: str, categories: Sequence[int]
+) -> tuple[GroundTruthBoxes, BoxPredictions]:
     """True and found boxes of every image under a method; an image's number is its position."""
     table = rows_of(tables, method)
     positions = table["position"].to_numpy()
     owner = {name: owners(table[name], positions) for name in ("scores", "truth_labels")}
-    truth = TrueBoxes(
+    truth = GroundTruthBoxes(
         images=positions.tolist(),
         categories=sorted(categories),
         image_ids=owner["truth_labels"],
@@ -305,7 +304,7 @@ def boxes_of(tables: Sequence[Any], method: str, categories: Sequence[int]) -> t
         areas=flat(table["truth_areas"]),
         crowd=flat(table["truth_crowd"]).astype(np.bool_),
     )
-    found = FoundBoxes.from_corners(
+    found = BoxPredictions.from_corners(
         owner["scores"],
         flat(table["boxes"]).reshape(-1, 4),
         flat(table["scores"]),

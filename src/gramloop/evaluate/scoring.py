@@ -10,8 +10,8 @@ from functools import partial
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
 
-from gramloop.data.labelled import Truth
 from gramloop.data.records import Record
+from gramloop.data.truth import Truth
 from gramloop.evaluate.plan import Plan
 from gramloop.evaluate.rows import Failure, Rows, comparable, statistics_of
 from gramloop.metrics.depth import NoScoreError

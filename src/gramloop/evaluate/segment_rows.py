@@ -1,7 +1,7 @@
 """What rows keep of segments and of instance masks.
 
 Panoptic rows hold the statistics of `gramloop.metrics.panoptic` for every category; instance rows how masks and objects
-were matched, as `gramloop.metrics.mask_ap` does it. Pictures keep the segments themselves, numbered from 1 with the
+were matched, as `gramloop.metrics.matching` does it. Pictures keep the segments themselves, numbered from 1 with the
 category of each, or the masks that score enough to be shown.
 """
 
@@ -16,12 +16,10 @@ import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
-from gramloop.data.object_masks import ObjectMasks
-from gramloop.data.run_lengths import RunLengths, mask_area
-from gramloop.data.segment_maps import SegmentMap
+from gramloop.data.masks import RunLengths, mask_area
+from gramloop.data.truth import ObjectMasks, SegmentMap
 from gramloop.evaluate.columns import flat, matrix, owners, rows_of
-from gramloop.metrics.coco_ap import ALL, AREAS
-from gramloop.metrics.mask_ap import THRESHOLDS, MaskMatches, match_masks
+from gramloop.metrics.matching import ALL, AREAS, THRESHOLDS, Matches, match_masks
 from gramloop.metrics.panoptic import STATISTICS, panoptic_statistics
 from gramloop.tasks.instance import InstanceMasks
 from gramloop.tasks.panoptic import Panoptic, segment_map
@@ -72,11 +70,11 @@ def qualities_of(tables: Sequence[Any], method: str) -> NDArray[np.float64]:  # 
     return np.stack([matrix(table[name]).astype(np.float64) for name in STATISTICS], axis=1)
 
 
-def matches_of(tables: Sequence[Any], method: str) -> tuple[MaskMatches, int]:
+def matches_of(tables: Sequence[Any], method: str) -> tuple[Matches, int]:
     """How the masks of every image were matched under a method, and the number of images, in order of position."""
     table = rows_of(tables, method)
     places = np.arange(table.num_rows)
-    matches = MaskMatches(
+    matches = Matches(
         owners(table["scores"], places),
         flat(table["scores"]).astype(np.float64),
         flat(table["labels"]).astype(np.int64),
@@ -142,13 +140,15 @@ def shown_f1(row: Mapping[str, Any]) -> float:
     """F1 of one image's masks that pictures show, the mean over COCO's thresholds of overlap."""
     sure = np.asarray(row["scores"]) >= SHOWN
     hits, seen = (
-        _bits(row[name]).reshape(-1, len(AREAS), THRESHOLDS)[sure, ALL].sum(axis=0)
+        _bits(row[name]).reshape(-1, len(AREAS), len(THRESHOLDS))[sure, ALL].sum(axis=0)
         for name in ("found", "counted")
     )
     many = seen + (np.asarray(row["to_find"], dtype=np.int64) & 1 << ALL > 0).sum()  # (thresholds,)
-    return float(np.divide(2 * hits, many, out=np.ones(THRESHOLDS), where=many > 0).mean())
+    return float(np.divide(2 * hits, many, out=np.ones(len(THRESHOLDS)), where=many > 0).mean())
 
 
 def _bits(values: Any) -> NDArray[np.bool_]:  # (n,) → (n, thresholds)
-    bits: NDArray[np.bool_] = np.asarray(values, dtype=np.int64)[:, None] & 1 << np.arange(THRESHOLDS) > 0
+    bits: NDArray[np.bool_] = (
+        np.asarray(values, dtype=np.int64)[:, None] & 1 << np.arange(len(THRESHOLDS)) > 0
+    )
     return bits

@@ -23,10 +23,10 @@ from typing import Any, Self, TypeVar
 import torch
 
 from gramloop.core.cost import BlockCounter, counting
-from gramloop.data.contents import ChangedFileError
-from gramloop.data.labelled import LabelledImage, Truth
-from gramloop.data.records import DataSet, Image8, Record
+from gramloop.data.checks import ChangedFileError
+from gramloop.data.records import DataSet, Image8, LabelledImage, Record
 from gramloop.data.shifted import shift_record
+from gramloop.data.truth import Truth
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.batches import groups, windows
 from gramloop.evaluate.clean_truth import CleanTruth
@@ -41,11 +41,11 @@ from gramloop.evaluate.sources import check_categories, open_condition, open_pla
 from gramloop.evaluate.store import Facts
 from gramloop.evaluate.timing import call_name, shares_alone
 from gramloop.evaluate.unchanged import refuse_other_model, refuse_other_origin
-from gramloop.io.fingerprints import recall
 from gramloop.mitigations.applying import apply
 from gramloop.tasks.loading import load_numbered
 from gramloop.tasks.prediction import Prediction
 from gramloop.tasks.predictor import Predictor
+from gramloop.util.checksums import load_checksums
 
 R = TypeVar("R")
 
@@ -96,7 +96,7 @@ class Session:
     ) -> None:
         self.plan = plan
         if folder is not None:
-            recall(folder)
+            load_checksums(folder)
         refuse_other_origin(plan)
         self.device = torch.device(device or plan.model.device)
         self._preparing = Preparing(plan.task, not plan.label_free, prepare)
@@ -305,7 +305,8 @@ class Session:
         if isinstance(found, str):
             return found
         if self._clean is None:
-            return found.truth
+            labelled: Truth | None = found.truth
+            return labelled
         record, clean = shown.record, self.opened.clean
         try:
             return self._clean.of(record if clean is None else clean[shown.position], record)

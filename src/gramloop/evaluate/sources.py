@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from gramloop import __version__
-from gramloop.data.checks import Problems
-from gramloop.data.contents import files_of, with_contents
+from gramloop.data.checks import Problems, with_contents
 from gramloop.data.manifest import fingerprint, package_versions
 from gramloop.data.opening import OpenSuite, ReadOptions, Verify, open_suite
 from gramloop.data.records import DataSet, Task
@@ -19,11 +18,11 @@ from gramloop.data.suites import Condition
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.plan import DataSource, Plan, condition_of
 from gramloop.evaluate.truth import LABELS, TruthKind
-from gramloop.io.fingerprints import file_digest, touched
-from gramloop.io.tree import files_below
 from gramloop.models.tiny import DEPTH_HEAD
 from gramloop.shifts.seeds import RECIPE_VERSION
 from gramloop.tasks.predictor import ViTPredictor
+from gramloop.util.checksums import file_digest, first_changed
+from gramloop.util.files import files_below
 
 if TYPE_CHECKING:
     from gramloop.mitigations.source import Source
@@ -126,7 +125,7 @@ def _unchanged(plan: Plan, key: str, data: DataSet, images: int, listed: Mapping
         return data  # a plan of a time when names and sizes were all that was kept
     marked, whole = with_contents(data, images, listed) if named else (data, "")
     if whole != plan.data.contents.get(key):
-        other = touched(path for record in data for path in files_of(record))
+        other = first_changed(path for record in data for path in record.files)
         raise GramLoopError(
             f"the images or annotations in {data.root} changed since the evaluation was planned"
             f"{f' ({other} is another file)' if other else ''}; "

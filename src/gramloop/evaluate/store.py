@@ -24,8 +24,8 @@ import pyarrow.parquet as pq  # type: ignore[import-untyped]
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.plan import Plan, Unit, plan_of
 from gramloop.evaluate.rows import Failure, content_digest, schema_of
-from gramloop.io.atomic import atomic_write
-from gramloop.io.json_files import read_checked
+from gramloop.util.files import atomic_write
+from gramloop.util.json_files import read_checked
 
 PLAN, MANIFEST, UNITS, RESULTS = "plan.json", "manifest.json", "units", "results.csv"
 _KEY, _SEAL = b"gramloop", b"gramloop.sha256"  # our entries in the metadata of a Parquet file

@@ -11,10 +11,10 @@ from pathlib import Path
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.plan import Plan
 from gramloop.evaluate.sources import checksums, versions, weight_files
-from gramloop.io.fingerprints import remember
 from gramloop.tasks.prediction import Prediction
 from gramloop.tasks.predictor import Predictor
 from gramloop.tasks.user_fingerprints import object_fingerprints, user_fingerprints
+from gramloop.util.checksums import save_checksums
 
 _AGAIN = "or choose another folder for the results"
 
@@ -72,4 +72,4 @@ def _short(value: str | None) -> str:
 
 def remember_files(plan: Plan, folder: Path) -> None:
     """Keep in the results what is known of weights and images, so that no worker need read them to compare them."""
-    remember(folder, [*weight_files(plan.model.files, plan.task).values(), Path(plan.data.root)])
+    save_checksums(folder, [*weight_files(plan.model.files, plan.task).values(), Path(plan.data.root)])

@@ -18,7 +18,7 @@ from gramloop.errors import GramLoopError
 from gramloop.mitigations.mitigation import Mitigation, number
 from gramloop.mitigations.source import Source, TapChange, check_source, check_taps, with_taps
 from gramloop.mitigations.streaming import StreamMean
-from gramloop.models.taps import Tap
+from gramloop.models.backbone import Tap
 from gramloop.tasks.prediction import Prediction
 from gramloop.tasks.predictor import Predictor, ViTPredictor
 

@@ -13,7 +13,7 @@ from gramloop.core.source import Source as Source
 from gramloop.core.source import read_source as read_source
 from gramloop.core.source import write_source as write_source
 from gramloop.errors import GramLoopError
-from gramloop.models.taps import Tap, TappedViT
+from gramloop.models.backbone import Tap, TappedViT
 from gramloop.tasks.images import ImageLike, read_image
 from gramloop.tasks.prediction import P, Prediction
 from gramloop.tasks.predictor import Predictor, ViTPredictor

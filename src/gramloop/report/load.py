@@ -12,9 +12,9 @@ from gramloop.evaluate.methods import BASELINE
 from gramloop.evaluate.plan import Plan
 from gramloop.evaluate.store import PLAN, UNITS, Store, StoredUnit, UnusableFile
 from gramloop.evaluate.truth import KNOWN, SENTENCE
-from gramloop.io.pool import available_memory, in_order, worker_count
 from gramloop.report.measure import ConditionResults, measure_condition
 from gramloop.report.run import TASK_WORDS, Run
+from gramloop.util.processes import available_memory, in_order, worker_count
 
 
 @dataclass(frozen=True)

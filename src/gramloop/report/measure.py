@@ -16,9 +16,8 @@ from gramloop.evaluate.results import metrics_of, score_condition
 from gramloop.evaluate.rows import Failure, boxes_of, counts_of, depth_scores_of
 from gramloop.evaluate.segment_rows import matches_of, qualities_of
 from gramloop.evaluate.store import StoredUnit
-from gramloop.metrics.ap_bootstrap import weighted_ap
-from gramloop.metrics.means import mean_of_known
-from gramloop.metrics.miou import class_iou, mean_iou
+from gramloop.metrics.ap import rank_matches, weighted_ap
+from gramloop.metrics.miou import class_iou, mean_iou, mean_of_known
 from gramloop.metrics.panoptic import class_quality, mean_quality
 
 PARTS = 4  # fixed subsets of the images
@@ -171,7 +170,7 @@ def _look_at_segments(plan: Plan, tables: Sequence[Any], method: str, members: N
 def _look_at_masks(plan: Plan, tables: Sequence[Any], method: str, members: NDArray[np.int64]) -> _Looked:
     order = list(plan.categories)
     matches, many = matches_of(tables, method)
-    by_category = matches.among(order, many).by_category(members, len(order))
+    by_category = rank_matches(matches, order, many).by_category(members, len(order))
     classes = by_category[0][np.argsort(np.argsort(order))]
     return _Looked(classes, ~np.isnan(classes), mean_of_known(by_category)[1:].reshape(2, -1))
 

@@ -18,8 +18,7 @@ from gramloop.evaluate.plan import Plan
 from gramloop.evaluate.rows import boxes_of, counts_of, depth_scores_of
 from gramloop.evaluate.segment_rows import matches_of, qualities_of
 from gramloop.evaluate.store import Store, StoredUnit
-from gramloop.io.pool import in_order
-from gramloop.metrics.ap_bootstrap import DRAWS_AT_ONCE, ap_score
+from gramloop.metrics.ap import DRAWS_AT_ONCE, ap_score, mask_ap_score
 from gramloop.metrics.bootstrap import (
     REPLICATES,
     ROWS_AT_ONCE,
@@ -32,10 +31,10 @@ from gramloop.metrics.bootstrap import (
     mean_score,
     miou_score,
 )
-from gramloop.metrics.mask_ap import mask_ap_score
 from gramloop.metrics.panoptic import pq_score
 from gramloop.report.measure import used_ids
 from gramloop.report.run import Run
+from gramloop.util.processes import in_order
 
 Over = Literal["families", "images"]
 OnProgress = Callable[[str], None]

@@ -1,4 +1,4 @@
-"""Rotation, translation and shear of images, label maps and instance masks.
+"""Rotation, translation and shear of images, label maps, depth and instance masks.
 
 The canvas keeps its size. Directions are a pair of signs per image, (x, y); rotation and shear use the first.
 """
@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gramloop.errors import GramLoopError
-from gramloop.shifts.severity import Scale
+from gramloop.shifts.common import Scale
 
 Matrix = npt.NDArray[np.float64]  # (2, 3), from source to target coordinates (x, y, 1)
 Mask = npt.NDArray[np.uint8]  # (H, W), 0 or 1
@@ -25,7 +25,7 @@ _SCALES = {
 }
 
 
-def matrix(name: str, severity: int, height: int, width: int, signs: tuple[int, int]) -> Matrix:
+def affine_matrix(name: str, severity: int, height: int, width: int, signs: tuple[int, int]) -> Matrix:
     """The forward affine map of a transform; the middle of an image is ((W-1)/2, (H-1)/2).
 
     A positive rotation is clockwise on the screen, a positive shear moves the top to the right.

@@ -19,7 +19,7 @@ from gramloop.core.loop import Loop, attached
 from gramloop.core.memory import remembering
 from gramloop.data.records import Task
 from gramloop.errors import GramLoopError
-from gramloop.models.tokens import refuse_many_tokens
+from gramloop.models.backbone import refuse_many_tokens
 from gramloop.tasks.class_names import Classes
 from gramloop.tasks.detection import Detection
 from gramloop.tasks.images import RGB

@@ -17,7 +17,7 @@ from gramloop.evaluate.plan import Plan, Unit
 from gramloop.evaluate.rows import counts_of
 from gramloop.evaluate.session import Finished, Missed, Session
 from gramloop.evaluate.store import Store, StoredUnit
-from gramloop.io.pool import MOST_WORKERS, available_cores
+from gramloop.util.processes import MOST_WORKERS, available_cores
 
 CLUSTER_PREPARE = 8  # preparing processes for each GPU of a cluster, where its nodes have the cores
 

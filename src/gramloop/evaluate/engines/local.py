@@ -20,8 +20,8 @@ from gramloop.evaluate.engines import Done, Job, do_units, preparing_processes
 from gramloop.evaluate.plan import Plan, Unit
 from gramloop.evaluate.session import Missed, Session
 from gramloop.evaluate.store import Store
-from gramloop.io.device import gpus_of
-from gramloop.io.pool import process_context, process_pool, worker_count
+from gramloop.util.device import gpus_of
+from gramloop.util.processes import process_context, process_pool, worker_count
 
 WARM = "gramloop.evaluate.engines.warm"  # what workers of a model need in memory
 _POLL = 0.2  # seconds between looks at the shared counter of images

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from gramloop.data.contents import refuse_change
-from gramloop.data.depth_maps import DepthMap
+from gramloop.data.checks import refuse_change
 from gramloop.data.records import DataSet, Record
 from gramloop.data.suites import Condition
+from gramloop.data.truth import DepthMap
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.methods import BASELINE
 from gramloop.evaluate.plan import condition_of
@@ -20,7 +20,6 @@ from gramloop.evaluate.segment_rows import map_of, shown_f1
 from gramloop.evaluate.sources import open_condition, open_planned
 from gramloop.evaluate.store import Store, UnusableFile
 from gramloop.evaluate.truth import UNSCORED
-from gramloop.io.fingerprints import recall
 from gramloop.metrics.miou import mean_iou
 from gramloop.metrics.panoptic import STATISTICS, mean_quality
 from gramloop.report.figures.boxes import DetectionRow
@@ -31,6 +30,7 @@ from gramloop.report.figures.qualitative import Row, SegmentationRow
 from gramloop.report.figures.segments import SegmentsRow
 from gramloop.report.run import Run
 from gramloop.tasks.detection import Detection
+from gramloop.util.checksums import load_checksums
 
 UNITS = {
     "semantic": "points of mIoU",
@@ -114,7 +114,7 @@ class Images:
         key = kept.condition.key
         if key not in self._sets:
             if self._opened is None:
-                recall(self.run.folder)
+                load_checksums(self.run.folder)
                 self._opened = open_planned(self.run.plan)
             self._sets[key] = open_condition(self.run.plan, self._opened, key)
         record = self._sets[key][kept.position]
