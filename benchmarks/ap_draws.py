@@ -17,11 +17,12 @@ from typing import Any
 
 import numpy as np
 
-from gramloop.data.records import Instances
-from gramloop.metrics import ap_bootstrap
-from gramloop.metrics.ap_bootstrap import Matched
+from gramloop.data.truth import Instances
+from gramloop.metrics import ap
+from gramloop.metrics.ap import RankedMatches, rank_matches
 from gramloop.metrics.bootstrap import REPLICATES
-from gramloop.metrics.boxes import FoundBoxes, TrueBoxes
+from gramloop.metrics.boxes import BoxPredictions, GroundTruthBoxes
+from gramloop.metrics.matching import match_boxes
 from simulated_set import CATEGORIES, annotated, made_up
 
 CONDITION = "fog/3"
@@ -29,7 +30,7 @@ SAME = 1e-11
 TURNS = 3
 
 
-def matched(images: int, detections: int, method: str = "baseline") -> Matched:
+def matched(images: int, detections: int, method: str = "baseline") -> RankedMatches:
     ids, objects = annotated(np.random.default_rng(2017), images)
     own: dict[int, list[Any]] = {number: [] for number in ids.tolist()}
     for each in objects:
@@ -40,10 +41,10 @@ def matched(images: int, detections: int, method: str = "baseline") -> Matched:
     }
     every = Instances.from_annotations(objects)
     owners = np.array([each["image_id"] for each in objects])
-    truth = TrueBoxes(
+    truth = GroundTruthBoxes(
         list(own), CATEGORIES.tolist(), owners, every.boxes, every.categories, every.areas, every.iscrowd
     )
-    return Matched.of(truth, FoundBoxes.of(predicted))
+    return rank_matches(match_boxes(truth, BoxPredictions.of(predicted)), truth.categories, images)
 
 
 def seconds(call: Callable[[], Any]) -> tuple[float, Any]:
@@ -60,10 +61,10 @@ def main() -> None:
     args = parser.parse_args()
     found, images = matched(args.images, args.detections), args.images
     draws = np.random.default_rng(0).multinomial(images, np.full(images, 1 / images), size=args.draws)
-    ap_bootstrap.MUCH = 0
+    ap.COMPILED_WORK = 0
 
     def straight() -> Any:
-        few = ap_bootstrap.MANY - 1
+        few = ap.COMPILED_DRAWS - 1
         return np.concatenate(
             [found.average_precision(draws[at : at + few]) for at in range(0, len(draws), few)]
         )

@@ -14,9 +14,9 @@ import numpy as np
 
 from gramloop.data.scenes.drawing import THINGS, Scene, scene
 from gramloop.evaluate.predicting import deterministic
-from gramloop.metrics.ap_bootstrap import ap_delta
-from gramloop.metrics.bootstrap import image_bootstrap, image_draws, mean_interval
-from gramloop.metrics.boxes import FoundBoxes, TrueBoxes
+from gramloop.metrics.ap import ap_score
+from gramloop.metrics.bootstrap import image_bootstrap, image_draws, mean_interval, paired_delta
+from gramloop.metrics.boxes import BoxPredictions, GroundTruthBoxes
 from gramloop.mitigations import apply
 from gramloop.mitigations.fusion import fused
 from gramloop.mitigations.merging import mirrored
@@ -88,7 +88,9 @@ def main() -> None:
         names = (f"{looks}, fused", f"{looks}, suppressed")
         for name, against in ((names[0], "plain"), (names[1], "plain"), names[::-1]):
             deltas = [
-                ap_delta(truth, FoundBoxes.of(found[against, each]), FoundBoxes.of(found[name, each]))
+                paired_delta(
+                    *(ap_score(truth, BoxPredictions.of(found[way, each])) for way in (against, name))
+                )
                 for each in CONDITIONS
             ]
             cells = [str(image_bootstrap(each, args.scenes)) for each in deltas]
@@ -96,10 +98,10 @@ def main() -> None:
             print(f"| {name} against {against} | {' | '.join(cells)} | {mean} |", flush=True)
 
 
-def _truth(drawn: list[Scene]) -> TrueBoxes:
+def _truth(drawn: list[Scene]) -> GroundTruthBoxes:
     owners = np.repeat(np.arange(len(drawn)), [len(one.categories) for one in drawn])
     boxes = np.concatenate([one.boxes for one in drawn]).astype(np.float64)
-    return TrueBoxes(
+    return GroundTruthBoxes(
         images=list(range(len(drawn))),
         categories=list(range(1, len(THINGS) + 1)),
         image_ids=owners,

@@ -19,11 +19,10 @@ import cv2
 from PIL import Image
 
 from gramloop.data.opening import open_suite
-from gramloop.data.pool import write_suite
 from gramloop.data.scenes.drawing import THINGS, scene
 from gramloop.data.suites import SUITES, Condition
-from gramloop.data.writing import SuiteWriter
-from gramloop.io.pool import available_cores
+from gramloop.data.writing import SuiteWriter, write_suite
+from gramloop.util.processes import available_cores
 
 HEIGHT, WIDTH = 480, 640
 FULL = 5000

@@ -20,8 +20,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from gramloop.data.contents import refuse_change
-from gramloop.data.labelled import read_labelled
+from gramloop.data.checks import refuse_change
 from gramloop.data.scenes.files import SceneFiles, draw_scenes
 from gramloop.evaluate.beginning import begin
 from gramloop.evaluate.engines import do_unit
@@ -31,6 +30,7 @@ from gramloop.evaluate.planning import Request, make_plan
 from gramloop.evaluate.predicting import deterministic
 from gramloop.evaluate.session import Session
 from gramloop.models.tiny import WEIGHTS
+from gramloop.tasks.base import read_labelled
 
 
 def seconds(call: Callable[[], object]) -> tuple[float, float]:

@@ -22,7 +22,7 @@ from gramloop.core.drift import GramAnchor
 from gramloop.core.gate import interpolate, token_gate
 from gramloop.core.signals import length
 from gramloop.core.signals import spread as spread_of_lengths
-from gramloop.metrics.miou import count, mean_iou
+from gramloop.metrics.miou import count_pixels, mean_iou
 from gramloop.models.backbone import default_taps
 from gramloop.models.linear import load_linear_head
 from gramloop.models.taps import TappedViT
@@ -184,7 +184,7 @@ def _branch_off(
 
 def _count(head: nn.Module, maps: Tensor, truth: np.ndarray) -> list[np.ndarray]:
     logits = F.interpolate(head([maps]), truth.shape, mode="bilinear", align_corners=False)
-    return [count(one.numpy(), truth, logits.shape[1]).stacked() for one in logits.argmax(1)]
+    return [count_pixels(one.numpy(), truth, logits.shape[1]) for one in logits.argmax(1)]
 
 
 @cache

@@ -19,7 +19,6 @@ from gramloop.core.config import ReplayConfig
 from gramloop.core.dry_run import Needs
 from gramloop.core.live_tensors import peak_of
 from gramloop.errors import UntunedWindowWarning
-from gramloop.io.progress import tracked
 from gramloop.models.backbone import SHAPES, Backbone, meta_backbone
 from gramloop.models.detector import WindowedDetector
 from gramloop.models.mask2former import HeadShape
@@ -29,6 +28,7 @@ from gramloop.models.tiny import load_tiny
 from gramloop.tasks.detect import Detector
 from gramloop.tasks.footprint import Size, footprint
 from gramloop.tasks.segment import Segmenter
+from gramloop.util.progress import tracked
 
 SIZES = {"vits16": "S", "vitb16": "B", "vitl16": "L", "vith16plus": "H+", "vit7b16": "7B"}
 CARDS = (16, 24, 40, 80)  # GB, of 10⁹ bytes; what a card has beyond is left to CUDA, its libraries and holes

@@ -13,7 +13,7 @@ import argparse
 import numpy as np
 from numpy.typing import NDArray
 
-from gramloop.metrics.joint import joint_intervals
+from gramloop.metrics.bootstrap import joint_intervals
 
 RNG = np.random.default_rng(0)
 EFFECTS = {

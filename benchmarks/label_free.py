@@ -24,7 +24,7 @@ from gramloop.core.settings import parse_replay
 from gramloop.data.opening import ReadOptions, open_suite
 from gramloop.data.records import Image8
 from gramloop.data.scenes.files import SceneFiles, write_scenes
-from gramloop.metrics.miou import count
+from gramloop.metrics.miou import count_pixels
 from gramloop.models.tiny import WEIGHTS
 from gramloop.tasks.loading import segmenter_of
 from gramloop.tasks.segment import Segmenter
@@ -136,7 +136,7 @@ def measure(
             for record, clean in zip(records, plain, strict=True):
                 truths = record.labels(), clean
                 labels = ways(record.image()).values()
-                found.append([[count(each, truth, classes).stacked() for truth in truths] for each in labels])
+                found.append([[count_pixels(each, truth, classes) for truth in truths] for each in labels])
             np.save(path, np.array(found))  # (images, ways, truths, 3, classes)
             print(f"{key}: {time.perf_counter() - began:.0f} s", flush=True)
         counts.append(np.load(path))

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from evidence_study import CLASSES, DeepHead, read_labels, shares, train
-from gramloop.metrics.miou import count
+from gramloop.metrics.miou import count_pixels
 from gramloop.mitigations.source import Source
 from gramloop.models.linear import LinearHead
 from gramloop.tasks.images import read_image
@@ -176,7 +176,7 @@ class Heads:
             def measured(
                 labels: Tensor, truths: tuple[NDArray[np.int64], ...] = (truth, said)
             ) -> NDArray[np.int32]:
-                each = [[count(one.numpy(), t, len(CLASSES)).stacked() for t in truths] for one in labels]
+                each = [[count_pixels(one.numpy(), t, len(CLASSES)) for t in truths] for one in labels]
                 return np.array(each, dtype=np.int32)
 
             def moved(features: Features, head: Affine = head, source: Source = source) -> NDArray[np.int32]:
@@ -214,7 +214,7 @@ class Heads:
             with torch.inference_mode():
                 labels = sample(head.logits(features, moves(features, source, RECENTRINGS))).argmax(1)
             for way, each in zip(RECENTRINGS, labels, strict=True):
-                found[way].append(count(each.numpy(), truth, len(CLASSES)).stacked())
+                found[way].append(count_pixels(each.numpy(), truth, len(CLASSES)))
         return {way: np.stack(each) for way, each in found.items()}
 
     def _truth(self, frame: Path) -> NDArray[np.int64]:

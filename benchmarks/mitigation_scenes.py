@@ -22,10 +22,10 @@ import numpy as np
 
 from evidence_study import SEARCHED
 from gramloop.core.settings import replay_text
-from gramloop.data.depth_maps import DepthMap
 from gramloop.data.scenes.drawing import Scene, scene
+from gramloop.data.truth import DepthMap
 from gramloop.evaluate.predicting import deterministic
-from gramloop.metrics.ap_bootstrap import ap_score
+from gramloop.metrics.ap import ap_score
 from gramloop.metrics.bootstrap import (
     Interval,
     Score,
@@ -34,9 +34,9 @@ from gramloop.metrics.bootstrap import (
     mean_interval,
     miou_score,
 )
-from gramloop.metrics.boxes import FoundBoxes, TrueBoxes
+from gramloop.metrics.boxes import BoxPredictions, GroundTruthBoxes
 from gramloop.metrics.depth import depth_scores
-from gramloop.metrics.miou import count
+from gramloop.metrics.miou import count_pixels
 from gramloop.mitigations import Source, apply, calibrate
 from gramloop.mitigations.filters import PixelMitigation
 from gramloop.mitigations.texts import parse_mitigations
@@ -140,7 +140,7 @@ class Task:
     def _statistics(self, found: Any, drawn: Scene) -> Any:
         if self.name == "semantic":
             truth = drawn.labels - 1  # bytes: 0, which is unlabelled, becomes 255
-            return count(found.labels, truth, len(self.predictor.classes)).stacked()
+            return count_pixels(found.labels, truth, len(self.predictor.classes))
         if self.name == "detection":
             return found.boxes, found.scores, found.labels
         return depth_scores(found.values, DepthMap(drawn.depth)).delta1
@@ -156,21 +156,21 @@ class Task:
         return ap_score(_truth(shown), _found(kept))
 
 
-def _truth(shown: Sequence[Shown]) -> TrueBoxes:
+def _truth(shown: Sequence[Shown]) -> GroundTruthBoxes:
     scenes = [scene(each.index, split=each.split) for each in shown]
     owners = np.repeat(np.arange(len(scenes)), [len(each.boxes) for each in scenes])
     boxes = np.concatenate([each.boxes for each in scenes])
     labels = np.concatenate([each.categories for each in scenes]) + 1
     areas = np.concatenate([each.masks.sum(axis=(1, 2)) for each in scenes])
     kinds = range(1, int(labels.max()) + 1)
-    return TrueBoxes(
+    return GroundTruthBoxes(
         range(len(scenes)), list(kinds), owners, boxes, labels, areas, np.zeros(len(boxes), bool)
     )
 
 
-def _found(kept: Sequence[tuple[Any, Any, Any]]) -> FoundBoxes:
+def _found(kept: Sequence[tuple[Any, Any, Any]]) -> BoxPredictions:
     owners = np.repeat(np.arange(len(kept)), [len(boxes) for boxes, _, _ in kept])
-    return FoundBoxes.from_corners(
+    return BoxPredictions.from_corners(
         owners, *(np.concatenate([each[part] for each in kept]) for part in range(3))
     )
 

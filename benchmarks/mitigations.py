@@ -18,7 +18,7 @@ from gramloop.core.settings import replay_text
 from gramloop.data.scenes.drawing import scene
 from gramloop.evaluate.predicting import deterministic
 from gramloop.metrics.bootstrap import image_bootstrap, image_draws, mean_interval, miou_delta
-from gramloop.metrics.miou import count
+from gramloop.metrics.miou import count_pixels
 from gramloop.mitigations import apply, calibrate, stack_cost
 from gramloop.models.tiny import WEIGHTS, suggested_replay
 from gramloop.shifts import CORRUPTIONS, corrupt
@@ -56,8 +56,8 @@ def main() -> None:
                     began = time.perf_counter()
                     labels = way.predict(shown).labels
                     spent[name] += time.perf_counter() - began
-                    found = count(labels, truth, len(predictor.classes))
-                    counts[name, family].append(found.stacked())
+                    found = count_pixels(labels, truth, len(predictor.classes))
+                    counts[name, family].append(found)
     print(f"{args.scenes} scenes, {len(families)} families at severity {args.severity}, mIoU points")
     print("| mitigation | Δ clean | Δ mPC | families up | work | time |\n|---|---|---|---|---|---|")
     for name in WAYS:

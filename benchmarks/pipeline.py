@@ -29,14 +29,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from corrupt_throughput import draw_set
-from gramloop.data.labelled import read_labelled
 from gramloop.data.records import Record
 from gramloop.evaluate.evaluation import evaluate
 from gramloop.evaluate.plan import DataSource, Plan
 from gramloop.evaluate.planning import Request, make_plan
-from gramloop.evaluate.preparing import TOGETHER
+from gramloop.evaluate.loader import TOGETHER
 from gramloop.evaluate.sources import open_condition, open_planned
-from gramloop.io.pool import available_cores, process_context, process_pool, run_unordered
+from gramloop.tasks.base import read_labelled
+from gramloop.util.processes import available_cores, process_context, process_pool, run_unordered
 
 WAITING = """
 import time

@@ -27,15 +27,16 @@ from pathlib import Path
 from typing import Any
 
 from gramloop.data.suites import find_suite
-from gramloop.evaluate.beginning import begin, plan_in
+from gramloop.evaluate.beginning import begin
+from gramloop.evaluate.store import plan_in
 from gramloop.evaluate.engines import Done, Job, summary
 from gramloop.evaluate.plan import DataSource, Plan, Unit
 from gramloop.evaluate.planning import Request, make_plan
 from gramloop.evaluate.rows import Rows, statistics_of
 from gramloop.evaluate.sources import open_planned
 from gramloop.evaluate.store import PLAN, UNITS, Facts, Store, StoredUnit
-from gramloop.io.pool import process_context, process_pool
 from gramloop.metrics.bootstrap import REPLICATES
+from gramloop.util.processes import process_context, process_pool
 from simulated_set import made_up, write_set
 
 SECONDS, BYTES = 600, 8 * 10**9  # the bar for every step

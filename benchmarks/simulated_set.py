@@ -17,8 +17,8 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from gramloop.data.coco import COCO_CATEGORY_IDS, COCO_VAL2017, PREFERRED_FILE
-from gramloop.data.records import Instances
+from gramloop.data.readers.coco import COCO_CATEGORY_IDS, COCO_VAL2017
+from gramloop.data.truth import Instances
 from gramloop.evaluate.methods import BASELINE
 from gramloop.models.dense_detect import DenseDetectConfig, DenseDetectHead
 from gramloop.models.tiny import WEIGHTS, load_tiny
@@ -60,7 +60,7 @@ def write_set(folder: Path, images: int) -> None:
         "annotations": objects,
         "categories": [{"id": int(number), "name": f"class {number}"} for number in CATEGORIES],
     }
-    file = folder / "annotations" / PREFERRED_FILE
+    file = folder / "annotations" / "instances_val2017.json"
     file.parent.mkdir(exist_ok=True)
     file.write_text(json.dumps(content), encoding="utf-8")
 

@@ -16,18 +16,18 @@ from pathlib import Path
 
 import numpy as np
 
-from gramloop.data.labelled import read_labelled
 from gramloop.data.opening import ReadOptions, open_suite
 from gramloop.data.records import Task
 from gramloop.data.scenes.files import SceneFiles, draw_scenes
 from gramloop.evaluate.evaluation import evaluate
 from gramloop.evaluate.plan import DataSource
 from gramloop.evaluate.planning import Request, make_plan
-from gramloop.io.progress import tracked
 from gramloop.models.backbone import Backbone
 from gramloop.models.tiny import SUGGESTED, WEIGHTS, suggested_replay
+from gramloop.tasks.base import read_labelled
 from gramloop.tasks.loading import Precision, load_predictor
 from gramloop.tasks.semantic import Segmentation
+from gramloop.util.progress import tracked
 
 CONDITIONS, SEVERITY = ("gaussian_noise", "fog"), 3
 FILES = {"folder": str(WEIGHTS)}

@@ -17,8 +17,7 @@ from transformers import DINOv3ViTConfig, DINOv3ViTModel
 
 import gramloop
 from gramloop.data.scenes.drawing import scene
-from gramloop.data.scenes.files import SceneFiles, write_scenes
-from gramloop.data.scenes.segments import CATEGORIES, scene_segments
+from gramloop.data.scenes.files import CATEGORIES, SceneFiles, scene_segments, write_scenes
 from gramloop.tasks import to_tensor
 from small_runs import write_model, write_scene_set
 from small_stores import make_plan, write_store

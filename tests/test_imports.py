@@ -41,7 +41,7 @@ PACKAGE = Path(gramloop.__file__).parent
 ORDER = [
     "errors",
     "lazy",
-    "io",
+    "util",
     "core",
     "models",
     "shifts",
@@ -119,8 +119,8 @@ def test_no_import_runs_against_the_order() -> None:
         ("tasks/predictor.py", "from ..cli import main", "gramloop.cli.main"),
         ("tasks/predictor.py", "def late():\n    from gramloop.demo import table", "gramloop.demo.table"),
         ("tune/scan/map.py", "import_module('gramloop.report.load')", "gramloop.report.load"),
-        ("io/atomic.py", "from gramloop.core import config", "gramloop.core.config"),
-        ("errors.py", "from gramloop.io import atomic", "gramloop.io.atomic"),
+        ("util/files.py", "from gramloop.core import config", "gramloop.core.config"),
+        ("errors.py", "from gramloop.util import files", "gramloop.util.files"),
     ],
 )
 def test_a_planted_violation_is_found(tmp_path: Path, file: str, line: str, name: str) -> None:

@@ -23,8 +23,7 @@ from scipy.stats import spearmanr
 
 from gramloop.core.config import Window
 from gramloop.data.scenes.drawing import CLASSES, scene
-from gramloop.io.atomic import atomic_write
-from gramloop.metrics.miou import count, mean_iou
+from gramloop.metrics.miou import count_pixels, mean_iou
 from gramloop.models.tiny import TinyModel, load_tiny
 from gramloop.shifts.corruptions import corrupt
 from gramloop.shifts.seeds import generator
@@ -33,6 +32,7 @@ from gramloop.tune.scan.files import to_json
 from gramloop.tune.scan.scanning import scan_windows
 from gramloop.tune.scan.scores import SCORES
 from gramloop.tune.scan.sweep import all_windows
+from gramloop.util.files import atomic_write
 from window_gains import predict
 
 SIZE = 192
@@ -98,7 +98,7 @@ def _count_scene(tiny: TinyModel, windows: tuple[Window, ...], index: int, sever
         shown.append(corrupt(truth.image, name, severity, noise))
     counts = [
         [
-            count(labels, true_labels, len(CLASSES)).stacked()
+            count_pixels(labels, true_labels, len(CLASSES))
             for labels in predict(tiny, image, windows, STRENGTHS)
         ]
         for image in shown

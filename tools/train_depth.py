@@ -17,8 +17,8 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from gramloop.data.depth_maps import DepthMap
 from gramloop.data.scenes.drawing import scene
+from gramloop.data.truth import DepthMap
 from gramloop.metrics.depth import depth_scores
 from gramloop.models.dense_depth import DenseDepthHead, load_depth_head
 from gramloop.models.tiny import TINY_SHORT_SIDE, TinyModel, load_tiny, normalise

@@ -7,8 +7,8 @@ loop.detach()                   # and the model is what it was
 from typing import TYPE_CHECKING
 
 from gramloop.errors import GramLoopError, GramLoopWarning, MeasuredElsewhereWarning, UntunedWindowWarning
-from gramloop.io.determinism import tell_cublas
 from gramloop.lazy import lazy_names
+from gramloop.util.device import configure_cublas
 
 if TYPE_CHECKING:
     from gramloop import evaluate as evaluate  # rooms that can be called, too
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 else:
     __getattr__, __dir__ = lazy_names(__name__)
 
-tell_cublas()  # later would be too late
+configure_cublas()  # later would be too late
 
 __version__ = "0.1.0"
 

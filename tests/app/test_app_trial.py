@@ -15,7 +15,7 @@ from gramloop.app.uploads import Picture
 from gramloop.core.config import ReplayConfig
 from gramloop.data.scenes.drawing import scene
 from gramloop.errors import GramLoopError
-from gramloop.metrics.miou import count, mean_iou
+from gramloop.metrics.miou import count_pixels, mean_iou
 from gramloop.mitigations import apply
 from gramloop.mitigations.denoise import noise_level
 from gramloop.report.figures.depth import DepthRow
@@ -105,8 +105,8 @@ def test_predictions_are_those_of_the_library(bench: Bench, small_model: Path, p
     assert (ordinary.labels != treated.labels).any()  # otherwise the above would say little
     found = agreement_of(outcome)
     for shown, labels in ((found.ordinary, ordinary.labels), (found.treated, treated.labels)):
-        counts = count(labels, clean.labels.astype(np.uint16), 32, 65535)
-        present = np.stack([counts.intersection, counts.prediction, counts.label])[:, counts.label > 0]
+        counts = count_pixels(labels, clean.labels.astype(np.uint16), 32, 65535)
+        present = counts[:, counts[2] > 0]
         assert shown == pytest.approx(float(mean_iou(present)))
     table = scores(outcome)
     blocks = next(row for row in table.rows if row[0] == "blocks executed")

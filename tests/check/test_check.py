@@ -21,7 +21,7 @@ from gramloop.check.way import Way, true_float32
 from gramloop.cli import main
 from gramloop.cli.check import machine_lines
 from gramloop.core import drift
-from gramloop.io.determinism import deterministic_algorithms
+from gramloop.util.device import deterministic_algorithms
 from stand_in_gpu import stand_in_gpu
 from stand_in_mps import stand_in_mps
 

@@ -56,7 +56,7 @@ def call(arguments: list[str]) -> None:
 def start(arguments: list[str]) -> Process:
     """The command in a process of its own, from a server that has imported the package already."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["gramloop.cli", "gramloop.data.pool"])
+    context.set_forkserver_preload(["gramloop.cli", "gramloop.data.writing"])
     process = context.Process(target=call, args=(arguments,))
     process.start()
     return process
@@ -190,9 +190,9 @@ def test_a_broken_image_gives_exit_code_one_until_it_is_put_right(tmp_path, caps
         (["{clean}", "{out}", "--suite", "mine-c", "--workers", "0"], "--workers is 0; it is 1 to"),
         (["{clean}", "{clean}", "--suite", "mine-c"], "lies in the source"),
         (["{clean}/nowhere", "{out}", "--suite", "mine-c"], "nowhere does not exist"),
-        (["{clean}/val", "{out}", "--suite", "mine-c"], "is no data set"),
+        (["{clean}/val", "{out}", "--suite", "mine-c"], "is not a data set"),
         (["{clean}", "{out}", "--suite", "coco-c"], "it lists 3 images, not 5000"),
-        (["{clean}", "{out}", "--suite", "ade20k-c"], "is no set of images and labels"),
+        (["{clean}", "{out}", "--suite", "ade20k-c"], "is not a set of images and labels"),
         (["{clean}", "{out}", "--suite", "mine-c", "--frost-textures", "{clean}/none"], "none"),
     ],
 )

@@ -11,8 +11,8 @@ import pytest
 from PIL import Image
 
 from gramloop.cli import main
-from gramloop.data.depth_maps import DepthMap
 from gramloop.data.scenes.drawing import scene
+from gramloop.data.truth import DepthMap
 from gramloop.metrics.depth import depth_scores
 from gramloop.models.tiny import DEPTH_HEAD, WEIGHTS
 from gramloop.tasks.depth import Depth

@@ -12,7 +12,7 @@ import pytest
 from gramloop.cli import COMMANDS, command_parser
 from gramloop.cli.output import ENVELOPE
 from gramloop.cli.settings_file import parse
-from gramloop.data.suites import GROUPS
+from gramloop.data.suites import SHIFT_GROUPS
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "command-line.md").read_text(encoding="utf-8")
@@ -60,7 +60,7 @@ def test_the_pages_groups_are_those_that_there_are() -> None:
             for cells in rows
             if len(cells) == 3
         }
-        for name, members in GROUPS[kind].items():
+        for name, members in SHIFT_GROUPS[kind].items():
             if name not in ("common", "validation", "all"):
                 assert told[name] == list(members)
 

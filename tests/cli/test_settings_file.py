@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from gramloop import GramLoopError
 from gramloop.cli import COMMANDS, command_parser, main
 from gramloop.cli.settings_file import LARGEST, parse, save
-from gramloop.io.json_files import read_json
-from gramloop.io.yaml_files import read_yaml, write_yaml
+from gramloop.util.json_files import read_json
+from gramloop.util.yaml_files import read_yaml, write_yaml
 
 
 def parsed(tmp_path: Path, command: str, text: str, *words: str, suffix: str = ".yaml") -> Any:
@@ -133,7 +133,7 @@ def test_any_file_is_taken_or_told(content: bytes) -> None:
 
 
 def test_a_name_that_stands_twice_in_json_is_told(tmp_path: Path) -> None:
-    with pytest.raises(GramLoopError, match="'count' stands there twice"):
+    with pytest.raises(GramLoopError, match="'count' occurs twice"):
         parsed(tmp_path, "scenes", '{"folder": "x", "count": 3, "count": 4}', suffix=".json")
 
 

@@ -6,8 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pycocotools import mask as oracle
 
-from gramloop.data.masks import annotation_mask, box_mask, polygon_mask
-from gramloop.data.run_lengths import run_length_mask, run_lengths_of
+from gramloop.data.masks import annotation_mask, box_mask, decode_mask, encode_mask
 from gramloop.errors import GramLoopError
 
 coordinate = st.floats(-20, 90, allow_nan=False, width=32)
@@ -22,7 +21,9 @@ coordinate = st.floats(-20, 90, allow_nan=False, width=32)
 def test_polygons_fill_like_pycocotools(corners, height, width):
     polygon = [float(value) for corner in corners for value in corner]
     expected = oracle.decode(oracle.frPyObjects([polygon], height, width))[:, :, 0]
-    assert np.array_equal(polygon_mask(polygon, height, width), expected)
+    found = annotation_mask({"segmentation": [polygon]}, height, width)
+    assert np.array_equal(found, expected)
+    assert found.flags.c_contiguous
 
 
 @pytest.mark.parametrize("compressed", [True, False])
@@ -39,7 +40,7 @@ def test_run_lengths_decode_like_pycocotools(compressed):
             edges = np.flatnonzero(np.diff(flat)) + 1
             counts = np.diff(np.concatenate([[0], edges, [flat.size]])).tolist()
             runs = {"size": list(mask.shape), "counts": counts if flat[0] == 0 else [0, *counts]}
-        assert np.array_equal(run_length_mask(runs), mask)
+        assert np.array_equal(decode_mask(runs), mask)
 
 
 @settings(max_examples=200, deadline=None)
@@ -49,15 +50,20 @@ def test_run_lengths_encode_like_pycocotools(height, width, side, seed):
     coarse = rng.random((height, width)) < rng.random()
     mask = np.repeat(coarse, side, axis=1)  # long runs need several characters each
     expected = oracle.encode(np.asfortranarray(mask.astype(np.uint8)))
-    found = run_lengths_of(mask)
+    found = encode_mask(mask)
     assert found["counts"] == expected["counts"].decode()
     assert found["size"] == list(expected["size"])
-    assert np.array_equal(run_length_mask(found), mask)
+    assert np.array_equal(decode_mask(found), mask)
+
+
+def test_a_polygon_far_beyond_the_image_costs_nothing():
+    far = [[0, 0, 1e12, 0, 1e12, 1e12, 0, 1e12]]
+    assert annotation_mask({"segmentation": far}, 30, 40).all()
 
 
 def test_run_lengths_that_do_not_fill_the_image_are_refused():
     with pytest.raises(GramLoopError, match="add up to 7, not to 2 x 4"):
-        run_length_mask({"size": [2, 4], "counts": [3, 4]})
+        decode_mask({"size": [2, 4], "counts": [3, 4]})
 
 
 def test_run_lengths_of_another_size_than_the_image_are_refused():

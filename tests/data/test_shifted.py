@@ -14,7 +14,7 @@ from gramloop.data.records import Record
 from gramloop.data.shifted import Shift, shift_record
 from gramloop.data.suites import Condition
 from gramloop.shifts import geometry
-from gramloop.shifts.perturbations import signs
+from gramloop.shifts.seeds import signs
 from small_sets import rectangle, write_semantic
 
 HEIGHT, WIDTH = 240, 320
@@ -27,7 +27,7 @@ def moved(box, name, severity, image_id=1, **more):
     annotation |= {"segmentation": rectangle(box), **more}
     record = Record(image_id, Path("none.png"), "none.png", HEIGHT, WIDTH, annotations=(annotation,))
     shifted = shift_record(record, Shift("mine-p", "p", Condition(name, severity)))
-    return shifted.shown_annotations()
+    return shifted.coco_entries()
 
 
 def true_corners(box, name, severity, image_id):

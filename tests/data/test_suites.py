@@ -9,7 +9,7 @@ import pytest
 
 from gramloop.data import opening
 from gramloop.data.opening import ReadOptions, open_suite
-from gramloop.data.suites import DOMAINS, GROUPS, KINDS, SUITES, Condition, find_suite
+from gramloop.data.suites import DOMAINS, KINDS, SHIFT_GROUPS, SUITES, Condition, find_suite
 from gramloop.errors import GramLoopError
 from gramloop.shifts.corruptions import CORRUPTIONS, EXTRA_CORRUPTIONS
 from gramloop.shifts.perturbations import PERTURBATIONS
@@ -41,10 +41,10 @@ def test_the_table_has_the_sizes_of_the_benchmarks():
 
 def test_every_shift_belongs_to_exactly_one_group():
     for kind, every in (("c", CORRUPTIONS), ("p", PERTURBATIONS)):
-        grouped = [name for group in KINDS for name in GROUPS[kind].get(group, ())]
+        grouped = [name for group in KINDS for name in SHIFT_GROUPS[kind].get(group, ())]
         assert sorted(grouped) == sorted(every)
         for group in KINDS:
-            assert {Condition(name).group for name in GROUPS[kind].get(group, ())} <= {group}
+            assert {Condition(name).group for name in SHIFT_GROUPS[kind].get(group, ())} <= {group}
     assert [Condition(name).group for name in EXTRA_CORRUPTIONS] == ["noise", "blur", "weather", "digital"]
     assert {Condition(name).group for name in DOMAINS} == {"domain"}
 
@@ -87,13 +87,21 @@ def test_own_sets_are_suites_too():
         ("coco-x", "did you mean 'coco-o'|did you mean 'coco-c'|did you mean 'coco-p'"),
         ("ade20-c", "did you mean 'ade20k-c'"),
         ("ADE20k-c", "did you mean 'ade20k-c'"),
-        ("a/b-c", "is no name for a suite"),
-        ("", "is no name for a suite"),
+        ("a/b-c", "is not a name for a suite"),
+        ("", "is not a name for a suite"),
     ],
 )
-def test_slips_of_the_pen_are_no_suites(name, sentence):
+def test_typos_are_no_suites(name, sentence):
     with pytest.raises(GramLoopError, match=sentence):
         find_suite(name)
+
+
+@pytest.mark.parametrize(
+    "name", ["kitti360-c", "my-coco-c", "mycoco-p", "coco2-c", "nyu-depth-c", "ade20k-full-c"]
+)
+def test_a_custom_set_may_be_called_after_a_public_one(name):
+    suite = find_suite(name)
+    assert (suite.name, suite.base) == (name, name[:-2])
 
 
 def test_single_conditions_and_severities():
@@ -197,7 +205,7 @@ def test_what_cannot_be_shifted_is_told_before_the_work(tmp_path):
     with pytest.raises(GramLoopError, match="does not exist"):
         open_suite("mine-c", tmp_path / "nowhere")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(GramLoopError, match="is no data set"):
+    with pytest.raises(GramLoopError, match="is not a data set"):
         open_suite("mine-c", tmp_path / "empty")
 
 

@@ -11,10 +11,10 @@ import pytest
 from gramloop.data import writing
 from gramloop.data.manifest import read_manifest
 from gramloop.data.opening import ReadOptions, open_suite
-from gramloop.data.pool import write_suite
 from gramloop.data.suites import Condition
+from gramloop.data.writing import write_suite
 from gramloop.errors import GramLoopError
-from gramloop.io.lock import locked
+from gramloop.util.files import locked
 from small_sets import coco_content, write_coco, write_semantic
 
 PART = ReadOptions(partial=True)
@@ -30,7 +30,7 @@ def assert_same(expected, found):
         if expected.task == "semantic":
             assert np.array_equal(one.labels(), two.labels())
         else:
-            assert json.dumps(one.shown_annotations()) == json.dumps(two.shown_annotations())
+            assert json.dumps(one.coco_entries()) == json.dumps(two.coco_entries())
 
 
 CASES = [
@@ -138,7 +138,7 @@ def test_a_target_made_otherwise_is_refused(tmp_path, monkeypatch):
             write()
     with monkeypatch.context() as patch:
         patch.setattr(writing, "package_versions", lambda: {"numpy": "9.9"})
-        with pytest.raises(GramLoopError, match=r"was begun with numpy .*, and 9.9 may give other pixels"):
+        with pytest.raises(GramLoopError, match=r"was started with numpy .*, and 9.9 may give other pixels"):
             write()
     image = clean / "images/validation/scene_000.jpg"
     image.write_bytes(image.read_bytes() + b" ")

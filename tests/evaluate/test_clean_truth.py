@@ -11,13 +11,15 @@ import pytest
 from gramloop.data.opening import ReadOptions, open_suite
 from gramloop.data.suites import Condition
 from gramloop.errors import GramLoopError
-from gramloop.evaluate.clean_truth import CleanTruth, as_truth, moved
+from gramloop.evaluate.clean_truth import as_truth, moved
+from gramloop.evaluate.predicting import CleanTruth
 from gramloop.evaluate.evaluation import evaluate
 from gramloop.evaluate.plan import Plan, read_plan
 from gramloop.evaluate.predicting import deterministic
-from gramloop.evaluate.rows import boxes_of, counts_of, picture_of
+from gramloop.evaluate.rows import counts_of, picture_of
+from gramloop.models.dense_detect import boxes_of
 from gramloop.evaluate.session import Session
-from gramloop.metrics.miou import count
+from gramloop.metrics.miou import count_pixels
 from gramloop.shifts.geometry import warp_labels
 from gramloop.tasks.depth import Depth
 from gramloop.tasks.detection import Detection
@@ -50,7 +52,7 @@ def test_counts_are_against_the_plain_prediction_of_the_clean_image(model_folder
         ]
         for method in session.plan.methods:
             found = [session.predictor.predict(record.image(), method.replay).labels for record in shown]
-            direct = [count(one, truth, 15).stacked() for one, truth in zip(found, plain, strict=True)]
+            direct = [count_pixels(one, truth, 15) for one, truth in zip(found, plain, strict=True)]
             assert np.array_equal(counts_of([finished.table], method.name), np.stack(direct))
     kept = finished.table.to_pylist()[0]
     assert np.array_equal(picture_of(kept, "clean_picture"), plain[0])

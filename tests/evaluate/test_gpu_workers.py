@@ -13,8 +13,8 @@ from gramloop.evaluate.engines import CLUSTER_PREPARE, Job, cores_of, local, pre
 from gramloop.evaluate.engines.local import default_workers
 from gramloop.evaluate.evaluation import evaluate
 from gramloop.evaluate.plan import Plan
-from gramloop.io.device import gpus_of
-from gramloop.io.pool import available_cores
+from gramloop.util.device import gpus_of
+from gramloop.util.processes import available_cores
 from small_runs import small_plan
 
 

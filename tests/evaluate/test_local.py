@@ -18,7 +18,8 @@ from gramloop.errors import GramLoopError
 from gramloop.evaluate.beginning import begin
 from gramloop.evaluate.engines import Job
 from gramloop.evaluate.engines.local import run_local
-from gramloop.evaluate.evaluation import RunningGain, Watcher, evaluate, look
+from gramloop.app.page import look
+from gramloop.evaluate.evaluation import RunningGain, Watcher, evaluate
 from gramloop.evaluate.plan import Plan, read_plan
 from gramloop.evaluate.rows import counts_of
 from gramloop.evaluate.store import Store
@@ -261,4 +262,4 @@ def test_workers_that_are_killed_within_a_result_end_the_run_with_a_sentence(
     os.kill(process.pid, signal.SIGCONT)
     process.join(60)
     assert process.exitcode == 2
-    assert "a worker process was ended from outside" in (out / "said").read_text()
+    assert "a worker process died" in (out / "said").read_text()

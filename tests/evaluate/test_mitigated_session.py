@@ -12,7 +12,7 @@ from gramloop.evaluate.plan import read_plan
 from gramloop.evaluate.predicting import deterministic
 from gramloop.evaluate.rows import counts_of
 from gramloop.evaluate.session import Session
-from gramloop.metrics.miou import count
+from gramloop.metrics.miou import count_pixels
 from gramloop.mitigations import apply, calibrate, write_source
 from small_runs import small_plan
 
@@ -39,8 +39,7 @@ def test_stored_counts_and_blocks_are_those_of_the_mitigated_predictors(session:
         with deterministic(1):
             alone = [apply(text, session.predictor).predict(record.image()) for record in records]
         direct = [
-            count(one.labels, record.labels(), 15).stacked()
-            for one, record in zip(alone, records, strict=True)
+            count_pixels(one.labels, record.labels(), 15) for one, record in zip(alone, records, strict=True)
         ]
         assert np.array_equal(stored[name], np.stack(direct)), name
         assert not np.array_equal(stored[name], stored["baseline"]), name

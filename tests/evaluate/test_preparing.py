@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gramloop.data.contents import ChangedFileError
+from gramloop.data.checks import ChangedFileError
 from gramloop.data.opening import OpenSuite, ReadOptions, open_suite
 from gramloop.errors import GramLoopError
 from gramloop.evaluate import preparing
@@ -19,7 +19,8 @@ from gramloop.evaluate.beginning import begin
 from gramloop.evaluate.engines.order import mixed
 from gramloop.evaluate.evaluation import evaluate
 from gramloop.evaluate.plan import Plan, read_plan
-from gramloop.evaluate.preparing import BYTES, FAR_AHEAD, Preparing
+from gramloop.evaluate.loader import BYTES, FAR_AHEAD
+from gramloop.evaluate.preparing import Preparing
 from gramloop.evaluate.store import Store
 from killing import children, hit, needs_proc
 from small_runs import small_plan
@@ -118,9 +119,7 @@ def test_a_killed_preparing_process_is_a_sentence(suite: OpenSuite):
         ahead = made.ahead(records(suite) * 20)
         next(ahead)
         os.kill(next(iter(made._pool._processes)), signal.SIGKILL)
-        with pytest.raises(
-            GramLoopError, match=r"a process that prepares images was ended from outside .* goes on"
-        ):
+        with pytest.raises(GramLoopError, match=r"a process that prepares images died .* resumes"):
             list(ahead)
     finally:
         made.close()

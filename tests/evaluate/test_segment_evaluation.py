@@ -19,16 +19,17 @@ from hotcoco.panoptic import PanopticEval
 
 from browser import PATIENCE, started_browser
 from gramloop.data.scenes.files import SceneFiles, write_scenes
-from gramloop.data.segment_maps import SegmentMap
+from gramloop.data.truth import SegmentMap
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.evaluation import evaluate
 from gramloop.evaluate.plan import DataSource, Plan, read_plan
 from gramloop.evaluate.planning import Request, make_plan
 from gramloop.evaluate.rows import CLEAN_PICTURE, first_rows
-from gramloop.evaluate.segment_rows import masks_of, matches_of, qualities_of, segments_of
+from gramloop.evaluate.segment_rows import masks_of, matches_of, qualities_of
+from gramloop.tasks.drawing import segments_of
 from gramloop.evaluate.session import Session
 from gramloop.evaluate.store import PLAN, Store
-from gramloop.metrics.mask_ap import match_masks
+from gramloop.metrics.matching import match_masks
 from gramloop.metrics.panoptic import mean_quality, panoptic_statistics
 from gramloop.report.assemble import make_document
 from gramloop.report.figures.drawing import draw_figures

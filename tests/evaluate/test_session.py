@@ -12,11 +12,14 @@ from gramloop.data.records import Record
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.engines import do_unit
 from gramloop.evaluate.methods import blocks_per_view
-from gramloop.evaluate.predicting import calls, deterministic
-from gramloop.evaluate.rows import boxes_of, counts_of
-from gramloop.evaluate.session import Session, Stopped
+from gramloop.evaluate.predicting import deterministic
+from gramloop.lazy import calls
+from gramloop.evaluate.rows import counts_of
+from gramloop.models.dense_detect import boxes_of
+from gramloop.evaluate.runner import Stopped
+from gramloop.evaluate.session import Session
 from gramloop.evaluate.store import Store
-from gramloop.metrics.miou import count
+from gramloop.metrics.miou import count_pixels
 from small_runs import SIDE, small_plan
 
 METHODS = ["baseline", "gramloop", "ungated", "final-final", "late:window=4-5,replays=1"]
@@ -37,8 +40,7 @@ def test_stored_counts_are_those_of_separate_predictions(session: Session):
         with deterministic(1):
             alone = [session.predictor.predict(record.image(), method.replay) for record in records]
         direct = [
-            count(one.labels, record.labels(), 15).stacked()
-            for one, record in zip(alone, records, strict=True)
+            count_pixels(one.labels, record.labels(), 15) for one, record in zip(alone, records, strict=True)
         ]
         assert np.array_equal(stored, np.stack(direct)), method.name
         replayed[method.name] = stored

@@ -16,20 +16,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gramloop.data.records import Instances
+from gramloop.data.truth import Instances
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.beginning import begin
 from gramloop.evaluate.methods import parse_method
 from gramloop.evaluate.plan import DataSource, ModelSource, Plan
-from gramloop.evaluate.rows import (
-    Failure,
-    Rows,
-    boxes_of,
-    counts_of,
-    maps_of,
-    picture_of,
-    statistics_of,
-)
+from gramloop.evaluate.rows import Failure, Rows, counts_of, maps_of, picture_of, statistics_of
+from gramloop.models.dense_detect import boxes_of
 from gramloop.evaluate.store import (
     Facts,
     ForeignFile,
@@ -37,10 +30,10 @@ from gramloop.evaluate.store import (
     StoredUnit,
     UnusableFile,
 )
-from gramloop.io.atomic import TEMPORARY
 from gramloop.tasks.detection import Detection
 from gramloop.tasks.prediction import ReplayMaps
 from gramloop.tasks.semantic import Segmentation
+from gramloop.util.files import TEMPORARY
 
 PLAN = Plan(
     suite="scenes-c",

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from gramloop.cli import main
-from gramloop.data.contents import ChangedFileError
+from gramloop.data.checks import ChangedFileError
 from gramloop.errors import GramLoopError
 from gramloop.evaluate import unchanged
 from gramloop.evaluate.beginning import begin
@@ -22,7 +22,7 @@ from gramloop.evaluate.evaluation import Watcher, evaluate
 from gramloop.evaluate.plan import Plan, read_plan
 from gramloop.evaluate.session import Session
 from gramloop.evaluate.store import Store
-from gramloop.io import fingerprints
+from gramloop.util import checksums
 from small_runs import small_plan, write_model
 
 
@@ -213,7 +213,7 @@ def test_a_folder_of_an_older_version_goes_on_and_says_what_is_not_compared(
 
 
 def test_what_is_known_of_files_spares_reading_them(begun: Path, scenes: Path, monkeypatch):
-    remembered = json.loads((begun / fingerprints.REMEMBERED).read_text())
+    remembered = json.loads((begun / checksums.CHECKSUM_CACHE).read_text())
     assert len([name for name in remembered if name.startswith(str(scenes))]) == 22
     for path in (
         *scenes.rglob("*.png"),
@@ -222,18 +222,18 @@ def test_what_is_known_of_files_spares_reading_them(begun: Path, scenes: Path, m
         if path.is_file():
             long_ago = path.stat().st_mtime_ns - 10**12
             os.utime(path, ns=(long_ago, long_ago))
-    monkeypatch.setattr(fingerprints, "_SETTLED", -(10**18))  # these files were made a moment ago
-    fingerprints._known.clear()
+    monkeypatch.setattr(checksums, "_SETTLED", -(10**18))  # these files were made a moment ago
+    checksums._known.clear()
     evaluate(read_plan(begun / "plan.json"), begun, workers=1)
-    fingerprints._known.clear()
+    checksums._known.clear()
     read: list[str] = []
-    original = fingerprints.hashlib.file_digest
+    original = checksums.hashlib.file_digest
     monkeypatch.setattr(
-        fingerprints.hashlib,
+        checksums.hashlib,
         "file_digest",
         lambda stream, kind: read.append(stream.name) or original(stream, kind),
     )
-    fingerprints.recall(begun)
+    checksums.load_checksums(begun)
     Session(read_plan(begun / "plan.json"), folder=begun)
     assert read == []
     same_size(scenes / "images" / "validation" / "00000002.png", b"\0\0\0\0")

@@ -20,7 +20,7 @@ import pytest
 from gramloop.cli import main
 from gramloop.core.config import ReplayConfig
 from gramloop.core.settings import write_replay
-from gramloop.io.atomic import TEMPORARY
+from gramloop.util.files import TEMPORARY
 from hostile_case import Case, World, plan_of
 from hostile_commands import bad_command, bad_results, bad_settings
 from hostile_images import bad_annotations, bad_picture, bad_set

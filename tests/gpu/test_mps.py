@@ -13,8 +13,8 @@ from torch import Tensor
 import gramloop
 from conftest import EMBEDDED, RELEASED, Load
 from gramloop.evaluate.session import Session
-from gramloop.io.device import choose_device
 from gramloop.mitigations import apply, calibrate
+from gramloop.util.device import choose_device
 from library_models import MODELS, outputs
 from small_runs import small_plan, write_model, write_scene_set
 from stand_in_audit import (

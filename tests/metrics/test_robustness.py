@@ -77,16 +77,11 @@ def test_a_difference_is_that_of_the_unrounded_numbers() -> None:
     assert pair.delta == pytest.approx(0.0002)
 
 
-def test_a_comparison_is_cut_by_family_and_by_severity() -> None:
+def test_a_comparison_is_cut_by_severity() -> None:
     baseline, method = scores(2), scores(3)
     comparison = compare(baseline, method, SUITE)
     assert comparison.overall.baseline == mean_performance(baseline, SUITE)
     assert comparison.overall.delta == pytest.approx(np.mean([method[c] - baseline[c] for c in SUITE]))
-
-    families = comparison.family_deltas()
-    assert len(families) == 15
-    fog = [Condition("fog", severity) for severity in range(1, 6)]
-    np.testing.assert_allclose(families["fog"], [method[c] - baseline[c] for c in fog], rtol=1e-15)
 
     severities = comparison.by_severity()
     assert list(severities) == [1, 2, 3, 4, 5]

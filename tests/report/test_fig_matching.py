@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gramloop.report.figures.matching import Annotated, f1, match, overlaps, roles, shown_boxes
+from gramloop.metrics.boxes import box_iou
+from gramloop.report.figures.matching import Annotated, f1, match, roles, shown_boxes
 from gramloop.tasks.detection import Detection
 
 CAT, DOG = 1, 2
@@ -67,7 +68,7 @@ def test_matching_is_its_rule(rows, objects):
 def test_the_surer_box_is_served_first_and_takes_the_best():
     truth = annotated(((0, 0, 10, 10), CAT), ((0, 0, 10, 12), CAT))
     predictions = found(((0, 0, 10, 12), 0.6, CAT), ((0, 0, 10, 11), 0.9, CAT), ((0, 0, 10, 10), 0.95, DOG))
-    # the surest cat overlaps the taller object more (11/12 > 10/11); what is left for the other is the first
+    # the surest cat box_iou the taller object more (11/12 > 10/11); what is left for the other is the first
     assert match(predictions, truth).tolist() == [0, 1, -1]
 
 
@@ -107,7 +108,7 @@ def test_nothing_anywhere():
     assert roles(nothing, nothing, no_truth).baseline == []
     assert f1(nothing, no_truth) == 1.0
     assert f1(nothing, annotated(((0, 0, 1, 1), CAT))) == 0.0
-    assert overlaps(np.zeros((2, 4)), np.zeros((1, 4))).tolist() == [[0.0], [0.0]]
+    assert box_iou(np.zeros((2, 4)), np.zeros((1, 4))).tolist() == [[0.0], [0.0]]
 
 
 def test_f1_of_one_hit_one_miss_one_false():

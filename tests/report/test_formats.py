@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from gramloop.io.spreadsheet import text_cell
 from gramloop.metrics.bootstrap import Interval
 from gramloop.report import formats
 from gramloop.report.document import Document, RenderedFigure, Section, Verdict
 from gramloop.report.tables.table import Column, Table
 from gramloop.report.writing import whole_markdown
+from gramloop.util.table import text_cell
 
 COLUMNS = (
     Column("name", "Name & co", "text"),

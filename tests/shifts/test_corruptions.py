@@ -160,7 +160,7 @@ def test_change_from_clean_grows_with_severity(name, photo):
     [
         (np.zeros((40, 40, 3)), "uint8"),
         (np.zeros((40, 40, 4), np.uint8), r"\(40, 40, 4\)"),
-        (np.zeros((40, 40, 1), np.uint8), r"\(40, 40, 1\)"),
+        (np.zeros((40, 40), np.int32), "int32"),
         (np.zeros((31, 40), np.uint8), "40 x 31: 32 pixels"),
         ([[1, 2]], "type list"),
     ],

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from gramloop.shifts.common import zoom_grid
 from gramloop.shifts.corruptions import corrupt
-from gramloop.shifts.pixels import zoom_grid
 
 SHAPES = ((120, 160), (97, 131))
 SNOW_ZOOM = (3, 2, 4, 4.5, 2.5)

@@ -40,8 +40,13 @@ def test_a_seed_gives_the_same_pixels() -> None:
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        ({}, "once; 0 are given"),
-        ({"name": "fog", "corruption_number": 3}, "once; 2 are given"),
+        ({}, "no corruption is given"),
+        ({"corruption_number": -1}, "no corruption is given"),
+        ({"name": "fog", "corruption_name": "snow"}, "given twice"),
+        (
+            {"name": "fog", "severity": 3, "rng": 11},
+            "rng is 11; a numpy Generator is expected, or a number as seed",
+        ),
         ({"corruption_number": 19}, "they are 0 to 18"),
         ({"corruption_name": "smog"}, "no corruption 'smog'"),
         ({"name": "fog", "seed": 1, "rng": np.random.default_rng(1)}, "both given"),
@@ -90,6 +95,10 @@ def test_a_call_as_others_write_it_needs_no_change() -> None:
     calls: list[tuple[tuple[object, ...], dict[str, object]]] = [
         ((3, "contrast"), {}),
         ((3, "contrast"), {"corruption_number": -1}),
+        ((3, "contrast", -1), {}),
+        ((3, "contrast", 2), {}),
+        ((3, None, 11), {}),
+        ((3,), {"corruption_name": "contrast", "corruption_number": 2}),
         ((3,), {"corruption_name": "contrast"}),
         ((3,), {"corruption_number": 11}),
         ((), {"severity": 3, "corruption_number": 11}),
@@ -100,8 +109,27 @@ def test_a_call_as_others_write_it_needs_no_change() -> None:
     assert corrupt(PIXELS, corruption_name="contrast").shape == theirs.corrupt(PIXELS, 1, "contrast").shape
     with pytest.raises(GramLoopError, match="severity 'contrast': a whole number"):
         corrupt(PIXELS, "fog", "contrast")
-    with pytest.raises(GramLoopError, match="rng is 11; a numpy Generator is expected, or a number as seed"):
-        corrupt(PIXELS, 3, None, 11)
+
+
+def test_without_a_seed_the_global_generator_of_numpy_decides() -> None:
+    def drawn(name: str) -> tuple[bytes, float]:
+        np.random.seed(3)  # noqa: NPY002
+        return corrupt(PIXELS, 2, name).tobytes(), np.random.random()  # noqa: NPY002
+
+    for name in ("gaussian_noise", "snow", "contrast"):
+        assert drawn(name) == drawn(name)
+    untouched = np.random.RandomState(3).random()
+    assert drawn("contrast")[1] == untouched, "a corruption without randomness draws nothing"
+    assert drawn("snow")[1] != untouched
+    assert corrupt(PIXELS, 2, "snow").tobytes() != drawn("snow")[0]
+
+
+@pytest.mark.parametrize("name", ["fog", "frost", "saturate", "glass_blur", "jpeg_compression"])
+def test_one_channel_stays_one_channel(name: str) -> None:
+    grey = PIXELS[..., :1]
+    found = corrupt(grey, name, 3, seed=1)
+    assert found.shape == grey.shape
+    assert np.array_equal(found[..., 0], corrupt(grey[..., 0], name, 3, seed=1))
 
 
 def test_grey_images_stay_grey() -> None:
@@ -137,6 +165,33 @@ def test_in_a_pipeline_of_torchvision() -> None:
     assert isinstance(flipped, tv_tensors.Image), "or the next step would not know what it is"
     assert np.array_equal(flipped.permute(1, 2, 0).numpy()[:, ::-1], Corrupt("fog", 3, seed=1)(PIXELS))
     assert moved.tolist() == [[38, 0, 48, 10]]
+    sample = steps({"image": image, "boxes": boxes, "labels": torch.tensor([3])})
+    assert isinstance(sample["image"], tv_tensors.Image)
+    assert (sample["boxes"].tolist(), sample["labels"].tolist()) == ([[38, 0, 48, 10]], [3])
+    assert sample["image"].shape == image.shape
+
+
+def test_dict_samples() -> None:
+    expected = Corrupt("fog", 3, seed=1)(PIXELS)
+    mask = np.zeros((40, 48), np.uint8)
+    sample = {"image": PIXELS, "mask": mask, "id": 7}
+    found = Corrupt("fog", 3, seed=1)(sample)
+    assert np.array_equal(found["image"], expected)
+    assert found["mask"] is mask
+    assert found["id"] == 7
+    assert sample["image"] is PIXELS
+    named = Corrupt("fog", 3, seed=1)({"picture": Image.fromarray(PIXELS), "target": {"boxes": []}})
+    assert np.array_equal(np.asarray(named["picture"]), expected)
+    with pytest.raises(GramLoopError, match=r'a sample of photo, mask has no PIL image.* no "image"'):
+        Corrupt("fog", 3)({"photo": PIXELS, "mask": mask})
+
+
+def test_more_than_8_bits_are_refused() -> None:
+    wide = np.full((40, 48), 300, np.int32)
+    with pytest.raises(GramLoopError, match="mode I: 8 bits"):
+        Corrupt("fog", 3)(Image.fromarray(wide))
+    with pytest.raises(GramLoopError, match="type int32: a uint8 array"):
+        Corrupt("fog", 3)(wide)
 
 
 class Constant(torch.utils.data.Dataset[torch.Tensor]):

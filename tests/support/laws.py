@@ -13,7 +13,8 @@ from torch import nn
 
 from gramloop.core.config import ReplayConfig
 from gramloop.core.cost import Cost, extra_blocks
-from gramloop.data.labelled import LabelledImage, PixelLabels
+from gramloop.data.records import LabelledImage
+from gramloop.data.truth import PixelLabels
 from gramloop.mitigations.mitigation import Mitigation
 from gramloop.tasks.prediction import Pair
 from gramloop.tasks.semantic import Segmentation

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gramloop.metrics.boxes import FoundBoxes, TrueBoxes
+from gramloop.metrics.boxes import BoxPredictions, GroundTruthBoxes
 
 CATEGORIES = (2, 5, 90)
 
@@ -17,7 +17,7 @@ def random_set(
     crowd: float = 0.0,
     per_image: int = 14,
     whole_pixels: bool = False,
-) -> tuple[TrueBoxes, FoundBoxes]:
+) -> tuple[GroundTruthBoxes, BoxPredictions]:
     """Objects of all sizes, and detections that hit, nearly hit, repeat, mistake and invent them."""
     rng = np.random.default_rng(seed)
     ids = rng.permutation(1000)[:images]
@@ -25,7 +25,7 @@ def random_set(
     size = np.exp(rng.uniform(np.log(6), np.log(300), (len(owners), 2)))
     boxes = np.column_stack([rng.uniform(0, 400, (len(owners), 2)), size])
     labels = rng.choice(CATEGORIES, len(owners))
-    truth = TrueBoxes(
+    truth = GroundTruthBoxes(
         ids.tolist(),
         CATEGORIES,
         ids[owners],
@@ -42,4 +42,4 @@ def random_set(
         confidence = np.floor(confidence * scores) / scores
     names = np.where(rng.random(len(hits)) < 0.85, labels[hits], rng.choice(CATEGORIES, len(hits)))
     places = np.where(rng.random(len(hits)) < 0.9, owners[hits], rng.integers(0, images, len(hits)))
-    return truth, FoundBoxes(ids[places], found, confidence, names)
+    return truth, BoxPredictions(ids[places], found, confidence, names)

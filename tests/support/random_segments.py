@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from gramloop.data.segment_maps import SegmentMap
+from gramloop.data.truth import SegmentMap
 
 CATEGORIES = {3: "cat", 7: "dog", 20: "grass", 21: "sky"}
 THINGS = (3, 7)

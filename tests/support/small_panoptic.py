@@ -6,8 +6,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from gramloop.data.coco_panoptic import segments_info
-from gramloop.data.segment_maps import SegmentMap, segments_png
+from gramloop.data.truth import SegmentMap, segments_info, segments_png
 from small_sets import picture
 
 CATEGORIES = [

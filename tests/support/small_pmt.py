@@ -2,7 +2,7 @@
 
 import torch
 
-from gramloop.data.scenes.segments import CATEGORIES, THING_NUMBERS
+from gramloop.data.scenes.files import CATEGORIES, THING_NUMBERS
 from gramloop.models.backbone import Backbone, BackboneShape
 from gramloop.models.pmt import PMT, PMTHead, PMTShape
 from gramloop.tasks.padded import InstanceConfig, InstanceSegmenter, PanopticConfig, PanopticSegmenter

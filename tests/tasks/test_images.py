@@ -46,7 +46,8 @@ def test_sixteen_bits(picture, tmp_path):
     deep = grey.astype(np.uint16) * 257
     Image.fromarray(deep).save(tmp_path / "a.png")
     Image.fromarray(deep).save(tmp_path / "a.tif")
-    for source in (tmp_path / "a.png", tmp_path / "a.tif", deep, deep.astype(np.int32)):
+    wide = Image.fromarray(deep.astype(np.int32))
+    for source in (tmp_path / "a.png", tmp_path / "a.tif", deep, wide):
         assert np.array_equal(read_image(source)[:, :, 1], grey)
 
 
@@ -143,6 +144,10 @@ def test_one_pixel_is_too_little(tmp_path, size):
         (np.full((5, 5), 300.0), "ranges from 0 to 1, not from 300 to 300"),
         (np.full((5, 5), np.nan), "ranges from 0 to 1"),
         (np.full((5, 5), -1), "ranges from 0 to 255, not from -1"),
+        (
+            np.array([[200, 256], [0, 9]], np.int32),
+            "from 0 to 255, not from 0 to 256; 16-bit images are uint16",
+        ),
         (np.full((5, 5), "x"), "holds numbers"),
         (None, "not NoneType"),
     ],

@@ -17,10 +17,10 @@ from PIL import Image
 from pycocotools.coco import COCO
 
 from gramloop.cli import main
-from gramloop.data.coco_panoptic import open_panoptic
-from gramloop.data.run_lengths import run_length_mask
+from gramloop.data.masks import decode_mask
+from gramloop.data.readers.panoptic import open_panoptic
 from gramloop.data.scenes.drawing import CLASSES, scene
-from gramloop.data.segment_maps import read_segments
+from gramloop.data.truth import read_segments
 from gramloop.tasks.base import task_of
 from gramloop.tasks.instance import InstanceMasks
 from gramloop.tasks.panoptic import Panoptic, Segment
@@ -71,7 +71,7 @@ def test_masks_come_back_from_their_file() -> None:
     assert [row["score"] for row in rows] == pytest.approx([0.9, 0.7, 0.5, 0.2])
     assert [row["category_id"] for row in rows] == [1, 2, 1, 3]
     for index, row in zip([1, 3, 2, 0], rows, strict=True):
-        np.testing.assert_array_equal(run_length_mask(row["segmentation"]), masks[index])
+        np.testing.assert_array_equal(decode_mask(row["segmentation"]), masks[index])
     with contextlib.redirect_stdout(io.StringIO()):
         annotated = COCO()
         annotated.dataset = {
@@ -104,7 +104,7 @@ def test_predict_writes_a_set_that_opens(tmp_path: Path) -> None:
     masks = ["predict", str(tmp_path / "5.png"), "--model", f"{MODELS}:instances", "--no-replay"]
     assert main([*masks, "--out", str(tmp_path / "masks")]) == 0
     rows = json.loads((tmp_path / "masks" / "5.ordinary.json").read_text())
-    assert all(run_length_mask(row["segmentation"]).shape == (96, 96) for row in rows)
+    assert all(decode_mask(row["segmentation"]).shape == (96, 96) for row in rows)
 
 
 @pytest.mark.parametrize("empty", [False, True])

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from dense_folders import LABELS, save_model
-from gramloop.data.run_lengths import run_length_mask
+from gramloop.data.masks import decode_mask
 from gramloop.errors import GramLoopError
 from gramloop.tasks import InstanceMasks, Panoptic, open_model
 from gramloop.tasks.transformers_segments import read_masks, read_segments, thing_numbers
@@ -80,7 +80,7 @@ def test_masks_may_overlap_and_have_no_threshold(kind: str) -> None:
     best = {}  # the surest pair of each mask
     for mask, label in zip(found.masks, found.labels.tolist(), strict=True):
         best.setdefault(mask["counts"], label)
-    pixels = [run_length_mask({"size": [64, 64], "counts": counts})[0] for counts in best]
+    pixels = [decode_mask({"size": [64, 64], "counts": counts})[0] for counts in best]
     wanted = [column(20, 64)[0], column(0, 40)[0], column(5, 9)[0]]
     assert len(pixels) == 3
     for one, two in zip(pixels, wanted, strict=True):

@@ -8,13 +8,13 @@ import pytest
 
 from gramloop.core.config import ReplayConfig
 from gramloop.core.settings import read_settings
-from gramloop.data.labelled import LabelledImage
 from gramloop.data.opening import ReadOptions, open_suite
+from gramloop.data.records import LabelledImage
 from gramloop.data.suites import Condition
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.planning import make_plan
-from gramloop.evaluate.truth import KNOWN
-from gramloop.metrics.miou import count, mean_iou
+from gramloop.core.known import KNOWN
+from gramloop.metrics.miou import count_pixels, mean_iou
 from gramloop.mitigations import calibrate, read_source, write_source
 from gramloop.mitigations.files import sha256_of
 from gramloop.mitigations.replay import Replay
@@ -64,7 +64,7 @@ def test_a_job_holds_what_the_predictor_says(model_folder, scene_folder):
     )[2]
     for version, replay in (("ordinary", None), ("replayed", config)):
         labels = bench.predictor.predict(record.image(), replay).labels
-        expected = count(labels, record.labels(), len(subject.categories)).stacked()
+        expected = count_pixels(labels, record.labels(), len(subject.categories))
         stored = result[version] if version == "ordinary" else result[version][0]
         assert np.array_equal(stored["counts"], expected)
 
@@ -105,9 +105,7 @@ def test_the_verdict_is_that_of_the_images(model_folder, scene_folder, tmp_path)
         pair = predictor.predict(record.image(), config, paired=True)
         for version in totals:
             labels = getattr(pair, version).labels
-            totals[version] = (
-                totals[version] + count(labels, record.labels(), len(subject.categories)).stacked()
-            )
+            totals[version] = totals[version] + count_pixels(labels, record.labels(), len(subject.categories))
     part = found.outcome.parts[-1]
     assert part.name == "clean"
     assert (part.ordinary, part.mitigated) == tuple(float(mean_iou(total)) for total in totals.values())

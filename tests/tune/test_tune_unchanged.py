@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gramloop.data.contents import ChangedFileError
+from gramloop.data.checks import ChangedFileError
 from gramloop.errors import GramLoopError
 from gramloop.evaluate import unchanged
 from gramloop.mitigations.replay import Replay

@@ -10,8 +10,8 @@ from torch import nn
 
 from gramloop.core.config import ReplayConfig
 from gramloop.core.cost import Cost
-from gramloop.data.depth_maps import DepthMap
-from gramloop.data.labelled import LabelledImage
+from gramloop.data.records import LabelledImage
+from gramloop.data.truth import DepthMap
 from gramloop.metrics.depth import depth_scores
 from gramloop.mitigations.replay import Replay
 from gramloop.tasks.depth import Depth

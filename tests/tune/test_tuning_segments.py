@@ -11,8 +11,9 @@ from torch import nn
 
 from gramloop.core.config import ReplayConfig
 from gramloop.core.cost import Cost
-from gramloop.data.labelled import LabelledImage
-from gramloop.metrics.mask_ap import mask_average_precision, match_masks
+from gramloop.data.records import LabelledImage
+from gramloop.metrics.ap import mask_average_precision
+from gramloop.metrics.matching import match_masks
 from gramloop.metrics.panoptic import mean_quality, panoptic_statistics
 from gramloop.mitigations.replay import Replay
 from gramloop.tasks.instance import InstanceMasks, object_masks

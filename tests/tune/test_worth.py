@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from gramloop.metrics.coco_ap import average_precision
+from gramloop.metrics.ap import average_precision
 from gramloop.metrics.miou import mean_iou
 from gramloop.mitigations.replay import Replay
 from gramloop.tune.search.bench import Bench, Trial

@@ -14,25 +14,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gramloop.app.trial import Outcome
-from gramloop.data.depth_maps import DepthMap
-from gramloop.data.labelled import PixelLabels, Truth
-from gramloop.data.object_masks import ObjectMasks
-from gramloop.data.records import Instances
-from gramloop.data.segment_maps import SegmentMap
 from gramloop.data.suites import Condition
+from gramloop.data.truth import DepthMap, Instances, ObjectMasks, PixelLabels, SegmentMap, Truth
 from gramloop.errors import GramLoopError
-from gramloop.evaluate.rows import comparable, statistics_of
-from gramloop.evaluate.segment_rows import SHOWN
+from gramloop.metrics.boxes import box_iou
 from gramloop.report.figures.boxes import DetectionRow
 from gramloop.report.figures.depth import DepthRow
 from gramloop.report.figures.kept import KeptImage
-from gramloop.report.figures.matching import OVERLAP, Annotated, overlaps
+from gramloop.report.figures.matching import OVERLAP, Annotated
 from gramloop.report.figures.qualitative import Row, SegmentationRow
 from gramloop.report.figures.segments import SegmentsRow
+from gramloop.tasks.base import Categories, get_task, task_of
 from gramloop.tasks.class_names import Classes
 from gramloop.tasks.depth import Depth
 from gramloop.tasks.detection import Detection
-from gramloop.tasks.instance import InstanceMasks, object_masks
+from gramloop.tasks.instance import SHOWN, InstanceMasks, object_masks
 from gramloop.tasks.panoptic import Panoptic, segment_map
 from gramloop.tasks.prediction import Prediction
 from gramloop.tasks.semantic import Segmentation
@@ -66,7 +62,7 @@ def row_of(outcome: Outcome) -> Row:
     names = names_of(outcome.opened.predictor.classes)
     image, truth = outcome.shown.pixels, outcome.truth
     pair = outcome.ordinary.prediction, outcome.final
-    first, second = (comparable(each, truth) for each in pair)
+    first, second = (task_of(each).align(each, truth, "auto") for each in pair)
     if isinstance(truth, PixelLabels):
         before, after = (cast(Segmentation, each).labels for each in (first, second))
         return SegmentationRow("", image, truth.indices.astype(np.int32), before, after, names, truth.ignored)
@@ -108,9 +104,9 @@ def agreement_of(outcome: Outcome) -> Agreement:
     named = {ORDINARY: outcome.ordinary.prediction}
     if outcome.treated is not None:
         named[TREATED] = outcome.treated.prediction
-    categories = _categories(outcome, named)
+    task, categories = get_task(outcome.task), Categories(dict.fromkeys(_categories(outcome, named), ""))
     rows = {
-        name: statistics_of(comparable(found, outcome.truth), outcome.truth, categories)
+        name: task.statistics(task.align(found, outcome.truth, "auto"), outcome.truth, categories)
         for name, found in named.items()
     }
     kept = KeptImage(Condition("clean"), 0, "", rows)
@@ -141,5 +137,5 @@ def absent(found: Detection, other: Detection) -> NDArray[np.bool_]:  # → (n,)
     if not len(other.scores):
         return np.ones(len(found.scores), dtype=np.bool_)
     same = np.asarray(found.labels)[:, None] == np.asarray(other.labels)[None]
-    alone: NDArray[np.bool_] = ~((overlaps(found.boxes, other.boxes) >= OVERLAP) & same).any(axis=1)
+    alone: NDArray[np.bool_] = ~((box_iou(found.boxes, other.boxes) >= OVERLAP) & same).any(axis=1)
     return alone

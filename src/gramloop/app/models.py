@@ -15,13 +15,13 @@ from gramloop.core.signals import observing
 from gramloop.data.records import Task
 from gramloop.data.scenes.drawing import scene
 from gramloop.errors import GramLoopError
-from gramloop.io.device import choose_device
 from gramloop.mitigations.source import Source, read_source
 from gramloop.models.tiny import DEPTH_HEAD, SOURCE, WEIGHTS, suggested_replay, tiny_depth
 from gramloop.tasks.images import RGB
 from gramloop.tasks.loading import load_predictor
 from gramloop.tasks.prediction import Prediction
 from gramloop.tasks.predictor import Predictor
+from gramloop.util.device import choose_device
 
 _TINY_TASKS: tuple[Task, ...] = ("semantic", "detection", "depth")
 Signals = dict[str, list[float]]  # by name, the mean at every block

@@ -15,9 +15,9 @@ from gramloop.check.way import Way
 from gramloop.core.config import ReplayConfig
 from gramloop.core.cost import cost
 from gramloop.core.loop import attached
-from gramloop.io.determinism import deterministic_algorithms
 from gramloop.models.backbone import Backbone
 from gramloop.models.tiny import load_tiny
+from gramloop.util.device import deterministic_algorithms
 
 _WINDOW = (6, 6)
 _ROUNDS = 12

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from gramloop.io.device import devices_here
+from gramloop.util.device import available_devices
 
 _PACKAGES = ("gramloop", "torch", "transformers", "safetensors", "numpy", "opencv-python-headless", "pillow")
 
@@ -27,7 +27,7 @@ def describe_machine(device: torch.device) -> dict[str, Any]:
         "cudnn": _cudnn(),
         "float32_products": torch.get_float32_matmul_precision(),
         "float32_convolutions": "tf32" if torch.backends.cudnn.allow_tf32 else "highest",
-        "devices": [_described(name) for name in devices_here()],
+        "devices": [_described(name) for name in available_devices()],
         "device": str(device),
         "free_bytes": _free(device),
     }

@@ -77,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
     begin = time.perf_counter()
     settings = settings_of(args)
     from gramloop.app.server import serving
-    from gramloop.io.progress import progress_bar
+    from gramloop.util.progress import progress_bar
 
     with progress_bar("starting", None) as _:
         started = serving(settings, args.port)

@@ -35,10 +35,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> Ended:
     """Look at every image, and write the file."""
-    from gramloop.io.device import choose_device
     from gramloop.mitigations.source import calibrate, write_source
     from gramloop.tasks.loading import load_predictor
     from gramloop.tasks.outputs import find_images
+    from gramloop.util.device import choose_device
 
     images = [file.path for file in find_images(args.images, args.out.parent)]
     files = model_files_of(args)

@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> Ended:
     from rich.console import Console
 
     from gramloop.check.checking import check_machine
-    from gramloop.io.device import choose_device
+    from gramloop.util.device import choose_device
 
     device, console = choose_device(args.device), Console()
     with console.status(f"checking {device}") as status:

@@ -85,8 +85,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> Ended:
     """Write the suite; 1 if some images could not be read."""
+    from gramloop.data.checks import warn_of_rotated
     from gramloop.data.opening import ReadOptions, open_suite
-    from gramloop.data.suitability import warn_of_turned
     from gramloop.data.suites import SUITES, find_suite
 
     if not find_suite(args.suite).generated:
@@ -106,16 +106,16 @@ def run(args: argparse.Namespace) -> Ended:
         frost_textures=args.frost_textures,
     )
     if opened.clean is not None:
-        warn_of_turned(opened.clean, len(opened.clean))
+        warn_of_rotated(opened.clean, len(opened.clean))
         for remark in opened.clean.notes:
             note(f"note: {remark}")
     return _write(opened, args)
 
 
 def _write(opened: OpenSuite, args: argparse.Namespace) -> Ended:
-    from gramloop.data.pool import write_suite
-    from gramloop.io.pool import worker_count
-    from gramloop.io.progress import progress_bar
+    from gramloop.data.writing import write_suite
+    from gramloop.util.processes import worker_count
+    from gramloop.util.progress import progress_bar
 
     assert opened.clean is not None
     start = time.perf_counter()

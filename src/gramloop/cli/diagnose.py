@@ -70,8 +70,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> Ended:
     """Diagnose every image; 2 if some could not be done."""
-    from gramloop.io.atomic import make_folder
     from gramloop.tasks.outputs import find_images
+    from gramloop.util.files import make_folder
 
     shifts = _shifts(args.shift, args.severity)
     files = [
@@ -89,9 +89,9 @@ def run(args: argparse.Namespace) -> Ended:
 
 def _write(view: View, file: ImageFile, shifts: Sequence[Shift]) -> dict[str, Any]:
     """Diagnose an image under all shifts; what its .json holds."""
-    from gramloop.io.atomic import atomic_write
     from gramloop.report.figures.diagnostic import Diagnosed, diagnostic
     from gramloop.tasks.images import read_image
+    from gramloop.util.files import atomic_write
 
     pixels = read_image(file.path)
     rows, entries, config = [], [], None
@@ -152,8 +152,8 @@ def _shifts(name: str | None, severities: Sequence[int] | None) -> list[Shift]:
         return []
     from gramloop.data.shifted import Shift
     from gramloop.data.suites import find_suite
-    from gramloop.shifts.corruptions import GROUPS as CORRUPTED
-    from gramloop.shifts.perturbations import GROUPS as PERTURBED
+    from gramloop.shifts.corruptions import CORRUPTION_GROUPS as CORRUPTED
+    from gramloop.shifts.perturbations import PERTURBATION_GROUPS as PERTURBED
     from gramloop.shifts.perturbations import PERTURBATIONS
 
     perturbed, corrupted = (*PERTURBATIONS, *PERTURBED), (*CORRUPTED["all"], *CORRUPTED)
@@ -174,11 +174,11 @@ def _shifts(name: str | None, severities: Sequence[int] | None) -> list[Shift]:
 
 def _view(args: argparse.Namespace) -> View:
     """The model that the options name."""
-    from gramloop.io.device import choose_device
     from gramloop.models.tiny import WEIGHTS, suggested_replay
     from gramloop.tasks.loading import load_predictor
     from gramloop.tasks.model_spec import model_files
     from gramloop.tasks.views import backbone_view, predictor_view, tiny_view
+    from gramloop.util.device import choose_device
 
     if args.model is not None and (args.backbone or args.head):
         raise GramLoopError("--model is a whole model; leave it out with --backbone or --head")

@@ -16,7 +16,7 @@ def do_each_image(
     files: Sequence[ImageFile], doing: str, work: Callable[[ImageFile], None]
 ) -> list[dict[str, str]]:
     """Do the work on every image; the images that could not be done, with the reason of each."""
-    from gramloop.io.progress import progress_bar
+    from gramloop.util.progress import progress_bar
 
     failures = []
     with progress_bar(doing, len(files)) as advance:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from gramloop.errors import GramLoopError
-from gramloop.io.pool import MOST_THREADS, MOST_WORKERS
+from gramloop.util.processes import MOST_THREADS, MOST_WORKERS
 
 _MANY = 10**9
 _LIMITS = {

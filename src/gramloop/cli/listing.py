@@ -49,13 +49,13 @@ def _said(entry: object) -> str:
 
 
 def _shifts() -> Lines:
-    from gramloop.data.suites import GROUPS
+    from gramloop.data.suites import SHIFT_GROUPS
     from gramloop.shifts import CORRUPTIONS, EXTRA_CORRUPTIONS, PERTURBATIONS
 
     yield from ((name, "corruption") for name in CORRUPTIONS)
     yield from ((name, "corruption, in no suite but by name") for name in EXTRA_CORRUPTIONS)
     yield from ((name, "perturbation") for name in PERTURBATIONS)
-    for kind, groups in GROUPS.items():
+    for kind, groups in SHIFT_GROUPS.items():
         for name, members in groups.items():
             listed = ", ".join(members) if len(members) < 6 else f"{len(members)} of the above"
             yield name, f"group of -{kind} suites: {listed}"

@@ -51,7 +51,7 @@ def speaking(quiet: bool, document: bool) -> Iterator[None]:
     global _silent
     with ExitStack() as stack:
         if quiet:
-            from gramloop.io.progress import no_bars
+            from gramloop.util.progress import no_bars
 
             stack.enter_context(no_bars())
             _silent = True

@@ -77,9 +77,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> Ended:
     """Predict every image; 2 if some could not be done."""
-    from gramloop.io.atomic import make_folder
     from gramloop.mitigations import apply
     from gramloop.tasks.outputs import find_images
+    from gramloop.util.files import make_folder
 
     stored = None if args.no_replay else mitigations_of(args)
     replay = None if args.no_replay or stored is not None else replay_of(args)
@@ -109,9 +109,9 @@ def _count(images: int) -> str:
 
 def _predictor(args: argparse.Namespace, replay: ReplayConfig | None) -> Predictor[Prediction]:
     """The task's predictor, with its checkpoints loaded and the replay checked against their depth."""
-    from gramloop.io.device import choose_device
     from gramloop.tasks.loading import load_predictor
     from gramloop.tasks.predictor import check_replay
+    from gramloop.util.device import choose_device
 
     if not 0 <= args.threshold <= 1:
         raise GramLoopError(f"--threshold is a score from 0 to 1, not {args.threshold:g}")
@@ -152,9 +152,9 @@ def _write(
     file: ImageFile,
 ) -> list[Path]:
     """Predict an image; the files that were written."""
-    from gramloop.io.atomic import atomic_write
     from gramloop.tasks.base import task_of
     from gramloop.tasks.images import read_image
+    from gramloop.util.files import atomic_write
 
     pixels, files = read_image(file.path), list[Path]()
     changed, name = None, "replayed" if mitigated is None else "mitigated"

@@ -67,8 +67,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> Ended:
     """Write the report and print its verdicts."""
-    from gramloop.io.progress import progress_bar
     from gramloop.report.writing import check_folder, report_files, write_report
+    from gramloop.util.progress import progress_bar
 
     check_folder(args.out)
     document = _document(args)
@@ -99,12 +99,12 @@ def _as_json(document: Document, page: Path) -> dict[str, Any]:
 
 
 def _document(args: argparse.Namespace) -> Document:
-    from gramloop.io.progress import progress_bar
     from gramloop.report.assemble import make_document
     from gramloop.report.figures.drawing import draw_figures
     from gramloop.report.load import count_conditions, load_runs, report_workers
     from gramloop.report.resampling import count_resamplings
     from gramloop.report.statistics import gains_of
+    from gramloop.util.progress import progress_bar
 
     workers = report_workers(args.results, args.workers)
     with progress_bar("reading", count_conditions(args.results)) as advance:

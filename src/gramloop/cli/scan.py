@@ -85,10 +85,10 @@ def run(args: argparse.Namespace) -> Ended:
     """Scan, print the shortlist, write JSON and map."""
     from rich.console import Console
 
-    from gramloop.io.atomic import atomic_write, make_folder
     from gramloop.tune.scan.files import to_json
     from gramloop.tune.scan.map import draw_map
     from gramloop.tune.scan.scores import DEFAULT, find_score
+    from gramloop.util.files import atomic_write, make_folder
 
     score = args.score or DEFAULT
     find_score(score)
@@ -152,8 +152,8 @@ def shortlist(scan: Scan, score: str, top: int) -> Table:
 
 def _shifts(given: Sequence[str] | None) -> tuple[Condition, ...]:
     from gramloop.data.suites import Condition
-    from gramloop.shifts.corruptions import CORRUPTIONS, EXTRA_CORRUPTIONS, GROUPS
-    from gramloop.shifts.severity import check_severity
+    from gramloop.shifts.common import check_severity
+    from gramloop.shifts.corruptions import CORRUPTION_GROUPS, CORRUPTIONS, EXTRA_CORRUPTIONS
     from gramloop.tune.scan.scanning import DEFAULT_SHIFTS
 
     if given is None:
@@ -163,11 +163,11 @@ def _shifts(given: Sequence[str] | None) -> tuple[Condition, ...]:
     shifts: list[Condition] = []
     for text in given:
         name, _, severity = text.partition(":")
-        members = GROUPS.get(name, (name,))
+        members = CORRUPTION_GROUPS.get(name, (name,))
         if not set(members) <= {*CORRUPTIONS, *EXTRA_CORRUPTIONS}:
             raise GramLoopError(
                 f"--shift {text}: a corruption is one of {', '.join(CORRUPTIONS + EXTRA_CORRUPTIONS)}, a group one of "
-                f"{', '.join(GROUPS)}; or none"
+                f"{', '.join(CORRUPTION_GROUPS)}; or none"
             )
         if severity and not severity.isdecimal():
             raise GramLoopError(f"--shift {text}: a severity is a whole number, as in {name}:3")
@@ -193,10 +193,10 @@ def _images(args: argparse.Namespace) -> list[Any]:
 
 def _backbone(args: argparse.Namespace) -> tuple[Any, Callable[[np.ndarray], Any]]:
     """The backbone, and what makes of pixels a forward through it."""
-    from gramloop.io.device import choose_device
     from gramloop.models.dinov2 import load_any_backbone
     from gramloop.models.tiny import WEIGHTS
     from gramloop.tasks.images import normalisation_of, resize_short_side, to_tensor
+    from gramloop.util.device import choose_device
 
     if ":" in args.model and not Path(args.model).exists():
         return _whole_model(args)
@@ -221,10 +221,10 @@ def _backbone(args: argparse.Namespace) -> tuple[Any, Callable[[np.ndarray], Any
 def _whole_model(args: argparse.Namespace) -> tuple[Any, Callable[[np.ndarray], Any]]:
     """A model with its head, which is shown images as it was made to."""
     from gramloop.core.config import ReplayConfig
-    from gramloop.io.device import choose_device
     from gramloop.tasks.model_spec import open_model
     from gramloop.tasks.module_predictor import ModulePredictor
     from gramloop.tasks.predictor import check_replay
+    from gramloop.util.device import choose_device
 
     if args.short_side is not None:
         raise GramLoopError(f"{args.model} shows itself images as it was made to; leave out --short-side")
@@ -244,8 +244,8 @@ def _scan(
     prepare: Callable[[np.ndarray], Any],
     shifts: tuple[Condition, ...],
 ) -> Scan:
-    from gramloop.io.progress import progress_bar
     from gramloop.tune.scan.scanning import scan_windows
+    from gramloop.util.progress import progress_bar
 
     with progress_bar("all windows, image by image", len(images) * (1 + len(shifts))) as advance:
         return scan_windows(

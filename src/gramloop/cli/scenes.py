@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> Ended:
     """Write the scenes."""
     from gramloop.data.scenes.files import SceneFiles, write_scenes
-    from gramloop.io.progress import progress_bar
+    from gramloop.util.progress import progress_bar
 
     wanted = SceneFiles(args.count, args.start, args.size, args.split, args.seed)
     with progress_bar("drawing scenes", args.count) as advance:

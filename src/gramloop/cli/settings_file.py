@@ -69,7 +69,7 @@ def check_target(path: Path) -> None:
 
 def save(path: Path, parser: argparse.ArgumentParser, command: str, given: Mapping[str, Any]) -> None:
     """Write the options of a call; ``gramloop COMMAND --config FILE`` is that call again."""
-    from gramloop.io.atomic import atomic_write
+    from gramloop.util.files import atomic_write
 
     content: dict[str, Any] = {COMMAND: command}
     for action in _settable(parser):
@@ -78,7 +78,7 @@ def save(path: Path, parser: argparse.ArgumentParser, command: str, given: Mappi
     if path.suffix == ".json":
         text = json.dumps(content, indent=2) + "\n"
     else:
-        from gramloop.io.yaml_files import write_yaml
+        from gramloop.util.yaml_files import write_yaml
 
         text = f"# gramloop {__version__}: gramloop {command} --config {path.name}\n{write_yaml(content)}"
     atomic_write(path, text.encode())
@@ -148,11 +148,11 @@ def _read(path: Path, parser: argparse.ArgumentParser, command: str) -> dict[str
 def _content(path: Path) -> dict[str, Any]:
     _check_suffix(path)
     if path.suffix == ".json":
-        from gramloop.io.json_files import parse_json, read_bytes
+        from gramloop.util.json_files import parse_json, read_bytes
 
         content = parse_json(read_bytes(path, WHAT, LARGEST), str(path), WHAT, unique=True)
     else:
-        from gramloop.io.yaml_files import read_yaml
+        from gramloop.util.yaml_files import read_yaml
 
         content = read_yaml(path, WHAT, largest=LARGEST)
     if not isinstance(content, dict):
@@ -173,7 +173,7 @@ def _refuse_other_command(content: Mapping[str, Any], path: Path, command: str) 
 
 def _value(action: argparse.Action, value: Any, path: Path, key: str) -> Any:
     """A value as the option would have it, or a sentence with the path of what is wrong."""
-    from gramloop.io.json_files import checked
+    from gramloop.util.json_files import checked
 
     where = f"{path}: {key}"
     if value is None:
@@ -192,7 +192,7 @@ def _value(action: argparse.Action, value: Any, path: Path, key: str) -> Any:
 
 
 def _scalar(action: argparse.Action, value: Any, where: str) -> Any:
-    from gramloop.io.json_files import checked
+    from gramloop.util.json_files import checked
 
     if action.choices is not None:
         return _checked(checked, value, Literal[tuple(action.choices)], where)

@@ -40,8 +40,8 @@ def run(args: argparse.Namespace) -> Ended:
     from gramloop.data.contact_sheet import SheetStyle, contact_sheet
     from gramloop.data.records import read_image
     from gramloop.data.suites import SEVERITIES, find_suite
-    from gramloop.io.atomic import atomic_write
-    from gramloop.shifts.severity import check_severity
+    from gramloop.shifts.common import check_severity
+    from gramloop.util.files import atomic_write
 
     kind = SUFFIXES.get(args.file.suffix.lower())
     if kind is None:

@@ -14,8 +14,8 @@ from gramloop.cli.help import add_option, examples
 from gramloop.cli.model_options import NAMED, TASKS, add_data_options, add_model_options, request_of
 from gramloop.cli.output import Ended, note
 from gramloop.errors import GramLoopError
-from gramloop.io.device import choose_device, placed
 from gramloop.tune.search.options import Options
+from gramloop.util.device import choose_device, numbered_device
 
 if TYPE_CHECKING:
     from gramloop.evaluate.planning import Request
@@ -189,7 +189,7 @@ def _search(args: argparse.Namespace, scenes: Path) -> Search:
     )
     values = read_values(args.values)
     named = Space(mitigations=args.mitigations)  # a slip is told before anything is opened
-    subject = suite_subject(_request(args, scenes), placed(args.device))
+    subject = suite_subject(_request(args, scenes), numbered_device(args.device))
     if args.scan is not None:
         if "window" in values:
             raise GramLoopError("--scan and --try window=… both name windows; give one of them")
@@ -237,9 +237,9 @@ def _request(args: argparse.Namespace, scenes: Path) -> Request:
 
 
 def _tune(search: Search, args: argparse.Namespace) -> Tuning | int:
-    from gramloop.io.progress import progress_bar
     from gramloop.tune.search.display import describe_plan
     from gramloop.tune.search.tuning import run as run_tuning
+    from gramloop.util.progress import progress_bar
 
     note(describe_plan(search))
     workers = 1 if args.workers is None and choose_device(args.device).type != "cpu" else args.workers

@@ -8,7 +8,7 @@ from typing import Any, Literal, TypedDict, get_args
 
 from gramloop.core.fields import LARGEST, SMALLEST, Field, shown
 from gramloop.errors import GramLoopError
-from gramloop.io.shown import Shown, ShownTable, settings_table
+from gramloop.util.table import Shown, ShownTable, settings_table
 
 Window = tuple[int, int]
 Gate = Literal["gram", "uniform", "none"]

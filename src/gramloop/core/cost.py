@@ -12,7 +12,7 @@ from torch import nn
 from gramloop.core.config import Gate, GateAt, ReplayConfig, Strength, UpdateAt, Window
 from gramloop.core.replay import placement
 from gramloop.core.watch import watching
-from gramloop.io.shown import Cell, Shown, ShownTable
+from gramloop.util.table import Cell, Shown, ShownTable
 
 
 @dataclass(frozen=True)

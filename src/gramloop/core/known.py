@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from gramloop.core.config import Adaptive, ReplayConfig
 from gramloop.core.hosts import Host, find_host
 from gramloop.core.settings import replay_text
-from gramloop.io.shown import Shown, ShownTable
+from gramloop.util.table import Shown, ShownTable
 
 HARMLESS = -0.1  # points that a good setting may lose on clean images
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from gramloop.core.fields import Field, shown
 from gramloop.errors import GramLoopError
-from gramloop.io.shown import Shown, ShownTable, settings_table
+from gramloop.util.table import Shown, ShownTable, settings_table
 
 WEIGHT = Field("a number from 0 to 1", kind=float, high=1)
 BEYOND = Field("a number of standard deviations from 0 to 1000", kind=float, high=1000, optional=True)

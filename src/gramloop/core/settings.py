@@ -15,8 +15,8 @@ from typing import Any
 from gramloop.core.config import FIELDS, RULE, ReplayConfig, field_of
 from gramloop.core.fields import shown
 from gramloop.errors import GramLoopError
-from gramloop.io.atomic import atomic_write
-from gramloop.io.json_files import read_json
+from gramloop.util.files import atomic_write
+from gramloop.util.json_files import read_json
 
 KIND = "gramloop replay"
 _MARKS = {"window": "-", "adaptive": ":"}  # between the parts of a setting

@@ -18,9 +18,9 @@ from torch import Tensor
 from gramloop.core.hosts import Host
 from gramloop.core.known import fingerprint
 from gramloop.errors import GramLoopError
-from gramloop.io.atomic import atomic_write
-from gramloop.io.json_files import parse_json
-from gramloop.io.shown import Shown, ShownTable
+from gramloop.util.files import atomic_write
+from gramloop.util.json_files import parse_json
+from gramloop.util.table import Shown, ShownTable
 
 Place = Literal["norm", "states"]
 PLACES: tuple[Place, ...] = get_args(Place)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gramloop.core.gate import mean_gate
 from gramloop.errors import GramLoopError
-from gramloop.io.shown import Cell, Shown, ShownTable
+from gramloop.util.table import Cell, Shown, ShownTable
 
 Grid = tuple[int, int]
 _SHOWN = 8  # images in a table
@@ -63,7 +63,7 @@ class Trace(Shown):
 
     def plot(self, image: int = 0) -> Any:
         """Draw drift and gate of one image's replays; returns matplotlib's axes, (2, columns)."""
-        from gramloop.io.plotting import plot_replays
+        from gramloop.util.plotting import plot_replays
 
         if self.grid is None:
             raise GramLoopError("the host does not reveal its grid of patches, so there is no map to plot")

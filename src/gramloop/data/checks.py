@@ -1,24 +1,39 @@
-"""Checks at the opening of a data set: everything that is wrong is told at once."""
+"""Checks of a data set: at its opening, where all problems are reported at once, and of its content while it is used.
+
+Names and sizes do not distinguish an image from its mirror. So files are read once, when a run is planned; each record
+then carries the checksums of its files, and is compared with them when it is read.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import os
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
 from PIL import Image, UnidentifiedImageError
 
-from gramloop.errors import GramLoopError
-from gramloop.io.progress import tracked
+from gramloop.data.records import DataSet, Record
+from gramloop.errors import GramLoopError, GramLoopWarning
+from gramloop.util.checksums import file_digest, file_digests
+from gramloop.util.progress import tracked
 
 Check = Literal["headers", "decode"]
 CHECKS = ("headers", "decode")
-SHOWN = 10
+MOST_LISTED = 10  # problems in one message
 EIGHT_BIT = ("1", "L", "P", "RGB", "RGBA", "LA", "CMYK", "YCbCr")
-EXIF_ORIENTATION = 0x0112
+_EXIF_ORIENTATION = 0x0112
+_UNREADABLE = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
+
+
+class ChangedFileError(GramLoopError):
+    """A file that changed since the run was planned; code that skips unusable images must not skip this."""
 
 
 @dataclass
@@ -29,8 +44,9 @@ class Problems:
     found: list[str] = field(default_factory=list)
 
     def add(self, problem: str) -> None:
-        """Remember one problem."""
-        self.found.append(problem)
+        """Collect one problem; an empty text is none."""
+        if problem:
+            self.found.append(problem)
 
     def raise_if_any(self) -> None:
         """Raise one error that counts all problems and lists the first of them."""
@@ -39,9 +55,9 @@ class Problems:
         if len(self.found) == 1:
             raise GramLoopError(f"cannot use {self.where}: {self.found[0]}")
         lines = [f"cannot use {self.where}: {len(self.found)} things are wrong"]
-        lines += [f"  - {problem}" for problem in self.found[:SHOWN]]
-        if len(self.found) > SHOWN:
-            lines.append(f"  … and {len(self.found) - SHOWN} more")
+        lines += [f"  - {problem}" for problem in self.found[:MOST_LISTED]]
+        if len(self.found) > MOST_LISTED:
+            lines.append(f"  … and {len(self.found) - MOST_LISTED} more")
         raise GramLoopError("\n".join(lines))
 
 
@@ -54,48 +70,60 @@ class Header:
     mode: str = ""
     problem: str = ""
 
+    @property
+    def size(self) -> tuple[int, int]:
+        """Height and width."""
+        return self.height, self.width
 
-def read_headers(paths: Sequence[Path], check: Check, what: str) -> list[Header]:
-    """Look into every file, in threads; ``decode`` reads all pixels and so finds truncated files."""
+
+def read_headers(paths: Iterable[Path], check: Check, what: str) -> list[Header]:
+    """Open every file, in threads; ``decode`` reads all pixels and so finds truncated files."""
     if check not in CHECKS:
         raise GramLoopError(f"check must be one of {', '.join(CHECKS)}, not {check!r}")
+    paths = list(paths)
     with ThreadPoolExecutor(min(32, os.cpu_count() or 1)) as pool:
-        found = pool.map(lambda path: _look_into(path, check), paths)
+        found = pool.map(lambda path: _read_header(path, check), paths)
         return list(tracked(found, f"checking {what}", len(paths)))
 
 
-def _look_into(path: Path, check: Check) -> Header:
+def _read_header(path: Path, check: Check) -> Header:
     try:
         with Image.open(path) as picture:
-            header = Header(picture.height, picture.width, picture.mode)
             if check == "decode":
                 picture.load()
-            return header
+            return Header(picture.height, picture.width, picture.mode)
     except FileNotFoundError:
         return Header(problem=f"{path} is missing")
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+    except _UNREADABLE as error:
         reason = "it is not a picture" if isinstance(error, UnidentifiedImageError) else str(error)
         return Header(problem=f"{path} cannot be read: {reason}")
 
 
-def image_problem(path: Path, header: Header, declared: tuple[int, int] | None = None) -> str:
-    """Why this image cannot be used, or an empty string; ``declared`` is (height, width)."""
+def image_problem(path: Path, header: Header, declared: tuple[int | None, int | None] = (None, None)) -> str:
+    """Why an image cannot be used, or an empty text; ``declared`` is (height, width) of an annotation file."""
     if header.problem:
         return header.problem
     if header.mode not in EIGHT_BIT:
         return f"{path} has pixels of type {header.mode}; images need 8 bits per channel"
-    if declared is None or declared == (header.height, header.width):
+    if None in declared or declared == header.size:
         return ""
-    sentence = (
+    message = (
         f"{path} is {header.width} x {header.height}, but its annotation says {declared[1]} x {declared[0]}"
     )
-    if declared == (header.width, header.height) and orientation(path) > 4:
-        sentence += " (an EXIF tag turns it: write the turned pixels instead)"
-    return sentence
+    if declared == header.size[::-1] and orientation(path) > 4:
+        message += " (an EXIF tag rotates it: store the rotated pixels instead)"
+    return message
+
+
+def size_problem(path: Path, size: tuple[int, ...], image: tuple[int, int]) -> str:
+    """That a file of labels is not as large as its image, or an empty text; sizes are (height, width)."""
+    if size == image:
+        return ""
+    return f"{path} is {size[1]} x {size[0]}, but its image is {image[1]} x {image[0]}"
 
 
 def name_problem(name: str) -> str:
-    """Why a file_name cannot be used, or an empty string."""
+    """Why a file_name cannot be used, or an empty text."""
     try:
         parts, longest = PurePosixPath(name).parts, max(map(len, name.encode().split(b"/")))
     except UnicodeEncodeError:
@@ -108,12 +136,93 @@ def name_problem(name: str) -> str:
 
 
 def orientation(path: Path) -> int:
-    """How EXIF says that an image is to be turned, 1 to 8; 1 means not, and from 5 on its sides change places."""
+    """The EXIF orientation of an image, 1 to 8; 1 means upright, and from 5 on height and width are swapped."""
     try:
         with Image.open(path) as picture:
-            # other formats would decode the whole image to look for the tag
-            told = "exif" in picture.info or picture.format in ("TIFF", "MPO")
-            found = picture.getexif().get(EXIF_ORIENTATION, 1) if told else 1
+            # other formats would decode the whole image to search for the tag
+            tagged = "exif" in picture.info or picture.format in ("TIFF", "MPO")
+            found = picture.getexif().get(_EXIF_ORIENTATION, 1) if tagged else 1
             return found if found in range(1, 9) else 1
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
-        return 1  # what cannot be read is told elsewhere
+    except _UNREADABLE:
+        return 1  # reported where the image is read
+
+
+def refuse_unscorable(data: DataSet, images: int) -> None:
+    """Refuse a set in whose first images there is nothing to score; reads until it finds something."""
+    for record in islice(data, images):
+        with suppress(GramLoopError):  # reported where the image is evaluated
+            if record.has_content():
+                return
+    raise GramLoopError(
+        f"{data.root} cannot be evaluated: none of its {images} images has anything to score (labels that are not "
+        "ignored, known depth, or objects other than crowds)"
+    )
+
+
+def warn_of_rotated(data: DataSet, images: int) -> None:
+    """Warn of EXIF tags that rotate images: labels fit the pixels as stored, while predict rotates them."""
+    rotated = [
+        record.path for record in islice(data, images) if not record.upright and orientation(record.path) != 1
+    ]
+    if rotated:
+        warnings.warn(
+            f"{len(rotated)} of {images} images in {data.root} carry an EXIF tag that rotates them, such as "
+            f"{rotated[0].name}; they are evaluated as their pixels are stored, which is how labels fit them, but "
+            "gramloop predict rotates them",
+            GramLoopWarning,
+            stacklevel=3,
+        )
+
+
+def with_contents(
+    data: DataSet, images: int, listed: Mapping[Path, str] | None = None
+) -> tuple[DataSet, str]:
+    """The set with the checksums of its first images in their records, and a checksum over all that decides them.
+
+    Args:
+        data: an opened set.
+        images: how many of it are used.
+        listed: checksums that need not be computed, by file; `listed_checksums` reads them.
+    """
+    known = listed or {}
+    used = data[:images]
+    paths = [path for record in used for path in record.files if path not in known]
+    digests = {**known, **dict(zip(paths, file_digests(paths, "images"), strict=True))}
+    marked = tuple(replace(one, content=tuple(digests[path] for path in one.files)) for one in used)
+    whole = hashlib.sha256()
+    for record in marked:
+        whole.update(f"{record.image_id}\t{record.name}\t{' '.join(record.content)}\n".encode())
+    first = data[0]
+    if first.classes is not None:
+        whole.update(f"classes {list(zip(first.classes.values, first.classes.names, strict=True))}".encode())
+    if first.depth_format is not None:
+        whole.update(f"depth {sorted(asdict(first.depth_format).items())}".encode())
+    if data.annotation_file is not None:
+        whole.update(file_digest(data.annotation_file).encode())
+    return replace(data, records=(*marked, *data[images:])), whole.hexdigest()
+
+
+def refuse_change(record: Record) -> None:
+    """Refuse a record whose files changed since its checksums were taken; without checksums do nothing."""
+    for path, expected in zip(record.files, record.content, strict=False):
+        try:
+            found = hashlib.sha256(path.read_bytes()).hexdigest()
+        except FileNotFoundError:
+            raise ChangedFileError(f"{path} is gone; it was there when the run was planned") from None
+        except OSError as error:
+            raise GramLoopError(f"cannot read {path}: {error.strerror}") from error
+        if found != expected:
+            raise ChangedFileError(
+                f"{path} changed since the run was planned: its sha256 is {found[:12]}…, not {expected[:12]}…; restore "
+                "it, or choose another folder for the results"
+            )
+
+
+def check_truth(records: Sequence[Record], method: str, what: str, problems: Problems) -> None:
+    """Decode the annotations of every record with its method of this name, and raise all problems."""
+    for record in tracked(records, f"checking {what}", len(records)):
+        try:
+            getattr(record, method)()
+        except GramLoopError as error:
+            problems.add(str(error))
+    problems.raise_if_any()

@@ -1,4 +1,7 @@
-"""The manifest of a set written to disk: what made it, from what, and what came out, as checksums."""
+"""The manifest of a written suite: what made it, from what, its checksums, and the comparison of its files with them.
+
+The comparison is quick, by sizes and a sample of the files, or full, file by file.
+"""
 
 from __future__ import annotations
 
@@ -6,20 +9,26 @@ import hashlib
 import json
 import os
 import platform
+import random
+import re
 from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 
 from gramloop.data.records import DataSet
 from gramloop.errors import GramLoopError
-from gramloop.io.atomic import atomic_write
-from gramloop.io.difference import first_difference
-from gramloop.io.json_files import checked, read_json, refuse_unknown
+from gramloop.util.checksums import sha256
+from gramloop.util.files import TEMPORARY, atomic_write, files_below
+from gramloop.util.json_files import checked, first_difference, read_json, refuse_unknown
+from gramloop.util.progress import tracked
 
 MANIFEST = "manifest.json"
 CHECKSUMS = "checksums.sha256"  # per condition, in the format of the sha256sum command
+PARTIAL = "checksums.partial"  # of a condition that is being written, as its files come
 LAYOUT = 1
+SAMPLE = 16  # files of a condition that a quick comparison reads; a new sample each time
 _WORDS = {
     "layout": "layout version",
     "suite": "suite",
@@ -43,8 +52,8 @@ class Manifest:
     packages: Mapping[str, str]
     conditions: Mapping[str, str] = field(default_factory=dict)  # "fog/3": checksum of its checksum file
     layout: int = LAYOUT
-    contents: str = ""  # checksum over every byte of the clean set; empty in older manifests
-    sizes: Mapping[str, int] = field(default_factory=dict)  # "fog/3": bytes of its files; empty in older ones
+    contents: str = ""  # checksum over every byte of the clean set
+    sizes: Mapping[str, int] = field(default_factory=dict)  # "fog/3": bytes of its files
 
     def with_condition(self, key: str, checksum: str, size: int) -> Manifest:
         """The manifest after one more condition is finished."""
@@ -71,21 +80,21 @@ def read_manifest(folder: Path) -> Manifest | None:
 
 
 def refuse_difference(found: Manifest, wanted: Manifest, folder: Path) -> None:
-    """Raise unless new files would fit beside the ones that are there."""
+    """Raise unless new files would fit the ones that are there."""
     before, now = ({words: getattr(one, name) for name, words in _WORDS.items()} for one in (found, wanted))
     if words := first_difference(before, now):
         raise GramLoopError(f"{folder} was made with the {words}; choose another folder")
-    if found.conditions and found.contents and found.contents != wanted.contents:
+    if found.conditions and found.contents != wanted.contents:
         raise GramLoopError(
-            f"{folder} was made from other images of the same names and sizes; put the clean set back, or choose another "
+            f"{folder} was made from other images of the same names and sizes; restore the clean set, or choose another "
             "folder"
         )
     for package, version_now in wanted.packages.items():
-        begun = found.packages.get(package, "none")
-        if begun != version_now:
+        recorded = found.packages.get(package, "none")
+        if recorded != version_now:
             raise GramLoopError(
-                f"{folder} was begun with {package} {begun}, and {version_now} may give other pixels; "
-                f"install {begun} again or choose another folder"
+                f"{folder} was started with {package} {recorded}, and {version_now} may give other pixels; "
+                f"install {recorded} again or choose another folder"
             )
 
 
@@ -115,8 +124,7 @@ def fingerprint(data: DataSet) -> str:
     """A checksum over names, sizes in bytes and annotations of a clean set, without reading its pixels."""
     digest = hashlib.sha256()
     for record in data:
-        files = [record.path, *([record.label_path] if record.label_path else [])]
-        sizes = [os.stat(file).st_size for file in files]
+        sizes = [os.stat(file).st_size for file in record.files]
         digest.update(f"{record.image_id}\t{record.name}\t{sizes}\n".encode())
     if data.annotation_file is not None:
         digest.update(data.annotation_file.read_bytes())
@@ -136,6 +144,101 @@ def checksum_lines(checksums: Iterable[tuple[str, str]]) -> bytes:
     return "".join(f"{digest}  {path}\n" for path, digest in sorted(checksums)).encode()
 
 
-def sha256(data: bytes) -> str:
-    """The checksum of some bytes, in hexadecimal."""
-    return hashlib.sha256(data).hexdigest()
+def listed_checksums(folder: Path) -> dict[Path, str]:
+    """The files of a condition that `gramloop corrupt` wrote, with their checksums; empty where it lists none."""
+    path = folder / CHECKSUMS
+    if not path.is_file():
+        return {}
+    try:
+        pairs = [line.split("  ", 1) for line in path.read_text(encoding="utf-8").splitlines()]
+        found = {folder / name: digest for digest, name in pairs}
+        if wrong := [digest for digest in found.values() if not re.fullmatch("[0-9a-f]{64}", digest)]:
+            raise ValueError(f"{wrong[0]!r} is not a sha256")
+        return found
+    except (OSError, ValueError) as error:
+        raise GramLoopError(f"{path} is not a list of checksums as sha256sum writes it: {error}") from error
+
+
+def damaged_files(folder: Path, size: int | None, full: bool) -> list[Path]:
+    """The files of a condition that are missing or differ from its checksums.
+
+    Args:
+        folder: of the condition.
+        size: bytes of all its files together, where that is known.
+        full: read every file; otherwise a sample, and every one where a file is missing or the size is another.
+    """
+    listed = listed_checksums(folder)
+    sizes = {path: path.stat().st_size for path in listed if path.is_file()}
+    missing = [path for path in listed if path not in sizes]
+    doubtful = bool(missing) or (size is not None and sum(sizes.values()) != size)
+    everything = full or doubtful or len(sizes) <= SAMPLE
+    chosen = list(sizes) if everything else random.sample(list(sizes), SAMPLE)
+    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+        digests = tracked(pool.map(read_digest, chosen), f"comparing {folder.parent.name}", len(chosen))
+        return [
+            *missing,
+            *(path for path, found in zip(chosen, digests, strict=True) if found != listed[path]),
+        ]
+
+
+def read_digest(path: Path) -> str:
+    """The sha256 of a file as it is now; empty for a file that does not exist."""
+    try:
+        with path.open("rb") as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest()
+    except OSError:
+        return ""
+
+
+def is_listed(folder: Path, recorded: str | None) -> bool:
+    """Whether a condition's checksum file is the one that the manifest recorded."""
+    path = folder / CHECKSUMS
+    return path.is_file() and recorded == sha256(path.read_bytes())
+
+
+def relisted(folder: Path, recorded: str | None) -> dict[str, str]:
+    """The checksums of a condition that lost its checksum file: of the files as they are, if the manifest confirms them.
+
+    Empty where something is damaged, missing or new: then every file is made again and compared.
+    """
+    if recorded is None or (folder / CHECKSUMS).is_file():
+        return {}
+    files = [
+        path for path in files_below(folder) if path.name != PARTIAL and not path.name.startswith(TEMPORARY)
+    ]
+    found = {path.relative_to(folder).as_posix(): read_digest(path) for path in files}
+    return found if sha256(checksum_lines(found.items())) == recorded else {}
+
+
+def note_written(folder: Path, checksums: Iterable[tuple[str, str]]) -> None:
+    """Add files to the list of an unfinished condition, so that a later start knows which are complete."""
+    with (folder / PARTIAL).open("ab") as stream:
+        stream.write(checksum_lines(checksums))
+
+
+def noted(folder: Path) -> dict[str, str]:
+    """The files that an unfinished condition lists; an incomplete line is skipped."""
+    try:
+        text = (folder / PARTIAL).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return {}
+    return {name: digest for digest, name in re.findall(r"^([0-9a-f]{64})  (.+)\n", text, re.MULTILINE)}
+
+
+def condition_problems(root: Path, key: str, manifest: Manifest | None, verify: str) -> list[str]:
+    """What is wrong with a condition that was written with checksums; ``verify`` is none, quick or full."""
+    folder = root / key
+    recorded: Mapping[str, str] = {} if manifest is None else manifest.conditions
+    again = "run the same gramloop corrupt again, which repairs it"
+    if key in recorded and not (folder / CHECKSUMS).is_file():
+        return [f"{folder / CHECKSUMS} is missing, so that damage would go unnoticed; {again}"]
+    if key in recorded and not is_listed(folder, recorded[key]):
+        return [f"{folder / CHECKSUMS} is not the one that was written; {again}"]
+    if verify == "none" or not (folder / CHECKSUMS).is_file():
+        return []
+    size = None if manifest is None else manifest.sizes.get(key)
+    found = damaged_files(folder, size, verify == "full")
+    return [
+        f"{path} is {'not what was written' if path.is_file() else 'missing'}, by its checksum; {again}"
+        for path in found
+    ]

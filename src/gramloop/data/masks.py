@@ -1,92 +1,97 @@
-"""Instance masks: COCO's polygons, boxes and run lengths to pixels.
+"""Masks as pixels and as COCO's run lengths; polygons are filled as COCO fills them, to the pixel.
 
-Rasterisation follows COCO's convention to the pixel, so that masks warped here are the masks which
-everybody else scores.
+Run lengths are the lengths of runs of equal pixels, down the columns, the first run outside the mask.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import Any, TypedDict
 
+import hotcoco.mask
 import numpy as np
 from numpy.typing import NDArray
 
-from gramloop.data.run_lengths import run_length_mask
+from gramloop.core.fields import shown
 from gramloop.errors import GramLoopError
-from gramloop.shifts.geometry import Mask
 
-if TYPE_CHECKING:
-    from gramloop.data.records import Annotation
-
-SUPERSAMPLING = 5  # COCO traces polygons on a grid five times finer than the pixels
+_LONGEST = 12  # letters of a number, which then has 60 bits
 
 
-def annotation_mask(annotation: Annotation, height: int, width: int) -> Mask:
-    """The pixels of one annotation; its box where no segmentation is known."""
+class RunLengths(TypedDict):
+    """A mask as a JSON file holds it."""
+
+    size: list[int]  # height, width
+    counts: str  # the lengths in COCO's compressed letters
+
+
+def encode_mask(mask: NDArray[Any]) -> RunLengths:  # (H, W)
+    """A mask as run lengths; every pixel that is not 0 lies inside."""
+    found = hotcoco.mask.encode(np.asarray(mask != 0))
+    return {"size": [int(side) for side in mask.shape], "counts": found["counts"].decode()}
+
+
+def decode_mask(run_lengths: Mapping[str, Any] | RunLengths) -> NDArray[np.uint8]:
+    """Run lengths {size: [H, W], counts: list, or COCO's compressed string} as pixels; 1 inside."""
+    height, width = run_lengths["size"]
+    runs = parse_runs(run_lengths["counts"])
+    if runs.sum() != height * width or runs.min(initial=0) < 0:
+        raise GramLoopError(f"run lengths add up to {runs.sum()}, not to {height} x {width} pixels")
+    values = (np.arange(len(runs)) & 1).astype(np.uint8)
+    return np.ascontiguousarray(np.repeat(values, runs).reshape(width, height).T)
+
+
+def mask_area(run_lengths: Mapping[str, Any] | RunLengths) -> int:
+    """The number of pixels inside."""
+    return int(parse_runs(run_lengths["counts"])[1::2].sum())
+
+
+def parse_runs(counts: Sequence[int] | str | bytes) -> NDArray[np.int64]:
+    """The lengths of the runs, from a list or from COCO's compressed letters."""
+    if not isinstance(counts, str | bytes):
+        return np.asarray(counts, dtype=np.int64)
+    letters = counts.encode("utf-8", "replace") if isinstance(counts, str) else counts
+    codes = np.frombuffer(letters, dtype=np.uint8).astype(np.int64) - 48
+    last = np.flatnonzero(codes & 0x20 == 0)  # a number's last letter lacks this bit
+    whole = not codes.size or (
+        codes.min() >= 0 and codes.max() < 64 and last.size and last[-1] == len(codes) - 1
+    )
+    first = np.append(0, last[:-1] + 1)[: last.size]
+    lengths = last - first + 1
+    if not whole or lengths.max(initial=0) > _LONGEST:
+        raise GramLoopError(f"{shown(counts)} are not compressed run lengths")
+    # five bits a letter, low bits first, sign-extended
+    place = 5 * (np.arange(len(codes)) - np.repeat(first, lengths))
+    values = np.add.reduceat((codes & 0x1F) << place, first) if last.size else np.zeros(0, np.int64)
+    values -= np.where(codes[last] & 0x10, np.int64(1) << (5 * lengths), 0)
+    for begin in (1, 2):  # from the fourth on, numbers are differences by two back
+        values[begin::2] = np.cumsum(values[begin::2])
+    return values
+
+
+def annotation_mask(annotation: Mapping[str, Any], height: int, width: int) -> NDArray[np.uint8]:
+    """The pixels (H, W) of one COCO annotation; its box where it has no segmentation."""
     segmentation = annotation.get("segmentation")
     if not segmentation:
         return box_mask(annotation["bbox"], height, width)
     if isinstance(segmentation, dict):
-        mask = run_length_mask(segmentation)
+        mask = decode_mask(segmentation)
         if mask.shape != (height, width):
             raise GramLoopError(
                 f"the run lengths of annotation {annotation.get('id')} fill {mask.shape[1]} x {mask.shape[0]} "
                 f"pixels, but its image is {width} x {height}"
             )
         return mask
-    mask = np.zeros((height, width), dtype=np.uint8)
-    for polygon in segmentation:
-        mask |= polygon_mask(polygon, height, width)
-    return mask
+    polygons = [[float(value) for value in polygon] for polygon in segmentation]
+    filled = hotcoco.mask.merge(hotcoco.mask.frPyObjects(polygons, height, width))
+    return np.ascontiguousarray(hotcoco.mask.decode(filled))
 
 
-def box_mask(box: Sequence[float], height: int, width: int) -> Mask:
-    """A filled box; a pixel belongs to it when its centre does."""
+def box_mask(box: Sequence[float], height: int, width: int) -> NDArray[np.uint8]:
+    """A filled box (H, W); a pixel belongs to it when its centre does."""
     x, y, w, h = box
     mask = np.zeros((height, width), dtype=np.uint8)
     top, bottom = (max(0, int(np.ceil(edge - 0.5))) for edge in (y, y + h))
     left, right = (max(0, int(np.ceil(edge - 0.5))) for edge in (x, x + w))
     mask[top:bottom, left:right] = 1
     return mask
-
-
-def polygon_mask(polygon: Sequence[float], height: int, width: int) -> Mask:
-    """Fill one polygon x0, y0, x1, y1, … the way COCO does."""
-    corners = np.asarray(polygon, dtype=np.float64).reshape(-1, 2)
-    fine = (corners * SUPERSAMPLING + 0.5).astype(np.int64)
-    u, v = _outline(fine, np.roll(fine, -1, axis=0))
-    stepped = np.flatnonzero(u[1:] != u[:-1]) + 1
-    column = np.where(u[stepped] < u[stepped - 1], u[stepped], u[stepped] - 1)
-    x = (column + 0.5) / SUPERSAMPLING - 0.5
-    y = (np.minimum(v[stepped], v[stepped - 1]) + 0.5) / SUPERSAMPLING - 0.5
-    y = np.ceil(np.clip(y, 0, height))
-    inside = (x == np.floor(x)) & (x >= 0) & (x <= width - 1)
-    crossings = (x[inside] * height + y[inside]).astype(np.int64)
-    # down the columns, every crossing of the outline turns filling on or off
-    turns = np.sort(np.append(crossings, height * width))
-    filled = np.zeros(height * width, dtype=np.uint8)
-    for start, stop in zip(turns[:-1:2].tolist(), turns[1::2].tolist(), strict=False):
-        filled[start:stop] = 1
-    return np.ascontiguousarray(filled.reshape(width, height).T)
-
-
-def _outline(starts: NDArray[np.int64], ends: NDArray[np.int64]) -> tuple[NDArray[np.int64], ...]:
-    """All fine-grid points along the closed outline, edge after edge, both ends included."""
-    us: list[NDArray[np.int64]] = []
-    vs: list[NDArray[np.int64]] = []
-    for (xs, ys), (xe, ye) in zip(starts.tolist(), ends.tolist(), strict=True):
-        flat = abs(xe - xs) >= abs(ye - ys)
-        backward = xs > xe if flat else ys > ye
-        if backward:
-            xs, ys, xe, ye = xe, ye, xs, ys
-        length = xe - xs if flat else ye - ys
-        t = np.arange(length + 1)
-        if backward:
-            t = t[::-1]
-        slope = ((ye - ys) if flat else (xe - xs)) / length if length else 0.0
-        across = ((ys if flat else xs) + slope * t + 0.5).astype(np.int64)
-        along = t + (xs if flat else ys)
-        us.append(along if flat else across)
-        vs.append(across if flat else along)
-    return np.concatenate(us), np.concatenate(vs)

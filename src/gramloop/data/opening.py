@@ -1,8 +1,8 @@
-"""Opening a suite on a folder: shifted images are read where they exist and made where they do not."""
+"""Opening a set or a suite on a folder: shifted images are read where they exist and generated where they do not."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
@@ -10,25 +10,30 @@ from typing import Literal
 import numpy as np
 
 from gramloop.data.checks import Check, Problems
-from gramloop.data.coco import COCO_CATEGORIES_ONLY, COCO_VAL2017, Expected, coco_root, open_coco
-from gramloop.data.coco_panoptic import (
+from gramloop.data.manifest import condition_problems, listed_checksums, read_manifest
+from gramloop.data.readers.coco import COCO_CATEGORIES_ONLY, COCO_VAL2017, coco_root, open_coco
+from gramloop.data.readers.depth import FORMATS, depth_root, open_depth
+from gramloop.data.readers.panoptic import (
     PANOPTIC_CATEGORIES_ONLY,
     PANOPTIC_VAL2017,
     open_panoptic,
     panoptic_root,
 )
-from gramloop.data.contents import listed_checksums
-from gramloop.data.depth import FORMATS, depth_root, open_depth
-from gramloop.data.manifest import read_manifest
-from gramloop.data.photos import open_unlabelled
-from gramloop.data.records import DataSet, Record, Task
-from gramloop.data.semantic import ADE20K_IMAGES, DEFAULT_SPLIT, ade20k_classes, open_semantic, semantic_root
+from gramloop.data.readers.photos import open_photos, without_annotations
+from gramloop.data.readers.semantic import (
+    ADE20K_IMAGES,
+    DEFAULT_SPLIT,
+    ade20k_classes,
+    open_semantic,
+    semantic_root,
+    split_folders,
+)
+from gramloop.data.records import DataSet, Record, TaskName
 from gramloop.data.shifted import Encoding, Shift, shift_data_set
 from gramloop.data.suites import SEVERITIES, Condition, Suite, find_suite
-from gramloop.data.verifying import condition_problems
 from gramloop.errors import GramLoopError
+from gramloop.shifts.common import LEAST_SIDE
 from gramloop.shifts.geometry import GEOMETRIC
-from gramloop.shifts.pixels import LEAST_SIDE
 
 Origin = Literal["auto", "folders", "generated"]
 Verify = Literal["none", "quick", "full"]
@@ -43,11 +48,67 @@ class ReadOptions:
 
     split: str = DEFAULT_SPLIT
     classes: Path | None = None
-    task: Task | None = None
+    task: TaskName | None = (
+        None  # the kind of annotations, a name of READERS; by default what the folder holds
+    )
     check: Check = "headers"
     partial: bool = False  # accept other counts than those of the public set
     labels: bool = True  # False reads images alone, and any folder of them is a set
     verify: Verify = "quick"  # how a suite that was written with checksums is compared with them
+
+
+@dataclass(frozen=True)
+class Reader:
+    """How sets with one kind of annotations are found and opened."""
+
+    find: Callable[[Path], Path | None]  # the folder at or below a root that holds such a set
+    open: Callable[[Path, str, ReadOptions, bool], DataSet]  # root, base set, options, annotations moved
+
+
+def _open_semantic(root: Path, base: str, options: ReadOptions, moved: bool) -> DataSet:
+    if base != "ade20k":
+        return open_semantic(root, split=options.split, classes=options.classes, check=options.check)
+    images = None if options.partial else ADE20K_IMAGES
+    return open_semantic(root, classes=ade20k_classes(root), check=options.check, expected_images=images)
+
+
+def _open_coco(root: Path, base: str, options: ReadOptions, moved: bool) -> DataSet:
+    if base != "coco":
+        return open_coco(root, check=options.check)
+    # when images move, some annotations vanish, so that their number is not known
+    whole = replace(COCO_VAL2017, annotations=None) if moved else COCO_VAL2017
+    return open_coco(root, check=options.check, expected=COCO_CATEGORIES_ONLY if options.partial else whole)
+
+
+def _open_instance(root: Path, base: str, options: ReadOptions, moved: bool) -> DataSet:
+    return replace(_open_coco(root, base, options, moved), task="instance")
+
+
+def _open_panoptic(root: Path, base: str, options: ReadOptions, moved: bool) -> DataSet:
+    public = PANOPTIC_CATEGORIES_ONLY if options.partial else PANOPTIC_VAL2017
+    return open_panoptic(root, check=options.check, expected=public if base == "coco" else None)
+
+
+def _open_depth(root: Path, base: str, options: ReadOptions, moved: bool) -> DataSet:
+    return open_depth(root, split=options.split, stored=FORMATS.get(base), check=options.check)
+
+
+READERS = {
+    "semantic": Reader(semantic_root, _open_semantic),
+    "detection": Reader(coco_root, _open_coco),
+    "instance": Reader(coco_root, _open_instance),
+    "panoptic": Reader(panoptic_root, _open_panoptic),
+    "depth": Reader(depth_root, _open_depth),
+}
+"""The readers by kind of annotations; a task with files of its own adds one."""
+_BUILT_IN = frozenset(READERS)
+_OBJECTS = ("detection", "instance", "panoptic")
+_PUBLIC = {
+    "ade20k": ("semantic",),
+    "coco": _OBJECTS,
+    "nyu": ("depth",),
+    "kitti": ("depth",),
+}  # what is read of them
 
 
 @dataclass(frozen=True)
@@ -77,8 +138,8 @@ class OpenSuite:
             return self.ready[condition]
         if self.clean is not None:
             return shift_data_set(self.clean, self.shift(condition))
-        expected = _expected_under(self.suite, condition)
-        return open_set(self.suite.base, self.root / condition.key, self.options, expected)
+        moved = condition.name in GEOMETRIC
+        return open_set(self.suite.base, self.root / condition.key, self.options, moved=moved)
 
     def listed(self, condition: Condition) -> dict[Path, str]:
         """The checksums that a condition brings along, by file."""
@@ -103,13 +164,13 @@ def open_suite(
     """Open a suite, or some of its conditions, on a folder.
 
     Args:
-        name: a name of the table (``coco-c``, ``ade20k-p``, …) or one's own (``my-set-c``).
+        name: a name of the table (``coco-c``, ``ade20k-p``, …) or a custom one (``my-set-c``).
         root: a clean set, or a folder of shifted sets as ``<condition>/<severity>/…``.
         conditions: some conditions by name; all of the suite by default.
         severities: some severities; 1 to 5 by default.
-        origin: ``folders`` and ``generated`` insist; ``auto`` reads where a condition's folder exists.
+        origin: ``folders`` reads, ``generated`` generates, ``auto`` reads where a condition's folder exists.
         options: how the set is read.
-        encoding: for generated images, see :class:`gramloop.data.shifted.Shift`.
+        encoding: for generated images, see `Shift`.
         frost_textures: a folder of frost pictures, in place of the synthesised ice.
     """
     suite, root, options = find_suite(name), Path(root), options or ReadOptions()
@@ -132,66 +193,57 @@ def open_suite(
     return opened
 
 
-def open_set(base: str, root: Path, options: ReadOptions, expected: Expected | None = None) -> DataSet:
-    """Open one plain set: COCO, ADE20K, one's own in either layout, or images without labels."""
+def open_set(base: str, root: Path, options: ReadOptions, *, moved: bool = False) -> DataSet:
+    """Open one plain set.
+
+    Args:
+        base: a public set (``coco``, ``ade20k``, ``nyu``, ``kitti``) or any other name.
+        root: its folder.
+        options: how it is read.
+        moved: the images were moved, so that fewer objects may be annotated than in the public set.
+    """
     if not options.labels:
-        return open_unlabelled(root, options.task or "semantic", split=options.split, check=options.check)
-    if base == "ade20k":
-        images = None if options.partial else ADE20K_IMAGES
-        classes = ade20k_classes(root)
-        return open_semantic(root, classes=classes, check=options.check, expected_images=images)
-    if base == "coco" and options.task == "panoptic":
-        found = PANOPTIC_CATEGORIES_ONLY if options.partial else PANOPTIC_VAL2017
-        return open_panoptic(root, check=options.check, expected=found)
-    if base == "coco":
-        expected = COCO_CATEGORIES_ONLY if options.partial else expected or COCO_VAL2017
-        return _with_boxes_or_masks(open_coco(root, check=options.check, expected=expected), options.task)
-    if base in FORMATS:
-        return open_depth(root, split=options.split, stored=FORMATS[base], check=options.check)
-    task = _own_task(root, options)
-    if task == "depth":
-        return open_depth(root, split=options.split, check=options.check)
-    if task == "semantic":
-        return open_semantic(root, split=options.split, classes=options.classes, check=options.check)
-    if task == "panoptic":
-        return open_panoptic(root, check=options.check)
-    return _with_boxes_or_masks(open_coco(root, check=options.check), task)
+        return _open_unlabelled(root, options)
+    offered = _PUBLIC.get(base)
+    kind = options.task or (_guess_kind(root) if offered is None else offered[0])
+    if kind not in READERS:
+        raise GramLoopError(f"no reader of {kind!r} annotations; there are {', '.join(READERS)}")
+    if offered is not None and kind in _BUILT_IN and kind not in offered:
+        kind = offered[0]
+    return READERS[kind].open(root, base, options, moved)
 
 
-def _with_boxes_or_masks(data: DataSet, task: Task | None) -> DataSet:
-    """The set for detection, or for the masks of the same objects."""
-    return replace(data, task="instance") if task == "instance" else data
-
-
-def _own_task(root: Path, options: ReadOptions) -> Task:
-    if options.task is not None:
-        return options.task
-    semantic, detection = semantic_root(root) is not None, coco_root(root) is not None
-    if semantic and (detection or panoptic_root(root) is not None):
+def _guess_kind(root: Path) -> TaskName:
+    """The kind of annotations that a folder holds."""
+    found = [kind for kind, reader in READERS.items() if reader.find(root) is not None]
+    if "semantic" in found and any(kind in found for kind in _OBJECTS):
         raise GramLoopError(
             f"{root} has label pictures and COCO annotations; choose the task semantic, detection, instance or panoptic"
         )
-    if not semantic and not detection:
-        if depth_root(root) is not None:
-            return "depth"
-        if panoptic_root(root) is not None:
-            return "panoptic"
+    if not found:
         raise GramLoopError(
-            f"{root} is no data set: it needs images/ with annotations/ of label pictures, "
-            "annotations/instances_*.json or panoptic_*.json in COCO format, or depth/; photographs without labels need --truth clean"
+            f"{root} is not a data set: it needs images/ with annotations/ of label pictures, "
+            "annotations/instances_*.json or panoptic_*.json in COCO format, or depth/; photographs without labels need "
+            "--truth clean"
         )
-    return "semantic" if semantic else "detection"
+    return next(kind for kind in ("semantic", "detection", "depth", "panoptic", *found) if kind in found)
 
 
-def _expected_under(suite: Suite, condition: Condition) -> Expected | None:
-    if suite.base != "coco":
-        return None
-    # under a move of the image some annotations vanish, so their number is not known
-    return replace(COCO_VAL2017, annotations=None) if condition.name in GEOMETRIC else COCO_VAL2017
+def _open_unlabelled(root: Path, options: ReadOptions) -> DataSet:
+    """The images of a folder in any layout; of an annotated set the same ones that it has with its annotations."""
+    task, check = options.task or "semantic", options.check
+    semantic = semantic_root(root)
+    if task == "panoptic" and panoptic_root(root) is not None:
+        return without_annotations(open_panoptic(root, check=check), task)
+    if coco_root(root) is not None and (task in _OBJECTS or semantic is None):
+        return without_annotations(open_coco(root, check=check), task)
+    return open_photos(
+        root if semantic is None else split_folders(semantic, options.split)[0], task, check=check
+    )
 
 
 def _check_generation(opened: OpenSuite) -> None:
-    """Ask every shift once, so that an impossible severity or texture folder is told before the work."""
+    """Try every shift once, so that an impossible severity or texture folder is reported before the work."""
     problems = Problems(opened.root)
     probe = np.zeros((LEAST_SIDE, LEAST_SIDE, 3), dtype=np.uint8)
     square = Record("probe", opened.root, "probe", LEAST_SIDE, LEAST_SIDE)
@@ -218,7 +270,7 @@ def _open_domains(
     if len(chosen) == len(suite.conditions) and not options.partial:
         problems = Problems(base)
         images = sum(len(data) for data in opened.values())
-        boxes = sum(len(record.shown_annotations()) for data in opened.values() for record in data)
+        boxes = sum(len(record.coco_entries()) for data in opened.values() for record in data)
         if images != COCO_O_IMAGES:
             problems.add(f"its domains list {images} images, not {COCO_O_IMAGES}")
         if boxes != COCO_O_BOXES:

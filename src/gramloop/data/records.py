@@ -1,27 +1,34 @@
-"""One vocabulary for every data set: a data set is a sequence of records, decoded when asked."""
+"""One vocabulary for every data set: a data set is a sequence of records, decoded when requested."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, get_args, overload
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
-from gramloop.data.depth_maps import DepthFormat, DepthMap
-from gramloop.data.object_masks import ObjectMasks
-from gramloop.data.segment_maps import SegmentMap, read_segments
+from gramloop.data.truth import (
+    Annotation,
+    DepthFormat,
+    DepthMap,
+    Instances,
+    LabelMap,
+    ObjectMasks,
+    SegmentMap,
+    decoding,
+    read_segments,
+)
 from gramloop.errors import GramLoopError
 
 ImageId = int | str
-Task = Literal["semantic", "detection", "depth", "panoptic", "instance"]
-TASKS: tuple[Task, ...] = get_args(Task)
-Annotation = Mapping[str, Any]  # one entry of a COCO file's "annotations"
+TaskName = str  # a task as `gramloop.tasks` knows it, or the kind of annotations that a data set has
+Task = TaskName
+TASKS: tuple[TaskName, ...] = ("semantic", "detection", "depth", "panoptic", "instance")
 Image8 = NDArray[np.uint8]  # (H, W, 3) RGB
-LabelMap = NDArray[np.unsignedinteger[Any]]  # (H, W) class indices
 LABEL_MODES = ("L", "P", "I", "I;16", "I;16B", "I;16L")  # Pillow's names for one channel of numbers
 
 
@@ -80,36 +87,13 @@ class ClassList:
 
 
 @dataclass(frozen=True)
-class Instances:
-    """The annotated objects of one image; row k of every field belongs to object k."""
-
-    ids: NDArray[np.int64]  # (N,)
-    boxes: NDArray[np.float64]  # (N, 4) x, y, width, height
-    categories: NDArray[np.int64]  # (N,) category ids as the file spells them
-    areas: NDArray[np.float64]  # (N,)
-    iscrowd: NDArray[np.bool_]  # (N,)
-    segmentations: tuple[Any, ...]  # polygons, run lengths, or None where only a box is known
-
-    def __len__(self) -> int:
-        return len(self.ids)
-
-    @classmethod
-    def from_annotations(cls, annotations: Sequence[Annotation]) -> Instances:
-        """Columns from the entries of a COCO file."""
-        count = len(annotations)
-        return cls(
-            ids=np.array([entry["id"] for entry in annotations], dtype=np.int64),
-            boxes=np.array([entry["bbox"] for entry in annotations], dtype=np.float64).reshape(count, 4),
-            categories=np.array([entry["category_id"] for entry in annotations], dtype=np.int64),
-            areas=np.array([entry["area"] for entry in annotations], dtype=np.float64),
-            iscrowd=np.array([entry["iscrowd"] for entry in annotations], dtype=np.bool_),
-            segmentations=tuple(entry.get("segmentation") or None for entry in annotations),
-        )
-
-
-@dataclass(frozen=True)
 class Record:
-    """One image with its ground truth; nothing is decoded before it is asked for."""
+    """One image with its annotations; nothing is decoded before it is requested.
+
+    Which annotations there are depends on the reader: ``labels`` needs ``label_path`` and ``classes``, ``depth`` needs
+    ``label_path`` and ``depth_format``, ``segments`` needs ``label_path`` and ``annotations``, and objects need
+    ``annotations`` alone. A task with other annotations reads ``label_path`` and ``annotations`` by itself.
+    """
 
     image_id: ImageId
     path: Path
@@ -119,11 +103,14 @@ class Record:
     label_path: Path | None = None
     classes: ClassList | None = field(default=None, repr=False)
     annotations: tuple[Annotation, ...] | None = field(default=None, repr=False)
-    depth_format: DepthFormat | None = field(
-        default=None, repr=False
-    )  # of ``label_path``, where it holds depth
-    upright: bool = False  # turned as its EXIF tag says, where no labels have to fit the pixels as stored
+    depth_format: DepthFormat | None = field(default=None, repr=False)  # of ``label_path``
+    upright: bool = False  # rotated as its EXIF tag says; labels fit the pixels as stored
     content: tuple[str, ...] = field(default=(), repr=False)  # sha256 of its files, where they are known
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The files that the record reads."""
+        return (self.path,) if self.label_path is None else (self.path, self.label_path)
 
     def image(self) -> Image8:
         """The pixels, (H, W, 3) RGB uint8, at native size."""
@@ -132,63 +119,79 @@ class Record:
     def labels(self) -> LabelMap:
         """The class index of every pixel, (H, W); ``classes.ignored`` where nothing is scored."""
         if self.label_path is None or self.classes is None:
-            raise GramLoopError(
-                f"image {self.image_id} has no label map: its data set annotates another task"
-            )
+            raise self._lacks("label map")
         labels = self.classes.to_indices(read_label_values(self.label_path), self.label_path)
-        if labels.shape != (self.height, self.width):
-            raise GramLoopError(
-                f"{self.label_path} is {labels.shape[1]} x {labels.shape[0]}, "
-                f"but its image is {self.width} x {self.height}"
-            )
+        self._refuse_size(labels.shape)
         return labels
 
     def depth(self) -> DepthMap:
         """The distance of every pixel, 0 where it is not known."""
         if self.label_path is None or self.depth_format is None:
-            raise GramLoopError(f"image {self.image_id} has no depth: its data set annotates another task")
+            raise self._lacks("depth")
         return self.depth_format.read(self.label_path)
 
     def segments(self) -> SegmentMap:
-        """The segment of every pixel; ``label_path`` holds their colours, and ``annotations`` what each is."""
+        """The segment of every pixel, and what each is."""
         if self.label_path is None or self.annotations is None:
-            raise GramLoopError(f"image {self.image_id} has no segments: its data set annotates another task")
+            raise self._lacks("segments")
         found = read_segments(self.label_path, self.annotations)
-        if found.ids.shape != (self.height, self.width):
-            raise GramLoopError(
-                f"{self.label_path} is {found.ids.shape[1]} x {found.ids.shape[0]}, "
-                f"but its image is {self.width} x {self.height}"
-            )
+        self._refuse_size(found.ids.shape)
         return found
 
     def object_masks(self) -> ObjectMasks:
         """The masks of the annotated objects."""
         if self.annotations is None:
-            raise GramLoopError(f"image {self.image_id} has no instances: its data set has label maps")
+            raise self._lacks("instances")
         return ObjectMasks.from_annotations(self.annotations, self.height, self.width)
 
-    def shown_annotations(self) -> tuple[Annotation, ...]:
+    def coco_entries(self) -> tuple[Annotation, ...]:
         """The entries of the COCO file for this image."""
         if self.annotations is None:
-            raise GramLoopError(f"image {self.image_id} has no instances: its data set has label maps")
+            raise self._lacks("instances")
         return self.annotations
+
+    def has_content(self) -> bool:
+        """Whether the annotations hold anything that can be scored."""
+        if self.classes is not None:
+            return bool((self.labels() != self.classes.ignored).any())
+        if self.depth_format is not None:
+            return bool(self.depth().known.any())
+        return any(not entry.get("iscrowd", 0) for entry in self.coco_entries())
 
     def instances(self) -> Instances:
         """The annotated objects as columns."""
-        return Instances.from_annotations(self.shown_annotations())
+        return Instances.from_annotations(self.coco_entries())
+
+    def _lacks(self, what: str) -> GramLoopError:
+        return GramLoopError(f"image {self.image_id} has no {what}: its data set has other annotations")
+
+    def _refuse_size(self, shape: tuple[int, ...]) -> None:
+        if shape != (self.height, self.width):
+            raise GramLoopError(
+                f"{self.label_path} is {shape[1]} x {shape[0]}, but its image is {self.width} x {self.height}"
+            )
+
+
+@dataclass(frozen=True)
+class LabelledImage:
+    """An image in memory with its truth; None where it has no labels, or they are not requested."""
+
+    image_id: ImageId
+    pixels: Image8  # (H, W, 3) RGB
+    truth: Any
 
 
 @dataclass(frozen=True)
 class DataSet(Sequence[Record]):
-    """Checked records of one task, with the classes they are labelled in."""
+    """Checked records with one kind of annotations, and the classes they are labelled in."""
 
     root: Path
-    task: Task
+    task: TaskName  # the kind of annotations
     records: tuple[Record, ...] = field(repr=False)
     categories: Mapping[int, str] = field(repr=False)  # class index or COCO category id: name
     annotation_file: Path | None = None
-    notes: tuple[str, ...] = ()  # what was put right at opening
-    things: frozenset[int] = frozenset()  # of a panoptic set: the categories that are counted, unlike stuff
+    notes: tuple[str, ...] = ()  # what was repaired at opening
+    things: frozenset[int] = frozenset()  # of a panoptic set: countable categories, unlike stuff
 
     def __len__(self) -> int:
         return len(self.records)
@@ -205,21 +208,18 @@ class DataSet(Sequence[Record]):
 
 
 def read_image(path: Path, *, upright: bool = False) -> Image8:
-    """Decode an image file to (H, W, 3) RGB uint8, what is transparent in it on white.
+    """Decode an image file to (H, W, 3) RGB uint8, transparent pixels on white.
 
     Args:
         path: the file.
-        upright: turn it as its EXIF tag says; labels fit the pixels as they are stored.
+        upright: rotate as the EXIF tag says; labels fit the pixels as they are stored.
     """
-    try:
-        with Image.open(path) as picture:
-            return np.array(on_white(ImageOps.exif_transpose(picture) if upright else picture))
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise GramLoopError(f"cannot decode the image {path}: {error}") from error
+    with decoding(f"the image {path}"), Image.open(path) as picture:
+        return np.array(on_white(ImageOps.exif_transpose(picture) if upright else picture))
 
 
 def on_white(picture: Image.Image) -> Image.Image:
-    """A picture as RGB; what lies below transparent pixels is nobody's to see."""
+    """A picture as RGB, transparent pixels on white."""
     if picture.has_transparency_data:
         layered = picture.convert("RGBA")
         picture = Image.alpha_composite(Image.new("RGBA", layered.size, "white"), layered)
@@ -228,17 +228,12 @@ def on_white(picture: Image.Image) -> Image.Image:
 
 def read_label_values(path: Path) -> NDArray[Any]:
     """Decode a label file to its numbers, (H, W); a palette image gives its indices."""
-    try:
-        with Image.open(path) as picture:
-            if picture.mode not in LABEL_MODES:
-                raise GramLoopError(
-                    f"{path} is a {picture.mode} picture; a label file has one channel of class numbers"
-                )
-            values: NDArray[Any] = np.array(picture)
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        if isinstance(error, GramLoopError):
-            raise
-        raise GramLoopError(f"cannot decode the label file {path}: {error}") from error
+    with decoding(f"the label file {path}"), Image.open(path) as picture:
+        if picture.mode not in LABEL_MODES:
+            raise GramLoopError(
+                f"{path} is a {picture.mode} picture; a label file has one channel of class numbers"
+            )
+        values: NDArray[Any] = np.array(picture)
     if values.min(initial=0) < 0 or values.max(initial=0) > 65535:
         raise GramLoopError(f"{path} holds numbers outside 0..65535")
     return values

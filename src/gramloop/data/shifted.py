@@ -1,9 +1,9 @@
-"""Records under a shift, made when they are asked for: pixels, label maps, boxes and masks move together."""
+"""Records under a shift, computed when they are read: pixels, label maps, boxes and masks move together."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -13,17 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from gramloop.data.depth_maps import DepthMap
-from gramloop.data.masks import annotation_mask
-from gramloop.data.object_masks import ObjectMasks
-from gramloop.data.records import Annotation, DataSet, Image8, LabelMap, Record
-from gramloop.data.segment_maps import SegmentMap
+from gramloop.data.masks import annotation_mask, encode_mask
+from gramloop.data.records import DataSet, Image8, Record
 from gramloop.data.suites import Condition, SuiteKind
+from gramloop.data.truth import Annotation, DepthMap, LabelMap, ObjectMasks, SegmentMap
 from gramloop.errors import GramLoopError
 from gramloop.shifts import geometry
 from gramloop.shifts.corruptions import corrupt
-from gramloop.shifts.perturbations import perturb, signs
-from gramloop.shifts.seeds import generator
+from gramloop.shifts.perturbations import perturb
+from gramloop.shifts.seeds import generator, signs
 
 Encoding = Literal["png", "jpg"]
 ENCODINGS = ("png", "jpg")
@@ -70,21 +68,27 @@ class Shift:
             return perturb(image, name, severity, rng)
         return corrupt(image, name, severity, rng, frost_textures=self.frost_textures)
 
-    def annotations(self, annotations: tuple[Annotation, ...], record: Record) -> Iterator[Annotation]:
-        """COCO entries after the move: boxes, areas, outlines of the visible pixels; the vanished dropped."""
+    def annotations(
+        self, annotations: Iterable[Annotation], record: Record, *, run_lengths: bool = False
+    ) -> Iterator[Annotation]:
+        """COCO entries after the move: boxes, areas and shapes of the visible pixels; the vanished dropped.
+
+        Shapes are outlines, as the released sets have them, or exact ``run_lengths``.
+        """
         affine = self.affine(record)
         for annotation in annotations:
             mask = annotation_mask(annotation, record.height, record.width)
             warped = geometry.warp_masks(mask[None], affine)[0]
-            box, outlines = geometry.visible_box(warped), geometry.polygons(warped)
-            if box is not None and outlines:
-                moved = {"bbox": list(box), "area": geometry.area(warped), "segmentation": outlines}
+            box = geometry.visible_box(warped)
+            shape = encode_mask(warped) if run_lengths else geometry.polygons(warped)
+            if box is not None and shape:
+                moved = {"bbox": list(box), "area": geometry.area(warped), "segmentation": shape}
                 yield {**annotation, **moved}
 
 
 @dataclass(frozen=True)
 class ShiftedRecord(Record):
-    """A record whose image, and where needed whose truth, is shifted on the way out."""
+    """A record whose image, and annotations where they move, are shifted when read."""
 
     shift: Shift | None = None
 
@@ -100,7 +104,7 @@ class ShiftedRecord(Record):
         return encode(shift.pixels(super().image(), self), shift.encoding)
 
     def labels(self) -> LabelMap:
-        """The label map, moved with the pixels; ignored where nothing was."""
+        """The label map, moved with the pixels; ignored where the image was not."""
         labels, shift = super().labels(), self._shift()
         if not shift.moves or self.classes is None:
             return labels
@@ -108,14 +112,14 @@ class ShiftedRecord(Record):
         return moved
 
     def depth(self) -> DepthMap:
-        """The depth, moved with the pixels; not known where nothing was."""
+        """The depth, moved with the pixels; not known where the image was not."""
         depth, shift = super().depth(), self._shift()
         if not shift.moves:
             return depth
         return replace(depth, metres=geometry.warp_depth(depth.metres, shift.affine(self)))
 
     def segments(self) -> SegmentMap:
-        """The segments, moved with the pixels; none where nothing was."""
+        """The segments, moved with the pixels; none where the image was not."""
         segments, shift = super().segments(), self._shift()
         return segments.moved(shift.affine(self)) if shift.moves else segments
 
@@ -124,9 +128,9 @@ class ShiftedRecord(Record):
         masks, shift = super().object_masks(), self._shift()
         return masks.moved(shift.affine(self)) if shift.moves else masks
 
-    def shown_annotations(self) -> tuple[Annotation, ...]:
+    def coco_entries(self) -> tuple[Annotation, ...]:
         """The entries of the COCO file, moved with the pixels."""
-        annotations, shift = super().shown_annotations(), self._shift()
+        annotations, shift = super().coco_entries(), self._shift()
         return tuple(shift.annotations(annotations, self)) if shift.moves else annotations
 
     def _shift(self) -> Shift:
@@ -141,7 +145,7 @@ def shift_record(record: Record, shift: Shift) -> ShiftedRecord:
 
 
 def shift_data_set(data: DataSet, shift: Shift) -> DataSet:
-    """A whole set under a shift; nothing is computed before a record is asked."""
+    """A whole set under a shift; nothing is computed before a record is read."""
     return replace(data, records=tuple(shift_record(record, shift) for record in data))
 
 

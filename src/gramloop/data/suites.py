@@ -1,8 +1,8 @@
 """The table of suites: which shifted conditions belong to which name.
 
-A suite is a base set (``coco``, ``ade20k``, ``nyu``, ``kitti``, or anybody's own) and a kind: clean, ``-c`` (corruptions), ``-p``
-(perturbations) or ``-o`` (domains). Any other name is a suite as well: ``my-set-c`` is the corruptions of
-one's own set, ``my-set`` the set itself.
+A suite is a base set (``coco``, ``ade20k``, ``nyu``, ``kitti``, or a custom one) and a kind: clean, ``-c``
+(corruptions), ``-p`` (perturbations) or ``-o`` (domains). Any other name is a suite as well: ``my-set-c`` is the
+corruptions of a custom set, ``my-set`` the set itself.
 """
 
 from __future__ import annotations
@@ -14,19 +14,18 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gramloop.errors import GramLoopError
-from gramloop.shifts import corruptions, perturbations
-from gramloop.shifts.corruptions import CORRUPTIONS, EXTRA_CORRUPTIONS
-from gramloop.shifts.perturbations import PERTURBATIONS
+from gramloop.shifts.corruptions import CORRUPTION_GROUPS, CORRUPTIONS, EXTRA_CORRUPTIONS
+from gramloop.shifts.perturbations import PERTURBATION_GROUPS, PERTURBATIONS
 
 SuiteKind = Literal["clean", "c", "p", "o"]
 SEVERITIES = (1, 2, 3, 4, 5)
 DOMAINS = ("sketch", "weather", "cartoon", "painting", "tattoo", "handmake")
 
-# by the kind of suite: groups of conditions that can be asked for by one name
-GROUPS: dict[str, dict[str, tuple[str, ...]]] = {"c": corruptions.GROUPS, "p": perturbations.GROUPS}
+# by the kind of suite: groups of conditions with one name
+SHIFT_GROUPS: dict[str, dict[str, tuple[str, ...]]] = {"c": CORRUPTION_GROUPS, "p": PERTURBATION_GROUPS}
 KINDS = ("noise", "blur", "weather", "digital", "geometry")  # groups that share no condition
 _GROUP_OF = {
-    **{name: kind for groups in GROUPS.values() for kind in KINDS for name in groups.get(kind, ())},
+    **{name: kind for groups in SHIFT_GROUPS.values() for kind in KINDS for name in groups.get(kind, ())},
     **dict(zip(EXTRA_CORRUPTIONS, KINDS, strict=False)),  # one of each of the four kinds
 }
 
@@ -55,7 +54,7 @@ class Condition:
 
     @property
     def display_name(self) -> str:
-        """As people say it: ``gaussian noise 3``, ``sketch``."""
+        """In words: ``gaussian noise 3``, ``sketch``."""
         return display_name(self.name) + (f" {self.severity}" if self.severity else "")
 
     def __str__(self) -> str:
@@ -63,7 +62,7 @@ class Condition:
 
 
 def display_name(name: str, *, capital: bool = False) -> str:
-    """A shift, a domain or a kind of shift as people say it: ``jpeg_compression`` is JPEG compression."""
+    """A shift, a domain or a kind of shift in words: ``jpeg_compression`` is JPEG compression."""
     words = name.replace("_", " ").replace("jpeg", "JPEG")
     return words[:1].upper() + words[1:] if capital else words
 
@@ -85,47 +84,47 @@ class Suite:
     @property
     def groups(self) -> dict[str, tuple[str, ...]]:
         """Names that stand for several conditions, such as noise."""
-        return GROUPS.get(self.kind, {})
+        return SHIFT_GROUPS.get(self.kind, {})
+
+    @property
+    def names(self) -> list[str]:
+        """The shifts of the suite, and the extra corruptions, which belong to no suite but can be requested."""
+        extra = EXTRA_CORRUPTIONS if self.kind == "c" else ()
+        return list(dict.fromkeys((*(condition.name for condition in self.conditions), *extra)))
 
     def expand(self, names: Sequence[str]) -> list[str]:
         """The conditions of some names, groups among them, each once."""
-        extra = EXTRA_CORRUPTIONS if self.kind == "c" else ()
-        known = list(dict.fromkeys((*(condition.name for condition in self.conditions), *extra)))
         for name in names:
-            if name not in known and name not in self.groups:
-                close = difflib.get_close_matches(name, [*self.groups, *known], n=1, cutoff=0.7)
+            if name not in self.names and name not in self.groups:
+                close = difflib.get_close_matches(name, [*self.groups, *self.names], n=1, cutoff=0.7)
                 meant = f"; did you mean {close[0]!r}?" if close else ""
                 groups = f", and the groups {', '.join(self.groups)}" if self.groups else ""
+                known = ", ".join(self.names)
                 raise GramLoopError(
-                    f"the suite {self.name} has no condition {name!r}; it has {', '.join(known)}{groups}{meant}"
+                    f"the suite {self.name} has no condition {name!r}; it has {known}{groups}{meant}"
                 )
-        expanded = [each for name in names for each in self.groups.get(name, (name,))]
-        return list(dict.fromkeys(expanded))
+        return list(dict.fromkeys(each for name in names for each in self.groups.get(name, (name,))))
 
     def select(
         self, names: Sequence[str] | None = None, severities: Sequence[int] | None = None
     ) -> tuple[Condition, ...]:
         """Some of the conditions, in the suite's order.
 
-        A group stands for its conditions. The four extra corruptions and severities beyond 5 belong to no suite, but
-        can be asked for.
+        Args:
+            names: conditions or groups of them; all of the suite by default.
+            severities: from 1, also beyond 5; 1 to 5 by default.
         """
-        names = self.expand(names or ())
-        extra = EXTRA_CORRUPTIONS if self.kind == "c" else ()
-        known = list(dict.fromkeys(condition.name for condition in self.conditions))
+        wanted = self.expand(names or ())
         if not self.generated:
             if severities:
                 raise GramLoopError(f"the suite {self.name} has no severities, so not {list(severities)}")
-            return tuple(condition for condition in self.conditions if not names or condition.name in names)
-        for severity in severities or ():
-            if severity < 1:
-                raise GramLoopError(f"severity {severity} does not exist; severities start at 1")
-        wanted = [name for name in (*known, *extra) if name in names] if names else known
-        return tuple(
-            Condition(name, severity)
-            for name in wanted
-            for severity in (sorted(set(severities)) if severities else SEVERITIES)
-        )
+            return tuple(condition for condition in self.conditions if not wanted or condition.name in wanted)
+        if severities and min(severities) < 1:
+            raise GramLoopError(f"severity {min(severities)} does not exist; severities start at 1")
+        chosen = wanted or [condition.name for condition in self.conditions]
+        ordered = [name for name in self.names if name in chosen]
+        strengths = sorted(set(severities)) if severities else SEVERITIES
+        return tuple(Condition(name, severity) for name in ordered for severity in strengths)
 
 
 def _shifted(base: str, kind: SuiteKind, names: Sequence[str]) -> Suite:
@@ -144,23 +143,27 @@ def _suites_over(base: str) -> list[Suite]:
 SUITES = {
     suite.name: suite
     for suite in (
-        *_suites_over("ade20k"),
-        *_suites_over("coco"),
-        *_suites_over("nyu"),
-        *_suites_over("kitti"),
+        *(suite for base in ("ade20k", "coco", "nyu", "kitti") for suite in _suites_over(base)),
         Suite("coco-o", "coco", "o", tuple(Condition(domain) for domain in DOMAINS)),
     )
 }
 
 
 def find_suite(name: str) -> Suite:
-    """The suite of a name; a name outside the table is a suite over one's own set."""
+    """The suite of a name; a name outside the table is a suite over a custom set."""
     if name in SUITES:
         return SUITES[name]
     if name.strip("-_.") != name or not re.fullmatch(r"[\w.+-]+", name):
-        raise GramLoopError(f"{name!r} is no name for a suite; try my-set-c, or one of {', '.join(SUITES)}")
-    # a slip of the pen must not become a set of its own, with seeds of its own
-    if close := difflib.get_close_matches(name.lower(), SUITES, n=1, cutoff=0.8):
+        raise GramLoopError(
+            f"{name!r} is not a name for a suite; try my-set-c, or one of {', '.join(SUITES)}"
+        )
+    # a typo must not become a custom set with seeds of its own, but kitti360-c and my-coco-c may be sets
+    close = difflib.get_close_matches(name.lower(), SUITES, n=1, cutoff=0.8)
+    if close and abs(len(name) - len(close[0])) < 2 and _digits(name) == _digits(close[0]):
         raise GramLoopError(f"there is no suite {name!r}; did you mean {close[0]!r}?")
     base = name.removesuffix("-c").removesuffix("-p")
     return next(suite for suite in _suites_over(base) if suite.name == name)
+
+
+def _digits(text: str) -> str:
+    return "".join(filter(str.isdecimal, text))

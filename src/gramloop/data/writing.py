@@ -1,64 +1,91 @@
 """Writing a generated suite to disk: over all cores, resumable after a kill, with checksums.
 
 Every condition becomes ``<condition>/<severity>/`` in the layout of the released -P sets (``coco/…`` and
-``ade/ADEChallengeData2016/…`` for the public sets, the plain layouts for one's own). A file is whole or
+``ade/ADEChallengeData2016/…`` for the public sets, the plain layouts for custom ones). A file is whole or
 absent; a condition is finished when its checksum file is there and the manifest names it.
 """
 
 from __future__ import annotations
 
+import io
 import json
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from gramloop.data.checks import Problems
-from gramloop.data.coco import read_coco
-from gramloop.data.coco_panoptic import maps_folder, segments_info
-from gramloop.data.contents import ChangedFileError, listed_checksums, refuse_change, with_contents
-from gramloop.data.depth import FORMAT_FILE, moved_depth
+import numpy as np
+
+from gramloop.data.checks import ChangedFileError, Problems, refuse_change, with_contents
 from gramloop.data.manifest import (
     CHECKSUMS,
     MANIFEST,
+    PARTIAL,
     Manifest,
     checksum_lines,
+    damaged_files,
     fingerprint,
     frost_fingerprint,
+    is_listed,
+    listed_checksums,
+    note_written,
+    noted,
     package_versions,
+    read_digest,
     read_manifest,
     refuse_difference,
-    sha256,
+    relisted,
 )
-from gramloop.data.object_masks import moved_annotations
 from gramloop.data.opening import OpenSuite
-from gramloop.data.records import Annotation, Record
-from gramloop.data.segment_maps import segments_png
-from gramloop.data.semantic import ADE20K_CLASS_FILE, ADE20K_FOLDER, CLASS_FILE
+from gramloop.data.readers.coco import read_coco
+from gramloop.data.readers.depth import FORMAT_FILE
+from gramloop.data.readers.panoptic import maps_folder
+from gramloop.data.readers.semantic import ADE20K_CLASS_FILE, ADE20K_FOLDER, CLASS_FILE
+from gramloop.data.records import Record
 from gramloop.data.shifted import ShiftedRecord, encode_labels, shift_record
 from gramloop.data.suites import Condition
-from gramloop.data.verifying import PARTIAL, damaged_files, is_listed, noted, read_digest, relisted, size_of
+from gramloop.data.truth import Annotation, segments_info, segments_png
 from gramloop.errors import GramLoopError
-from gramloop.io.atomic import UnwritableError, atomic_write, remove_leftovers
-from gramloop.io.lock import is_taken
 from gramloop.shifts.seeds import RECIPE_VERSION
+from gramloop.util.checksums import sha256
+from gramloop.util.files import UnwritableError, atomic_write, is_taken, locked, remove_leftovers
+from gramloop.util.processes import process_context, process_pool, run_unordered, worker_count
+
+CHUNK = 8  # images per call of a worker
+_PREFIXES = {
+    "coco": "coco/",
+    "ade20k": f"ade/{ADE20K_FOLDER}/",
+}  # where a public set lies in a condition's folder
+
+Chunk = tuple[Condition, int, int]
+
+
+@dataclass
+class WriteOutcome:
+    """What a run did."""
+
+    manifest: Manifest
+    made: int = 0  # images generated now
+    found: int = 0  # images of unfinished conditions that an earlier run had written
+    skipped: list[Condition] = field(default_factory=list)  # finished before
+    finished: list[Condition] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+    replaced: list[str] = field(default_factory=list)  # damaged files, made again
 
 
 @dataclass
 class Written:
     """What became of some images of a condition."""
 
-    checksums: list[tuple[str, str]] = field(
-        default_factory=list
-    )  # path below the condition's folder, sha256
+    checksums: list[tuple[str, str]] = field(default_factory=list)  # path in the condition's folder, sha256
     annotations: list[Annotation] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
-    replaced: list[str] = field(default_factory=list)  # files that were there, and were not right
+    replaced: list[str] = field(default_factory=list)
     made: int = 0
     found: int = 0
 
     def store(self, folder: Path, relative: str, data: bytes) -> bool:
-        """See that a file holds these bytes; whether it had to be written."""
+        """Make sure that a file holds these bytes; whether it had to be written."""
         path, digest = folder / relative, sha256(data)
         self.checksums.append((relative, digest))
         before = read_digest(path)
@@ -70,13 +97,9 @@ class Written:
         return True
 
     def add(self, other: Written) -> None:
-        """Take over the results of another part."""
-        self.checksums += other.checksums
-        self.annotations += other.annotations
-        self.failures += other.failures
-        self.replaced += other.replaced
-        self.made += other.made
-        self.found += other.found
+        """Add the results of another part."""
+        for each in fields(self):
+            setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
 
 
 class SuiteWriter:
@@ -88,11 +111,24 @@ class SuiteWriter:
                 f"{opened.root} holds shifted sets already; a clean set is needed to make them from"
             )
         self.opened, self.target = opened, target
-        self.clean, _ = with_contents(opened.clean, len(opened.clean))
-        self.suffix = f".{opened.encoding}"
+        self.clean, self.contents = with_contents(opened.clean, len(opened.clean))
         self.known: dict[str, dict[str, str]] = {}  # of unfinished conditions: files with their checksums
+        self.prefix = _PREFIXES.get(opened.suite.base, "")
+        self.split = "validation" if opened.suite.base == "ade20k" else opened.options.split
+        self.coco_name = ""  # of the annotation file without suffix, in a condition's folder
+        self.images_folder = f"{self.prefix}images/{self.split}/"
+        if self.clean.annotation_file is not None:
+            kind, _, split = self.clean.annotation_file.stem.partition("_")
+            split = split if split and kind in ("instances", "panoptic") else "images"
+            kind = "panoptic" if self._has_segments else "instances"
+            self.coco_name = f"{self.prefix}annotations/{kind}_{split}"
+            self.images_folder = f"{self.prefix}{split}/"
         self._refuse_target()
         self._refuse_clashes()
+
+    @property
+    def _has_segments(self) -> bool:
+        return self.clean[0].label_path is not None and self.clean[0].annotations is not None
 
     def _refuse_target(self) -> None:
         source, place = self.opened.root.resolve(), self.target.resolve()
@@ -112,42 +148,11 @@ class SuiteWriter:
         problems.raise_if_any()
 
     def file_name(self, record: Record) -> str:
-        """The image's name below the folder of images, with the suffix of the chosen format."""
-        return PurePosixPath(record.name).with_suffix(self.suffix).as_posix()
-
-    @property
-    def prefix(self) -> str:
-        """Where a set lies below its condition's folder."""
-        public = {"coco": "coco/", "ade20k": f"ade/{ADE20K_FOLDER}/"}
-        return public.get(self.opened.suite.base, "")
-
-    @property
-    def images_folder(self) -> str:
-        """The folder of images below the condition's folder."""
-        if self._in_coco_format:
-            return f"{self.prefix}{self._coco_split()}/"
-        return f"{self.prefix}images/{self._semantic_split()}/"
-
-    @property
-    def _in_coco_format(self) -> bool:
-        return self.clean.task in ("detection", "instance", "panoptic")
-
-    def _coco_split(self) -> str:
-        file = self.clean.annotation_file
-        kind, _, split = file.stem.partition("_") if file else ("", "", "")
-        return split if split and kind in ("instances", "panoptic") else "images"
-
-    @property
-    def _coco_name(self) -> str:
-        """The annotation file below the condition's folder, without its suffix."""
-        kind = "panoptic" if self.clean.task == "panoptic" else "instances"
-        return f"{self.prefix}annotations/{kind}_{self._coco_split()}"
-
-    def _semantic_split(self) -> str:
-        return "validation" if self.opened.suite.base == "ade20k" else self.opened.options.split
+        """The image's name in the folder of images, with the suffix of the chosen format."""
+        return PurePosixPath(record.name).with_suffix(f".{self.opened.encoding}").as_posix()
 
     def write_images(self, condition: Condition, start: int, stop: int) -> Written:
-        """Write the images (and label pictures) of one part of a condition.
+        """Write the images (and label files) of one part of a condition.
 
         A file that is there is kept if its checksum is known and right; otherwise it is made again and compared.
         """
@@ -156,8 +161,8 @@ class SuiteWriter:
             shifted = shift_record(record, shift)
             try:
                 refuse_change(shifted)
-                if shift.moves:
-                    written.annotations += self._moved_annotations(shifted)
+                if shift.moves and self.coco_name:
+                    written.annotations += self._moved_entries(shifted)
                 self._write_image(shifted, condition, written)
             except (UnwritableError, ChangedFileError):  # no other image would fare better
                 raise
@@ -165,33 +170,21 @@ class SuiteWriter:
                 written.failures.append(str(error))
         return written
 
-    def _moved_annotations(self, record: ShiftedRecord) -> Iterable[Annotation]:
-        """What the annotation file says of an image whose pixels moved."""
-        if self.clean.task == "detection":
-            return record.shown_annotations()
-        if self.clean.task == "panoptic":
-            infos = segments_info(record.segments())
+    def _moved_entries(self, record: ShiftedRecord) -> Iterable[Annotation]:
+        """What the annotation file lists of an image whose pixels moved."""
+        if self._has_segments:
             entry = {"image_id": record.image_id, "file_name": self._map_name(record)}
-            return [{**entry, "segments_info": infos}]
-        if self.clean.task == "instance" and record.shift is not None:
-            affine = record.shift.affine(record)
-            return moved_annotations(record.annotations or (), affine, record.height, record.width)
-        return ()
+            return [{**entry, "segments_info": segments_info(record.segments())}]
+        if self.clean.task == "instance":  # masks are exact, where outlines lie within a pixel
+            assert record.shift is not None
+            return record.shift.annotations(record.annotations or (), record, run_lengths=True)
+        return record.coco_entries()
 
     def _write_image(self, record: ShiftedRecord, condition: Condition, written: Written) -> None:
         folder = self.target / condition.key
         image = f"{self.images_folder}{self.file_name(record)}"
-        if self.clean.task == "panoptic":
-            written.store(folder, *self._segments_file(record))
-        elif record.label_path is not None and record.depth_format is not None:
-            written.store(folder, *self._depth_file(record))
-        elif record.label_path is not None and record.classes is not None:
-            labels = f"{self.prefix}annotations/{self._semantic_split()}/{record.image_id}"
-            if record.shift is not None and record.shift.moves:
-                data = encode_labels(record.classes.to_values(record.labels()))
-                written.store(folder, f"{labels}.png", data)
-            else:
-                written.store(folder, labels + record.label_path.suffix, record.label_path.read_bytes())
+        if record.label_path is not None:
+            written.store(folder, *self._label_file(record, record.label_path))
         known = self.known.get(condition.key, {}).get(image)
         if known is not None and read_digest(folder / image) == known:
             written.checksums.append((image, known))
@@ -201,32 +194,28 @@ class SuiteWriter:
         else:
             written.found += 1
 
-    def _segments_file(self, record: ShiftedRecord) -> tuple[str, bytes]:
-        """The segments of one image: its own file, or where they moved another."""
-        assert record.label_path is not None
+    def _label_file(self, record: ShiftedRecord, path: Path) -> tuple[str, bytes]:
+        """Name and content of the file of segments, depth or labels: the same file, or its content moved."""
         moved = record.shift is not None and record.shift.moves
-        data = segments_png(record.segments().ids) if moved else record.label_path.read_bytes()
-        return f"{self._coco_name}/{self._map_name(record)}", data
+        if self._has_segments:
+            data = segments_png(record.segments().ids) if moved else path.read_bytes()
+            return f"{self.coco_name}/{self._map_name(record)}", data
+        if record.depth_format is not None:
+            name = f"depth/{self.split}/{PurePosixPath(record.name).with_suffix('')}"
+            if not moved:
+                return name + path.suffix, path.read_bytes()
+            buffer = io.BytesIO()
+            np.save(buffer, record.depth().metres * np.float32(record.depth_format.scale))
+            return f"{name}.npy", buffer.getvalue()
+        name = f"{self.prefix}annotations/{self.split}/{record.image_id}"
+        if not moved or record.classes is None:
+            return name + path.suffix, path.read_bytes()
+        return f"{name}.png", encode_labels(record.classes.to_values(record.labels()))
 
     def _map_name(self, record: Record) -> str:
         assert record.label_path is not None
         assert self.clean.annotation_file is not None
         return record.label_path.relative_to(maps_folder(self.clean.annotation_file)).as_posix()
-
-    def _depth_file(self, record: ShiftedRecord) -> tuple[str, bytes]:
-        """The depth of one image: its own file, or where it moved an array of metres."""
-        assert record.label_path is not None
-        name = f"depth/{self._semantic_split()}/{PurePosixPath(record.name).with_suffix('')}"
-        if record.shift is not None and record.shift.moves:
-            return f"{name}.npy", moved_depth(record)
-        return name + record.label_path.suffix, record.label_path.read_bytes()
-
-    def _format_file(self, condition: Condition) -> tuple[str, bytes]:
-        stored = self.clean[0].depth_format
-        assert stored is not None
-        if self.opened.shift(condition).moves:
-            stored = replace(stored, crop="none")  # it was cropped before it moved
-        return FORMAT_FILE, (json.dumps(asdict(stored)) + "\n").encode()
 
     def finish(self, condition: Condition, written: Written, recorded: str | None) -> tuple[str, int]:
         """Write what belongs to the whole condition; the checksum of its checksums, and its size in bytes.
@@ -234,28 +223,46 @@ class SuiteWriter:
         Where it was finished before, ``recorded`` is what came out then, and must come out again.
         """
         folder = self.target / condition.key
-        if self._in_coco_format:
-            moves = self.opened.shift(condition).moves
-            path = f"{self._coco_name}.json"
-            data = self._annotation_file(written.annotations if moves else None)
-            written.store(folder, path, data)
-        elif self.clean.task == "depth":
-            written.store(folder, *self._format_file(condition))
-        else:
-            name, data = self._class_file()
-            written.store(folder, f"{self.prefix}{name}", data)
+        written.store(folder, *self._set_file(self.opened.shift(condition).moves, written.annotations))
         lines = checksum_lines(written.checksums)
         if recorded not in (None, sha256(lines)):
             raise GramLoopError(
-                f"{folder} was made again, and is not what {MANIFEST} says that it was; choose another folder, or delete "
+                f"{folder} was made again, and differs from what {MANIFEST} recorded; choose another folder, or delete "
                 "it and its entry there"
             )
         atomic_write(folder / CHECKSUMS, lines)
         (folder / PARTIAL).unlink(missing_ok=True)
-        return sha256(lines), size_of(folder, (name for name, _ in written.checksums))
+        return sha256(lines), sum((folder / name).stat().st_size for name, _ in written.checksums)
+
+    def _set_file(self, moved: bool, annotations: list[Annotation]) -> tuple[str, bytes]:
+        """Name and content of the one file that describes all images: annotations, depth format or class list."""
+        first = self.clean[0]
+        if self.coco_name:
+            return f"{self.coco_name}.json", self._annotation_file(annotations if moved else None)
+        if first.depth_format is not None:
+            # it was cropped before it moved
+            stored = replace(first.depth_format, crop="none") if moved else first.depth_format
+            return FORMAT_FILE, (json.dumps(asdict(stored)) + "\n").encode()
+        published = self.clean.root / ADE20K_CLASS_FILE
+        if self.opened.suite.base == "ade20k" and published.is_file():
+            return f"{self.prefix}{ADE20K_CLASS_FILE}", published.read_bytes()
+        assert first.classes is not None
+        pairs = zip(first.classes.values, first.classes.names, strict=True)
+        return f"{self.prefix}{CLASS_FILE}", "".join(f"{value} {name}\n" for value, name in pairs).encode()
+
+    def _annotation_file(self, moved: list[Annotation] | None) -> bytes:
+        assert self.clean.annotation_file is not None
+        content: dict[str, Any] = read_coco(self.clean.annotation_file)
+        names = {record.image_id: self.file_name(record) for record in self.clean}
+        content["images"] = [{**entry, "file_name": names[entry["id"]]} for entry in content["images"]]
+        if moved is not None:
+            content["annotations"] = moved
+        elif not self._has_segments:
+            content["annotations"] = [entry for record in self.clean for entry in record.annotations or ()]
+        return json.dumps(content, separators=(",", ":")).encode()
 
     def is_finished(self, condition: Condition, manifest: Manifest, full: bool) -> bool:
-        """Whether a condition is whole; if not, what is known of its files is taken down for `write_images`."""
+        """Whether a condition is whole; if not, `known` gets what is known of its files."""
         key = condition.key
         folder, recorded = self.target / key, manifest.conditions.get(key)
         if recorded is not None and is_listed(folder, recorded):
@@ -267,55 +274,127 @@ class SuiteWriter:
         self.known[key] = relisted(folder, recorded) or noted(folder)
         return False
 
-    def _annotation_file(self, moved: list[Annotation] | None) -> bytes:
-        assert self.clean.annotation_file is not None
-        content: dict[str, Any] = read_coco(self.clean.annotation_file)
-        names = {record.image_id: self.file_name(record) for record in self.clean}
-        content["images"] = [{**entry, "file_name": names[entry["id"]]} for entry in content["images"]]
-        if moved is None and self.clean.task == "panoptic":
-            return json.dumps(content, separators=(",", ":")).encode()
-        if moved is None:
-            moved = [annotation for record in self.clean for annotation in record.annotations or ()]
-        content["annotations"] = moved
-        return json.dumps(content, separators=(",", ":")).encode()
-
-    def _class_file(self) -> tuple[str, bytes]:
-        published = self.clean.root / ADE20K_CLASS_FILE
-        if self.opened.suite.base == "ade20k" and published.is_file():
-            return ADE20K_CLASS_FILE, published.read_bytes()
-        classes = self.clean[0].classes
-        assert classes is not None
-        pairs = zip(classes.values, classes.names, strict=True)
-        return CLASS_FILE, "".join(f"{value} {name}\n" for value, name in pairs).encode()
-
-
-def check_target(opened: OpenSuite, target: Path) -> Manifest:
-    """The manifest to go on from: the one of the target if it fits, else a new one; nothing is written."""
-    assert opened.clean is not None
-    wanted = Manifest(
-        suite=opened.suite.name,
-        recipe_version=RECIPE_VERSION,
-        encoding=opened.encoding,
-        source=fingerprint(opened.clean),
-        images=len(opened.clean),
-        frost=frost_fingerprint(opened.frost_textures),
-        packages=package_versions(),
-        contents=with_contents(opened.clean, len(opened.clean))[1],
-    )
-    found = read_manifest(target)
-    if found is not None:
-        refuse_difference(found, wanted, target)
-    elif is_taken(target):
-        raise GramLoopError(f"{target} is not empty and has no {MANIFEST}; choose a new folder")
-    if found is not None and not found.conditions:  # an image may have been put right meanwhile
-        return replace(found, contents=wanted.contents)
-    return found or wanted
+    def begin(self) -> Manifest:
+        """The manifest to resume from: the one of the target if it fits, else a new one; nothing is written."""
+        wanted = Manifest(
+            suite=self.opened.suite.name,
+            recipe_version=RECIPE_VERSION,
+            encoding=self.opened.encoding,
+            source=fingerprint(self.clean),
+            images=len(self.clean),
+            frost=frost_fingerprint(self.opened.frost_textures),
+            packages=package_versions(),
+            contents=self.contents,
+        )
+        found = read_manifest(self.target)
+        if found is not None:
+            refuse_difference(found, wanted, self.target)
+        elif is_taken(self.target):
+            raise GramLoopError(f"{self.target} is not empty and has no {MANIFEST}; choose a new folder")
+        if found is not None and not found.conditions:  # an image may have been repaired meanwhile
+            return replace(found, contents=wanted.contents)
+        return found or wanted
 
 
-def begin(target: Path, manifest: Manifest) -> None:
-    """Write the manifest where it is new, and remove what a kill left half-written."""
-    if read_manifest(target) != manifest:
-        manifest.write(target)
+def write_suite(
+    opened: OpenSuite,
+    target: Path,
+    *,
+    workers: int | None = None,
+    verify: bool = False,
+    on_chunk: Callable[[Condition, int], None] | None = None,
+    on_finished: Callable[[Condition], None] | None = None,
+) -> WriteOutcome:
+    """Write all opened conditions to a folder; what an earlier run finished is kept, and repaired where damaged.
+
+    Args:
+        opened: a suite over a clean set.
+        target: the folder.
+        workers: processes; one per core by default.
+        verify: compare every file of finished conditions with its checksum, not only sizes and a sample.
+        on_chunk: called with a condition and a number of images whenever these are done.
+        on_finished: called with a condition when it is finished.
+    """
+    workers = worker_count(workers)
+    writer = SuiteWriter(opened, target)
+    try:
+        outcome = WriteOutcome(writer.begin())  # what is refused stays untouched
+        with locked(target):
+            _write(writer, outcome, workers, verify, on_chunk or _ignore, on_finished or _ignore)
+        return outcome
+    except OSError as error:
+        raise GramLoopError(f"cannot continue writing to {target}: {error}") from error
+
+
+def _write(
+    writer: SuiteWriter,
+    outcome: WriteOutcome,
+    workers: int,
+    verify: bool,
+    on_chunk: Callable[[Condition, int], None],
+    on_finished: Callable[[Condition], None],
+) -> None:
+    target, images = writer.target, len(writer.clean)
+    if read_manifest(target) != outcome.manifest:
+        outcome.manifest.write(target)
         for noted_before in target.rglob(PARTIAL):  # of other images
             noted_before.unlink()
     remove_leftovers(target, alone=True)
+    wanted = writer.opened.conditions
+    outcome.skipped = [each for each in wanted if writer.is_finished(each, outcome.manifest, verify)]
+    for condition in outcome.skipped:
+        on_chunk(condition, images)
+    todo = [each for each in wanted if each not in outcome.skipped]
+    chunks = ((each, start, min(start + CHUNK, images)) for each in todo for start in range(0, images, CHUNK))
+    parts: dict[Condition, dict[int, Written]] = {condition: {} for condition in todo}
+    for (condition, start, _), written in _results(writer, chunks, workers):
+        parts[condition][start] = written
+        note_written(target / condition.key, written.checksums)
+        outcome.made, outcome.found = outcome.made + written.made, outcome.found + written.found
+        on_chunk(condition, written.made + written.found + len(written.failures))
+        if len(parts[condition]) == -(-images // CHUNK):
+            _finish(writer, condition, parts.pop(condition), outcome)
+            on_finished(condition)
+
+
+def _ignore(*_: object) -> None:
+    pass
+
+
+def _finish(
+    writer: SuiteWriter, condition: Condition, parts: dict[int, Written], outcome: WriteOutcome
+) -> None:
+    whole = Written()
+    for start in sorted(parts):
+        whole.add(parts[start])
+    if whole.failures:
+        outcome.failures += [f"{condition}: {failure}" for failure in whole.failures]
+        return
+    recorded = outcome.manifest.conditions.get(condition.key)
+    checksum, size = writer.finish(condition, whole, recorded)
+    outcome.manifest = outcome.manifest.with_condition(condition.key, checksum, size)
+    outcome.manifest.write(writer.target)
+    outcome.replaced += whole.replaced
+    outcome.finished.append(condition)
+
+
+def _results(writer: SuiteWriter, chunks: Iterator[Chunk], workers: int) -> Iterator[tuple[Chunk, Written]]:
+    if workers == 1:
+        for chunk in chunks:
+            yield chunk, writer.write_images(*chunk)
+        return
+    with process_pool(workers, process_context(), _start_worker, writer) as pool:
+        yield from run_unordered(pool, _run_chunk, chunks)
+
+
+_writer: SuiteWriter | None = None
+
+
+def _start_worker(writer: SuiteWriter) -> None:
+    global _writer
+    _writer = writer
+
+
+def _run_chunk(condition: Condition, start: int, stop: int) -> Written:
+    assert _writer is not None
+    return _writer.write_images(condition, start, stop)

@@ -18,7 +18,8 @@ from gramloop.evaluate.methods import Method, blocks_per_view
 from gramloop.evaluate.plan import Part, Plan
 from gramloop.evaluate.provenance import plan_subject
 from gramloop.evaluate.runner import Runner
-from gramloop.io.device import devices_here
+from gramloop.tasks.base import read_labelled
+from gramloop.util.device import available_devices
 
 TRIED = 3  # images of an estimate
 _PICTURES = ("map_size", "map_scales", "maps")
@@ -66,8 +67,10 @@ def measure_cost(
     seconds: dict[str, list[float]] = {method.name: [] for method in chosen}
     blocks, peaks = dict.fromkeys(seconds, 0), dict.fromkeys(seconds, 0)
     with Runner(plan_subject(plan), device=device) as runner:
-        pixels = [record.image() for record in runner.images.records(key, range(min(images, many)))]
-        for number, image in enumerate([pixels[0], *pixels]):
+        records = runner.images.records(key, range(min(images, many)))
+        read = [read_labelled(record, plan.task, labels=False) for record in records]
+        pixels = [each.pixels for each in read if not isinstance(each, str)]
+        for number, image in enumerate([*pixels[:1], *pixels]):
             for method in chosen:
                 reset_peak(runner.device)
                 with counting(runner.predictor.blocks) as counter:
@@ -118,7 +121,7 @@ def describe(plan: Plan, workers: int) -> str:
         f"{len(plan.conditions)} conditions, {len(plan.units)} units, {plan.images} images",
         f"{blocks} blocks per view of an image ({blocks / depth:.2f} baseline passes of {depth})",
     ]
-    if plan.model.device not in {name.partition(":")[0] for name in devices_here()}:
+    if plan.model.device not in {name.partition(":")[0] for name in available_devices()}:
         lines.append(f"time and size of the results are left out: there is no {plan.model.device} here")
         return "\n".join(lines)
     found = estimate(plan)

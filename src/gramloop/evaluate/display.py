@@ -32,8 +32,8 @@ from gramloop.evaluate.results import (
 )
 from gramloop.evaluate.runner import Done, Missed
 from gramloop.evaluate.store import Store
-from gramloop.io.progress import make_bar, use_screen
 from gramloop.metrics.robustness import EXPECTED_SHARE
+from gramloop.util.progress import make_bar, use_screen
 
 SHOWN_CONDITIONS = 8  # in the live table
 

@@ -38,18 +38,18 @@ from gramloop.evaluate.store import (
     open_folder,
     record_start,
 )
-from gramloop.io.device import choose_device, placed
-from gramloop.io.fingerprints import recall
-from gramloop.io.lock import locked
-from gramloop.io.pool import worker_count
-from gramloop.io.progress import tracked
-from gramloop.io.shown import Shown, ShownTable
 from gramloop.tasks.held_models import hold_model
 from gramloop.tasks.loading import Precision, check_precision
 from gramloop.tasks.model_spec import model_files
 from gramloop.tasks.prediction import Prediction
 from gramloop.tasks.predictor import Predictor
 from gramloop.tasks.user_models import as_predictor
+from gramloop.util.checksums import load_checksums
+from gramloop.util.device import choose_device, numbered_device
+from gramloop.util.files import locked
+from gramloop.util.processes import worker_count
+from gramloop.util.progress import tracked
+from gramloop.util.table import Shown, ShownTable
 
 Model = str | Predictor[Prediction] | nn.Module | Callable[..., object]
 
@@ -142,7 +142,7 @@ def evaluate(
         The scores of everything that the folder holds, and what could not be used.
     """
     listener = listener or Listener()
-    recall(folder)
+    load_checksums(folder)
     plan = check_folder(folder, plan)  # a folder that is refused stays untouched: no lock, no scratch
     checked = any(not Store(folder, plan).path(unit).is_file() for unit in plan.units)
     if checked:
@@ -198,11 +198,12 @@ def _repair(store: Store[Plan], unit: Unit, problem: UnusableFile) -> str:
 
 
 def _start_entry(job: Job, engine: str, workers: int | None) -> dict[str, object]:
-    here = default_workers(job.subject, job.device) if workers is None else workers
+    device = job.device or job.subject.device
+    here = default_workers(device, job.subject.threads) if workers is None else workers
     return {
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "host": platform.node(),
-        "device": job.device or job.subject.device,
+        "device": device,
         "engine": engine,
         "workers": here if engine == "local" else None,
     }
@@ -272,10 +273,10 @@ def evaluate_model(
     check_precision(dtype)
     if data is None:
         check_before_drawing(Path(out), Path(out) / SCENES)
-    recall(Path(out))
+    load_checksums(Path(out))
     request, many = request_for(model, data, suite, Path(out), workers, **options)
     plan = make_plan(replace(request, methods=methods, batch=batch, dtype=dtype))
-    device = placed(options.get("device"))
+    device = numbered_device(options.get("device"))
     outcome = evaluate(plan, Path(out), workers=many, device=device, prepare=prepare)
     if outcome.missed:
         raise GramLoopError(missed_message(outcome.missed))

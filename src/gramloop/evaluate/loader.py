@@ -18,13 +18,10 @@ from itertools import islice
 from multiprocessing.heap import Arena
 from typing import Generic, TypeVar
 
-from gramloop.data.contents import ChangedFileError, refuse_change
-from gramloop.data.labelled import LabelledImage
-from gramloop.data.records import Record
-from gramloop.errors import GramLoopError
-from gramloop.io.handover import Buffers, Packed, Ring, pack, shared_memory, unpack
-from gramloop.io.pool import ended_from_outside, process_context, process_pool
-from gramloop.tasks.base import AnyTask
+from gramloop.data.records import LabelledImage, Record
+from gramloop.tasks.base import AnyTask, read_labelled
+from gramloop.util.handover import Buffers, Packed, Ring, pack, shared_memory, unpack
+from gramloop.util.processes import process_context, process_pool, worker_died
 
 AHEAD = 4  # images that a thread reads ahead
 FAR_AHEAD = 256  # that processes do: enough for light shifts to make up for a heavy one
@@ -36,47 +33,6 @@ _MORE = 1 << 14  # bytes: boxes, and arrays that begin at even places
 T = TypeVar("T")
 Loaded = LabelledImage | str | MemoryError  # an image, why it cannot be used, or that memory did not suffice
 _Arrived = Sequence[Loaded | Packed]
-
-
-def load_image(record: Record | LabelledImage, task: AnyTask, labels: bool = True) -> LabelledImage | str:
-    """Read one image.
-
-    Args:
-        record: of a data set, shifted where it is a shifted one; an image in memory is only checked.
-        task: whose truth is read.
-        labels: whether the truth is wanted.
-
-    Returns:
-        The image with its truth, or what is wrong with them.
-    """
-    try:
-        found = record if isinstance(record, LabelledImage) else _decoded(record, task, labels)
-        if found.truth is not None:
-            name = str(record.image_id if isinstance(record, LabelledImage) else record.path)
-            _check_truth(found, task, name)
-    except ChangedFileError:  # no image to be left out, but another one
-        raise
-    except GramLoopError as error:
-        return str(error)
-    return found
-
-
-def _decoded(record: Record, task: AnyTask, labels: bool) -> LabelledImage:
-    refuse_change(record)
-    pixels = record.image()
-    high, wide = pixels.shape[:2]
-    if (high, wide) != (record.height, record.width):
-        raise GramLoopError(f"{record.path} is {wide} x {high}, but was {record.width} x {record.height}")
-    return LabelledImage(record.image_id, pixels, task.read_truth(record) if labels else None)
-
-
-def _check_truth(found: LabelledImage, task: AnyTask, name: str) -> None:
-    shape, size = task.truth_shape(found.truth), found.pixels.shape[:2]
-    if shape is not None and tuple(shape) != size:
-        raise GramLoopError(
-            f"{name} has {task.truth_noun} of {shape[1]} x {shape[0]}, unlike the image of {size[1]} x {size[0]}"
-        )
-    task.check_truth(found.truth, name)
 
 
 @dataclass(frozen=True)
@@ -126,7 +82,7 @@ class Loader:
                         return
                     yield waiting[0].about, self._receive(waiting)
             except BrokenProcessPool as error:
-                raise ended_from_outside("a process that reads images") from error
+                raise worker_died("a process that reads images") from error
             finally:  # a place is free only when no process writes there any more
                 wait([each.future for each in waiting if not each.future.cancel()])
                 while waiting:
@@ -218,7 +174,7 @@ def _load_packed(
     found: list[Packed | MemoryError] = []
     for record, place in zip(records, places, strict=True):
         try:
-            found.append(pack(load_image(record, task, _labels), _arena, *place))
+            found.append(pack(read_labelled(record, task.name, _labels), _arena, *place))
         except MemoryError as error:  # of this image alone
             found.append(error)
     return found
@@ -226,6 +182,6 @@ def _load_packed(
 
 def _load(records: Sequence[Record | LabelledImage], task: AnyTask, labels: bool) -> _Arrived:
     try:
-        return [load_image(record, task, labels) for record in records]
+        return [read_labelled(record, task.name, labels) for record in records]
     except MemoryError as error:
         return [error] * len(records)

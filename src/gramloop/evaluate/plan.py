@@ -17,19 +17,17 @@ from typing import Annotated, Any, Literal, Protocol
 
 import msgspec
 
-from gramloop.data.labelled import LabelledImage
-from gramloop.data.records import Record
+from gramloop.data.records import LabelledImage, Record
 from gramloop.data.suites import Condition
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.methods import Method, check_methods, companions_of
-from gramloop.io.difference import first_difference
-from gramloop.io.json_files import checked, parse_json, read_json
 from gramloop.metrics.depth import Alignment
 from gramloop.mitigations.source import Source
 from gramloop.tasks.base import AnyTask, Categories, get_task, task_names
 from gramloop.tasks.loading import Precision
 from gramloop.tasks.prediction import Prediction
 from gramloop.tasks.predictor import Predictor
+from gramloop.util.json_files import checked, first_difference, parse_json, read_json
 
 LAYOUT = 3
 PICTURES = 4  # images of every condition that keep what a figure needs

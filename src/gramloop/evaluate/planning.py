@@ -7,12 +7,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol, cast, runtime_checkable
 
-from gramloop.data.checks import Problems
-from gramloop.data.contents import with_contents
+from gramloop.data.checks import Problems, refuse_unscorable, warn_of_rotated, with_contents
 from gramloop.data.manifest import fingerprint
 from gramloop.data.opening import OpenSuite
 from gramloop.data.records import DataSet, Image8
-from gramloop.data.suitability import refuse_unscorable, warn_of_turned
 from gramloop.data.suites import find_suite
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.methods import (
@@ -40,7 +38,6 @@ from gramloop.evaluate.provenance import (
     open_data,
     origin_versions,
 )
-from gramloop.io.pool import MOST_THREADS
 from gramloop.metrics.depth import ALIGNMENTS, Alignment
 from gramloop.mitigations.applying import check_stack
 from gramloop.mitigations.files import sha256_of
@@ -51,6 +48,7 @@ from gramloop.tasks.loading import Precision, kind_of, load_predictor
 from gramloop.tasks.prediction import Prediction
 from gramloop.tasks.predictor import Predictor, Replay, Tracing, ViTPredictor, check_replay
 from gramloop.tasks.renumbering import numbered_as
+from gramloop.util.processes import MOST_THREADS
 
 SHARD = 50  # images per unit: minutes of a large model, and small enough to lose
 
@@ -184,9 +182,7 @@ def _model(request: Request, predictor: Predictor[Prediction]) -> ModelSource:
     )
 
 
-def _methods(
-    request: Request, predictor: Predictor[Prediction]
-) -> tuple[tuple[Method, ...], Path | None]:
+def _methods(request: Request, predictor: Predictor[Prediction]) -> tuple[tuple[Method, ...], Path | None]:
     """The methods with their windows resolved, each checked with the model; and their calibration file."""
     named = read_methods(request.methods or _default_methods(predictor), request.replay)
     calibration = calibration_of(request.calibration, named)
@@ -243,7 +239,7 @@ class _Images:
         if not label_free:
             check_categories(self.predictor, self.task, data)
         check_sizes(self.predictor, data, images)
-        warn_of_turned(data, images)
+        warn_of_rotated(data, images)
         if not label_free:
             refuse_unscorable(data, images)
         self.fingerprints[owner] = fingerprint(data)

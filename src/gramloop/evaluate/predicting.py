@@ -15,26 +15,25 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 
 from gramloop.core.signals import observing
-from gramloop.data.labelled import LabelledImage
-from gramloop.data.records import Image8, Record
+from gramloop.data.records import Image8, LabelledImage, Record
 from gramloop.data.shifted import ShiftedRecord
 from gramloop.errors import GramLoopError
-from gramloop.evaluate.loader import load_image
 from gramloop.evaluate.methods import BASELINE, Method
 from gramloop.evaluate.plan import Part, Subject
-from gramloop.io.determinism import deterministic_algorithms
 from gramloop.mitigations.applying import apply
 from gramloop.mitigations.files import replay_alone
 from gramloop.mitigations.filters import PixelMitigation
 from gramloop.mitigations.mitigation import Mitigation
 from gramloop.mitigations.replay import Replay
 from gramloop.mitigations.source import Source
-from gramloop.tasks.base import AnyTask
+from gramloop.tasks.base import AnyTask, read_labelled
 from gramloop.tasks.prediction import Prediction
 from gramloop.tasks.predictor import Predictor
+from gramloop.util.device import deterministic_algorithms
 
 _KEPT = 1 << 28  # bytes of packed clean predictions in one process
 Stack = tuple[Mitigation, ...]
@@ -47,14 +46,18 @@ class LoopImage:
     part: Part
     position: int
     record: Record | LabelledImage
-    clean: Record | LabelledImage | None = None  # without its shift, where that is predicted in place of labels
+    clean: Record | LabelledImage | None = (
+        None  # without its shift, where that is predicted in place of labels
+    )
     problem: str = ""  # why it counts for no method
-    pixels: Any = None  # (H, W, 3) RGB
+    pixels: Image8 = field(default_factory=lambda: np.empty((0, 0, 3), np.uint8))  # (H, W, 3) RGB
     truth: Any = None
     predictions: dict[str, Prediction | str] = field(default_factory=dict)  # by method; or why it refused
     signals: Mapping[str, Sequence[float]] | None = None  # of the baseline pass
     filtered: dict[Stack, Image8] = field(default_factory=dict)  # pixels after filters
-    shared: dict[tuple[int, Stack], Prediction] = field(default_factory=dict)  # by pixels and what follows them
+    shared: dict[tuple[int, Stack], Prediction] = field(
+        default_factory=dict
+    )  # by pixels and what follows them
 
     @property
     def about(self) -> tuple[object, int, int]:
@@ -68,7 +71,9 @@ class LoopImage:
 class MethodPredictor:
     """A predictor and everything that methods make of it."""
 
-    def __init__(self, subject: Subject, predictor: Predictor[Prediction], calibration: Source | None) -> None:
+    def __init__(
+        self, subject: Subject, predictor: Predictor[Prediction], calibration: Source | None
+    ) -> None:
         self.subject, self.predictor, self.calibration = subject, predictor, calibration
         self._applied: dict[Stack, Predictor[Prediction]] = {}
 
@@ -97,6 +102,7 @@ class MethodPredictor:
         observed = self.subject.signals and call[0].name == BASELINE and host is not None
         with observing(host) if observed and host is not None else nullcontext() as seen:
             if len(call) == 2:
+                assert last.replay is not None
                 pair = self.predictor.predict(image.pixels, last.replay, paired=True, trace=trace)
                 image.predictions[BASELINE], image.predictions[last.name] = pair.ordinary, pair.replayed
                 image.shared[id(image.pixels), ()] = pair.ordinary
@@ -171,7 +177,7 @@ class CleanTruth:
             self._packed.move_to_end(key)
             truth = pickle.loads(zlib.decompress(self._packed[key]))
         else:
-            read = load_image(clean, self.task, labels=False)
+            read = read_labelled(clean, self.task.name, labels=False)
             if isinstance(read, str):
                 raise GramLoopError(read)
             truth = self.task.as_truth(self.predictor.predict(read.pixels), self.score)

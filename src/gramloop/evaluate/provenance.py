@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from gramloop import __version__
-from gramloop.data.contents import files_of, with_contents
+from gramloop.data.checks import with_contents
 from gramloop.data.manifest import fingerprint, package_versions
 from gramloop.data.opening import OpenSuite, ReadOptions, Verify, open_suite
 from gramloop.data.records import DataSet, Record
@@ -23,8 +23,6 @@ from gramloop.data.shifted import shift_record
 from gramloop.data.suites import Condition
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.plan import DataSource, Plan, Positions, Subject, condition_of
-from gramloop.io.fingerprints import file_digest, recall, remember, touched
-from gramloop.io.tree import files_below
 from gramloop.mitigations.source import Source, read_source
 from gramloop.models.tiny import DEPTH_HEAD
 from gramloop.shifts.seeds import RECIPE_VERSION
@@ -32,6 +30,8 @@ from gramloop.tasks.loading import load_numbered
 from gramloop.tasks.prediction import Prediction
 from gramloop.tasks.predictor import Predictor
 from gramloop.tasks.user_fingerprints import object_fingerprints, user_fingerprints
+from gramloop.util.checksums import file_digest, first_changed, load_checksums, save_checksums
+from gramloop.util.files import files_below
 
 SUGGESTION = "replay.json"  # may lie next to weights, and decides no prediction
 WEIGHTS = (".json", ".safetensors", ".pth")
@@ -62,12 +62,10 @@ def plan_subject(plan: Plan, folder: Path | None = None) -> Subject:
     )
 
 
-def load_planned(
-    plan: Plan, folder: Path | None = None, device: str | None = None
-) -> Predictor[Prediction]:
+def load_planned(plan: Plan, folder: Path | None = None, device: str | None = None) -> Predictor[Prediction]:
     """The model of a plan in whatever process; other versions, code or weights than planned are refused."""
     if folder is not None:
-        recall(folder)
+        load_checksums(folder)
     check_origin(plan)
     model = plan.model
     predictor = load_numbered(
@@ -163,7 +161,7 @@ def loaded_checksums(files: Mapping[str, str], predictor: Predictor[Prediction])
 
 def save_known_checksums(plan: Plan, folder: Path) -> None:
     """Keep in the results what is known of weights and images, so that no worker need read them to compare them."""
-    remember(folder, [*weight_files(plan.model.files, plan.task).values(), Path(plan.data.root)])
+    save_checksums(folder, [*weight_files(plan.model.files, plan.task).values(), Path(plan.data.root)])
 
 
 def origin_versions() -> dict[str, str]:
@@ -252,7 +250,7 @@ class PlannedImages:
             marked, contents = with_contents(data, images, listed)
             if contents == planned.contents.get(key):
                 return marked
-        other = touched(path for record in data for path in files_of(record))
+        other = first_changed(path for record in data for path in record.files)
         raise GramLoopError(
             f"the images or annotations in {data.root} changed since the evaluation was planned"
             f"{f' ({other} is another file)' if other else ''}; put them back, {_OR_ANOTHER}"

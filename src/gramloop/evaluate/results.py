@@ -31,10 +31,6 @@ from gramloop.evaluate.store import (
     plan_in,
     read_condition,
 )
-from gramloop.io.atomic import atomic_write
-from gramloop.io.progress import tracked
-from gramloop.io.shown import Cell, Shown, ShownTable
-from gramloop.io.spreadsheet import text_cell
 from gramloop.metrics.robustness import (
     coco_o_map,
     effective_robustness,
@@ -42,6 +38,9 @@ from gramloop.metrics.robustness import (
     mean_performance,
     relative_performance,
 )
+from gramloop.util.files import atomic_write
+from gramloop.util.progress import tracked
+from gramloop.util.table import Cell, Shown, ShownTable, text_cell
 
 MEAN = "mean"  # over the shifted conditions: mPC, or COCO-O's mAP
 MCE_NOTE = "mCE: errors (100 - score) against the baseline's, by shift, in percent; 100 is the baseline, lower is better."
@@ -360,9 +359,7 @@ def _misfit(shifted: Plan, clean: Plan, folder: Path, suite: str, what: str) -> 
     if dict(clean.model.sha256) != dict(shifted.model.sha256):
         return f"{folder} was made with other weights; {what} needs those of this evaluation"
     if dict(clean.model.sizes) != dict(shifted.model.sizes):
-        return (
-            f"{folder} used images in other sizes ({dict(clean.model.sizes)}, not {dict(shifted.model.sizes)})"
-        )
+        return f"{folder} used images in other sizes ({dict(clean.model.sizes)}, not {dict(shifted.model.sizes)})"
     there = {method.name: method for method in clean.methods}
     for method in shifted.methods:
         if method.name not in there:

@@ -28,7 +28,9 @@ from gramloop.tasks.maps import per_patch
 from gramloop.tasks.prediction import Prediction, ReplayMaps
 
 LONGEST = 64  # cells along the long side of a kept map
-CLEAN_PREFIX = "clean_"  # of a picture's columns: what the prediction was compared with, where that is no label
+CLEAN_PREFIX = (
+    "clean_"  # of a picture's columns: what the prediction was compared with, where that is no label
+)
 _TOGETHER = 4  # calls for which the thread is woken once: waking it costs more than most of them take
 _WAITING = 4  # times so many that may wait
 _SWITCH = 0.0005  # seconds after which a thread yields to the model's; Python's own 0.005 would be a third of a fast model

@@ -38,9 +38,8 @@ from typing import Any, Self
 import torch
 
 from gramloop.core.cost import BlockCounter, counting
-from gramloop.data.contents import ChangedFileError
-from gramloop.data.labelled import LabelledImage
-from gramloop.data.records import Image8, Record
+from gramloop.data.checks import ChangedFileError
+from gramloop.data.records import Image8, LabelledImage, Record
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.loader import Loaded, Loader
 from gramloop.evaluate.memory import (
@@ -213,7 +212,9 @@ class Runner:
         assert self.store is not None
         for unit in finished.part.units:
             rows = finished.rows[unit.method.name]
-            self.store.write(unit, rows.table(), rows.failures, rows.refused, finished.facts[unit.method.name])
+            self.store.write(
+                unit, rows.table(), rows.failures, rows.refused, finished.facts[unit.method.name]
+            )
         lost = {failure.position for rows in finished.rows.values() for failure in rows.failures}
         return Done(finished.part, len(lost))
 

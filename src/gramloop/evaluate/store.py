@@ -34,10 +34,9 @@ import pyarrow.parquet as pq  # type: ignore[import-untyped]
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.plan import Part, Plan, Unit, difference, merged, parse_plan, read_plan
 from gramloop.evaluate.rows import Facts, Failure, MethodRows, content_digest, unit_schema
-from gramloop.io.atomic import atomic_write, remove_leftovers
-from gramloop.io.json_files import read_checked
-from gramloop.io.lock import is_taken
 from gramloop.tasks.base import AnyTask
+from gramloop.util.files import atomic_write, is_taken, remove_leftovers
+from gramloop.util.json_files import read_checked
 
 PLAN, MANIFEST, UNITS, RESULTS = "plan.json", "manifest.json", "units", "results.csv"
 SCENES = "scenes"  # where scenes are drawn in a folder of results
@@ -198,7 +197,9 @@ class Store(Generic[D]):
         stored = [unit for unit in found if unit is not None]
         if len(stored) < len(units):
             return None
-        table = pa.concat_tables([unit.table.replace_schema_metadata() for unit in stored]).sort_by("position")
+        table = pa.concat_tables([unit.table.replace_schema_metadata() for unit in stored]).sort_by(
+            "position"
+        )
         return MethodRows(
             self.task,
             table.combine_chunks(),
@@ -274,7 +275,9 @@ def open_folder(folder: Path, plan: Plan) -> Store[Plan]:
     path, text = folder / PLAN, plan.description.encode()
     if not path.is_file() or path.read_bytes() != text:
         atomic_write(path, text, durable=True)
-    remove_leftovers(folder)  # only of processes that ended: jobs of a cluster outlive the run that started them
+    remove_leftovers(
+        folder
+    )  # only of processes that ended: jobs of a cluster outlive the run that started them
     return Store(folder, plan)
 
 

@@ -12,8 +12,8 @@ from gramloop import __version__
 from gramloop.core.settings import replay_text
 from gramloop.export.mitigated import Stack, attached_before
 from gramloop.export.subject import Subject
-from gramloop.io.json_files import checked, parse_json
-from gramloop.io.shown import Cell, Shown, ShownTable
+from gramloop.util.json_files import checked, parse_json
+from gramloop.util.table import Cell, Shown, ShownTable
 
 KEY = "gramloop"  # of the metadata in ONNX; the file of the extra files in pt2 has it as its stem
 PT2_MEMBER = f"{KEY}.json"

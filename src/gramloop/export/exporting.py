@@ -30,14 +30,14 @@ from gramloop.export.formats import (
 )
 from gramloop.export.mitigated import Stack, Wanted, attached_stack, prepared, stack_of, unwrapped
 from gramloop.export.subject import FEATURES, Subject, subject_of
-from gramloop.io.atomic import TEMPORARY, UnwritableError, make_folder
-from gramloop.io.progress import Advance, progress_bar
-from gramloop.io.shown import Shown, ShownTable
 from gramloop.models.dinov2 import load_any_backbone
 from gramloop.tasks.model_spec import model_files, open_model
 from gramloop.tasks.prediction import Prediction
 from gramloop.tasks.predictor import Predictor
 from gramloop.tasks.renumbering import before_renumbering
+from gramloop.util.files import TEMPORARY, UnwritableError, make_folder
+from gramloop.util.progress import Advance, progress_bar
+from gramloop.util.table import Shown, ShownTable
 
 MOST_IMAGES = 64  # in one batch; every one has its own part of the graph
 
@@ -131,7 +131,7 @@ def _opened(model: object, task: str | None, name: str | None) -> tuple[object, 
         if task == FEATURES:
             folder = next(iter(model_files(spec).values())) if spec.startswith("hf:") else spec
             return load_any_backbone(folder), called
-        return open_model(spec, task), called  # type: ignore[arg-type]
+        return open_model(spec, task), called
     if isinstance(model, Predictor):
         return before_renumbering(model), name
     if not isinstance(model, nn.Module):

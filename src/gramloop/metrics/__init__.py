@@ -1,24 +1,25 @@
-"""From stored per-image statistics to scores, means over shifts, and intervals; numpy, and scipy for Student's t."""
+"""From stored per-image statistics to scores, means over shifts, and intervals; needs numpy and scipy."""
 
 from typing import TYPE_CHECKING
 
 from gramloop.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from gramloop.metrics.ap import ApResult, average_precision, mask_average_precision
     from gramloop.metrics.bootstrap import (
         Interval,
         cluster_bootstrap,
         coverage,
         image_bootstrap,
+        paired_delta,
         verdict,
         widened,
     )
-    from gramloop.metrics.boxes import FoundBoxes, TrueBoxes
-    from gramloop.metrics.coco_ap import ApResult, average_precision
+    from gramloop.metrics.boxes import BoxPredictions, GroundTruthBoxes, box_iou
     from gramloop.metrics.depth import DepthScores, aligned_depth, depth_scores
-    from gramloop.metrics.mask_ap import MaskMatches, mask_average_precision, match_masks
-    from gramloop.metrics.miou import Counts, class_iou, count, mean_iou, merge
-    from gramloop.metrics.panoptic import class_quality, mean_quality, panoptic_statistics, pq_delta
+    from gramloop.metrics.matching import Matches, match_boxes, match_masks
+    from gramloop.metrics.miou import class_iou, count_pixels, mean_iou
+    from gramloop.metrics.panoptic import class_quality, mean_quality, panoptic_statistics
     from gramloop.metrics.robustness import (
         Comparison,
         Scores,
@@ -33,9 +34,9 @@ else:
     __getattr__, __dir__ = lazy_names(__name__)
 
 __all__ = [
-    "ApResult", "Comparison", "Counts", "DepthScores", "FoundBoxes", "Interval", "MaskMatches", "Scores",
-    "TrueBoxes", "aligned_depth", "average_precision", "class_iou", "class_quality", "cluster_bootstrap",
-    "coco_o_map", "compare", "count", "coverage", "depth_scores", "effective_robustness", "image_bootstrap",
-    "mask_average_precision", "match_masks", "mean_corruption_error", "mean_iou", "mean_performance", "mean_quality",
-    "merge", "panoptic_statistics", "pq_delta", "relative_performance", "verdict", "widened",
+    "ApResult", "BoxPredictions", "Comparison", "DepthScores", "GroundTruthBoxes", "Interval", "Matches", "Scores",
+    "aligned_depth", "average_precision", "box_iou", "class_iou", "class_quality", "cluster_bootstrap", "coco_o_map",
+    "compare", "count_pixels", "coverage", "depth_scores", "effective_robustness", "image_bootstrap",
+    "mask_average_precision", "match_boxes", "match_masks", "mean_corruption_error", "mean_iou", "mean_performance",
+    "mean_quality", "paired_delta", "panoptic_statistics", "relative_performance", "verdict", "widened",
 ]  # fmt: skip

@@ -1,49 +1,105 @@
-"""The compiled part of `gramloop.metrics.ap_draws`; needs numba, so it is imported where there is much to compute.
+"""Average precision on many draws of images at once, compiled by numba; imported only where there is much to compute.
 
-Draws stand side by side, and every innermost loop goes over them, so that the processor works on several at once.
-Weights are whole numbers, and so are their sums; no draw looks at another, so a score depends on its own draw alone.
+A draw gives every image a weight. Down the list of predictions, best first, the weights of those seen and of those that
+found an object are added up. The curve of precision can only have a peak where a run of hits ends, so nothing else is
+evaluated, and from its end only the highest point so far is needed. Draws lie next to each other in memory, and every
+innermost loop runs over them, so that the processor works on several at once. Weights and their sums are whole numbers,
+and a score depends on its own draw alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 import numba
 import numpy as np
 from numpy.typing import NDArray
 
-DRAWS = 128  # side by side; with fewer, what is done once for all of them counts for more
-_AS_IN_NUMPY = {"error_model": "numpy"}  # without a branch for every division
+if TYPE_CHECKING:
+    from gramloop.metrics.ap import RankedCategory
+
+DRAWS = 128  # computed together
+_LIKE_NUMPY = {"error_model": "numpy"}  # without a branch for every division
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-Scores = Callable[[NDArray[np.uint8], "Lists"], NDArray[np.float64]]
+ScoreDraws = Callable[[NDArray[np.uint8], "Lists"], NDArray[np.float64]]
 
 
 class Lists(NamedTuple):
-    """The detections of all categories, best first, one list after the other, and what is to be known of each.
+    """The predictions of all categories, best first, one category after the other.
 
-    A mark says that a detection is a find at threshold t (t), or passed over at it (T + t).
+    A mark says that a prediction is a hit at threshold t (t), or ignored at it (T + t).
     """
 
     thresholds: int
-    owners: NDArray[np.int32]  # (detections,) images
-    starts: NDArray[np.int64]  # (categories + 1,) where each list starts
-    marks: NDArray[np.int16]  # detection by detection
-    ends: NDArray[np.bool_]  # (marks,) a find that ends a run
-    first_marks: NDArray[np.int64]  # (detections + 1,) where the marks of each detection start
-    holders: NDArray[np.int32]  # the image of each object to be found, category by category
-    first_holders: NDArray[np.int64]  # (categories + 1,)
+    images: NDArray[np.int32]  # (predictions,)
+    starts: NDArray[np.int64]  # (categories + 1,) where each category starts
+    marks: NDArray[np.int16]  # prediction by prediction
+    ends: NDArray[np.bool_]  # (marks,) a hit that ends a run
+    mark_starts: NDArray[np.int64]  # (predictions + 1,)
+    objects: NDArray[np.int32]  # the image of each object to be found, category by category
+    object_starts: NDArray[np.int64]  # (categories + 1,)
+
+
+def make_lists(categories: Sequence[RankedCategory]) -> Lists:
+    """Prepare categories for all draws; what comes after the last hit of a category is left out."""
+    images, marks, ends, per_prediction = [], [], [], []
+    for one in categories:
+        hits = np.flatnonzero(one.found.any(axis=0))
+        used = slice(hits[-1] + 1 if len(hits) else 0)
+        marked = np.concatenate([one.found, ~one.counted])[:, used].T  # (D, 2 T)
+        last = np.zeros_like(marked)
+        for level, (found, counted) in enumerate(zip(one.found, one.counted, strict=True)):
+            last[_run_ends(found, counted), level] = True
+        images.append(one.images[used])
+        marks.append(np.nonzero(marked)[1])
+        ends.append(last[marked])
+        per_prediction.append(marked.sum(axis=1))
+    objects = [np.repeat(np.arange(len(one.objects)), one.objects) for one in categories]
+    return Lists(
+        len(categories[0].found),
+        np.concatenate(images).astype(np.int32),
+        _starts([len(each) for each in images]),
+        np.concatenate(marks).astype(np.int16),
+        np.concatenate(ends),
+        _starts(np.concatenate(per_prediction)),
+        np.concatenate(objects).astype(np.int32),
+        _starts([len(each) for each in objects]),
+    )
+
+
+def weighted_precision(lists: Lists, weights: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Percent, (draws, categories), of weights (draws, images); NaN where no object of a category was drawn."""
+    score = compiled_scores()
+    scores = np.empty((len(weights), len(lists.starts) - 1))
+    for start in range(0, len(weights), DRAWS):
+        some = weights[start : start + DRAWS].astype(np.uint8)
+        together = np.zeros((weights.shape[1], DRAWS), dtype=np.uint8)
+        together[:, : len(some)] = some.T
+        scores[start : start + DRAWS] = score(together, lists).T[: len(some)]
+    return scores
+
+
+def _starts(lengths: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
+    return np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
+
+
+def _run_ends(found: NDArray[np.bool_], counted: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """The last hit before each mistake that counts, and the very last one."""
+    hits = np.flatnonzero(found)
+    mistakes = np.cumsum(counted & ~found)[hits]
+    return hits[np.append(np.diff(mistakes) > 0, True)] if len(hits) else hits
 
 
 def _compiled(function: Function) -> Function:
-    return cast(Function, numba.njit(**_AS_IN_NUMPY)(function))
+    return cast(Function, numba.njit(**_LIKE_NUMPY)(function))
 
 
 @_compiled
 def recalls_reached(found: float, objects: float, share: float) -> float:
-    """How many of COCO's recalls, k x 0.01, so many finds reach, by the division that its evaluator does.
+    """How many of COCO's recalls, k x 0.01, so many hits reach, by the division that its evaluator does.
 
     ``share`` is 1 / objects. Half a hundredth of an object keeps the product off the whole numbers that it is rounded
     down to; only where the recall is a hundredth exactly can k x 0.01 lie above it.
@@ -59,19 +115,19 @@ def _add(sums: Any, weights: Any) -> None:
 
 
 @_compiled
-def _take(sums: Any, weights: Any) -> None:
+def _subtract(sums: Any, weights: Any) -> None:
     for draw in range(DRAWS):
         sums[draw] -= weights[draw]
 
 
 @_compiled
-def _look(seen: Any, passed: Any, true: Any, objects: Any, shares: Any, peaks: Any, areas: Any) -> None:
-    """The end of a run: where it is the highest so far, all recalls up to it gain what it lies above the last peak."""
+def _end_run(seen: Any, ignored: Any, true: Any, objects: Any, shares: Any, peaks: Any, areas: Any) -> None:
+    """Where the end of a run is the highest peak so far, all recalls up to it gain the height above the last peak."""
     for draw in range(DRAWS):
         found = np.float64(true[draw])
         peak = peaks[draw]
         # where nothing was seen, nothing was found: 0 / 1
-        highest = max(peak, found / max(np.float64(seen[draw] - passed[draw]), 1.0))
+        highest = max(peak, found / max(np.float64(seen[draw] - ignored[draw]), 1.0))
         areas[draw] += recalls_reached(found, objects[draw], shares[draw]) * (highest - peak)
         peaks[draw] = highest
 
@@ -85,31 +141,31 @@ def _follow(
     start, stop = lists.starts[category], lists.starts[category + 1]
     shares = 1.0 / objects
     for place in range(start, stop):
-        own = weights[lists.owners[place]]
+        own = weights[lists.images[place]]
         _add(seen, own)
-        for mark in range(lists.first_marks[place], lists.first_marks[place + 1]):
+        for mark in range(lists.mark_starts[place], lists.mark_starts[place + 1]):
             _add(counts[lists.marks[mark]], own)
     for place in range(stop - 1, start - 1, -1):
-        own = weights[lists.owners[place]]
-        for mark in range(lists.first_marks[place], lists.first_marks[place + 1]):
+        own = weights[lists.images[place]]
+        for mark in range(lists.mark_starts[place], lists.mark_starts[place + 1]):
             row = lists.marks[mark]
             if lists.ends[mark]:
-                _look(seen, counts[thresholds + row], counts[row], objects, shares, peaks[row], areas[row])
-            _take(counts[row], own)
-        _take(seen, own)
+                _end_run(seen, counts[thresholds + row], counts[row], objects, shares, peaks[row], areas[row])
+            _subtract(counts[row], own)
+        _subtract(seen, own)
 
 
 def _scores(weights: NDArray[np.uint8], lists: Lists) -> NDArray[np.float64]:  # → (categories, DRAWS)
     """Percent, of weights (images, DRAWS); NaN where no object was drawn."""
     thresholds, categories = lists.thresholds, len(lists.starts) - 1
-    counts = np.empty((2 * thresholds + 1, DRAWS), np.int32)  # finds, passed over, and all that were seen
+    counts = np.empty((2 * thresholds + 1, DRAWS), np.int32)  # hits, ignored, and all that were seen
     objects = np.empty(DRAWS, np.int32)
     peaks, areas = np.empty((thresholds, DRAWS)), np.empty((thresholds, DRAWS))
     scores = np.empty((categories, DRAWS))
     for category in range(categories):
         counts[:], objects[:], peaks[:], areas[:] = 0, 0, 0.0, 0.0
-        for holder in range(lists.first_holders[category], lists.first_holders[category + 1]):
-            _add(objects, weights[lists.holders[holder]])
+        for index in range(lists.object_starts[category], lists.object_starts[category + 1]):
+            _add(objects, weights[lists.objects[index]])
         _follow(weights, lists, category, counts, np.maximum(objects, 1).astype(np.float64), peaks, areas)
         for draw in range(DRAWS):
             total = 0.0
@@ -119,22 +175,24 @@ def _scores(weights: NDArray[np.uint8], lists: Lists) -> NDArray[np.float64]:  #
     return scores
 
 
+_NO_LISTS = Lists(
+    1,
+    np.zeros(0, np.int32),
+    np.zeros(1, np.int64),
+    np.zeros(0, np.int16),
+    np.zeros(0, np.bool_),
+    np.zeros(1, np.int64),
+    np.zeros(0, np.int32),
+    np.zeros(1, np.int64),
+)
+
+
 @cache
-def compiled_scores() -> Scores:
-    """The function above, from where numba keeps compiled ones for the next process, if it can."""
-    nothing = Lists(
-        1,
-        np.zeros(0, np.int32),
-        np.zeros(1, np.int64),
-        np.zeros(0, np.int16),
-        np.zeros(0, np.bool_),
-        np.zeros(1, np.int64),
-        np.zeros(0, np.int32),
-        np.zeros(1, np.int64),
-    )
+def compiled_scores() -> ScoreDraws:
+    """The function above, from numba's cache on disk where that works."""
     try:
-        kept = cast(Scores, numba.njit(cache=True, **_AS_IN_NUMPY)(_scores))
-        kept(np.zeros((1, DRAWS), np.uint8), nothing)
-    except Exception:  # no folder to write to, a full disk, a damaged file: then for this process alone
-        return cast(Scores, numba.njit(**_AS_IN_NUMPY)(_scores))
+        kept = cast(ScoreDraws, numba.njit(cache=True, **_LIKE_NUMPY)(_scores))
+        kept(np.zeros((1, DRAWS), np.uint8), _NO_LISTS)
+    except Exception:  # no folder to write to, a full disk, a damaged file: compile for this process alone
+        return cast(ScoreDraws, numba.njit(**_LIKE_NUMPY)(_scores))
     return kept

@@ -20,7 +20,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from gramloop.data.depth_maps import DepthMap
+from gramloop.data.truth import DepthMap
 from gramloop.errors import GramLoopError
 
 Alignment = Literal["auto", "none", "median", "scale-shift"]

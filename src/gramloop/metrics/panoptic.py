@@ -18,12 +18,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gramloop.data.segment_maps import SegmentMap
+from gramloop.data.truth import SegmentMap
 from gramloop.errors import GramLoopError
-from gramloop.metrics.bootstrap import Delta, Score
-from gramloop.metrics.means import mean_of_known
+from gramloop.metrics.bootstrap import Score
+from gramloop.metrics.miou import mean_of_known
 
-Stacked = NDArray[Any]  # (..., 4, K): overlap, found, wrong, missed
 Chosen = NDArray[np.bool_] | slice  # of the K categories
 EVERY: Chosen = slice(None)
 STATISTICS = ("overlap", "found", "wrong", "missed")
@@ -33,7 +32,7 @@ QUALITIES = ("PQ", "SQ", "RQ")
 def panoptic_statistics(
     found: SegmentMap, truth: SegmentMap, categories: Sequence[int]
 ) -> NDArray[np.float64]:  # (4, K)
-    """The statistics of one image; segments of categories that are not listed count for nothing."""
+    """The statistics of one image; segments of categories that are not listed are left out."""
     if found.ids.shape != truth.ids.shape:
         raise GramLoopError(
             f"the predicted segments have the shape {found.ids.shape}, but that of their truth is {truth.ids.shape}"
@@ -43,33 +42,26 @@ def panoptic_statistics(
     same = truth.categories[:, None] == found.categories[None]
     match = _match(truth, found, table)
     forgiven = void + (both * (same & truth.crowd[:, None])).sum(axis=0)
-    hit, right = _any(match, 1), _any(match, 0)
-    wrong = ~right & (2 * forgiven <= table[:, 1:].sum(axis=0))
+    hit = match.any(axis=1)
+    wrong = ~match.any(axis=0) & (2 * forgiven <= table[:, 1:].sum(axis=0))
     missed = ~hit & ~truth.crowd
     overlap = np.divide(both, union, out=np.zeros(both.shape), where=match).sum(axis=1)
-    each = (
-        (truth.categories, overlap),
-        (truth.categories, hit),
-        (found.categories, wrong),
-        (truth.categories, missed),
-    )
-    return np.stack([_by_category(owners, values, categories) for owners, values in each])
+    true, predicted = (
+        each.categories[:, None] == np.asarray(categories, dtype=np.int64)[None] for each in (truth, found)
+    )  # (segments, K)
+    rows = ((overlap, true), (hit, true), (wrong, predicted), (missed, true))
+    return np.stack([values.astype(np.float64) @ listed for values, listed in rows])
 
 
 def found_segments(found: SegmentMap, truth: SegmentMap) -> NDArray[np.bool_]:  # (true,)
     """Which true segments are found by a predicted one."""
-    return _any(_match(truth, found, _overlaps(truth, found)), 1)
+    return np.asarray(_match(truth, found, _overlaps(truth, found)).any(axis=1))
 
 
 def _match(truth: SegmentMap, found: SegmentMap, table: NDArray[np.int64]) -> NDArray[np.bool_]:
     same = truth.categories[:, None] == found.categories[None]
     match: NDArray[np.bool_] = same & ~truth.crowd[:, None] & (2 * table[1:, 1:] > _union(table))
     return match
-
-
-def _any(match: NDArray[np.bool_], axis: int) -> NDArray[np.bool_]:
-    each: NDArray[np.bool_] = np.asarray(match.any(axis=axis))
-    return each
 
 
 def _union(table: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -87,15 +79,7 @@ def _overlaps(truth: SegmentMap, found: SegmentMap) -> NDArray[np.int64]:  # (1 
     return table.reshape(-1, across).astype(np.int64)
 
 
-def _by_category(
-    owners: NDArray[np.int64], values: NDArray[Any], categories: Sequence[int]
-) -> NDArray[np.float64]:
-    listed = owners[:, None] == np.asarray(categories, dtype=np.int64)[None]  # (segments, K)
-    sums: NDArray[np.float64] = values.astype(np.float64) @ listed
-    return sums
-
-
-def class_quality(stacked: Stacked) -> NDArray[np.float64]:  # (..., 3, K)
+def class_quality(stacked: NDArray[Any]) -> NDArray[np.float64]:  # (..., 3, K)
     """PQ, SQ and RQ of every category in percent; NaN for a category that neither truth nor prediction holds."""
     if stacked.ndim < 2 or stacked.shape[-2] != len(STATISTICS):
         raise GramLoopError(f"stacked statistics have the shape (..., 4, categories), not {stacked.shape}")
@@ -110,21 +94,13 @@ def class_quality(stacked: Stacked) -> NDArray[np.float64]:  # (..., 3, K)
     return 100 * np.stack([quality, segmentation, recognition], axis=-2)
 
 
-def mean_quality(stacked: Stacked, chosen: Chosen = EVERY) -> NDArray[np.float64]:  # (..., 3)
+def mean_quality(stacked: NDArray[Any], chosen: Chosen = EVERY) -> NDArray[np.float64]:  # (..., 3)
     """The means over the chosen categories that were seen; NaN where none was."""
     return mean_of_known(class_quality(stacked)[..., chosen])
 
 
-def pq_score(stacked: Stacked) -> Score:
+def pq_score(stacked: NDArray[Any]) -> Score:
     """The PQ of one method, from statistics per image, (images, 4, K)."""
     if stacked.ndim != 3:
         raise GramLoopError(f"statistics have the shape (images, 4, categories), not {stacked.shape}")
     return lambda weights: mean_quality(np.tensordot(weights, stacked, axes=1))[:, 0]
-
-
-def pq_delta(baseline: Stacked, method: Stacked) -> Delta:
-    """The gain in PQ for :func:`gramloop.metrics.bootstrap.image_bootstrap`, from statistics (images, 4, K)."""
-    if baseline.shape != method.shape:
-        raise GramLoopError(f"paired statistics have one shape, not {baseline.shape} and {method.shape}")
-    ordinary, changed = pq_score(baseline), pq_score(method)
-    return lambda weights: changed(weights) - ordinary(weights)

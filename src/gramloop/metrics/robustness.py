@@ -1,15 +1,13 @@
-"""Scores under shift: means over conditions, what is left of the clean score, errors against a reference, effective
-robustness, and the paired difference.
+"""Scores under shift: mPC, rPC, mCE, effective robustness, and paired differences.
 
-Means refuse to skip: a condition without a result is named, never left out. Nothing here rounds, so a
-difference is that of the full numbers.
+A mean never skips a condition: one without a result is an error that names it. Nothing here rounds, so a difference is
+that of the full numbers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,12 +17,11 @@ from gramloop.errors import GramLoopError
 
 EXPECTED_SHARE = 0.45  # of its COCO AP, which a detector is expected to keep on COCO-O
 ByCondition = Mapping[Condition, float]
-Key = TypeVar("Key", str, int)
 
 
 @dataclass(frozen=True)
 class Scores:
-    """Two methods on the same thing, and the second's gain."""
+    """Scores of the baseline and of a method."""
 
     baseline: float
     method: float
@@ -50,32 +47,19 @@ class Comparison:
 
     def by_severity(self) -> dict[int, Scores]:
         """Means over the shifts at each severity, mildest first."""
-        return dict(sorted(self._means(lambda condition: condition.severity).items()))
-
-    def family_deltas(self) -> dict[str, NDArray[np.float64]]:
-        """Gains of each shift, one per severity: what a bootstrap over families resamples."""
+        severities = np.array([condition.severity for condition in self.conditions])
         return {
-            family: (self.method - self.baseline)[rows]
-            for family, rows in self._rows(lambda condition: condition.name).items()
+            severity: Scores(
+                *(float(each[severities == severity].mean()) for each in (self.baseline, self.method))
+            )
+            for severity in sorted(set(severities.tolist()))
         }
-
-    def _means(self, key: Callable[[Condition], Key]) -> dict[Key, Scores]:
-        return {
-            value: Scores(float(self.baseline[rows].mean()), float(self.method[rows].mean()))
-            for value, rows in self._rows(key).items()
-        }
-
-    def _rows(self, key: Callable[[Condition], Key]) -> dict[Key, list[int]]:
-        rows: dict[Key, list[int]] = {}
-        for row, condition in enumerate(self.conditions):
-            rows.setdefault(key(condition), []).append(row)
-        return rows
 
 
 def mean_performance(results: ByCondition, expected: Iterable[Condition]) -> float:
     """Mean performance under corruption (mPC): the unweighted mean over all shifted conditions expected.
 
-    Clean images count for nothing here, even where they are among the conditions.
+    Clean images are left out, even where they are among the conditions.
     """
     conditions = _shifted(expected)
     return float(_values(results, conditions, "the results").mean())
@@ -130,7 +114,7 @@ def coco_o_map(ap: Mapping[str, float], domains: Iterable[str] = DOMAINS) -> flo
 
 
 def effective_robustness(ap_o: float, ap_coco: float) -> float:
-    """AP on COCO-O beyond what AP on COCO lets one expect: ``ap_o - 0.45 * ap_coco``, all in percent."""
+    """AP on COCO-O beyond what AP on COCO predicts: ``ap_o - 0.45 * ap_coco``, all in percent."""
     return ap_o - EXPECTED_SHARE * ap_coco
 
 
@@ -143,18 +127,11 @@ def _shifted(expected: Iterable[Condition]) -> tuple[Condition, ...]:
 
 def _values(results: ByCondition, conditions: tuple[Condition, ...], owner: str) -> NDArray[np.float64]:
     values = np.array([results.get(condition, np.nan) for condition in conditions], dtype=np.float64)
-    _refuse_missing(
-        [
-            str(condition)
-            for condition, value in zip(conditions, values, strict=True)
-            if not np.isfinite(value)
-        ],
-        owner,
-    )
+    _refuse_missing([str(conditions[k]) for k in np.flatnonzero(~np.isfinite(values))], owner)
     return values
 
 
 def _refuse_missing(names: list[str], owner: str) -> None:
     if names:
-        shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
-        raise GramLoopError(f"{owner} have no finite score for {shown}; a mean over the rest would mislead")
+        listed = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+        raise GramLoopError(f"{owner} have no finite score for {listed}; a mean over the rest would mislead")

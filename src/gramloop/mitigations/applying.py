@@ -18,7 +18,6 @@ from gramloop.core.cost import Cost
 from gramloop.core.hosts import Host
 from gramloop.data.records import Task
 from gramloop.errors import GramLoopError
-from gramloop.io.shown import Cell
 from gramloop.mitigations.files import read_mitigations
 from gramloop.mitigations.mitigation import Look, Mitigation, Stage
 from gramloop.mitigations.outputs import PairMean
@@ -32,6 +31,7 @@ from gramloop.tasks.prediction import Pair, Prediction
 from gramloop.tasks.predictor import Predictor, check_replay
 from gramloop.tasks.renumbering import Renumbered, before_renumbering
 from gramloop.tasks.semantic import Segmentation
+from gramloop.util.table import Cell
 
 
 @dataclass(frozen=True)

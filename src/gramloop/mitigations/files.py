@@ -17,11 +17,11 @@ from gramloop.core.settings import MITIGATIONS_KIND, read_content, read_replay, 
 from gramloop.core.source import checked_source
 from gramloop.core.source import sha256_of as sha256_of
 from gramloop.errors import GramLoopError
-from gramloop.io.atomic import atomic_write
 from gramloop.mitigations.mitigation import Mitigation
 from gramloop.mitigations.replay import Replay
 from gramloop.mitigations.source import Source, read_source
 from gramloop.mitigations.texts import ordered, parse_mitigations, stack_text
+from gramloop.util.files import atomic_write
 
 
 @dataclass(frozen=True)

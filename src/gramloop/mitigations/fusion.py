@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from gramloop.metrics.boxes import box_iou
 from gramloop.tasks.detection import Detection
 
 OVERLAP = 0.55  # as the authors have it
@@ -49,7 +50,7 @@ def _groups(
     fusions = np.zeros((len(boxes), 4))
     for index, box in enumerate(boxes):
         free = [at for at, group in enumerate(groups) if owners[index] not in owners[group]]
-        ious = _ious(box, fusions[free])
+        ious = box_iou(box[None], fusions[free])[0]
         if len(free) and ious.max() > overlap:
             at = free[int(ious.argmax())]
             groups[at].append(index)
@@ -59,13 +60,3 @@ def _groups(
         weights = np.maximum(scores[groups[at]], np.finfo(float).tiny)
         fusions[at] = weights / weights.sum() @ boxes[groups[at]]
     return groups
-
-
-def _ious(
-    box: NDArray[np.float64], others: NDArray[np.float64]
-) -> NDArray[np.float64]:  # (4,), (n, 4) → (n,)
-    corners = np.minimum(box[2:], others[:, 2:]) - np.maximum(box[:2], others[:, :2])
-    shared = corners.clip(min=0).prod(1)
-    areas = (others[:, 2:] - others[:, :2]).prod(1) + (box[2:] - box[:2]).prod()
-    found: NDArray[np.float64] = shared / np.maximum(areas - shared, np.finfo(float).tiny)
-    return found

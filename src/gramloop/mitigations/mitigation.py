@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import ClassVar, Literal, Self
 
 from gramloop.errors import GramLoopError
-from gramloop.io.shown import Shown, ShownTable, settings_table
 from gramloop.mitigations.source import Source
 from gramloop.tasks.images import RGB
 from gramloop.tasks.prediction import Prediction
 from gramloop.tasks.predictor import Predictor
+from gramloop.util.table import Shown, ShownTable, settings_table
 
 Stage = Literal["pixels", "backbone", "features", "outputs"]
 STAGES: tuple[Stage, ...] = ("pixels", "backbone", "features", "outputs")

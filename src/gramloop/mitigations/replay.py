@@ -9,11 +9,11 @@ from typing import Self
 from gramloop.core.config import FIELDS, ReplayConfig
 from gramloop.core.settings import parse_replay, read_replay, replay_text, split_setting
 from gramloop.errors import GramLoopError
-from gramloop.io.shown import ShownTable
 from gramloop.mitigations.mitigation import Mitigation
 from gramloop.mitigations.source import Source
 from gramloop.tasks.prediction import Prediction
 from gramloop.tasks.predictor import Predictor, check_replay
+from gramloop.util.table import ShownTable
 
 REPLAYS: Mapping[str, ReplayConfig] = {
     "gramloop": ReplayConfig(),

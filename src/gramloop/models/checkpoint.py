@@ -23,9 +23,9 @@ import torch
 from torch import Tensor, nn
 
 from gramloop.errors import GramLoopError
-from gramloop.io.json_files import read_checked
-from gramloop.io.progress import tracked
 from gramloop.models.soundness import refuse_infinite, refuse_kinds
+from gramloop.util.json_files import read_checked
+from gramloop.util.progress import tracked
 
 Shape = tuple[int, ...]
 Shapes = dict[str, Shape]

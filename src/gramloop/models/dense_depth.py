@@ -11,9 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gramloop.errors import GramLoopError
-from gramloop.io.atomic import atomic_write
 from gramloop.models.checkpoint import identity_plan, load, open_checkpoint
 from gramloop.models.linear import stored_taps
+from gramloop.util.files import atomic_write
 
 DILATIONS = (1, 2, 4, 8, 1)  # together they reach 16 patches to every side: a thing's foot, and the horizon
 STEP = 4  # numbers along the side of a patch

@@ -11,10 +11,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gramloop.errors import GramLoopError
-from gramloop.io.atomic import atomic_write
-from gramloop.io.json_files import checked, parse_json
 from gramloop.models.checkpoint import identity_plan, load, open_checkpoint
 from gramloop.models.taps import Tap, TappedViT
+from gramloop.util.files import atomic_write
+from gramloop.util.json_files import checked, parse_json
 
 
 class LinearHead(nn.Module):

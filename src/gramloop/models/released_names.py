@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from gramloop.core.fields import shown
 from gramloop.errors import GramLoopError
-from gramloop.io.json_files import read_checked, read_json
 from gramloop.models.checkpoint import Checkpoint, Shapes, Source
+from gramloop.util.json_files import read_checked, read_json
 
 LAYER_NORM_EPS = 1e-5
 _CONFIG = "the config.json of a DINOv3 backbone"

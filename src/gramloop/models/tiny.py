@@ -18,12 +18,12 @@ from torch import Tensor, nn
 from gramloop.core.config import ReplayConfig
 from gramloop.core.settings import read_replay
 from gramloop.errors import GramLoopError
-from gramloop.io.json_files import read_checked
 from gramloop.models.backbone import Backbone, load_backbone
 from gramloop.models.checkpoint import identity_plan, load, open_checkpoint
 from gramloop.models.dense_depth import DenseDepthHead, load_depth_head
 from gramloop.models.dense_detect import DenseBoxes, DenseDetectConfig, DenseDetectHead
 from gramloop.models.linear import LinearHead, LinearSegmentor, load_linear_head
+from gramloop.util.json_files import read_checked
 
 WEIGHTS = Path(__file__).parent / "weights"
 TINY_SHORT_SIDE = 192  # the size of the scenes that the embedded model was trained on

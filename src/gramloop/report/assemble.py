@@ -10,7 +10,6 @@ from gramloop.core.settings import describe_replay, replay_text
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.plan import Plan
 from gramloop.evaluate.store import MANIFEST
-from gramloop.io.json_files import read_json
 from gramloop.mitigations.texts import stack_text
 from gramloop.report.answers import answers_of
 from gramloop.report.consistency import gram_consistency
@@ -30,6 +29,7 @@ from gramloop.report.tables.main import gains_table, main_results, relative_resu
 from gramloop.report.tables.pairs import matrix_table, pairs_table, stacking_table
 from gramloop.report.tables.qualities import quality_table
 from gramloop.report.tables.table import Table
+from gramloop.util.json_files import read_json
 
 Tables = Callable[[LoadedRuns, Sequence[Gain]], Iterator[Table]]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from gramloop.io.shown import Shown, ShownTable
 from gramloop.metrics.bootstrap import Interval, VerdictWord
 from gramloop.report.tables.table import Table
+from gramloop.util.table import Shown, ShownTable
 
 _VERBS: Mapping[VerdictWord, str] = {
     "helps": "helps",

@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gramloop.evaluate.methods import BASELINE
-from gramloop.metrics.bootstrap import Interval, widened
-from gramloop.metrics.joint import joint_intervals, winners_luck
+from gramloop.metrics.bootstrap import Interval, joint_intervals, selection_bias, widened
 from gramloop.report.resampling import Resampled
 from gramloop.report.run import Run
 from gramloop.report.statistics import Gain, resampled_of
@@ -84,7 +83,7 @@ class Evidence:
     def luck(self, methods: Sequence[str]) -> float:
         """By how much the best of these is flattered for having been picked on the same images."""
         each = (np.stack([drawn.difference(method, BASELINE) for method in methods]) for drawn in self.drawn)
-        return max(winners_luck(draws) for draws in each)
+        return max(selection_bias(draws) for draws in each)
 
     def _differences(self, wanted: Sequence[tuple[str, str]]) -> dict[tuple[str, str], Differences]:
         found = differences_of(self.drawn, lambda drawn: [drawn.difference(*pair) for pair in wanted])

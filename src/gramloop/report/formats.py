@@ -7,9 +7,9 @@ import io
 import re
 from typing import TYPE_CHECKING, Literal
 
-from gramloop.io.spreadsheet import text_cell
 from gramloop.metrics.bootstrap import Interval
 from gramloop.report.tables.table import ABSENT, Cell, Column, Table
+from gramloop.util.table import text_cell
 
 if TYPE_CHECKING:
     from rich.console import Group

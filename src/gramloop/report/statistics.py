@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from gramloop.evaluate.methods import BASELINE
-from gramloop.evaluate.truth import AGREEMENT
-from gramloop.io.shown import Shown, ShownTable
+from gramloop.evaluate.plan import AGREEMENT
 from gramloop.metrics.bootstrap import (
     REPLICATES,
     SEED,
@@ -20,6 +19,7 @@ from gramloop.metrics.bootstrap import (
 from gramloop.report.document import Verdict
 from gramloop.report.resampling import Over, Resampled, resample
 from gramloop.report.run import Run
+from gramloop.util.table import Shown, ShownTable
 
 TRUSTED = 0.90  # a percentile interval that covers less gives no verdict; the corrected one does
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.store import PLAN
-from gramloop.io.atomic import atomic_write
 from gramloop.report import formats
 from gramloop.report.document import Document
 from gramloop.report.page import render
 from gramloop.report.tables.table import Table
+from gramloop.util.files import atomic_write
 
 PAGE, MARKDOWN, TABLES, FIGURES = "index.html", "report.md", "tables", "figures"
 

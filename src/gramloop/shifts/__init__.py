@@ -12,8 +12,8 @@ if TYPE_CHECKING:
         corruption_names,
         get_corruption_names,
     )
-    from gramloop.shifts.perturbations import PERTURBATIONS, perturb, signs
-    from gramloop.shifts.seeds import generator
+    from gramloop.shifts.perturbations import PERTURBATIONS, perturb
+    from gramloop.shifts.seeds import generator, signs
     from gramloop.shifts.transform import Corrupt
 else:
     __getattr__, __dir__ = lazy_names(__name__)

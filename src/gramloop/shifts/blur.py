@@ -6,7 +6,7 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from gramloop.shifts.pixels import Floats, Image, gaussian, stretch, to_bytes, zoom_grid
+from gramloop.shifts.common import Floats, Image, gaussian, stretch, to_bytes, zoom_grid
 
 Indices = npt.NDArray[np.int32]
 

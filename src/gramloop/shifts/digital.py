@@ -7,7 +7,7 @@ import numpy as np
 import PIL.Image
 import PIL.ImageEnhance
 
-from gramloop.shifts.pixels import Floats, Image, gaussian, on_channels, to_bytes
+from gramloop.shifts.common import Floats, Image, gaussian, on_channels, to_bytes
 
 
 def brightness(image: Image, amount: float) -> Image:

@@ -1,4 +1,4 @@
-"""Rotation, translation and shear of images, label maps and instance masks.
+"""Rotation, translation and shear of images, label maps, depth and instance masks.
 
 The canvas keeps its size. Directions are a pair of signs per image, (x, y); rotation and shear use the first.
 """
@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gramloop.errors import GramLoopError
-from gramloop.shifts.severity import Scale
+from gramloop.shifts.common import Scale
 
 Matrix = npt.NDArray[np.float64]  # (2, 3), from source to target coordinates (x, y, 1)
 Mask = npt.NDArray[np.uint8]  # (H, W), 0 or 1

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import pdtr
 
-from gramloop.shifts.pixels import Image, to_bytes
+from gramloop.shifts.common import Image, to_bytes
 
 _GUIDE_BITS = 12
 _CHUNK = 1 << 16  # values handled at a time, so that the index arrays stay in the cache

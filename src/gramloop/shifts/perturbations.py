@@ -1,9 +1,8 @@
 """The perturbations of the -P suites, with the constants of Schiappa et al. (2023).
 
-Fourteen change how an image looks, three where things are in it. Those three need the directions of the
-image, `signs`: drawn once per image, the same for all severities and all three. Labels follow with
-`geometry.matrix` and the same signs. The published files were also written as JPEG of quality 95; that
-belongs to writing and is not done here.
+Fourteen change appearance, three the geometry. Those three need the directions of the image, `seeds.signs`: drawn
+once per image, the same for all severities and all three. Labels follow with `geometry.matrix` and the same
+signs. The published files were also written as JPEG of quality 95; that is left to the writer of a suite.
 """
 
 from typing import Any
@@ -13,13 +12,9 @@ import numpy.typing as npt
 
 from gramloop.errors import GramLoopError
 from gramloop.shifts import blur, digital, noise
+from gramloop.shifts.common import Image, Scale, Steps, check_image
 from gramloop.shifts.corruptions import corrupt
 from gramloop.shifts.geometry import GEOMETRIC, matrix, warp_image
-from gramloop.shifts.pixels import Image, check_image
-from gramloop.shifts.seeds import generator
-from gramloop.shifts.severity import Scale, Steps
-
-__all__ = ["GEOMETRIC", "GROUPS", "PERTURBATIONS", "perturb", "signs"]
 
 PERTURBATIONS = (
     "gaussian",
@@ -40,7 +35,7 @@ PERTURBATIONS = (
 )
 """The 17 perturbations of the -P suites."""
 
-GROUPS: dict[str, tuple[str, ...]] = {
+PERTURBATION_GROUPS: dict[str, tuple[str, ...]] = {
     "noise": ("gaussian", "shot", "impulse", "speckle"),
     "blur": ("defocus", "motion", "zoom"),
     "weather": ("brightness", "darkness", "fog", "snow"),
@@ -71,12 +66,6 @@ _SCALES = {
 _ZOOM = Steps(((1, 1.05, 0.01), (1, 1.07, 0.01), (1, 1.10, 0.02), (1, 1.12, 0.02), (1.03, 1.18, 0.03)))
 
 
-def signs(image_id: str | int, suite: str = "p") -> tuple[int, int]:
-    """The directions (x, y) of one image, each 1 or -1: the same at every severity, for every transform."""
-    x, y = generator(suite, "signs", 0, image_id).integers(0, 2, 2) * 2 - 1
-    return int(x), int(y)
-
-
 def perturb(
     image: npt.NDArray[Any],
     name: str,
@@ -85,9 +74,17 @@ def perturb(
     *,
     signs: tuple[int, int] | None = None,
 ) -> Image:
-    """The image (H, W, 3) or (H, W), uint8, perturbed; a new array of the same shape.
+    """Perturb an image.
 
-    The geometric ones are wholly given by `signs`, which are therefore required there and unused elsewhere.
+    Args:
+        image: (H, W, 3) or (H, W), uint8, at the size at which it is used.
+        name: of PERTURBATIONS.
+        severity: 1 to 5, and above where the perturbation has one parameter that continues by a rule.
+        rng: the source of all randomness.
+        signs: the directions of the image, `seeds.signs`; the geometric ones need them, others do not use them.
+
+    Returns:
+        A new array of the same shape.
     """
     if name not in PERTURBATIONS:
         raise GramLoopError(f"no perturbation {name!r}: one of {', '.join(PERTURBATIONS)} is expected")

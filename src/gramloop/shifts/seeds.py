@@ -1,4 +1,4 @@
-"""One random generator per shifted image, from what the image is and never from when it is made.
+"""One random generator per shifted image, determined by what the image is and never by when it is made.
 
 The fields are hashed, so the same image gets the same pixels in any order, shard, process and batch. The
 recipe version is one of the fields: it goes up whenever a shift changes the pixels it makes.
@@ -18,3 +18,9 @@ def generator(suite: str, condition: str, severity: int, image_id: str | int) ->
     fields = json.dumps([RECIPE_VERSION, suite, condition, int(severity), str(image_id)])
     digest = hashlib.sha256(fields.encode()).digest()
     return np.random.Generator(np.random.PCG64(int.from_bytes(digest, "big")))
+
+
+def signs(image_id: str | int, suite: str = "p") -> tuple[int, int]:
+    """The directions (x, y) of one image, each 1 or -1: the same at every severity, for every transform."""
+    x, y = generator(suite, "signs", 0, image_id).integers(0, 2, 2) * 2 - 1
+    return int(x), int(y)

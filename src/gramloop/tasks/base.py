@@ -14,7 +14,8 @@ from typing import Any, ClassVar, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from gramloop.data.records import Record
+from gramloop.data.checks import ChangedFileError, refuse_change
+from gramloop.data.records import LabelledImage, Record
 from gramloop.data.shifted import Shift, ShiftedRecord
 from gramloop.errors import GramLoopError
 from gramloop.metrics.bootstrap import ROWS_AT_ONCE, Score
@@ -228,3 +229,36 @@ def _register_built_in() -> None:
     for module in (semantic, detection, depth, panoptic, instance):
         register_task(module.TASK)
     _TASKS.update(added)
+
+
+def read_labelled(record: Record | LabelledImage, task: str, labels: bool = True) -> LabelledImage | str:
+    """The image of a record and, where ``labels`` are wanted, its truth; or what is wrong with them."""
+    try:
+        found = record if isinstance(record, LabelledImage) else _decoded(record, task, labels)
+        if found.truth is not None:
+            name = str(record.image_id if isinstance(record, LabelledImage) else record.path)
+            _refuse_misfit(found, get_task(task), name)
+    except ChangedFileError:  # not an image to skip, but a set that changed
+        raise
+    except GramLoopError as error:
+        return str(error)
+    return found
+
+
+def _decoded(record: Record, task: str, labels: bool) -> LabelledImage:
+    refuse_change(record)
+    pixels = record.image()
+    high, wide = pixels.shape[:2]
+    if (high, wide) != (record.height, record.width):
+        raise GramLoopError(f"{record.path} is {wide} x {high}, but was {record.width} x {record.height}")
+    return LabelledImage(record.image_id, pixels, get_task(task).read_truth(record) if labels else None)
+
+
+def _refuse_misfit(found: LabelledImage, task: AnyTask, name: str) -> None:
+    shape = task.truth_shape(found.truth)
+    if shape is not None and shape != found.pixels.shape[:2]:
+        verb = "is" if task.truth_noun == "depth" else "are"
+        raise GramLoopError(
+            f"the {task.truth_noun} of {name} {verb} {shape[1]} x {shape[0]}, unlike the image"
+        )
+    task.check_truth(found.truth, name)

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from gramloop.data.depth_maps import DepthMap
 from gramloop.data.records import Record
 from gramloop.data.shifted import Shift, ShiftedRecord
+from gramloop.data.truth import DepthMap
 from gramloop.errors import GramLoopError
 from gramloop.metrics.bootstrap import Score, mean_score
 from gramloop.metrics.depth import Alignment, aligned_depth, depth_scores

@@ -11,12 +11,12 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from gramloop.data.records import Instances, Record
+from gramloop.data.records import Record
 from gramloop.data.shifted import Shift, ShiftedRecord
-from gramloop.metrics.ap_bootstrap import DRAWS_AT_ONCE, ap_score, weighted_ap
+from gramloop.data.truth import Instances
+from gramloop.metrics.ap import DRAWS_AT_ONCE, ApResult, ap_score, average_precision, weighted_ap
 from gramloop.metrics.bootstrap import Score
-from gramloop.metrics.boxes import FoundBoxes, TrueBoxes
-from gramloop.metrics.coco_ap import ApResult, average_precision
+from gramloop.metrics.boxes import BoxPredictions, GroundTruthBoxes
 from gramloop.tasks.base import Categories, ClassScores, Row, Rows, Task
 from gramloop.tasks.class_names import Classes
 from gramloop.tasks.prediction import Prediction, WindowMaps
@@ -107,8 +107,8 @@ class DetectionTask(Task[Detection, Instances]):
         scores = by_category[0][np.argsort(np.argsort(categories.ids))]
         return ClassScores(scores, ~np.isnan(scores))
 
-    def _boxes(self, rows: Rows, categories: Categories) -> tuple[TrueBoxes, FoundBoxes]:
-        truth = TrueBoxes(
+    def _boxes(self, rows: Rows, categories: Categories) -> tuple[GroundTruthBoxes, BoxPredictions]:
+        truth = GroundTruthBoxes(
             images=list(range(rows.images)),
             categories=sorted(categories.ids),
             image_ids=rows.owners("truth_labels"),
@@ -117,7 +117,7 @@ class DetectionTask(Task[Detection, Instances]):
             areas=rows.values["truth_areas"],
             crowd=rows.values["truth_crowd"].astype(np.bool_),
         )
-        found = FoundBoxes.from_corners(
+        found = BoxPredictions.from_corners(
             rows.owners("scores"),
             rows.values["boxes"].reshape(-1, 4),
             rows.values["scores"],

@@ -13,7 +13,7 @@ from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 from PIL import Image
 
-from gramloop.data.segment_maps import VOID, SegmentMap
+from gramloop.data.truth import VOID, SegmentMap
 from gramloop.tasks.class_names import Classes
 from gramloop.tasks.detection import Detection
 from gramloop.tasks.instance import InstanceMasks, object_masks

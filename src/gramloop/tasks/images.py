@@ -140,7 +140,10 @@ def _from_pil(image: Image.Image, name: str) -> RGB:
         raise GramLoopError(f"{name} has no pixels")
     image = ImageOps.exif_transpose(image)
     if image.mode.startswith("I") or image.mode == "F":
-        return _from_array(np.asarray(image))
+        pixels = np.asarray(image)
+        # Pillow opens some 16-bit files with 32 bits; an array of such integers would be ambiguous
+        wide = image.mode == "I" and 255 < pixels.max() <= 65535 and pixels.min() >= 0
+        return _from_array(pixels.astype(np.uint16) if wide else pixels)
     return np.asarray(on_white(image))
 
 
@@ -160,21 +163,19 @@ def _from_array(array: NDArray[Any]) -> RGB:
 
 
 def _to_bytes(array: NDArray[Any]) -> NDArray[np.uint8]:
-    """Bytes from bytes, truth values, 16-bit or wider integers, or floating point between 0 and 1."""
+    """Bytes from bytes, truth values, uint16, other integers up to 255, or floating point between 0 and 1."""
     if array.dtype == np.uint8:
         return array
     if array.dtype == np.bool_:
         return array.astype(np.uint8) * np.uint8(255)
     if not np.issubdtype(array.dtype, np.number) or np.issubdtype(array.dtype, np.complexfloating):
         raise GramLoopError(f"an image array holds numbers, not {array.dtype}")
-    if np.issubdtype(array.dtype, np.floating):
-        top = 1.0
-    else:  # PIL opens some 16-bit files with 32 bits
-        top = 65535.0 if array.dtype == np.uint16 or array.max() > 255 else 255.0
+    top = 65535.0 if array.dtype == np.uint16 else 1.0 if array.dtype.kind == "f" else 255.0
     values = array.astype(np.float64)
     if not np.isfinite(values).all() or values.min() < 0 or values.max() > top:
         raise GramLoopError(
             f"an image array of {array.dtype} ranges from 0 to {top:g}, "
             f"not from {values.min():g} to {values.max():g}"
+            + ("; 16-bit images are uint16" if top == 255 and values.max() > 255 else "")
         )
     return np.rint(values * (255 / top)).astype(np.uint8)

@@ -11,21 +11,14 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from gramloop.data.object_masks import ObjectMasks
+from gramloop.data.masks import RunLengths, decode_mask, encode_mask, mask_area
 from gramloop.data.records import Record
-from gramloop.data.run_lengths import RunLengths, mask_area, run_length_mask, run_lengths_of
 from gramloop.data.shifted import Shift, ShiftedRecord
+from gramloop.data.truth import ObjectMasks
 from gramloop.errors import GramLoopError
-from gramloop.metrics.ap_bootstrap import DRAWS_AT_ONCE
+from gramloop.metrics.ap import DRAWS_AT_ONCE, mask_ap_score, mask_average_precision
 from gramloop.metrics.bootstrap import Score
-from gramloop.metrics.coco_ap import ALL, AREAS
-from gramloop.metrics.mask_ap import (
-    THRESHOLDS,
-    MaskMatches,
-    mask_ap_score,
-    mask_average_precision,
-    match_masks,
-)
+from gramloop.metrics.matching import ALL, AREAS, THRESHOLDS, Matches, match_masks
 from gramloop.tasks.base import Categories, ClassScores, Row, Rows, Task
 from gramloop.tasks.class_names import Classes
 from gramloop.tasks.detection import AP_METRICS, ap_metrics, image_identity, json_lines
@@ -69,7 +62,7 @@ class InstanceMasks(Prediction):
         """Masks of pixels in any order."""
         best = np.argsort(-scores.astype(np.float64), kind="stable")
         return cls(
-            tuple(run_lengths_of(masks[index]) for index in best),
+            tuple(encode_mask(masks[index]) for index in best),
             scores[best].astype(np.float32),
             labels[best].astype(np.int64),
             np.array([box_around(masks[index]) for index in best], dtype=np.float32).reshape(-1, 4),
@@ -78,7 +71,7 @@ class InstanceMasks(Prediction):
 
     def mask(self, index: int) -> NDArray[np.bool_]:  # → (H, W)
         """One of the masks as pixels."""
-        return run_length_mask(self.masks[index]).astype(np.bool_)
+        return decode_mask(self.masks[index]).astype(np.bool_)
 
 
 class InstanceTask(Task[InstanceMasks, ObjectMasks]):
@@ -134,8 +127,8 @@ class InstanceTask(Task[InstanceMasks, ObjectMasks]):
         scores = matched.by_category(every, len(order))[0][np.argsort(np.argsort(order))]
         return ClassScores(scores, ~np.isnan(scores))
 
-    def _matches(self, rows: Rows) -> MaskMatches:
-        return MaskMatches(
+    def _matches(self, rows: Rows) -> Matches:
+        return Matches(
             rows.owners("scores"),
             rows.values["scores"].astype(np.float64),
             rows.values["labels"].astype(np.int64),

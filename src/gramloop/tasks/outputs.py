@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gramloop.errors import GramLoopError
-from gramloop.io.tree import files_below
+from gramloop.util.files import files_below
 
 SUFFIXES = frozenset(
     [".bmp", ".gif", ".jp2", ".jpeg", ".jpg", ".pbm", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"]

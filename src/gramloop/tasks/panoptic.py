@@ -10,10 +10,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from gramloop.data.coco_panoptic import segments_info
 from gramloop.data.records import Record
-from gramloop.data.segment_maps import SegmentMap, segments_png
 from gramloop.data.shifted import Shift, ShiftedRecord
+from gramloop.data.truth import SegmentMap, segments_info, segments_png
 from gramloop.errors import GramLoopError
 from gramloop.metrics.bootstrap import Score
 from gramloop.metrics.panoptic import (

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from gramloop.errors import GramLoopError
-from gramloop.io.plotting import draw_map, make_axes, pyplot
 from gramloop.tasks.class_names import Classes
 from gramloop.tasks.depth import Depth
 from gramloop.tasks.detection import Detection
@@ -34,6 +33,7 @@ from gramloop.tasks.instance import InstanceMasks
 from gramloop.tasks.panoptic import Panoptic
 from gramloop.tasks.prediction import Prediction
 from gramloop.tasks.semantic import Segmentation
+from gramloop.util.plotting import draw_map, make_axes, pyplot
 
 
 def plot_prediction(

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from gramloop.io.shown import Shown, ShownTable
 from gramloop.tasks.class_names import Classes
+from gramloop.util.table import Shown, ShownTable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -31,7 +31,7 @@ class ReplayMaps:
 
     def plot(self) -> Any:
         """Draw drift and gate, a column for each replay; returns matplotlib's axes, (2, columns)."""
-        from gramloop.io.plotting import plot_replays
+        from gramloop.util.plotting import plot_replays
 
         return plot_replays(list(self.drift), list(self.gate), self.post_drift)
 
@@ -75,7 +75,7 @@ class Prediction(Shown):
             threshold: the least score of a box or mask that is drawn.
             ax: where to draw; a new figure where nothing is given.
         """
-        from gramloop.io.plotting import pyplot
+        from gramloop.util.plotting import pyplot
 
         pyplot()  # its sentence where it is missing
         from gramloop.tasks.plotting import plot_prediction
@@ -108,7 +108,7 @@ class Pair(Generic[P_co]):
         self, image: ImageLike | None = None, *, classes: Classes = _UNNAMED, threshold: float = 0.5
     ) -> Any:
         """Draw both predictions side by side, as `Prediction.plot` does; returns matplotlib's axes, (2,)."""
-        from gramloop.io.plotting import pyplot
+        from gramloop.util.plotting import pyplot
 
         pyplot()
         from gramloop.tasks.plotting import plot_pair

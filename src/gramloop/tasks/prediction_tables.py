@@ -6,13 +6,13 @@ from functools import singledispatch
 
 import numpy as np
 
-from gramloop.io.shown import ShownTable
 from gramloop.tasks.depth import Depth
 from gramloop.tasks.detection import Detection
 from gramloop.tasks.instance import InstanceMasks
 from gramloop.tasks.panoptic import Panoptic
 from gramloop.tasks.prediction import Prediction
 from gramloop.tasks.semantic import Segmentation
+from gramloop.util.table import ShownTable
 
 _ROWS = 10  # of many boxes or classes
 

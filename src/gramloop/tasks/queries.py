@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gramloop.data.run_lengths import RunLengths, run_lengths_of
+from gramloop.data.masks import RunLengths, encode_mask
 from gramloop.tasks.instance import box_around
 
 _AT_ONCE = 1 << 26  # numbers of masks at the size of an image
@@ -129,7 +129,7 @@ def best_masks(logits: Tensor, masks: Masks, keep: int) -> Found:
         inside = some > 0
         means = (some.sigmoid() * inside).sum((1, 2)) / (inside.sum((1, 2)) + 1e-6)
         for query, mask, mean in zip(group.tolist(), inside.cpu().numpy(), means.tolist(), strict=True):
-            shapes[query] = run_lengths_of(mask), box_around(mask), mean
+            shapes[query] = encode_mask(mask), box_around(mask), mean
     chosen = [shapes[query] for query in queries.tolist()]
     scores = likely.cpu().numpy() * np.array([mean for _, _, mean in chosen], dtype=np.float32)
     order = np.argsort(-scores, kind="stable")

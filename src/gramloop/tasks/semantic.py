@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from gramloop.data.labelled import PixelLabels
 from gramloop.data.records import Record
 from gramloop.data.shifted import Shift, ShiftedRecord
+from gramloop.data.truth import PixelLabels
 from gramloop.errors import GramLoopError
 from gramloop.metrics.bootstrap import Score, miou_score
-from gramloop.metrics.miou import class_iou, count, mean_iou
+from gramloop.metrics.miou import class_iou, count_pixels, mean_iou
 from gramloop.shifts.geometry import warp_labels
 from gramloop.tasks.base import Categories, ClassScores, Row, Rows, Task
 from gramloop.tasks.class_names import Classes
@@ -58,8 +58,8 @@ class SemanticTask(Task[Segmentation, PixelLabels]):
         return PixelLabels(warp_labels(truth.indices, shift.affine(record), truth.ignored), truth.ignored)
 
     def statistics(self, prediction: Segmentation, truth: PixelLabels, categories: Categories) -> Row:
-        counts = count(prediction.labels, truth.indices, len(categories.names), truth.ignored)
-        return {"intersection": counts.intersection, "prediction": counts.prediction, "label": counts.label}
+        counts = count_pixels(prediction.labels, truth.indices, len(categories.names), truth.ignored)
+        return dict(zip(self.columns, counts, strict=True))
 
     def score(self, rows: Rows, categories: Categories) -> dict[str, float]:
         return {"mIoU": float(mean_iou(self._counts(rows).sum(axis=0)))}

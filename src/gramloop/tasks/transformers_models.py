@@ -18,7 +18,6 @@ import torch
 
 from gramloop.data.records import Task
 from gramloop.errors import GramLoopError
-from gramloop.io.json_files import checked, read_json
 from gramloop.models.soundness import refuse_unsound
 from gramloop.tasks.class_names import Classes
 from gramloop.tasks.depth import Depth
@@ -28,6 +27,7 @@ from gramloop.tasks.module_predictor import ModulePredictor, Size
 from gramloop.tasks.prediction import Prediction
 from gramloop.tasks.reading import read_prediction
 from gramloop.tasks.transformers_segments import read_masks, read_segments, thing_numbers
+from gramloop.util.json_files import checked, read_json
 
 Read = Callable[[Any, Any, list[Size]], Any]  # a processor, the model's outputs and the image's size
 

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from gramloop.core.config import ReplayConfig, route
 from gramloop.core.hosts import find_host
 from gramloop.errors import GramLoopError
-from gramloop.io.json_files import read_checked
 from gramloop.models.dinov2 import load_any_backbone
 from gramloop.models.soundness import refuse_unsound
 from gramloop.models.tiny import TINY_SHORT_SIDE, load_tiny
@@ -30,6 +29,7 @@ from gramloop.tasks.images import (
 from gramloop.tasks.prediction import Prediction
 from gramloop.tasks.predictor import Predictor, check_replay
 from gramloop.tasks.transformers_models import read_config
+from gramloop.util.json_files import read_checked
 
 SHORT_SIDE = 512  # enough patches to see something, and minutes less than the tasks' own sizes on a CPU
 

@@ -3,7 +3,7 @@
 ``images/validation/*.png`` serves all; ``annotations/validation/*.png`` and ``classes.txt`` are the first,
 ``annotations/instances_val.json`` the second, ``depth/validation/*.png`` in millimetres and ``depth.json`` the third,
 ``annotations/panoptic_val.json`` with ``annotations/panoptic_val/*.png`` the fourth. Every file is whole or absent, and
-going on after a stop gives the same bytes as one run.
+resuming after a stop gives the same bytes as one run.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ import cv2
 import numpy as np
 
 from gramloop.core.fields import shown
-from gramloop.data.coco_panoptic import segments_info
-from gramloop.data.depth import FORMAT_FILE
-from gramloop.data.depth_maps import DepthFormat
-from gramloop.data.scenes.drawing import CLASSES, FAR, RECIPE, THINGS, Scene, scene
-from gramloop.data.scenes.segments import category_entries, scene_segments
+from gramloop.data.readers.depth import FORMAT_FILE
+from gramloop.data.scenes.drawing import CLASSES, FAR, RECIPE, STUFF, THINGS, Scene, scene
 from gramloop.data.scenes.textures import Array
-from gramloop.data.segment_maps import segments_png
+from gramloop.data.truth import DepthFormat, SegmentMap, segments_info, segments_png
 from gramloop.errors import GramLoopError
-from gramloop.io.atomic import atomic_write, remove_leftovers
-from gramloop.io.json_files import read_json
-from gramloop.io.lock import is_taken
-from gramloop.io.pool import process_context, process_pool, run_unordered, worker_count
+from gramloop.util.files import atomic_write, is_taken, remove_leftovers
+from gramloop.util.json_files import read_json
+from gramloop.util.processes import process_context, process_pool, run_unordered, worker_count
 
+# things have the numbers of the instances' file, and stuff those that follow
+CATEGORIES = dict(enumerate(THINGS + STUFF, start=1))
+THING_NUMBERS = frozenset(range(1, len(THINGS) + 1))
+_NUMBER_OF_LABEL = np.array([0, *(1 + (THINGS + STUFF).index(name) for name in CLASSES)])
 SETTINGS_FILE = "scenes.json"
 _WHAT = "a file of settings written by gramloop scenes"
 ANNOTATIONS = Path("annotations", "instances_val.json")  # written last
 PANOPTIC = Path("annotations", "panoptic_val.json")
-SUITE, COUNT = "scenes", 100  # the base set that is drawn where no folder is given, and how many of it
+SUITE, COUNT = "scenes", 100  # the base set where no folder is given, and how many images of it
 STORED = DepthFormat(scale=1000.0, near=1e-3, far=FAR)  # how depth is written
 _CHUNK = 16
 _ZOOM = 4  # outlines are traced this much enlarged, so that they lie within 1/8 pixel of the pixels' edges
@@ -81,7 +81,14 @@ def write_scenes(
     workers: int | None = None,
     on_scenes: Callable[[int], None] | None = None,
 ) -> None:
-    """Write the scenes; ``on_scenes(n)`` is called whenever ``n`` more are done."""
+    """Write scenes to a folder.
+
+    Args:
+        folder: the folder; what an earlier call with the same settings wrote is kept.
+        wanted: which scenes.
+        workers: processes; one per core by default.
+        on_scenes: called with a number whenever so many more scenes are done.
+    """
     workers = worker_count(workers)
     try:
         _begin(folder, wanted)
@@ -92,19 +99,18 @@ def write_scenes(
                 on_scenes(len(part))
         _finish(folder, wanted, annotations)
     except OSError as error:
-        raise GramLoopError(f"cannot go on writing to {folder}: {error}") from error
+        raise GramLoopError(f"cannot continue writing to {folder}: {error}") from error
 
 
 def draw_scenes(folder: Path, wanted: SceneFiles) -> Path:
-    """Write the scenes that a command without a data set uses, unless the folder holds them; the folder."""
+    """Write the scenes that a command without a data set uses, unless the folder holds them; returns the folder."""
     settings = folder / SETTINGS_FILE
-    if settings.is_file() and (folder / ANNOTATIONS).is_file():
-        found = read_json(settings, _WHAT)
-        recipe = found.get("recipe") if isinstance(found, dict) else None
-        later = (FORMAT_FILE, PANOPTIC)  # what scenes drawn by an earlier version lack
-        whole = all((folder / name).is_file() for name in later) or recipe != RECIPE
-        if whole and found == {**asdict(wanted), "recipe": recipe}:  # an older one is as good
-            return folder
+    if (
+        settings.is_file()
+        and (folder / ANNOTATIONS).is_file()
+        and read_json(settings, _WHAT) == asdict(wanted)
+    ):
+        return folder
     write_scenes(folder, wanted, workers=1)
     return folder
 
@@ -152,6 +158,17 @@ def _write_chunk(folder: Path, wanted: SceneFiles, chunk: range) -> dict[int, _A
 def file_name(index: int) -> str:
     """The name of a scene's pictures."""
     return f"{index:08d}.png"
+
+
+def scene_segments(one: Scene) -> SegmentMap:
+    """Stuff has its category as id; things follow in the order of their boxes."""
+    ids = _NUMBER_OF_LABEL[one.labels].astype(np.int32)
+    ids[ids <= len(THINGS)] = 0
+    for index, mask in enumerate(one.masks):
+        ids[mask] = len(CATEGORIES) + 1 + index
+    numbers = np.unique(ids[ids > 0]).astype(np.int64)
+    kinds = np.append(np.arange(len(CATEGORIES) + 1), one.categories + 1)
+    return SegmentMap(ids, numbers, kinds[numbers], np.zeros(len(numbers), dtype=np.bool_))
 
 
 def coco_annotations(one: Scene) -> list[dict[str, Any]]:
@@ -216,7 +233,10 @@ def _finish(folder: Path, wanted: SceneFiles, by_scene: dict[int, _Annotated]) -
             {"image_id": index + 1, "file_name": file_name(index), "segments_info": by_scene[index].segments}
             for index in sorted(by_scene)
         ],
-        "categories": category_entries(),
+        "categories": [
+            {"id": number, "name": name, "isthing": int(number in THING_NUMBERS)}
+            for number, name in CATEGORIES.items()
+        ],
     }
     atomic_write(folder / PANOPTIC, json.dumps(panoptic, separators=(",", ":")).encode())
     stored = json.dumps({"scale": STORED.scale, "near": STORED.near, "far": STORED.far})

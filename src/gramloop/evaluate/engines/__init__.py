@@ -15,7 +15,7 @@ from gramloop.evaluate.plan import Part, Plan, Subject, condition_of
 from gramloop.evaluate.provenance import CLEAN_SET
 from gramloop.evaluate.runner import Done, Missed
 from gramloop.evaluate.store import Store
-from gramloop.io.pool import MOST_WORKERS, available_cores
+from gramloop.util.processes import MOST_WORKERS, available_cores
 
 CLUSTER_PREPARE = 8  # processes that read images for each GPU of a cluster, where its nodes have the cores
 

@@ -23,8 +23,8 @@ from gramloop.evaluate.plan import Part, Subject
 from gramloop.evaluate.predicting import deterministic
 from gramloop.evaluate.runner import Done, Missed, Runner
 from gramloop.evaluate.store import Store
-from gramloop.io.device import gpus_of
-from gramloop.io.pool import process_context, process_pool, worker_count
+from gramloop.util.device import gpus_of
+from gramloop.util.processes import process_context, process_pool, worker_count
 
 PRELOADED = (  # by the fork server, so that workers start with everything they need in memory
     "gramloop.evaluate.engines.local",
@@ -36,21 +36,20 @@ PRELOADED = (  # by the fork server, so that workers start with everything they 
 _POLL = 0.2  # seconds between looks at the shared counter of images
 
 
-def default_workers(subject: Subject, device: str | None = None) -> int:
-    """The GPUs that are named, or as many processes of the subject's threads as the cores hold; one on MPS."""
-    chosen = torch.device(device or subject.device)
-    if chosen.type == "cpu":
-        return worker_count(None, subject.threads)
-    return max(1, len(gpus_of(chosen)))
+def default_workers(device: str, threads: int = 1) -> int:
+    """The GPUs that a name stands for, or as many processes of so many threads as the cores hold; one on MPS."""
+    chosen = torch.device(device)
+    return worker_count(None, threads) if chosen.type == "cpu" else max(1, len(gpus_of(chosen)))
 
 
 def run_local(job: Job, workers: int | None = None) -> Iterator[Done | Missed]:
     """Run the job's parts on this machine; leaving the iterator early, or Ctrl-C, stops all workers."""
-    wanted = default_workers(job.subject, job.device) if workers is None else worker_count(workers)
+    subject = job.subject
+    wanted = default_workers(job.device or subject.device, subject.threads) if workers is None else workers
     if not job.parts:
         return
-    wanted = min(wanted, len(job.parts))
-    with start_workers(job.subject, job.store, wanted, job.device, job.prepare) as started:
+    wanted = min(worker_count(wanted), len(job.parts))
+    with start_workers(subject, job.store, wanted, job.device, job.prepare) as started:
         yield from started.run(job.parts, job.on_images)
 
 
@@ -71,7 +70,8 @@ def start_workers(
         device: one of this machine's, such as cuda:1.
         prepare: processes that read images for each worker; see `Job`.
     """
-    many = default_workers(subject, device) if workers is None else worker_count(workers)
+    name = device or subject.device
+    many = default_workers(name, subject.threads) if workers is None else worker_count(workers)
     reading = preparing_processes(subject.device, prepare, many)
     if many == 1:
         here = Workers(subject, store, device, reading)
@@ -89,8 +89,8 @@ def start_workers(
         ) from error
     context = process_context(*PRELOADED)
     results, sending = context.Pipe(duplex=False)
-    shared = _Shared(*(context.Value("q", 0) for _ in range(3)), context.Event(), sending)
-    name = device or subject.device
+    images, started, taken = (context.Value("q", 0) for _ in range(3))
+    shared = _Shared(images, started, taken, context.Event(), sending)
     start = _Start(packed, gpus_of(torch.device(name)) or (name,), reading, shared)
     with process_pool(many, context, _start_worker, start) as pool:
         try:
@@ -103,7 +103,7 @@ class Workers:
     """One worker: this process. The model is loaded when it is first needed."""
 
     def __init__(self, subject: Subject, store: Store[Any], device: str | None, prepare: int) -> None:
-        self._make = lambda: Runner(subject, store, device, prepare)
+        self._make: Callable[[], Runner] = lambda: Runner(subject, store, device, prepare)
         self._runner: Runner | None = None
 
     def run(

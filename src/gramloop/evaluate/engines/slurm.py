@@ -69,7 +69,9 @@ def run_slurm(
     left = list(job.parts)
     try:
         while left:
-            ended = all(each.done() for each in submitted)  # before looking, so that no last unit is overlooked
+            ended = all(
+                each.done() for each in submitted
+            )  # before looking, so that no last unit is overlooked
             for part in list(left):
                 if not job.store.missing([part]):
                     left.remove(part)
@@ -115,7 +117,11 @@ def _missed(submitted: Sequence[Any], left: Sequence[Part]) -> Iterator[tuple[Pa
     """The parts that jobs report to be too large for their memory."""
     for each in submitted:
         for missed in each.result().missed if each.exception() is None else ():
-            same = [part for part in left if (part.condition, part.images) == (missed.part.condition, missed.part.images)]
+            same = [
+                part
+                for part in left
+                if (part.condition, part.images) == (missed.part.condition, missed.part.images)
+            ]
             yield from ((part, missed) for part in same)
 
 

@@ -12,6 +12,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from gramloop.metrics.boxes import box_iou
 from gramloop.tasks.detection import Detection
 
 SCORE, OVERLAP = 0.40, 0.50
@@ -56,18 +57,6 @@ def centred(boxes: NDArray[Any], crop: Region) -> NDArray[np.bool_]:
     return inside
 
 
-def overlaps(boxes: NDArray[Any], others: NDArray[Any]) -> NDArray[np.float64]:  # → (n, m)
-    """Intersection over union of every box with every other, 0 where both are empty."""
-    boxes, others = np.asarray(boxes, dtype=np.float64), np.asarray(others, dtype=np.float64)
-    low = np.maximum(boxes[:, None, :2], others[None, :, :2])
-    high = np.minimum(boxes[:, None, 2:], others[None, :, 2:])
-    both = np.clip(high - low, 0, None).prod(axis=-1)
-    areas = [np.clip(each[:, 2:] - each[:, :2], 0, None).prod(axis=-1) for each in (boxes, others)]
-    union = areas[0][:, None] + areas[1][None] - both
-    ratio: NDArray[np.float64] = np.divide(both, union, out=np.zeros_like(both), where=union > 0)
-    return ratio
-
-
 def match(found: Detection, truth: Annotated, overlap: float = OVERLAP) -> NDArray[np.int64]:  # → (n,)
     """For each prediction the annotation that it recovers, or -1.
 
@@ -77,7 +66,7 @@ def match(found: Detection, truth: Annotated, overlap: float = OVERLAP) -> NDArr
     partner = np.full(len(found.scores), -1, dtype=np.int64)
     if not len(found.scores) or not len(truth):
         return partner
-    shared = overlaps(found.boxes, truth.boxes)
+    shared = box_iou(found.boxes, truth.boxes)
     shared[np.asarray(found.labels)[:, None] != np.asarray(truth.labels)[None]] = -1
     for index in np.argsort(-np.asarray(found.scores), kind="stable"):
         best = int(shared[index].argmax())
@@ -127,7 +116,7 @@ def _absent(found: Detection, other: Detection) -> NDArray[np.bool_]:
     if not len(other.scores):
         return np.ones(len(found.scores), dtype=np.bool_)
     same = np.asarray(found.labels)[:, None] == np.asarray(other.labels)[None]
-    absent: NDArray[np.bool_] = ~((overlaps(found.boxes, other.boxes) >= OVERLAP) & same).any(axis=1)
+    absent: NDArray[np.bool_] = ~((box_iou(found.boxes, other.boxes) >= OVERLAP) & same).any(axis=1)
     return absent
 
 

@@ -11,7 +11,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
-from gramloop.data.segment_maps import VOID, SegmentMap
+from gramloop.data.truth import VOID, SegmentMap
 from gramloop.errors import GramLoopError
 from gramloop.metrics.panoptic import found_segments
 from gramloop.report.figures.panels import draw_legend, draw_outline, nearest, painted, photograph, shrunk

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gramloop.errors import GramLoopError
-from gramloop.io.json_files import checked, read_json
 from gramloop.tune.scan.scanning import Scan
 from gramloop.tune.scan.scores import DEFAULT, all_scores, find_score, ranked
+from gramloop.util.json_files import checked, read_json
 
 _FORMAT = 1
 WHAT = "a scan that gramloop scan wrote"

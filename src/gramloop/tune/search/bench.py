@@ -9,17 +9,17 @@ from pathlib import Path
 
 import numpy as np
 
-from gramloop.data.contents import ChangedFileError
-from gramloop.data.depth_maps import DepthMap
-from gramloop.data.labelled import LabelledImage, PixelLabels, Truth, read_labelled
-from gramloop.data.records import Instances
+from gramloop.data.checks import ChangedFileError
+from gramloop.data.records import LabelledImage
+from gramloop.data.truth import DepthMap, Instances, PixelLabels, Truth
 from gramloop.errors import GramLoopError
-from gramloop.evaluate.clean_truth import CleanTruth
+from gramloop.evaluate.predicting import CleanTruth
 from gramloop.metrics.depth import NoScoreError, aligned_depth, depth_scores
-from gramloop.metrics.miou import count
+from gramloop.metrics.miou import count_pixels
 from gramloop.mitigations.applying import apply
 from gramloop.mitigations.files import sha256_of
 from gramloop.mitigations.source import calibrate, calibrate_pixels, read_source, write_source
+from gramloop.tasks.base import get_task, read_labelled
 from gramloop.tasks.depth import Depth
 from gramloop.tasks.detection import Detection
 from gramloop.tasks.prediction import Prediction
@@ -63,7 +63,7 @@ class Bench:
         self._shown = lru_cache(PREPARED)(self._show)
         self._source = lru_cache(1)(read_source)
         self._applied = lru_cache(APPLIED)(self._apply)
-        self._clean = CleanTruth(self.predictor, subject.truth_score)
+        self._clean = CleanTruth(self.predictor, get_task(subject.task), subject.truth_score)
         self._clean_places = {name: place for place, name in enumerate(subject.images.get("clean", ()))}
 
     def run(self, trial: Trial) -> dict[str, object]:
@@ -124,8 +124,8 @@ class Bench:
     def _statistic(self, found: Prediction, truth: Truth | None) -> dict[str, object]:
         """Plain lists of numbers, from which any score follows."""
         if isinstance(found, Segmentation) and isinstance(truth, PixelLabels):
-            counts = count(found.labels, truth.indices, len(self.subject.categories), truth.ignored)
-            return {"counts": counts.stacked().tolist()}
+            counts = count_pixels(found.labels, truth.indices, len(self.subject.categories), truth.ignored)
+            return {"counts": counts.tolist()}
         if isinstance(found, Detection) and isinstance(truth, Instances):
             columns = {"boxes": found.boxes, "scores": found.scores, "labels": found.labels}
             return {name: np.asarray(column).tolist() for name, column in columns.items()}

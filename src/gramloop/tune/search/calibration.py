@@ -8,11 +8,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from gramloop.errors import GramLoopError
-from gramloop.io.atomic import atomic_write
 from gramloop.mitigations.files import sha256_of
 from gramloop.tune.search.journal import Journal
 from gramloop.tune.search.plan import Search
 from gramloop.tune.search.workers import Workers
+from gramloop.util.files import atomic_write
 
 JOB = "source"  # its name in the journal; trials have tabs in theirs
 

@@ -9,7 +9,7 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
-from gramloop.evaluate.truth import SENTENCE
+from gramloop.evaluate.plan import AGREEMENT_NOTE
 from gramloop.tune.search.plan import ANY_CHANGE, Search
 from gramloop.tune.search.stacks import describe_stack
 from gramloop.tune.search.tuning import Tuning
@@ -52,7 +52,7 @@ def describe_plan(search: Search) -> str:
         limit = "nothing is asked of their change"
         if search.tolerance < ANY_CHANGE:
             limit = f"they may change by {search.tolerance:g} points"
-        lines.append(f"without labels: {SENTENCE}")
+        lines.append(f"without labels: {AGREEMENT_NOTE}")
         lines.append(f"clean predictions are the measure, so no change of them is a gain; {limit}")
     return "\n".join(lines)
 

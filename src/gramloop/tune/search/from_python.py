@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Unpack
 
 from gramloop.data.suites import find_suite
-from gramloop.evaluate.from_python import Model, SetOptions, request_for
-from gramloop.io.device import placed
+from gramloop.evaluate.evaluation import Model, SetOptions, request_for
 from gramloop.tune.search.options import Options
 from gramloop.tune.search.space import Space
 from gramloop.tune.search.suites import SCENE_SPLIT, suite_subject
 from gramloop.tune.search.tuning import Tuning, tune
+from gramloop.util.device import numbered_device
 
 SEVERITY = 3  # where nothing else is said
 
@@ -45,5 +45,5 @@ def tune_model(
         request = replace(request, severities=[SEVERITY])
     if source is not None:
         request = replace(request, files={**request.files, "source": str(Path(source).resolve())})
-    subject = suite_subject(request, placed(given.get("device")))
+    subject = suite_subject(request, numbered_device(given.get("device")))
     return tune(subject, space=space, budget=budget, options=options, out=out, workers=many)

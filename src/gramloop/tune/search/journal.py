@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from gramloop.errors import GramLoopError
-from gramloop.io.atomic import GOES_ON, atomic_write, remove_leftovers
-from gramloop.io.difference import first_difference
-from gramloop.io.json_files import checked, read_json
+from gramloop.util.files import RESUME_HINT, atomic_write, remove_leftovers
+from gramloop.util.json_files import checked, first_difference, read_json
 
 PLAN, TRIALS = "plan.json", "trials.jsonl"
 _UNDECIDED = ("where", "begun")  # entries of a plan that do not decide the outcome
@@ -43,7 +42,7 @@ class Journal:
             self._stream.flush()
             os.fsync(self._stream.fileno())
         except OSError as error:
-            raise GramLoopError(f"cannot write {self._path}: {error.strerror}; {GOES_ON}") from error
+            raise GramLoopError(f"cannot write {self._path}: {error.strerror}; {RESUME_HINT}") from error
 
     def close(self) -> None:
         """Let go of the file."""

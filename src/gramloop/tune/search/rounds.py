@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, replace
 
 from gramloop.core.config import Adaptive, ReplayConfig
 from gramloop.errors import GramLoopError
-from gramloop.evaluate.truth import SCORED
 from gramloop.mitigations.applying import check_stack, replay_of
 from gramloop.mitigations.files import replay_alone
 from gramloop.mitigations.replay import Replay
+from gramloop.tasks.base import get_task
 from gramloop.tune.search.adapting import best_rule
 from gramloop.tune.search.choices import FREE
 from gramloop.tune.search.journal import Journal
@@ -197,7 +197,9 @@ class _SearchRun:
         its best rule would have it, if that is better: rungs must not drop what helps some images only.
         """
         found = []
-        quick = self.search.subject.task not in SCORED  # precision takes too long to try dozens of rules
+        quick = not get_task(
+            self.search.subject.task
+        ).thresholded  # precision takes too long to try dozens of rules
         for number in candidates:
             value, stands_by = self._worth(number, cells), None
             if ruled and quick and (rule := self._best_rule(number, cells)) is not None:

@@ -8,15 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gramloop.data.labelled import Truth
-from gramloop.data.object_masks import ObjectMasks
 from gramloop.data.records import Task
-from gramloop.data.segment_maps import SegmentMap
-from gramloop.evaluate.segment_rows import instance_columns
+from gramloop.data.truth import ObjectMasks, SegmentMap, Truth
+from gramloop.metrics.ap import mask_ap_score
 from gramloop.metrics.bootstrap import Score
-from gramloop.metrics.coco_ap import AREAS
-from gramloop.metrics.mask_ap import MaskMatches, mask_ap_score
+from gramloop.metrics.matching import AREAS, Matches
 from gramloop.metrics.panoptic import panoptic_statistics, pq_score
+from gramloop.tasks.base import Categories, get_task
 from gramloop.tasks.instance import InstanceMasks
 from gramloop.tasks.panoptic import Panoptic, segment_map
 from gramloop.tasks.prediction import Prediction
@@ -31,7 +29,7 @@ def segment_statistic(
     if isinstance(found, Panoptic) and isinstance(truth, SegmentMap):
         return {"quality": panoptic_statistics(segment_map(found), truth, categories).tolist()}
     if isinstance(found, InstanceMasks) and isinstance(truth, ObjectMasks):
-        columns = instance_columns(found, truth, categories)
+        columns = get_task("instance").statistics(found, truth, Categories(dict.fromkeys(categories, "")))
         return {name: np.asarray(column).tolist() for name, column in columns.items()}
     return None
 
@@ -44,7 +42,7 @@ def segment_score(task: Task, categories: Sequence[int], images: Sequence[Mappin
         np.repeat(np.arange(len(images)), [len(each[name]) for each in images])
         for name in ("scores", "truth_labels")
     ]
-    matches = MaskMatches(
+    matches = Matches(
         owners[0],
         _column(images, "scores", np.float64),
         _column(images, "labels", np.int64),

@@ -8,13 +8,13 @@ from functools import partial
 from pathlib import Path
 from typing import TypedDict
 
-from gramloop.data.labelled import LabelledImage
-from gramloop.data.records import TASKS, DataSet, Record, Task
+from gramloop.data.records import TASKS, DataSet, LabelledImage, Record, Task
 from gramloop.data.shifted import Shift, shift_data_set
 from gramloop.data.suites import Condition
 from gramloop.errors import GramLoopError
-from gramloop.evaluate.truth import CLEAN_PREDICTION, SCORE, SCORED, TruthKind, check_truth
+from gramloop.evaluate.plan import TRUTH_SCORE, TruthKind, check_truth
 from gramloop.mitigations.files import sha256_of
+from gramloop.tasks.base import get_task
 from gramloop.tasks.prediction import Prediction
 from gramloop.tasks.predictor import Predictor, check_predictor
 
@@ -35,7 +35,7 @@ class Subject:
     threads: int = 1
     taps: tuple[int, ...] = ()  # blocks that the head reads, where that is known
     truth: TruthKind = "labels"  # what predictions are compared with
-    truth_score: float = SCORE  # of a clean prediction's box that counts as an object
+    truth_score: float = TRUTH_SCORE  # of a clean prediction's box that counts as an object
     source: str | None = None  # a file about ordinary images, where somebody gave one
     sketch: Predictor[Prediction] | None = field(
         default=None, repr=False, compare=False
@@ -58,7 +58,7 @@ class Subject:
     @property
     def label_free(self) -> bool:
         """Whether predictions are compared with clean ones, so that scores are agreement and not accuracy."""
-        return self.truth == CLEAN_PREDICTION
+        return self.truth == "clean"
 
     def look(self) -> Predictor[Prediction]:
         """The predictor, to be asked what makes sense for it; its weights may be missing."""
@@ -88,7 +88,7 @@ def subject_of(
     about: Mapping[str, object] | None = None,
     threads: int = 1,
     truth: TruthKind = "labels",
-    truth_score: float = SCORE,
+    truth_score: float = TRUTH_SCORE,
     source: str | None = None,
 ) -> Subject:
     """A predictor with its images.
@@ -140,9 +140,9 @@ def subject_of(
 
 def about_truth(task: Task, truth: TruthKind, score: float) -> dict[str, object]:
     """What a plan says of the truth; nothing of labels, as before there was another."""
-    if truth != CLEAN_PREDICTION:
+    if truth != "clean":
         return {}
-    return {"truth": truth, **({"truth score": score} if task in SCORED else {})}
+    return {"truth": truth, **({"truth score": score} if get_task(task).thresholded else {})}
 
 
 def _about_source(source: str | None) -> dict[str, object]:

@@ -7,13 +7,10 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from gramloop.data.opening import OpenSuite
 from gramloop.data.records import Record
 from gramloop.evaluate.plan import Plan
 from gramloop.evaluate.planning import Request, plan_and_model
-from gramloop.evaluate.sources import open_condition, open_planned
-from gramloop.evaluate.unchanged import refuse_other_model, refuse_other_origin
-from gramloop.tasks.loading import load_numbered
+from gramloop.evaluate.provenance import PlannedImages, load_planned
 from gramloop.tasks.prediction import Prediction
 from gramloop.tasks.predictor import Predictor
 from gramloop.tune.search.subject import Subject, about_truth
@@ -50,20 +47,14 @@ def suite_subject(request: Request, device: str | None = None) -> Subject:
         taps=predictor.taps,
         truth=plan.truth,
         truth_score=plan.truth_score,
-        source=plan.model.files.get("source"),
+        source=plan.calibration,
         sketch=predictor,
     )
 
 
 def _planned_predictor(plan: Plan, device: str | None = None) -> Predictor[Prediction]:
     """The model of a plan, in whatever process; other weights or versions than planned are refused."""
-    refuse_other_origin(plan)
-    model = plan.model
-    predictor = load_numbered(
-        plan.task, model.files, model.sizes, device or model.device, dict(plan.categories), model.dtype
-    )
-    refuse_other_model(plan, predictor)
-    return predictor
+    return load_planned(plan, None, device)
 
 
 @dataclass
@@ -71,26 +62,25 @@ class _Records:
     """The records of a condition; the suite is opened when first asked for, and not sent to other processes."""
 
     plan: Plan
-    opened: OpenSuite | None = field(default=None, repr=False)
+    images: PlannedImages | None = field(default=None, repr=False)
 
     def __call__(self, key: str) -> Sequence[Record]:
-        opened = self._open()
-        if key == CLEAN and opened.clean is not None:
-            return opened.clean[: max(self.plan.conditions.values())]
-        return open_condition(self.plan, opened, key)[: self.plan.conditions[key]]
+        images = self._open()
+        if key == CLEAN and images.opened.clean is not None:
+            return images.opened.clean[: max(self.plan.conditions.values())]
+        return images.data(key)[: self.plan.conditions[key]]
 
     def ids(self) -> dict[str, tuple[str, ...]]:
         """Image ids by condition, clean first where the clean set is known."""
-        opened = self._open()
-        if opened.clean is None:
+        if self._open().opened.clean is None:
             return {key: tuple(str(one.image_id) for one in self(key)) for key in self.plan.conditions}
         shared = tuple(str(one.image_id) for one in self(CLEAN))
         return dict.fromkeys((CLEAN, *self.plan.conditions), shared)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"plan": self.plan, "opened": None}
+        return {"plan": self.plan, "images": None}
 
-    def _open(self) -> OpenSuite:
-        if self.opened is None:
-            self.opened = open_planned(self.plan)
-        return self.opened
+    def _open(self) -> PlannedImages:
+        if self.images is None:
+            self.images = PlannedImages(self.plan)
+        return self.images

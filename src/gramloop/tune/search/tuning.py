@@ -13,10 +13,7 @@ from typing import Any, Unpack
 
 from gramloop import __version__
 from gramloop.core.config import ReplayConfig
-from gramloop.data.labelled import LabelledImage
-from gramloop.data.records import DataSet, Record
-from gramloop.io.lock import locked
-from gramloop.io.shown import Shown, ShownTable
+from gramloop.data.records import DataSet, LabelledImage, Record
 from gramloop.mitigations.applying import replay_of
 from gramloop.mitigations.files import replay_alone, stack_json, write_mitigations
 from gramloop.mitigations.texts import stack_text
@@ -33,6 +30,8 @@ from gramloop.tune.search.subject import Subject, SubjectOptions, subject_of
 from gramloop.tune.search.verdict import parts_table
 from gramloop.tune.search.words import verdict_in_words
 from gramloop.tune.search.workers import start_workers
+from gramloop.util.files import locked
+from gramloop.util.table import Shown, ShownTable
 
 RESULT, SOURCE = "found.json", "source.safetensors"
 

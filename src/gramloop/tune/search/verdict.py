@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from gramloop.data.records import Task
 from gramloop.errors import GramLoopError
-from gramloop.io.shown import Cell, Shown, ShownTable
+from gramloop.metrics.ap import average_precision
 from gramloop.metrics.bootstrap import (
     Delta,
     Interval,
@@ -22,7 +22,6 @@ from gramloop.metrics.bootstrap import (
     image_bootstrap,
     verdict,
 )
-from gramloop.metrics.coco_ap import average_precision
 from gramloop.metrics.miou import mean_iou
 from gramloop.tune.search.segments import SEGMENTS, segment_score
 from gramloop.tune.search.split import Split, family
@@ -34,6 +33,7 @@ from gramloop.tune.search.worth import (
     detections_of,
     truth_of,
 )
+from gramloop.util.table import Cell, Shown, ShownTable
 
 REPLICATES = 2000  # of the bootstrap over images
 FEW_IMAGES, FEW_FAMILIES = 8, 4  # below these a percentile interval is too narrow to conclude from

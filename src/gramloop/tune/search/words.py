@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gramloop.evaluate.truth import KNOWN
 from gramloop.metrics.bootstrap import Interval
 from gramloop.tune.search.choices import FREE
 from gramloop.tune.search.plan import Search
@@ -30,8 +29,6 @@ def verdict_in_words(search: Search, outcome: SearchOutcome) -> str:
         name, parts = describe_stack(outcome.free.standing.stack), _in_words(outcome.free.parts)
         also = "Also at" if outcome.leader.cost <= FREE else "At"
         told.append(f"{also} no extra cost, {name}: {parts}.")
-    if search.subject.label_free:
-        told.append(KNOWN)
     return " ".join(told)
 
 

@@ -10,10 +10,10 @@ from dataclasses import replace
 from typing import Any
 
 from gramloop.errors import GramLoopError
-from gramloop.io.pool import process_context, process_pool, run_unordered, worker_count
 from gramloop.tune.search.bench import Bench, Trial
 from gramloop.tune.search.split import Sample
 from gramloop.tune.search.subject import Subject
+from gramloop.util.processes import process_context, process_pool, run_unordered, worker_count
 
 
 class Workers:
@@ -63,7 +63,7 @@ def start_workers(subject: Subject, workers: int | None = None) -> Iterator[Work
     if many == 1:
         yield Workers(subject, None)
         return
-    from gramloop.evaluate.engines.local import WARM
+    from gramloop.evaluate.engines.local import PRELOADED
 
     try:
         packed = pickle.dumps(replace(subject, sketch=None))  # each process makes a predictor of its own
@@ -72,7 +72,7 @@ def start_workers(subject: Subject, workers: int | None = None) -> Iterator[Work
             f"the predictor or the data cannot be sent to other processes ({error}); give a function of a "
             "module that makes the predictor, or use one worker"
         ) from error
-    with process_pool(many, process_context(WARM), _start, packed) as pool:
+    with process_pool(many, process_context(*PRELOADED), _start, packed) as pool:
         yield Workers(subject, pool)
 
 

@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gramloop.data.records import Task
-from gramloop.metrics.ap_bootstrap import ap_delta
-from gramloop.metrics.bootstrap import Delta, mean_delta, miou_delta
-from gramloop.metrics.boxes import FoundBoxes, TrueBoxes
+from gramloop.metrics.ap import ap_score
+from gramloop.metrics.bootstrap import Delta, mean_delta, miou_delta, paired_delta
+from gramloop.metrics.boxes import BoxPredictions, GroundTruthBoxes
 from gramloop.tune.search.segments import SEGMENTS, segment_score
 from gramloop.tune.search.split import FOLDS, Sample, family
 
@@ -104,13 +104,16 @@ def condition_delta(task: Task, categories: Sequence[int], measured: Sequence[Pa
     if task == "depth":
         return mean_delta(*(depth_of(measured, version) for version in ("ordinary", "mitigated")))
     if task in SEGMENTS:
-        ordinary, mitigated = (
-            segment_score(task, categories, [getattr(one, version) for one in measured])
-            for version in ("ordinary", "mitigated")
+        return paired_delta(
+            *(
+                segment_score(task, categories, [getattr(one, version) for one in measured])
+                for version in ("ordinary", "mitigated")
+            )
         )
-        return lambda weights: mitigated(weights) - ordinary(weights)
     truth = truth_of(measured, categories)
-    return ap_delta(truth, *(detections_of(measured, version) for version in ("ordinary", "mitigated")))
+    return paired_delta(
+        *(ap_score(truth, detections_of(measured, version)) for version in ("ordinary", "mitigated"))
+    )
 
 
 def _left_out(
@@ -157,11 +160,11 @@ def _combined(first: float, first_freedom: int, second: float, second_freedom: i
     return math.sqrt(total), total**2 / below if below > 0 else float(min(freedom for _, freedom in parts))
 
 
-def truth_of(measured: Sequence[PairedStatistics], categories: Sequence[int]) -> TrueBoxes:
+def truth_of(measured: Sequence[PairedStatistics], categories: Sequence[int]) -> GroundTruthBoxes:
     """The objects of some images, numbered by place."""
     each = [one.truth or {} for one in measured]
     owners = np.repeat(np.arange(len(each)), [len(one["labels"]) for one in each])
-    return TrueBoxes(
+    return GroundTruthBoxes(
         images=range(len(each)),
         categories=sorted(categories),
         image_ids=owners,
@@ -172,11 +175,11 @@ def truth_of(measured: Sequence[PairedStatistics], categories: Sequence[int]) ->
     )
 
 
-def detections_of(measured: Sequence[PairedStatistics], version: str) -> FoundBoxes:
+def detections_of(measured: Sequence[PairedStatistics], version: str) -> BoxPredictions:
     """The boxes found by the ordinary or the mitigated version, images numbered by place."""
     each = [getattr(one, version) for one in measured]
     owners = np.repeat(np.arange(len(each)), [len(one["scores"]) for one in each])
-    return FoundBoxes.from_corners(
+    return BoxPredictions.from_corners(
         owners,
         np.array([box for one in each for box in one["boxes"]], dtype=np.float64).reshape(-1, 4),
         np.array([score for one in each for score in one["scores"]], dtype=np.float64),

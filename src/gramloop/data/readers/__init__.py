@@ -1,0 +1,1 @@
+"""Readers of the public layouts of data sets, one file each."""

@@ -1,0 +1,229 @@
+"""Data sets annotated in COCO's JSON: COCO val2017, the domains of COCO-O, and custom sets."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gramloop.data.checks import Check, Problems, image_problem, name_problem, read_headers
+from gramloop.data.readers.coco_schema import (
+    AnnotationEntry,
+    CategoryEntry,
+    ImageEntry,
+    annotation_problems,
+    checked_entries,
+)
+from gramloop.data.records import DataSet, Record
+from gramloop.data.truth import Annotation
+from gramloop.errors import GramLoopError
+from gramloop.util.json_files import no_garbage_collection, read_json
+
+COCO_CATEGORY_IDS = frozenset(range(1, 91)) - {12, 26, 29, 30, 45, 66, 68, 69, 71, 83}
+LOOSE_FILES = ("instances.json", "annotations.json", "_annotations.coco.json")
+LARGEST_COCO = 1 << 32  # bytes; COCO's training file of 860,000 objects has 450 million
+
+Content = dict[str, Any]  # of a COCO file: images, annotations, categories
+Objects = Mapping[int, list[tuple[Annotation, AnnotationEntry]]]  # by image: as in the file, and checked
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What a public set is known to hold; None where nothing is known."""
+
+    images: int | None = None
+    annotations: int | None = None
+    category_ids: frozenset[int] | None = None
+
+
+COCO_VAL2017 = Expected(images=5000, annotations=36781, category_ids=COCO_CATEGORY_IDS)
+COCO_CATEGORIES_ONLY = Expected(category_ids=COCO_CATEGORY_IDS)
+
+
+def coco_root(root: Path) -> Path | None:
+    """The folder at or below ``root`` that holds COCO annotations, or None."""
+    return next((folder for folder in (root, root / "coco") if annotation_files(folder, "instances")), None)
+
+
+def open_coco(
+    root: Path | str,
+    *,
+    annotations: Path | str | None = None,
+    images: Path | str | None = None,
+    check: Check = "headers",
+    expected: Expected | None = None,
+) -> DataSet:
+    """Open a COCO-format set and check it whole.
+
+    Args:
+        root: the folder with ``annotations/instances_<split>.json`` and ``<split>/``, or one that holds
+            it as ``coco/``.
+        annotations: the JSON file, where it lies elsewhere or there are several.
+        images: the folder that ``file_name`` starts from, where it lies elsewhere.
+        check: ``headers`` opens every image, ``decode`` reads every pixel of it.
+        expected: counts and categories that must be met.
+
+    Returns:
+        A data set whose records have ``instances`` and, where objects have segmentations, ``object_masks``.
+    """
+    root = Path(root)
+    file = Path(annotations) if annotations is not None else find_annotation_file(root, "instances")
+    problems = Problems(file)
+    with no_garbage_collection():
+        content = read_coco(file)
+        entries = image_entries(content, problems)
+        categories = read_categories(content, problems)
+        problems.raise_if_any()  # what follows needs sound images and categories
+        objects, notes = _annotations(content, entries, categories, problems)
+    if expected is not None:
+        check_expected(content, categories, expected, problems)
+    folder = find_images_folder(root, file, images, [entry.file_name for entry in entries.values()])
+    records = _records(entries, objects, folder, check, problems)
+    problems.raise_if_any()
+    return DataSet(root, "detection", tuple(records), categories, file, notes)
+
+
+def annotation_files(folder: Path, kind: str) -> list[Path]:
+    """The files of annotations of a kind, ``instances`` or ``panoptic``, in a set's folder."""
+    loose = LOOSE_FILES if kind == "instances" else (f"{kind}.json",)
+    files = sorted((folder / "annotations").glob(f"{kind}_*.json"))
+    return files or [folder / name for name in loose if (folder / name).is_file()]
+
+
+def find_annotation_file(root: Path, kind: str) -> Path:
+    """The one file of annotations of a kind at or below a folder; that of val2017 where there are several."""
+    preferred = f"{kind}_val2017.json"
+    folder = next((each for each in (root, root / "coco") if annotation_files(each, kind)), None)
+    if folder is None:
+        raise GramLoopError(
+            f"{root} has no COCO annotations: it needs annotations/{preferred} or another {kind}_*.json"
+        )
+    files = annotation_files(folder, kind)
+    chosen = [file for file in files if file.name == preferred] or files
+    if len(chosen) > 1:
+        raise GramLoopError(
+            f"{folder} holds several annotation files ({', '.join(file.name for file in files)}); name one"
+        )
+    return chosen[0]
+
+
+def read_coco(file: Path) -> Content:
+    """The content of a file of annotations, with its three lists at least."""
+    content = read_json(file, "a file of annotations in COCO format", largest=LARGEST_COCO, fast=True)
+    if not isinstance(content, dict):
+        raise GramLoopError(f"{file} is not in COCO format: it needs images, annotations and categories")
+    keys = ("images", "annotations", "categories")
+    missing = [key for key in keys if not isinstance(content.get(key), list)]
+    if missing:
+        raise GramLoopError(f"{file} is not in COCO format: it has no list of {' or '.join(missing)}")
+    return content
+
+
+def image_entries(content: Content, problems: Problems) -> dict[int, ImageEntry]:
+    """The listed images by id."""
+    entries: dict[int, ImageEntry] = {}
+    names: Counter[str] = Counter()
+    for entry in checked_entries(content["images"], ImageEntry, "images", problems):
+        if entry is None:
+            continue
+        if entry.id in entries:
+            problems.add(f"image id {entry.id} occurs more than once")
+        problems.add(name_problem(entry.file_name))
+        entries[entry.id] = entry
+        names[entry.file_name] += 1
+    for name, count in names.items():
+        if count > 1:
+            problems.add(f"file_name {name!r} occurs {count} times")
+    if not content["images"]:
+        problems.add("it lists no images")
+    return entries
+
+
+def read_categories(content: Content, problems: Problems) -> dict[int, str]:
+    """The names of the listed categories by id."""
+    categories: dict[int, str] = {}
+    for entry in checked_entries(content["categories"], CategoryEntry, "categories", problems):
+        if entry is None:
+            continue
+        if entry.id in categories:
+            problems.add(f"category id {entry.id} occurs more than once")
+        categories[entry.id] = entry.name or str(entry.id)
+    return categories
+
+
+def _annotations(
+    content: Content, entries: Mapping[int, ImageEntry], categories: Mapping[int, str], problems: Problems
+) -> tuple[Objects, tuple[str, ...]]:
+    """Annotations by image; id 0, which the reference evaluator counts as unmatched, gets a new number."""
+    by_image: dict[int, list[tuple[Annotation, AnnotationEntry]]] = defaultdict(list)
+    notes: tuple[str, ...] = ()
+    seen: set[int] = set()
+    checked = checked_entries(content["annotations"], AnnotationEntry, "annotations", problems)
+    for entry, one in zip(content["annotations"], checked, strict=True):
+        if one is None:
+            continue
+        if one.id in seen:
+            problems.add(f"annotation {one.id} occurs more than once")
+        elif one.image_id not in entries:
+            problems.add(f"annotation {one.id} belongs to image {one.image_id}, which is not listed")
+        elif one.category_id not in categories:
+            problems.add(f"annotation {one.id} has category {one.category_id}, which is not listed")
+        else:
+            complete = {"area": one.bbox[2] * one.bbox[3], "iscrowd": 0, **entry}
+            if one.id == 0:
+                number = complete["id"] = 1 + max(other.id for other in checked if other is not None)
+                notes = (
+                    f"annotation id 0 was renumbered to {number}: COCO's evaluator takes 0 for no match",
+                )
+            by_image[one.image_id].append((complete, one))
+        seen.add(one.id)
+    return by_image, notes
+
+
+def check_expected(
+    content: Content, categories: Mapping[int, str], expected: Expected, problems: Problems
+) -> None:
+    """Add what differs from a public set."""
+    for what, count in (("images", expected.images), ("annotations", expected.annotations)):
+        if count is not None and len(content[what]) != count:
+            problems.add(f"it lists {len(content[what])} {what}, not {count}")
+    if expected.category_ids is not None and categories.keys() != expected.category_ids:
+        lacking = sorted(expected.category_ids - categories.keys())
+        strange = sorted(categories.keys() - expected.category_ids)
+        problems.add(
+            f"its category ids are not COCO's {len(expected.category_ids)} (lacking {lacking}, unknown {strange})"
+        )
+
+
+def find_images_folder(root: Path, file: Path, named: Path | str | None, names: list[str]) -> Path:
+    """The folder that the file names of images start from."""
+    if named is not None:
+        if not Path(named).is_dir():
+            raise GramLoopError(f"the folder of images {named} does not exist")
+        return Path(named)
+    base = file.parent.parent if file.parent.name == "annotations" else file.parent
+    split = file.stem.removeprefix("instances_").removeprefix("panoptic_")
+    candidates = [base / split, base / "images" / split, base / "images", base, root]
+    present = [folder for folder in candidates if any((folder / name).is_file() for name in names[:20])]
+    if not present:
+        searched = ", ".join(str(folder) for folder in candidates[:3])
+        raise GramLoopError(f"the images of {file} were not found; searched in {searched}")
+    return present[0]
+
+
+def _records(
+    entries: Mapping[int, ImageEntry], objects: Objects, folder: Path, check: Check, problems: Problems
+) -> list[Record]:
+    paths = [folder / entry.file_name for entry in entries.values()]
+    headers = read_headers(paths, check, "images")
+    records: list[Record] = []
+    for entry, path, header in zip(entries.values(), paths, headers, strict=True):
+        problems.add(image_problem(path, header, (entry.height, entry.width)))
+        found = objects.get(entry.id, ())
+        for _, one in () if header.problem else found:
+            problems.found += annotation_problems(one, *header.size)
+        annotations = tuple(annotation for annotation, _ in found)
+        records.append(Record(entry.id, path, entry.file_name, *header.size, annotations=annotations))
+    return records

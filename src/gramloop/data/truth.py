@@ -1,0 +1,299 @@
+"""What is known to be in an image: the class, depth or segment of every pixel, and the boxes or masks of objects."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from gramloop.data.masks import RunLengths, annotation_mask, decode_mask, encode_mask
+from gramloop.errors import GramLoopError
+from gramloop.shifts.geometry import Matrix, area, visible_box, warp_labels, warp_masks
+
+Annotation = Mapping[str, Any]  # one entry of a COCO file's "annotations"
+LabelMap = NDArray[np.unsignedinteger[Any]]  # (H, W) class indices
+Crop = Literal["none", "eigen"]
+NEAREST, FARTHEST = 1e-3, 1e3  # metres between which depth is scored by default
+VOID = 0  # the id of pixels without a segment
+_DEPTH_MODES = ("I", "I;16", "I;16B", "I;16L", "L")
+_MOST_SEGMENTS = 256**3  # ids that a colour can be
+_TABLE = 1 << 16  # ids below this are looked up in a table
+
+
+@contextmanager
+def decoding(what: str) -> Iterator[None]:
+    """Turn what Pillow and numpy raise on a bad file into one message."""
+    try:
+        yield
+    except GramLoopError:
+        raise
+    except (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError) as error:
+        raise GramLoopError(f"cannot decode {what}: {error}") from error
+
+
+@dataclass(frozen=True)
+class PixelLabels:
+    """The class of every pixel of an image."""
+
+    indices: LabelMap  # (H, W)
+    ignored: int = 255  # the index of pixels that are not scored
+
+
+@dataclass(frozen=True)
+class Instances:
+    """The annotated objects of one image; row k of every field belongs to object k."""
+
+    ids: NDArray[np.int64]  # (N,)
+    boxes: NDArray[np.float64]  # (N, 4) x, y, width, height
+    categories: NDArray[np.int64]  # (N,) category ids as the file spells them
+    areas: NDArray[np.float64]  # (N,)
+    iscrowd: NDArray[np.bool_]  # (N,)
+    segmentations: tuple[Any, ...]  # polygons, run lengths, or None where only a box is known
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @classmethod
+    def from_annotations(cls, annotations: Sequence[Annotation]) -> Instances:
+        """Columns from the entries of a COCO file."""
+        count = len(annotations)
+        return cls(
+            ids=np.array([entry["id"] for entry in annotations], dtype=np.int64),
+            boxes=np.array([entry["bbox"] for entry in annotations], dtype=np.float64).reshape(count, 4),
+            categories=np.array([entry["category_id"] for entry in annotations], dtype=np.int64),
+            areas=np.array([entry["area"] for entry in annotations], dtype=np.float64),
+            iscrowd=np.array([entry["iscrowd"] for entry in annotations], dtype=np.bool_),
+            segmentations=tuple(entry.get("segmentation") or None for entry in annotations),
+        )
+
+
+@dataclass(frozen=True)
+class ObjectMasks:
+    """The masks of the objects of one image; row k of every column belongs to object k."""
+
+    masks: tuple[RunLengths, ...]  # n
+    categories: NDArray[np.int64]  # (n,) category ids
+    areas: NDArray[np.float64]  # (n,) as annotated: they decide whether an object is small, medium or large
+    crowd: NDArray[np.bool_]  # (n,)
+    size: tuple[int, int]  # height and width of the image
+
+    def __len__(self) -> int:
+        return len(self.masks)
+
+    def mask(self, index: int) -> NDArray[np.bool_]:  # → (H, W)
+        """One of the masks as pixels."""
+        return decode_mask(self.masks[index]).astype(np.bool_)
+
+    def as_map(self) -> SegmentMap:
+        """The objects as segments that do not overlap: the first lies on top, as the best of a prediction does."""
+        ids = np.zeros(self.size, dtype=np.int32)
+        for index in reversed(range(len(self))):
+            ids[self.mask(index)] = index + 1
+        seen = np.unique(ids[ids > VOID]).astype(np.int64)
+        return SegmentMap(ids, seen, self.categories[seen - 1], self.crowd[seen - 1])
+
+    @classmethod
+    def from_annotations(cls, annotations: Sequence[Annotation], height: int, width: int) -> ObjectMasks:
+        """The masks of entries of a COCO file, which must have one each."""
+        for entry in annotations:
+            if not entry.get("segmentation"):
+                raise GramLoopError(
+                    f"annotation {entry.get('id')} has no segmentation; instance masks need one of every object"
+                )
+        return cls(
+            tuple(encode_mask(annotation_mask(entry, height, width)) for entry in annotations),
+            np.array([entry["category_id"] for entry in annotations], dtype=np.int64),
+            np.array([entry["area"] for entry in annotations], dtype=np.float64),
+            np.array([entry["iscrowd"] for entry in annotations], dtype=np.bool_),
+            (height, width),
+        )
+
+    def moved(self, affine: Matrix) -> ObjectMasks:
+        """The objects after a move of the image; those that left it are gone."""
+        warped = [warp_masks(self.mask(index)[None], affine)[0] for index in range(len(self))]
+        visible = np.array([bool(mask.any()) for mask in warped], dtype=np.bool_)
+        return ObjectMasks(
+            tuple(encode_mask(mask) for mask in warped if mask.any()),
+            self.categories[visible],
+            np.array([area(mask) for mask in warped if mask.any()], dtype=np.float64),
+            self.crowd[visible],
+            self.size,
+        )
+
+
+@dataclass(frozen=True)
+class SegmentMap:
+    """Which segment every pixel belongs to; row k of every column belongs to segment k."""
+
+    ids: NDArray[np.int32]  # (H, W), 0 where there is no segment
+    numbers: NDArray[np.int64]  # (n,) the ids that occur in the map, rising
+    categories: NDArray[np.int64]  # (n,) category ids
+    crowd: NDArray[np.bool_]  # (n,) regions of several things that were not separated
+
+    def __post_init__(self) -> None:
+        if self.ids.ndim != 2 or not np.issubdtype(self.ids.dtype, np.integer):
+            raise GramLoopError(
+                f"segments are one whole number per pixel, (H, W), not {self.ids.dtype} {self.ids.shape}"
+            )
+        if (np.diff(self.numbers) <= 0).any() or (len(self.numbers) and self.numbers[0] <= VOID):
+            raise GramLoopError(f"the ids of segments rise from 1 on, unlike {self.numbers[:8].tolist()}")
+        if not len(self.numbers) == len(self.categories) == len(self.crowd):
+            raise GramLoopError("segments need one category and one crowd flag for each id")
+
+    def places(self) -> NDArray[np.int32]:  # (H, W)
+        """The row of each pixel's segment counted from 1; 0 where there is none."""
+        last = int(self.numbers[-1]) if len(self.numbers) else VOID
+        if last < _TABLE:  # a table is many times faster than a search
+            table = np.zeros(last + 2, dtype=np.int32)
+            table[self.numbers] = np.arange(1, len(self.numbers) + 1)
+            places: NDArray[np.int32] = table[np.clip(self.ids, VOID, last + 1)]
+        else:
+            found = np.searchsorted(self.numbers, self.ids)
+            places = np.where(np.append(self.numbers, -1)[found] == self.ids, found + 1, 0).astype(np.int32)
+        if (strange := (places == 0) & (self.ids != VOID)).any():
+            raise GramLoopError(f"a pixel belongs to segment {self.ids[strange][0]}, which is not listed")
+        return places
+
+    def moved(self, affine: Matrix) -> SegmentMap:
+        """The map after a move of the image; segments that left it are gone."""
+        ids = warp_labels(self.ids.astype(np.int32), affine, VOID)
+        visible = np.isin(self.numbers, ids)
+        return SegmentMap(ids, self.numbers[visible], self.categories[visible], self.crowd[visible])
+
+
+def segments_info(found: SegmentMap) -> list[dict[str, Any]]:
+    """What a panoptic JSON file lists of each segment: id, category, crowd flag, area and box."""
+    infos = []
+    for number, category, crowd in zip(found.numbers, found.categories, found.crowd, strict=True):
+        mask = found.ids == number
+        infos.append(
+            {
+                "id": int(number),
+                "category_id": int(category),
+                "iscrowd": int(crowd),
+                "area": area(mask),
+                "bbox": list(visible_box(mask) or (0, 0, 0, 0)),
+            }
+        )
+    return infos
+
+
+def read_segments(path: Path, infos: Sequence[Any]) -> SegmentMap:
+    """The segments of a PNG file, whose entries of the JSON file are ``infos``; both must list the same ones.
+
+    A segment's id is a colour: red + 256 green + 65536 blue; 0 means no segment.
+    """
+    with decoding(f"the segments {path}"), Image.open(path) as picture:
+        if picture.mode not in ("RGB", "RGBA"):
+            raise GramLoopError(f"{path} is a {picture.mode} picture; segments are colours, RGB")
+        colours = np.array(picture.convert("RGB"), dtype=np.int32)
+    ids: NDArray[np.int32] = colours @ np.array([1, 256, 65536], dtype=np.int32)
+    listed = sorted(infos, key=lambda info: int(info["id"]))
+    numbers = np.array([info["id"] for info in listed], dtype=np.int64)
+    present = np.unique(ids)
+    present = present[present != VOID]
+    if strangers := sorted(set(present.tolist()) ^ set(numbers.tolist())):
+        has, lists = ("holds", "does not list") if strangers[0] in present else ("lacks", "lists")
+        raise GramLoopError(f"{path} {has} segment {strangers[0]}, which the annotation file {lists}")
+    return SegmentMap(
+        ids,
+        numbers,
+        np.array([info["category_id"] for info in listed], dtype=np.int64),
+        np.array([info.get("iscrowd", 0) for info in listed], dtype=np.bool_),
+    )
+
+
+def segments_png(ids: NDArray[Any]) -> bytes:  # of (H, W)
+    """Ids as the bytes of a PNG file of colours."""
+    if ids.min(initial=0) < 0 or ids.max(initial=0) >= _MOST_SEGMENTS:
+        raise GramLoopError(
+            f"the ids of segments lie in 0..{_MOST_SEGMENTS - 1}, unlike {ids.min()}..{ids.max()}"
+        )
+    colours = np.stack([ids, ids >> 8, ids >> 16], axis=-1) & 255
+    buffer = io.BytesIO()
+    Image.fromarray(colours.astype(np.uint8)).save(buffer, format="png")
+    return buffer.getvalue()
+
+
+@dataclass(frozen=True)
+class DepthMap:
+    """The distance of every pixel of an image."""
+
+    metres: NDArray[np.float32]  # (H, W); 0 where it is not known
+    near: float = NEAREST  # nearer and farther pixels are not scored
+    far: float = FARTHEST
+
+    def __post_init__(self) -> None:
+        if not 0 < self.near < self.far < np.inf:
+            raise GramLoopError(
+                f"depth is scored from near to far, 0 < near < far, not from {self.near} to {self.far} m"
+            )
+
+    @property
+    def known(self) -> NDArray[np.bool_]:  # (H, W)
+        """Which pixels are scored."""
+        return np.isfinite(self.metres) & (self.metres >= self.near) & (self.metres <= self.far)
+
+
+@dataclass(frozen=True)
+class DepthFormat:
+    """How a set stores depth: numbers per metre, the range that is scored, and the part of the image."""
+
+    scale: float = 1000.0  # stored numbers per metre
+    near: float = NEAREST
+    far: float = FARTHEST
+    crop: Crop = "none"  # "eigen": of NYU, without the frame of its images
+
+    def __post_init__(self) -> None:
+        if not 0 < self.scale < np.inf:
+            raise GramLoopError(f"the scale of stored depth is above 0, not {self.scale}")
+        if self.crop not in get_args(Crop):
+            raise GramLoopError(f"the crop is one of {', '.join(get_args(Crop))}, not {self.crop!r}")
+        DepthMap(np.zeros((0, 0), np.float32), self.near, self.far)  # checks the range
+
+    def read(self, path: Path) -> DepthMap:
+        """The depth of a file, a PNG or an array of numpy."""
+        with _opened_depth(path) as found:
+            metres = np.array(found).astype(np.float32) / np.float32(self.scale)
+        metres[~np.isfinite(metres)] = 0
+        if self.crop == "eigen":
+            high, wide = metres.shape
+            inside = np.zeros(metres.shape, dtype=np.bool_)
+            inside[45 * high // 480 : 471 * high // 480, 41 * wide // 640 : 601 * wide // 640] = True
+            metres[~inside] = 0
+        return DepthMap(metres, self.near, self.far)
+
+
+def depth_shape(path: Path) -> tuple[int, ...]:
+    """Height and width of a depth file, without reading its numbers."""
+    with _opened_depth(path) as found:
+        return (found.height, found.width) if isinstance(found, Image.Image) else found.shape
+
+
+@contextmanager
+def _opened_depth(path: Path) -> Iterator[NDArray[Any] | Image.Image]:
+    with decoding(f"the depth file {path}"):
+        if path.suffix == ".npy":
+            values: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+            if values.ndim != 2 or values.dtype.kind not in "uif":
+                raise GramLoopError(
+                    f"{path} holds {values.dtype} of shape {values.shape}; depth is one number per pixel, (H, W)"
+                )
+            yield values
+            return
+        with Image.open(path) as picture:
+            if picture.mode not in _DEPTH_MODES:
+                raise GramLoopError(
+                    f"{path} is a {picture.mode} picture; depth has one channel of 16 bits, or is a .npy file"
+                )
+            yield picture
+
+
+Truth = PixelLabels | Instances | DepthMap | SegmentMap | ObjectMasks

@@ -1,0 +1,301 @@
+"""COCO's average precision of boxes and masks, on all images and on any weighting of them.
+
+Predictions are matched once (`gramloop.metrics.matching`). A match does not change when an image is drawn twice or
+not at all, only its weight does; so the scores of subsets and of thousands of bootstrap draws follow from the same
+matches, as if COCO's evaluator were run on sets with the images repeated. Pass every prediction: COCO's limit of 100
+holds for one image and one category, so a list cut to the 100 best of an image scores lower.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from itertools import pairwise
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gramloop.metrics.bootstrap import Score, Weights
+from gramloop.metrics.boxes import BoxPredictions, GroundTruthBoxes
+from gramloop.metrics.matching import (
+    ALL,
+    AREAS,
+    BITS,
+    EVERY_THRESHOLD,
+    LARGE,
+    MEDIUM,
+    SMALL,
+    THRESHOLDS,
+    Matches,
+    match_boxes,
+)
+from gramloop.metrics.miou import mean_of_known
+
+if TYPE_CHECKING:
+    from gramloop.metrics.ap_kernel import Lists
+
+RECALLS = np.linspace(0, 1, 101)  # at which COCO reads the curve of precision
+AT_50, AT_75 = 0, 5  # indices of these thresholds
+NUMBERS_AT_ONCE = 4_000_000  # of one array: draws x predictions
+COMPILED_DRAWS = 64  # from so many draws, and
+COMPILED_WORK = 20_000_000  # draws x predictions x thresholds on, compiling pays
+DRAWS_AT_ONCE = 2000  # that a bootstrap passes together
+MAX_COUNT, MAX_WEIGHT = 2**31, 255  # what the compiled code counts exactly
+
+
+@dataclass(frozen=True)
+class ApResult:
+    """Average precision in percent; NaN where the ground truth holds no object to be found."""
+
+    ap: float
+    ap50: float
+    ap75: float
+    small: float
+    medium: float
+    large: float
+    by_category: Mapping[int, float] = field(repr=False)
+
+
+def average_precision(truth: GroundTruthBoxes, predictions: BoxPredictions) -> ApResult:
+    """Score predicted boxes as COCO does.
+
+    Predictions of categories that the ground truth does not list are left out, as a detector may know more; at least
+    one must be listed.
+
+    Args:
+        truth: the annotated boxes, and the images and categories to score.
+        predictions: all predicted boxes of these images.
+
+    Returns:
+        COCO's six numbers, and AP of each category.
+    """
+    return score_matches(match_boxes(truth, predictions), truth.categories)
+
+
+def score_matches(matches: Matches, categories: Sequence[int]) -> ApResult:
+    """COCO's numbers of boxes that are matched already."""
+    categories = sorted(categories)
+    tables = _precisions(matches, categories)
+    return ApResult(
+        ap=_mean(tables[ALL]),
+        ap50=_mean(tables[ALL][AT_50]),
+        ap75=_mean(tables[ALL][AT_75]),
+        small=_mean(tables[SMALL]),
+        medium=_mean(tables[MEDIUM]),
+        large=_mean(tables[LARGE]),
+        by_category={category: _mean(tables[ALL][..., k]) for k, category in enumerate(categories)},
+    )
+
+
+def mask_average_precision(matches: Matches, categories: Sequence[int], images: int) -> ApResult:
+    """COCO's numbers of so many images together, from the matches of their masks."""
+    once = np.ones((1, images), dtype=np.int64)
+
+    def score(area: int = ALL, at: slice = slice(None)) -> float:
+        return float(rank_matches(matches, categories, images, area, at).average_precision(once)[0])
+
+    each = rank_matches(matches, categories, images).by_category(once, len(categories))[0]
+    return ApResult(
+        float(mean_of_known(each)),
+        score(at=slice(AT_50, AT_50 + 1)),
+        score(at=slice(AT_75, AT_75 + 1)),
+        score(SMALL),
+        score(MEDIUM),
+        score(LARGE),
+        dict(zip(sorted(categories), each.tolist(), strict=True)),
+    )
+
+
+def ap_score(truth: GroundTruthBoxes, predictions: BoxPredictions) -> Score:
+    """The AP of one method, on any draw of the images in the order of ``truth.images``."""
+    matches = match_boxes(truth, predictions)
+    return rank_matches(matches, truth.categories, len(truth.images)).average_precision
+
+
+def mask_ap_score(matches: Matches, categories: Sequence[int], images: int) -> Score:
+    """The mask AP of one method over so many images."""
+    return rank_matches(matches, categories, images).average_precision
+
+
+def weighted_ap(
+    truth: GroundTruthBoxes, predictions: BoxPredictions, weights: Weights
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """AP where image k of ``truth.images`` counts ``weights[row, k]`` times; 0 and 1 select a subset.
+
+    Returns:
+        The mean over categories in percent, (rows,), and that of each category in sorted order, (rows, categories);
+        NaN where there is no object to be found.
+    """
+    ranked = rank_matches(match_boxes(truth, predictions), truth.categories, len(truth.images))
+    by_category = ranked.by_category(weights, len(truth.categories))
+    return mean_of_known(by_category), by_category
+
+
+@dataclass(frozen=True)
+class RankedCategory:
+    """The predictions of one category, best first, and how they were matched at each of T thresholds."""
+
+    images: NDArray[np.int64]  # (D,) the index of each prediction's image
+    found: NDArray[np.bool_]  # (T, D) matched to an object that counts
+    counted: NDArray[np.bool_]  # (T, D) right or wrong, rather than ignored
+    objects: NDArray[np.int64]  # (images,) objects to be found
+
+    def average_precision(self, weights: Weights) -> NDArray[np.float64]:
+        """Percent, (draws,); NaN where no object was drawn."""
+        rows = max(1, NUMBERS_AT_ONCE // max(len(self.images), 1))
+        return np.concatenate(
+            [self._some(weights[start : start + rows]) for start in range(0, len(weights), rows)]
+        )
+
+    def _some(self, weights: Weights) -> NDArray[np.float64]:
+        objects = (weights @ self.objects).astype(np.float64)  # (draws,)
+        drawn = weights[:, self.images].astype(np.float64)  # (draws, D)
+        areas = [
+            _area_under_curve(drawn[:, found], seen[:, found], objects)
+            for found, seen in zip(self.found, self._seen(drawn), strict=True)
+        ]
+        return np.where(objects > 0, 100 * np.mean(areas, axis=0), np.nan)
+
+    def _seen(self, drawn: NDArray[np.float64]) -> Iterator[NDArray[np.float64]]:
+        """For each threshold, how many predictions that count stand at or above each, (draws, D)."""
+        before = None
+        for counted in self.counted:
+            if before is None or (counted != before).any():  # thresholds differ only around crowds
+                seen = np.cumsum(drawn * counted, axis=1)
+            before = counted
+            yield seen
+
+
+@dataclass(frozen=True)
+class RankedMatches:
+    """The predictions of a set, ranked category by category, at some thresholds and in one range of areas."""
+
+    categories: tuple[RankedCategory, ...]
+    columns: tuple[int, ...]  # the place of each among all categories in sorted order
+
+    def average_precision(self, weights: Weights) -> NDArray[np.float64]:
+        """Percent, (draws,): the mean over categories of which an object was drawn."""
+        return mean_of_known(self.by_category(weights, max(self.columns, default=-1) + 1))
+
+    def by_category(self, weights: Weights, many: int) -> NDArray[np.float64]:
+        """Percent, (draws, many), in the categories' sorted order; NaN where there is no object to be found."""
+        scores = np.full((len(weights), many), np.nan)
+        if self.uses_kernel(weights):
+            from gramloop.metrics.ap_kernel import weighted_precision
+
+            scores[:, list(self.columns)] = weighted_precision(self._lists, weights)
+            return scores
+        for column, category in zip(self.columns, self.categories, strict=True):
+            scores[:, column] = category.average_precision(weights)
+        return scores
+
+    def uses_kernel(self, weights: Weights) -> bool:
+        """Whether compiled code pays, and counts exactly."""
+        work = len(weights) * sum(each.found.size for each in self.categories)
+        if len(weights) < COMPILED_DRAWS or work < COMPILED_WORK:
+            return False
+        most = max(max(len(each.images), int(each.objects.sum())) for each in self.categories)
+        heaviest = int(weights.max())
+        exact = heaviest <= MAX_WEIGHT and heaviest * most < MAX_COUNT
+        return exact and _kernel() is not None
+
+    @cached_property
+    def _lists(self) -> Lists:
+        from gramloop.metrics.ap_kernel import make_lists
+
+        return make_lists(self.categories)
+
+
+@cache
+def _kernel() -> ModuleType | None:
+    """The compiled part, where numba is installed and fits the installed numpy."""
+    try:
+        from gramloop.metrics import ap_kernel
+    except ImportError:
+        return None
+    return ap_kernel
+
+
+def rank_matches(
+    matches: Matches, categories: Sequence[int], images: int, area: int = ALL, at: slice = slice(None)
+) -> RankedMatches:
+    """Rank the matches of so many images, in a range of areas and at some thresholds."""
+    to_find = matches.to_find & (1 << area) > 0
+    parts, columns = [], []
+    for column, (category, own) in enumerate(_by_category(matches, sorted(categories)).items()):
+        true = to_find & (matches.true_labels == category)
+        objects = np.bincount(matches.true_images[true], minlength=images)
+        if len(own) or objects.any():
+            found, counted = (
+                bits[own, area][None] & BITS[at, None] > 0 for bits in (matches.found, matches.counted)
+            )
+            parts.append(RankedCategory(matches.images[own], found, counted, objects))
+            columns.append(column)
+    return RankedMatches(tuple(parts), tuple(columns))
+
+
+def _by_category(matches: Matches, categories: Sequence[int]) -> dict[int, NDArray[np.int64]]:
+    """The rows of each of the sorted categories, best first."""
+    codes = np.searchsorted(categories, matches.labels).astype(np.uint16)  # 16 bits are sorted fast
+    order = np.argsort(codes, kind="stable")
+    cuts = np.searchsorted(codes[order], np.arange(len(categories) + 1))
+    ranked = {}
+    for category, (start, stop) in zip(categories, pairwise(cuts), strict=True):
+        own = order[start:stop]
+        own = own[matches.labels[own] == category]
+        ranked[category] = own[np.argsort(-matches.scores[own], kind="stable")]
+    return ranked
+
+
+def _precisions(matches: Matches, categories: Sequence[int]) -> NDArray[np.float64]:
+    """Precision, (areas, thresholds, recalls, categories); -1 for a category without objects to be found."""
+    tables = np.full((len(AREAS), len(THRESHOLDS), len(RECALLS), len(categories)), -1.0)
+    for column, (category, own) in enumerate(_by_category(matches, categories).items()):
+        found, counted = (bits.take(own, axis=0) for bits in (matches.found, matches.counted))
+        to_find = matches.to_find[matches.true_labels == category]
+        for area in range(len(AREAS)):
+            if objects := int((to_find & (1 << area) > 0).sum()):
+                tables[area, ..., column] = _curves(found[:, area], counted[:, area], objects)
+    return tables
+
+
+def _curves(
+    found: NDArray[np.uint16], counted: NDArray[np.uint16], objects: int
+) -> NDArray[np.float64]:  # → (thresholds, recalls)
+    """The precision of one category, whose predictions are ranked best first, as COCO's evaluator reads it."""
+    table = np.zeros((len(THRESHOLDS), len(RECALLS)))
+    hits = np.flatnonzero(found)  # precision has its peaks there
+    same = not np.any((counted > 0) & (counted < EVERY_THRESHOLD))  # thresholds differ only around crowds
+    seen = np.cumsum(counted > 0)[hits]
+    for level, bit in enumerate(BITS):
+        own = found[hits] & bit > 0
+        down = seen[own] if same else np.cumsum(counted & bit > 0)[hits[own]]
+        true = np.arange(1, len(down) + 1)
+        precision = np.maximum.accumulate((true / (down + np.spacing(1)))[::-1])[::-1]
+        first = np.searchsorted(true / objects, RECALLS)  # the first that reaches each recall
+        reached = first < len(true)
+        table[level, reached] = precision[first[reached]]
+    return table
+
+
+def _mean(precision: NDArray[np.float64]) -> float:
+    present = precision[precision > -1]
+    return float(100 * present.mean()) if present.size else float("nan")
+
+
+def _area_under_curve(
+    found: NDArray[np.float64], seen: NDArray[np.float64], objects: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Precision at COCO's recalls, averaged, (draws,), from the weights of what was found, (draws, hits)."""
+    if not found.shape[1]:
+        return np.zeros(len(found))
+    true = np.cumsum(found, axis=1)
+    precision = true / (seen + np.spacing(1))
+    precision = np.maximum.accumulate(precision[:, ::-1], axis=1)[:, ::-1]
+    recall = true / np.maximum(objects, 1)[:, np.newaxis]
+    reached = np.searchsorted(RECALLS, recall, side="right")  # how many recalls lie below
+    area: NDArray[np.float64] = (precision * np.diff(reached, axis=1, prepend=0)).sum(axis=1) / len(RECALLS)
+    return area

@@ -1,0 +1,136 @@
+"""What every shift needs: a checked image, parameters for a severity, bytes on the way out, a Gaussian, a zoom."""
+
+import math
+from dataclasses import dataclass
+from typing import Any, Generic, Literal, TypeVar
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+
+from gramloop.errors import GramLoopError
+
+Image = npt.NDArray[np.uint8]  # (H, W) grey or (H, W, 3) colour
+Floats = npt.NDArray[np.float32]
+T = TypeVar("T")
+
+LEAST_SIDE = 32
+PUBLISHED = 5  # severities with published parameters
+
+# The published generators cut fractions off. A float32 filter may land a hair below a whole level, and
+# cutting there would darken flat regions by one level.
+_HAIR = 1 / 256
+
+
+def check_image(image: npt.NDArray[Any]) -> Image:
+    """The image, contiguous, or an error that says what is wrong with it."""
+    if not isinstance(image, np.ndarray) or image.dtype != np.uint8:
+        found = getattr(image, "dtype", type(image).__name__)
+        raise GramLoopError(f"an image of type {found}: a uint8 array is expected")
+    if image.ndim not in (2, 3) or (image.ndim == 3 and image.shape[2] != 3):
+        raise GramLoopError(
+            f"an image of shape {image.shape}: (height, width) or (height, width, 3) is expected"
+        )
+    if min(image.shape[:2]) < LEAST_SIDE:
+        raise GramLoopError(
+            f"an image of {image.shape[1]} x {image.shape[0]}: {LEAST_SIDE} pixels a side are the least"
+        )
+    return np.ascontiguousarray(image)
+
+
+def check_severity(name: str, severity: int) -> int:
+    """The severity as a plain int, or an error if it is not a whole number from 1."""
+    whole = hasattr(severity, "__index__") and not isinstance(severity, bool)
+    if not whole or severity < 1:
+        raise GramLoopError(f"severity {severity!r} of {name}: a whole number from 1 is expected")
+    return int(severity)
+
+
+@dataclass(frozen=True)
+class Scale:
+    """One parameter over the severities: five published values and how they continue.
+
+    Beyond severity 5 the parameter continues by its last step (``add``: impulse noise replaces 17% and 27% of the
+    values at severities 4 and 5, hence 37% at 6) or by its last ratio (``multiply``: rates and scales, which must
+    stay positive). It ends where it would leave ``least`` to ``most``.
+    """
+
+    values: tuple[float, float, float, float, float]
+    beyond: Literal["add", "multiply"]
+    least: float = -math.inf
+    most: float = math.inf
+
+    def at(self, name: str, severity: int) -> float:
+        """The value at a severity of the shift ``name``."""
+        severity = check_severity(name, severity)
+        if severity <= PUBLISHED:
+            return self.values[severity - 1]
+        before, last = self.values[-2:]
+        steps = severity - PUBLISHED
+        value = last + steps * (last - before) if self.beyond == "add" else last * (last / before) ** steps
+        value = round(value, 9)
+        if not self.least <= value <= self.most:
+            raise GramLoopError(
+                f"severity {severity} of {name}: its parameter would be {value:g}, "
+                f"outside [{self.least:g}, {self.most:g}]"
+            )
+        return value
+
+
+@dataclass(frozen=True)
+class Steps(Generic[T]):
+    """Settings of several parameters that follow no common rule: severities 1 to 5 only."""
+
+    settings: tuple[T, T, T, T, T]
+
+    def at(self, name: str, severity: int) -> T:
+        """The setting at a severity of the shift ``name``."""
+        severity = check_severity(name, severity)
+        if severity > PUBLISHED:
+            raise GramLoopError(
+                f"severity {severity} of {name}: its published settings follow no rule that continues beyond 5"
+            )
+        return self.settings[severity - 1]
+
+
+def to_bytes(values: Floats) -> Image:
+    """Levels as bytes, fractions cut off; the array is used up."""
+    values += _HAIR
+    np.clip(values, 0, 255, out=values)
+    return values.astype(np.uint8)
+
+
+def gaussian(
+    values: Floats, sigma: float | tuple[float, float], truncate: float = 4.0, border: int = -1
+) -> Floats:
+    """A Gaussian of `sigma` pixels (rows, columns), cut at `truncate` sigmas; border -1 replicates."""
+    rows, columns = sigma if isinstance(sigma, tuple) else (sigma, sigma)
+    size = tuple(2 * int(truncate * s + 0.5) + 1 for s in (columns, rows))
+    border = cv2.BORDER_REPLICATE if border < 0 else border
+    blurred: Floats = cv2.GaussianBlur(values, size, sigmaX=columns, sigmaY=rows, borderType=border)
+    return blurred
+
+
+def on_channels(layer: Floats, image: npt.NDArray[Any]) -> Floats:
+    """A layer (H, W) with the channels of the image; cv2 repeats them faster than numpy broadcasts."""
+    if image.ndim == 2:
+        return layer
+    repeated: Floats = cv2.merge([layer] * 3)
+    return repeated
+
+
+def zoom_grid(side: int, factor: float) -> tuple[int, int, int]:
+    """First sample, samples, and their number after a zoom into the middle of a side."""
+    samples = math.ceil(side / factor)
+    return (side - samples) // 2, samples, round(samples * factor)
+
+
+def stretch(
+    values: Floats, origin: tuple[int, int], samples: tuple[int, int], zoomed: tuple[int, int]
+) -> Floats:
+    """The `samples` from `origin` (row, column) spread over `zoomed` rows and columns, corner on corner."""
+    steps = [(n - 1) / (m - 1) for n, m in zip(samples, zoomed, strict=True)]
+    grid = np.array([[steps[1], 0, origin[1]], [0, steps[0], origin[0]]])
+    flags = cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP
+    spread: Floats = cv2.warpAffine(values, grid, zoomed[::-1], flags=flags, borderMode=cv2.BORDER_REPLICATE)
+    return spread

@@ -1,0 +1,1 @@
+"""Shared helpers: files, checksums, JSON and YAML, processes, progress bars, devices, tables."""

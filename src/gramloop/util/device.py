@@ -1,0 +1,114 @@
+"""The device that a model runs on, by name, and deterministic algorithms on it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from gramloop.errors import GramLoopError
+
+if TYPE_CHECKING:
+    import torch
+
+AUTO = "auto"
+_SAME = {"cuda": "cuda:0", "mps:0": "mps", "cpu:0": "cpu"}  # two names of one device
+_CUBLAS, _CUBLAS_SETTING = "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
+_COMPILER, _COMPILER_SETTING = "torch._inductor.config", "TORCHINDUCTOR_DETERMINISTIC"
+
+
+def choose_device(name: str | None) -> torch.device:
+    """The device of a name: cpu, cuda, cuda:1 or mps; the best available for ``auto`` or None."""
+    import torch
+
+    known = available_devices()
+    if name is None or name == AUTO:
+        return torch.device("cuda" if "cuda:0" in known else known[-1])
+    try:
+        device = torch.device(name)
+    except RuntimeError:  # not a name of any device
+        device = None
+    if device is not None and _SAME.get(str(device), str(device)) in known:
+        return device
+    listed = f"{', '.join(known[:-1])} and {known[-1]} are" if len(known) > 1 else "cpu alone is"
+    raise GramLoopError(f"--device {name} is not on this machine; {listed}")
+
+
+def available_devices() -> tuple[str, ...]:
+    """The CPU, MPS and every GPU by its number; counted, not opened, since that would take memory."""
+    import torch
+
+    found = ["cpu"]
+    if torch.backends.mps.is_available():
+        found.append("mps")
+    if torch.cuda.is_available():
+        found += [f"cuda:{number}" for number in range(torch.cuda.device_count())]
+    return tuple(found)
+
+
+def numbered_device(name: str | None) -> str | None:
+    """The device if its name has a number, such as ``cuda:1``; None where any of its kind will do."""
+    device = choose_device(name)
+    return str(device) if ":" in str(device) else None
+
+
+def gpus_of(device: torch.device) -> tuple[str, ...]:
+    """The GPUs that a name stands for: all of ``cuda``, the one of ``cuda:1``, none of another device."""
+    if device.type != "cuda":
+        return ()
+    if ":" in str(device):
+        return (str(device),)
+    return tuple(name for name in available_devices() if name.startswith("cuda")) or ("cuda",)
+
+
+def configure_cublas() -> None:
+    """Allow deterministic matrix products on a GPU; PyTorch reads the variable once, at the first product."""
+    os.environ.setdefault(_CUBLAS, _CUBLAS_SETTING)
+
+
+@contextmanager
+def deterministic_algorithms() -> Iterator[None]:
+    """Deterministic algorithms or an error within a ``with`` block."""
+    import torch
+
+    configure_cublas()
+    before = torch.get_deterministic_debug_mode()
+    torch.set_deterministic_debug_mode("error")
+    try:
+        with _deterministic_compiler():
+            yield
+    except RuntimeError as error:
+        if "CuBLAS" not in str(error):
+            raise
+        raise GramLoopError(
+            f"this process multiplied matrices on the GPU before {_CUBLAS} was set, or set it to "
+            f"{os.environ[_CUBLAS]}; start Python with {_CUBLAS}={_CUBLAS_SETTING}, or import gramloop first"
+        ) from error
+    finally:
+        torch.set_deterministic_debug_mode(before)
+
+
+@contextmanager
+def _deterministic_compiler() -> Iterator[None]:
+    """The same for code compiled within the block.
+
+    `torch.use_deterministic_algorithms` would import the compiler, which takes a second; its variable is read when
+    something else imports it.
+    """
+    compiler: Any = sys.modules.get(_COMPILER)
+    variable = os.environ.get(_COMPILER_SETTING)
+    before = variable == "1" if compiler is None else compiler.deterministic
+    os.environ[_COMPILER_SETTING] = "1"
+    if compiler is not None:
+        compiler.deterministic = True
+    try:
+        yield
+    finally:
+        del os.environ[_COMPILER_SETTING]
+        if variable is not None:
+            os.environ[_COMPILER_SETTING] = variable
+        compiler = sys.modules.get(_COMPILER)  # it may have been imported meanwhile
+        if compiler is not None:
+            compiler.deterministic = before

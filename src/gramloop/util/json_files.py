@@ -1,0 +1,171 @@
+"""JSON from outside: read with limits, checked against a schema, refused with one message.
+
+`read_json` needs nothing but Python. A schema is a type that msgspec knows, such as a dataclass whose fields have
+types; a message names the path of the wrong value, as in ``annotations[3].area``.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import re
+import stat
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from gramloop.errors import GramLoopError
+
+T = TypeVar("T")
+
+LARGEST = 1 << 26  # bytes of a file of settings, a plan or a manifest
+DEEPEST = 100  # nested lists and objects
+_TEXT = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_ABSENT = "nothing"
+_LONGEST = 64  # characters of a value in a message; a checksum fits
+
+
+def read_json(path: Path, what: str, *, largest: int = LARGEST, fast: bool = False) -> Any:
+    """Read a JSON file as plain values.
+
+    Args:
+        path: the file.
+        what: what it ought to be, as in "a plan written by gramloop evaluate".
+        largest: bytes that it may have.
+        fast: parse with msgspec, for files of hundreds of megabytes; it must be installed.
+    """
+    return parse_json(read_bytes(path, what, largest), str(path), what, fast=fast)
+
+
+def read_bytes(path: Path, what: str, largest: int = LARGEST) -> bytes:
+    """Read a file of at most ``largest`` bytes."""
+    try:
+        about = path.stat()
+        if not (
+            stat.S_ISREG(about.st_mode) or path.is_dir()
+        ):  # a pipe or a device has no size, and may never end
+            raise GramLoopError(f"cannot read {path}, {what}: it is not a regular file")
+        data = path.read_bytes() if about.st_size <= largest else b""
+    except OSError as error:
+        raise GramLoopError(f"cannot read {path}, {what}: {error.strerror or error}") from error
+    if about.st_size > largest:
+        raise GramLoopError(f"{path} has {about.st_size} bytes; {what} has at most {largest}")
+    return data
+
+
+def parse_json(data: bytes, where: str, what: str, *, fast: bool = False, unique: bool = False) -> Any:
+    """Parse JSON from bytes; ``where`` names them in messages. ``unique`` refuses a key that occurs twice."""
+    try:
+        if fast:
+            import msgspec
+
+            try:
+                return msgspec.json.decode(data)
+            except msgspec.MsgspecError:  # it stops at NaN, which Python's own JSON has
+                pass
+        _refuse_depth(data)
+        value = json.loads(data, object_pairs_hook=_once if unique else None)
+        if b"\\u" in data:
+            json.dumps(value, ensure_ascii=False).encode()  # fails on half a surrogate pair
+        return value
+    except RecursionError as error:
+        raise GramLoopError(
+            f"{where} is not {what}: its lists and objects are nested deeper than {DEEPEST}"
+        ) from error
+    except ValueError as error:
+        raise GramLoopError(f"{where} is not {what}: it is not valid JSON ({error})") from error
+
+
+def read_checked(path: Path, schema: type[T], what: str, *, largest: int = LARGEST) -> T:
+    """Read a JSON file as an instance of ``schema``."""
+    return checked(read_json(path, what, largest=largest), schema, str(path), what)
+
+
+def checked(value: Any, schema: type[T], where: str, what: str) -> T:
+    """Plain values as an instance of ``schema``; an error names the path of the first wrong value."""
+    import msgspec
+
+    try:
+        return msgspec.convert(value, schema, str_keys=True)
+    except msgspec.ValidationError as error:
+        words, _, place = str(error).partition(" - at `$")
+        reason, place = words[:1].lower() + words[1:], place.rstrip("`").lstrip(".")
+        raise GramLoopError(f"{where} is not {what}: {f'{place}: ' if place else ''}{reason}") from error
+    except RecursionError as error:
+        raise GramLoopError(f"{where} is not {what}: it is nested too deeply") from error
+    except GramLoopError as error:  # from the schema's own checks
+        raise GramLoopError(f"{where}: {error}") from error
+
+
+def refuse_unknown(content: Any, known: Mapping[str, Any], where: str, what: str) -> None:
+    """Refuse an object with unknown fields: a misspelt one would have no effect."""
+    strange = [name for name in content if name not in known] if isinstance(content, dict) else []
+    if strange:
+        raise GramLoopError(
+            f"{where} is not {what}: it has {strange[0]!r}, which is none of {', '.join(known)}"
+        )
+
+
+def first_difference(found: Mapping[str, Any], wanted: Mapping[str, Any], skip: Collection[str] = ()) -> str:
+    """Describe the first entry that differs, as in ``shards 3, not 4`` or ``versions: torch = 2, not 3``.
+
+    Args:
+        found: what is there, plain values as JSON knows them.
+        wanted: what was requested.
+        skip: entries that may differ.
+
+    Returns:
+        An empty string where nothing else differs.
+    """
+    before, now = json.loads(json.dumps([found, wanted]))  # a tuple and the list it is stored as are equal
+    for name in {**before, **now}:
+        old, new = before.get(name, _ABSENT), now.get(name, _ABSENT)
+        if name in skip or old == new:
+            continue
+        if isinstance(old, dict) and isinstance(new, dict):
+            pairs = {key: (old.get(key, _ABSENT), new.get(key, _ABSENT)) for key in {**old, **new}}
+            key, (old, new) = next((key, pair) for key, pair in pairs.items() if pair[0] != pair[1])
+            return f"{name}: {key} = {_short(old)}, not {_short(new)}"
+        return f"{name} {_short(old)}, not {_short(new)}"
+    return ""
+
+
+@contextmanager
+def no_garbage_collection() -> Iterator[None]:
+    """Stop Python from searching millions of new objects for garbage while they are made."""
+    before = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if before:
+            gc.enable()
+
+
+def _short(value: object) -> str:
+    text = "none" if value is None else str(value)
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise ValueError(f"{name!r} occurs twice")
+        found[name] = value
+    return found
+
+
+def _refuse_depth(data: bytes) -> None:
+    """Raise RecursionError where brackets are nested too deeply; a parser's own limit depends on its caller."""
+    if data.count(b"[") + data.count(b"{") <= DEEPEST:
+        return
+    depth = 0
+    for byte in _TEXT.sub(b"", data):
+        if byte in b"[{":
+            depth += 1
+            if depth > DEEPEST:
+                raise RecursionError
+        elif byte in b"]}":
+            depth -= 1

@@ -1,0 +1,139 @@
+"""Worker processes of this machine, which end with the process that started them however it ends."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager, suppress
+from multiprocessing.context import BaseContext
+from pathlib import Path
+from queue import SimpleQueue
+from typing import TypeVar, TypeVarTuple
+
+from gramloop.errors import GramLoopError
+from gramloop.util.files import RESUME_HINT
+
+MOST_WORKERS = 1024  # processes; each holds a model, or at least Python
+MOST_THREADS = max(256, os.cpu_count() or 1)  # more than the cores only slow each other down
+_SIGNAL = 0.2  # seconds: a signal to a whole process group ends workers, and arrives here too
+_WAITING = 1024  # calls submitted ahead: more than any machine has cores
+
+Given = TypeVarTuple("Given")
+R = TypeVar("R")
+
+
+def available_cores() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def available_memory() -> int:
+    """Bytes of memory that are free; half of all where the system does not report it."""
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+    except (OSError, StopIteration, ValueError):
+        sysconf = getattr(os, "sysconf", None)  # not on Windows
+        return sysconf("SC_PHYS_PAGES") * sysconf("SC_PAGE_SIZE") // 2 if sysconf else 8 * 10**9
+
+
+def worker_count(asked: int | None, threads: int = 1) -> int:
+    """The requested number of processes, or as many of ``threads`` threads each as there are cores for."""
+    count = max(1, available_cores() // threads) if asked is None else asked
+    if count < 1:
+        raise GramLoopError(f"the number of workers must be at least 1, not {count}")
+    if count > MOST_WORKERS:
+        raise GramLoopError(f"the number of workers must be at most {MOST_WORKERS}, not {count}")
+    return count
+
+
+def process_context(*preload: str) -> BaseContext:
+    """How processes are started: never forked, since forking a process with threads can hang.
+
+    Args:
+        preload: modules that workers need; a fork server, where the system has one, imports them once for all.
+    """
+    if not preload or "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(list(preload))
+    return context
+
+
+@contextmanager
+def process_pool(
+    workers: int, context: BaseContext, start: Callable[[*Given], None] | None = None, *given: *Given
+) -> Iterator[ProcessPoolExecutor]:
+    """A pool whose workers each call ``start(*given)`` first; leaving the block drops waiting calls and ends them."""
+    pool = ProcessPoolExecutor(workers, context, _start_worker, (start, *given))
+    try:
+        yield pool
+    except BrokenProcessPool as error:
+        raise worker_died("a worker process") from error
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def worker_died(who: str) -> GramLoopError:
+    """The error of a worker that died; waits for a signal that may have ended both, so that it is handled first."""
+    time.sleep(_SIGNAL)
+    return GramLoopError(f"{who} died (out of memory?); {RESUME_HINT}")
+
+
+def run_unordered(
+    pool: Executor, function: Callable[[*Given], R], calls: Iterable[tuple[*Given]]
+) -> Iterator[tuple[tuple[*Given], R]]:
+    """Every call's arguments with its result, as they finish; leaving early drops the calls that wait."""
+    finished: SimpleQueue[Future[R]] = SimpleQueue()
+    pending: dict[Future[R], tuple[*Given]] = {}
+    try:
+        for call in calls:
+            future = pool.submit(function, *call)
+            pending[future] = call
+            future.add_done_callback(finished.put)
+            while len(pending) >= _WAITING:
+                yield pending.pop(done := finished.get()), done.result()
+        while pending:
+            yield pending.pop(done := finished.get()), done.result()
+    finally:
+        for future in pending:
+            future.cancel()
+
+
+def in_order(function: Callable[[*Given], R], calls: Sequence[tuple[*Given]], workers: int) -> Iterator[R]:
+    """Every call's result, in the order of the calls; a single worker is this process."""
+    wanted = min(workers, len(calls))
+    if wanted < 2:
+        yield from (function(*call) for call in calls)
+        return
+    with process_pool(wanted, process_context(function.__module__)) as pool:
+        yield from pool.map(_call, [function] * len(calls), calls)
+
+
+def _call(function: Callable[[*Given], R], call: tuple[*Given]) -> R:
+    return function(*call)
+
+
+def _start_worker(start: Callable[[*Given], None] | None, *given: *Given) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent receives it and stops the pool
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    with suppress(ImportError):
+        import cv2
+
+        cv2.setNumThreads(1)  # the processes already share the cores
+    if start is not None:
+        start(*given)
+
+
+def _end_with_parent() -> None:
+    """A killed parent cannot stop its workers, which would wait for work forever."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)

@@ -1,0 +1,286 @@
+"""COCO-format sets: what is read, and what is refused."""
+
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+from pycocotools.coco import COCO
+
+from gramloop.data.readers.coco import COCO_CATEGORY_IDS, COCO_VAL2017, open_coco
+from gramloop.errors import GramLoopError
+from small_sets import COCO_IDS, coco_content, write_coco
+
+
+def rewrite(root, content):
+    (root / "annotations/instances_val2017.json").write_text(json.dumps(content))
+
+
+def test_instances_agree_with_pycocotools(tmp_path, capsys):
+    root = write_coco(tmp_path, coco_content(4))
+    data = open_coco(root)
+    oracle = COCO(str(root / "annotations/instances_val2017.json"))
+    capsys.readouterr()
+    assert [record.image_id for record in data] == oracle.getImgIds()
+    assert data.categories == {entry["id"]: entry["name"] for entry in oracle.loadCats(oracle.getCatIds())}
+    for record in data:
+        entries = oracle.loadAnns(oracle.getAnnIds(record.image_id))
+        found = record.instances()
+        assert found.ids.tolist() == [entry["id"] for entry in entries]
+        assert found.boxes.tolist() == [entry["bbox"] for entry in entries]
+        assert found.categories.tolist() == [entry["category_id"] for entry in entries]
+        assert found.areas.tolist() == [entry["area"] for entry in entries]
+        assert not found.iscrowd.any()
+        assert record.image().shape == (96, 128, 3)
+
+
+def test_the_eighty_ids_of_coco():
+    assert len(COCO_CATEGORY_IDS) == 80
+    assert sorted(COCO_CATEGORY_IDS) == COCO_IDS
+
+
+def test_annotation_id_zero_is_renumbered_with_a_note(tmp_path):
+    content = coco_content(2)
+    content["annotations"][2]["id"] = 0
+    data = open_coco(write_coco(tmp_path, content))
+    assert data[1].instances().ids.tolist() == [5, 4]
+    assert len(data.notes) == 1
+    assert "id 0 was renumbered to 5" in data.notes[0]
+
+
+def test_missing_area_and_crowd_flag_are_filled_in(tmp_path):
+    content = coco_content(1)
+    for key in ("area", "iscrowd", "segmentation"):
+        del content["annotations"][0][key]
+    instances = open_coco(write_coco(tmp_path, content))[0].instances()
+    assert instances.areas[0] == 2000
+    assert not instances.iscrowd[0]
+    assert instances.segmentations[0] is None
+
+
+def test_an_image_without_objects_has_no_rows(tmp_path):
+    content = coco_content(1)
+    content["annotations"] = []
+    instances = open_coco(write_coco(tmp_path, content))[0].instances()
+    assert len(instances) == 0
+    assert instances.boxes.shape == (0, 4)
+
+
+def test_everything_wrong_is_told_in_one_error(tmp_path):
+    content = coco_content(6)
+    root = write_coco(tmp_path, content)
+    entries = content["annotations"]
+    entries[0]["bbox"] = [1, 2, float("nan"), 4]
+    entries[1]["bbox"] = [1, 2, -3, 4]
+    entries[2]["category_id"] = 12
+    entries[3]["image_id"] = 999
+    entries[4]["id"] = entries[5]["id"]
+    content["images"][3]["width"] = 130
+    rewrite(root, content)
+    (root / "val2017/000004.jpg").unlink()
+    (root / "val2017/000005.jpg").write_bytes(b"")
+    with pytest.raises(GramLoopError) as caught:
+        open_coco(root)
+    message = str(caught.value)
+    assert "8 things are wrong" in message
+    for part in (
+        "annotations[0] (id 1) has bbox [1, 2, nan, 4], not four finite numbers",
+        "annotations[1] (id 2) has bbox [1, 2, -3, 4], not four finite numbers x, y, width, height (bbox[2]:",
+        "annotation 3 has category 12, which is not listed",
+        "annotation 4 belongs to image 999, which is not listed",
+        "annotation 6 occurs more than once",
+        "is 128 x 96, but its annotation says 130 x 96",
+        "000004.jpg is missing",
+        "000005.jpg cannot be read",
+    ):
+        assert part in message
+
+
+NAN, INFINITE = float("nan"), float("inf")
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "sentence"),
+    [
+        ("iscrowd", "0", "has iscrowd '0', not 0 or 1"),
+        ("iscrowd", 2, "has iscrowd 2, not 0 or 1"),
+        ("iscrowd", None, "has iscrowd None, not 0 or 1"),
+        ("area", None, "has area None, not a finite number, 0 or more"),
+        ("area", "big", "has area 'big', not a finite number, 0 or more"),
+        ("area", NAN, "has area nan, not a finite number, 0 or more"),
+        ("area", INFINITE, "has area inf, not a finite number, 0 or more"),
+        ("area", -1, "has area -1, not a finite number, 0 or more"),
+        ("bbox", [1, 2, 3], "has bbox [1, 2, 3], not four finite numbers"),
+        ("bbox", [1, 2, 3, "4"], "has bbox [1, 2, 3, '4'], not four finite numbers"),
+        ("bbox", [1, 2, 3, INFINITE], "has bbox [1, 2, 3, inf], not four finite numbers"),
+        ("bbox", {"x": 1}, "has bbox {'x': 1}, not four finite numbers"),
+        ("id", "2", "has id '2', not a whole number"),
+        ("id", True, "has id True, not a whole number"),
+        ("id", 2**70, "not a whole number"),
+        ("image_id", [100], "has image_id [100], not a whole number"),
+        ("category_id", 1.5, "has category_id 1.5, not a whole number"),
+        ("segmentation", [[1, 2, 3, 4, 5]], "segmentation[0]: expected `array` of length >= 6"),
+        ("segmentation", [[]], "segmentation[0]: expected `array` of length >= 6"),
+        ("segmentation", "polygon", "has segmentation 'polygon', not polygons"),
+        ("segmentation", [1, 2, 3, 4], "segmentation[0]: expected `array`, got `int`"),
+        ("segmentation", [[1, 2, 3, 4, 5, NAN]], "segmentation[0][5]: expected `float`"),
+        ("segmentation", [[1, 2, 3, 4, 5, "6"]], "segmentation[0][5]: expected `float`, got `str`"),
+        ("segmentation", {"counts": 5, "size": [96, 128]}, "segmentation.counts: expected"),
+        ("segmentation", {"counts": [5]}, "missing required field `size`"),
+        ("segmentation", {"counts": [-5, 5], "size": [96, 128]}, "segmentation.counts[0]"),
+    ],
+)
+def test_fields_that_a_metric_reads_are_checked(tmp_path, field, value, sentence):
+    content = coco_content(1)
+    content["annotations"][1][field] = value
+    with pytest.raises(GramLoopError) as caught:
+        open_coco(write_coco(tmp_path, content))
+    assert sentence in str(caught.value)
+    assert "annotations[1]" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "sentence"),
+    [
+        (
+            "bbox",
+            [200, 10, 5, 5],
+            "has the box [200.0, 10.0, 5.0, 5.0], which lies outside its image of 128 x 96",
+        ),
+        ("segmentation", [[1, 2, 3, 4, 5, 6, 7]], "has a polygon of 7 numbers"),
+        (
+            "segmentation",
+            {"counts": [5, 5], "size": [96, 128]},
+            "has run lengths that add up to 10, not to 96 x 128",
+        ),
+        (
+            "segmentation",
+            {"counts": "~~", "size": [96, 128]},
+            "has a segmentation whose counts '~~' are not compressed run lengths",
+        ),
+        (
+            "segmentation",
+            {"counts": "PPP", "size": [96, 128]},
+            "has a segmentation whose counts 'PPP' are not compressed run lengths",
+        ),
+        (
+            "segmentation",
+            {"counts": "52203", "size": [96, 128]},
+            "has run lengths that add up to 16, not to 96 x 128",
+        ),
+        ("segmentation", {"counts": "N2", "size": [96, 128]}, "has a run of -2 pixels"),
+        (
+            "segmentation",
+            {"counts": [96 * 128], "size": [128, 96]},
+            "has run lengths of 96 x 128 pixels, but its image is 128 x 96",
+        ),
+    ],
+)
+def test_objects_that_do_not_fit_their_image(tmp_path, field, value, sentence):
+    content = coco_content(1)
+    content["annotations"][1][field] = value
+    with pytest.raises(GramLoopError) as caught:
+        open_coco(write_coco(tmp_path, content))
+    assert f"annotation 2 {sentence}" in str(caught.value)
+
+
+def test_what_may_be_left_out(tmp_path):
+    content = coco_content(1)
+    for field in ("area", "iscrowd", "segmentation"):
+        del content["annotations"][1][field]
+    for field in ("width", "height"):
+        del content["images"][0][field]
+    del content["categories"][0]["name"]
+    root = write_coco(tmp_path, coco_content(1))
+    rewrite(root, content)
+    found = open_coco(root)
+    assert found[0].instances().areas.tolist() == [2000, 108]
+    assert found.categories[1] == "1"
+
+
+@pytest.mark.parametrize(
+    ("what", "field", "value"),
+    [
+        ("images", "id", "100"),
+        ("images", "width", "128"),
+        ("images", "width", 0),
+        ("images", "file_name", 5),
+        ("images", "file_name", ""),
+        ("categories", "id", None),
+        ("categories", "name", 5),
+    ],
+)
+def test_images_and_categories_are_checked(tmp_path, what, field, value):
+    content = coco_content(1)
+    root = write_coco(tmp_path, content)
+    content[what][0][field] = value
+    rewrite(root, content)
+    with pytest.raises(GramLoopError, match=rf"{what}\[0\].* has {field} "):
+        open_coco(root)
+
+
+@pytest.mark.parametrize("entry", [5, None, [], "x"])
+def test_entries_that_are_no_objects(tmp_path, entry):
+    content = coco_content(1)
+    content["annotations"].append(entry)
+    with pytest.raises(GramLoopError, match=r"annotations\[2\] is .*, not an object with fields"):
+        open_coco(write_coco(tmp_path, content))
+
+
+def test_public_counts_and_categories_are_insisted_on(tmp_path):
+    content = coco_content(2)
+    content["categories"].append({"id": 12, "name": "street sign"})
+    with pytest.raises(GramLoopError) as caught:
+        open_coco(write_coco(tmp_path, content), expected=COCO_VAL2017)
+    message = str(caught.value)
+    assert "it lists 2 images, not 5000" in message
+    assert "it lists 4 annotations, not 36781" in message
+    assert "not COCO's 80 (lacking [], unknown [12])" in message
+
+
+def test_a_turned_image_is_explained(tmp_path):
+    root = write_coco(tmp_path, coco_content(1))
+    turned = Image.fromarray(np.zeros((128, 96, 3), dtype=np.uint8))
+    exif = turned.getexif()
+    exif[0x0112] = 6
+    turned.save(root / "val2017/000000.jpg", exif=exif)
+    with pytest.raises(
+        GramLoopError, match=r"96 x 128, but its annotation says 128 x 96 .*EXIF tag rotates it"
+    ):
+        open_coco(root)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("{", "is not valid JSON"),
+        ("[]", "not in COCO format: it needs images, annotations and categories"),
+        ('{"images": []}', "no list of annotations or categories"),
+        ('{"images": [], "annotations": [], "categories": []}', "it lists no images"),
+    ],
+)
+def test_files_that_are_not_coco(tmp_path, text, sentence):
+    root = write_coco(tmp_path, coco_content(1))
+    (root / "annotations/instances_val2017.json").write_text(text)
+    with pytest.raises(GramLoopError, match=sentence):
+        open_coco(root)
+
+
+def test_names_that_lead_out_of_the_folder_are_refused(tmp_path):
+    content = coco_content(1)
+    root = write_coco(tmp_path, content)
+    content["images"][0]["file_name"] = "../../secret.jpg"
+    rewrite(root, content)
+    with pytest.raises(GramLoopError, match="leads out of the folder"):
+        open_coco(root)
+
+
+def test_other_splits_and_places_are_found(tmp_path):
+    data = open_coco(write_coco(tmp_path / "a" / "coco", coco_content(1), split="test"))
+    assert open_coco(tmp_path / "a")[0].path == data[0].path
+    (tmp_path / "a/coco/test").rename(tmp_path / "elsewhere")
+    with pytest.raises(GramLoopError, match=r"were not found; searched in .*coco/test"):
+        open_coco(tmp_path / "a")
+    assert len(open_coco(tmp_path / "a", images=tmp_path / "elsewhere")) == 1
+    with pytest.raises(GramLoopError, match="has no COCO annotations"):
+        open_coco(tmp_path / "elsewhere")

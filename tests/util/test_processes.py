@@ -1,0 +1,161 @@
+"""Workers start cheaply, share out work, hear nothing of Ctrl-C, and never outlive the process that started them."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from gramloop.errors import GramLoopError
+from gramloop.util.files import RESUME_HINT
+from gramloop.util.processes import (
+    available_cores,
+    process_context,
+    process_pool,
+    run_unordered,
+    worker_count,
+)
+
+PRELOADS = [None, "gramloop.util.processes"]  # spawned, and from a fork server
+
+PARENT = (
+    "import sys, time\nfrom gramloop.util.processes import process_context, process_pool\n"
+    "if __name__ == '__main__':\n"
+    "    with process_pool(2, process_context(sys.argv[1] or None)) as pool:\n"
+    "        jobs = [pool.submit(time.sleep, 600) for _ in range(2)]\n"
+    "        while not all(job.running() for job in jobs):\n            time.sleep(0.01)\n"
+    "        print(*pool._processes, flush=True)\n"
+    "        jobs[0].result()\n"
+)
+
+_known = ""
+
+
+def _learn(word: str, times: int) -> None:
+    global _known
+    _known = word * times
+
+
+def _tell(number: int) -> tuple[int, str, int, bool]:
+    import cv2
+
+    ignores = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    return number**2, _known, cv2.getNumThreads(), ignores
+
+
+def _sleep(number: int, seconds: float) -> int:
+    time.sleep(seconds)
+    return number
+
+
+def _await(turn: threading.Event, number: int) -> None:
+    assert turn.wait(60), f"call {number} waited in vain"
+
+
+def _fail(number: int) -> None:
+    if number == 2:
+        raise GramLoopError(f"the number {number} is refused")
+
+
+@pytest.mark.parametrize("preload", PRELOADS)
+def test_workers_are_started_with_what_they_need(preload):
+    with process_pool(2, process_context(preload), _learn, "ab", 3) as pool:
+        found = dict(run_unordered(pool, _tell, ((number,) for number in range(20))))
+    assert found == {(number,): (number**2, "ababab", 1, True) for number in range(20)}
+
+
+def test_results_come_as_they_are_finished():
+    turns = [threading.Event() for _ in range(3)]
+    turns[2].set()
+    with ThreadPoolExecutor(3) as pool:
+        found = []
+        for (_, number), _ in run_unordered(
+            pool, _await, [(turn, place) for place, turn in enumerate(turns)]
+        ):
+            found.append(number)
+            turns[number - 1].set()
+    assert found == [2, 1, 0]
+
+
+def test_errors_arrive_as_themselves():
+    with process_pool(1, process_context()) as pool:
+        with pytest.raises(GramLoopError, match="the number 2 is refused"):
+            list(run_unordered(pool, _fail, ((number,) for number in range(5))))
+        assert list(run_unordered(pool, _fail, [])) == []
+        assert list(run_unordered(pool, _fail, [(1,)])) == [((1,), None)]
+
+
+def test_only_so_many_calls_are_sent_ahead(monkeypatch):
+    monkeypatch.setattr("gramloop.util.processes._WAITING", 3)
+    taken = []
+
+    def calls():
+        for number in range(10):
+            taken.append(number)
+            yield number, 0.0
+
+    with process_pool(1, process_context()) as pool:
+        for done, (call, result) in enumerate(run_unordered(pool, _sleep, calls()), start=1):
+            assert call[0] == result
+            assert len(taken) - done <= 3
+    assert taken == list(range(10))
+
+
+def test_leaving_early_drops_what_waits():
+    begun = time.monotonic()
+    with process_pool(1, process_context()) as pool:
+        calls = ((number, 0.0 if number == 0 else 0.2) for number in range(500))
+        for _ in run_unordered(pool, _sleep, calls):
+            break
+    assert time.monotonic() - begun < 30  # all of them would take 100 seconds
+
+
+def test_a_worker_that_is_ended_from_outside_is_one_sentence():
+    with pytest.raises(GramLoopError) as caught, process_pool(2, process_context()) as pool:
+        list(run_unordered(pool, os._exit, [(1,)]))
+    assert str(caught.value) == f"a worker process died (out of memory?); {RESUME_HINT}"
+
+
+def alive(process: int) -> bool:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks for orphans in /proc")
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("preload", PRELOADS)
+def test_workers_end_with_a_killed_parent(tmp_path, preload, number):
+    (tmp_path / "parent.py").write_text(PARENT)
+    command = [sys.executable, str(tmp_path / "parent.py"), preload or ""]
+    parent = subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True)
+    workers = [int(word) for word in parent.stdout.readline().split()]
+    try:
+        assert len(workers) == 2
+        assert all(alive(worker) for worker in workers)
+        parent.send_signal(number)
+        assert parent.wait(60) == -number
+        deadline = time.monotonic() + 60
+        while any(alive(worker) for worker in workers):
+            assert time.monotonic() < deadline, f"workers {workers} outlived their parent"
+            time.sleep(0.02)
+    finally:
+        parent.stdout.close()
+        for process in filter(alive, workers):
+            os.kill(process, signal.SIGKILL)
+
+
+def test_as_many_workers_as_asked_for_or_as_the_cores_hold(monkeypatch):
+    assert 1 <= available_cores() <= (os.cpu_count() or 1)
+    assert worker_count(None) == available_cores()
+    assert worker_count(7, threads=4) == 7
+    monkeypatch.setattr("gramloop.util.processes.available_cores", lambda: 8)
+    assert [worker_count(None, threads) for threads in (1, 3, 8, 9)] == [8, 2, 1, 1]
+    with pytest.raises(GramLoopError, match="the number of workers must be at least 1, not 0"):
+        worker_count(0)
