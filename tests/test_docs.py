@@ -17,7 +17,7 @@ from transformers import DINOv3ViTConfig, DINOv3ViTModel
 
 import gramloop
 from gramloop.data.scenes.drawing import scene
-from gramloop.data.scenes.files import CATEGORIES, SceneFiles, scene_segments, write_scenes
+from gramloop.data.scenes.files import SCENE_CATEGORIES, SceneFiles, scene_segments, write_scenes
 from gramloop.tasks import to_tensor
 from small_runs import write_model, write_scene_set
 from small_stores import make_plan, write_store
@@ -96,7 +96,7 @@ def a_set_with_segments(folder: Path) -> Names:
     """What a reader of docs/panoptic.md has at hand."""
     write_scenes(folder / "scenes", SceneFiles(1, size=64), workers=1)
     truth = scene_segments(scene(0, 64, "val"))
-    return {"folder": folder / "scenes", "found": truth, "truth": truth, "categories": list(CATEGORIES)}
+    return {"folder": folder / "scenes", "found": truth, "truth": truth, "categories": list(SCENE_CATEGORIES)}
 
 
 @pytest.mark.parametrize(

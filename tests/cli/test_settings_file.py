@@ -206,7 +206,7 @@ def test_a_target_that_cannot_be_written_is_told_at_once(
 
 def test_a_refused_call_saves_nothing(tmp_path: Path) -> None:
     path = tmp_path / "run.yaml"
-    assert main(["sheet", str(tmp_path / "x.gif"), "--save-config", str(path)]) == 2
+    assert main(["scenes", str(tmp_path / "x"), "--count", "0", "--save-config", str(path)]) == 2
     assert not path.exists()
 
 

@@ -16,7 +16,7 @@ from gramloop.data.readers.coco import open_coco
 from gramloop.data.readers.photos import open_photos
 from gramloop.data.readers.semantic import open_semantic
 from gramloop.data.records import DataSet
-from gramloop.data.records import read_image as evaluated
+from gramloop.data.records import decode_image as evaluated
 from gramloop.data.scenes.files import SceneFiles, write_scenes
 from gramloop.data.shifted import Shift, shift_record
 from gramloop.data.suites import Condition

@@ -112,7 +112,7 @@ def test_label_maps_move_with_the_pixels(tmp_path, name, severity):
     opened = open_suite("mine-p", root, conditions=[name], severities=[severity])
     clean = open_suite("mine", root).open(Condition("clean"))
     for before, after in zip(clean, opened.open(Condition(name, severity)), strict=True):
-        affine = geometry.matrix(name, severity, 96, 128, signs(before.image_id, "mine-p"))
+        affine = geometry.affine_matrix(name, severity, 96, 128, signs(before.image_id, "mine-p"))
         labels = after.labels()
         expected = cv2.warpAffine(
             before.labels(), affine, (128, 96), flags=cv2.INTER_NEAREST, borderValue=(255, 0, 0, 0)

@@ -9,7 +9,7 @@ import pytest
 
 from gramloop.data import opening
 from gramloop.data.opening import ReadOptions, open_suite
-from gramloop.data.suites import DOMAINS, KINDS, SHIFT_GROUPS, SUITES, Condition, find_suite
+from gramloop.data.suites import DOMAINS, SHIFT_GROUPS, SHIFT_KINDS, SUITES, Condition, find_suite
 from gramloop.errors import GramLoopError
 from gramloop.shifts.corruptions import CORRUPTIONS, EXTRA_CORRUPTIONS
 from gramloop.shifts.perturbations import PERTURBATIONS
@@ -41,9 +41,9 @@ def test_the_table_has_the_sizes_of_the_benchmarks():
 
 def test_every_shift_belongs_to_exactly_one_group():
     for kind, every in (("c", CORRUPTIONS), ("p", PERTURBATIONS)):
-        grouped = [name for group in KINDS for name in SHIFT_GROUPS[kind].get(group, ())]
+        grouped = [name for group in SHIFT_KINDS for name in SHIFT_GROUPS[kind].get(group, ())]
         assert sorted(grouped) == sorted(every)
-        for group in KINDS:
+        for group in SHIFT_KINDS:
             assert {Condition(name).group for name in SHIFT_GROUPS[kind].get(group, ())} <= {group}
     assert [Condition(name).group for name in EXTRA_CORRUPTIONS] == ["noise", "blur", "weather", "digital"]
     assert {Condition(name).group for name in DOMAINS} == {"domain"}

@@ -27,7 +27,7 @@ class TestAgainstOpenCV:
             ((WIDTH - 1) / 2, (HEIGHT - 1) / 2), -ANGLES["rotate"][severity - 1] * signs[0], 1.0
         )
         expected = cv2.warpAffine(image, turn, (WIDTH, HEIGHT))
-        affine = geometry.matrix("rotate", severity, HEIGHT, WIDTH, signs)
+        affine = geometry.affine_matrix("rotate", severity, HEIGHT, WIDTH, signs)
         assert np.array_equal(geometry.warp_image(image, affine), expected)
 
     def test_shear(self, severity, signs, photo):
@@ -35,7 +35,7 @@ class TestAgainstOpenCV:
         slope = np.tan(np.deg2rad(ANGLES["shear"][severity - 1] * signs[0]))
         shear = np.array([[1, -slope, slope * (HEIGHT - 1) / 2], [0, 1, 0]])
         expected = cv2.warpAffine(image, shear, (WIDTH, HEIGHT))
-        affine = geometry.matrix("shear", severity, HEIGHT, WIDTH, signs)
+        affine = geometry.affine_matrix("shear", severity, HEIGHT, WIDTH, signs)
         assert np.array_equal(geometry.warp_image(image, affine), expected)
 
     def test_translation_copies_pixels(self, severity, signs, photo):
@@ -51,12 +51,12 @@ class TestAgainstOpenCV:
             np.s_[: WIDTH - by] if signs[0] > 0 else np.s_[by:],
         )
         expected[to] = image[source]
-        affine = geometry.matrix("translate", severity, HEIGHT, WIDTH, signs)
+        affine = geometry.affine_matrix("translate", severity, HEIGHT, WIDTH, signs)
         assert np.array_equal(geometry.warp_image(image, affine), expected)
 
 
 def test_a_positive_rotation_is_clockwise_on_the_screen():
-    affine = geometry.matrix("rotate", 1, 101, 101, (1, 1))
+    affine = geometry.affine_matrix("rotate", 1, 101, 101, (1, 1))
     x, y = moved(affine, 90, 50)
     assert (x, y) == (
         pytest.approx(50 + 40 * math.cos(math.radians(20))),
@@ -65,7 +65,7 @@ def test_a_positive_rotation_is_clockwise_on_the_screen():
 
 
 def test_a_positive_shear_moves_the_top_right_and_keeps_the_middle_row():
-    affine = geometry.matrix("shear", 3, 101, 101, (1, 1))
+    affine = geometry.affine_matrix("shear", 3, 101, 101, (1, 1))
     assert moved(affine, 30, 0) == pytest.approx([30 + 50 * math.tan(math.radians(15)), 0])
     assert moved(affine, 30, 50) == pytest.approx([30, 50])
 
@@ -73,7 +73,7 @@ def test_a_positive_shear_moves_the_top_right_and_keeps_the_middle_row():
 @pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.int16, np.int32, np.int64])
 def test_labels_move_to_their_nearest_neighbours(dtype):
     labels = np.arange(1, HEIGHT * WIDTH + 1).reshape(HEIGHT, WIDTH) % 120
-    affine = geometry.matrix("rotate", 2, HEIGHT, WIDTH, (-1, 1))
+    affine = geometry.affine_matrix("rotate", 2, HEIGHT, WIDTH, (-1, 1))
     warped = geometry.warp_labels(labels.astype(dtype), affine, 125)
     back = cv2.invertAffineTransform(affine)
     y, x = np.mgrid[:HEIGHT, :WIDTH]
@@ -91,7 +91,7 @@ def test_labels_move_to_their_nearest_neighbours(dtype):
 
 def test_labels_beyond_float32_survive():
     labels = np.full((40, 40), 2**30 + 1, np.int64)
-    warped = geometry.warp_labels(labels, geometry.matrix("translate", 1, 40, 40, (1, 1)), -1)
+    warped = geometry.warp_labels(labels, geometry.affine_matrix("translate", 1, 40, 40, (1, 1)), -1)
     assert np.unique(warped).tolist() == [-1, 2**30 + 1]
 
 
@@ -99,7 +99,7 @@ def test_labels_beyond_float32_survive():
 @given(st.sampled_from(geometry.GEOMETRIC), st.integers(1, 5), st.sampled_from(SIGNS), st.integers(0, 99))
 def test_warping_makes_no_new_labels(name, severity, signs, seed):
     labels = np.random.default_rng(seed).choice([3, 50, 149], (40, 57)).astype(np.uint8)
-    warped = geometry.warp_labels(labels, geometry.matrix(name, severity, 40, 57, signs), 255)
+    warped = geometry.warp_labels(labels, geometry.affine_matrix(name, severity, 40, 57, signs), 255)
     assert set(np.unique(warped)) <= {3, 50, 149, 255}
 
 
@@ -125,7 +125,7 @@ def rectangle(x, y, width, height):
     ],
 )
 def test_boxes_of_moved_rectangles(box, severity, signs, expected):
-    affine = geometry.matrix("translate", severity, HEIGHT, WIDTH, signs)
+    affine = geometry.affine_matrix("translate", severity, HEIGHT, WIDTH, signs)
     (mask,) = geometry.warp_masks(rectangle(*box)[None], affine)
     assert geometry.visible_box(mask) == expected
     assert geometry.area(mask) == (expected[2] * expected[3] if expected else 0)
@@ -138,7 +138,7 @@ def test_boxes_of_moved_rectangles(box, severity, signs, expected):
 def test_the_box_of_a_turned_rectangle_is_that_of_its_corners(name, severity, sign):
     """Corners are known in closed form; a pixel is seen when at least half of its interpolated mask is."""
     x, y, width, height = 60, 45, 40, 24
-    affine = geometry.matrix(name, severity, HEIGHT, WIDTH, (sign, 1))
+    affine = geometry.affine_matrix(name, severity, HEIGHT, WIDTH, (sign, 1))
     corners = [(x + i * (width - 1), y + j * (height - 1)) for i in (0, 1) for j in (0, 1)]
     xs, ys = np.array([moved(affine, *corner) for corner in corners]).T
     (mask,) = geometry.warp_masks(rectangle(x, y, width, height)[None], affine)
@@ -151,7 +151,7 @@ def test_the_box_of_a_turned_rectangle_is_that_of_its_corners(name, severity, si
 
 def test_masks_stay_zero_and_one_and_keep_their_number():
     masks = np.random.default_rng(0).random((5, HEIGHT, WIDTH)) > 0.5
-    warped = geometry.warp_masks(masks, geometry.matrix("rotate", 3, HEIGHT, WIDTH, (1, 1)))
+    warped = geometry.warp_masks(masks, geometry.affine_matrix("rotate", 3, HEIGHT, WIDTH, (1, 1)))
     assert (warped.shape, warped.dtype, np.unique(warped).tolist()) == (masks.shape, np.uint8, [0, 1])
     assert geometry.warp_masks(masks[:0], np.eye(2, 3)).shape == (0, HEIGHT, WIDTH)
 
@@ -159,7 +159,9 @@ def test_masks_stay_zero_and_one_and_keep_their_number():
 @pytest.mark.parametrize("severity", [1, 3, 5])
 def test_polygons_fill_to_the_mask(severity):
     mask = rectangle(20, 30, 50, 40) | rectangle(100, 60, 30, 30)
-    (warped,) = geometry.warp_masks(mask[None], geometry.matrix("rotate", severity, HEIGHT, WIDTH, (1, 1)))
+    (warped,) = geometry.warp_masks(
+        mask[None], geometry.affine_matrix("rotate", severity, HEIGHT, WIDTH, (1, 1))
+    )
     outlines = geometry.polygons(warped)
     filled = np.zeros_like(warped)
     cv2.fillPoly(filled, [np.array(o, np.int32).reshape(-1, 2) for o in outlines], 1)
@@ -183,10 +185,10 @@ def test_specks_have_a_box_but_no_polygon(shape):
 
 def test_what_is_wrong_is_named():
     with pytest.raises(GramLoopError, match=r"'flip'.*rotate, translate, shear"):
-        geometry.matrix("flip", 1, 10, 10, (1, 1))
+        geometry.affine_matrix("flip", 1, 10, 10, (1, 1))
     with pytest.raises(GramLoopError, match=r"signs \(0, 1\) of shear"):
-        geometry.matrix("shear", 1, 10, 10, (0, 1))
+        geometry.affine_matrix("shear", 1, 10, 10, (0, 1))
     with pytest.raises(GramLoopError, match="severity 18 of rotate"):
-        geometry.matrix("rotate", 18, 10, 10, (1, 1))
+        geometry.affine_matrix("rotate", 18, 10, 10, (1, 1))
     with pytest.raises(GramLoopError, match=r"mask of shape \(1, 4, 4\)"):
         geometry.visible_box(np.zeros((1, 4, 4)))

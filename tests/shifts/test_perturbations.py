@@ -120,13 +120,13 @@ def test_signs_differ_between_suites():
 @pytest.mark.parametrize("name", GEOMETRIC)
 def test_geometric_ones_move_as_the_labels_do(name, photo):
     image, directions = photo(0, 90, 120), signs("some-image")
-    affine = geometry.matrix(name, 2, 90, 120, directions)
+    affine = geometry.affine_matrix(name, 2, 90, 120, directions)
     result = perturb(image, name, 2, generator("t", name, 2, 0), signs=directions)
     assert np.array_equal(result, geometry.warp_image(image, affine))
 
 
 def test_geometric_ones_need_their_signs(photo):
-    with pytest.raises(GramLoopError, match="rotate without signs"):
+    with pytest.raises(GramLoopError, match="rotate needs signs"):
         perturb(photo(0, 40, 40), "rotate", 1, generator("t", "rotate", 1, 0))
 
 

@@ -129,7 +129,7 @@ def bad_command(world: World, rng: random.Random, place: Path) -> Case:
         ]
     else:
         name = rng.choice(
-            ["corrupt", "scan", "sheet", "scenes", "report", "tune", "calibrate", "diagnose", "list", "xyz"]
+            ["corrupt", "scan", "scenes", "report", "tune", "calibrate", "diagnose", "list", "xyz"]
         )
         words = [
             rng.choice([*BAD_VALUES, "--out", str(place / "out"), "--suite", "--count"])

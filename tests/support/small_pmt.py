@@ -2,13 +2,13 @@
 
 import torch
 
-from gramloop.data.scenes.files import CATEGORIES, THING_NUMBERS
+from gramloop.data.scenes.files import SCENE_CATEGORIES, THING_NUMBERS
 from gramloop.models.backbone import Backbone, BackboneShape
 from gramloop.models.pmt import PMT, PMTHead, PMTShape
 from gramloop.tasks.padded import InstanceConfig, InstanceSegmenter, PanopticConfig, PanopticSegmenter
 
 SIDE = 64
-THINGS = {number: CATEGORIES[number] for number in sorted(THING_NUMBERS)}
+THINGS = {number: SCENE_CATEGORIES[number] for number in sorted(THING_NUMBERS)}
 SHAPE = BackboneShape(
     depth=8,
     width=32,
@@ -37,7 +37,7 @@ def _model(classes: int, device: torch.device | str) -> PMT:
 def panoptic(device: torch.device | str = "cpu") -> PanopticSegmenter:
     """Nothing is sure with random weights, so that nothing is asked for."""
     config = PanopticConfig(SIDE, threshold=0.0, overlap=0.1)
-    return PanopticSegmenter(_model(len(CATEGORIES), device), config, CATEGORIES, THING_NUMBERS)
+    return PanopticSegmenter(_model(len(SCENE_CATEGORIES), device), config, SCENE_CATEGORIES, THING_NUMBERS)
 
 
 def instances(device: torch.device | str = "cpu") -> InstanceSegmenter:

@@ -20,7 +20,7 @@ from gramloop.cli import main
 from gramloop.data.masks import decode_mask
 from gramloop.data.readers.panoptic import open_panoptic
 from gramloop.data.scenes.drawing import CLASSES, scene
-from gramloop.data.truth import read_segments
+from gramloop.data.truth import read_segment_map
 from gramloop.tasks.base import task_of
 from gramloop.tasks.instance import InstanceMasks
 from gramloop.tasks.panoptic import Panoptic, Segment
@@ -48,7 +48,7 @@ def test_segments_come_back_from_their_files(ids: np.ndarray) -> None:
     with TemporaryDirectory() as folder:
         path = Path(folder) / content["annotations"][0]["file_name"]
         path.write_bytes(files[".png"])
-        back = read_segments(path, content["annotations"][0]["segments_info"])
+        back = read_segment_map(path, content["annotations"][0]["segments_info"])
     np.testing.assert_array_equal(back.ids, ids)
     assert back.categories.tolist() == [info.category for info in found.infos]
     assert content["images"][0] == {

@@ -36,14 +36,13 @@ COMMANDS = {
     "report": "turn stored results into one page, tables and figures",
     "corrupt": "write the shifted conditions of a suite to disk",
     "scenes": "draw procedural scenes with labels, boxes and masks",
-    "sheet": "draw one picture under every condition and severity",
     "export": "write a model with its mitigation as one ONNX or pt2 file",
     "list": "tell which models, suites, shifts, methods and hosts can be named",
 }
 GROUPS = {
     "See it": ("demo", "app", "check"),
     "Find out what helps a model": ("predict", "diagnose", "scan", "calibrate", "evaluate", "tune", "report"),
-    "Make data": ("corrupt", "scenes", "sheet"),
+    "Make data": ("corrupt", "scenes"),
     "Deploy": ("export",),
     "Look up": ("list",),
 }  # in the order in which a task is done

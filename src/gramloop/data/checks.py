@@ -218,7 +218,7 @@ def refuse_change(record: Record) -> None:
             )
 
 
-def check_truth(records: Sequence[Record], method: str, what: str, problems: Problems) -> None:
+def check_annotations(records: Sequence[Record], method: str, what: str, problems: Problems) -> None:
     """Decode the annotations of every record with its method of this name, and raise all problems."""
     for record in tracked(records, f"checking {what}", len(records)):
         try:

@@ -20,14 +20,14 @@ from pathlib import Path
 from gramloop.data.records import DataSet
 from gramloop.errors import GramLoopError
 from gramloop.util.checksums import sha256
-from gramloop.util.files import TEMPORARY, atomic_write, files_below
+from gramloop.util.files import atomic_write
 from gramloop.util.json_files import checked, first_difference, read_json, refuse_unknown
 from gramloop.util.progress import tracked
 
 MANIFEST = "manifest.json"
 CHECKSUMS = "checksums.sha256"  # per condition, in the format of the sha256sum command
 PARTIAL = "checksums.partial"  # of a condition that is being written, as its files come
-LAYOUT = 1
+MANIFEST_LAYOUT = 1
 SAMPLE = 16  # files of a condition that a quick comparison reads; a new sample each time
 _WORDS = {
     "layout": "layout version",
@@ -51,7 +51,7 @@ class Manifest:
     frost: str  # "synthesised", or a checksum of the user's textures
     packages: Mapping[str, str]
     conditions: Mapping[str, str] = field(default_factory=dict)  # "fog/3": checksum of its checksum file
-    layout: int = LAYOUT
+    layout: int = MANIFEST_LAYOUT
     contents: str = ""  # checksum over every byte of the clean set
     sizes: Mapping[str, int] = field(default_factory=dict)  # "fog/3": bytes of its files
 
@@ -194,20 +194,6 @@ def is_listed(folder: Path, recorded: str | None) -> bool:
     """Whether a condition's checksum file is the one that the manifest recorded."""
     path = folder / CHECKSUMS
     return path.is_file() and recorded == sha256(path.read_bytes())
-
-
-def relisted(folder: Path, recorded: str | None) -> dict[str, str]:
-    """The checksums of a condition that lost its checksum file: of the files as they are, if the manifest confirms them.
-
-    Empty where something is damaged, missing or new: then every file is made again and compared.
-    """
-    if recorded is None or (folder / CHECKSUMS).is_file():
-        return {}
-    files = [
-        path for path in files_below(folder) if path.name != PARTIAL and not path.name.startswith(TEMPORARY)
-    ]
-    found = {path.relative_to(folder).as_posix(): read_digest(path) for path in files}
-    return found if sha256(checksum_lines(found.items())) == recorded else {}
 
 
 def note_written(folder: Path, checksums: Iterable[tuple[str, str]]) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 from gramloop.data.checks import Check, Problems
 from gramloop.data.manifest import condition_problems, listed_checksums, read_manifest
 from gramloop.data.readers.coco import COCO_CATEGORIES_ONLY, COCO_VAL2017, coco_root, open_coco
-from gramloop.data.readers.depth import FORMATS, depth_root, open_depth
+from gramloop.data.readers.depth import DEPTH_FORMATS, depth_root, open_depth
 from gramloop.data.readers.panoptic import (
     PANOPTIC_CATEGORIES_ONLY,
     PANOPTIC_VAL2017,
@@ -90,7 +90,7 @@ def _open_panoptic(root: Path, base: str, options: ReadOptions, moved: bool) -> 
 
 
 def _open_depth(root: Path, base: str, options: ReadOptions, moved: bool) -> DataSet:
-    return open_depth(root, split=options.split, stored=FORMATS.get(base), check=options.check)
+    return open_depth(root, split=options.split, stored=DEPTH_FORMATS.get(base), check=options.check)
 
 
 READERS = {
@@ -184,8 +184,9 @@ def open_suite(
         return replace(opened, ready={chosen[0]: open_set(suite.base, root, options)})
     if suite.kind == "o":
         return replace(opened, ready=_open_domains(suite, root, chosen, options))
-    in_folders = any((root / condition.key).is_dir() for condition in chosen)
-    if origin == "folders" or (origin == "auto" and in_folders):
+    if origin == "auto":
+        origin = "folders" if any((root / condition.key).is_dir() for condition in chosen) else "generated"
+    if origin == "folders":
         _check_folders(suite, root, chosen, options.verify)
         return opened
     opened = replace(opened, clean=open_set(suite.base, root, options))

@@ -20,7 +20,7 @@ from gramloop.data.truth import (
     ObjectMasks,
     SegmentMap,
     decoding,
-    read_segments,
+    read_segment_map,
 )
 from gramloop.errors import GramLoopError
 
@@ -114,7 +114,7 @@ class Record:
 
     def image(self) -> Image8:
         """The pixels, (H, W, 3) RGB uint8, at native size."""
-        return read_image(self.path, upright=self.upright)
+        return decode_image(self.path, upright=self.upright)
 
     def labels(self) -> LabelMap:
         """The class index of every pixel, (H, W); ``classes.ignored`` where nothing is scored."""
@@ -134,7 +134,7 @@ class Record:
         """The segment of every pixel, and what each is."""
         if self.label_path is None or self.annotations is None:
             raise self._lacks("segments")
-        found = read_segments(self.label_path, self.annotations)
+        found = read_segment_map(self.label_path, self.annotations)
         self._refuse_size(found.ids.shape)
         return found
 
@@ -207,7 +207,7 @@ class DataSet(Sequence[Record]):
         return self.records[index]
 
 
-def read_image(path: Path, *, upright: bool = False) -> Image8:
+def decode_image(path: Path, *, upright: bool = False) -> Image8:
     """Decode an image file to (H, W, 3) RGB uint8, transparent pixels on white.
 
     Args:

@@ -56,7 +56,7 @@ class Shift:
         """The map from clean to shifted coordinates; one image keeps its directions over all severities."""
         name, severity = self.condition.name, self.condition.severity
         directions = signs(record.image_id, self.suite)
-        return geometry.matrix(name, severity, record.height, record.width, directions)
+        return geometry.affine_matrix(name, severity, record.height, record.width, directions)
 
     def pixels(self, image: Image8, record: Record) -> Image8:
         """The shifted image, before any encoding."""

@@ -23,10 +23,15 @@ DOMAINS = ("sketch", "weather", "cartoon", "painting", "tattoo", "handmake")
 
 # by the kind of suite: groups of conditions with one name
 SHIFT_GROUPS: dict[str, dict[str, tuple[str, ...]]] = {"c": CORRUPTION_GROUPS, "p": PERTURBATION_GROUPS}
-KINDS = ("noise", "blur", "weather", "digital", "geometry")  # groups that share no condition
+SHIFT_KINDS = ("noise", "blur", "weather", "digital", "geometry")  # groups that share no condition
 _GROUP_OF = {
-    **{name: kind for groups in SHIFT_GROUPS.values() for kind in KINDS for name in groups.get(kind, ())},
-    **dict(zip(EXTRA_CORRUPTIONS, KINDS, strict=False)),  # one of each of the four kinds
+    **{
+        name: kind
+        for groups in SHIFT_GROUPS.values()
+        for kind in SHIFT_KINDS
+        for name in groups.get(kind, ())
+    },
+    **dict(zip(EXTRA_CORRUPTIONS, SHIFT_KINDS, strict=False)),  # one of each of the four kinds
 }
 
 

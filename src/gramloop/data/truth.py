@@ -19,7 +19,7 @@ from gramloop.shifts.geometry import Matrix, area, visible_box, warp_labels, war
 
 Annotation = Mapping[str, Any]  # one entry of a COCO file's "annotations"
 LabelMap = NDArray[np.unsignedinteger[Any]]  # (H, W) class indices
-Crop = Literal["none", "eigen"]
+DepthCrop = Literal["none", "eigen"]
 NEAREST, FARTHEST = 1e-3, 1e3  # metres between which depth is scored by default
 VOID = 0  # the id of pixels without a segment
 _DEPTH_MODES = ("I", "I;16", "I;16B", "I;16L", "L")
@@ -185,7 +185,7 @@ def segments_info(found: SegmentMap) -> list[dict[str, Any]]:
     return infos
 
 
-def read_segments(path: Path, infos: Sequence[Any]) -> SegmentMap:
+def read_segment_map(path: Path, infos: Sequence[Any]) -> SegmentMap:
     """The segments of a PNG file, whose entries of the JSON file are ``infos``; both must list the same ones.
 
     A segment's id is a colour: red + 256 green + 65536 blue; 0 means no segment.
@@ -249,13 +249,13 @@ class DepthFormat:
     scale: float = 1000.0  # stored numbers per metre
     near: float = NEAREST
     far: float = FARTHEST
-    crop: Crop = "none"  # "eigen": of NYU, without the frame of its images
+    crop: DepthCrop = "none"  # "eigen": of NYU, without the frame of its images
 
     def __post_init__(self) -> None:
         if not 0 < self.scale < np.inf:
             raise GramLoopError(f"the scale of stored depth is above 0, not {self.scale}")
-        if self.crop not in get_args(Crop):
-            raise GramLoopError(f"the crop is one of {', '.join(get_args(Crop))}, not {self.crop!r}")
+        if self.crop not in get_args(DepthCrop):
+            raise GramLoopError(f"the crop is one of {', '.join(get_args(DepthCrop))}, not {self.crop!r}")
         DepthMap(np.zeros((0, 0), np.float32), self.near, self.far)  # checks the range
 
     def read(self, path: Path) -> DepthMap:

@@ -34,7 +34,6 @@ from gramloop.data.manifest import (
     read_digest,
     read_manifest,
     refuse_difference,
-    relisted,
 )
 from gramloop.data.opening import OpenSuite
 from gramloop.data.readers.coco import read_coco
@@ -271,7 +270,7 @@ class SuiteWriter:
             listed = listed_checksums(folder).items()
             self.known[key] = {path.relative_to(folder).as_posix(): digest for path, digest in listed}
             return False
-        self.known[key] = relisted(folder, recorded) or noted(folder)
+        self.known[key] = noted(folder)
         return False
 
     def begin(self) -> Manifest:

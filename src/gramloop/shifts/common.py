@@ -12,7 +12,7 @@ from gramloop.errors import GramLoopError
 
 Image = npt.NDArray[np.uint8]  # (H, W) grey or (H, W, 3) colour
 Floats = npt.NDArray[np.float32]
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 LEAST_SIDE = 32
 PUBLISHED = 5  # severities with published parameters
@@ -78,12 +78,12 @@ class Scale:
 
 
 @dataclass(frozen=True)
-class Steps(Generic[T]):
+class Steps(Generic[_T]):
     """Settings of several parameters that follow no common rule: severities 1 to 5 only."""
 
-    settings: tuple[T, T, T, T, T]
+    settings: tuple[_T, _T, _T, _T, _T]
 
-    def at(self, name: str, severity: int) -> T:
+    def at(self, name: str, severity: int) -> _T:
         """The setting at a severity of the shift ``name``."""
         severity = check_severity(name, severity)
         if severity > PUBLISHED:

@@ -129,27 +129,22 @@ def corrupt(
     seed: int | None = None,
     frost_textures: Path | None = None,
 ) -> Image:
-    """Corrupt an image; a drop-in for ``imagecorruptions.corrupt``.
-
-    Called in that package's order, ``corrupt(image, severity, corruption_name, corruption_number)``, it means the same.
+    """Corrupt an image; a drop-in for ``imagecorruptions.corrupt``, in whose order arguments are taken as well.
 
     Args:
         image: (H, W, 3), (H, W, 1) or (H, W), uint8, at the size at which it is used; it is not resized.
-        name: of CORRUPTIONS or EXTRA_CORRUPTIONS.
+        name: of CORRUPTIONS or EXTRA_CORRUPTIONS; ``corruption_name`` is another word for it, and
+            ``corruption_number`` its position in both, from 0. A name takes precedence over a number.
         severity: 1 to 5, and above where the corruption has one parameter that continues by a rule.
-        rng: the source of all randomness. With neither ``rng`` nor ``seed`` the corruption follows numpy's global
-            generator, so that ``np.random.seed`` repeats it.
-        corruption_name: another word for ``name``.
-        corruption_number: the position in CORRUPTIONS + EXTRA_CORRUPTIONS, from 0; a name takes precedence.
-        seed: the same number gives the same pixels.
+        rng: the source of all randomness, or a ``seed``. With neither, numpy's global generator decides.
         frost_textures: a folder of texture images to use in place of the synthesised ice.
 
     Returns:
         A new array of the same shape.
     """
-    if isinstance(name, int | np.integer):  # the order of imagecorruptions
-        number = int(name)
-        name, severity = severity if isinstance(severity, str) else None, number
+    if isinstance(name, int | np.integer):  # corrupt(image, severity, corruption_name, corruption_number)
+        strength = int(name)
+        name, severity = severity if isinstance(severity, str) else None, strength
         if isinstance(rng, int | np.integer):
             corruption_number, rng = int(rng), None
     if isinstance(severity, str) or severity is None:

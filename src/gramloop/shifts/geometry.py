@@ -25,7 +25,7 @@ _SCALES = {
 }
 
 
-def matrix(name: str, severity: int, height: int, width: int, signs: tuple[int, int]) -> Matrix:
+def affine_matrix(name: str, severity: int, height: int, width: int, signs: tuple[int, int]) -> Matrix:
     """The forward affine map of a transform; the middle of an image is ((W-1)/2, (H-1)/2).
 
     A positive rotation is clockwise on the screen, a positive shear moves the top to the right.

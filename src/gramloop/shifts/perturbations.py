@@ -1,7 +1,7 @@
 """The perturbations of the -P suites, with the constants of Schiappa et al. (2023).
 
 Fourteen change appearance, three the geometry. Those three need the directions of the image, `seeds.signs`: drawn
-once per image, the same for all severities and all three. Labels follow with `geometry.matrix` and the same
+once per image, the same for all severities and all three. Labels follow with `geometry.affine_matrix` and the same
 signs. The published files were also written as JPEG of quality 95; that is left to the writer of a suite.
 """
 
@@ -14,7 +14,7 @@ from gramloop.errors import GramLoopError
 from gramloop.shifts import blur, digital, noise
 from gramloop.shifts.common import Image, Scale, Steps, check_image
 from gramloop.shifts.corruptions import corrupt
-from gramloop.shifts.geometry import GEOMETRIC, matrix, warp_image
+from gramloop.shifts.geometry import GEOMETRIC, affine_matrix, warp_image
 
 PERTURBATIONS = (
     "gaussian",
@@ -91,10 +91,8 @@ def perturb(
     image = check_image(image)
     if name in GEOMETRIC:
         if signs is None:
-            raise GramLoopError(
-                f"{name} without signs: the directions of the image, signs(image_id), are expected"
-            )
-        return warp_image(image, matrix(name, severity, image.shape[0], image.shape[1], signs))
+            raise GramLoopError(f"{name} needs signs, the directions of the image: signs(image_id)")
+        return warp_image(image, affine_matrix(name, severity, image.shape[0], image.shape[1], signs))
     if name in _AS_CORRUPTION:
         return corrupt(image, _AS_CORRUPTION[name], severity, rng)
     if name == "zoom":

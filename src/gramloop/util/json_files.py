@@ -17,16 +17,16 @@ from typing import Any, TypeVar
 
 from gramloop.errors import GramLoopError
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
-LARGEST = 1 << 26  # bytes of a file of settings, a plan or a manifest
+LARGEST_FILE = 1 << 26  # bytes of a file of settings, a plan or a manifest
 DEEPEST = 100  # nested lists and objects
 _TEXT = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _ABSENT = "nothing"
 _LONGEST = 64  # characters of a value in a message; a checksum fits
 
 
-def read_json(path: Path, what: str, *, largest: int = LARGEST, fast: bool = False) -> Any:
+def read_json(path: Path, what: str, *, largest: int = LARGEST_FILE, fast: bool = False) -> Any:
     """Read a JSON file as plain values.
 
     Args:
@@ -38,7 +38,7 @@ def read_json(path: Path, what: str, *, largest: int = LARGEST, fast: bool = Fal
     return parse_json(read_bytes(path, what, largest), str(path), what, fast=fast)
 
 
-def read_bytes(path: Path, what: str, largest: int = LARGEST) -> bytes:
+def read_bytes(path: Path, what: str, largest: int = LARGEST_FILE) -> bytes:
     """Read a file of at most ``largest`` bytes."""
     try:
         about = path.stat()
@@ -77,12 +77,12 @@ def parse_json(data: bytes, where: str, what: str, *, fast: bool = False, unique
         raise GramLoopError(f"{where} is not {what}: it is not valid JSON ({error})") from error
 
 
-def read_checked(path: Path, schema: type[T], what: str, *, largest: int = LARGEST) -> T:
+def read_checked(path: Path, schema: type[_T], what: str, *, largest: int = LARGEST_FILE) -> _T:
     """Read a JSON file as an instance of ``schema``."""
     return checked(read_json(path, what, largest=largest), schema, str(path), what)
 
 
-def checked(value: Any, schema: type[T], where: str, what: str) -> T:
+def checked(value: Any, schema: type[_T], where: str, what: str) -> _T:
     """Plain values as an instance of ``schema``; an error names the path of the first wrong value."""
     import msgspec
 

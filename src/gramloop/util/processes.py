@@ -24,8 +24,8 @@ MOST_THREADS = max(256, os.cpu_count() or 1)  # more than the cores only slow ea
 _SIGNAL = 0.2  # seconds: a signal to a whole process group ends workers, and arrives here too
 _WAITING = 1024  # calls submitted ahead: more than any machine has cores
 
-Given = TypeVarTuple("Given")
-R = TypeVar("R")
+_Given = TypeVarTuple("_Given")
+_R = TypeVar("_R")
 
 
 def available_cores() -> int:
@@ -68,7 +68,7 @@ def process_context(*preload: str) -> BaseContext:
 
 @contextmanager
 def process_pool(
-    workers: int, context: BaseContext, start: Callable[[*Given], None] | None = None, *given: *Given
+    workers: int, context: BaseContext, start: Callable[[*_Given], None] | None = None, *given: *_Given
 ) -> Iterator[ProcessPoolExecutor]:
     """A pool whose workers each call ``start(*given)`` first; leaving the block drops waiting calls and ends them."""
     pool = ProcessPoolExecutor(workers, context, _start_worker, (start, *given))
@@ -87,11 +87,11 @@ def worker_died(who: str) -> GramLoopError:
 
 
 def run_unordered(
-    pool: Executor, function: Callable[[*Given], R], calls: Iterable[tuple[*Given]]
-) -> Iterator[tuple[tuple[*Given], R]]:
+    pool: Executor, function: Callable[[*_Given], _R], calls: Iterable[tuple[*_Given]]
+) -> Iterator[tuple[tuple[*_Given], _R]]:
     """Every call's arguments with its result, as they finish; leaving early drops the calls that wait."""
-    finished: SimpleQueue[Future[R]] = SimpleQueue()
-    pending: dict[Future[R], tuple[*Given]] = {}
+    finished: SimpleQueue[Future[_R]] = SimpleQueue()
+    pending: dict[Future[_R], tuple[*_Given]] = {}
     try:
         for call in calls:
             future = pool.submit(function, *call)
@@ -106,7 +106,9 @@ def run_unordered(
             future.cancel()
 
 
-def in_order(function: Callable[[*Given], R], calls: Sequence[tuple[*Given]], workers: int) -> Iterator[R]:
+def in_order(
+    function: Callable[[*_Given], _R], calls: Sequence[tuple[*_Given]], workers: int
+) -> Iterator[_R]:
     """Every call's result, in the order of the calls; a single worker is this process."""
     wanted = min(workers, len(calls))
     if wanted < 2:
@@ -116,11 +118,11 @@ def in_order(function: Callable[[*Given], R], calls: Sequence[tuple[*Given]], wo
         yield from pool.map(_call, [function] * len(calls), calls)
 
 
-def _call(function: Callable[[*Given], R], call: tuple[*Given]) -> R:
+def _call(function: Callable[[*_Given], _R], call: tuple[*_Given]) -> _R:
     return function(*call)
 
 
-def _start_worker(start: Callable[[*Given], None] | None, *given: *Given) -> None:
+def _start_worker(start: Callable[[*_Given], None] | None, *given: *_Given) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent receives it and stops the pool
     threading.Thread(target=_end_with_parent, daemon=True).start()
     with suppress(ImportError):

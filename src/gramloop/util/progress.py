@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 if TYPE_CHECKING:
     from rich.progress import Progress, ProgressColumn
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 _screen = threading.Lock()  # held while a bar is shown: a bar inside another would tear both
 
@@ -42,7 +42,7 @@ def progress_bar(description: str, total: int | None) -> Iterator[Advance]:
             yield lambda now="", steps=1: bar.update(task, advance=steps, now=now)
 
 
-def tracked(items: Iterable[T], description: str, total: int) -> Iterator[T]:
+def tracked(items: Iterable[_T], description: str, total: int) -> Iterator[_T]:
     """Pass items through, with a bar that counts them."""
     with progress_bar(description, total) as advance:
         for item in items:

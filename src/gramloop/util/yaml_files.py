@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import yaml  # type: ignore[import-untyped]
 
 from gramloop.errors import GramLoopError
-from gramloop.util.json_files import DEEPEST, LARGEST, read_bytes
+from gramloop.util.json_files import DEEPEST, LARGEST_FILE, read_bytes
 
 _SCALARS = {  # YAML 1.2's plain scalars: their pattern, and the letters they begin with
     "bool": (r"true|True|TRUE|false|False|FALSE", "tTfF"),
@@ -32,7 +32,7 @@ for _kind, (_pattern, _letters) in _SCALARS.items():
         _RESOLVERS.setdefault(_letter, []).append(_entry)
 
 
-def read_yaml(path: Path, what: str, *, largest: int = LARGEST) -> Any:
+def read_yaml(path: Path, what: str, *, largest: int = LARGEST_FILE) -> Any:
     """Read a YAML file as plain values.
 
     Args:

@@ -22,9 +22,9 @@ from gramloop.data.readers.coco import COCO_CATEGORY_IDS
 from gramloop.data.readers.panoptic import STUFF_IDS, open_panoptic
 from gramloop.data.records import LabelledImage
 from gramloop.data.scenes.drawing import CLASSES, scene
-from gramloop.data.scenes.files import CATEGORIES, THING_NUMBERS, SceneFiles, write_scenes
+from gramloop.data.scenes.files import SCENE_CATEGORIES, THING_NUMBERS, SceneFiles, write_scenes
 from gramloop.data.suites import Condition
-from gramloop.data.truth import ObjectMasks, SegmentMap, read_segments, segments_png
+from gramloop.data.truth import ObjectMasks, SegmentMap, read_segment_map, segments_png
 from gramloop.data.writing import write_suite
 from gramloop.errors import GramLoopError
 from gramloop.tasks.base import read_labelled
@@ -47,7 +47,7 @@ def test_every_id_survives_its_colour(ids: np.ndarray) -> None:
         path = Path(folder) / "map.png"
         path.write_bytes(segments_png(ids))
         infos = [{"id": int(number), "category_id": 1} for number in np.unique(ids[ids > 0])]
-        np.testing.assert_array_equal(read_segments(path, infos).ids, ids)
+        np.testing.assert_array_equal(read_segment_map(path, infos).ids, ids)
 
 
 def test_a_set_is_read_as_it_was_written(tmp_path: Path) -> None:
@@ -225,11 +225,11 @@ def test_an_object_without_a_mask_is_told(tmp_path: Path) -> None:
 def test_scenes_have_segments(tmp_path: Path) -> None:
     write_scenes(tmp_path, SceneFiles(4, size=96), workers=1)
     data = open_panoptic(tmp_path, check="decode")
-    assert data.categories == CATEGORIES
+    assert data.categories == SCENE_CATEGORIES
     assert data.things == THING_NUMBERS
     for index, record in enumerate(data):
         one, found = scene(index, 96, "val"), record.segments()
-        names = np.array(["", *CATEGORIES.values()])[np.append(0, found.categories)[found.places()]]
+        names = np.array(["", *SCENE_CATEGORIES.values()])[np.append(0, found.categories)[found.places()]]
         assert (names == np.array(["", *CLASSES])[one.labels]).all()  # the same class at every pixel
         things = [
             number

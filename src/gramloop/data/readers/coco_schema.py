@@ -18,7 +18,7 @@ from gramloop.errors import GramLoopError
 
 Id = Annotated[int, msgspec.Meta(ge=-(2**53), le=2**53)]  # what every JSON parser reads exactly
 Number = Annotated[float, msgspec.Meta(ge=-1e12, le=1e12)]  # neither infinite nor NaN, which is in no range
-Size = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
+NonNegative = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
 PixelCount = Annotated[int, msgspec.Meta(ge=1, le=2**31)]
 FileName = Annotated[str, msgspec.Meta(min_length=1, max_length=4096)]
 
@@ -53,8 +53,8 @@ class AnnotationEntry(msgspec.Struct, gc=False):
     id: Id
     image_id: Id
     category_id: Id
-    bbox: tuple[Number, Number, Size, Size]
-    area: Size = 0.0
+    bbox: tuple[Number, Number, NonNegative, NonNegative]
+    area: NonNegative = 0.0
     iscrowd: Literal[0, 1] = 0
     segmentation: list[Annotated[list[Number], msgspec.Meta(min_length=6)]] | RunLengthEntry | None = None
 

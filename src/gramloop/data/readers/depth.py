@@ -25,7 +25,7 @@ from gramloop.util.json_files import checked, read_json, refuse_unknown
 
 NYU = DepthFormat(1000.0, 1e-3, 10.0, "eigen")
 KITTI = DepthFormat(256.0, 1e-3, 80.0)
-FORMATS = {"nyu": NYU, "kitti": KITTI}
+DEPTH_FORMATS = {"nyu": NYU, "kitti": KITTI}
 FORMAT_FILE = "depth.json"
 DEPTH_SUFFIXES = (".png", ".npy")
 IMAGE_FOLDERS = ("images", "rgb", "image")

@@ -13,7 +13,7 @@ from typing import Any
 from gramloop.data.checks import (
     Check,
     Problems,
-    check_truth,
+    check_annotations,
     image_problem,
     name_problem,
     read_headers,
@@ -74,12 +74,7 @@ def open_panoptic(
     content = read_coco(file)
     entries = image_entries(content, problems)
     categories = read_categories(content, problems)
-    problems.raise_if_any()
-    for entry in content["categories"]:
-        if entry.get("isthing") is None:
-            problems.add(f"category {entry['id']} has isthing None; it is 1 or 0")
-    things = frozenset(entry["id"] for entry in content["categories"] if entry.get("isthing") == 1)
-    problems.raise_if_any()
+    things = _things(content, problems)
     by_image = _segments(content, entries, categories, problems)
     if expected is not None:
         check_expected(content, categories, expected, problems)
@@ -88,13 +83,22 @@ def open_panoptic(
     records = _records(entries, by_image, folder, maps_folder(file), check, problems)
     problems.raise_if_any()
     if check == "decode":
-        check_truth(records, "segments", "segments", problems)
+        check_annotations(records, "segments", "segments", problems)
     return DataSet(root, "panoptic", tuple(records), categories, file, things=things)
 
 
 def maps_folder(file: Path) -> Path:
     """Where the PNG files of a JSON file lie: in the folder of its name, or next to it."""
     return file.with_suffix("") if file.with_suffix("").is_dir() else file.parent
+
+
+def _things(content: Content, problems: Problems) -> frozenset[int]:
+    problems.raise_if_any()  # of the categories, which were read before
+    for entry in content["categories"]:
+        if entry.get("isthing") is None:
+            problems.add(f"category {entry['id']} has isthing None; it is 1 or 0")
+    problems.raise_if_any()
+    return frozenset(entry["id"] for entry in content["categories"] if entry["isthing"] == 1)
 
 
 def _segments(

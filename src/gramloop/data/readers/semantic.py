@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from gramloop.data.checks import Check, Problems, check_truth, image_problem, read_headers, size_problem
+from gramloop.data.checks import Check, Problems, check_annotations, image_problem, read_headers, size_problem
 from gramloop.data.records import LABEL_MODES, ClassList, DataSet, Record
 from gramloop.errors import GramLoopError
 from gramloop.util.files import files_below
@@ -69,15 +69,11 @@ def open_semantic(
         problems.add(f"{images_folder} holds no images")
     if expected_images is not None and len(images) != expected_images:
         problems.add(f"{images_folder} holds {len(images)} images, not {expected_images}")
-    for key in sorted(images.keys() - labels.keys()):
-        problems.add(f"{images[key]} has no label picture {labels_folder.name}/{key}.png")
-    for key in sorted(labels.keys() - images.keys()):
-        problems.add(f"{labels[key]} has no image")
-    pairs = {key: (images[key], labels[key]) for key in sorted(images.keys() & labels.keys())}
+    pairs = _pairs(images, labels, labels_folder.name, problems)
     records = _records(pairs, images_folder, class_list, check, problems)
     problems.raise_if_any()
     if check == "decode":
-        check_truth(records, "labels", "label values", problems)
+        check_annotations(records, "labels", "label values", problems)
     return DataSet(folder, "semantic", tuple(records), dict(enumerate(class_list.names)))
 
 
@@ -112,6 +108,16 @@ def files_by_key(folder: Path, suffixes: Sequence[str], problems: Problems) -> d
             problems.add(f"{found[key]} and {path.name} claim the same name")
         found[key] = path
     return found
+
+
+def _pairs(
+    images: dict[str, Path], labels: dict[str, Path], folder: str, problems: Problems
+) -> dict[str, tuple[Path, Path]]:
+    for key in sorted(images.keys() - labels.keys()):
+        problems.add(f"{images[key]} has no label picture {folder}/{key}.png")
+    for key in sorted(labels.keys() - images.keys()):
+        problems.add(f"{labels[key]} has no image")
+    return {key: (images[key], labels[key]) for key in sorted(images.keys() & labels.keys())}
 
 
 def _records(

@@ -17,12 +17,12 @@ from dataclasses import dataclass
 import cv2
 import numpy as np
 
-from gramloop.data.scenes.textures import SURFACES, Array, hsv, noise
-from gramloop.data.scenes.things import SHAPES, Sprite
+from gramloop.data.scenes.textures import SURFACES, Array, hsv, value_noise
+from gramloop.data.scenes.things import THING_SHAPES, Sprite
 from gramloop.errors import GramLoopError
 
 STUFF = tuple(SURFACES)
-THINGS = tuple(SHAPES)
+THINGS = tuple(THING_SHAPES)
 CLASSES = STUFF + THINGS
 RECIPE = 1  # part of every seed: raise it when the pictures change
 
@@ -109,7 +109,7 @@ def _lay_out(rng: np.random.Generator, size: int) -> tuple[list[_Layer], float]:
 
 
 def _edge(rng: np.random.Generator, size: int, height: float, bumps: float, tilt: float = 0.0) -> Array:
-    line = noise(rng, 2, size, 2, size / 5)[0]
+    line = value_noise(rng, 2, size, 2, size / 5)[0]
     slope = np.linspace(-tilt, tilt, size, dtype=np.float32)
     edge: Array = np.clip(height + bumps * line + slope, 0, 1).astype(np.float32) * size
     return edge
@@ -150,7 +150,8 @@ def _place_things(
         near = (foot - horizon) / (1 - horizon)
         scale = (0.5 + 0.6 * near) * jitter * size / 192
         height, width = (
-            round(side * scale) for side in (SHAPES[THINGS[kind]].height, SHAPES[THINGS[kind]].width)
+            round(side * scale)
+            for side in (THING_SHAPES[THINGS[kind]].height, THING_SHAPES[THINGS[kind]].width)
         )
         thing = _SceneObject(
             kind, round(foot * size) - height, round(centre * size - width / 2), height, width, seed
@@ -177,7 +178,7 @@ def _paint_thing(
     _cast_shadow(image, thing, light)
     own = np.random.Generator(np.random.PCG64(thing.seed))
     sprite = Sprite(own, thing.height, thing.width, light, size / 192)
-    SHAPES[THINGS[thing.kind]].draw(sprite)
+    THING_SHAPES[THINGS[thing.kind]].draw(sprite)
     top, left = max(0, thing.top), max(0, thing.left)
     bottom, right = min(size, thing.top + thing.height), min(size, thing.left + thing.width)
     if bottom <= top or right <= left:

@@ -29,15 +29,15 @@ from gramloop.util.json_files import read_json
 from gramloop.util.processes import process_context, process_pool, run_unordered, worker_count
 
 # things have the numbers of the instances' file, and stuff those that follow
-CATEGORIES = dict(enumerate(THINGS + STUFF, start=1))
+SCENE_CATEGORIES = dict(enumerate(THINGS + STUFF, start=1))
 THING_NUMBERS = frozenset(range(1, len(THINGS) + 1))
 _NUMBER_OF_LABEL = np.array([0, *(1 + (THINGS + STUFF).index(name) for name in CLASSES)])
 SETTINGS_FILE = "scenes.json"
 _WHAT = "a file of settings written by gramloop scenes"
 ANNOTATIONS = Path("annotations", "instances_val.json")  # written last
-PANOPTIC = Path("annotations", "panoptic_val.json")
+PANOPTIC_FILE = Path("annotations", "panoptic_val.json")
 SUITE, COUNT = "scenes", 100  # the base set where no folder is given, and how many images of it
-STORED = DepthFormat(scale=1000.0, near=1e-3, far=FAR)  # how depth is written
+SCENE_DEPTH = DepthFormat(scale=1000.0, near=1e-3, far=FAR)  # how depth is written
 _CHUNK = 16
 _ZOOM = 4  # outlines are traced this much enlarged, so that they lie within 1/8 pixel of the pixels' edges
 
@@ -141,14 +141,14 @@ def _write_chunk(folder: Path, wanted: SceneFiles, chunk: range) -> dict[int, _A
     annotations: dict[int, _Annotated] = {}
     for index in chunk:
         one = scene(index, wanted.size, wanted.split, wanted.seed)
-        depth = np.round(one.depth * STORED.scale).astype(np.uint16)
+        depth = np.round(one.depth * SCENE_DEPTH.scale).astype(np.uint16)
         pictures = {"images": one.image[..., ::-1], "annotations": one.labels, "depth": depth}
         for part, picture in pictures.items():
             path = folder / part / "validation" / file_name(index)
             if not path.is_file():
                 atomic_write(path, cv2.imencode(".png", picture)[1].tobytes())
         segments = scene_segments(one)
-        colours = folder / PANOPTIC.with_suffix("") / file_name(index)
+        colours = folder / PANOPTIC_FILE.with_suffix("") / file_name(index)
         if not colours.is_file():
             atomic_write(colours, segments_png(segments.ids))
         annotations[index] = _Annotated(coco_annotations(one), segments_info(segments))
@@ -165,9 +165,9 @@ def scene_segments(one: Scene) -> SegmentMap:
     ids = _NUMBER_OF_LABEL[one.labels].astype(np.int32)
     ids[ids <= len(THINGS)] = 0
     for index, mask in enumerate(one.masks):
-        ids[mask] = len(CATEGORIES) + 1 + index
+        ids[mask] = len(SCENE_CATEGORIES) + 1 + index
     numbers = np.unique(ids[ids > 0]).astype(np.int64)
-    kinds = np.append(np.arange(len(CATEGORIES) + 1), one.categories + 1)
+    kinds = np.append(np.arange(len(SCENE_CATEGORIES) + 1), one.categories + 1)
     return SegmentMap(ids, numbers, kinds[numbers], np.zeros(len(numbers), dtype=np.bool_))
 
 
@@ -235,11 +235,11 @@ def _finish(folder: Path, wanted: SceneFiles, by_scene: dict[int, _Annotated]) -
         ],
         "categories": [
             {"id": number, "name": name, "isthing": int(number in THING_NUMBERS)}
-            for number, name in CATEGORIES.items()
+            for number, name in SCENE_CATEGORIES.items()
         ],
     }
-    atomic_write(folder / PANOPTIC, json.dumps(panoptic, separators=(",", ":")).encode())
-    stored = json.dumps({"scale": STORED.scale, "near": STORED.near, "far": STORED.far})
+    atomic_write(folder / PANOPTIC_FILE, json.dumps(panoptic, separators=(",", ":")).encode())
+    stored = json.dumps({"scale": SCENE_DEPTH.scale, "near": SCENE_DEPTH.near, "far": SCENE_DEPTH.far})
     atomic_write(folder / FORMAT_FILE, f"{stored}\n".encode())
     data = json.dumps(content, separators=(",", ":")).encode()
     atomic_write(folder / ANNOTATIONS, data)

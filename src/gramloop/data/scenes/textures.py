@@ -23,8 +23,8 @@ def hsv(hue: float, saturation: float, value: float) -> Array:
     return np.array(colorsys.hsv_to_rgb(hue % 1.0, saturation, value), np.float32)
 
 
-def noise(rng: np.random.Generator, height: int, width: int, cell_y: float, cell_x: float) -> Array:
-    """Smooth value noise around 0, about -0.5..0.5, with cells of the given size in pixels; (H, W)."""
+def value_noise(rng: np.random.Generator, height: int, width: int, cell_y: float, cell_x: float) -> Array:
+    """Smooth value value_noise around 0, about -0.5..0.5, with cells of the given size in pixels; (H, W)."""
     rows = max(2, round(height / max(cell_y, 1.0)) + 1)
     columns = max(2, round(width / max(cell_x, 1.0)) + 1)
     grid = rng.random((rows, columns), dtype=np.float32) - 0.5
@@ -53,7 +53,7 @@ def brick(rng: np.random.Generator, height: int, width: int, unit: float) -> Arr
     tones = rng.random((row.max() + 1, column.max() + 1), dtype=np.float32)
     face = hsv(rng.uniform(-0.02, 0.06), rng.uniform(0.4, 0.65), rng.uniform(0.45, 0.7))
     mortar = np.full(3, rng.uniform(0.6, 0.8), np.float32)
-    shade = 0.78 + 0.36 * tones[row, column] + 0.18 * noise(rng, height, width, 2 * unit, 2 * unit)
+    shade = 0.78 + 0.36 * tones[row, column] + 0.18 * value_noise(rng, height, width, 2 * unit, 2 * unit)
     covered = np.minimum(inside_y, inside_x)[..., None]
     bricks: Array = mortar + covered * (face * shade[..., None] - mortar)
     return bricks
@@ -71,7 +71,7 @@ def sky(rng: np.random.Generator, height: int, width: int, unit: float) -> Array
     turn = rng.uniform(-0.02, 0.02)
     fall = np.linspace(0, 1, height, dtype=np.float32)[:, None] ** rng.uniform(0.7, 1.3)
     gradient = mix(hsv(top[0] + turn, *top[1:]), hsv(bottom[0] + turn, *bottom[1:]), fall)
-    puffs = noise(rng, height, width, 16 * unit, 36 * unit) + 0.4 * noise(
+    puffs = value_noise(rng, height, width, 16 * unit, 36 * unit) + 0.4 * value_noise(
         rng, height, width, 6 * unit, 11 * unit
     )
     cover = np.clip((puffs + rng.uniform(-0.25, 0.15)) * 3.0, 0, 0.85)[..., None]
@@ -83,10 +83,10 @@ def sky(rng: np.random.Generator, height: int, width: int, unit: float) -> Array
 def mountain(rng: np.random.Generator, height: int, width: int, unit: float) -> Array:
     """Slanted facets of rock that fade into haze towards the foot, sometimes under snow."""
     base = hsv(rng.uniform(0.58, 0.78), rng.uniform(0.12, 0.32), rng.uniform(0.38, 0.55))
-    facets = noise(rng, height, width + height, 22 * unit, 9 * unit)
+    facets = value_noise(rng, height, width + height, 22 * unit, 9 * unit)
     slant = (np.arange(height)[:, None] * (1 if rng.random() < 0.5 else 0.6)).astype(np.intp)
     facets = facets[np.arange(height)[:, None], np.arange(width)[None, :] + slant]
-    shade = 1.0 + 0.7 * facets + 0.3 * noise(rng, height, width, 4 * unit, 4 * unit)
+    shade = 1.0 + 0.7 * facets + 0.3 * value_noise(rng, height, width, 4 * unit, 4 * unit)
     rock = base * shade[..., None]
     fall = np.linspace(0, 1, height, dtype=np.float32)[:, None]
     if rng.random() < 0.5:
@@ -101,9 +101,9 @@ def grass(rng: np.random.Generator, height: int, width: int, unit: float) -> Arr
     """Upright blades, longer towards the viewer, over patches of two greens."""
     green = hsv(rng.uniform(0.20, 0.33), rng.uniform(0.5, 0.75), rng.uniform(0.42, 0.66))
     other = hsv(rng.uniform(0.16, 0.30), rng.uniform(0.5, 0.7), rng.uniform(0.5, 0.7))
-    patches = np.clip(0.5 + 1.2 * noise(rng, height, width, 12 * unit, 30 * unit), 0, 1)
-    blades = noise(rng, height, width, 5 * unit, 1.6 * unit)
-    far = noise(rng, height, width, 2 * unit, 2.2 * unit)
+    patches = np.clip(0.5 + 1.2 * value_noise(rng, height, width, 12 * unit, 30 * unit), 0, 1)
+    blades = value_noise(rng, height, width, 5 * unit, 1.6 * unit)
+    far = value_noise(rng, height, width, 2 * unit, 2.2 * unit)
     near = np.linspace(0, 1, height, dtype=np.float32)[:, None]
     shade = 0.92 + 0.75 * (near * blades + (1 - near) * 0.6 * far)
     field: Array = mix(green, other, patches) * shade[..., None]
@@ -114,7 +114,7 @@ def water(rng: np.random.Generator, height: int, width: int, unit: float) -> Arr
     """Long horizontal ripples that widen towards the viewer, with glints."""
     deep = hsv(rng.uniform(0.50, 0.62), rng.uniform(0.5, 0.75), rng.uniform(0.38, 0.62))
     light = hsv(rng.uniform(0.50, 0.58), rng.uniform(0.15, 0.35), rng.uniform(0.8, 0.95))
-    waves = noise(rng, height, width, 2.2 * unit, 14 * unit) + 0.6 * noise(
+    waves = value_noise(rng, height, width, 2.2 * unit, 14 * unit) + 0.6 * value_noise(
         rng, height, width, 5 * unit, 34 * unit
     )
     rows = (np.linspace(0, 1, height) ** 0.6 * (height - 1)).astype(np.intp)
@@ -126,8 +126,8 @@ def water(rng: np.random.Generator, height: int, width: int, unit: float) -> Arr
 def sand(rng: np.random.Generator, height: int, width: int, unit: float) -> Array:
     """Fine grain over wind ripples."""
     base = hsv(rng.uniform(0.09, 0.14), rng.uniform(0.28, 0.48), rng.uniform(0.75, 0.93))
-    grain = noise(rng, height, width, 1.3 * unit, 1.3 * unit)
-    dunes = noise(rng, height, width, 7 * unit, 32 * unit)
+    grain = value_noise(rng, height, width, 1.3 * unit, 1.3 * unit)
+    dunes = value_noise(rng, height, width, 7 * unit, 32 * unit)
     ripples = np.sin(
         np.arange(height, dtype=np.float32)[:, None] * (2 * np.pi / (rng.uniform(6, 9) * unit)) + 9 * dunes
     )
@@ -149,7 +149,7 @@ def pavement(rng: np.random.Generator, height: int, width: int, unit: float) -> 
     edge_z = np.minimum(z - row, 1 - (z - row)) * slab * 0.5
     joint = np.clip(np.minimum(edge_x, edge_z) / (1.4 * unit), 0, 1)
     base = hsv(rng.uniform(0.55, 0.75), rng.uniform(0.02, 0.10), rng.uniform(0.5, 0.7))
-    shade = (0.86 + 0.24 * tones + 0.14 * noise(rng, height, width, 2 * unit, 2 * unit)) * (
+    shade = (0.86 + 0.24 * tones + 0.14 * value_noise(rng, height, width, 2 * unit, 2 * unit)) * (
         0.62 + 0.38 * joint
     )
     slabs: Array = base * shade[..., None]

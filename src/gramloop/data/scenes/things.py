@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import cv2
 import numpy as np
 
-from gramloop.data.scenes.textures import Array, brick, hsv, noise
+from gramloop.data.scenes.textures import Array, brick, hsv, value_noise
 
 Points = Sequence[tuple[float, float]]
 _FRACTION_BITS = 4
@@ -51,7 +51,7 @@ class Sprite:
 
     def grain(self, cell_y: float, cell_x: float) -> Array:
         """Noise over the sprite, cells in pixels of the 192 px scene."""
-        return noise(self.rng, self.height, self.width, cell_y * self.unit, cell_x * self.unit)
+        return value_noise(self.rng, self.height, self.width, cell_y * self.unit, cell_x * self.unit)
 
 
 def arc(cx: float, cy: float, rx: float, ry: float, start: float = 0.0, end: float = 1.0) -> Array:
@@ -277,7 +277,7 @@ class Thing:
     width: float
 
 
-SHAPES: dict[str, Thing] = {
+THING_SHAPES: dict[str, Thing] = {
     "ball": Thing(_ball, 46, 46),
     "crate": Thing(_crate, 56, 58),
     "tree": Thing(_tree, 104, 74),
