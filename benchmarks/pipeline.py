@@ -33,7 +33,7 @@ from gramloop.data.records import Record
 from gramloop.evaluate.evaluation import evaluate
 from gramloop.evaluate.plan import DataSource, Plan
 from gramloop.evaluate.planning import Request, make_plan
-from gramloop.evaluate.preparing import TOGETHER
+from gramloop.evaluate.loader import TOGETHER
 from gramloop.evaluate.sources import open_condition, open_planned
 from gramloop.tasks.base import read_labelled
 from gramloop.util.processes import available_cores, process_context, process_pool, run_unordered

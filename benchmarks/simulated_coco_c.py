@@ -27,7 +27,8 @@ from pathlib import Path
 from typing import Any
 
 from gramloop.data.suites import find_suite
-from gramloop.evaluate.beginning import begin, plan_in
+from gramloop.evaluate.beginning import begin
+from gramloop.evaluate.store import plan_in
 from gramloop.evaluate.engines import Done, Job, summary
 from gramloop.evaluate.plan import DataSource, Plan, Unit
 from gramloop.evaluate.planning import Request, make_plan

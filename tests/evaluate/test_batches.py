@@ -17,7 +17,8 @@ from gramloop.cli import main
 from gramloop.core.config import ReplayConfig
 from gramloop.data.scenes.drawing import scene
 from gramloop.errors import GramLoopError
-from gramloop.evaluate.batches import groups, windows
+from gramloop.evaluate.batches import groups
+from gramloop.tune.search.space import windows
 from gramloop.evaluate.evaluation import evaluate
 from gramloop.evaluate.plan import DataSource, read_plan
 from gramloop.evaluate.planning import Request, make_plan

@@ -11,11 +11,13 @@ import pytest
 from gramloop.data.opening import ReadOptions, open_suite
 from gramloop.data.suites import Condition
 from gramloop.errors import GramLoopError
-from gramloop.evaluate.clean_truth import CleanTruth, as_truth, moved
+from gramloop.evaluate.clean_truth import as_truth, moved
+from gramloop.evaluate.predicting import CleanTruth
 from gramloop.evaluate.evaluation import evaluate
 from gramloop.evaluate.plan import Plan, read_plan
 from gramloop.evaluate.predicting import deterministic
-from gramloop.evaluate.rows import boxes_of, counts_of, picture_of
+from gramloop.evaluate.rows import counts_of, picture_of
+from gramloop.models.dense_detect import boxes_of
 from gramloop.evaluate.session import Session
 from gramloop.metrics.miou import count_pixels
 from gramloop.shifts.geometry import warp_labels

@@ -14,7 +14,8 @@ from gramloop.errors import GramLoopError
 from gramloop.evaluate.beginning import begin
 from gramloop.evaluate.engines import Job
 from gramloop.evaluate.engines.slurm import Share, ShareOutcome, run_slurm
-from gramloop.evaluate.evaluation import Watcher, evaluate, look
+from gramloop.app.page import look
+from gramloop.evaluate.evaluation import Watcher, evaluate
 from gramloop.evaluate.plan import Plan
 from gramloop.evaluate.store import Store
 from small_runs import small_plan

@@ -16,7 +16,8 @@ from gramloop.errors import GramLoopError
 from gramloop.evaluate.evaluation import evaluate
 from gramloop.evaluate.methods import BASELINE
 from gramloop.evaluate.plan import DataSource, read_plan
-from gramloop.evaluate.rows import DEPTH, comparable, depth_of, depth_scores_of, first_rows
+from gramloop.evaluate.rows import DEPTH, comparable, depth_scores_of, first_rows
+from gramloop.tune.search.worth import depth_of
 from gramloop.evaluate.session import Session
 from gramloop.evaluate.store import PLAN, Store
 from gramloop.metrics.depth import depth_scores

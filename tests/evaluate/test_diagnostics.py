@@ -14,10 +14,12 @@ from gramloop.evaluate.evaluation import evaluate
 from gramloop.evaluate.methods import Method, check_methods, parse_method
 from gramloop.evaluate.plan import Plan
 from gramloop.evaluate.predicting import deterministic
-from gramloop.evaluate.rows import KEPT, first_rows, maps_of, picture_of
+from gramloop.evaluate.rows import first_rows, maps_of, picture_of
+from gramloop.tasks.transformers_segments import KEPT
 from gramloop.evaluate.session import Session
 from gramloop.evaluate.store import Store
-from gramloop.evaluate.trajectories import trajectories_of, with_companions
+from gramloop.evaluate.methods import with_companions
+from gramloop.evaluate.plan import trajectories_of
 from small_runs import small_plan
 
 TRIO = ("gramloop-raw", "gramloop-matched", "gramloop")

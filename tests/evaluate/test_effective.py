@@ -11,7 +11,8 @@ from gramloop.data.suites import DOMAINS
 from gramloop.data.truth import Instances
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.beginning import begin
-from gramloop.evaluate.effective import check_use, effective
+from gramloop.evaluate.effective import check_use
+from gramloop.evaluate.results import effective
 from gramloop.evaluate.methods import parse_method
 from gramloop.evaluate.plan import DataSource, ModelSource, Plan
 from gramloop.evaluate.results import collect

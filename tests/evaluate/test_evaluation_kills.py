@@ -7,7 +7,8 @@ import pytest
 
 from gramloop.data.suites import find_suite
 from gramloop.evaluate.beginning import begin
-from gramloop.evaluate.evaluation import evaluate, look
+from gramloop.app.page import look
+from gramloop.evaluate.evaluation import evaluate
 from gramloop.evaluate.plan import read_plan
 from gramloop.evaluate.store import Store
 from killing import hit, needs_proc

@@ -18,7 +18,8 @@ from gramloop.errors import GramLoopError
 from gramloop.evaluate.beginning import begin
 from gramloop.evaluate.engines import Job
 from gramloop.evaluate.engines.local import run_local
-from gramloop.evaluate.evaluation import RunningGain, Watcher, evaluate, look
+from gramloop.app.page import look
+from gramloop.evaluate.evaluation import RunningGain, Watcher, evaluate
 from gramloop.evaluate.plan import Plan, read_plan
 from gramloop.evaluate.rows import counts_of
 from gramloop.evaluate.store import Store

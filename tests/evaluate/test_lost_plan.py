@@ -10,7 +10,8 @@ import pytest
 from gramloop.cli import main
 from gramloop.errors import GramLoopError
 from gramloop.evaluate import store as storing
-from gramloop.evaluate.beginning import begin, check_folder, plan_in
+from gramloop.evaluate.beginning import begin
+from gramloop.evaluate.store import check_folder, plan_in
 from gramloop.evaluate.store import Store
 from gramloop.report.load import load_runs
 from small_stores import make_plan, write_store

@@ -12,8 +12,9 @@ import torch
 from gramloop.cli import main
 from gramloop.data.scenes.files import SceneFiles, draw_scenes
 from gramloop.errors import GramLoopError
-from gramloop.evaluate import estimate, needs
-from gramloop.evaluate.estimate import describe
+from gramloop.evaluate import needs
+from gramloop.evaluate.cost import estimate
+from gramloop.evaluate.cost import describe
 from gramloop.evaluate.needs import Card, needs_lines, plan_needs
 from gramloop.evaluate.plan import DataSource, Plan, plan_of, read_plan
 from gramloop.evaluate.planning import Request, make_plan

@@ -13,11 +13,13 @@ from gramloop.errors import GramLoopError
 from gramloop.evaluate.engines import Job
 from gramloop.evaluate.engines.local import run_local
 from gramloop.evaluate.engines.slurm import Share, run_slurm
-from gramloop.evaluate.evaluation import Watcher, evaluate, look
-from gramloop.evaluate.out_of_memory import is_out_of_memory
+from gramloop.app.page import look
+from gramloop.evaluate.evaluation import Watcher, evaluate
+from gramloop.evaluate.memory import is_out_of_memory
 from gramloop.evaluate.plan import DataSource, Plan
 from gramloop.evaluate.planning import Request, make_plan
-from gramloop.evaluate.session import Missed, Session
+from gramloop.evaluate.runner import Missed
+from gramloop.evaluate.session import Session
 from gramloop.evaluate.store import Store
 
 MODEL = """

@@ -19,7 +19,8 @@ from gramloop.evaluate.beginning import begin
 from gramloop.evaluate.engines.order import mixed
 from gramloop.evaluate.evaluation import evaluate
 from gramloop.evaluate.plan import Plan, read_plan
-from gramloop.evaluate.preparing import BYTES, FAR_AHEAD, Preparing
+from gramloop.evaluate.loader import BYTES, FAR_AHEAD
+from gramloop.evaluate.preparing import Preparing
 from gramloop.evaluate.store import Store
 from killing import children, hit, needs_proc
 from small_runs import small_plan

@@ -12,7 +12,8 @@ from gramloop.cli import main
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.methods import BASELINE
 from gramloop.evaluate.plan import DataSource, ModelSource, Plan
-from gramloop.evaluate.relative import check_clean_results, relative
+from gramloop.evaluate.relative import relative
+from gramloop.evaluate.results import check_clean_results
 from gramloop.evaluate.results import Results, collect
 from gramloop.evaluate.store import RESULTS, Store
 from gramloop.report.load import load_runs

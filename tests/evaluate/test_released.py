@@ -10,7 +10,7 @@ import torch
 from coco_reference import box_figures
 from gramloop.cli import main
 from gramloop.evaluate.plan import read_plan
-from gramloop.evaluate.rows import boxes_of
+from gramloop.models.dense_detect import boxes_of
 from gramloop.evaluate.store import Store
 from gramloop.models.detector import DETECTOR_BACKBONE
 from gramloop.tasks.detect import DetectConfig, load_detector

@@ -25,7 +25,8 @@ from gramloop.evaluate.evaluation import evaluate
 from gramloop.evaluate.plan import DataSource, Plan, read_plan
 from gramloop.evaluate.planning import Request, make_plan
 from gramloop.evaluate.rows import CLEAN_PICTURE, first_rows
-from gramloop.evaluate.segment_rows import masks_of, matches_of, qualities_of, segments_of
+from gramloop.evaluate.segment_rows import masks_of, matches_of, qualities_of
+from gramloop.tasks.drawing import segments_of
 from gramloop.evaluate.session import Session
 from gramloop.evaluate.store import PLAN, Store
 from gramloop.metrics.matching import match_masks

@@ -12,9 +12,12 @@ from gramloop.data.records import Record
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.engines import do_unit
 from gramloop.evaluate.methods import blocks_per_view
-from gramloop.evaluate.predicting import calls, deterministic
-from gramloop.evaluate.rows import boxes_of, counts_of
-from gramloop.evaluate.session import Session, Stopped
+from gramloop.evaluate.predicting import deterministic
+from gramloop.lazy import calls
+from gramloop.evaluate.rows import counts_of
+from gramloop.models.dense_detect import boxes_of
+from gramloop.evaluate.runner import Stopped
+from gramloop.evaluate.session import Session
 from gramloop.evaluate.store import Store
 from gramloop.metrics.miou import count_pixels
 from small_runs import SIDE, small_plan

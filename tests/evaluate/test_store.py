@@ -21,15 +21,8 @@ from gramloop.errors import GramLoopError
 from gramloop.evaluate.beginning import begin
 from gramloop.evaluate.methods import parse_method
 from gramloop.evaluate.plan import DataSource, ModelSource, Plan
-from gramloop.evaluate.rows import (
-    Failure,
-    Rows,
-    boxes_of,
-    counts_of,
-    maps_of,
-    picture_of,
-    statistics_of,
-)
+from gramloop.evaluate.rows import Failure, Rows, counts_of, maps_of, picture_of, statistics_of
+from gramloop.models.dense_detect import boxes_of
 from gramloop.evaluate.store import (
     Facts,
     ForeignFile,

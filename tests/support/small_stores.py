@@ -13,7 +13,7 @@ from gramloop.core.config import ReplayConfig
 from gramloop.evaluate.beginning import begin
 from gramloop.evaluate.methods import BASELINE, Method, parse_method
 from gramloop.evaluate.plan import DataSource, ModelSource, Plan
-from gramloop.evaluate.predicting import calls
+from gramloop.lazy import calls
 from gramloop.evaluate.rows import Failure, schema_of
 from gramloop.evaluate.store import Facts, Store
 from gramloop.evaluate.timing import call_name

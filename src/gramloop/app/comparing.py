@@ -17,8 +17,6 @@ from gramloop.app.trial import Outcome
 from gramloop.data.suites import Condition
 from gramloop.data.truth import DepthMap, Instances, ObjectMasks, PixelLabels, SegmentMap, Truth
 from gramloop.errors import GramLoopError
-from gramloop.evaluate.rows import comparable, statistics_of
-from gramloop.evaluate.segment_rows import SHOWN
 from gramloop.metrics.boxes import box_iou
 from gramloop.report.figures.boxes import DetectionRow
 from gramloop.report.figures.depth import DepthRow
@@ -26,10 +24,11 @@ from gramloop.report.figures.kept import KeptImage
 from gramloop.report.figures.matching import OVERLAP, Annotated
 from gramloop.report.figures.qualitative import Row, SegmentationRow
 from gramloop.report.figures.segments import SegmentsRow
+from gramloop.tasks.base import Categories, get_task, task_of
 from gramloop.tasks.class_names import Classes
 from gramloop.tasks.depth import Depth
 from gramloop.tasks.detection import Detection
-from gramloop.tasks.instance import InstanceMasks, object_masks
+from gramloop.tasks.instance import SHOWN, InstanceMasks, object_masks
 from gramloop.tasks.panoptic import Panoptic, segment_map
 from gramloop.tasks.prediction import Prediction
 from gramloop.tasks.semantic import Segmentation
@@ -63,7 +62,7 @@ def row_of(outcome: Outcome) -> Row:
     names = names_of(outcome.opened.predictor.classes)
     image, truth = outcome.shown.pixels, outcome.truth
     pair = outcome.ordinary.prediction, outcome.final
-    first, second = (comparable(each, truth) for each in pair)
+    first, second = (task_of(each).align(each, truth, "auto") for each in pair)
     if isinstance(truth, PixelLabels):
         before, after = (cast(Segmentation, each).labels for each in (first, second))
         return SegmentationRow("", image, truth.indices.astype(np.int32), before, after, names, truth.ignored)
@@ -105,9 +104,9 @@ def agreement_of(outcome: Outcome) -> Agreement:
     named = {ORDINARY: outcome.ordinary.prediction}
     if outcome.treated is not None:
         named[TREATED] = outcome.treated.prediction
-    categories = _categories(outcome, named)
+    task, categories = get_task(outcome.task), Categories(dict.fromkeys(_categories(outcome, named), ""))
     rows = {
-        name: statistics_of(comparable(found, outcome.truth), outcome.truth, categories)
+        name: task.statistics(task.align(found, outcome.truth, "auto"), outcome.truth, categories)
         for name, found in named.items()
     }
     kept = KeptImage(Condition("clean"), 0, "", rows)

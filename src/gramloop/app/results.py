@@ -17,7 +17,7 @@ from gramloop.core.fields import shown
 from gramloop.data.suites import Condition
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.methods import BASELINE
-from gramloop.evaluate.results import tells_gain
+from gramloop.evaluate.results import measures_gain
 from gramloop.evaluate.store import UNITS as UNIT_FOLDER
 from gramloop.report.figures.kept import UNITS, Images, KeptImage, kept_images
 from gramloop.report.load import OnProgress, find_results, load_runs
@@ -138,7 +138,7 @@ def gain_words(run: Run, each: Ranked) -> str:
     before, after = f"{each.ordinary:.1f}", f"{each.treated:.1f}"
     if not np.isfinite(each.gain):
         return f"no score of its own, in {unit}"
-    if not tells_gain(run.plan, condition.key):
+    if not measures_gain(run.plan, condition.key):
         return f"{before} → {after} {unit}: how far the clean prediction changes, no gain and no loss"
     agreement = " with the clean prediction" if run.plan.label_free else ""
     return f"{each.gain:+.1f} {unit}{agreement} ({before} → {after})"

@@ -21,7 +21,7 @@ from gramloop.errors import GramLoopError
 __all__ = ["KEYS", "add_arguments", "run"]
 
 if TYPE_CHECKING:
-    from gramloop.evaluate.evaluation import Engine
+    from gramloop.evaluate.engines import Engine
     from gramloop.evaluate.plan import Plan
     from gramloop.evaluate.planning import Request
 
@@ -154,9 +154,8 @@ def run(args: argparse.Namespace) -> int | Ended:
 
 def _plan(args: argparse.Namespace, scenes: Path) -> Plan:
     """The plan that the arguments describe, or the one in the folder where they describe none."""
-    from gramloop.evaluate.beginning import check_before_drawing, plan_in, unit_owners
     from gramloop.evaluate.planning import make_plan
-    from gramloop.evaluate.store import PLAN
+    from gramloop.evaluate.store import PLAN, check_before_drawing, plan_in, unit_owners
     from gramloop.util.checksums import load_checksums
     from gramloop.util.device import choose_device
 
@@ -166,7 +165,7 @@ def _plan(args: argparse.Namespace, scenes: Path) -> Plan:
         load_checksums(args.out)
         return make_plan(_request(args, scenes))
     if not (args.out / PLAN).is_file() and not unit_owners(args.out):
-        raise GramLoopError(f"{args.out} holds no evaluation to go on with; begin one with --suite NAME")
+        raise GramLoopError(f"{args.out} holds no evaluation to resume; begin one with --suite NAME")
     if ignored := _given(args):
         raise GramLoopError(f"{ignored} belongs to a new evaluation; give --suite too, or leave it out")
     plan = plan_in(args.out)
@@ -208,10 +207,9 @@ def _request(args: argparse.Namespace, scenes: Path) -> Request:
     methods = args.method or ()
     read_methods(methods or (BASELINE,), args.replay)  # a slip is told before scenes are drawn
     request = request_of(args, scenes)
-    source = {} if args.source is None else {"source": str(args.source.resolve())}
     return replace(
         request,
-        files={**request.files, **source},
+        calibration=None if args.source is None else str(args.source.resolve()),
         methods=methods,
         shards=args.shards,
         diagnostics=args.diagnostics,
@@ -249,18 +247,18 @@ def _setting(text: str) -> tuple[str, Any]:
 
 def _evaluate(plan: Plan, args: argparse.Namespace, engine: Engine | None) -> int | Ended:
     from gramloop.evaluate.display import Display, print_effective, print_results
-    from gramloop.evaluate.effective import check_use
-    from gramloop.evaluate.evaluation import Watcher, evaluate
-    from gramloop.evaluate.relative import check_clean_results
-    from gramloop.evaluate.store import RESULTS, Store
+    from gramloop.evaluate.evaluation import Listener, evaluate
+    from gramloop.evaluate.results import check_clean_results, check_coco_results
+    from gramloop.evaluate.store import RESULTS, Store, check_folder
     from gramloop.util.device import numbered_device
 
-    check_use(plan, args.coco_results)
+    plan = check_folder(args.out, plan)
+    check_coco_results(plan, args.coco_results)
     check_clean_results(plan, args.clean_results)
     store = Store(args.out, plan)
     note(f"{len(plan.units)} units, {plan.images} images, plan {plan.hash}")
     try:
-        with nullcontext(Watcher()) if is_quiet() else Display(store) as watcher:
+        with nullcontext(Listener()) if is_quiet() else Display(store) as listener:
             outcome = evaluate(
                 plan,
                 args.out,
@@ -268,7 +266,7 @@ def _evaluate(plan: Plan, args: argparse.Namespace, engine: Engine | None) -> in
                 verify=args.verify,
                 engine=engine,
                 engine_name=args.engine,
-                watcher=watcher,
+                listener=listener,
                 device=numbered_device(args.device) if engine is None else None,
                 prepare=args.prepare,
             )
@@ -276,7 +274,7 @@ def _evaluate(plan: Plan, args: argparse.Namespace, engine: Engine | None) -> in
         done = sum(store.path(unit).is_file() for unit in plan.units)
         print(
             f"gramloop evaluate: stopped with {done} of {len(plan.units)} units stored; "
-            f"gramloop evaluate --out {args.out} goes on",
+            f"gramloop evaluate --out {args.out} resumes",
             file=sys.stderr,
         )
         return stop_code(stop)
@@ -292,18 +290,19 @@ def _evaluate(plan: Plan, args: argparse.Namespace, engine: Engine | None) -> in
         stored=sum(store.path(unit).is_file() for unit in plan.units),
         clean=args.clean_results,
         coco=args.coco_results,
-        missed=[{"unit": str(one.unit), "reason": one.reason} for one in outcome.missed],
+        missed=[{"unit": str(one.part), "reason": one.reason} for one in outcome.missed],
         table=args.out / RESULTS,
     )
     return Ended(code, document)
 
 
 def _dry_run(plan: Plan, args: argparse.Namespace) -> Ended:
+    from gramloop.evaluate.cost import describe
     from gramloop.evaluate.engines.local import default_workers
-    from gramloop.evaluate.estimate import describe
 
     one = args.device if ":" in (args.device or "") else None  # it need not be on this machine
-    workers = default_workers(plan, one) if args.workers is None else args.workers
+    default = default_workers(one or plan.model.device, plan.model.threads)
+    workers = default if args.workers is None else args.workers
     text = describe(plan, workers)
     print(text)
     return Ended(0, partial(document_of, args.out, plan, estimate=text.splitlines()))

@@ -50,17 +50,15 @@ def document_of(
     estimate: list[str] | None = None,
 ) -> dict[str, Any]:
     """The values of `KEYS`."""
-    from gramloop.evaluate.effective import SHIFTED, effective
     from gramloop.evaluate.methods import BASELINE
-    from gramloop.evaluate.relative import relative
-    from gramloop.evaluate.results import Results, metrics_of
+    from gramloop.evaluate.results import Results, effective, has_effective, metrics_of, relative_robustness
 
     results = results or Results(plan, ())
     names = [method.name for method in plan.methods]
-    means = {name: mean for name in names if (mean := results.mean(name)) is not None}
-    ordinary = means.get(BASELINE)
-    found = relative(results, clean)
-    robust = effective(results, coco).values if plan.suite == SHIFTED and plan.task == "detection" else {}
+    means = results.means()
+    baseline = means.get(BASELINE)
+    found = relative_robustness(results, clean)
+    robust = effective(results, coco).er if has_effective(plan) else {}
     return {
         "out": out,
         "suite": plan.suite,
@@ -72,7 +70,7 @@ def document_of(
         "metric": metrics_of(plan)[0],
         "scores": {one.condition: one.scores for one in results.conditions},
         "means": means,
-        "gains": {} if ordinary is None else {name: mean - ordinary for name, mean in means.items()},
+        "gains": {} if baseline is None else {name: mean - baseline for name, mean in means.items()},
         "rPC": found.rpc,
         "mCE": found.mce,
         "ER": robust,
@@ -95,11 +93,11 @@ def tell_missed(outcome: EvaluationOutcome, folder: Path) -> int:
     for reason in list(dict.fromkeys(one.reason for one in missed))[:NAMED]:
         print(reason, file=sys.stderr)
     print(
-        f"{len(missed)} units are missing; gramloop evaluate --out {folder} tries them again:",
+        f"{len(missed)} parts are missing; gramloop evaluate --out {folder} tries them again:",
         file=sys.stderr,
     )
     for one in missed:
-        print(f"  {one.unit}", file=sys.stderr)
+        print(f"  {one.part}", file=sys.stderr)
     return 1
 
 
@@ -118,21 +116,18 @@ def tell_failures(outcome: EvaluationOutcome, allowed: bool) -> int:
 
 def status(folder: Path, clean: Path | None, coco: Path | None) -> Ended:
     """Tell how far a folder is."""
-    from gramloop.evaluate.beginning import plan_in
     from gramloop.evaluate.display import print_effective, print_relative, print_status
-    from gramloop.evaluate.effective import check_use
-    from gramloop.evaluate.evaluation import look
-    from gramloop.evaluate.relative import check_clean_results
-    from gramloop.evaluate.results import collect
-    from gramloop.evaluate.store import RESULTS, Store
+    from gramloop.evaluate.evaluation import inspect_store
+    from gramloop.evaluate.results import check_clean_results, check_coco_results, collect
+    from gramloop.evaluate.store import RESULTS, Store, plan_in
 
     store = Store(folder, plan_in(folder))
-    check_use(store.plan, coco)
+    check_coco_results(store.plan, coco)
     check_clean_results(store.plan, clean)
-    progress = look(store)
-    unfinished = {unit.condition for unit in progress.missing}
+    state = inspect_store(store)
+    unfinished = {part.condition for part in state.missing}
     results = collect(store, [key for key in store.plan.conditions if key not in unfinished])
-    print_status(store, progress, results)
+    print_status(store, state, results)
     print_relative(results, clean)
     print_effective(results, coco)
     table = folder / RESULTS
@@ -141,7 +136,7 @@ def status(folder: Path, clean: Path | None, coco: Path | None) -> Ended:
         folder,
         store.plan,
         results,
-        stored=len(progress.stored),
+        stored=sum(len(part.methods) for part in state.stored),
         clean=clean,
         coco=coco,
         table=table if table.is_file() else None,

@@ -128,17 +128,19 @@ def add_size_options(group: argparse._ArgumentGroup) -> None:
 def request_of(args: argparse.Namespace, scenes: Path, split: str = "val") -> Request:
     """The evaluation of the options above; scenes of a split are drawn where a suite of scenes has no folder."""
     from gramloop.data.suites import find_suite
+    from gramloop.evaluate.plan import TRUTH_SCORE
     from gramloop.evaluate.planning import Request
-    from gramloop.evaluate.truth import SCORE, SCORED
+    from gramloop.tasks.base import get_task
 
     find_suite(args.suite).select(args.condition, args.severity)  # a slip is told before scenes are drawn
     files, sizes, device = model_files_of(args), model_sizes(args), _kind_of_device(args)
-    scored = task_asked(args, files) in (None, *SCORED)
+    task = task_asked(args, files)
+    scored = task is None or get_task(task).thresholded
     if args.truth_score is not None and not (args.truth == "clean" and scored):
         raise GramLoopError("--truth-score belongs to --truth clean with --task detect or instance")
     return Request(
         suite=args.suite,
-        task=task_asked(args, files),
+        task=task,
         files=files,
         data=_data_source(args, scenes, split),
         conditions=args.condition,
@@ -149,7 +151,7 @@ def request_of(args: argparse.Namespace, scenes: Path, split: str = "val") -> Re
         threads=args.threads,
         dtype=args.dtype or "float32",
         truth=args.truth or "labels",
-        truth_score=SCORE if args.truth_score is None else args.truth_score,
+        truth_score=TRUTH_SCORE if args.truth_score is None else args.truth_score,
         alignment=getattr(args, "align", None) or "auto",
         verify=args.verify,
     )

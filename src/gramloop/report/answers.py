@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from gramloop.evaluate.methods import BASELINE
-from gramloop.evaluate.truth import AGREEMENT
+from gramloop.evaluate.plan import AGREEMENT
 from gramloop.metrics.bootstrap import Interval
 from gramloop.mitigations.applying import replay_of
 from gramloop.report.costs import time_of, work_of

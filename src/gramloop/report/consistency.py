@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gramloop.data.suites import Condition
-from gramloop.evaluate.trajectories import trajectories_of
+from gramloop.evaluate.plan import trajectories_of
 from gramloop.report.run import Run
 
 RAW, UNIFORM, GATED = range(3)  # places of the trajectories

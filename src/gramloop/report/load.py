@@ -7,11 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gramloop.errors import GramLoopError
-from gramloop.evaluate.beginning import plan_in, unit_owners
 from gramloop.evaluate.methods import BASELINE
-from gramloop.evaluate.plan import Plan
-from gramloop.evaluate.store import PLAN, UNITS, Store, StoredUnit, UnusableFile
-from gramloop.evaluate.truth import KNOWN, SENTENCE
+from gramloop.evaluate.plan import AGREEMENT_NOTE, Plan
+from gramloop.evaluate.store import PLAN, UNITS, Store, UnusableFile, plan_in, read_condition, unit_owners
 from gramloop.report.measure import ConditionResults, measure_condition
 from gramloop.report.run import TASK_WORDS, Run
 from gramloop.util.processes import available_memory, in_order, worker_count
@@ -87,7 +85,7 @@ def _largest_condition(folder: Path) -> int:
     """Bytes of the files of one condition, of that with most."""
     conditions = (folder / UNITS).iterdir() if (folder / UNITS).is_dir() else ()
     return max(
-        (sum(file.stat().st_size for file in each.glob("*.parquet")) for each in conditions), default=0
+        (sum(file.stat().st_size for file in each.rglob("*.parquet")) for each in conditions), default=0
     )
 
 
@@ -133,22 +131,18 @@ def _read(name: str, folder: Path, plan: Plan, on_progress: OnProgress, workers:
     return Run(name, folder, plan, tuple(results), missing)
 
 
-def _measured(store: Store, key: str) -> ConditionResults | str:
+def _measured(store: Store[Plan], key: str) -> ConditionResults | str:
     """One condition; or what is not there, in words."""
-    wanted = list(store.plan.units_of(key))
-    units: list[StoredUnit] = []
-    damage: list[str] = []
+    wanted = [unit for part in store.plan.parts_of(key) for unit in part.units]
+    held, damage = 0, []
     for unit in wanted:
         try:
-            found = store.read(unit)
+            held += store.read(unit) is not None
         except UnusableFile as problem:
             damage.append(str(problem))
-            continue
-        if found is not None:
-            units.append(found)
-    if len(units) == len(wanted):
-        return measure_condition(store.plan, key, units)
-    return "; ".join([f"{len(units)} of {len(wanted)} units are stored", *damage])
+    if held == len(wanted) and (stored := read_condition(store, key)) is not None:
+        return measure_condition(store.plan, stored)
+    return "; ".join([f"{held} of {len(wanted)} units are stored", *damage])
 
 
 def unlike(first: Run, second: Run) -> str:
@@ -182,9 +176,7 @@ def unlike(first: Run, second: Run) -> str:
 def _weights(plan: Plan, other: Plan) -> dict[str, str]:
     """Checksums that must agree: of all files for one task, without the head between tasks."""
     return {
-        name: value
-        for name, value in plan.model.sha256.items()
-        if (plan.task == other.task or name != "head") and (name != "source" or name in other.model.sha256)
+        name: value for name, value in plan.model.sha256.items() if plan.task == other.task or name != "head"
     }
 
 
@@ -208,7 +200,7 @@ def _grouped(runs: Sequence[Run]) -> tuple[tuple[tuple[Run, ...], ...], list[str
 
 
 def _warnings(run: Run) -> list[str]:
-    sentences = [f"{run.name} was run without labels: {SENTENCE}. {KNOWN}"] if run.plan.label_free else []
+    sentences = [f"{run.name} was run without labels: {AGREEMENT_NOTE}."] if run.plan.label_free else []
     if run.missing:
         listed = _some([f"{key} ({why})" for key, why in run.missing.items()], 6)
         sentences.append(

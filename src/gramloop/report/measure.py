@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,12 +12,8 @@ from numpy.typing import NDArray
 from gramloop.data.suites import Condition
 from gramloop.evaluate.plan import Plan, condition_of
 from gramloop.evaluate.results import metrics_of, score_condition
-from gramloop.evaluate.rows import Failure, boxes_of, counts_of, depth_scores_of
-from gramloop.evaluate.segment_rows import matches_of, qualities_of
-from gramloop.evaluate.store import StoredUnit
-from gramloop.metrics.ap import rank_matches, weighted_ap
-from gramloop.metrics.miou import class_iou, mean_iou, mean_of_known
-from gramloop.metrics.panoptic import class_quality, mean_quality
+from gramloop.evaluate.rows import Failure
+from gramloop.evaluate.store import StoredCondition
 
 PARTS = 4  # fixed subsets of the images
 SMALLEST = 2 * PARTS  # images; fewer are not divided
@@ -76,26 +71,32 @@ class ConditionResults:
     ids: tuple[str, ...] = ()  # (images,) of those that were scored, in order of position
 
 
-def measure_condition(plan: Plan, key: str, units: Sequence[StoredUnit]) -> ConditionResults:
+def measure_condition(plan: Plan, stored: StoredCondition) -> ConditionResults:
     """Everything a report says of one condition, from all its units."""
-    scored = score_condition(plan, key, units)
-    tables = [unit.table for unit in units]
-    names = [method.name for method in plan.methods]
-    used = tuple(used_ids(units))
+    scored, task = score_condition(plan, stored), plan.load_task()
+    used = tuple(stored.image_ids)
     found = ConditionResults(
-        condition_of(key), scored.images, scored.scores, scored.failures, spent=_spent(units), ids=used
+        condition_of(stored.key),
+        scored.images,
+        scored.scores,
+        scored.failures,
+        spent=_spent(stored),
+        ids=used,
     )
     if not scored.images:
         return found
     members = memberships([*used, *(failure.image_id for failure in scored.failures)], used)
-    look = _LOOKS[plan.task]
-    looked = {name: look(plan, tables, name, members) for name in names}
+    classes = {name: task.class_scores(each.rows, plan.classes) for name, each in stored.methods.items()}
+    parts = {}
+    for name, each in stored.methods.items():
+        with np.errstate(invalid="ignore"):  # a part whose images could not be used has no score
+            parts[name] = task.scorer(each.rows, plan.classes)(members)[1:].reshape(2, -1)
     return replace(
         found,
-        classes={name: each.classes for name, each in looked.items()},
-        labelled=next(iter(looked.values())).labelled,
-        parts={name: each.parts for name, each in looked.items()} if len(members) > 1 else {},
-        drift=_drift(tables, names),
+        classes={name: each.scores for name, each in classes.items()},
+        labelled=next(iter(classes.values())).labelled,
+        parts=parts if len(members) > 1 else {},
+        drift=_drift(stored),
     )
 
 
@@ -125,94 +126,30 @@ def memberships(ids: Sequence[str], used: Sequence[str]) -> NDArray[np.int64]:
     return np.stack(rows)
 
 
-def used_ids(units: Sequence[StoredUnit]) -> list[str]:
-    """The ids of the images that were scored, in order of position."""
-    found: dict[int, str] = {}
-    for unit in units:
-        found.update(zip(unit.table["position"].to_pylist(), unit.table["image_id"].to_pylist(), strict=True))
-    return [found[position] for position in sorted(found)]
-
-
-@dataclass(frozen=True)
-class _Looked:
-    classes: NDArray[np.float64]  # (K,)
-    labelled: NDArray[np.bool_]  # (K,)
-    parts: NDArray[np.float64]  # (2, PARTS), or (2, 0)
-
-
-def _look_at_pixels(plan: Plan, tables: Sequence[Any], method: str, members: NDArray[np.int64]) -> _Looked:
-    counts = counts_of(tables, method)  # (images, 3, K)
-    sums = np.tensordot(members, counts, axes=1)  # (rows, 3, K)
-    scores = np.asarray(mean_iou(sums))
-    return _Looked(class_iou(sums[0]), sums[0, 2] > 0, scores[1:].reshape(2, -1))
-
-
-def _look_at_boxes(plan: Plan, tables: Sequence[Any], method: str, members: NDArray[np.int64]) -> _Looked:
-    order = list(plan.categories)
-    scores, by_category = weighted_ap(*boxes_of(tables, method, order), members)
-    classes = by_category[0][np.argsort(np.argsort(order))]
-    return _Looked(classes, ~np.isnan(classes), scores[1:].reshape(2, -1))
-
-
-def _look_at_depth(plan: Plan, tables: Sequence[Any], method: str, members: NDArray[np.int64]) -> _Looked:
-    within = depth_scores_of(tables, method)[:, 0]  # (images,)
-    with np.errstate(invalid="ignore"):  # a part whose images could not be used has no score
-        scores = members @ within / members.sum(axis=1)
-    return _Looked(np.zeros(0), np.zeros(0, dtype=np.bool_), scores[1:].reshape(2, -1))
-
-
-def _look_at_segments(plan: Plan, tables: Sequence[Any], method: str, members: NDArray[np.int64]) -> _Looked:
-    sums = np.tensordot(members, qualities_of(tables, method), axes=1)  # (rows, 4, K)
-    held = sums[0, 1] + sums[0, 3] > 0  # found or missed
-    return _Looked(class_quality(sums[0])[0], held, mean_quality(sums)[1:, 0].reshape(2, -1))
-
-
-def _look_at_masks(plan: Plan, tables: Sequence[Any], method: str, members: NDArray[np.int64]) -> _Looked:
-    order = list(plan.categories)
-    matches, many = matches_of(tables, method)
-    by_category = rank_matches(matches, order, many).by_category(members, len(order))
-    classes = by_category[0][np.argsort(np.argsort(order))]
-    return _Looked(classes, ~np.isnan(classes), mean_of_known(by_category)[1:].reshape(2, -1))
-
-
-_LOOKS = {
-    "semantic": _look_at_pixels,
-    "detection": _look_at_boxes,
-    "depth": _look_at_depth,
-    "panoptic": _look_at_segments,
-    "instance": _look_at_masks,
-}
-
-
-def _drift(tables: Sequence[Any], names: Sequence[str]) -> dict[str, NDArray[np.float64]]:
-    if any(POST_DRIFT not in table.column_names for table in tables):
-        return {}
-    found: dict[str, dict[int, float]] = {name: {} for name in names}
-    for table in tables:
-        columns = (table[name].to_pylist() for name in ("method", "position", POST_DRIFT))
-        for method, position, values in zip(*columns, strict=True):
-            last = values[-1] if isinstance(values, list) and values else values
-            if isinstance(last, float):
-                found[method][position] = last
+def _drift(stored: StoredCondition) -> dict[str, NDArray[np.float64]]:
+    measured = {name: each.column(POST_DRIFT) for name, each in stored.methods.items()}
     return {
-        name: np.array([values[position] for position in sorted(values)])
-        for name, values in found.items()
-        if values
+        name: np.array([value for value in values if value is not None])
+        for name, values in measured.items()
+        if any(value is not None for value in values)
     }
 
 
-def _spent(units: Sequence[StoredUnit]) -> Spent:
-    total = Spent()
-    for unit in units:
-        blocks: dict[str, float] = {}
-        columns = (unit.table[name].to_pylist() for name in ("method", "blocks"))
-        for method, number in zip(*columns, strict=True):
-            blocks[method] = blocks.get(method, 0) + number
-        facts = unit.facts
-        images = len(set(unit.table["position"].to_pylist()))
-        alone = {name: (share,) for name, share in facts.alone.items()}
-        total += Spent(images, facts.seconds, facts.predict_seconds, facts.peak_memory, blocks, alone)
-    return total
+def _spent(stored: StoredCondition) -> Spent:
+    first = next(iter(stored.methods.values()))
+    calls: dict[str, float] = {}
+    for name, each in stored.methods.items():
+        for facts in each.facts:
+            together = [other for other in (facts.paired_with, name) if other]
+            call = name if not facts.paired_with else "+".join(sorted(together))
+            calls[call] = calls.get(call, 0.0) + facts.seconds
+    return Spent(
+        len(stored.image_ids),
+        sum(facts.wall_seconds for facts in first.facts),
+        calls,
+        max(facts.peak_memory for each in stored.methods.values() for facts in each.facts),
+        {name: float(sum(each.blocks)) for name, each in stored.methods.items()},
+    )
 
 
 def _added(first: Mapping[str, float], second: Mapping[str, float]) -> dict[str, float]:

@@ -15,24 +15,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gramloop.evaluate.plan import Plan
-from gramloop.evaluate.rows import boxes_of, counts_of, depth_scores_of
-from gramloop.evaluate.segment_rows import matches_of, qualities_of
-from gramloop.evaluate.store import Store, StoredUnit
-from gramloop.metrics.ap import DRAWS_AT_ONCE, ap_score, mask_ap_score
+from gramloop.evaluate.store import Store, read_condition
 from gramloop.metrics.bootstrap import (
     REPLICATES,
-    ROWS_AT_ONCE,
     SEED,
     Interval,
     Score,
     family_draws,
     image_draws,
     mean_interval,
-    mean_score,
-    miou_score,
 )
-from gramloop.metrics.panoptic import pq_score
-from gramloop.report.measure import used_ids
 from gramloop.report.run import Run
 from gramloop.util.processes import in_order
 
@@ -144,38 +136,31 @@ def _over_images(run: Run, draws: _Draws, on_progress: OnProgress, workers: int)
 
 
 def _draw_condition(
-    store: Store, key: str, methods: Sequence[str], common: Sequence[str] | None, draws: _Draws
+    store: Store[Plan], key: str, methods: Sequence[str], common: Sequence[str] | None, draws: _Draws
 ) -> list[NDArray[np.float64]]:  # → (1 + replicates,) for each method
     """The scores on one condition, then on every draw of its images or of those that all conditions have."""
-    units = [unit for each in store.plan.units_of(key) if (unit := store.read(each)) is not None]
-    ids = used_ids(units)
+    stored, task = read_condition(store, key), store.task
+    assert stored is not None
+    ids = stored.image_ids
     among = ids if common is None else common
-    rows = DRAWS_AT_ONCE if store.plan.task in ("detection", "instance") else ROWS_AT_ONCE
     found = []
     for method in methods:
-        score = _expanded(stored_score(store.plan, units, method), ids, among)
-        found.append(image_draws(score, len(among), replicates=draws.replicates, seed=draws.seed, rows=rows))
+        score = task.scorer(stored.methods[method].rows, store.plan.classes)
+        found.append(
+            image_draws(
+                _expanded(score, ids, among),
+                len(among),
+                replicates=draws.replicates,
+                seed=draws.seed,
+                rows=task.draws_at_once,
+            )
+        )
     return found
 
 
 def _common_images(run: Run) -> list[str]:
     """Images used in every condition, in one order, so that a draw means the same images everywhere."""
     return sorted(set.intersection(*(set(result.ids) for result in run.results)))
-
-
-def stored_score(plan: Plan, units: Sequence[StoredUnit], method: str) -> Score:
-    """A method's score on the stored images of a condition, for any weights of them."""
-    tables = [unit.table for unit in units]
-    if plan.task == "semantic":
-        return miou_score(counts_of(tables, method))
-    if plan.task == "depth":
-        return mean_score(depth_scores_of(tables, method)[:, 0])
-    if plan.task == "panoptic":
-        return pq_score(qualities_of(tables, method))
-    if plan.task == "instance":
-        matches, many = matches_of(tables, method)
-        return mask_ap_score(matches, list(plan.categories), many)
-    return ap_score(*boxes_of(tables, method, list(plan.categories)))
 
 
 def _expanded(score: Score, ids: Sequence[str], among: Sequence[str]) -> Score:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from gramloop.data.suites import Condition, Suite, find_suite
 from gramloop.evaluate.methods import BASELINE
 from gramloop.evaluate.plan import Plan, condition_of
-from gramloop.evaluate.store import Store, StoredUnit
+from gramloop.evaluate.store import Store, StoredCondition, read_condition
 from gramloop.metrics.robustness import Comparison, compare
 from gramloop.report.measure import ConditionResults, Spent, main_metric
 
@@ -141,10 +141,9 @@ class Run:
             return self.metric
         return f"m{self.metric}" if self.suite.kind == "o" else f"mPC ({self.metric})"
 
-    def units(self, key: str) -> list[StoredUnit]:
-        """All units of a complete condition, read again; their tables hold a row per image and method."""
-        store = Store(self.folder, self.plan)
-        return [unit for each in self.plan.units_of(key) if (unit := store.read(each)) is not None]
+    def stored(self, key: str) -> StoredCondition | None:
+        """The rows of a complete condition, read again."""
+        return read_condition(Store(self.folder, self.plan), key)
 
     @property
     def unlabelled(self) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from gramloop.evaluate.methods import BASELINE
-from gramloop.evaluate.truth import AGREEMENT
+from gramloop.evaluate.plan import AGREEMENT
 from gramloop.metrics.bootstrap import (
     REPLICATES,
     SEED,

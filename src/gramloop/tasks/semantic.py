@@ -42,6 +42,7 @@ class SemanticTask(Task[Segmentation, PixelLabels]):
     columns = {"intersection": "int64[]", "prediction": "int64[]", "label": "int64[]"}
     prediction = Segmentation
     truth_bytes = 2
+    closed_classes = True
 
     def read_truth(self, record: Record) -> PixelLabels:
         ignored = 255 if record.classes is None else record.classes.ignored

@@ -7,19 +7,18 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gramloop.data.checks import refuse_change
-from gramloop.data.records import DataSet, Record
+from gramloop.data.records import Record
 from gramloop.data.suites import Condition
-from gramloop.data.truth import DepthMap
+from gramloop.data.truth import DepthMap, SegmentMap
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.methods import BASELINE
-from gramloop.evaluate.plan import condition_of
-from gramloop.evaluate.rows import CLEAN_PICTURE, KeptMaps, depth_of, first_rows, maps_of, picture_of
-from gramloop.evaluate.segment_rows import map_of, shown_f1
-from gramloop.evaluate.sources import open_condition, open_planned
+from gramloop.evaluate.plan import Unit, condition_of
+from gramloop.evaluate.provenance import PlannedImages
+from gramloop.evaluate.rows import CLEAN_PREFIX, KeptMaps, maps_of
 from gramloop.evaluate.store import Store, UnusableFile
-from gramloop.evaluate.truth import UNSCORED
 from gramloop.metrics.miou import mean_iou
 from gramloop.metrics.panoptic import STATISTICS, mean_quality
 from gramloop.report.figures.boxes import DetectionRow
@@ -29,9 +28,14 @@ from gramloop.report.figures.matching import Annotated, f1
 from gramloop.report.figures.qualitative import Row, SegmentationRow
 from gramloop.report.figures.segments import SegmentsRow
 from gramloop.report.run import Run
+from gramloop.tasks.depth import DEPTH_STEPS
 from gramloop.tasks.detection import Detection
+from gramloop.tasks.instance import shown_f1, stored_masks
+from gramloop.tasks.panoptic import stored_segments
+from gramloop.tasks.semantic import UNSCORED, read_picture
 from gramloop.util.checksums import load_checksums
 
+_CLEAN = f"{CLEAN_PREFIX}picture"
 UNITS = {
     "semantic": "points of mIoU",
     "detection": "points of F1",
@@ -86,18 +90,25 @@ class KeptImage:
 def kept_images(run: Run, method: str) -> list[KeptImage]:
     """The images that keep a prediction of the baseline and of ``method``, condition after condition."""
     store, found = Store(run.folder, run.plan), []
+    methods = [each for each in run.plan.methods if each.name in (BASELINE, method)]
     for key in run.plan.conditions:
-        units = [unit for unit in run.plan.units_of(key) if unit.start < run.plan.pictures]
+        parts = [part for part in run.plan.parts_of(key) if part.images[0] < run.plan.pictures]
         try:
-            tables = [stored.table for unit in units if (stored := store.read(unit)) is not None]
+            rows = {
+                each.name: store.rows([Unit(key, each, part.images) for part in parts]) for each in methods
+            }
         except UnusableFile:
             continue  # the report tells of it elsewhere
-        if not tables:
+        kept = {
+            name: {row["position"]: row for row in each.first(run.plan.pictures)}
+            for name, each in rows.items()
+            if each is not None
+        }
+        if len(kept) < len(methods):
             continue
-        rows = {name: first_rows(tables, name, run.plan.pictures) for name in (BASELINE, method)}
-        for pair in zip(rows[BASELINE], rows[method], strict=True):
-            named = dict(zip((BASELINE, method), pair, strict=True))
-            found.append(KeptImage(condition_of(key), pair[0]["position"], pair[0]["image_id"], named))
+        for position in sorted(set.intersection(*(set(each) for each in kept.values()))):
+            named = {name: each[position] for name, each in kept.items()}
+            found.append(KeptImage(condition_of(key), position, named[method]["image_id"], named))
     return found
 
 
@@ -106,18 +117,15 @@ class Images:
 
     def __init__(self, run: Run) -> None:
         self.run = run
-        self._opened: Any = None
-        self._sets: dict[str, DataSet] = {}
+        self._images: PlannedImages | None = None
 
     def record(self, kept: KeptImage) -> Record:
         """The image with its truth; a sentence if the set is gone or is another."""
         key = kept.condition.key
-        if key not in self._sets:
-            if self._opened is None:
-                load_checksums(self.run.folder)
-                self._opened = open_planned(self.run.plan)
-            self._sets[key] = open_condition(self.run.plan, self._opened, key)
-        record = self._sets[key][kept.position]
+        if self._images is None:
+            load_checksums(self.run.folder)
+            self._images = PlannedImages(self.run.plan)
+        record = self._images.data(key)[kept.position]
         if str(record.image_id) != kept.image_id:
             raise GramLoopError(
                 f"image {kept.position} of {key} is {record.image_id} now, and was {kept.image_id}"
@@ -141,20 +149,20 @@ class Images:
             truth = _annotated(kept.rows[method])
             return DetectionRow(title, record.image(), truth, found[0], found[1], plan.categories)
         if plan.task == "depth":
-            depths = [depth_of(kept.rows[name]) for name in (BASELINE, method)]
+            depths = [_depth(kept.rows[name]) for name in (BASELINE, method)]
             if depths[0] is None or depths[1] is None:
                 raise GramLoopError(f"image {kept.image_id} of {kept.condition} keeps no depth")
-            clean = depth_of(kept.rows[method], CLEAN_PICTURE) if plan.label_free else None
+            clean = _depth(kept.rows[method], _CLEAN) if plan.label_free else None
             true = record.depth() if clean is None else DepthMap(clean)
             known = np.where(true.known, true.metres, np.float32(np.nan))
             return DepthRow(title, record.image(), known, depths[0], depths[1])
         if plan.task in ("panoptic", "instance"):
             return self._segments(kept, method, title, record)
-        maps = [picture_of(kept.rows[name]) for name in (BASELINE, method)]
+        maps = [_labels(kept.rows[name]) for name in (BASELINE, method)]
         if maps[0] is None or maps[1] is None:
             raise GramLoopError(f"image {kept.image_id} of {kept.condition} keeps no label map")
         if plan.label_free:
-            shown, ignored = picture_of(kept.rows[method], CLEAN_PICTURE), UNSCORED
+            shown, ignored = _labels(kept.rows[method], _CLEAN), UNSCORED
         else:
             shown = record.labels().astype(np.int32)
             ignored = 255 if record.classes is None else record.classes.ignored
@@ -165,13 +173,30 @@ class Images:
     def _segments(self, kept: KeptImage, method: str, title: str, record: Record) -> SegmentsRow:
         """A row of segments, or of masks laid over each other."""
         task, label_free = self.run.plan.task, self.run.plan.label_free
-        shown = [map_of(kept.rows[name], task) for name in (BASELINE, method)]
-        truth = map_of(kept.rows[method], task, CLEAN_PICTURE) if label_free else None
+        shown = [_map(kept.rows[name], task) for name in (BASELINE, method)]
+        truth = _map(kept.rows[method], task, _CLEAN) if label_free else None
         if not label_free:
             truth = record.segments() if task == "panoptic" else record.object_masks().as_map()
         if shown[0] is None or shown[1] is None or truth is None:
             raise GramLoopError(f"image {kept.image_id} of {kept.condition} keeps no segments")
         return SegmentsRow(title, record.image(), truth, shown[0], shown[1], self.run.plan.categories)
+
+
+def _labels(row: Mapping[str, Any], column: str = "picture") -> NDArray[np.int32] | None:
+    return None if row.get(column) is None else read_picture(row[column])
+
+
+def _depth(row: Mapping[str, Any], column: str = "picture") -> NDArray[np.float32] | None:
+    stored = _labels(row, column)
+    return None if stored is None else stored.astype(np.float32) / np.float32(DEPTH_STEPS)
+
+
+def _map(row: Mapping[str, Any], task: str, column: str = "picture") -> SegmentMap | None:
+    """What a row keeps as segments that do not overlap; of masks the best lies on top."""
+    if task == "panoptic":
+        return stored_segments(row, column)
+    masks = stored_masks(row, column)
+    return None if masks is None else masks.as_map()
 
 
 def _found(row: Mapping[str, object]) -> Detection:

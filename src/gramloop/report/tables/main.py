@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.methods import BASELINE
-from gramloop.evaluate.relative import other_images
+from gramloop.evaluate.results import other_images
 from gramloop.metrics.robustness import effective_robustness, mean_corruption_error, relative_performance
 from gramloop.report.run import Run
 from gramloop.report.statistics import Gain
