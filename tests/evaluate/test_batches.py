@@ -18,7 +18,7 @@ from gramloop.core.config import ReplayConfig
 from gramloop.data.scenes.drawing import scene
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.batches import groups
-from gramloop.tune.search.space import windows
+from gramloop.tune.space import windows
 from gramloop.evaluate.evaluation import evaluate
 from gramloop.evaluate.plan import DataSource, read_plan
 from gramloop.evaluate.planning import Request, make_plan

@@ -93,7 +93,9 @@ def test_beating_nothing_is_students_test(confidence):
 
 
 def test_a_candidate_that_changes_nothing_gains_nothing():
-    rows = [PairedRow(one.sample, one.baseline, one.baseline) for one in measured(np.random.default_rng(3), 6)]
+    rows = [
+        PairedRow(one.sample, one.baseline, one.baseline) for one in measured(np.random.default_rng(3), 6)
+    ]
     found = estimate_gain(SEMANTIC, {"fog/3": rows, "snow/3": rows, "clean": rows})
     assert (found.gain, found.error, found.clean) == (0.0, 0.0, 0.0)
     assert not found.beats_nothing(0.95)

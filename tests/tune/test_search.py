@@ -15,7 +15,7 @@ import pytest
 
 from gramloop.core.config import ReplayConfig
 from gramloop.core.settings import read_replay, read_settings
-from gramloop.data.labelled import PixelLabels
+from gramloop.data.truth import PixelLabels
 from gramloop.errors import GramLoopError
 from gramloop.mitigations import stack_text
 from gramloop.mitigations.stack import replay_alone

@@ -48,7 +48,9 @@ def test_the_order_of_files_decides_nothing_but_the_seed_does():
         conditions(40, "fog/3"),
         {key: ids[::-1] for key, ids in conditions(40, "fog/3").items()},
     )
-    sides = [{one.image_id for one in split_data(each).images["verdict"]["fog/3"]} for each in (straight, turned)]
+    sides = [
+        {one.image_id for one in split_data(each).images["verdict"]["fog/3"]} for each in (straight, turned)
+    ]
     assert sides[0] == sides[1]
     other = {one.image_id for one in split_data(straight, seed=1).images["verdict"]["fog/3"]}
     assert other != sides[0]

@@ -15,14 +15,14 @@ import gramloop
 from dense_folders import save_model
 from gramloop.core.cost import Cost
 from gramloop.core.settings import read_replay, read_settings
-from gramloop.data.depth_maps import DepthMap
-from gramloop.data.labelled import LabelledImage
 from gramloop.data.opening import ReadOptions, open_suite
+from gramloop.data.records import LabelledImage
 from gramloop.data.suites import Condition
+from gramloop.data.truth import DepthMap
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.plan import AGREEMENT_NOTE
 from gramloop.evaluate.planning import make_plan
-from gramloop.metrics.miou import count, mean_iou
+from gramloop.metrics.miou import count_pixels, mean_iou
 from gramloop.mitigations import calibrate
 from gramloop.mitigations.calibration import CalibrationStats, sha256_of
 from gramloop.tasks import open_model
@@ -99,7 +99,7 @@ def test_the_verdict_is_that_of_the_images(model_folder, scene_folder, tmp_path)
         record = records_of(target)[sample.position]
         for version, replay in enumerate((None, config)):
             labels = predictor.predict(record.image(), replay).labels
-            totals[version] += count(labels, record.labels(), totals.shape[-1]).stacked()
+            totals[version] += count_pixels(labels, record.labels(), totals.shape[-1]).stacked()
     part = found.outcome.holdout[-1]
     assert part.name == "clean"
     assert (part.baseline, part.mitigated) == tuple(float(mean_iou(total)) for total in totals)

@@ -14,8 +14,8 @@ from gramloop.cli.help import add_option, examples
 from gramloop.cli.model_options import NAMED, TASKS, add_data_options, add_model_options, request_of
 from gramloop.cli.output import Ended, note
 from gramloop.errors import GramLoopError
-from gramloop.io.device import choose_device, placed
 from gramloop.tune.halving import Options
+from gramloop.util.device import choose_device, numbered_device
 
 if TYPE_CHECKING:
     from gramloop.evaluate.planning import Request
@@ -110,9 +110,7 @@ def _add_space(group: argparse._ArgumentGroup) -> None:
 
 
 def _add_choice(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
-        "--no-adaptive", action="store_true", help="try no rules that replay some images only"
-    )
+    group.add_argument("--no-adaptive", action="store_true", help="try no rules that replay some images only")
     group.add_argument(
         "--objective",
         choices=("gain", "gain-per-cost"),
@@ -168,7 +166,17 @@ def _search(args: argparse.Namespace, scenes: Path) -> Search:
     from gramloop.tune.target import suite_target
     from gramloop.tune.tuning import plan_search
 
-    same = ("clean_tolerance", "confidence", "objective", "max_cost", "eta", "finalists", "block", "judge_on", "seed")
+    same = (
+        "clean_tolerance",
+        "confidence",
+        "objective",
+        "max_cost",
+        "eta",
+        "finalists",
+        "block",
+        "judge_on",
+        "seed",
+    )
     options = Options(
         **{name: getattr(args, name) for name in same},
         adaptive=not args.no_adaptive,
@@ -177,7 +185,7 @@ def _search(args: argparse.Namespace, scenes: Path) -> Search:
     )
     values = read_values(args.values)
     named = Space(mitigations=args.mitigations)  # a typo is reported before anything is opened
-    target = suite_target(_request(args, scenes), placed(args.device))
+    target = suite_target(_request(args, scenes))
     space = named if args.mitigations else None
     if values or args.longest is not None:
         predictor = target.predictor
@@ -222,15 +230,21 @@ def _request(args: argparse.Namespace, scenes: Path) -> Request:
 
 
 def _tune(search: Search, args: argparse.Namespace) -> Tuning | int:
-    from gramloop.io.progress import progress_bar
     from gramloop.tune.tuning import describe_search
     from gramloop.tune.tuning import run as run_tuning
+    from gramloop.util.progress import progress_bar
 
     note(describe_search(search))
     workers = 1 if args.workers is None and choose_device(args.device).type != "cpu" else args.workers
     try:
         with progress_bar("predictions", search.schedule.predictions) as advance:
-            return run_tuning(search, args.out, workers=workers, advance=lambda many: advance(steps=many))
+            return run_tuning(
+                search,
+                args.out,
+                workers=workers,
+                device=numbered_device(args.device),
+                advance=lambda many: advance(steps=many),
+            )
     except KeyboardInterrupt as stop:
         print(
             f"gramloop tune: stopped; what was measured is in {args.out}, and the same command resumes",

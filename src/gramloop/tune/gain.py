@@ -92,7 +92,9 @@ class GainEstimate:
 
 def estimate_gain(scoring: Scoring, measured: Measured) -> GainEstimate:
     """The gain of one candidate on everything it was measured on."""
-    folds = min(MAX_FOLDS, 1 + max((one.sample.unit for each in measured.values() for one in each), default=0))
+    folds = min(
+        MAX_FOLDS, 1 + max((one.sample.unit for each in measured.values() for one in each), default=0)
+    )
     gains: dict[str, list[NDArray[np.float64]]] = {}
     for key, rows in measured.items():
         if rows:

@@ -79,6 +79,7 @@ class Options:
             if not right:
                 raise GramLoopError(message)
 
+
 @dataclass(frozen=True)
 class Stage:
     """Images of a stage, and the conditions that each is shown under."""

@@ -14,8 +14,8 @@ from typing import Any
 
 from gramloop.core.config import Adaptive, ReplayConfig
 from gramloop.errors import GramLoopError
-from gramloop.evaluate.methods import BASELINE, Method
 from gramloop.evaluate.engines.local import Workers
+from gramloop.evaluate.methods import BASELINE, Method
 from gramloop.evaluate.plan import Part, Subject
 from gramloop.evaluate.runner import Missed
 from gramloop.evaluate.store import Store
@@ -36,7 +36,7 @@ from gramloop.tune.gain import (
 )
 from gramloop.tune.halving import Options, Schedule
 from gramloop.tune.space import FREE, Candidates, Stack, affordable, combine, describe_candidate
-from gramloop.tune.split import CLEAN, Cell, Split
+from gramloop.tune.split import CLEAN, SearchCell, Split
 from gramloop.tune.verdict import HoldoutResult, judge
 
 LEAST_EXTRA = 0.05  # baseline forwards that a candidate is taken to add when gains are divided by cost
@@ -165,7 +165,9 @@ class Measurements:
         self.refused: dict[int, str] = {}
         self.failures: dict[str, None] = {}
         self.predictions = search.schedule.calibration
-        self._rows: dict[tuple[str, int], dict[int | None, Row]] = {}  # by condition and position; None: baseline
+        self._rows: dict[
+            tuple[str, int], dict[int | None, Row]
+        ] = {}  # by condition and position; None: baseline
         self._signals: dict[tuple[str, int], Mapping[str, Sequence[float]] | None] = {}
         self._failed: set[tuple[str, int]] = set()
 
@@ -187,19 +189,19 @@ class Measurements:
             )
         return found
 
-    def measure(self, cells: Sequence[Cell], candidates: Sequence[int]) -> None:
+    def measure(self, cells: Sequence[SearchCell], candidates: Sequence[int]) -> None:
         """Measure all candidates on all cells."""
         parts = self._parts(cells, candidates) if candidates else []
         missing = self.store.missing(parts)
         self.advance(sum(map(self._price, parts)) - sum(map(self._price, missing)))
-        for done in self.workers.run(missing):
+        for done in self.workers.run(missing) if missing else ():  # workers load the model when they run
             if isinstance(done, Missed):
                 raise GramLoopError(done.reason)
             self.advance(self._price(done.part))
         for part in parts:
             self._take(part)
 
-    def _parts(self, cells: Sequence[Cell], candidates: Sequence[int]) -> list[Part]:
+    def _parts(self, cells: Sequence[SearchCell], candidates: Sequence[int]) -> list[Part]:
         """Cells by condition, some images at a time; the baseline is measured with the first candidates."""
         positions: dict[tuple[str, bool], list[int]] = {}
         for key, sample in cells:
@@ -208,7 +210,11 @@ class Measurements:
                 positions.setdefault((key, known), []).append(sample.position)
         methods = tuple(self._method(number) for number in candidates)
         return [
-            Part(key, tuple(sorted(each[first : first + UNIT_IMAGES])), methods if known else (Method(BASELINE), *methods))
+            Part(
+                key,
+                tuple(sorted(each[first : first + UNIT_IMAGES])),
+                methods if known else (Method(BASELINE), *methods),
+            )
             for (key, known), each in positions.items()
             for first in range(0, len(each), UNIT_IMAGES)
         ]
@@ -251,7 +257,7 @@ class Measurements:
         counted = len(part.methods) - baselines + baselines * self.search.schedule.baseline
         return len(part) * counted
 
-    def measured(self, candidate: int, cells: Iterable[Cell]) -> dict[str, list[PairedRow]]:
+    def measured(self, candidate: int, cells: Iterable[SearchCell]) -> dict[str, list[PairedRow]]:
         """One candidate on the cells that could be used, by condition.
 
         An adaptive twin that was not run is put together from what its origin did.
@@ -300,7 +306,7 @@ class _Halving:
         self.search, self.table = search, table
         self.scoring = Scoring(search.subject.load_task(), search.subject.categories)
 
-    def rungs(self) -> tuple[list[int], list[Cell]]:
+    def rungs(self) -> tuple[list[int], list[SearchCell]]:
         """The numbers of the finalists, and the cells that they have been measured on."""
         schedule, table = self.search.schedule, self.table
         alive, cells = list(range(len(self.search.candidates))), self.search.split.search_cells()
@@ -338,7 +344,7 @@ class _Halving:
             return False
         return affordable(self.search.cost(stack), self.search.options.max_cost)
 
-    def add_twins(self, candidates: Sequence[int], cells: Sequence[Cell]) -> list[int]:
+    def add_twins(self, candidates: Sequence[int], cells: Sequence[SearchCell]) -> list[int]:
         """For every candidate with a rule that gains, the same with this rule; their numbers."""
         found = []
         for number in candidates:
@@ -346,7 +352,7 @@ class _Halving:
                 found.append(self.table.add(_with_adaptive(self.table.stacks[number], ruled[0]), number))
         return found
 
-    def _best_rule(self, number: int, cells: Sequence[Cell]) -> tuple[Adaptive, GainEstimate] | None:
+    def _best_rule(self, number: int, cells: Sequence[SearchCell]) -> tuple[Adaptive, GainEstimate] | None:
         config, options = replay_alone(self.table.stacks[number]), self.search.options
         if config is None or not options.adaptive or config.adaptive is not None or config.window is None:
             return None
@@ -358,8 +364,8 @@ class _Halving:
     def ranked(
         self,
         candidates: Sequence[int],
-        cells: Sequence[Cell],
-        also_clean: Sequence[Cell] | None = None,
+        cells: Sequence[SearchCell],
+        also_clean: Sequence[SearchCell] | None = None,
         ruled: bool = False,
     ) -> list[CandidateScore]:
         """Candidates, best first; those that harm clean images last.
@@ -389,14 +395,16 @@ class _Halving:
         return sorted(found, key=key, reverse=True)  # stable: the earlier of two equals stays in front
 
     def _estimate(
-        self, number: int, cells: Sequence[Cell], ruled: bool
+        self, number: int, cells: Sequence[SearchCell], ruled: bool
     ) -> tuple[GainEstimate, Adaptive | None]:
         value = estimate_gain(self.scoring, self.table.measured(number, cells))
         # precision takes too long to try dozens of rules
         rule = self._best_rule(number, cells) if ruled and not self.scoring.task.thresholded else None
         if rule is not None:
             caution = self.search.options.caution
-            if not value.harmless(self.search.tolerance) or rule[1].cautious(caution) > value.cautious(caution):
+            if not value.harmless(self.search.tolerance) or rule[1].cautious(caution) > value.cautious(
+                caution
+            ):
                 return rule[1], rule[0]
         return value, None
 
@@ -406,16 +414,14 @@ class _Halving:
         confidence = 1 - (1 - self.search.options.confidence) / tests
         return one.estimate.harmless(self.search.tolerance) and one.estimate.beats_nothing(confidence)
 
-    def free_one(
-        self, finalists: Sequence[CandidateScore], leader: CandidateScore
-    ) -> CandidateScore | None:
+    def free_one(self, finalists: Sequence[CandidateScore], leader: CandidateScore) -> CandidateScore | None:
         """The best other finalist that costs nothing extra and keeps clean images, if the verdict has room for it."""
         if self.search.schedule.judged < 2:
             return None
         others = (one for one in finalists if one is not leader and one.cost <= FREE)
         return next((one for one in others if one.estimate.harmless(self.search.tolerance)), None)
 
-    def judge(self, one: CandidateScore, cells: Sequence[Cell]) -> tuple[HoldoutResult, ...]:
+    def judge(self, one: CandidateScore, cells: Sequence[SearchCell]) -> tuple[HoldoutResult, ...]:
         """The verdict on a candidate."""
         measured = self.table.measured(one.number, cells)
         return judge(self.scoring, self.search.split, measured, self.search.subject.label_free)
@@ -430,7 +436,7 @@ class _Halving:
         extra = max(one.cost - 1, LEAST_EXTRA)
         return cautious / extra if cautious > 0 else cautious * extra
 
-    def _cost(self, number: int, cells: Sequence[Cell]) -> float:
+    def _cost(self, number: int, cells: Sequence[SearchCell]) -> float:
         """Work relative to the baseline forward; of a twin, the mean over the cells."""
         whole = self.search.cost(self.table.stacks[number])
         if number not in self.table.twins:

@@ -291,7 +291,9 @@ def _replays(
     if reason is not None:
         raise GramLoopError(reason)
     try:
-        stacks: list[Stack] = [(Replay(each),) for each in space.replays(len(predictor.blocks), predictor.taps)]
+        stacks: list[Stack] = [
+            (Replay(each),) for each in space.replays(len(predictor.blocks), predictor.taps)
+        ]
         found = [each for each in stacks if affordable(stack_cost(each, predictor).multiplier, max_cost)]
         if not found:
             raise GramLoopError(f"no candidate costs at most {max_cost} times the baseline forward")

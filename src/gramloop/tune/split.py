@@ -31,7 +31,7 @@ class Sample:
     unit: int  # the image or its block: what is left out or resampled together
 
 
-Cell = tuple[str, Sample]  # a condition, and an image of it
+SearchCell = tuple[str, Sample]  # a condition, and an image of it
 
 
 @dataclass(frozen=True)
@@ -52,12 +52,12 @@ class Split:
         """Images that every condition of a part has."""
         return min(len(self.images[part][key]) for key in self.conditions(part))
 
-    def cells(self, part: str, images: int) -> list[Cell]:
+    def cells(self, part: str, images: int) -> list[SearchCell]:
         """The first images of a part, each under every condition of the part."""
         samples = self.images[part]
         return [(key, samples[key][place]) for key in self.conditions(part) for place in range(images)]
 
-    def search_cells(self) -> list[Cell]:
+    def search_cells(self) -> list[SearchCell]:
         """All cells of the search, ordered so that any first few cover many images and many conditions."""
         keys, samples = self.conditions("search"), self.images["search"]
         turns = [(turn, place) for turn in range(len(keys)) for place in range(self.size("search"))]

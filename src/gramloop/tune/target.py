@@ -7,12 +7,11 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from gramloop.data.labelled import LabelledImage
-from gramloop.data.records import DataSet, Record
+from gramloop.data.records import DataSet, LabelledImage, Record
 from gramloop.data.shifted import Shift, shift_data_set
 from gramloop.data.suites import Condition
 from gramloop.errors import GramLoopError
-from gramloop.evaluate.plan import TRUTH_SCORE, Plan, Positions, Subject, TruthKind, check_truth
+from gramloop.evaluate.plan import TRUTH_SCORE, Positions, Subject, TruthKind, check_truth
 from gramloop.evaluate.planning import Request, plan_and_model
 from gramloop.evaluate.provenance import PlannedImages, plan_subject
 from gramloop.mitigations.calibration import sha256_of
@@ -55,22 +54,11 @@ class Target:
                 )
 
 
-def suite_target(request: Request, device: str | None = None) -> Target:
-    """The model and the data of a request, checked against each other as an evaluation would.
-
-    Args:
-        request: what `gramloop evaluate` would be asked for.
-        device: one of several of the request's type, such as cuda:1.
-    """
+def suite_target(request: Request) -> Target:
+    """The model and the data of a request, as `gramloop evaluate` takes it, checked against each other."""
     plan, predictor = plan_and_model(replace(request, methods=("baseline",), pictures=0))
-    planned = plan_subject(plan)
-    subject = replace(
-        planned,
-        load_predictor=partial(_on_device, planned.load_predictor, device),
-        open_images=partial(_SuiteImages, plan),
-        signals=True,
-        keep_refusals=True,
-    )
+    images = partial(_SuiteImages, plan)
+    subject = replace(plan_subject(plan), open_images=images, signals=True, keep_refusals=True)
     about: dict[str, object] = {
         "suite": plan.suite,
         "data": dict(plan.data.contents),
@@ -80,14 +68,7 @@ def suite_target(request: Request, device: str | None = None) -> Target:
         "dtype": plan.model.dtype,
         "versions": dict(plan.versions),
     }
-    ids = _SuiteImages(plan).ids()
-    return _target(subject, predictor, ids, about, request.calibration)
-
-
-def _on_device(
-    load: Callable[[str | None], Predictor[Prediction]], device: str | None, other: str | None
-) -> Predictor[Prediction]:
-    return load(device or other)
+    return _target(subject, predictor, images().ids(), about, request.calibration)
 
 
 class _SuiteImages(PlannedImages):
@@ -163,7 +144,9 @@ def memory_target(
     check_predictor(made)
     if isinstance(data, DataSet):
         if data.task != made.task:
-            raise GramLoopError(f"{data.root} is annotated for {data.task}, but the predictor is for {made.task}")
+            raise GramLoopError(
+                f"{data.root} is annotated for {data.task}, but the predictor is for {made.task}"
+            )
         categories = categories or tuple(data.categories)
         shifts = {one.key: Shift(suite, "p" if suite.endswith("-p") else "c", one) for one in conditions}
         data = {CLEAN: data, **{key: shift_data_set(data, shift) for key, shift in shifts.items()}}

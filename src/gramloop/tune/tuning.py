@@ -23,19 +23,14 @@ from gramloop.data.records import DataSet
 from gramloop.data.suites import find_suite
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.engines.local import start_workers
-from gramloop.evaluate.loader import load_image
 from gramloop.evaluate.plan import AGREEMENT_NOTE
-from gramloop.evaluate.runner import Runner, deterministic
+from gramloop.evaluate.predicting import deterministic
+from gramloop.evaluate.runner import Runner
 from gramloop.evaluate.store import PLAN, UNITS, Store
-from gramloop.io.atomic import atomic_write, remove_leftovers
-from gramloop.io.device import placed
-from gramloop.io.difference import first_difference
-from gramloop.io.json_files import checked, read_json
-from gramloop.io.lock import locked
-from gramloop.io.shown import Shown, ShownTable
 from gramloop.mitigations.calibration import MIN_IMAGES, calibrate, read_stats, sha256_of
 from gramloop.mitigations.mitigated import stack_cost
 from gramloop.mitigations.stack import replay_alone, replay_of, stack_json, stack_text, write_mitigations
+from gramloop.tasks.base import read_labelled
 from gramloop.tune.halving import JOINING, Options, Stage, plan_schedule
 from gramloop.tune.search import ANY_CHANGE, CandidateScore, Measurements, Search, SearchOutcome, run_search
 from gramloop.tune.space import (
@@ -51,6 +46,10 @@ from gramloop.tune.space import (
 from gramloop.tune.split import CLEAN, split_data
 from gramloop.tune.target import SCENE_SPLIT, Records, Target, memory_target, suite_target
 from gramloop.tune.verdict import HoldoutResult, finite, holdout_table
+from gramloop.util.device import numbered_device
+from gramloop.util.files import atomic_write, locked, remove_leftovers
+from gramloop.util.json_files import checked, first_difference, read_json
+from gramloop.util.table import Shown, ShownTable
 
 RESULT, CALIBRATION = "best.json", "calibration.safetensors"
 SEVERITY = 3  # of a generated suite, by default
@@ -97,20 +96,21 @@ def tune(
         workers = workers or 1
     else:
         if suite is None or out is None:
-            raise GramLoopError("suite and out are missing: the suite to tune on, and a folder for the results")
+            raise GramLoopError(
+                "suite and out are missing: the suite to tune on, and a folder for the results"
+            )
         from gramloop.evaluate.evaluation import request_for
 
         request, workers = request_for(model, data, suite, Path(out), workers, SCENE_SPLIT, **more)
         if not request.severities and find_suite(suite).generated:
             request = replace(request, severities=[SEVERITY])
-        target = suite_target(replace(request, calibration=given), placed(more.get("device")))
+        target = suite_target(replace(request, calibration=given))
     search = plan_search(target, space, budget, options)
-    return run(search, out, workers=workers, advance=advance)
+    device = numbered_device(more.get("device"))
+    return run(search, out, workers=workers, device=device, advance=advance)
 
 
-def plan_search(
-    target: Target, space: Space | None, budget: int, options: Options | None = None
-) -> Search:
+def plan_search(target: Target, space: Space | None, budget: int, options: Options | None = None) -> Search:
     """Split the data, list the candidates and divide the budget; nothing is predicted yet.
 
     Args:
@@ -176,19 +176,20 @@ def run(
     out: Path | str | None = None,
     *,
     workers: int | None = 1,
+    device: str | None = None,
     advance: Callable[[int], None] = lambda _: None,
 ) -> Tuning:
-    """Run a planned search, or resume it in its folder, and store the result there."""
+    """Run a planned search, or resume it in its folder, and store the result there; ``device`` is one of several."""
     with TemporaryDirectory() if out is None else nullcontext(str(out)) as place:
         folder = Path(place)
         check_folder(folder, search)  # what is refused stays untouched
         with locked(folder):
             plan = _begin(folder, search)
-            stats = _find_calibration(search, folder, plan)
+            stats = _find_calibration(search, folder, plan, device)
             advance(search.schedule.calibration)
             subject = replace(search.subject, load_calibration=partial(read_stats, stats))
             store = Store(folder, subject)
-            with start_workers(subject, store, workers) as processes:
+            with start_workers(subject, store, workers, device) as processes:
                 digest = "" if stats is None else sha256_of(stats)
                 table = Measurements(search, store, processes, digest, advance)
                 outcome = run_search(search, table)
@@ -243,7 +244,7 @@ def _plan_hash(plan: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _find_calibration(search: Search, folder: Path, plan: dict[str, Any]) -> Path | None:
+def _find_calibration(search: Search, folder: Path, plan: dict[str, Any], device: str | None) -> Path | None:
     """The file of calibration statistics: a given one is copied; else they are learnt from clean images of the search."""
     path = folder / CALIBRATION
     if search.given_calibration is not None:
@@ -255,9 +256,9 @@ def _find_calibration(search: Search, folder: Path, plan: dict[str, Any]) -> Pat
     if known is not None and path.is_file() and sha256_of(path) == known:
         return path
     samples = search.split.images["search"][CLEAN][: search.schedule.calibration]
-    with Runner(search.subject) as runner, deterministic(search.subject.threads):
+    with Runner(search.subject, device=device) as runner, deterministic(search.subject.threads):
         records = runner.images.records(CLEAN, [sample.position for sample in samples])
-        images = [load_image(record, runner.task, labels=False) for record in records]
+        images = [read_labelled(record, search.subject.task, labels=False) for record in records]
         # an image that cannot be read is reported where it is measured
         calibrate(runner.predictor, [each.pixels for each in images if not isinstance(each, str)]).save(path)
     made = sha256_of(path)
@@ -337,7 +338,9 @@ class Tuning(Shown):
         what = "the choice" if outcome.chosen else "the nearest candidate"
         judged = [(what, outcome.holdout)]
         if outcome.free is not None:
-            judged.append((f"{describe_candidate(outcome.free.stack)}, at no extra cost", outcome.free_holdout))
+            judged.append(
+                (f"{describe_candidate(outcome.free.stack)}, at no extra cost", outcome.free_holdout)
+            )
         titles = "Verdict on {}, 95% intervals"
         return [decision, *(holdout_table(results, titles.format(name)) for name, results in judged)]
 

@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gramloop.errors import GramLoopError
-from gramloop.io.shown import Cell, Shown, ShownTable
 from gramloop.metrics.bootstrap import (
     Delta,
     Interval,
@@ -23,6 +22,7 @@ from gramloop.metrics.bootstrap import (
 )
 from gramloop.tune.gain import Measured, PairedRow, Scoring
 from gramloop.tune.split import CLEAN, Split, family
+from gramloop.util.table import Cell, Shown, ShownTable
 
 REPLICATES = 2000  # of the bootstrap over images
 MIN_UNITS = {"images": 8, "families": 4}  # below these a percentile interval is too narrow to conclude from
