@@ -13,7 +13,7 @@ from gramloop.evaluate.predicting import deterministic
 from gramloop.evaluate.rows import counts_of
 from gramloop.evaluate.session import Session
 from gramloop.metrics.miou import count_pixels
-from gramloop.mitigations import apply, calibrate, write_source
+from gramloop.mitigations import apply, calibrate
 from small_runs import small_plan
 
 METHODS = ["baseline", "median", "gramloop", "recentre:0.3", "both=recentre:0.3+gramloop", "flip"]
@@ -62,14 +62,14 @@ def test_a_plan_with_mitigations_survives_its_file(session: Session, tmp_path: P
 
 
 def test_a_source_is_a_file_of_the_model(session: Session, model_folder, scene_folder, tmp_path: Path):
-    with pytest.raises(GramLoopError, match="needs the spread of ordinary images"):
+    with pytest.raises(GramLoopError, match="needs the statistics of in-distribution features"):
         small_plan(model_folder, scene_folder, methods=["baseline", "recentre:c=1"])
     records = session.data(session.plan.units[0].condition)
     source = calibrate(session.predictor, [record.image() for record in records[:8]])
     hashes = []
     for name, noise in [("one", source.noise), ("moved", source.noise), ("other", 2 * source.noise)]:
         path = tmp_path / f"{name}.safetensors"
-        write_source(path, replace(source, noise=noise))
+        replace(source, noise=noise).save(path)
         files = {"folder": str(model_folder), "source": str(path)}
         plan = small_plan(model_folder, scene_folder, methods=["baseline", "recentre:c=1"], files=files)
         hashes.append(plan.hash)
@@ -85,7 +85,7 @@ def test_detections_are_merged(model_folder: Path, scene_folder: Path):
     finished = Session(plan).run(plan.units[0])
     assert not finished.failures
     assert finished.facts.blocks == len(plan.units[0]) * 6 * 5
-    with pytest.raises(GramLoopError, match="without a batch norm on its taps"):
+    with pytest.raises(GramLoopError, match="needs the statistics of in-distribution features"):
         small_plan(model_folder, scene_folder, "detection", methods=["baseline", "recentre:0.3"])
 
 

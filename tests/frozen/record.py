@@ -42,6 +42,9 @@ COMPONENTS = HERE.parents[1] / "examples" / "components.py"
 RENAMED_COLUMNS = {
     "baseline score": "ordinary",
     "mitigated score": "mitigated",
+    "input_noise": "shown_noise",
+    "gramloop calibration": "gramloop source",
+    "calibration": "source",
 }  # columns of CSV files and keys of JSON files
 RENAMED_VALUES: dict[str, str] = {}  # cells of CSV files and texts of JSON files
 RENAMED_FILES = {"best.json": "found.json"}  # regular expression: replacement, on the path of a kept file
@@ -49,7 +52,7 @@ RENAMED_FILES = {"best.json": "found.json"}  # regular expression: replacement, 
 # Never recorded: hashes of plans and files, times, versions, hosts, memory, paths.
 DROPPED_COLUMNS = {"seconds", "observed", "memory", "time"}
 DROPPED_KEYS = {
-    "backbone", "begun", "data", "date", "file", "files", "found by", "hash", "host", "memory", "plan", "seconds", "sha256",
+    "at", "backbone", "begun", "data", "date", "file", "files", "found by", "hash", "host", "memory", "plan", "seconds", "sha256",
     "source sha256", "subject", "version", "versions",
 }  # fmt: skip
 DROPPED_LINES = re.compile(r" took [\d.]+ m?s ")  # of printed tables

@@ -39,10 +39,10 @@ from gramloop.evaluate.provenance import (
     origin_versions,
 )
 from gramloop.metrics.depth import ALIGNMENTS, Alignment
-from gramloop.mitigations.applying import check_stack
-from gramloop.mitigations.files import sha256_of
+from gramloop.mitigations.mitigated import check_stack
+from gramloop.mitigations.calibration import sha256_of
 from gramloop.mitigations.replay import REPLAYS
-from gramloop.mitigations.source import read_source
+from gramloop.mitigations.calibration import read_stats
 from gramloop.tasks.base import AnyTask
 from gramloop.tasks.loading import Precision, kind_of, load_predictor
 from gramloop.tasks.prediction import Prediction
@@ -186,7 +186,7 @@ def _methods(request: Request, predictor: Predictor[Prediction]) -> tuple[tuple[
     """The methods with their windows resolved, each checked with the model; and their calibration file."""
     named = read_methods(request.methods or _default_methods(predictor), request.replay)
     calibration = calibration_of(request.calibration, named)
-    source = None if calibration is None else read_source(calibration)
+    source = None if calibration is None else read_stats(calibration)
     digest = "" if calibration is None else sha256_of(calibration)
     depth = predictor.cost().ordinary
     methods = []

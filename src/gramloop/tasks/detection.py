@@ -18,6 +18,7 @@ from gramloop.metrics.ap import DRAWS_AT_ONCE, ApResult, ap_score, average_preci
 from gramloop.metrics.bootstrap import Score
 from gramloop.metrics.boxes import BoxPredictions, GroundTruthBoxes
 from gramloop.tasks.base import Categories, ClassScores, Row, Rows, Task
+from gramloop.tasks.box_fusion import fuse_boxes
 from gramloop.tasks.class_names import Classes
 from gramloop.tasks.prediction import Prediction, WindowMaps
 from gramloop.tasks.semantic import renumbered
@@ -145,6 +146,26 @@ class DetectionTask(Task[Detection, Instances]):
         left, top, right, bottom = prediction.boxes.T
         boxes = np.stack([width - right, top, width - left, bottom], axis=1)
         return replace(prediction, boxes=boxes, trace=None)
+
+    def merge(self, predictions: Sequence[Detection]) -> Detection:
+        """The fused boxes, best first; no more of them than the longest list had."""
+        if len(predictions) == 1:
+            return predictions[0]
+        counts = [len(each.scores) for each in predictions]
+        boxes, scores, labels = fuse_boxes(
+            np.concatenate([each.boxes for each in predictions]).astype(np.float64),
+            np.concatenate([each.scores for each in predictions]).astype(np.float64),
+            np.concatenate([each.labels for each in predictions]),
+            np.repeat(np.arange(len(counts)), counts),
+            len(counts),
+        )
+        kept = slice(max(counts))
+        return Detection(
+            boxes[kept].astype(np.float32),
+            scores[kept].astype(np.float32),
+            labels[kept],
+            blocks=sum(each.blocks for each in predictions),
+        )
 
     def rescale(self, prediction: Detection, shown: tuple[int, int], size: tuple[int, int]) -> Detection:
         if shown == size:

@@ -10,6 +10,7 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 
 from gramloop.data.masks import RunLengths, decode_mask, encode_mask, mask_area
 from gramloop.data.records import Record
@@ -160,6 +161,19 @@ class InstanceTask(Task[InstanceMasks, ObjectMasks]):
             for mask, score, label in zip(prediction.masks, prediction.scores, prediction.labels, strict=True)
         ]
         return {".json": json_lines(rows)}
+
+    def rescale(
+        self, prediction: InstanceMasks, shown: tuple[int, int], size: tuple[int, int]
+    ) -> InstanceMasks:
+        if shown == size:
+            return prediction
+        masks = [
+            np.asarray(Image.fromarray(prediction.mask(index)).resize((size[1], size[0])))
+            for index in range(len(prediction.masks))
+        ]
+        stacked = np.stack(masks) if masks else np.zeros((0, *size), dtype=np.bool_)
+        moved = InstanceMasks.from_masks(stacked, prediction.scores, prediction.labels)
+        return replace(prediction, masks=moved.masks, boxes=moved.boxes, size=size)
 
     def renumber(self, prediction: InstanceMasks, numbers: Mapping[int, int]) -> InstanceMasks:
         labels = renumbered(prediction.labels, numbers)
