@@ -39,10 +39,9 @@ from gramloop.evaluate.provenance import (
     origin_versions,
 )
 from gramloop.metrics.depth import ALIGNMENTS, Alignment
+from gramloop.mitigations.calibration import read_stats, sha256_of
 from gramloop.mitigations.mitigated import check_stack
-from gramloop.mitigations.calibration import sha256_of
 from gramloop.mitigations.replay import REPLAYS
-from gramloop.mitigations.calibration import read_stats
 from gramloop.tasks.base import AnyTask
 from gramloop.tasks.loading import Precision, kind_of, load_predictor
 from gramloop.tasks.prediction import Prediction

@@ -24,12 +24,12 @@ from gramloop.data.shifted import ShiftedRecord
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.methods import BASELINE, Method
 from gramloop.evaluate.plan import Part, Subject
-from gramloop.mitigations.applying import apply
-from gramloop.mitigations.files import replay_alone
-from gramloop.mitigations.filters import PixelMitigation
-from gramloop.mitigations.mitigation import Mitigation
+from gramloop.mitigations.base import Mitigation
+from gramloop.mitigations.calibration import CalibrationStats
+from gramloop.mitigations.mitigated import apply
+from gramloop.mitigations.pixels import PixelMitigation
 from gramloop.mitigations.replay import Replay
-from gramloop.mitigations.source import Source
+from gramloop.mitigations.stack import replay_alone
 from gramloop.tasks.base import AnyTask, read_labelled
 from gramloop.tasks.prediction import Prediction
 from gramloop.tasks.predictor import Predictor
@@ -72,7 +72,7 @@ class MethodPredictor:
     """A predictor and everything that methods make of it."""
 
     def __init__(
-        self, subject: Subject, predictor: Predictor[Prediction], calibration: Source | None
+        self, subject: Subject, predictor: Predictor[Prediction], calibration: CalibrationStats | None
     ) -> None:
         self.subject, self.predictor, self.calibration = subject, predictor, calibration
         self._applied: dict[Stack, Predictor[Prediction]] = {}
