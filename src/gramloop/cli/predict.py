@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         + examples(
             "gramloop predict photos --task depth --model tiny --out out/depth",
             "gramloop predict street.jpg --model hf:FOLDER --window 5 7 --out out/street",
-            "gramloop predict photos --task segment --head head.pth --replay found.json --out out/photos --json",
+            "gramloop predict photos --task segment --head head.pth --replay best.json --out out/photos --json",
         )
     )
     parser.add_argument("images", nargs="+", metavar="IMAGE", help="files, folders or globs")
