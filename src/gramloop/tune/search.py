@@ -16,7 +16,8 @@ from gramloop.core.config import Adaptive, ReplayConfig
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.engines.local import Workers
 from gramloop.evaluate.methods import BASELINE, Method
-from gramloop.evaluate.plan import Part, Subject
+from gramloop.evaluate.plan import Part, Subject, Unit
+from gramloop.evaluate.rows import MethodRows
 from gramloop.evaluate.runner import Missed
 from gramloop.evaluate.store import Store
 from gramloop.mitigations.mitigated import check_stack, stack_cost
@@ -229,9 +230,8 @@ class Measurements:
 
     def _take(self, part: Part) -> None:
         """Keep what is stored of a part; an image that failed counts for no candidate."""
-        stored = {unit.method.name: self.store.rows([unit]) for unit in part.units}
+        stored = {unit.method.name: self._stored(unit) for unit in part.units}
         for name, found in stored.items():
-            assert found is not None, f"{part} was run, and {name} is not stored"
             for failure in found.failures:
                 self._failed.add((part.condition, failure.position))
                 self._rows.pop((part.condition, failure.position), None)
@@ -250,6 +250,14 @@ class Measurements:
                     self._signals[cell] = None if signal is None else json.loads(signal)
         lost = sum((part.condition, position) in self._failed for position in part.images)
         self.predictions += self._price(part) * (len(part) - lost) // len(part)
+
+    def _stored(self, unit: Unit) -> MethodRows:
+        found = self.store.rows([unit])
+        if found is None:
+            raise GramLoopError(
+                f"{self.store.path(unit)} was stored, and is gone; run the same command again"
+            )
+        return found
 
     def _price(self, part: Part) -> int:
         """Predictions of a part, as the budget counts them."""

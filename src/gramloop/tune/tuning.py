@@ -49,7 +49,7 @@ from gramloop.tune.verdict import HoldoutResult, finite, holdout_table
 from gramloop.util.device import numbered_device
 from gramloop.util.files import atomic_write, locked, remove_leftovers
 from gramloop.util.json_files import checked, first_difference, read_json
-from gramloop.util.table import Shown, ShownTable
+from gramloop.util.table import Cell, Shown, ShownTable
 
 RESULT, CALIBRATION = "best.json", "calibration.safetensors"
 SEVERITY = 3  # of a generated suite, by default
@@ -91,8 +91,9 @@ def tune(
     """
     given = None if calibration is None else str(Path(calibration).resolve())
     if isinstance(data, DataSet | Mapping):
-        named = {} if suite is None else {"suite": suite}
-        target = memory_target(model, data, calibration=given, **named, **more)
+        if suite is not None:
+            more["suite"] = suite
+        target = memory_target(model, data, calibration=given, **more)
         workers = workers or 1
     else:
         if suite is None or out is None:
@@ -257,7 +258,7 @@ def _find_calibration(search: Search, folder: Path, plan: dict[str, Any], device
         return path
     samples = search.split.images["search"][CLEAN][: search.schedule.calibration]
     with Runner(search.subject, device=device) as runner, deterministic(search.subject.threads):
-        records = runner.images.records(CLEAN, [sample.position for sample in samples])
+        records = runner.images.records(CLEAN, tuple(sample.position for sample in samples))
         images = [read_labelled(record, search.subject.task, labels=False) for record in records]
         # an image that cannot be read is reported where it is measured
         calibrate(runner.predictor, [each.pixels for each in images if not isinstance(each, str)]).save(path)
@@ -331,7 +332,9 @@ class Tuning(Shown):
         label_free = self.search.subject.label_free
         changed = "clean changes" if label_free else "clean"
         columns = ("candidate", "agreement" if label_free else "gain", "± s.e.", changed, "cost", "")
-        rows = [(*_finalist_row(one, label_free), self._mark(one)) for one in outcome.finalists]
+        rows: list[tuple[Cell, ...]] = [
+            (*_finalist_row(one, label_free), self._mark(one)) for one in outcome.finalists
+        ]
         rows.append((self.search.nothing, "0.00", None, "0.00", "1.00x", "" if outcome.chosen else "chosen"))
         images = self.search.schedule.decide.images
         decision = ShownTable(f"Decision, on {images} images not searched", columns, tuple(rows))
