@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from gramloop.core.config import ReplayConfig
+from gramloop.core.known import KNOWN
 from gramloop.core.settings import read_settings
 from gramloop.data.opening import ReadOptions, open_suite
 from gramloop.data.records import LabelledImage
 from gramloop.data.suites import Condition
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.planning import make_plan
-from gramloop.core.known import KNOWN
 from gramloop.metrics.miou import count_pixels, mean_iou
 from gramloop.mitigations import calibrate, read_source, write_source
 from gramloop.mitigations.files import sha256_of
