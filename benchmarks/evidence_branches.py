@@ -23,9 +23,8 @@ from gramloop.core.gate import interpolate, token_gate
 from gramloop.core.signals import length
 from gramloop.core.signals import spread as spread_of_lengths
 from gramloop.metrics.miou import count_pixels, mean_iou
-from gramloop.models.backbone import default_taps
+from gramloop.models.backbone import TappedViT, default_taps
 from gramloop.models.linear import load_linear_head
-from gramloop.models.taps import TappedViT
 from gramloop.shifts.corruptions import corrupt
 from gramloop.shifts.seeds import generator
 from gramloop.tasks.images import Normalisation, read_image

@@ -13,10 +13,9 @@ from torch import nn
 from evidence_vitb import NORMALISATION, load_vitb
 from gramloop.evaluate.plan import DataSource
 from gramloop.evaluate.planning import Request
-from gramloop.models.backbone import default_taps
+from gramloop.models.backbone import TappedViT, default_taps
 from gramloop.models.dinov2 import load_any_backbone
 from gramloop.models.linear import LinearHead
-from gramloop.models.taps import TappedViT
 from gramloop.tasks.images import RGB, WEB, Normalisation, read_image, resize_short_side, to_tensor
 from gramloop.tune.search.tuning import RESULT
 

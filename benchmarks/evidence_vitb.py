@@ -9,8 +9,8 @@ from safetensors import safe_open
 from torch import Tensor, nn
 from transformers import ViTConfig, ViTModel
 
+from gramloop.models.backbone import Tap, TappedViT
 from gramloop.models.released_names import BackboneShape
-from gramloop.models.taps import Tap, TappedViT
 from gramloop.tasks.images import Normalisation
 
 NORMALISATION = Normalisation((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))

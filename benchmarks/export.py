@@ -21,8 +21,9 @@ import torch
 
 from gramloop import Adaptive, ReplayConfig
 from gramloop.export import export_model
-from gramloop.export.mitigated import attached_stack, prepared, stack_of
 from gramloop.export.subject import subject_of
+from gramloop.mitigations.mitigated import attach_stack
+from gramloop.mitigations.stack import read_stack
 from gramloop.models.tiny import SOURCE, suggested_replay
 from gramloop.tasks.model_spec import open_model
 
@@ -30,10 +31,10 @@ Run = Callable[[], object]
 
 
 def variants() -> dict[str, tuple[object, Path | None]]:
-    """What is compared: the mitigations, and what ordinary images look like where that is needed."""
+    """What is compared: the mitigations, and calibration statistics where they are needed."""
     replay = suggested_replay()
     return {
-        "plain": (None, None),
+        "plain": ((), None),
         "replayed": (ReplayConfig(window=(2, 3), replays=1), None),
         "adaptive": (ReplayConfig(window=(2, 3), replays=1, adaptive=Adaptive("length", 0.0, 1e6)), None),
         "suggested": (replay, None),
@@ -67,9 +68,9 @@ def timed(runs: dict[str, Run], rounds: int) -> dict[str, list[float]]:
 
 def compare(name: str, wanted: object, source: Path | None, side: int, rounds: int, compiled: bool) -> None:
     """Print one variant's times."""
-    stack = stack_of(wanted, source)  # type: ignore[arg-type]
+    stack, stats = read_stack(wanted, source)  # type: ignore[arg-type]
     predictor = open_model("tiny", "semantic")
-    subject = subject_of(prepared(predictor, stack), (side, side), "tiny")
+    subject = subject_of(predictor, (side, side), "tiny")
     image = subject.example(1)
     with tempfile.TemporaryDirectory() as folder, torch.no_grad():
         began = time.process_time()
@@ -77,12 +78,12 @@ def compare(name: str, wanted: object, source: Path | None, side: int, rounds: i
             predictor,
             Path(folder) / "model.onnx",
             mitigations=wanted,  # type: ignore[arg-type]
-            source=source,
+            stats=source,
             height=side,
             width=side,
         )
         exporting = time.process_time() - began
-        with attached_stack(subject.root, stack, recentred=True):
+        with attach_stack(subject.root, stack, stats, predictor=predictor):
             runs: dict[str, Run] = {"eager": lambda: subject.program(image)}
             if compiled:
                 torch._dynamo.reset()

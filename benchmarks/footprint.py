@@ -19,11 +19,11 @@ from gramloop.core.config import ReplayConfig
 from gramloop.core.dry_run import Needs
 from gramloop.core.live_tensors import peak_of
 from gramloop.errors import UntunedWindowWarning
-from gramloop.models.backbone import SHAPES, Backbone, meta_backbone
 from gramloop.models.detector import WindowedDetector
-from gramloop.models.mask2former import HeadShape
+from gramloop.models.dinov3 import Backbone, meta_backbone
+from gramloop.models.mask2former import Mask2FormerSegmentor, Mask2FormerShape
 from gramloop.models.plain_detr import PlainDetr, PlainDetrConfig
-from gramloop.models.segmentor import Mask2FormerSegmentor
+from gramloop.models.released_names import SHAPES
 from gramloop.models.tiny import load_tiny
 from gramloop.tasks.detect import Detector
 from gramloop.tasks.footprint import Size, footprint
@@ -49,7 +49,7 @@ def predictor_of(name: str, task: str, dtype: torch.dtype) -> Segmenter | Detect
     width = backbone.shape.width
     with torch.device("meta"):
         if task == "segmentation":
-            return Segmenter(Mask2FormerSegmentor(backbone, HeadShape(width)).requires_grad_(False))
+            return Segmenter(Mask2FormerSegmentor(backbone, Mask2FormerShape(width)).requires_grad_(False))
         head = PlainDetr(PlainDetrConfig(channels=8 * width))
         return Detector(WindowedDetector(backbone, head).requires_grad_(False))
 

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from evidence_study import CLASSES, DeepHead, read_labels, shares, train
 from gramloop.metrics.miou import count_pixels
-from gramloop.mitigations.source import Source
+from gramloop.mitigations.calibration import CalibrationStats
 from gramloop.models.linear import LinearHead
 from gramloop.tasks.images import read_image
 from mitigation_passes import DRIVES, LARGER, MIRRORED, SIZES, STACKS, Features, Fitted, Item, Passes
@@ -154,7 +154,7 @@ class Heads:
         found = self.passes.read(item, "counts")
         return dict(zip(json.loads(str(found["names"])), found["counts"], strict=True))
 
-    def count(self, item: Item) -> Counted:
+    def count_pixels(self, item: Item) -> Counted:
         """Under ``drives|head|way``, for all heads that have not seen this drive."""
         passes, found = self.passes, {}
         versions = {"plain": passes.plain(item)}
@@ -179,7 +179,9 @@ class Heads:
                 each = [[count_pixels(one.numpy(), t, len(CLASSES)) for t in truths] for one in labels]
                 return np.array(each, dtype=np.int32)
 
-            def moved(features: Features, head: Affine = head, source: Source = source) -> NDArray[np.int32]:
+            def moved(
+                features: Features, head: Affine = head, source: CalibrationStats = source
+            ) -> NDArray[np.int32]:
                 logits = head.logits(features, moves(features, source, RECENTRINGS))
                 return measured(sample(logits).argmax(1))
 
@@ -243,7 +245,7 @@ class Heads:
         yield SIZES, (scores[0.75] + ordinary + scores[1.25]).argmax(1)[0]
 
 
-def moves(features: Features, source: Source, ways: Sequence[str]) -> Tensor:  # (ways, channels)
+def moves(features: Features, source: CalibrationStats, ways: Sequence[str]) -> Tensor:  # (ways, channels)
     """What each recentring takes from every patch, as `gramloop.mitigations.recentre` does."""
     means, spreads = (
         torch.cat([each[tap] for tap in sorted(each)]) for each in (source.means, source.spreads)

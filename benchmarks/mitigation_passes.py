@@ -25,11 +25,9 @@ from evidence_study import SEARCHED, SHORT_SIDE, load_any, prepare, spread
 from gramloop.core.loop import attached
 from gramloop.core.settings import parse_replay
 from gramloop.core.signals import length
-from gramloop.mitigations.appearance import appearance, ordinary
-from gramloop.mitigations.denoise import Denoise, noise_level
-from gramloop.mitigations.filters import PixelMitigation
-from gramloop.mitigations.source import Source
-from gramloop.mitigations.texts import parse_mitigations
+from gramloop.mitigations.calibration import CalibrationStats
+from gramloop.mitigations.pixels import Denoise, PixelMitigation, appearance, appearance_range, noise_level
+from gramloop.mitigations.stack import parse_mitigations
 from gramloop.models.backbone import default_taps
 from gramloop.shifts.corruptions import CORRUPTIONS, corrupt
 from gramloop.shifts.seeds import generator
@@ -145,7 +143,7 @@ class Passes:
         return self.read(item, "plain")["plain"]
 
     @cached_property
-    def sources(self) -> dict[Fitted, Source]:
+    def sources(self) -> dict[Fitted, CalibrationStats]:
         """What ordinary frames look like, of one drive or two; of a frame's own drive nothing is ever taken."""
         return {
             drives: self._source([frame for drive in drives for frame in self.frames(drive)])
@@ -153,7 +151,7 @@ class Passes:
             for drives in combinations(DRIVES, many)
         }
 
-    def _source(self, frames: Sequence[Path]) -> Source:
+    def _source(self, frames: Sequence[Path]) -> CalibrationStats:
         means = torch.stack(
             [torch.from_numpy(self.plain(Item(frame)).astype(np.float64).mean((0, 1))) for frame in frames]
         )
@@ -164,10 +162,10 @@ class Passes:
         }
         images = [read_image(frame) for frame in frames]
         noise = float(np.quantile([noise_level(image) for image in images], 0.99))
-        looks = ordinary([appearance(image) for image in images])
-        return Source(split["means"], split["spreads"], noise, len(frames), pixels=looks)
+        looks = appearance_range([appearance(image) for image in images])
+        return CalibrationStats(split["means"], split["spreads"], noise, len(frames), pixels=looks)
 
-    def sources_for(self, drive: str) -> dict[Fitted, Source]:
+    def sources_for(self, drive: str) -> dict[Fitted, CalibrationStats]:
         return {drives: source for drives, source in self.sources.items() if drive not in drives}
 
     # running
@@ -287,7 +285,7 @@ class Filters:
     def __init__(self) -> None:
         self.denoised: dict[str, RGB] = {}
 
-    def __call__(self, pixels: RGB, stack: str, source: Source | None) -> RGB:
+    def __call__(self, pixels: RGB, stack: str, source: CalibrationStats | None) -> RGB:
         for each in parse_mitigations(stack):
             assert isinstance(each, PixelMitigation)
             if isinstance(each, Denoise) and source is not None:
@@ -296,7 +294,7 @@ class Filters:
                 pixels = each.filtered(pixels, source)
         return pixels
 
-    def _denoise(self, pixels: RGB, source: Source) -> RGB:
+    def _denoise(self, pixels: RGB, source: CalibrationStats) -> RGB:
         if noise_level(pixels) <= source.noise:
             return pixels
         key = digest(pixels)

@@ -1,7 +1,7 @@
 """What mitigations gain on the embedded model: chosen on a few scenes, judged on 200 others, in three tasks.
 
 Every judged scene is seen clean and under three of the 15 families, at one severity: 40 scenes per family, eight of
-each at every severity. Source statistics come from yet other scenes, without labels. Predictions of pixels that a
+each at every severity. Calibration statistics come from yet other scenes, without labels. Predictions of pixels that a
 mitigation leaves alone are those of the plain model to the bit, and are not made twice. What is done is kept in
 ``--out``, scene by scene.
 
@@ -37,9 +37,10 @@ from gramloop.metrics.bootstrap import (
 from gramloop.metrics.boxes import BoxPredictions, GroundTruthBoxes
 from gramloop.metrics.depth import depth_scores
 from gramloop.metrics.miou import count_pixels
-from gramloop.mitigations import Source, apply, calibrate
-from gramloop.mitigations.filters import PixelMitigation
-from gramloop.mitigations.texts import parse_mitigations
+from gramloop.mitigations import apply, calibrate
+from gramloop.mitigations.calibration import CalibrationStats
+from gramloop.mitigations.pixels import PixelMitigation
+from gramloop.mitigations.stack import parse_mitigations
 from gramloop.models.tiny import WEIGHTS, suggested_replay
 from gramloop.shifts import CORRUPTIONS, corrupt
 from gramloop.tasks import load_predictor
@@ -100,7 +101,7 @@ class Task:
         return load_predictor(self.name, {"folder": str(WEIGHTS)})  # type: ignore[call-overload]
 
     @cached_property
-    def source(self) -> Source:
+    def source(self) -> CalibrationStats:
         return calibrate(
             self.predictor, [scene(index, split="mitigations-source").image for index in range(40)]
         )

@@ -14,7 +14,8 @@ from collections.abc import Callable
 import torch
 
 from gramloop import attached
-from gramloop.models.backbone import SHAPES, Backbone
+from gramloop.models.dinov3 import Backbone
+from gramloop.models.released_names import SHAPES
 from gramloop.models.tiny import WEIGHTS, load_backbone
 from gramloop.tune.scan.scanning import scan_windows
 from gramloop.tune.scan.sweep import all_windows

@@ -20,8 +20,8 @@ from PIL import Image
 from gramloop.data.readers.coco import COCO_CATEGORY_IDS, COCO_VAL2017
 from gramloop.data.truth import Instances
 from gramloop.evaluate.methods import BASELINE
-from gramloop.models.dense_detect import DenseDetectConfig, DenseDetectHead
 from gramloop.models.tiny import WEIGHTS, load_tiny
+from gramloop.models.tiny_heads import DenseDetectConfig, DenseDetectHead
 from gramloop.tasks.dense_detect import DenseDetector
 from gramloop.tasks.detection import Detection
 

@@ -18,10 +18,11 @@ from torch import nn
 
 from gramloop import ReplayConfig
 from gramloop.models import PMT, Backbone, Depther, Mask2FormerSegmentor, PMTHead, PMTShape, WindowedDetector
-from gramloop.models.backbone import SHAPES, default_taps
+from gramloop.models.backbone import default_taps
 from gramloop.models.depther import DptDepthHead, DptShape
-from gramloop.models.mask2former import HeadShape
+from gramloop.models.mask2former import Mask2FormerShape
 from gramloop.models.plain_detr import PlainDetr
+from gramloop.models.released_names import SHAPES
 from gramloop.tasks import (
     Detector,
     DptDepthEstimator,
@@ -70,7 +71,7 @@ HEADS = {
         "vitl16", lambda vit: Segmenter(pmt(vit, 150, 100), SegmentConfig("even", 512))
     ),
     "dinov3_vit7b16_ade20k_m2f_head": Released(
-        "vit7b16", lambda vit: Segmenter(Mask2FormerSegmentor(vit, HeadShape(4096)))
+        "vit7b16", lambda vit: Segmenter(Mask2FormerSegmentor(vit, Mask2FormerShape(4096)))
     ),
     "dinov3_vit7b16_coco_detr_head": Released(
         "vit7b16", lambda vit: Detector(WindowedDetector(vit, PlainDetr()))

@@ -20,8 +20,8 @@ import torch.nn.functional as F
 from gramloop.data.scenes.drawing import scene
 from gramloop.data.truth import DepthMap
 from gramloop.metrics.depth import depth_scores
-from gramloop.models.dense_depth import DenseDepthHead, load_depth_head
 from gramloop.models.tiny import TINY_SHORT_SIDE, TinyModel, load_tiny, normalise
+from gramloop.models.tiny_heads import DenseDepthHead, load_depth_head
 
 
 @torch.no_grad()

@@ -14,15 +14,15 @@ if TYPE_CHECKING:
     from gramloop import evaluate as evaluate  # rooms that can be called, too
     from gramloop import export as export
     from gramloop import tune as tune
-    from gramloop.core.calibrating import calibrating
     from gramloop.core.config import Adaptive, ReplayConfig
     from gramloop.core.cost import Cost, cost, counting
     from gramloop.core.known import Known, known_settings
     from gramloop.core.loop import Loop, attach, attached
-    from gramloop.core.recentring import Recentring
     from gramloop.core.settings import parse_replay, read_replay, write_replay
-    from gramloop.core.source import Source, read_source, write_source
     from gramloop.core.trace import Trace
+    from gramloop.mitigations.calibration import CalibrationStats, calibrate
+    from gramloop.mitigations.features import recentre
+    from gramloop.mitigations.mitigated import mitigate
 else:
     __getattr__, __dir__ = lazy_names(__name__)
 
@@ -31,7 +31,7 @@ configure_cublas()  # later would be too late
 __version__ = "0.1.0"
 
 __all__ = [
-    "Adaptive", "Cost", "GramLoopError", "GramLoopWarning", "Known", "Loop", "MeasuredElsewhereWarning", "Recentring",
-    "ReplayConfig", "Source", "Trace", "UntunedWindowWarning", "attach", "attached", "calibrating", "cost", "counting",
-    "known_settings", "parse_replay", "read_replay", "read_source", "write_replay", "write_source",
+    "Adaptive", "CalibrationStats", "Cost", "GramLoopError", "GramLoopWarning", "Known", "Loop",
+    "MeasuredElsewhereWarning", "ReplayConfig", "Trace", "UntunedWindowWarning", "attach", "attached", "calibrate", "cost",
+    "counting", "known_settings", "mitigate", "parse_replay", "read_replay", "recentre", "write_replay",
 ]  # fmt: skip

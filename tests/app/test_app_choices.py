@@ -14,7 +14,7 @@ from gramloop.core.config import Adaptive, ReplayConfig
 from gramloop.data.records import Record
 from gramloop.errors import GramLoopError
 from gramloop.mitigations.replay import REPLAYS, SUBSTEPS
-from gramloop.mitigations.texts import KINDS, parse_mitigations, stack_text
+from gramloop.mitigations.stack import KINDS, parse_mitigations, stack_text
 from gramloop.shifts import CORRUPTIONS, EXTRA_CORRUPTIONS, PERTURBATIONS, corrupt, generator
 
 REPLAY = ReplayConfig(window=(2, 3), replays=1)
@@ -73,7 +73,6 @@ def test_chosen_ones_combine_and_replay_takes_the_sliders() -> None:
         ("replay:FOUND.JSON", "files cannot be named here"),
         ("../secret", "files cannot be named here"),
         ("sunshine", "there is no mitigation 'sunshine'"),
-        ("recentre:0.3,stream=0.1", "depends on the images before"),
         ("denoise+denoise", "given twice"),
         ("denoise+" * 100, "at most 400 characters"),
         ("replay+gramloop", "given twice"),

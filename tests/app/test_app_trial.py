@@ -17,7 +17,7 @@ from gramloop.data.scenes.drawing import scene
 from gramloop.errors import GramLoopError
 from gramloop.metrics.miou import count_pixels, mean_iou
 from gramloop.mitigations import apply
-from gramloop.mitigations.denoise import noise_level
+from gramloop.mitigations.pixels import noise_level
 from gramloop.report.figures.depth import DepthRow
 from gramloop.report.figures.qualitative import SegmentationRow
 from gramloop.shifts.geometry import warp_labels

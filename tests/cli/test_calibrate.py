@@ -7,15 +7,15 @@ from PIL import Image
 
 from gramloop.cli import main
 from gramloop.data.scenes.drawing import scene
-from gramloop.mitigations import read_source
+from gramloop.mitigations import CalibrationStats
 
 
-def test_a_folder_of_images_becomes_a_source(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_of_images_becomes_statistics(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for index in range(8):
         Image.fromarray(scene(index, 64, "calibrate").image).save(tmp_path / f"{index}.png")
-    out = tmp_path / "source.safetensors"
+    out = tmp_path / "stats.safetensors"
     assert main(["calibrate", str(tmp_path), "--out", str(out), "--short-side", "64"]) == 0
-    assert capsys.readouterr().out.startswith("8 images, taps ")
-    assert read_source(out).images == 8
+    assert capsys.readouterr().out.startswith("8 images, features of blocks ")
+    assert CalibrationStats.read(out).images == 8
     assert main(["calibrate", str(tmp_path / "0.png"), "--out", str(out)]) == 2
-    assert "at least 8 ordinary images" in capsys.readouterr().err
+    assert "at least 8 in-distribution images" in capsys.readouterr().err

@@ -18,8 +18,9 @@ from gramloop.demo.advice import choice
 from gramloop.demo.methods import ways
 from gramloop.evaluate.plan import read_plan
 from gramloop.mitigations import calibrate
-from gramloop.mitigations.applying import replay_of
-from gramloop.mitigations.source import check_source, read_source
+from gramloop.mitigations.calibration import CalibrationStats
+from gramloop.mitigations.feature_hooks import feature_source
+from gramloop.mitigations.stack import replay_of
 from gramloop.models.tiny import SOURCE, WEIGHTS
 from gramloop.report.evidence import evidence_of
 from gramloop.report.load import load_runs
@@ -114,8 +115,8 @@ def test_the_replay_is_the_one_stored_beside_the_weights(made: Path) -> None:
 def test_the_source_beside_the_weights_is_of_the_embedded_model() -> None:
     """And of scenes that the demonstration does not show: a few of them give about the same means."""
     predictor = load_predictor("semantic", {"folder": str(WEIGHTS)})
-    source = read_source(SOURCE)
-    check_source(source, predictor)
+    source = CalibrationStats.read(SOURCE)
+    source.check(feature_source(predictor, "recentre"))
     assert source.images == 40
     some = calibrate(predictor, [scene(index, 192, "source").image for index in range(8)])
     for tap, mean in source.means.items():

@@ -13,7 +13,7 @@ from gramloop.cli import main
 from gramloop.core.config import ReplayConfig
 from gramloop.core.settings import write_replay
 from gramloop.data.scenes.drawing import scene
-from gramloop.models.detector import BACKBONE_PREFIX
+from gramloop.models.detector import DETECTOR_BACKBONE
 from gramloop.models.tiny import load_tiny, suggested_replay
 from gramloop.tasks.diagnosis import diagnose
 from gramloop.tasks.images import to_tensor
@@ -124,9 +124,9 @@ def test_a_head_looks_through_its_own_windows(photo, tmp_path, task):
     weights = load_golden(name).weights
     files = ["--head", tmp_path / "head.pth"]
     if task == "detect":
-        inner = {key: value for key, value in weights.items() if key.startswith(BACKBONE_PREFIX)}
+        inner = {key: value for key, value in weights.items() if key.startswith(DETECTOR_BACKBONE)}
         torch.save(
-            {key.removeprefix(BACKBONE_PREFIX): each for key, each in inner.items()}, tmp_path / "b.pth"
+            {key.removeprefix(DETECTOR_BACKBONE): each for key, each in inner.items()}, tmp_path / "b.pth"
         )
         weights = {"model": {key: value for key, value in weights.items() if key not in inner}}
         files += ["--backbone", tmp_path / "b.pth"]

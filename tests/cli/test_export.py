@@ -10,14 +10,14 @@ import pytest
 
 from gramloop.cli import main
 from gramloop.export import read_about, read_export
-from gramloop.mitigations import apply, read_source
+from gramloop.mitigations import CalibrationStats, apply
 from gramloop.models.tiny import SOURCE, WEIGHTS
 from gramloop.tasks.model_spec import open_model
 
 
 def test_a_recentred_depth_model_and_what_it_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "depth.pt2"
-    options = ["--task", "depth", "--method", "recentre:c=2", "--source", str(SOURCE)]
+    options = ["--task", "depth", "--method", "recentre:c=2", "--calibration", str(SOURCE)]
     assert (
         main(["export", "tiny", *options, "--height", "64", "--width", "80", "--out", str(out), "--json"])
         == 0
@@ -32,12 +32,16 @@ def test_a_recentred_depth_model_and_what_it_says(tmp_path: Path, capsys: pytest
     assert "recentre:c=2" in shown
     assert str(tmp_path) not in shown
     _, about = read_about(out)
-    assert about.settings["source"] == {"images": 40, "backbone": "d45ec5eb8c66428c", "taps": [2, 5, 8, 11]}
+    assert about.settings["calibration"] == {
+        "images": 40,
+        "backbone": "d45ec5eb8c66428c",
+        "taps": [2, 5, 8, 11],
+    }
     image = np.random.default_rng(0).integers(0, 255, (64, 80, 3), dtype=np.uint8)  # far from ordinary images
     library = open_model("tiny", "depth", {"short_side": 64})
     found = read_export(out)(image[None])["depth"][0]
     np.testing.assert_allclose(
-        found, apply("recentre:c=2", library, read_source(SOURCE)).predict(image).values, rtol=1e-5
+        found, apply("recentre:c=2", library, CalibrationStats.read(SOURCE)).predict(image).values, rtol=1e-5
     )
     assert np.abs(found / library.predict(image).values - 1).max() > 0.01, "recentring does something here"
 
@@ -72,8 +76,8 @@ def test_a_replayed_backbone_as_onnx(tmp_path: Path, capsys: pytest.CaptureFixtu
         (["tiny", "--out", "x.onnx"], "--task is missing: segment, detect, depth"),
         (["tiny", "--task", "segment", "--out", "x.bin"], "the format is pt2 or onnx"),
         (["tiny", "--task", "segment", "--method", "gramloop", "--window", "2", "2", "--out", "x.pt2"], "--method names all mitigations"),
-        (["tiny", "--task", "segment", "--source", "s", "--out", "x.pt2"], "--source belongs to --method"),
-        (["tiny", "--task", "segment", "--method", "nlm", "--out", "x.pt2"], "cannot be exported; what can be are replays"),
+        (["tiny", "--task", "segment", "--calibration", "s", "--out", "x.pt2"], "--calibration belongs to --method"),
+        (["tiny", "--task", "segment", "--method", "nlm", "--out", "x.pt2"], "cannot be exported; replays, recentre and norms can"),
         (["tiny", "--show", "x.pt2"], "leave out MODEL and --out"),
         (["--show", "absent.pt2"], "absent.pt2 is not a file"),
         (["--task", "features", "--out", "x.pt2"], "MODEL is missing: with --task features"),

@@ -10,8 +10,9 @@ from PIL import Image
 from golden import load_golden, make_weight
 from gramloop import ReplayConfig
 from gramloop.cli import main
-from gramloop.models.backbone import BackboneShape, meta_backbone
-from gramloop.models.detector import BACKBONE_PREFIX
+from gramloop.models.backbone import BackboneShape
+from gramloop.models.detector import DETECTOR_BACKBONE
+from gramloop.models.dinov3 import meta_backbone
 from gramloop.tasks.detect import DetectConfig, load_detector
 from gramloop.tasks.segment import SegmentConfig, load_segmenter
 
@@ -24,12 +25,12 @@ def models(tmp_path_factory):
     folder = tmp_path_factory.mktemp("models")
     weights = load_golden("detector").weights
     inner = {
-        name.removeprefix(BACKBONE_PREFIX): value
+        name.removeprefix(DETECTOR_BACKBONE): value
         for name, value in weights.items()
-        if name.startswith(BACKBONE_PREFIX)
+        if name.startswith(DETECTOR_BACKBONE)
     }
     torch.save(inner, folder / "backbone.pth")
-    head = {name: value for name, value in weights.items() if not name.startswith(BACKBONE_PREFIX)}
+    head = {name: value for name, value in weights.items() if not name.startswith(DETECTOR_BACKBONE)}
     torch.save({"model": head}, folder / "detector.pth")
     torch.save(load_golden("segmentor").weights, folder / "segmentor.pth")
     torch.save(dict(list(inner.items())[:-9]), folder / "part.pth")
@@ -148,10 +149,10 @@ def test_unusual_images_are_handled(detect, photo, tmp_path):
 
 MISUSES = {
     "no head": (["--backbone", "{}/backbone.pth"], "--head FILE is missing"),
-    "head alone": (["--head", "{}/detector.pth"], "detector.pth holds the head alone"),
+    "head alone": (["--head", "{}/detector.pth"], "detector.pth holds only the head"),
     "backbone of another size": (
         ["--backbone", "{}/narrow.pth", "--head", "{}/detector.pth"],
-        "detector.pth was made for a backbone of width 64, not for this one of width 32",
+        "detector.pth was made for a backbone of width 64, the backbone given has 32",
     ),
     "incomplete backbone": (
         ["--backbone", "{}/part.pth", "--head", "{}/detector.pth"],
@@ -159,7 +160,7 @@ MISUSES = {
     ),
     "head of another task": (
         ["--backbone", "{}/backbone.pth", "--head", "{}/segmentor.pth"],
-        "segmentor.pth is a Mask2Former head of Meta's, for the task semantic, not for detection",
+        "segmentor.pth is Meta's Mask2Former head, for the task semantic, not for detection",
     ),
     "truncated head": (
         ["--backbone", "{}/backbone.pth", "--head", "{}/truncated.pth"],

@@ -13,7 +13,9 @@ import pytest
 import torch
 
 import gramloop
-from gramloop import Adaptive, Recentring, ReplayConfig, Source, Trace
+from gramloop import Adaptive, ReplayConfig, Trace
+from gramloop.mitigations.calibration import CalibrationStats
+from gramloop.mitigations.features import Recentre
 from html_tables import HOSTILE, Reader
 from library_models import build
 
@@ -99,7 +101,7 @@ def test_settings_show_what_is_changed_and_what_is_published() -> None:
 
 
 def test_recentring_and_cost_show_their_fields() -> None:
-    assert Reader(Recentring(0.5, 2)._repr_html_()).rows == [
+    assert Reader(Recentre(0.5, 2)._repr_html_()).rows == [
         ["setting", "value"],
         ["weight", "0.5"],
         ["beyond", "2"],
@@ -109,7 +111,7 @@ def test_recentring_and_cost_show_their_fields() -> None:
 
 
 def test_a_source_shows_its_taps_and_escapes_its_names() -> None:
-    source = Source(
+    source = CalibrationStats(
         {3: torch.tensor([3.0, 4.0])},
         {3: torch.tensor([0.0, 2.0])},
         1.5,
@@ -121,7 +123,7 @@ def test_a_source_shows_its_taps_and_escapes_its_names() -> None:
     assert read.rows[1] == ["3", "2", "5", "2"]
     assert "script" not in read.tags
     assert any(HOSTILE in note for note in read.notes)
-    assert "12 ordinary images" in str(source)
+    assert "12 in-distribution images" in str(source)
 
 
 def test_tables_need_neither_rich_nor_matplotlib_and_plot_says_what_it_needs(tmp_path: Path) -> None:

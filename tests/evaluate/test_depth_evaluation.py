@@ -18,7 +18,7 @@ from gramloop.evaluate.methods import BASELINE
 from gramloop.evaluate.plan import DataSource, read_plan
 from gramloop.evaluate.store import PLAN, Store, read_condition
 from gramloop.metrics.depth import depth_scores
-from gramloop.models.dense_depth import DenseDepthHead, load_depth_head
+from gramloop.models.tiny_heads import DenseDepthHead, load_depth_head
 from gramloop.report.assemble import make_document
 from gramloop.report.figures.drawing import draw_figures
 from gramloop.report.load import load_runs
@@ -154,5 +154,5 @@ def test_other_tasks_do_not_know_the_depth_head(
 
 
 def test_a_set_of_another_task_is_refused(depth_model: Path, tmp_path: Path) -> None:
-    with pytest.raises(GramLoopError, match="is not a set of images with depth"):
+    with pytest.raises(GramLoopError, match="not a set of images with depth"):
         small_plan(depth_model, tmp_path, "depth", suite="own-c", data=DataSource(str(tmp_path)), sizes=SIZES)

@@ -11,7 +11,7 @@ from coco_reference import box_figures
 from gramloop.cli import main
 from gramloop.evaluate.plan import read_plan
 from gramloop.evaluate.store import Store, read_condition
-from gramloop.models.detector import BACKBONE_PREFIX
+from gramloop.models.detector import DETECTOR_BACKBONE
 from gramloop.tasks.detect import DetectConfig, load_detector
 
 pytest.importorskip("transformers")
@@ -25,7 +25,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     folder = tmp_path_factory.mktemp("detector")
     parts: dict[bool, dict[str, torch.Tensor]] = {True: {}, False: {}}
     for name, value in load_golden("detector").weights.items():
-        parts[name.startswith(BACKBONE_PREFIX)][name.removeprefix(BACKBONE_PREFIX)] = value
+        parts[name.startswith(DETECTOR_BACKBONE)][name.removeprefix(DETECTOR_BACKBONE)] = value
     torch.save(parts[True], folder / "backbone.pth")
     torch.save({"model": parts[False]}, folder / "head.pth")
     return folder / "backbone.pth", folder / "head.pth"

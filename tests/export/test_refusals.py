@@ -12,10 +12,10 @@ import torch
 import gramloop
 from gramloop import GramLoopError, ReplayConfig
 from gramloop.export import read_about
-from gramloop.export.comparing import TOLERANCE, largest_difference
-from gramloop.export.mitigated import stack_of
+from gramloop.export.formats import TOLERANCE, largest_difference
 from gramloop.export.programs import suppressed
-from gramloop.models.dense_detect import suppress
+from gramloop.mitigations.stack import read_stack, stack_text
+from gramloop.models.tiny_heads import non_max_suppression
 from gramloop.tasks.model_spec import open_model
 
 
@@ -27,11 +27,10 @@ def segmenter():
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"mitigations": "denoise"}, "denoise works on the pixels before the model, so it cannot be exported; what can be are replays"),
-        ({"mitigations": "median+gramloop"}, "median.* works on the pixels"),
-        ({"mitigations": "flip"}, "flip looks at an image several times"),
-        ({"mitigations": "recentre:0.3,stream=0.1"}, "carries a mean from image to image"),
-        ({"mitigations": "recentre:c=2"}, "needs the spread of ordinary images"),
+        ({"mitigations": "denoise"}, "denoise acts on pixels, outside the model, so it cannot be exported; replays, recentre and norms can"),
+        ({"mitigations": "median+gramloop"}, "median acts on pixels"),
+        ({"mitigations": "flip"}, "flip acts on outputs"),
+        ({"mitigations": "recentre:c=2"}, "needs the statistics of in-distribution features"),
         ({"mitigations": "nonsense"}, "there is no mitigation 'nonsense'"),
         ({"mitigations": ReplayConfig(window=(20, 21))}, "reaches past the last block"),
         ({"height": 100}, "the height is 100; this model takes positive multiples of 8, such as 96"),
@@ -106,7 +105,10 @@ def test_a_file_whose_description_is_damaged(tmp_path: Path, told: str) -> None:
 def test_a_settings_file_and_objects_mean_the_same(tmp_path: Path) -> None:
     config = ReplayConfig(window=(2, 2))
     gramloop.write_replay(tmp_path / "found.json", config)
-    texts = {stack_of(each).text for each in (config, "replay:window=2-2", str(tmp_path / "found.json"))}
+    texts = {
+        stack_text(read_stack(each)[0])
+        for each in (config, "replay:window=2-2", str(tmp_path / "found.json"))
+    }
     assert texts == {"replay:window=2-2"}
 
 
@@ -117,7 +119,7 @@ def test_doubles_are_suppressed_as_the_head_does_it() -> None:
     classes = torch.randint(0, 3, (3, 40), generator=generator)
     alive = suppressed(boxes, classes, torch.ones(3, 40, dtype=torch.bool), 0.4)
     for index in range(3):
-        kept = suppress(boxes[index], classes[index], 0.4)
+        kept = non_max_suppression(boxes[index], classes[index], 0.4)
         assert alive[index].nonzero()[:, 0].tolist() == kept.tolist()
     assert 0 < alive.sum() < alive.numel()
 

@@ -18,7 +18,7 @@ from torch import Tensor
 import gramloop
 from gramloop import Adaptive, ReplayConfig, attached
 from gramloop.export import ExportedFile, read_about, read_export
-from gramloop.mitigations import apply, read_source
+from gramloop.mitigations import CalibrationStats, apply
 from gramloop.models.tiny import SOURCE, load_tiny, normalise
 from gramloop.tasks.loading import detector_of
 from gramloop.tasks.model_spec import model_files, open_model
@@ -64,7 +64,7 @@ def replayed(segmenter, tmp_path_factory: pytest.TempPathFactory) -> ExportedFil
 @pytest.fixture(scope="module")
 def recentred(segmenter, tmp_path_factory: pytest.TempPathFactory) -> ExportedFile:
     out = tmp_path_factory.mktemp("recentred") / "recentred.onnx"
-    wanted = {"mitigations": "recentre:c=2", "source": SOURCE}
+    wanted = {"mitigations": "recentre:c=2", "stats": SOURCE}
     return gramloop.export(segmenter, out, height=HIGH, width=WIDE, **wanted)
 
 
@@ -101,7 +101,7 @@ def test_a_replayed_model_predicts_as_the_library_does(replayed: ExportedFile, s
 
 @pytest.mark.slow
 def test_a_recentred_model_predicts_as_the_library_does(recentred: ExportedFile, segmenter) -> None:
-    agrees(recentred, apply("recentre:c=2", segmenter, read_source(SOURCE)))
+    agrees(recentred, apply("recentre:c=2", segmenter, CalibrationStats.read(SOURCE)))
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["calm first", "noisy first"])
@@ -143,10 +143,14 @@ def adaptive(segmenter, tmp_path_factory: pytest.TempPathFactory) -> tuple[Expor
 def test_pt2_of_the_other_variants(segmenter, adaptive, tmp_path: Path, variant: str) -> None:
     rule = adaptive[1]
     wanted = (
-        {"mitigations": rule} if variant == "adaptive" else {"mitigations": "recentre:c=2", "source": SOURCE}
+        {"mitigations": rule} if variant == "adaptive" else {"mitigations": "recentre:c=2", "stats": SOURCE}
     )
     out = gramloop.export(segmenter, tmp_path / "x.pt2", height=HIGH, width=WIDE, **wanted)
-    predictor = segmenter if variant == "adaptive" else apply("recentre:c=2", segmenter, read_source(SOURCE))
+    predictor = (
+        segmenter
+        if variant == "adaptive"
+        else apply("recentre:c=2", segmenter, CalibrationStats.read(SOURCE))
+    )
     agrees(out, predictor, rule if variant == "adaptive" else None)
     assert out.difference == 0.0, "the same operations in the same library"
 

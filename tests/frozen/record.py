@@ -39,14 +39,18 @@ RECORD = HERE / "record"
 COMPONENTS = HERE.parents[1] / "examples" / "components.py"
 
 # Names of today in place of those of the record: {name now: name in the record}.
-RENAMED_COLUMNS: dict[str, str] = {}  # columns of CSV files and keys of JSON files
+RENAMED_COLUMNS = {
+    "input_noise": "shown_noise",
+    "gramloop calibration": "gramloop source",
+    "calibration": "source",
+}  # columns of CSV files and keys of JSON files
 RENAMED_VALUES: dict[str, str] = {}  # cells of CSV files and texts of JSON files
 RENAMED_FILES: dict[str, str] = {}  # regular expression: replacement, on the path of a kept file
 
 # Never recorded: hashes of plans and files, times, versions, hosts, memory, paths.
 DROPPED_COLUMNS = {"seconds", "observed", "memory", "time"}
 DROPPED_KEYS = {
-    "backbone", "begun", "data", "date", "file", "files", "found by", "hash", "host", "memory", "plan", "seconds", "sha256",
+    "at", "backbone", "begun", "data", "date", "file", "files", "found by", "hash", "host", "memory", "plan", "seconds", "sha256",
     "source sha256", "subject", "version", "versions",
 }  # fmt: skip
 DROPPED_LINES = re.compile(r" took [\d.]+ m?s ")  # of printed tables

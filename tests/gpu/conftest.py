@@ -93,7 +93,7 @@ def _segmentor(folder: Path) -> Path:
 
 def _detector(folder: Path) -> tuple[Path, Path]:
     from golden import load_golden
-    from gramloop.models.detector import BACKBONE_PREFIX as PREFIX
+    from gramloop.models.detector import DETECTOR_BACKBONE as PREFIX
 
     weights = load_golden("detector").weights
     inner = {name.removeprefix(PREFIX): value for name, value in weights.items() if name.startswith(PREFIX)}

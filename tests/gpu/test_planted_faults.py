@@ -13,7 +13,7 @@ from conftest import Load
 from gramloop.core.drift import GramAnchor
 from gramloop.models import plain_detr
 from gramloop.models.linear import LinearHead
-from gramloop.models.plain_detr_boxes import sine_code
+from gramloop.models.plain_detr import sine_code
 from stand_in_audit import audit_determined, audit_float32, audit_host
 
 Loaders = Callable[[str], Load]

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from conftest import EMBEDDED, FOLDERS, RELEASED, Load
-from gramloop.mitigations import Source, apply, calibrate
+from gramloop.mitigations import apply, calibrate
+from gramloop.mitigations.calibration import CalibrationStats
 from stand_in_audit import PIXELS, REPLAY, alike, audit_determined, audit_float32, in_float32, parts
 from stand_in_gpu import stand_in_gpu
 
@@ -51,11 +52,11 @@ def test_mitigations(task: str, text: str, load_of: Loaders) -> None:
     alike(found, expected)
 
 
-def same(found: Source, expected: Source) -> None:
-    assert (found.images, found.noise, found.shown_noise) == (
+def same(found: CalibrationStats, expected: CalibrationStats) -> None:
+    assert (found.images, found.noise, found.input_noise) == (
         expected.images,
         expected.noise,
-        expected.shown_noise,
+        expected.input_noise,
     )
     assert found.means.keys() == expected.means.keys()
     for tap, mean in expected.means.items():

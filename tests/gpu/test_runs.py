@@ -7,14 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from gramloop.evaluate.session import Session
 
 from gramloop.data.opening import ReadOptions, open_set
 from gramloop.data.suites import Condition
 from gramloop.evaluate import Store, collect
 from gramloop.evaluate.plan import Plan
-from gramloop.models.dense_depth import DenseDepthHead
 from gramloop.models.tiny import load_tiny
+from gramloop.models.tiny_heads import DenseDepthHead
 from gramloop.tasks import load_predictor, to_tensor
 from gramloop.tune import Space, scan_windows, tune
 from gramloop.tune.scan.files import to_json

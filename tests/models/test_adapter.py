@@ -5,9 +5,8 @@ import torch
 from transformers.models.deformable_detr.modeling_deformable_detr import MultiScaleDeformableAttention
 
 from gramloop.errors import GramLoopError
-from gramloop.models.adapter import Adapter
+from gramloop.models.adapter import Adapter, DeformableAttention, cell_centres
 from gramloop.models.backbone import Tap
-from gramloop.models.deformable import DeformableAttention, cell_centres
 
 
 def test_deformable_attention_is_that_of_transformers_where_both_exist():

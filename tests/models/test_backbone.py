@@ -1,211 +1,119 @@
-from __future__ import annotations
+"""Work is bounded by tokens: what no machine ends is refused before it begins, with what would do instead."""
 
-import math
+import time
+from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
 
-from golden import released_shapes
-from gramloop import ReplayConfig, attached
+from gramloop.cli import main
 from gramloop.errors import GramLoopError
-from gramloop.models.backbone import (
-    SHAPES,
-    Backbone,
-    BackboneShape,
-    default_taps,
-    load_backbone,
-    meta_backbone,
-)
+from gramloop.models.backbone import MOST_TOKENS, TooManyTokensError, largest_short_side, refuse_many_tokens
+from gramloop.models.tiny import WEIGHTS
+from gramloop.tasks.detect import DetectConfig, input_size
+from gramloop.tasks.images import short_side_size
+from gramloop.tasks.loading import load_predictor
+from gramloop.tasks.module_predictor import ModulePredictor
+from gramloop.tasks.semantic import Segmentation
+from gramloop.tasks.transformers_models import _refuse_huge
+from small_sets import write_semantic
 
-GOLDEN = ["backbone_s", "backbone_splus", "backbone_7b"]
-FEATURES = 1e-5  # what the reference's own ports agree to, on features of scale 4
-
-
-@pytest.mark.parametrize("name", GOLDEN)
-def test_every_tap_of_a_released_file_is_the_reference(name, golden, golden_file):
-    expected = golden(name)
-    backbone = load_backbone(golden_file(name))
-    with torch.no_grad():
-        taps = backbone(expected.values["x"], expected.config["taps"])
-    for index, tap in zip(expected.config["taps"], taps, strict=True):
-        assert (tap.patches - expected.values[f"plain.tap.{index}"]).abs().max() <= FEATURES
-        assert torch.equal(tap.map[:, :, 1, 2], tap.patches[:, 1 * tap.grid[1] + 2])
-        assert (tap.cls - expected.values[f"plain.cls.{index}"]).abs().max() <= FEATURES
-        assert (tap.registers - expected.values[f"plain.reg.{index}"]).abs().max() <= FEATURES
+pytest.importorskip("transformers")
 
 
-@pytest.mark.parametrize(
-    ("run", "replay"),
-    [
-        ("gramloop", ReplayConfig(window=(3, 4))),
-        ("gramloop_k4", ReplayConfig(window=(3, 4), replays=4)),
-        ("endpoint", ReplayConfig(window=(3, 4), gate_at="end")),
-        ("final_filter", ReplayConfig(window=(3, 4), update_at="final")),
-    ],
-)
-@pytest.mark.parametrize("name", GOLDEN)
-def test_a_replay_on_a_released_file_is_the_reference(name, run, replay, golden, golden_file):
-    expected = golden(name)
-    backbone = load_backbone(golden_file(name))
-    taps = expected.config["taps"]
-    with torch.no_grad(), attached(backbone.model, replay, keep=[5, 7]) as loop:
-        found = backbone(expected.values["x"], taps)
-    for index, tap in zip(taps, found, strict=True):
-        assert (tap.patches - expected.values[f"{run}.tap.{index}"]).abs().max() <= FEATURES
-        assert (tap.cls - expected.values[f"{run}.cls.{index}"]).abs().max() <= FEATURES
-    for index in (5, 7):
-        ordinary = backbone.tap(loop.ordinary[index], found[0].grid, index)
-        assert (ordinary.patches - expected.values[f"plain.tap.{index}"]).abs().max() <= FEATURES
+@given(st.integers(2, 6000), st.integers(2, 6000), st.sampled_from([(8, 8), (16, 16), (16, 32), (14, 14)]))
+def test_the_short_side_that_is_offered_is_the_largest_that_fits(height, width, sides):
+    patch, multiple = sides
+    short = largest_short_side(height, width, multiple, patch)
+
+    def tokens(side: int) -> int:
+        rows, columns = (each // patch for each in short_side_size(height, width, side, multiple=multiple))
+        return rows * columns
+
+    if short:
+        assert tokens(short) <= MOST_TOKENS
+    assert tokens(short + 2 * multiple) > MOST_TOKENS  # rounding to patches may spare the next one
 
 
-@pytest.mark.parametrize("name", sorted(set(SHAPES) - {"vitl16_sat"}))
-def test_names_and_shapes_of_every_size_are_the_released_ones(name):
-    assert meta_backbone(SHAPES[name]).released_shapes() == released_shapes(f"dinov3_{name}")
+TASKS = [("semantic", {"short_side": 64}), ("depth", {"short_side": 64}), ("detection", {})]
 
 
-def test_the_satellite_model_has_one_norm_more():
-    expected = released_shapes("dinov3_vitl16")
-    expected |= {"local_cls_norm.weight": (1024,), "local_cls_norm.bias": (1024,)}
-    assert meta_backbone(SHAPES["vitl16_sat"]).released_shapes() == expected
+@pytest.mark.parametrize(("task", "sizes"), TASKS)
+def test_a_strip_is_refused_in_no_time(task: str, sizes: dict[str, int]):
+    predictor = load_predictor(task, {"folder": str(WEIGHTS)}, sizes)
+    strip = np.zeros((2, 5000, 3) if task != "detection" else (1024, 5000, 3), np.uint8)
+    began = time.process_time()
+    with pytest.raises(TooManyTokensError, match=r"becomes .* tokens at once .* more than 32,768"):
+        predictor.predict(strip)
+    assert time.process_time() - began < 2
 
 
-def test_parameter_count_of_the_largest():
-    model = meta_backbone(SHAPES["vit7b16"]).model
-    unused = 2 * 4096  # local_cls_norm is in the file and not in the model
-    assert sum(value.numel() for value in model.parameters()) + unused == 6_716_043_264
+def test_the_sentence_says_what_would_do():
+    predictor = load_predictor("semantic", {"folder": str(WEIGHTS)}, {"short_side": 64})
+    with pytest.raises(TooManyTokensError) as told:
+        predictor.check_size(2, 5000)
+    assert "an image of 5000 x 2 at a short side of 64 becomes 160,000 tokens" in str(told.value)
+    assert "102 GB" in str(told.value)
+    assert "--whole --short-side 24" in str(told.value)
+    load_predictor("semantic", {"folder": str(WEIGHTS)}, {"short_side": 24}).check_size(2, 5000)
 
 
-def rounded_periods(path, tmp_path):
-    weights = torch.load(path, weights_only=True)
-    weights["rope_embed.periods"] = weights["rope_embed.periods"].bfloat16().float()
-    torch.save(weights, tmp_path / "rounded.pth")
-    return tmp_path / "rounded.pth"
+def test_every_way_into_a_backbone_is_guarded():
+    backbone = load_predictor("semantic", {"folder": str(WEIGHTS)}, {}).backbone
+    with pytest.raises(TooManyTokensError):
+        backbone(torch.zeros(1, 3, 64, 160000), [0])
 
 
-def test_the_rotary_periods_are_those_of_the_file(golden, golden_file, tmp_path):
-    x = golden("backbone_7b").values["x"]
-    exact = golden_file("backbone_7b")
-    rounded = rounded_periods(exact, tmp_path)
-    with torch.no_grad():
-        difference = load_backbone(rounded)(x, [7])[0].tokens - load_backbone(exact)(x, [7])[0].tokens
-    periods = torch.load(rounded, weights_only=True)["rope_embed.periods"]
-    assert torch.equal(load_backbone(rounded).model.rope_embeddings.inv_freq, 1 / periods)
-    assert difference.abs().max() > 1e-4
-
-
-@pytest.mark.parametrize("inner", [False, True], ids=["backbone", "model inside"])
-@pytest.mark.parametrize("move", [torch.nn.Module.bfloat16, torch.nn.Module.double, torch.nn.Module.float])
-def test_moving_a_backbone_does_not_round_its_periods(move, inner, golden_file, tmp_path):
-    path = rounded_periods(golden_file("backbone_s"), tmp_path)
-    before = load_backbone(path).model.rope_embeddings.inv_freq
-    moved = load_backbone(path)
-    move(moved.model if inner else moved)
-    features = moved(torch.rand(1, 3, 32, 32), [0])[0].tokens
-    after = moved.model.rope_embeddings.inv_freq
-    assert after.dtype == torch.float32
-    assert torch.equal(after, before)
-    assert features.dtype == moved.model.norm.weight.dtype
-    assert features.isfinite().all()
-
-
-def test_a_hook_on_a_block_reaches_later_taps_alone(golden, golden_file):
-    x = golden("backbone_s").values["x"]
-    backbone = load_backbone(golden_file("backbone_s"))
-    with torch.no_grad():
-        before = backbone(x, [2, 3, 7])
-        handle = backbone.blocks[3].register_forward_hook(lambda module, args, output: output * 1.5)
-        after = backbone(x, [2, 3, 7])
-        handle.remove()
-        restored = backbone(x, [2, 3, 7])
-    assert torch.equal(before[0].tokens, after[0].tokens)
-    assert not torch.equal(before[1].tokens, after[1].tokens)
-    assert not torch.equal(before[2].tokens, after[2].tokens)
-    assert all(torch.equal(one.tokens, two.tokens) for one, two in zip(before, restored, strict=True))
-
-
-@pytest.mark.parametrize("name", GOLDEN)
-@pytest.mark.parametrize("single_file", [False, True], ids=["folder", "file"])
-def test_a_transformers_folder_gives_the_same_features(name, single_file, golden, golden_file, tmp_path):
-    expected = golden(name)
-    released = load_backbone(golden_file(name))
-    released.model.save_pretrained(tmp_path / "folder")
-    path = tmp_path / "folder" / "model.safetensors" if single_file else tmp_path / "folder"
-    again = load_backbone(path)
-    with torch.no_grad():
-        one, two = released(expected.values["x"], [1, 7]), again(expected.values["x"], [1, 7])
-    for left, right in zip(one, two, strict=True):
-        # the periods are regenerated, since transformers does not store them
-        assert (left.tokens - right.tokens).abs().max() <= FEATURES
-
-
-def test_transformers_own_forward_agrees(golden, golden_file):
-    backbone = load_backbone(golden_file("backbone_splus"))
-    x = golden("backbone_splus").values["x"]
-    with torch.no_grad():
-        assert torch.equal(backbone.model(x).last_hidden_state, backbone(x, [7])[0].tokens)
-
-
-def test_parameters_are_frozen_and_the_model_evaluates(golden_file):
-    backbone = load_backbone(golden_file("backbone_s"))
-    assert not any(value.requires_grad for value in backbone.parameters())
-    assert not any(module.training for module in backbone.modules())
-
-
-def test_blocks_in_bfloat16_give_float32_features(golden, golden_file, monkeypatch):
-    """What a GPU does; a CPU can do it too, but is not asked to."""
-    x = golden("backbone_s").values["x"]
-    backbone = load_backbone(golden_file("backbone_s"))
-    inputs = []
-    backbone.blocks[2].mlp.up_proj.register_forward_hook(
-        lambda module, args, output: inputs.append(output.dtype)
+def test_a_module_of_ones_own_is_guarded_where_its_patches_are_known():
+    backbone = load_predictor("semantic", {"folder": str(WEIGHTS)}, {}).backbone.model
+    predictor = ModulePredictor(
+        backbone,
+        lambda pixels: {"pixel_values": torch.zeros(1, 3, 64, 160000)},
+        lambda outputs, size: Segmentation(np.zeros(size, np.int32)),
+        "semantic",
+        {0: "thing"},
+        "mine",
     )
-    exact = backbone(x, [7])[0].tokens
-    monkeypatch.setattr(backbone, "_uses_autocast", lambda pixels: True)
-    rounded = backbone(x, [7])[0].tokens
-    assert inputs == [torch.float32, torch.bfloat16]
-    assert rounded.dtype == torch.float32
-    assert 1e-4 < (rounded - exact).abs().max() < 0.2  # bfloat16 keeps three digits
+    with pytest.raises(TooManyTokensError, match="as mine is shown it, becomes 160,000 tokens"):
+        predictor.predict(np.zeros((2, 5000, 3), np.uint8))
 
 
-def test_precision_by_argument(golden_file):
-    backbone = load_backbone(golden_file("backbone_s"), dtype=torch.bfloat16)
-    assert {
-        value.dtype for name, value in backbone.model.named_parameters() if not name.startswith("norm.")
-    } == {torch.bfloat16}
-    assert {value.dtype for value in backbone.norm.parameters()} == {torch.float32}
-    assert backbone.model.rope_embeddings.inv_freq.dtype == torch.float32
+def test_a_processor_that_would_enlarge_a_strip_is_not_asked_to():
+    processor = SimpleNamespace(size={"shortest_edge": 518}, do_resize=True)
+    with pytest.raises(GramLoopError, match="would enlarge it to 1,295,000 x 518 pixels"):
+        _refuse_huge(processor, 2, 5000, "Dense")
+    _refuse_huge(SimpleNamespace(size={"shortest_edge": 518, "longest_edge": 1333}), 2, 5000, "Dense")
 
 
-@pytest.mark.parametrize("size", [(40, 64), (64, 40), (0, 16)])
-def test_sides_that_are_no_multiples_of_the_patch_are_refused(size):
-    backbone = Backbone(BackboneShape(1, 16, head_dim=8))
-    with pytest.raises(GramLoopError, match="multiples of 16"):
-        backbone(torch.zeros(1, 3, *size), [0])
+def test_the_released_sizes_stay_within():
+    refuse_many_tokens(896 // 16, 896 // 16, "a window of the segmentor")
+    for ratio in (1, 2, 8, 100):
+        rows, columns = (side // 16 for side in input_size(600, 600 * ratio, DetectConfig()))
+        refuse_many_tokens(-(-rows // 3), -(-columns // 3), "a window of the detector")
 
 
-@pytest.mark.parametrize("taps", [[], [1], [-1], [0, 0]])
-def test_taps_that_do_not_exist_are_refused(taps):
-    with pytest.raises(GramLoopError, match="between 0 and 0"):
-        Backbone(BackboneShape(1, 16, head_dim=8))(torch.zeros(1, 3, 16, 16), taps)
-
-
-@pytest.mark.parametrize(
-    ("depth", "taps"),
-    [(12, (2, 5, 8, 11)), (24, (4, 11, 17, 23)), (32, (7, 15, 23, 31)), (40, (9, 19, 29, 39))],
-)
-def test_default_taps(depth, taps):
-    assert default_taps(depth) == taps
-
-
-def test_an_impossible_shape_is_refused():
-    with pytest.raises(GramLoopError, match="divides the width 64"):
-        BackboneShape(2, 64, head_dim=24)
-    with pytest.raises(GramLoopError, match="four taps"):
-        default_taps(3)
-
-
-def test_rotary_angles_turn_with_the_period(golden_file):
-    """The first period is 1 and coordinates span [-1, 1]: the first of two rows lies at the angle -π."""
-    rope = load_backbone(golden_file("backbone_s")).model.rope_embeddings
-    cos, _ = rope(torch.zeros(1, 3, 32, 32))
-    assert cos[0, 0].item() == pytest.approx(math.cos(2 * math.pi * -0.5), abs=1e-6)
+def test_a_set_with_a_strip_is_refused_before_anything_is_written(tmp_path: Path, capsys):
+    data = write_semantic(tmp_path / "set", 2)
+    for name, kind in (("images", "RGB"), ("annotations", "L")):
+        Image.new(kind, (5000, 2)).save(data / name / "validation" / "strip.png")
+    (data / "classes.txt").write_text("".join(f"{index}\n" for index in range(20)))
+    arguments = [
+        "evaluate",
+        "--suite",
+        "mine",
+        "--data",
+        str(data),
+        "--truth",
+        "clean",
+        "--out",
+        str(tmp_path / "out"),
+    ]
+    assert main([*arguments, "--short-side", "64"]) == 2
+    said = capsys.readouterr().err
+    assert "strip.png: an image of 5000 x 2 at a short side of 64 becomes 160,000 tokens at once" in said
+    assert not (tmp_path / "out").exists()

@@ -12,8 +12,9 @@ from safetensors.torch import save_file
 
 from golden import load_golden
 from gramloop.errors import GramLoopError
-from gramloop.models.backbone import BackboneShape, load_backbone, meta_backbone
+from gramloop.models.backbone import BackboneShape
 from gramloop.models.checkpoint import open_checkpoint
+from gramloop.models.dinov3 import load_backbone, meta_backbone
 from gramloop.models.tiny import WEIGHTS
 
 
@@ -98,7 +99,7 @@ def test_no_file_and_no_download(tmp_path):
 @pytest.mark.parametrize("value", [1.0, float("nan")])
 def test_an_active_or_unfinished_key_bias_is_refused(tmp_path, weights, value):
     weights["blocks.5.attn.qkv.bias_mask"] = torch.full((192,), value)
-    with pytest.raises(GramLoopError, match="bias of the keys"):
+    with pytest.raises(GramLoopError, match="keeps a bias of the keys"):
         load_backbone(save(tmp_path / "a.pth", weights))
 
 
@@ -154,7 +155,8 @@ def test_views_of_a_checkpoint(tmp_path):
 
 MEASURE = """
 import gc, sys, torch
-from gramloop.models.backbone import Backbone, BackboneShape, load_backbone
+from gramloop.models.backbone import BackboneShape
+from gramloop.models.dinov3 import Backbone, load_backbone
 
 def peak():
     with open("/proc/self/status") as status:
@@ -229,12 +231,12 @@ def test_periods_that_are_none(tmp_path, weights, value):
 @pytest.mark.parametrize("name", ["blocks.1.mlp.fc1.weight", "blocks.2.attn.qkv.weight", "cls_token"])
 def test_numbers_of_another_kind_are_refused(tmp_path, weights, device, dtype, name):
     weights[name] = weights[name].to(dtype)
-    with pytest.raises(GramLoopError, match=rf"a\.pth holds {name} as \w+; it is a floating-point number"):
+    with pytest.raises(GramLoopError, match=rf"a\.pth holds {name} as \w+; it must be floating-point"):
         load_backbone(save(tmp_path / "a.pth", weights), device=device)
 
 
 def test_names_that_are_numbers(tmp_path, weights):
-    with pytest.raises(GramLoopError, match=r"a\.pth holds a tensor under 3, which is no name"):
+    with pytest.raises(GramLoopError, match=r"a\.pth holds Tensor under 3; a flat file of named tensors"):
         load_backbone(save(tmp_path / "a.pth", {**weights, 3: torch.zeros(2)}))
 
 
@@ -244,18 +246,18 @@ def test_names_that_are_numbers(tmp_path, weights):
         (
             "layer_norm_eps",
             0.1,
-            "says layer_norm_eps 0.1, but the weights beside it are those of a DINOv3 with 1e-05",
+            "has layer_norm_eps 0.1, but the weights next to it are those of a DINOv3 with 1e-05",
         ),
-        ("model_type", "bert", "says model_type 'bert', but"),
+        ("model_type", "bert", "has model_type 'bert', but"),
         (
             "num_hidden_layers",
             3,
-            "says num_hidden_layers 3, but the weights beside it are those of a DINOv3 with 12",
+            "has num_hidden_layers 3, but the weights next to it are those of a DINOv3 with 12",
         ),
-        ("hidden_act", "relu", "says hidden_act 'relu', but"),
+        ("hidden_act", "relu", "has hidden_act 'relu', but"),
         ("num_attention_heads", "4", "num_attention_heads: expected `int`, got `str`"),
-        ("num_attention_heads", 0, "num_attention_heads and rope_theta are above 0"),
-        ("rope_theta", -5.0, "num_attention_heads and rope_theta are above 0"),
+        ("num_attention_heads", 0, "num_attention_heads and rope_theta must be above 0"),
+        ("rope_theta", -5.0, "num_attention_heads and rope_theta must be above 0"),
     ],
 )
 def test_a_config_that_contradicts_the_weights(tmp_path, name, value, sentence):

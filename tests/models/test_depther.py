@@ -9,8 +9,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from golden import load_golden, released_shapes, write_golden_depther
 from gramloop import GramLoopError, ReplayConfig, attached
 from gramloop.models import load_backbone, load_depther
-from gramloop.models.backbone import SHAPES, default_taps, meta_backbone
+from gramloop.models.backbone import default_taps
 from gramloop.models.depther import DptDepthHead, DptShape, pad_around
+from gramloop.models.dinov3 import meta_backbone
+from gramloop.models.released_names import SHAPES
 
 MAPS, DEPTH = (
     1e-5,

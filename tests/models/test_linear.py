@@ -6,7 +6,7 @@ from safetensors.torch import load_file, save_file
 
 from golden import load_golden
 from gramloop.errors import GramLoopError
-from gramloop.models.backbone import load_backbone
+from gramloop.models.dinov3 import load_backbone
 from gramloop.models.linear import LinearHead, LinearSegmentor, load_linear_head
 
 
@@ -60,7 +60,7 @@ def test_a_file_that_does_not_know_its_taps(tmp_path):
     save_file(head.state_dict(), tmp_path / "head.safetensors")
     torch.save(head.state_dict(), tmp_path / "head.pth")
     for name in ("head.safetensors", "head.pth"):
-        with pytest.raises(GramLoopError, match="does not say which taps"):
+        with pytest.raises(GramLoopError, match="does not hold the taps"):
             load_linear_head(tmp_path / name)
         assert load_linear_head(tmp_path / name, taps=[7]).taps == (7,)
     with pytest.raises(GramLoopError, match="is not a linear head on 3 taps"):

@@ -17,11 +17,21 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 from gramloop.errors import GramLoopError
-from gramloop.models import plain_detr, plain_detr_decoder
-from gramloop.models.plain_detr import PlainDetr, PlainDetrConfig, best_detections, infer_config
-from gramloop.models.plain_detr_boxes import centre_to_corners, corners_to_centre, map_positions, refine
-from gramloop.models.plain_detr_decoder import BoxCrossAttention
-from gramloop.models.plain_detr_proposals import propose, stride_projections
+from gramloop.models import plain_detr
+from gramloop.models.checkpoint import Checkpoint
+from gramloop.models.plain_detr import (
+    BoxCrossAttention,
+    PlainDetr,
+    PlainDetrConfig,
+    best_detections,
+    centre_to_corners,
+    corners_to_centre,
+    infer_plain_detr,
+    map_positions,
+    propose,
+    refine,
+    stride_projections,
+)
 
 STEPS = Path(__file__).parents[1] / "golden" / "detector_steps.safetensors"
 QUERY_POSITIONS = {"transformer.pos_trans_norm"}
@@ -35,12 +45,17 @@ def steps():
     return load_file(STEPS)
 
 
+def described(weights):
+    shapes = {name: tuple(value.shape) for name, value in weights.items()}
+    return Checkpoint(Path("head.pth"), shapes, {}, lambda: weights)
+
+
 @pytest.fixture
 def head(golden):
     weights = {
         name: value for name, value in golden("detector").weights.items() if not name.startswith("backbone.")
     }
-    head = PlainDetr(infer_config({name: tuple(value.shape) for name, value in weights.items()}))
+    head = PlainDetr(infer_plain_detr(described(weights)))
     head.load_state_dict(weights)
     return head.eval()
 
@@ -184,7 +199,7 @@ def test_cross_attention_in_pieces_is_the_same_attention(monkeypatch):
     padding = torch.zeros(2, 3, 5, dtype=torch.bool)
     padding[1, 2:] = True
     whole = attention(queries, boxes, memory, memory, padding)
-    monkeypatch.setattr(plain_detr_decoder, "_QUERIES_AT_ONCE", 7)
+    monkeypatch.setattr(plain_detr, "_QUERIES_AT_ONCE", 7)
     torch.testing.assert_close(attention(queries, boxes, memory, memory, padding), whole)
 
 
@@ -212,8 +227,7 @@ def test_cross_attention_sees_only_the_offsets_of_a_box_to_a_patch():
 def test_the_default_head_is_the_released_one():
     with torch.device("meta"):
         head = PlainDetr()
-    shapes = {name: tuple(value.shape) for name, value in head.state_dict().items()}
-    assert infer_config(shapes) == PlainDetrConfig()
+    assert infer_plain_detr(described(head.state_dict())) == PlainDetrConfig()
     assert sum(value.numel() for value in head.state_dict().values()) == 137_850_418
 
 

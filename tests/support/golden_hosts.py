@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from golden import Golden
-from gramloop.models.backbone import load_backbone
 from gramloop.models.checkpoint import Checkpoint
+from gramloop.models.dinov3 import load_backbone
 from meta_vit import DinoVisionTransformer
 from reference_packages import import_reference
 

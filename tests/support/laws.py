@@ -15,7 +15,7 @@ from gramloop.core.config import ReplayConfig
 from gramloop.core.cost import Cost, extra_blocks
 from gramloop.data.records import LabelledImage
 from gramloop.data.truth import PixelLabels
-from gramloop.mitigations.mitigation import Mitigation
+from gramloop.mitigations.base import Mitigation
 from gramloop.tasks.prediction import Pair
 from gramloop.tasks.semantic import Segmentation
 from gramloop.tune.search.subject import Subject, subject_of

@@ -9,7 +9,7 @@ from PIL import Image
 
 from golden import load_golden
 from gramloop import GramLoopError, ReplayConfig, attached, cost, counting
-from gramloop.models.detector import BACKBONE_PREFIX, pad_batch
+from gramloop.models.detector import DETECTOR_BACKBONE, pad_batch
 from gramloop.tasks.detect import DetectConfig, Detector, input_size, load_detector
 from gramloop.tasks.images import WEB
 
@@ -21,12 +21,12 @@ def files(tmp_path_factory):
     folder = tmp_path_factory.mktemp("golden detector")
     weights = load_golden("detector").weights
     inner = {
-        name.removeprefix(BACKBONE_PREFIX): value
+        name.removeprefix(DETECTOR_BACKBONE): value
         for name, value in weights.items()
-        if name.startswith(BACKBONE_PREFIX)
+        if name.startswith(DETECTOR_BACKBONE)
     }
     torch.save(inner, folder / "backbone.pth")
-    head = {name: value for name, value in weights.items() if not name.startswith(BACKBONE_PREFIX)}
+    head = {name: value for name, value in weights.items() if not name.startswith(DETECTOR_BACKBONE)}
     torch.save({"model": head}, folder / "head.pth")
     return folder / "backbone.pth", folder / "head.pth"
 

@@ -10,11 +10,12 @@ from gramloop.core.config import ReplayConfig
 from gramloop.core.cost import counting
 from gramloop.core.live_tensors import peak_of
 from gramloop.errors import GramLoopError
-from gramloop.models.backbone import SHAPES, Backbone, BackboneShape, meta_backbone
+from gramloop.models.backbone import BackboneShape
 from gramloop.models.detector import WindowedDetector
-from gramloop.models.mask2former import HeadShape
+from gramloop.models.dinov3 import Backbone, meta_backbone
+from gramloop.models.mask2former import Mask2FormerSegmentor, Mask2FormerShape
 from gramloop.models.plain_detr import PlainDetr, PlainDetrConfig
-from gramloop.models.segmentor import Mask2FormerSegmentor
+from gramloop.models.released_names import SHAPES
 from gramloop.models.tiny import WEIGHTS
 from gramloop.tasks.detect import DetectConfig, Detector
 from gramloop.tasks.footprint import footprint, views_of
@@ -33,7 +34,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::gramloop.errors.UntunedWindowWa
 
 @pytest.fixture(scope="module")
 def segmenter() -> Segmenter:
-    head = HeadShape(channels=64, hidden=32, classes=5, queries=6, feedforward=64)
+    head = Mask2FormerShape(channels=64, hidden=32, classes=5, queries=6, feedforward=64)
     torch.manual_seed(0)
     model = Mask2FormerSegmentor(Backbone(SHAPE), head).requires_grad_(False)
     return Segmenter(model, SegmentConfig("slide", 256, 256, 128))
@@ -117,7 +118,7 @@ def test_the_released_7b_segmentor_at_its_own_size():
     """30.6 GB of weights: 6,716,043,264 of the backbone, without a norm that evaluation never reads, and 927,454,817."""
     backbone = meta_backbone(SHAPES["vit7b16"])
     with torch.device("meta"):
-        model = Mask2FormerSegmentor(backbone, HeadShape(4096)).requires_grad_(False)
+        model = Mask2FormerSegmentor(backbone, Mask2FormerShape(4096)).requires_grad_(False)
     needs = footprint(Segmenter(model), (896, 896), ReplayConfig((21, 23)))
     assert needs.weights == pytest.approx(4 * (6_716_043_264 + 927_454_817), rel=1e-5)
     # 94 blocks read their weights in float32, and everything else is read at least once

@@ -8,7 +8,7 @@ import torch
 from golden import load_golden, released_shapes, write_golden_depther, write_golden_pmt
 from gramloop import GramLoopError
 from gramloop.models import LinearHead
-from gramloop.models.head_kinds import head_classes, head_kind
+from gramloop.models.released_names import head_classes, head_kind
 from gramloop.tasks import (
     Detector,
     DptDepthEstimator,
@@ -100,7 +100,7 @@ def test_what_cannot_be_is_told_in_one_sentence(tmp_path):
         GramLoopError, match="has no setting short_side; how it is shown images is said by side, keep"
     ):
         load_predictor("instance", files, {"short_side": 64})
-    with pytest.raises(GramLoopError, match="is no head that is known, which are a Mask2Former head"):
+    with pytest.raises(GramLoopError, match="holds none of the supported heads"):
         load_predictor(None, {"head": backbone})
     with pytest.raises(GramLoopError, match="does not exist"):
         load_predictor(None, {"head": tmp_path / "nothing.bin"})

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from golden import FOLDER, load_golden, write_golden_pmt
 from gramloop import GramLoopError, ReplayConfig
 from gramloop.models import PMT, PMTHead, PMTShape, load_pmt
-from gramloop.models.backbone import meta_backbone
+from gramloop.models.dinov3 import meta_backbone
 from gramloop.models.released_names import BackboneShape
 from gramloop.tasks import InstanceSegmenter, PanopticSegmenter, Segmenter
 from gramloop.tasks.class_names import COCO, COCO_PANOPTIC

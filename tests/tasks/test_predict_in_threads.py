@@ -15,8 +15,8 @@ import torch
 
 from golden import load_golden
 from gramloop import ReplayConfig
-from gramloop.models.backbone import load_backbone
-from gramloop.models.detector import BACKBONE_PREFIX
+from gramloop.models.detector import DETECTOR_BACKBONE
+from gramloop.models.dinov3 import load_backbone
 from gramloop.models.linear import LinearHead, LinearSegmentor
 from gramloop.tasks.detect import DetectConfig, load_detector
 from gramloop.tasks.segment import SegmentConfig, Segmenter
@@ -40,8 +40,10 @@ def segmenter(folder: Path) -> Any:
 
 def detector(folder: Path) -> Any:
     weights = load_golden("detector").weights
-    inside = {name: value for name, value in weights.items() if name.startswith(BACKBONE_PREFIX)}
-    torch.save({name.removeprefix(BACKBONE_PREFIX): v for name, v in inside.items()}, folder / "backbone.pth")
+    inside = {name: value for name, value in weights.items() if name.startswith(DETECTOR_BACKBONE)}
+    torch.save(
+        {name.removeprefix(DETECTOR_BACKBONE): v for name, v in inside.items()}, folder / "backbone.pth"
+    )
     torch.save({"model": {name: weights[name] for name in weights.keys() - inside}}, folder / "head.pth")
     return load_detector(folder / "backbone.pth", folder / "head.pth", config=DetectConfig(144, keep=40))
 

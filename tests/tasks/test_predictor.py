@@ -14,7 +14,7 @@ from golden import load_golden
 from gramloop import Adaptive, Cost, GramLoopError, ReplayConfig, counting
 from gramloop.evaluate.methods import Method
 from gramloop.evaluate.predicting import predict_all
-from gramloop.models.detector import BACKBONE_PREFIX
+from gramloop.models.detector import DETECTOR_BACKBONE
 from gramloop.models.tiny import load_tiny
 from gramloop.tasks.class_names import COCO
 from gramloop.tasks.dense_detect import DenseDetector
@@ -45,8 +45,8 @@ REPLAYS = {
 def predictors(tmp_path_factory):
     folder = tmp_path_factory.mktemp("detector")
     weights = load_golden("detector").weights
-    inside = {name: value for name, value in weights.items() if name.startswith(BACKBONE_PREFIX)}
-    backbone = {name.removeprefix(BACKBONE_PREFIX): value for name, value in inside.items()}
+    inside = {name: value for name, value in weights.items() if name.startswith(DETECTOR_BACKBONE)}
+    backbone = {name.removeprefix(DETECTOR_BACKBONE): value for name, value in inside.items()}
     torch.save(backbone, folder / "backbone.pth")
     torch.save(
         {"model": {name: weights[name] for name in weights if name not in inside}}, folder / "head.pth"

@@ -14,9 +14,10 @@ from gramloop import attached
 from gramloop.core.config import ReplayConfig
 from gramloop.core.cost import cost, counting
 from gramloop.errors import GramLoopError
-from gramloop.models.backbone import Backbone, BackboneShape, load_backbone
+from gramloop.models.backbone import BackboneShape
+from gramloop.models.dinov3 import Backbone, load_backbone
 from gramloop.models.linear import LinearHead, LinearSegmentor
-from gramloop.models.segmentor import load_segmentor
+from gramloop.models.mask2former import load_segmentor
 from gramloop.tasks.images import SATELLITE, WEB
 from gramloop.tasks.segment import SegmentConfig, Segmenter, load_segmenter
 from gramloop.tasks.sliding import Canvas, crop_grid

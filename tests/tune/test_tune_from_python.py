@@ -11,7 +11,7 @@ import gramloop
 from dense_folders import save_model
 from gramloop import GramLoopError
 from gramloop.core.settings import read_replay
-from gramloop.mitigations import read_source
+from gramloop.mitigations import CalibrationStats
 from gramloop.tasks import open_model
 from gramloop.tune import Space, Tuning
 from small_sets import write_semantic
@@ -46,7 +46,7 @@ def test_a_function_is_tuned_over_pixels_and_outputs(tmp_path: Path) -> None:
     refused = dict(found.outcome.refused)
     assert "only scores can be averaged" in refused["flip"]
     assert set(found.about()["tried"]["left out"]) >= {"flip", "replay", "recentre:0.3"}
-    assert read_source(tmp_path / "out" / "source.safetensors").means == {}
+    assert CalibrationStats.read(tmp_path / "out" / "source.safetensors").means == {}
     with pytest.raises(GramLoopError, match="no transformer blocks that could be replayed"):
         gramloop.tune(
             function, data, suite="my-set-c", out=tmp_path / "no", space=Space({"window": [(1, 1)]}), **few

@@ -15,8 +15,8 @@ from gramloop.data.suites import Condition
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.planning import make_plan
 from gramloop.metrics.miou import count_pixels, mean_iou
-from gramloop.mitigations import calibrate, read_source, write_source
-from gramloop.mitigations.files import sha256_of
+from gramloop.mitigations import CalibrationStats, calibrate
+from gramloop.mitigations.calibration import sha256_of
 from gramloop.mitigations.replay import Replay
 from gramloop.tune.search.bench import Bench, Trial
 from gramloop.tune.search.display import describe_plan, print_tuning
@@ -195,7 +195,7 @@ def test_mitigations_are_searched_with_what_clean_images_of_the_search_tell(
         assert not looked_at & {sample.image_id for sample in search.split.images[part]["clean"]}
     found = run(search, tmp_path / "one")
     assert found.outcome.predictions <= search.schedule.predictions <= 230
-    made = read_source(tmp_path / "one" / SOURCE)
+    made = CalibrationStats.read(tmp_path / "one" / SOURCE)
     images = [subject.open_records("clean")[sample.position].image() for sample in search.calibration]
     expected = calibrate(subject.make_predictor(), images)
     assert (made.images, made.noise) == (expected.images, expected.noise)
@@ -228,7 +228,7 @@ def test_a_choice_is_what_evaluate_runs_with_its_source(model_folder, scene_fold
 def test_a_given_source_is_used_and_kept_beside_the_result(model_folder, scene_folder, tmp_path):
     plain = suite_subject(small_request(model_folder, scene_folder))
     images = [record.image() for record in plain.open_records("clean")[:8]]
-    write_source(tmp_path / "given", calibrate(plain.make_predictor(), images))
+    calibrate(plain.make_predictor(), images).save(tmp_path / "given")
     files = {"folder": str(model_folder), "source": str(tmp_path / "given")}
     subject = suite_subject(small_request(model_folder, scene_folder, files=files))
     search = plan_search(subject, Space(mitigations=["recentre:c=1", "median"]), 150)

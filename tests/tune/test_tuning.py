@@ -14,7 +14,7 @@ from gramloop.core.config import ReplayConfig
 from gramloop.core.settings import read_replay, read_settings
 from gramloop.data.truth import PixelLabels
 from gramloop.errors import GramLoopError
-from gramloop.mitigations.files import replay_alone
+from gramloop.mitigations.stack import replay_alone
 from gramloop.tune.search.journal import TRIALS
 from gramloop.tune.search.plan import Options, plan_search
 from gramloop.tune.search.space import Space

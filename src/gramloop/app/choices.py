@@ -11,9 +11,9 @@ from gramloop.core.settings import split_setting
 from gramloop.data.shifted import Shift
 from gramloop.data.suites import SEVERITIES, display_name, find_suite
 from gramloop.errors import GramLoopError
-from gramloop.mitigations.mitigation import Mitigation
+from gramloop.mitigations.base import Mitigation
 from gramloop.mitigations.replay import REPLAYS, SUBSTEPS, Replay
-from gramloop.mitigations.texts import KINDS, parse_mitigations
+from gramloop.mitigations.stack import KINDS, parse_mitigations
 from gramloop.shifts.corruptions import CORRUPTIONS, EXTRA_CORRUPTIONS
 from gramloop.shifts.perturbations import PERTURBATIONS
 
@@ -77,10 +77,6 @@ def mitigations_of(chosen: Sequence[str], replay: ReplayConfig) -> tuple[Mitigat
     if ".json" in text.lower() or "/" in text or "\\" in text:  # a visitor names no file of this machine
         raise GramLoopError("files cannot be named here; write out the settings, such as replay:window=2-3")
     stack = parse_mitigations("+".join(part.strip() for part in text.split("+")))
-    if stateful := [each.text for each in stack if each.carries_state]:
-        raise GramLoopError(
-            f"{stateful[0]} depends on the images before, and here every image stands alone; leave out stream"
-        )
     bare = any(part.strip() == REPLAY for part in text.split("+"))
     return tuple(Replay(replay) if bare and isinstance(each, Replay) else each for each in stack)
 

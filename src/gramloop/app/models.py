@@ -15,7 +15,7 @@ from gramloop.core.signals import observing
 from gramloop.data.records import Task
 from gramloop.data.scenes.drawing import scene
 from gramloop.errors import GramLoopError
-from gramloop.mitigations.source import Source, read_source
+from gramloop.mitigations.calibration import CalibrationStats
 from gramloop.models.tiny import DEPTH_HEAD, SOURCE, WEIGHTS, suggested_replay, tiny_depth
 from gramloop.tasks.images import RGB
 from gramloop.tasks.loading import load_predictor
@@ -63,7 +63,7 @@ class Opened:
 
     name: str
     predictor: Predictor[Prediction]
-    source: Source | None  # what ordinary images look like to it, where that is known
+    source: CalibrationStats | None  # what ordinary images look like to it, where that is known
     replay: ReplayConfig  # to begin with, its window spelled out
 
     @property
@@ -145,7 +145,7 @@ class Models:
         embedded = _embedded(source)
         replay = _spelled_out(suggested_replay() if embedded else ReplayConfig(), len(predictor.blocks))
         calibrated = source.source or (SOURCE if embedded else None)
-        known = None if calibrated is None else read_source(calibrated)
+        known = None if calibrated is None else CalibrationStats.read(calibrated)
         opened = Opened(source.name, predictor, known, replay)
         with PREDICTING:  # what is done once must not enter anybody's time
             predictor.predict(scene(0).image)

@@ -13,8 +13,7 @@ from gramloop.app.trial import Outcome
 from gramloop.core.config import ORDINARY_SIGNALS, route
 from gramloop.core.signals import share
 from gramloop.data.suites import display_name
-from gramloop.mitigations.appearance import appearance
-from gramloop.mitigations.denoise import noise_level
+from gramloop.mitigations.pixels import appearance, noise_level
 from gramloop.report.figures.style import percent_of
 from gramloop.report.run import TASK_WORDS
 from gramloop.report.tables.table import Cell, Column, Table

@@ -17,9 +17,9 @@ from gramloop.data.shifted import Shift, ShiftedRecord
 from gramloop.data.truth import Truth
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.plan import TRUTH_SCORE
-from gramloop.mitigations.applying import apply, looks_of, replay_of, stack_cost
-from gramloop.mitigations.mitigation import Mitigation
-from gramloop.mitigations.texts import stack_text
+from gramloop.mitigations.base import Mitigation
+from gramloop.mitigations.mitigated import apply, stack_cost
+from gramloop.mitigations.stack import replay_of, stack_scales, stack_text
 from gramloop.tasks.base import task_of
 from gramloop.tasks.prediction import Prediction, ReplayMaps
 
@@ -120,7 +120,7 @@ class Bench:
     ) -> ReplayMaps | None:
         """A replay that gates without drift measures none, so it is run once more for the maps alone."""
         config = replay_of(stack)
-        if found.trace is not None or config is None or not config.replays or len(looks_of(stack)) > 1:
+        if found.trace is not None or config is None or not config.replays or len(stack_scales(stack)) > 1:
             return found.trace
         key = (shown.digest, opened.name, opened.predictor.task, stack_text(stack))
         mitigated = apply(stack, opened.predictor, opened.source)

@@ -15,7 +15,7 @@ from gramloop.check.way import Way
 from gramloop.core.config import ReplayConfig
 from gramloop.core.cost import cost
 from gramloop.core.loop import attached
-from gramloop.models.backbone import Backbone
+from gramloop.models.dinov3 import Backbone
 from gramloop.models.tiny import load_tiny
 from gramloop.util.device import deterministic_algorithms
 

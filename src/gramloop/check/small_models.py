@@ -11,13 +11,13 @@ from gramloop.check.made import fill, pattern
 from gramloop.check.way import Way
 from gramloop.core.config import ReplayConfig
 from gramloop.core.loop import attached
-from gramloop.models.backbone import Backbone, BackboneShape
+from gramloop.models.backbone import BackboneShape
 from gramloop.models.depther import Depther, DptDepthHead, DptShape
 from gramloop.models.detector import WindowedDetector
-from gramloop.models.mask2former import HeadShape
+from gramloop.models.dinov3 import Backbone
+from gramloop.models.mask2former import Mask2FormerSegmentor, Mask2FormerShape
 from gramloop.models.plain_detr import PlainDetr, PlainDetrConfig
 from gramloop.models.pmt import PMT, PMTHead, PMTShape
-from gramloop.models.segmentor import Mask2FormerSegmentor
 from gramloop.models.tiny import load_tiny, load_tiny_depth
 
 _SHAPE = BackboneShape(
@@ -42,7 +42,7 @@ def _embedded(way: Way) -> Outputs:
 
 
 def _segmentor(way: Way) -> Outputs:
-    head = HeadShape(channels=64, hidden=32, classes=5, queries=6, feedforward=64)
+    head = Mask2FormerShape(channels=64, hidden=32, classes=5, queries=6, feedforward=64)
     return _of_queries(Mask2FormerSegmentor(Backbone(_SHAPE), head), way, "masks", pattern(64, 64))
 
 

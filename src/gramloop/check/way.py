@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from gramloop.models.backbone import Backbone
+from gramloop.models.dinov3 import Backbone
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""``gramloop calibrate``: what ordinary images look like to a model, for mitigations that need to know."""
+"""``gramloop calibrate``: statistics of in-distribution images, for mitigations that need them."""
 
 from __future__ import annotations
 
@@ -11,31 +11,34 @@ from gramloop.cli.output import Ended
 
 KEYS = {
     "file": "what was written",
-    "images": "how many were looked at",
-    "taps": "the blocks that the head reads",
-    "noise": "the level below which 99 of 100 images lie",
-    "shown_noise": "the same of images as the model is shown them, where it is known",
+    "images": "how many were measured",
+    "taps": "the blocks whose features the head reads; none for a model without a ViT",
+    "noise": "the level in grey values that 99 of 100 images stay below",
+    "input_noise": "the same in units of the model's input, if it has a ViT",
 }
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the arguments."""
     parser.epilog = (
-        "FILE keeps the mean of the features that the head reads, its spread from image to image, and the usual "
-        "level of noise; gramloop evaluate --source FILE uses it. A few dozen images are enough, and no labels."
-        + examples("gramloop calibrate photos --model hf:FOLDER --out source.safetensors")
+        "FILE keeps the mean of the features that the head reads and its spread from image to image, the usual noise, "
+        "brightness, contrast and sharpness. A few dozen images are enough, and no labels. For a model without a ViT "
+        "inside, only pixels are measured."
+        + examples("gramloop calibrate photos --model hf:FOLDER --out calibration.safetensors")
     )
     parser.add_argument(
-        "images", nargs="+", metavar="IMAGE", help="files, folders or globs of ordinary images"
+        "images", nargs="+", metavar="IMAGE", help="files, folders or globs of in-distribution images"
     )
-    parser.add_argument("--out", required=True, type=Path, metavar="FILE", help="such as source.safetensors")
-    parser.add_argument("--task", choices=tuple(TASKS), help="needed where the model does not say")
+    parser.add_argument(
+        "--out", required=True, type=Path, metavar="FILE", help="such as calibration.safetensors"
+    )
+    parser.add_argument("--task", choices=tuple(TASKS), help="needed if the model has several")
     add_model_options(parser.add_argument_group("model"))
 
 
 def run(args: argparse.Namespace) -> Ended:
-    """Look at every image, and write the file."""
-    from gramloop.mitigations.source import calibrate, write_source
+    """Measure every image, and write the file."""
+    from gramloop.mitigations.calibration import calibrate
     from gramloop.tasks.loading import load_predictor
     from gramloop.tasks.outputs import find_images
     from gramloop.util.device import choose_device
@@ -44,14 +47,14 @@ def run(args: argparse.Namespace) -> Ended:
     files = model_files_of(args)
     task, device = task_asked(args, files), choose_device(args.device)
     predictor = load_predictor(task, files, model_sizes(args), device, dtype=args.dtype or "float32")
-    source = calibrate(predictor, images)
-    write_source(args.out, source)
-    taps = ", ".join(str(tap) for tap in source.means)
-    print(f"{source.images} images, taps {taps}, noise below {source.noise:.2f} in 99 of 100: {args.out}")
-    if source.shown_noise is not None:
-        level = f"{source.shown_noise:.4g}"
+    stats = calibrate(predictor, images)
+    stats.save(args.out)
+    blocks = f"features of blocks {', '.join(map(str, stats.means))}" if stats.means else "pixels only"
+    print(f"{stats.images} images, {blocks}, noise below {stats.noise:.2f} in 99 of 100: {args.out}")
+    if stats.input_noise is not None:
+        level = f"{stats.input_noise:.4g}"
         print(
-            f"As the model is shown them, noise below {level}: adaptive=noise:{level}:{level} replays above that"
+            f"In units of the model's input, noise below {level}: adaptive=noise:{level}:{level} replays above that"
         )
-    about = {"images": source.images, "noise": source.noise, "shown_noise": source.shown_noise}
-    return Ended(0, lambda: {"file": args.out, "taps": list(source.means), **about})
+    about = {"images": stats.images, "noise": stats.noise, "input_noise": stats.input_noise}
+    return Ended(0, lambda: {"file": args.out, "taps": list(stats.means), **about})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gramloop.cli.help import examples
 from gramloop.cli.model_options import MODEL_HELP, TASKS, add_size_options, head_files, model_sizes
@@ -12,9 +12,6 @@ from gramloop.cli.output import Ended
 from gramloop.cli.replay_options import add_replay_options, mitigations_of, replay_of
 from gramloop.core.config import FIELDS
 from gramloop.errors import GramLoopError
-
-if TYPE_CHECKING:
-    from gramloop.export.mitigated import Wanted
 
 FEATURES = "features"
 KEYS = {
@@ -35,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "1e-4; it needs neither gramloop nor transformers."
         + examples(
             "gramloop export tiny --task segment --window 2 2 --adaptive length:4:6 --out replayed.onnx",
-            "gramloop export tiny --task depth --method recentre:c=2 --source source.safetensors --out depth.pt2",
+            "gramloop export tiny --task depth --method recentre:c=2 --calibration stats.safetensors --out depth.pt2",
             "gramloop export hf:FOLDER --task features --window 5 7 --out features.onnx",
             "gramloop export --show replayed.onnx",
         )
@@ -61,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_size_options(shape)
     mitigation = parser.add_argument_group("mitigation")
     mitigation.add_argument("--method", metavar="TEXT", help="such as recentre:c=2 or recentre:0.3+gramloop")
-    mitigation.add_argument("--source", type=Path, metavar="FILE", help="what gramloop calibrate wrote")
+    mitigation.add_argument("--calibration", type=Path, metavar="FILE", help="what gramloop calibrate wrote")
     add_replay_options(mitigation)
 
 
@@ -74,14 +71,14 @@ def run(args: argparse.Namespace) -> Ended:
     from gramloop.export.exporting import export_model, format_of
 
     format_of(args.out, args.format)  # a slip is told before weights are read
-    wanted, source = _mitigations(args)
+    wanted, stats = _mitigations(args)
     model, name = _model(args)
     made = export_model(
         model,
         args.out,
         format=args.format,
         mitigations=wanted,
-        source=source,
+        stats=stats,
         height=args.height,
         width=args.width,
         batch=args.batch,
@@ -105,8 +102,8 @@ def _show(args: argparse.Namespace) -> Ended:
     )
 
 
-def _mitigations(args: argparse.Namespace) -> tuple[Wanted, Any]:
-    """What the options ask for, and what ordinary images look like."""
+def _mitigations(args: argparse.Namespace) -> tuple[Any, Any]:
+    """What the options ask for, and the calibration statistics."""
     replayed = args.replay is not None or any(getattr(args, name) is not None for name in FIELDS)
     if args.method is not None and replayed:
         raise GramLoopError(
@@ -114,13 +111,13 @@ def _mitigations(args: argparse.Namespace) -> tuple[Wanted, Any]:
             "a replay"
         )
     if args.method is not None or not replayed:
-        if args.source is not None and args.method is None:
-            raise GramLoopError("--source belongs to --method, such as recentre:c=2")
-        return args.method, args.source
+        if args.calibration is not None and args.method is None:
+            raise GramLoopError("--calibration belongs to --method, such as recentre:c=2")
+        return args.method, args.calibration
     stored = mitigations_of(args)
     if stored is None:
         return replay_of(args), None
-    return stored.stack, args.source or stored.read_source()
+    return stored.stack, args.calibration or stored.read_stats()
 
 
 def _model(args: argparse.Namespace) -> tuple[Any, str]:

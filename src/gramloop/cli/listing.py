@@ -74,7 +74,7 @@ def _methods() -> Lines:
     from gramloop.core.settings import describe_replay
     from gramloop.evaluate.methods import BASELINE
     from gramloop.mitigations.replay import REPLAYS
-    from gramloop.mitigations.texts import KINDS
+    from gramloop.mitigations.stack import KINDS
 
     yield BASELINE, "the ordinary forward"
     yield from ((name, describe_replay(replay)) for name, replay in REPLAYS.items())

@@ -85,7 +85,7 @@ def run(args: argparse.Namespace) -> Ended:
     replay = None if args.no_replay or stored is not None else replay_of(args)
     files = find_images(args.images, args.out)
     predictor = _predictor(args, replay)
-    mitigated = None if stored is None else apply(stored.stack, predictor, stored.read_source())
+    mitigated = None if stored is None else apply(stored.stack, predictor, stored.read_stats())
     make_folder(args.out)
     start, written = time.perf_counter(), list[dict[str, Any]]()
     failures = do_each_image(

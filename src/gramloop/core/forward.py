@@ -108,7 +108,6 @@ class Forwards:
     """One thread's forwards: the latest and the next.
 
     listens: whether this thread's are replayed.
-    taps, tapped: outputs of blocks that a head may read, and how many of them were normed since the forward began.
     valid: the masks of `Loop.valid`, for every forward inside it.
     chain: what the host hands from block to block.
     """
@@ -116,8 +115,6 @@ class Forwards:
     def __init__(self, listens: bool) -> None:
         self.listens, self.latest, self.next = listens, Forward(), Forward()
         self.valid: Tensor | Sequence[Tensor] | None = None
-        self.taps: dict[int, States] = {}
-        self.tapped = 0
         self.chain = Chain()
 
     def begin(self) -> Forward:

@@ -22,8 +22,8 @@ from gramloop.core.forward import PerThread
 from gramloop.core.hosts import Host, find_host, grid_shown
 from gramloop.core.known import head_fingerprint, known_replay
 from gramloop.core.noise import noise_response
-from gramloop.core.recentred import Move, Recentre, SourceLike, read_attached, read_move, recentred_taps
 from gramloop.core.replay import AtLastBlock, AtWindowEnd, placement
+from gramloop.core.settings import read_replay
 from gramloop.core.trace import Trace
 from gramloop.core.watch import hide_from_compiler, show_to_compiler
 from gramloop.errors import GramLoopError, MeasuredElsewhereWarning, UntunedWindowWarning
@@ -40,8 +40,6 @@ def attach(
     prefix: int | None = None,
     which: str | None = None,
     this_thread: bool = False,
-    recentre: Recentre = None,
-    source: SourceLike = None,
     **settings: Unpack[ReplaySettings],
 ) -> Loop:
     """Let ``model``'s ViT replay a window of its blocks in every forward, until ``loop.detach()``.
@@ -50,7 +48,7 @@ def attach(
     attached model. Attach and detach while none of them is inside a forward, or for ``this_thread``.
 
     model: a ViT, or any model that contains exactly one; heads, adapters and weights stay as they are.
-    config: the replay, or a settings file as `gramloop tune` writes it (a replay, recentre:c=… or both); single fields can be given, or
+    config: the replay, or a settings file as `gramloop tune` writes it; single fields can be given, or
         overridden, as keywords (``window=(21, 23)``, ``replays=2``, ...; see `ReplayConfig`). With nothing
         given, a backbone that `gramloop.core.known` lists gets the replay that was measured on it, with a warning
         unless it was good with this very head; any other the published one, with a warning where that is a guess.
@@ -61,18 +59,11 @@ def attach(
     which: the path of the ViT in ``model``, or of a part that contains it, where a model holds several.
     this_thread: replay in forwards of the calling thread alone. Others run the model as if nothing were attached,
         or with what they attach for themselves in this way.
-    recentre, source: move the mean of each image's patches, after the final norm, back towards that of ordinary
-        images: a weight (0.3) or what lies beyond c standard deviations ("c=1"), and these images' statistics
-        or their file, as `gramloop calibrate` writes it. With nothing else given, nothing is replayed.
     """
     host = find_host(model, blocks, norm, prefix, which)
-    move = read_move(recentre, source)
     if isinstance(config, str | Path):
-        config, of_file = read_attached(config)
-        move = move or of_file
-    if move is not None and config is None and not settings:
-        config = ReplayConfig(replays=0)
-    loop = Loop(host, _settle(model, host, config, settings), trace, tuple(keep), this_thread, move)
+        config = read_replay(config)
+    loop = Loop(host, _settle(model, host, config, settings), trace, tuple(keep), this_thread)
     loop._register(model)
     return loop
 
@@ -130,7 +121,6 @@ class Loop:
         trace: bool,
         keep: tuple[int, ...],
         this_thread: bool,
-        move: Move | None = None,
     ) -> None:
         """Check that this host can run this configuration."""
         self.host = host
@@ -139,7 +129,6 @@ class Loop:
         self.config = replace(config, window=(self.route.start, self.route.end))
         self._first = min(self.route.end, *keep, host.depth)
         self._here = PerThread.of_this(this_thread)
-        self._tapping = None if move is None else recentred_taps(host, self._here, *move)
         self._handles: list[RemovableHandle] = []
         self._places = Places()
         self._shown: list[nn.Module] = []
@@ -214,11 +203,6 @@ class Loop:
             )
 
     @property
-    def recentres(self) -> bool:
-        """Whether what a head reads is recentred."""
-        return self._tapping is not None
-
-    @property
     def _wants_noise(self) -> bool:
         rule = self.config.adaptive
         return rule is not None and rule.signal == "noise" and self.config.replays > 0
@@ -244,15 +228,12 @@ class Loop:
             outermost = getattr(
                 model, "_orig_mod", model
             )  # what torch.compile returns holds the model that it runs
-            if self._tapping is not None:
-                self._handles += [*self._tapping.register(), *self._tapping.check_every_forward(outermost)]
             for whole in {outermost, self.host.vit}:
                 add(whole.register_forward_pre_hook(self._before_forward))
                 add(whole.register_forward_hook(self._after_forward, always_call=True))
             steps = {*self._placement.keep, *self._placement.steps, self.route.start}
             hooked = {*(blocks[index] for index in steps), *([embedding] if embedding else [])}
-            tapped = [] if self._tapping is None else self._tapping.hooked
-            self._shown = show_to_compiler([*hooked.union(tapped)])
+            self._shown = show_to_compiler([*hooked])
 
     def _after_block(self, index: int, block: nn.Module, args: Any, *rest: Any) -> Any:
         forwards, placement = self._here.forwards, self._placement

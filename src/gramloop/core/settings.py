@@ -78,8 +78,8 @@ def read_settings(path: str | Path) -> tuple[ReplayConfig, Mapping[str, Any]]:
     content = read_content(path)
     if content["kind"] == MITIGATIONS_KIND:
         raise GramLoopError(
-            f"{path} holds more than a replay ({content.get('mitigations')}), which nothing attaches; "
-            f'gramloop.mitigations.apply("{path}", predictor) and gramloop evaluate --method NAME:{path} take it'
+            f"{path} holds more than a replay ({content.get('mitigations')}); gramloop.mitigations.apply(file, predictor), "
+            "gramloop.mitigate(model, file) and gramloop evaluate --method NAME:FILE take it"
         )
     try:
         return ReplayConfig.from_json(content.get("replay")), content["about"]

@@ -15,17 +15,19 @@ from gramloop.core.config import FIELDS, ReplayConfig, route
 from gramloop.core.cost import extra_blocks
 from gramloop.core.settings import parse_replay, read_replay, split_setting
 from gramloop.errors import GramLoopError
-from gramloop.mitigations.applying import looks_of, replay_of
-from gramloop.mitigations.files import (
+from gramloop.mitigations.base import Mitigation
+from gramloop.mitigations.calibration import sha256_of
+from gramloop.mitigations.replay import REPLAYS, Replay
+from gramloop.mitigations.stack import (
+    names_mitigations,
+    parse_mitigations,
     read_mitigations,
     replay_alone,
-    sha256_of,
+    replay_of,
     stack_from_json,
     stack_json,
+    stack_scales,
 )
-from gramloop.mitigations.mitigation import Mitigation
-from gramloop.mitigations.replay import REPLAYS, Replay
-from gramloop.mitigations.texts import names_mitigations, parse_mitigations
 
 BASELINE, GRAMLOOP = "baseline", "gramloop"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -53,11 +55,6 @@ class Method:
         if (self.name == BASELINE) != (self.replay is None and not self.mitigations):
             raise GramLoopError(
                 f"the method without a replay or another mitigation, and only that one, is called {BASELINE}"
-            )
-        if stateful := [each.text for each in self.mitigations if each.carries_state]:
-            raise GramLoopError(
-                f"{stateful[0]} depends on the images before, so units could not run separately or be resumed; "
-                "evaluate without stream, or predict the stream in its order from Python"
             )
         if self.replay is not None and self.mitigations:
             raise GramLoopError(f"the replay of {self.name} belongs among its mitigations")
@@ -92,7 +89,7 @@ class Method:
         """Blocks executed for one image, over all views of it."""
         replay = self.replay or replay_of(self.mitigations)
         one = depth + (0 if replay is None else extra_blocks(replay, depth))
-        return one * len(looks_of(self.mitigations))
+        return one * len(stack_scales(self.mitigations))
 
     def as_json(self) -> dict[str, Any] | None:
         """The replay's settings, or None; of mitigations their text, the replay's settings and the calibration."""
@@ -140,7 +137,7 @@ def parse_method(text: str) -> Method:
         stored = read_mitigations(rest)
         if not stored.stack or replay_alone(stored.stack) is not None:
             return Method(name, read_replay(rest))
-        return Method(name, None, stored.stack, calibration_file=stored.source)
+        return Method(name, None, stored.stack, calibration_file=stored.calibration)
     return Method(name, parse_replay(rest))
 
 

@@ -22,7 +22,7 @@ from gramloop.data.suites import Condition
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.methods import Method, check_methods, companions_of
 from gramloop.metrics.depth import Alignment
-from gramloop.mitigations.source import Source
+from gramloop.mitigations.calibration import CalibrationStats
 from gramloop.tasks.base import AnyTask, Categories, get_task, task_names
 from gramloop.tasks.loading import Precision
 from gramloop.tasks.prediction import Prediction
@@ -176,7 +176,7 @@ class Subject:
     load_predictor: Callable[[str | None], Predictor[Prediction]] = field(repr=False)
     open_images: Callable[[], ImageSource] = field(repr=False)
     load_task: Callable[[], AnyTask] = field(repr=False)
-    load_calibration: Callable[[], Source | None] = field(default=_no_calibration, repr=False)
+    load_calibration: Callable[[], CalibrationStats | None] = field(default=_no_calibration, repr=False)
     label_free: bool = False
     truth_score: float = TRUTH_SCORE
     alignment: Alignment = "auto"

@@ -39,10 +39,9 @@ from gramloop.evaluate.provenance import (
     origin_versions,
 )
 from gramloop.metrics.depth import ALIGNMENTS, Alignment
-from gramloop.mitigations.applying import check_stack
-from gramloop.mitigations.files import sha256_of
+from gramloop.mitigations.calibration import CalibrationStats, sha256_of
+from gramloop.mitigations.mitigated import check_stack
 from gramloop.mitigations.replay import REPLAYS
-from gramloop.mitigations.source import read_source
 from gramloop.tasks.base import AnyTask
 from gramloop.tasks.loading import Precision, kind_of, load_predictor
 from gramloop.tasks.prediction import Prediction
@@ -186,14 +185,14 @@ def _methods(request: Request, predictor: Predictor[Prediction]) -> tuple[tuple[
     """The methods with their windows resolved, each checked with the model; and their calibration file."""
     named = read_methods(request.methods or _default_methods(predictor), request.replay)
     calibration = calibration_of(request.calibration, named)
-    source = None if calibration is None else read_source(calibration)
+    stats = None if calibration is None else CalibrationStats.read(calibration)
     digest = "" if calibration is None else sha256_of(calibration)
     depth = predictor.cost().ordinary
     methods = []
     for method in named:
         if method.replay is not None:
             check_replay(predictor, method.replay)
-        check_stack(method.mitigations, predictor, source)
+        check_stack(method.mitigations, predictor, stats)
         used = replace(method, calibration=digest if method.uses_calibration else "", calibration_file=None)
         methods.append(used.with_window(depth))
     methods = with_companions(methods) if request.diagnostics else methods

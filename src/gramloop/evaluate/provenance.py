@@ -23,7 +23,7 @@ from gramloop.data.shifted import shift_record
 from gramloop.data.suites import Condition
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.plan import DataSource, Plan, Positions, Subject, condition_of
-from gramloop.mitigations.source import Source, read_source
+from gramloop.mitigations.calibration import CalibrationStats
 from gramloop.models.tiny import DEPTH_HEAD
 from gramloop.shifts.seeds import RECIPE_VERSION
 from gramloop.tasks.loading import load_numbered
@@ -75,7 +75,7 @@ def load_planned(plan: Plan, folder: Path | None = None, device: str | None = No
     return predictor
 
 
-def load_calibration(plan: Plan) -> Source | None:
+def load_calibration(plan: Plan) -> CalibrationStats | None:
     """The statistics of in-distribution images that methods of a plan use."""
     if plan.calibration is None:
         return None
@@ -86,7 +86,7 @@ def load_calibration(plan: Plan) -> Source | None:
                 f"{plan.calibration} changed since {method.name} was planned: it is sha256 {found[:12]}…, and was "
                 f"{method.calibration[:12]}…; put it back, {_OR_ANOTHER}"
             )
-    return read_source(plan.calibration)
+    return CalibrationStats.read(plan.calibration)
 
 
 def check_origin(plan: Plan) -> None:

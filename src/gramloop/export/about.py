@@ -1,17 +1,26 @@
-"""What a file says of itself: model, task, mitigation, and what goes in and out. The same export says the same."""
+"""The description inside an exported file: model, task, mitigations, input and outputs."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
+from torch import nn
 
 from gramloop import __version__
-from gramloop.core.settings import replay_text
-from gramloop.export.mitigated import Stack, attached_before
+from gramloop.core.hosts import find_host
+from gramloop.core.loop import Loop, loops_on
+from gramloop.errors import GramLoopError
 from gramloop.export.subject import Subject
+from gramloop.mitigations.base import Mitigation
+from gramloop.mitigations.calibration import CalibrationStats
+from gramloop.mitigations.feature_hooks import hooks_on
+from gramloop.mitigations.features import Recentre
+from gramloop.mitigations.replay import Replay
+from gramloop.mitigations.stack import replay_of
 from gramloop.util.json_files import checked, parse_json
 from gramloop.util.table import Cell, Shown, ShownTable
 
@@ -28,9 +37,9 @@ class About(Shown):
 
     gramloop, torch: the versions that wrote it.
     model, task, classes: what it predicts; classes by number, None where they have no name.
-    mitigations: as `gramloop.mitigations` reads them; empty for the model as it is.
-    settings: the replay's settings, and what recentring goes by.
-    input, outputs: by name, in words; ``shape`` is that of the input.
+    mitigations: as `gramloop.mitigations` reads them; empty for the baseline.
+    settings: normalisation, the replay's settings, and the origin of calibration statistics.
+    input, outputs: a description by name; ``shape`` is that of the input.
     """
 
     gramloop: str
@@ -59,7 +68,7 @@ class About(Shown):
         rows: list[tuple[Cell, ...]] = [
             ("model", self.model),
             ("task", self.task),
-            ("mitigations", self.mitigations or "none: the model as it is"),
+            ("mitigations", self.mitigations or "none"),
             *((f"input {name}", words) for name, words in self.input.items()),
             *((f"output {name}", words) for name, words in self.outputs.items()),
             ("classes", self._class_words()),
@@ -75,12 +84,14 @@ class About(Shown):
         return ", ".join(named[:_CLASSES]) + more if named else "none"
 
 
-def about(subject: Subject, stack: Stack, batch: int) -> About:
+def describe(
+    subject: Subject, stack: Sequence[Mitigation], stats: CalibrationStats | None, batch: int
+) -> About:
     """The description of a subject with its mitigations."""
     high, wide = subject.size
     shape = (batch, 3, high, wide) if subject.normalisation is None else (batch, high, wide, 3)
     words = (_FLOATS if subject.normalisation is None else _BYTES).format(batch=batch, high=high, wide=wide)
-    text, settings = _mitigation(subject, stack)
+    text, settings = _mitigations(subject, stack, stats)
     return About(
         __version__,
         torch.__version__,
@@ -96,24 +107,27 @@ def about(subject: Subject, stack: Stack, batch: int) -> About:
     )
 
 
-def _mitigation(subject: Subject, stack: Stack) -> tuple[str, dict[str, Any]]:
+def _mitigations(
+    subject: Subject, stack: Sequence[Mitigation], stats: CalibrationStats | None
+) -> tuple[str, dict[str, Any]]:
     settings: dict[str, Any] = {}
     if subject.normalisation is not None:
         settings["normalisation"] = asdict(subject.normalisation)
-    before = attached_before(subject.root)
-    if before is not None and not stack.mitigations:  # a module that came with something attached
-        settings["replay"] = before.config.as_json()
-        parts = ["recentre"] * before.recentres + [f"replay:{replay_text(before.config)}"] * bool(
-            before.config.replays
-        )
-        return "+".join(parts), settings
-    if stack.replay is not None:
-        settings["replay"] = stack.replay.as_json()
-    if stack.recentring is not None and stack.source is not None:
-        source = stack.source
-        settings["source"] = {
-            "images": source.images,
-            "backbone": source.backbone,
-            "taps": sorted(source.means),
-        }
-    return stack.text, settings
+    texts = [each.text for each in stack] or [hooks.text for hooks in hooks_on(subject.root)]
+    replay = replay_of(stack)
+    if not stack and (loop := _attached_loop(subject.root)) is not None and loop.config.replays:
+        replay = loop.config  # of a module that came with it
+        texts = [Replay(replay).text, *texts]
+    if replay is not None:
+        settings["replay"] = replay.as_json()
+    if stats is not None and any(isinstance(each, Recentre) for each in stack):
+        taps = sorted(stats.means)
+        settings["calibration"] = {"images": stats.images, "backbone": stats.backbone, "taps": taps}
+    return "+".join(texts), settings
+
+
+def _attached_loop(root: nn.Module) -> Loop | None:
+    try:
+        return next(iter(loops_on(find_host(root))), None)
+    except GramLoopError:
+        return None

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import tempfile
-from contextlib import suppress
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,25 +14,32 @@ import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 
-from gramloop.core.source import Source
 from gramloop.data.records import Task
 from gramloop.errors import GramLoopError
-from gramloop.export.about import About, about
-from gramloop.export.comparing import TOLERANCE, Arrays, largest_difference
+from gramloop.export.about import About, describe
 from gramloop.export.formats import (
     FORMATS,
     ONE_FILE,
     OPENERS,
+    TOLERANCE,
     WRITERS,
+    Arrays,
     Format,
     check_packages,
+    largest_difference,
     quiet,
     read_about,
 )
-from gramloop.export.mitigated import Stack, Wanted, attached_stack, prepared, stack_of, unwrapped
 from gramloop.export.subject import FEATURES, Subject, subject_of
+from gramloop.mitigations.base import Mitigation
+from gramloop.mitigations.calibration import CalibrationStats
+from gramloop.mitigations.features import Norms, Recentre
+from gramloop.mitigations.mitigated import Mitigated, attach_stack, check_stack
+from gramloop.mitigations.replay import Replay
+from gramloop.mitigations.stack import Mitigations, read_stack, stack_text
 from gramloop.models.dinov2 import load_any_backbone
 from gramloop.tasks.model_spec import model_files, open_model
+from gramloop.tasks.padded import PaddedSegmenter
 from gramloop.tasks.prediction import Prediction
 from gramloop.tasks.predictor import Predictor
 from gramloop.tasks.renumbering import before_renumbering
@@ -39,7 +47,7 @@ from gramloop.util.files import TEMPORARY, UnwritableError, make_folder
 from gramloop.util.progress import Advance, progress_bar
 from gramloop.util.table import Shown, ShownTable
 
-MOST_IMAGES = 64  # in one batch; every one has its own part of the graph
+MAX_BATCH = 64  # every image has its own part of the graph
 
 
 @dataclass(frozen=True)
@@ -47,7 +55,7 @@ class ExportedFile(Shown):
     """A file that was written.
 
     path: where; ``beside`` are files with weights that it needs.
-    difference: the largest one to the model in torch, as `gramloop.export.comparing` measures it.
+    difference: the largest one to the model in torch, as `largest_difference` measures it.
     """
 
     path: Path
@@ -73,8 +81,8 @@ def export_model(
     *,
     task: Task | str | None = None,
     format: Format | None = None,
-    mitigations: Wanted = None,
-    source: Source | str | Path | None = None,
+    mitigations: Mitigations = (),
+    stats: CalibrationStats | str | Path | None = None,
     height: int | None = None,
     width: int | None = None,
     batch: int = 1,
@@ -91,25 +99,47 @@ def export_model(
         task: what is predicted, where the model has several tasks.
         format: "pt2" or "onnx".
         mitigations: a text such as "recentre:c=2+gramloop", a file of `gramloop tune`, a `ReplayConfig`, or a list.
-        source: what ordinary images look like, where a mitigation needs to know; a file brings its own.
+        stats: calibration statistics or their file, if a mitigation needs them; a file of tune brings its own.
         height, width: of the input, where it is not as the model usually sees images.
         batch: images at once.
         name: of the model, in the file.
     """
     path = Path(path)
     kind = format_of(path, format)
-    if not 1 <= batch <= MOST_IMAGES:
-        raise GramLoopError(f"a batch is 1 to {MOST_IMAGES} images, not {batch}")
+    if not 1 <= batch <= MAX_BATCH:
+        raise GramLoopError(f"a batch is 1 to {MAX_BATCH} images, not {batch}")
     check_packages(kind)
-    stack = stack_of(mitigations, source)
+    stack, known = read_stack(mitigations or (), stats)
     with progress_bar("exporting", 4) as advance:
+        given: Any
         given, name = _opened(model, task, name)
         advance("tracing the model")
-        given, stack = unwrapped(given, stack)
-        known_head = isinstance(given, Predictor)
-        shown = prepared(given, stack) if isinstance(given, Predictor) else given
-        subject = subject_of(shown, (height, width), name)
-        return _write(subject, stack, known_head, path, kind, batch, advance)
+        if isinstance(given, Mitigated):
+            if stack:
+                raise GramLoopError(
+                    f"the predictor has mitigations ({stack_text(given.stack)}); leave out {stack_text(stack)}"
+                )
+            given, stack, known = given.plain, given.stack, given.stats
+        _check_mitigations(given, stack, known)
+        subject = subject_of(given, (height, width), name)
+        return _write(_Job(subject, stack, known, given, batch), path, kind, advance)
+
+
+def _check_mitigations(model: object, stack: Sequence[Mitigation], stats: CalibrationStats | None) -> None:
+    """Refuse mitigations that are not tensor operations on one image, or that the model cannot take."""
+    for each in stack:
+        if not isinstance(each, Replay | Recentre | Norms):
+            raise GramLoopError(
+                f"{each.text} acts on {each.stage}, outside the model, so it cannot be exported; replays, recentre and "
+                "norms can"
+            )
+    if isinstance(model, Predictor):
+        check_stack(stack, model, stats)
+    if stack and isinstance(model, PaddedSegmenter):
+        raise GramLoopError(
+            f"{model.task} images lie in a padded square, and a file cannot tell padding from image, which "
+            f"{stack_text(stack)} must not count; export without mitigations"
+        )
 
 
 def format_of(path: Path, given: str | None) -> Format:
@@ -143,12 +173,25 @@ def _opened(model: object, task: str | None, name: str | None) -> tuple[object, 
     return model, name
 
 
-def _write(
-    subject: Subject, stack: Stack, known_head: bool, path: Path, kind: Format, batch: int, advance: Advance
-) -> ExportedFile:
-    described = about(subject, stack, batch)
-    with torch.no_grad(), attached_stack(subject.root, stack, known_head):
-        examples = [subject.example(batch, kind=number) for number in (0, 1)]
+@dataclass(frozen=True)
+class _Job:
+    """A program with the mitigations that are attached to its model while it is traced."""
+
+    subject: Subject
+    stack: tuple[Mitigation, ...]
+    stats: CalibrationStats | None
+    model: object
+    batch: int
+
+    def attached(self) -> AbstractContextManager[object]:
+        predictor = self.model if isinstance(self.model, Predictor) else None
+        return attach_stack(self.subject.root, self.stack, self.stats, predictor=predictor)
+
+
+def _write(job: _Job, path: Path, kind: Format, advance: Advance) -> ExportedFile:
+    subject, described = job.subject, describe(job.subject, job.stack, job.stats, job.batch)
+    with torch.no_grad(), job.attached():
+        examples = [subject.example(job.batch, kind=number) for number in (0, 1)]
         expected = [_arrays(subject, each) for each in examples]
         program = _traced(subject, examples[0])
     advance(f"writing {kind}")

@@ -1,4 +1,4 @@
-"""The two formats: pt2 by torch.export, which torch alone reads, and ONNX, which onnxruntime and others read."""
+"""The two formats, pt2 by torch.export and ONNX: written, opened, and compared with the model in torch."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ from torch.export import ExportedProgram
 from gramloop import __version__
 from gramloop.errors import GramLoopError
 from gramloop.export.about import KEY, PT2_MEMBER, About
-from gramloop.export.comparing import Arrays
 
 Format = Literal["pt2", "onnx"]
 FORMATS: tuple[Format, ...] = ("pt2", "onnx")
 """What can be written."""
+TOLERANCE = 1e-4  # of the largest value of an output, or of 1 if that is smaller
+Arrays = Mapping[str, NDArray[np.generic]]
 ONE_FILE = 1_900_000_000  # bytes; an ONNX file ends at 2 GiB, and larger weights lie beside it
 _LARGEST_ABOUT = 1 << 24  # bytes of a description that are read
 Run = Callable[[NDArray[np.generic]], Arrays]
@@ -80,7 +81,7 @@ def write_onnx(program: ExportedProgram, path: Path, about: About, one_file: int
         common.NameFixPass(),
     )(model)
     model.producer_name, model.producer_version = "gramloop", __version__
-    model.doc_string = f"{about.model}, {about.task}: {about.mitigations or 'as it is'}"
+    model.doc_string = f"{about.model}, {about.task}: {about.mitigations or 'baseline'}"
     model.metadata_props.clear()
     model.metadata_props[KEY] = about.to_json()
     weights = [value.const_value for value in model.graph.initializers.values()]
@@ -202,3 +203,51 @@ def quiet() -> Iterator[None]:
             yield
     finally:
         logging.disable(level)
+
+
+def largest_difference(expected: Arrays, found: Arrays) -> float:
+    """The largest difference of any number, relative to the largest of its output, at least 1.
+
+    Classes follow from scores. They may differ where two scores are as close as the scores themselves may differ;
+    anywhere else a different class counts as 1.
+    """
+    largest = 0.0
+    for name, values in expected.items():
+        other = found[name]
+        if other.shape != values.shape:
+            raise GramLoopError(
+                f"{name} has the shape {other.shape} in the file and {values.shape} in the model"
+            )
+        if np.issubdtype(values.dtype, np.floating):
+            largest = max(largest, _difference(values, other, _settled(name, expected)))
+        elif (values != other)[_settled(name, expected)].any():
+            largest = max(largest, 1.0)
+    return largest
+
+
+def _difference(values: NDArray[np.generic], other: NDArray[np.generic], where: NDArray[np.bool_]) -> float:
+    first, second = values.astype(np.float64), other.astype(np.float64)
+    same = (first == second) | (np.isnan(first) & np.isnan(second))  # also where both are infinite
+    mask = ~same & where.reshape(where.shape + (1,) * (first.ndim - where.ndim))
+    if not mask.any():
+        return 0.0
+    finite = np.abs(first[np.isfinite(first)])
+    difference = np.abs(first - second)[mask].max() / max(1.0, finite.max(initial=0.0))
+    return float(difference) if np.isfinite(difference) else np.inf
+
+
+def _settled(name: str, expected: Arrays) -> NDArray[np.bool_]:
+    """Where an output does not depend on which of two almost equal scores is larger."""
+    if name == "labels" and "logits" in expected:
+        two = np.partition(expected["logits"].astype(np.float64), -2, axis=1)[:, -2:]
+        scale = max(1.0, float(np.abs(two).max()))
+        clear: NDArray[np.bool_] = two[:, 1] - two[:, 0] > 2 * TOLERANCE * scale
+        return clear if expected["logits"].shape[1] > 1 else np.ones_like(clear)
+    if name in ("boxes", "classes") and "scores" in expected:
+        scores = expected["scores"].astype(np.float64)
+        gaps = np.abs(np.diff(scores, axis=1)) > 2 * TOLERANCE
+        edge: NDArray[np.bool_] = np.ones((len(scores), 1), dtype=np.bool_)
+        apart = np.concatenate([edge, gaps], 1) & np.concatenate([gaps, edge], 1)
+        settled: NDArray[np.bool_] = apart | (scores == 0)
+        return settled
+    return np.ones(expected[name].shape[:1], dtype=np.bool_)

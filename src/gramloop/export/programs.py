@@ -12,13 +12,13 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from gramloop.models.backbone import Backbone
-from gramloop.models.dense_detect import DenseDetectHead, boxes_of, pairwise_iou
-from gramloop.models.detector import WindowedDetector, all_valid, joined
+from gramloop.models.backbone import TappedViT
+from gramloop.models.detector import WindowedDetector, all_valid, join_taps
+from gramloop.models.dinov3 import Backbone
+from gramloop.models.mask2former import SegmentationModel
 from gramloop.models.plain_detr import best_detections
 from gramloop.models.pmt import PMT
-from gramloop.models.segmentor import SegmentationModel
-from gramloop.models.taps import TappedViT
+from gramloop.models.tiny_heads import DenseDetectHead, boxes_from_sides, pairwise_iou
 from gramloop.tasks.depth_estimator import DepthHead
 from gramloop.tasks.images import Normalisation
 
@@ -111,7 +111,7 @@ class DenseDetectProgram(Program):
         """As many boxes as the head keeps at most, empty ones last."""
         config = self.head.config
         logits, sides = self.head(self.backbone(self.pixels(image), [self.tap])[0].map)
-        boxes = boxes_of(sides, config.stride).flatten(2).transpose(1, 2)  # (B, cells, 4)
+        boxes = boxes_from_sides(sides, config.stride).flatten(2).transpose(1, 2)  # (B, cells, 4)
         scores = logits.flatten(1).sigmoid()  # (B, classes x cells)
         best, where = scores.topk(min(config.candidates, scores.shape[1]))
         cells = boxes.shape[1]
@@ -165,7 +165,7 @@ class WindowedDetectProgram(Program):
         return tuple(torch.stack(each) for each in zip(*found, strict=True))
 
     def _look(self, images: Tensor, valid: Tensor) -> list[Tensor]:
-        return [joined(self.model.backbone(images, self.model.taps))]
+        return [join_taps(self.model.backbone(images, self.model.taps))]
 
 
 class QueryProgram(Program):

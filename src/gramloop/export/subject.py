@@ -21,10 +21,9 @@ from gramloop.export.programs import (
     WindowedDetectProgram,
     tensors_in,
 )
-from gramloop.models.backbone import Backbone
-from gramloop.models.taps import TappedViT
+from gramloop.models.backbone import TappedViT, refuse_many_tokens
+from gramloop.models.dinov3 import Backbone
 from gramloop.models.tiny import TINY_SHORT_SIDE
-from gramloop.models.tokens import refuse_many_tokens
 from gramloop.tasks.class_names import Classes
 from gramloop.tasks.dense_detect import DenseDetector
 from gramloop.tasks.depth_estimator import DepthEstimator

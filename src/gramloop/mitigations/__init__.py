@@ -1,20 +1,26 @@
-"""Ways to predict one image differently, at a stated cost: on pixels, in the backbone, on features, on outputs."""
+"""Mitigations: named changes to how an image is predicted, on pixels, in the backbone, on features or on outputs."""
 
 from typing import TYPE_CHECKING
 
 from gramloop.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from gramloop.mitigations.applying import Mitigated, apply, check_stack, stack_cost
-    from gramloop.mitigations.files import StoredMitigations, read_mitigations, write_mitigations
-    from gramloop.mitigations.mitigation import STAGES, Mitigation
-    from gramloop.mitigations.source import Source, calibrate, read_source, write_source
-    from gramloop.mitigations.texts import parse_mitigations, stack_text
+    from gramloop.mitigations.base import STAGES, Mitigation
+    from gramloop.mitigations.calibration import CalibrationStats, calibrate, split_for_calibration
+    from gramloop.mitigations.features import recentre
+    from gramloop.mitigations.mitigated import Mitigated, apply, check_stack, mitigate, stack_cost, stats_for
+    from gramloop.mitigations.stack import (
+        StoredMitigations,
+        parse_mitigations,
+        read_mitigations,
+        stack_text,
+        write_mitigations,
+    )
 else:
     __getattr__, __dir__ = lazy_names(__name__)
 
 __all__ = [
-    "STAGES", "Mitigated", "Mitigation", "Source", "StoredMitigations", "apply", "calibrate", "check_stack",
-    "parse_mitigations", "read_mitigations", "read_source", "stack_cost", "stack_text", "write_mitigations",
-    "write_source",
+    "STAGES", "CalibrationStats", "Mitigated", "Mitigation", "StoredMitigations", "apply", "calibrate", "check_stack",
+    "mitigate", "parse_mitigations", "read_mitigations", "recentre", "split_for_calibration", "stack_cost", "stack_text",
+    "stats_for", "write_mitigations",
 ]  # fmt: skip

@@ -9,8 +9,8 @@ from typing import Self
 from gramloop.core.config import FIELDS, ReplayConfig
 from gramloop.core.settings import parse_replay, read_replay, replay_text, split_setting
 from gramloop.errors import GramLoopError
-from gramloop.mitigations.mitigation import Mitigation
-from gramloop.mitigations.source import Source
+from gramloop.mitigations.base import Mitigation
+from gramloop.mitigations.calibration import CalibrationStats
 from gramloop.tasks.prediction import Prediction
 from gramloop.tasks.predictor import Predictor, check_replay
 from gramloop.util.table import ShownTable
@@ -23,14 +23,13 @@ REPLAYS: Mapping[str, ReplayConfig] = {
     "loop-loop": ReplayConfig(gate_at="end"),
     "final-final": ReplayConfig(update_at="final"),
 }
-
-
+"""The replays that have a name."""
 SUBSTEPS = "substeps"
 
 
 @dataclass(frozen=True)
 class Replay(Mitigation):
-    """The replay of a configuration; what it costs is the configuration's own."""
+    """A window of blocks that runs again with the settings of its configuration."""
 
     config: ReplayConfig = field(default_factory=ReplayConfig)
 
@@ -44,7 +43,7 @@ class Replay(Mitigation):
 
     @property
     def text(self) -> str:
-        """The name of the table, where it has one, or its settings."""
+        """Its name in `REPLAYS`, or its settings."""
         known = (name for name, config in REPLAYS.items() if config == self.config)
         steps = self.config.substeps
         if steps is not None and self.config == _ungated(steps, self.config.window):
@@ -56,16 +55,16 @@ class Replay(Mitigation):
         return self.config._shown()
 
     def check(
-        self, predictor: Predictor[Prediction], stack: Sequence[Mitigation], source: Source | None
+        self, predictor: Predictor[Prediction], stack: Sequence[Mitigation], stats: CalibrationStats | None
     ) -> None:
-        """It needs a place among the predictor's blocks."""
+        """Its window must lie among the predictor's blocks."""
         check_replay(predictor, self.config)
 
 
 def parse_substeps(arguments: str) -> Replay:
-    """``substeps:3,window=2-2``: three steps of a third through a window, all of it accepted.
+    """``substeps:3,window=2-2``: three steps of a third through a window, without a gate.
 
-    Others of the replay's settings, such as a gate, are given as ``replay:substeps=3,replays=1,…``.
+    Other settings of a replay, such as a gate, are given as ``replay:substeps=3,replays=1,…``.
     """
     steps, _, rest = arguments.partition(",")
     name, value = split_setting(rest)

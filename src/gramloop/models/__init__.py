@@ -5,14 +5,13 @@ from typing import TYPE_CHECKING
 from gramloop.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from gramloop.models.backbone import Backbone, load_backbone
     from gramloop.models.depther import Depther, load_depther
     from gramloop.models.detector import WindowedDetector, load_windowed_detector
     from gramloop.models.dinov2 import Dinov2Backbone, load_any_backbone, load_dinov2
+    from gramloop.models.dinov3 import Backbone, load_backbone
     from gramloop.models.linear import LinearHead, LinearSegmentor, load_linear_head
-    from gramloop.models.pmt import PMT, PMTHead, PMTShape
-    from gramloop.models.pmt_files import load_pmt
-    from gramloop.models.segmentor import Mask2FormerSegmentor, SegmentationModel, load_segmentor
+    from gramloop.models.mask2former import Mask2FormerSegmentor, SegmentationModel, load_segmentor
+    from gramloop.models.pmt import PMT, PMTHead, PMTShape, load_pmt
     from gramloop.models.tiny import TinyModel, load_tiny
 else:
     __getattr__, __dir__ = lazy_names(__name__)

@@ -1,8 +1,7 @@
 """The adapter between a frozen ViT and a dense head: four taps at stride 16 become maps at strides 4 to 32.
 
-A small convolutional branch looks at the image itself. Its maps at strides 8, 16 and 32 then read the ViT's
-taps, one after the other, by deformable attention. The ViT is never modified. Names are those of the released
-files.
+A small convolutional branch reads the image itself. Its maps at strides 8, 16 and 32 then read the ViT's taps, one after
+the other, by deformable attention. The ViT is never modified. Names are those of the released files.
 """
 
 from __future__ import annotations
@@ -15,11 +14,58 @@ from torch import Tensor, nn
 
 from gramloop.errors import GramLoopError
 from gramloop.models.backbone import Tap
-from gramloop.models.deformable import DeformableAttention, cell_centres
 
-STRIDE = 32  # of the coarsest map: both sides of an image must be multiples of it
+ADAPTER_STRIDE = 32  # of the coarsest map: both sides of an image must be multiples of it
 
 Grids = list[tuple[int, int]]
+
+
+class DeformableAttention(nn.Module):
+    """Each head of each query samples ``points`` places of a map and averages them with learned weights.
+
+    Values are projected to ``ratio`` of the width, which makes the sampling as much cheaper.
+    """
+
+    def __init__(self, width: int, *, heads: int = 16, points: int = 4, ratio: float = 0.5) -> None:
+        super().__init__()
+        self.heads, self.points = heads, points
+        inner = int(width * ratio)
+        self.sampling_offsets = nn.Linear(width, heads * points * 2)
+        self.attention_weights = nn.Linear(width, heads * points)
+        self.value_proj = nn.Linear(width, inner)
+        self.output_proj = nn.Linear(inner, width)
+
+    def forward(self, queries: Tensor, places: Tensor, values: Tensor, grid: tuple[int, int]) -> Tensor:
+        """Read ``values`` (B, h * w, C) near ``places`` (Q, 2; x and y in 0..1) for ``queries`` (B, Q, C)."""
+        batch, count, _ = queries.shape
+        rows, columns = grid
+        maps = self.value_proj(values).transpose(1, 2).reshape(batch * self.heads, -1, rows, columns)
+        offsets = self.sampling_offsets(queries).view(batch, count, self.heads, self.points, 2)
+        weights = self.attention_weights(queries).view(batch, count, self.heads, self.points).softmax(-1)
+        scale = offsets.new_tensor([columns, rows])
+        where = places[:, None, None] + offsets / scale  # (B, Q, heads, points, 2)
+        where = (2 * where - 1).transpose(1, 2).flatten(0, 1)
+        weights = weights.transpose(1, 2).flatten(0, 1)
+        gathered = self._gather(maps, where, weights)  # (B * heads, inner / heads, Q)
+        return self.output_proj(gathered.reshape(batch, -1, count).transpose(1, 2))  # type: ignore[no-any-return]
+
+    def _gather(self, maps: Tensor, where: Tensor, weights: Tensor) -> Tensor:
+        # point by point: all points at once would need as many times the memory
+        total = maps.new_zeros(maps.shape[0], maps.shape[1], where.shape[1])
+        for point in range(self.points):
+            sampled = F.grid_sample(maps, where[:, :, point, None], align_corners=False)
+            total += sampled[..., 0] * weights[:, None, :, point]
+        return total
+
+
+def cell_centres(grids: list[tuple[int, int]], like: Tensor) -> Tensor:
+    """Centres (Q, 2; x and y in 0..1) of the cells of several grids, row by row, grid after grid."""
+    centres = []
+    for rows, columns in grids:
+        y = (torch.arange(rows, device=like.device, dtype=like.dtype) + 0.5) / rows
+        x = (torch.arange(columns, device=like.device, dtype=like.dtype) + 0.5) / columns
+        centres.append(torch.stack((x.expand(rows, -1), y[:, None].expand(-1, columns)), -1).flatten(0, 1))
+    return torch.cat(centres)
 
 
 class SpatialPrior(nn.Module):
@@ -50,11 +96,7 @@ class _DepthwiseConv(nn.Module):
         self.dwconv = nn.Conv2d(width, width, 3, padding=1, groups=width)
 
     def forward(self, tokens: Tensor, grids: Grids) -> Tensor:  # (B, Q, C), levels one after the other
-        levels = torch.split(tokens, [rows * columns for rows, columns in grids], dim=1)
-        maps = [
-            self.dwconv(level.transpose(1, 2).reshape(level.shape[0], -1, *grid))
-            for level, grid in zip(levels, grids, strict=True)
-        ]
+        maps = [self.dwconv(each) for each in _maps(tokens, grids)]
         return torch.cat([each.flatten(2).transpose(1, 2) for each in maps], dim=1)
 
 
@@ -116,11 +158,11 @@ class Adapter(nn.Module):
         return self.pyramid(self.prior(pixels), taps)
 
     def prior(self, pixels: Tensor) -> list[Tensor]:
-        """What the adapter sees of the image itself; it does not depend on the taps."""
+        """Maps of the image itself, which do not depend on the taps."""
         height, width = pixels.shape[-2:]
-        if height % STRIDE or width % STRIDE:
+        if height % ADAPTER_STRIDE or width % ADAPTER_STRIDE:
             raise GramLoopError(
-                f"the adapter needs sides that are multiples of {STRIDE}, not {height} x {width}"
+                f"the adapter needs sides that are multiples of {ADAPTER_STRIDE}, not {height} x {width}"
             )
         maps: list[Tensor] = self.spm(pixels)
         return maps
@@ -135,11 +177,7 @@ class Adapter(nn.Module):
         places = cell_centres(grids, tokens)
         for interaction, tap in zip(self.interactions, taps, strict=True):
             tokens = interaction(tokens, places, tap, grids)
-        levels = torch.split(tokens, [rows * columns for rows, columns in grids], dim=1)
-        maps = [
-            level.transpose(1, 2).reshape(level.shape[0], -1, *grid)
-            for level, grid in zip(levels, grids, strict=True)
-        ]
+        maps = _maps(tokens, grids)
         maps = [self.up(maps[0]) + finest, *maps]
         norms = (self.norm1, self.norm2, self.norm3, self.norm4)
         return [
@@ -151,3 +189,12 @@ class Adapter(nn.Module):
 def _conv(inputs: int, outputs: int, stride: int) -> list[nn.Module]:
     convolution = nn.Conv2d(inputs, outputs, 3, stride=stride, padding=1, bias=False)
     return [convolution, nn.BatchNorm2d(outputs), nn.ReLU()]
+
+
+def _maps(tokens: Tensor, grids: Grids) -> list[Tensor]:
+    """Tokens (B, Q, C) of several grids, one after the other, as maps (B, C, h, w)."""
+    levels = torch.split(tokens, [rows * columns for rows, columns in grids], dim=1)
+    return [
+        level.transpose(1, 2).reshape(level.shape[0], -1, *grid)
+        for level, grid in zip(levels, grids, strict=True)
+    ]

@@ -1,230 +1,205 @@
-"""DINOv3 backbones: transformers' DINOv3ViT, filled from a released ``.pth`` or from a transformers folder.
-
-The released files are read as they are (:mod:`gramloop.models.released_names`). The rotary periods come from
-the file: the released ones are rounded, and regenerating them would change the features.
-
-Precision: parameters and features are float32. On a GPU the blocks compute under bfloat16 autocast, as in
-the paper; on a CPU everything is float32. Weights may be loaded in bfloat16: then so are the states, but the final norm
-is not, so that heads and drift read float32.
-"""
+"""What dense heads need of a frozen ViT: its sizes, and the tokens of some blocks after the final norm."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
-from pathlib import Path
-from typing import Any, Self
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from gramloop.core.precision import without_autocast
 from gramloop.errors import GramLoopError
-from gramloop.models import released_names as names
-from gramloop.models.checkpoint import Checkpoint, Shapes, Source, load, open_checkpoint, planned_shapes
-from gramloop.models.released_names import LAYER_NORM_EPS, SHAPES, BackboneShape, infer_shape
-from gramloop.models.taps import Tap, TappedViT
 
-__all__ = ["SHAPES", "Backbone", "BackboneShape", "Tap", "default_taps", "infer_shape", "load_backbone"]
+MOST_TOKENS = 1 << 15  # 2048 x 4096 pixels in patches of 16; without a GPU more take minutes to hours
 
 
-class Backbone(TappedViT):
-    """A DINOv3 ViT whose blocks run in order, so that a hook on one of them takes effect in all later taps.
+class TooManyTokensError(GramLoopError):
+    """An image of which the ViT would see more patches at once than `MOST_TOKENS`."""
 
-    ``model`` is the transformers model: attach a replay to it, or use it in any other way.
+
+@dataclass(frozen=True)
+class BackboneShape:
+    """The sizes that distinguish one DINO ViT from another."""
+
+    depth: int
+    width: int
+    head_dim: int = 64
+    hidden: int = 0  # of the feed-forward part; 0 means four times the width
+    gated: bool = False  # SwiGLU instead of an MLP with GELU
+    qkv_bias: bool = True
+    local_cls_norm: bool = False  # a norm that the file carries and inference never uses
+    registers: int = 4
+    patch: int = 16
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "hidden", self.hidden or 4 * self.width)
+        if min(self.depth, self.width, self.head_dim, self.patch) < 1 or self.registers < 0:
+            raise GramLoopError(f"a backbone needs positive sizes, not {self}")
+        if self.head_dim % 4 or self.width % self.head_dim:
+            raise GramLoopError(
+                f"head_dim must be a multiple of 4 that divides the width {self.width}, not {self.head_dim}"
+            )
+
+
+@dataclass(frozen=True)
+class Tap:
+    """All tokens of one block after the encoder's final norm, in the order cls, registers, patches."""
+
+    tokens: Tensor  # (B, T, C)
+    grid: tuple[int, int]  # rows and columns of patches
+
+    @property
+    def prefix(self) -> int:
+        """How many tokens precede the patches."""
+        return self.tokens.shape[1] - self.grid[0] * self.grid[1]
+
+    @property
+    def cls(self) -> Tensor:  # (B, C)
+        """The class token."""
+        return self.tokens[:, 0]
+
+    @property
+    def registers(self) -> Tensor:  # (B, R, C)
+        """The register tokens."""
+        return self.tokens[:, 1 : self.prefix]
+
+    @property
+    def patches(self) -> Tensor:  # (B, N, C)
+        """The patches, row by row."""
+        return self.tokens[:, self.prefix :]
+
+    @property
+    def map(self) -> Tensor:  # (B, C, h, w)
+        """The patches as an image."""
+        batch, _, channels = self.patches.shape
+        return self.patches.transpose(1, 2).reshape(batch, channels, *self.grid)
+
+
+class TapPoint(nn.Module):
+    """Returns the tap of a block unchanged: a forward hook here sees, and may change, what heads read."""
+
+    def forward(self, tap: Tap, block: int) -> Tap:
+        """The tap."""
+        return tap
+
+
+class TappedViT(nn.Module):
+    """A ViT whose blocks run in order, so that a hook on one of them takes effect in all later taps.
+
+    ``model`` is the library's own model: attach a replay to it, or use it in any other way.
     """
 
-    def __init__(
-        self,
-        shape: BackboneShape,
-        *,
-        autocast: torch.dtype | None = torch.bfloat16,
-        rope_theta: float = 100.0,
-    ) -> None:
-        from transformers import DINOv3ViTModel
+    model: Any
 
-        super().__init__(shape)
-        self.autocast = autocast
-        self.autocast_on: tuple[str, ...] = ("cuda",)
-        self.model: Any = DINOv3ViTModel(_config(shape, rope_theta))
-        self._inv_freq: Tensor | None = None
-        if not self.model.rope_embeddings.inv_freq.is_meta:
-            self.keep_frequencies()
-        self.eval()
-
-    def features(self, pixels: Tensor, taps: Sequence[int]) -> list[Tap]:  # (B, 3, H, W)
-        """The outputs of the blocks ``taps``, each after the final norm, in the order asked for."""
-        wanted, grid = self.check_taps(taps), self.grid(pixels)
-        self._restore_frequencies()  # somebody may have moved the inner model alone
-        states: dict[int, Tensor] = {}
-        with self._precision(pixels):
-            weight = self.model.embeddings.patch_embeddings.weight
-            positions = self.model.rope_embeddings(pixels.to(weight.dtype))
-            state = self.model.embeddings(pixels)
-            for index, block in enumerate(self.blocks):
-                state = block(state, position_embeddings=positions)
-                if index in wanted:
-                    states[index] = state
-        return [self.tap(states[index], grid, index) for index in taps]
-
-    def rotary(self, grid: tuple[int, int]) -> tuple[Tensor, Tensor]:
-        """Cosines and sines (patches, head_dim) by which queries and keys of a grid of patches are turned."""
-        self._restore_frequencies()
-        rope, patch = self.model.rope_embeddings, self.shape.patch
-        shape_alone = rope.inv_freq.new_zeros(1).expand(1, 3, grid[0] * patch, grid[1] * patch)
-        cosines, sines = rope(shape_alone)
-        return cosines, sines
+    def __init__(self, shape: BackboneShape) -> None:
+        super().__init__()
+        self.shape = shape
+        self.tap_point = TapPoint()
 
     @property
     def blocks(self) -> nn.ModuleList:
         """The transformer blocks, first to last."""
-        blocks: nn.ModuleList = self.model.model.layer
-        return blocks
+        raise NotImplementedError
 
     @property
     def norm(self) -> nn.Module:
         """The final norm."""
-        norm: nn.Module = self.model.norm
-        return norm
+        raise NotImplementedError
 
-    def released_plan(self) -> dict[str, Source]:
-        """What each tensor of ``model`` is made of, in the names of the released files."""
-        return names.released_plan(self.model, self.shape)
+    def features(self, pixels: Tensor, taps: Sequence[int]) -> list[Tap]:  # (B, 3, H, W)
+        """The outputs of the blocks ``taps``, each after the final norm, in the given order."""
+        raise NotImplementedError
 
-    def released_shapes(self) -> Shapes:
-        """Every name with its shape as a released file of this size has it."""
-        return planned_shapes(self.released_plan()) | names.unread_shapes(self.shape)
+    def forward(self, pixels: Tensor, taps: Sequence[int]) -> list[Tap]:  # (B, 3, H, W)
+        """The features of :meth:`features`, so that a backbone can be called."""
+        return self.features(pixels, taps)
 
-    def _precision(self, pixels: Tensor) -> AbstractContextManager[object]:
-        kind = pixels.device.type
-        return torch.autocast(kind, self.autocast) if self._uses_autocast(pixels) else without_autocast(kind)
+    def run_blocks(self, state: Tensor, wanted: Collection[int], **shared: Any) -> dict[int, Tensor]:
+        """All blocks on the embedded tokens, with the arguments that they share; the outputs that are wanted."""
+        states: dict[int, Tensor] = {}
+        for index, block in enumerate(self.blocks):
+            state = block(state, **shared)
+            if index in wanted:
+                states[index] = state
+        return states
 
-    def _uses_autocast(self, pixels: Tensor) -> bool:
-        weight = self.model.embeddings.patch_embeddings.weight
-        wanted = self.autocast is not None and pixels.device.type in self.autocast_on
-        return wanted and weight.dtype == torch.float32
+    def tap(self, state: Tensor, grid: tuple[int, int], block: int) -> Tap:
+        """A block's output, given as all tokens (B, T, C) before the final norm, as a feature."""
+        weight = next(self.norm.parameters())
+        wide = torch.promote_types(state.dtype, weight.dtype)  # weights may be bfloat16, the norm float32
+        tap: Tap = self.tap_point(Tap(self.norm(state.to(wide)), grid), block)
+        return tap
+
+    def grid(self, pixels: Tensor) -> tuple[int, int]:
+        """Rows and columns of patches in a batch of images; each side must be a multiple of the patch."""
+        height, width = pixels.shape[-2:]
+        if height % self.shape.patch or width % self.shape.patch or not height or not width:
+            raise GramLoopError(
+                f"an image of {height} x {width} cannot be cut into patches: "
+                f"both sides must be positive multiples of {self.shape.patch}"
+            )
+        rows, columns = height // self.shape.patch, width // self.shape.patch
+        refuse_many_tokens(rows, columns, f"an input of {width} x {height} pixels")
+        return rows, columns
+
+    def check_taps(self, taps: Sequence[int]) -> set[int]:
+        """The taps as a set, after making sure that the blocks exist."""
+        if not taps or len(set(taps)) != len(taps) or not all(0 <= tap < self.shape.depth for tap in taps):
+            raise GramLoopError(
+                f"taps must be different blocks between 0 and {self.shape.depth - 1}, not {list(taps)}"
+            )
+        return set(taps)
 
     @property
-    def rounded_periods(self) -> bool:
-        """Whether the rotary periods are rounded to bfloat16, as in Meta's released files."""
-        periods = 1 / self.model.rope_embeddings.inv_freq.float()
-        return bool(torch.allclose(periods, periods.bfloat16().float(), rtol=1e-6, atol=0.0))
-
-    def keep_frequencies(self) -> None:
-        """Remember the rotary frequencies in float32; moving or rounding the model will not round them."""
-        self._inv_freq = self.model.rope_embeddings.inv_freq.detach().float()
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        self._restore_frequencies()
-        return self
-
-    def _restore_frequencies(self) -> None:
-        rope = self.model.rope_embeddings
-        if self._inv_freq is not None and rope.inv_freq is not self._inv_freq:
-            self._inv_freq = self._inv_freq.to(rope.inv_freq.device)
-            rope.inv_freq = self._inv_freq
-
-
-def load_backbone(
-    path: str | Path | Checkpoint,
-    *,
-    dtype: torch.dtype = torch.float32,
-    device: torch.device | str = "cpu",
-    verify: bool = False,
-    autocast: torch.dtype | None = torch.bfloat16,
-    exact_periods: bool = False,
-) -> Backbone:
-    """A backbone from a released ``.pth``, a ``.safetensors`` file, or a transformers folder.
-
-    The architecture follows from the names and shapes in the file. With ``verify`` the file is compared with
-    the sha256 prefix in its name. With ``exact_periods`` the rotary periods are not those of a released file, which
-    are rounded, but computed, as transformers does: for heads that were trained on transformers' model.
-    """
-    checkpoint = path if isinstance(path, Checkpoint) else open_checkpoint(path, verify=verify)
-    if "embeddings.cls_token" in checkpoint.shapes:
-        shape, theta = names.infer_transformers_shape(checkpoint)
-        backbone = meta_backbone(shape, autocast=autocast, rope_theta=theta)
-        load(
-            backbone.model,
-            checkpoint,
-            names.transformers_plan(backbone.model, checkpoint),
-            dtype=dtype,
-            device=device,
-        )
-        backbone.model.rope_embeddings.inv_freq = _frequencies(shape, theta).to(device)
-    else:
-        shape = infer_shape(checkpoint)
-        backbone = meta_backbone(shape, autocast=autocast)
-        plan = backbone.released_plan()
-        load(backbone.model, checkpoint, plan, also=names.unread_shapes(shape), dtype=dtype, device=device)
-        periods = checkpoint.open()["rope_embed.periods"].float()
-        if not (periods.isfinite() & (periods > 0)).all():
-            raise GramLoopError(
-                f"{checkpoint.path} is damaged: rope_embed.periods holds a number that is not above 0"
-            )
-        frequencies = _frequencies(shape, 100.0) if exact_periods else 1 / periods
-        backbone.model.rope_embeddings.inv_freq = frequencies.to(device)
-    backbone.keep_frequencies()
-    if dtype in (torch.bfloat16, torch.float16):
-        backbone.norm.float()
-    return backbone
-
-
-def meta_backbone(
-    shape: BackboneShape, *, autocast: torch.dtype | None = torch.bfloat16, rope_theta: float = 100.0
-) -> Backbone:
-    """A backbone without weights, on the meta device: names and shapes alone."""
-    with torch.device("meta"):
-        return Backbone(shape, autocast=autocast, rope_theta=rope_theta)
-
-
-def fitting(backbone: TappedViT, width: int, head: Path) -> Backbone:
-    """The backbone, after making sure that a head's file was made for one like it."""
-    if not isinstance(backbone, Backbone):
-        raise GramLoopError(f"{head} needs a DINOv3 backbone, not a {type(backbone).__name__}")
-    if width != backbone.shape.width:
-        raise GramLoopError(
-            f"{head} was made for a backbone of width {_called(width)}, "
-            f"the backbone given has {_called(backbone.shape.width)}"
-        )
-    return backbone
-
-
-def _called(width: int) -> str:
-    names = {384: "ViT-S", 768: "ViT-B", 1024: "ViT-L", 1280: "ViT-H+", 4096: "ViT-7B"}
-    return f"{width} ({names[width]})" if width in names else str(width)
+    def device(self) -> torch.device:
+        """Where the parameters are."""
+        return next(self.norm.parameters()).device
 
 
 def default_taps(depth: int) -> tuple[int, ...]:
-    """Four blocks at even intervals, as the released segmentation head reads them."""
-    if depth < 4:
-        raise GramLoopError(f"four taps need at least four blocks, not {depth}")
+    """Four blocks at even intervals, as the released segmentation and depth heads read them."""
     if depth == 24:  # the one size for which the reference departs from its own rule
         return 4, 11, 17, 23
+    _check_depth(depth)
     return tuple(index * (depth // 4) - 1 for index in range(1, 5))
 
 
-def _config(shape: BackboneShape, rope_theta: float) -> Any:
-    from transformers import DINOv3ViTConfig
-
-    return DINOv3ViTConfig(
-        patch_size=shape.patch,
-        hidden_size=shape.width,
-        intermediate_size=shape.hidden,
-        num_hidden_layers=shape.depth,
-        num_attention_heads=shape.width // shape.head_dim,
-        hidden_act="silu" if shape.gated else "gelu",
-        use_gated_mlp=shape.gated,
-        query_bias=shape.qkv_bias,
-        key_bias=False,
-        value_bias=shape.qkv_bias,
-        num_register_tokens=shape.registers,
-        layer_norm_eps=LAYER_NORM_EPS,
-        rope_theta=rope_theta,
-    )
+def quarter_ends(depth: int) -> tuple[int, ...]:
+    """The last block of each quarter, which the released detector and PMT's heads read."""
+    _check_depth(depth)
+    return tuple(quarter * depth // 4 - 1 for quarter in range(1, 5))
 
 
-def _frequencies(shape: BackboneShape, theta: float) -> Tensor:
-    exponents = torch.arange(0, 1, 4 / shape.head_dim, dtype=torch.float32)
-    return 1 / theta**exponents
+def _check_depth(depth: int) -> None:
+    if depth < 4:
+        raise GramLoopError(f"four taps need at least four blocks, not {depth}")
+
+
+def refuse_many_tokens(rows: int, columns: int, what: str, advice: str = "") -> None:
+    """Raise if a ViT would see more than `MOST_TOKENS` patches at once: its work grows with their square.
+
+    Args:
+        rows: of patches, in the largest view of an image.
+        columns: of patches.
+        what: the image and its size, such as "an image of 5000 x 2 at a short side of 64".
+        advice: what would help.
+    """
+    tokens = rows * columns
+    if tokens > MOST_TOKENS:
+        memory = 4 * tokens**2 / 1e9
+        raise TooManyTokensError(
+            f"{what} becomes {tokens:,} tokens at once ({columns:,} x {rows:,} patches), more than "
+            f"{MOST_TOKENS:,}: in every head of every block attention would weigh {tokens**2:.1e} pairs, "
+            f"{memory:,.0f} GB if held together; {advice or 'crop it or resize it to fewer pixels'}"
+        )
+
+
+def largest_short_side(height: int, width: int, multiple: int, patch: int) -> int:
+    """The longest short side, a multiple of ``multiple``, with which an image stays within the tokens; 0 if none does."""
+    ratio = max(height, width) / min(height, width)
+    short = int(math.sqrt(MOST_TOKENS / ratio) * patch) // multiple * multiple
+    while short and (short / patch) * math.ceil(short * ratio / patch) > MOST_TOKENS:
+        short -= multiple
+    return short

@@ -1,12 +1,11 @@
 """Files of weights: read without running their code, checked name by name, moved into a model piece by piece.
 
-A model is built on the meta device, where it weighs nothing. A *plan* says, for each of its tensors, which
-entries of the file it is made of. The plan is first compared with the file, names and shapes, and nothing is
-loaded if they differ; then the tensors are assigned. Where neither precision nor device changes, a tensor
-stays a view of the memory-mapped file, so that loading costs nothing and processes share the memory; such a
-file may be deleted or replaced while the model lives, but not be written into.
-Otherwise the file is mapped anew for every few tensors, which gives the pages already read back to the
-system: the peak is the model plus one such group.
+A model is built on the meta device, where it weighs nothing. A *plan* names, for each of its tensors, the entries of the
+file it is made of. The plan is compared with the file first, names and shapes, and nothing is loaded if they differ; then
+the tensors are assigned. Where neither precision nor device changes, a tensor stays a view of the memory-mapped file, so
+that loading costs nothing and processes share the memory; such a file may be deleted or replaced while the model lives,
+but not be written into. Otherwise the file is mapped again for every few tensors, which returns the pages already read to
+the system: the peak is the model plus one such group.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import hashlib
 import math
 import pickle
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,7 +22,6 @@ import torch
 from torch import Tensor, nn
 
 from gramloop.errors import GramLoopError
-from gramloop.models.soundness import refuse_infinite, refuse_kinds
 from gramloop.util.json_files import read_checked
 from gramloop.util.progress import tracked
 
@@ -42,88 +40,81 @@ class Checkpoint:
     path: Path
     shapes: Shapes
     dtypes: dict[str, torch.dtype] = field(repr=False)
-    open: Callable[[], Mapping[str, Tensor]] = field(repr=False)  # maps the file anew
+    open: Callable[[], Mapping[str, Tensor]] = field(repr=False)  # maps the file again
 
-    def require(self, names: Iterable[str], what: str, dimensions: int = 2) -> None:
-        """Raise unless the file has all of these with so many dimensions; ``what`` it would be then."""
-        for name in names:
-            if name not in self.shapes:
-                begins = ", ".join(list(self.shapes)[:3]) or "nothing"
-                raise GramLoopError(f"{self.path} is not {what}: it lacks {name} and begins with {begins}")
+    def require(self, names: Collection[str], what: str, dimensions: int | None = 2) -> None:
+        """Raise unless the file has all these names, as ``what`` does, with so many dimensions if given."""
+        missing = [name for name in names if name not in self.shapes]
+        if missing:
+            first = ", ".join(list(self.shapes)[:3]) or "nothing"
+            raise GramLoopError(
+                f"{self.path} is not {what}: it lacks {', '.join(missing)} and begins with {first}"
+            )
+        for name in names if dimensions else ():
             if len(self.shapes[name]) != dimensions:
                 raise GramLoopError(
                     f"{self.path} is not {what}: {name} is {self.shapes[name]}, not of {dimensions} dimensions"
                 )
 
-    def under(self, prefix: str) -> Checkpoint:
-        """The entries whose names begin with ``prefix``, which is taken off."""
-        inside = [name for name in self.shapes if name.startswith(prefix)]
-        return Checkpoint(
-            self.path,
-            {name[len(prefix) :]: self.shapes[name] for name in inside},
-            {name[len(prefix) :]: self.dtypes[name] for name in inside},
-            lambda: {
-                name[len(prefix) :]: value for name, value in self.open().items() if name in set(inside)
-            },
-        )
-
-    def renamed(self, rename: Callable[[str], str]) -> Checkpoint:
-        """The same entries under other names, of which no two may be equal."""
-        names = {name: rename(name) for name in self.shapes}
+    def renamed(self, rename: Callable[[str], str | None]) -> Checkpoint:
+        """The entries under other names, no two of which may be equal; None drops an entry."""
+        names = {name: new for name in self.shapes if (new := rename(name)) is not None}
         if len(set(names.values())) < len(names):
             twice = next(new for new in names.values() if list(names.values()).count(new) > 1)
             raise GramLoopError(f"{self.path} holds {twice} under two names")
         return Checkpoint(
             self.path,
-            {names[name]: shape for name, shape in self.shapes.items()},
-            {names[name]: dtype for name, dtype in self.dtypes.items()},
-            lambda: {names[name]: value for name, value in self.open().items()},
+            {new: self.shapes[name] for name, new in names.items()},
+            {new: self.dtypes[name] for name, new in names.items()},
+            lambda: {names[name]: value for name, value in self.open().items() if name in names},
         )
 
+    def under(self, prefix: str) -> Checkpoint:
+        """The entries whose names begin with ``prefix``, which is removed."""
+        return self.renamed(lambda name: name[len(prefix) :] if name.startswith(prefix) else None)
+
     def without(self, drop: Callable[[str], bool]) -> Checkpoint:
-        """The entries whose names ``drop`` does not pick."""
-        kept = {name for name in self.shapes if not drop(name)}
-        return Checkpoint(
-            self.path,
-            {name: shape for name, shape in self.shapes.items() if name in kept},
-            {name: dtype for name, dtype in self.dtypes.items() if name in kept},
-            lambda: {name: value for name, value in self.open().items() if name in kept},
-        )
+        """The entries whose names ``drop`` does not select."""
+        return self.renamed(lambda name: None if drop(name) else name)
+
+    def count(self, pattern: str) -> int:
+        """How many different numbers a pattern's group takes at the beginning of names, such as blocks."""
+        return len({found[1] for name in self.shapes if (found := re.match(pattern, name))})
 
 
 @dataclass(frozen=True)
-class Source:
+class TensorSource:
     """What one tensor of a model is made of: entries of a file with shapes, and how to combine them."""
 
     reads: Shapes
     make: Callable[[Mapping[str, Tensor]], Tensor]
 
-    @classmethod
-    def same(cls, name: str, shape: Iterable[int]) -> Source:
-        """The entry ``name`` as it is."""
-        return cls({name: tuple(shape)}, lambda tensors: tensors[name])
 
-    @classmethod
-    def part(cls, name: str, index: int, parts: int, shape: Iterable[int]) -> Source:
-        """One of several equal groups of rows, each of this shape, that the file keeps in one entry."""
-        rows, *rest = shape
-        start = index * rows
-        return cls({name: (parts * rows, *rest)}, lambda tensors: tensors[name][start : start + rows])
+LoadPlan = Mapping[str, TensorSource]
 
 
-LoadPlan = Mapping[str, Source]
+def renamed_plan(module: nn.Module, renames: Mapping[str, str] | None = None) -> dict[str, TensorSource]:
+    """The plan of a module whose names become those of the file by regular expressions, applied in order.
+
+    A new name that ends in ``[1/3]`` stands for the second of three equal groups of rows that the file keeps in one entry.
+    """
+    plan: dict[str, TensorSource] = {}
+    for own, value in module.state_dict().items():
+        name = own
+        for pattern, replacement in (renames or {}).items():
+            name = re.sub(pattern, replacement, name)
+        plan[own] = _source(name, tuple(value.shape))
+    return plan
 
 
-@dataclass(frozen=True)
-class _Index:
-    """Which file holds each tensor of a model that is stored in several."""
-
-    weight_map: dict[str, str]
-
-
-def identity_plan(module: nn.Module) -> dict[str, Source]:
-    """The plan of a module whose own names are those of the file."""
-    return {name: Source.same(name, value.shape) for name, value in module.state_dict().items()}
+def _source(name: str, shape: Shape) -> TensorSource:
+    part = re.fullmatch(r"(.*)\[(\d)/(\d)\]", name)
+    if part is None:
+        return TensorSource({name: shape}, lambda tensors: tensors[name])
+    whole, start, rows = part[1], int(part[2]) * shape[0], shape[0]
+    return TensorSource(
+        {whole: (int(part[3]) * rows, *shape[1:])}, lambda tensors: tensors[whole][start : start + rows]
+    )
 
 
 def planned_shapes(plan: LoadPlan) -> Shapes:
@@ -134,16 +125,16 @@ def planned_shapes(plan: LoadPlan) -> Shapes:
 def open_checkpoint(
     path: str | Path, *, inside: str | tuple[str, ...] = (), verify: bool = False
 ) -> Checkpoint:
-    """Open a local ``.pth``, ``.safetensors`` or transformers folder without reading its tensors.
+    """Open a local file or folder of weights without reading its tensors.
 
-    ``inside`` names the key, or several, under which a ``.pth`` may keep its weights, when they are not at the top.
-    ``verify`` compares the file with the sha256 prefix in its name, as in ``…-a955f4ea.pth``.
+    Args:
+        path: a ``.pth``, a ``.safetensors`` or a transformers folder.
+        inside: the key, or several, under which a ``.pth`` may keep its weights, when they are not at the top.
+        verify: whether to compare the file with the sha256 prefix in its name, as in ``…-a955f4ea.pth``.
     """
     path = Path(path)
     if not path.exists():
-        raise GramLoopError(
-            f"{path} does not exist; checkpoints are local files and nothing is downloaded by itself"
-        )
+        raise GramLoopError(f"{path} does not exist; checkpoints are local files and nothing is downloaded")
     if verify:
         verify_digest(path)
     if path.is_dir():
@@ -172,27 +163,31 @@ def verify_digest(path: Path) -> None:
         )
 
 
-def load(
+def load_weights(
     module: nn.Module,
     checkpoint: Checkpoint,
-    plan: LoadPlan,
+    plan: LoadPlan | None = None,
     *,
     also: Mapping[str, Shape] | None = None,
     dtype: torch.dtype | None = torch.float32,
     device: torch.device | str = "cpu",
 ) -> None:
-    """Fill a meta-device module from a file that holds exactly what the plan reads.
+    """Fill a meta-device module from a file that holds exactly what the plan reads, and freeze its parameters.
 
-    ``also`` names entries that the file must have and that no tensor of the module is made of. The parameters
-    are frozen. ``dtype`` None keeps the precision of the file. Names, shapes and types are checked before a tensor is
-    read, and every number then: none may be NaN or infinite. On the device "meta" tensors are looked at and not
-    kept: the module then tells everything about itself but cannot run.
+    Names, shapes and types are checked before a tensor is read, and every number then: none may be NaN or infinite. On
+    the device "meta" tensors are checked and not kept: the module then has all names and shapes but cannot run.
+
+    Args:
+        module: built on the meta device.
+        checkpoint: the file.
+        plan: without one, the module's own names are those of the file.
+        also: entries that the file must have and that no tensor of the module is made of.
+        dtype: of the parameters; None keeps the precision of the file.
+        device: of the parameters.
     """
-    check(checkpoint, planned_shapes(plan) | dict(also or {}))
-    kinds = {name: value.dtype for name, value in module.state_dict().items()}
-    refuse_kinds(
-        kinds, {name: source.reads for name, source in plan.items()}, checkpoint.dtypes, checkpoint.path
-    )
+    plan = renamed_plan(module) if plan is None else plan
+    check_names(checkpoint, planned_shapes(plan) | dict(also or {}))
+    _check_types(module, checkpoint, plan)
     device = torch.device(device)
     described = device.type == "meta"
     for group in [list(plan)] if described or _fits(checkpoint, dtype, device) else _groups(checkpoint, plan):
@@ -201,39 +196,65 @@ def load(
             value = plan[target].make(tensors)
             refuse_infinite(target, value, checkpoint.path)
             if not described:
-                _assign(module, target, _convert(value, dtype, device))
+                _assign(module, target, value.to(device, dtype if value.is_floating_point() else None))
         del tensors
     if described:
         module.to(dtype).requires_grad_(False)
-        return
-    left = [name for name, value in module.state_dict().items() if value.is_meta]
-    if left:
+    elif left := [name for name, value in module.state_dict().items() if value.is_meta]:
         raise AssertionError(f"the plan forgot {left[:3]}")
 
 
-def check(checkpoint: Checkpoint, expected: Mapping[str, Shape]) -> None:
+def check_names(checkpoint: Checkpoint, expected: Mapping[str, Shape]) -> None:
     """Raise, naming the first differences, unless a file holds exactly these names with these shapes."""
     found = checkpoint.shapes
-    missing = [name for name in expected if name not in found]
-    unknown = [name for name in found if name not in expected]
     differ = [
         f"{name} is {found[name]} instead of {tuple(expected[name])}"
         for name in expected
         if name in found and tuple(found[name]) != tuple(expected[name])
     ]
-    said = [
+    kinds = {
+        "missing": [name for name in expected if name not in found],
+        "unknown": [name for name in found if name not in expected],
+        "of another shape": differ,
+    }
+    listed = [
         f"{len(names)} {kind} ({', '.join(names[:3])}{', …' if len(names) > 3 else ''})"
-        for kind, names in (("missing", missing), ("unknown", unknown), ("of another shape", differ))
+        for kind, names in kinds.items()
         if names
     ]
-    if said:
+    if listed:
         raise GramLoopError(
-            f"{checkpoint.path} does not fit this model, nothing was loaded: {'; '.join(said)}"
+            f"{checkpoint.path} does not fit this model, nothing was loaded: {'; '.join(listed)}"
         )
 
 
-def _convert(value: Tensor, dtype: torch.dtype | None, device: torch.device) -> Tensor:
-    return value.to(device, dtype if value.is_floating_point() else None)
+def refuse_infinite(name: str, value: Tensor, path: Path) -> None:
+    """Raise if a tensor of a file holds NaN or an infinity; one pass over it, and no copy."""
+    if value.is_meta or not value.is_floating_point() or not value.numel():
+        return
+    # numbers of eight bits have no order here, and those of 64 may be too large for the model's
+    wide = value.detach() if value.element_size() in (2, 4) else value.detach().float()
+    low, high = torch.aminmax(wide)
+    if not (low.isfinite() and high.isfinite()):
+        worst = "NaN" if low.isnan() else "an infinity"
+        raise GramLoopError(f"{path} is damaged or was never finished: {name} holds {worst}")
+
+
+def refuse_unsound(model: nn.Module, path: Path) -> None:
+    """Raise if a model that another library read from ``path`` holds a number that is not finite."""
+    for name, value in model.state_dict().items():
+        refuse_infinite(name, value, path)
+
+
+def _check_types(module: nn.Module, checkpoint: Checkpoint, plan: LoadPlan) -> None:
+    """Raise where whole numbers or truth values stand in place of floating-point numbers."""
+    for target, value in module.state_dict().items():
+        for name in plan[target].reads if target in plan and value.is_floating_point() else ():
+            if not checkpoint.dtypes[name].is_floating_point:
+                kind = str(checkpoint.dtypes[name]).removeprefix("torch.")
+                raise GramLoopError(
+                    f"{checkpoint.path} holds {name} as {kind}; it must be floating-point, such as float32"
+                )
 
 
 def _fits(checkpoint: Checkpoint, dtype: torch.dtype | None, device: torch.device) -> bool:
@@ -290,14 +311,9 @@ def _read_torch(path: Path, inside: tuple[str, ...]) -> Mapping[str, Tensor]:
     if not isinstance(content, dict) or not content:
         raise GramLoopError(f"{path} holds {type(content).__name__} instead of named tensors")
     for name, value in content.items():
-        if not isinstance(name, str):
+        if not isinstance(name, str) or not isinstance(value, Tensor):
             raise GramLoopError(
-                f"{path} holds a tensor under {name!r}, which is no name; a file of weights has names"
-            )
-        if not isinstance(value, Tensor):
-            raise GramLoopError(
-                f"{path} holds {type(value).__name__} under {name!r} instead of a tensor; "
-                "a flat file of weights is expected"
+                f"{path} holds {type(value).__name__} under {name!r}; a flat file of named tensors is expected"
             )
     return content
 
@@ -317,6 +333,13 @@ def _read_safetensors(files: list[Path]) -> Mapping[str, Tensor]:
     return tensors
 
 
+@dataclass(frozen=True)
+class _Index:
+    """Which file holds each tensor of a model that is stored in several."""
+
+    weight_map: dict[str, str]
+
+
 def _files_of_folder(folder: Path) -> list[Path]:
     single, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
     if single.exists():
@@ -325,10 +348,9 @@ def _files_of_folder(folder: Path) -> list[Path]:
         raise GramLoopError(f"{folder} has neither model.safetensors nor model.safetensors.index.json")
     stored = read_checked(index, _Index, "the index of a model's safetensors")
     names = sorted(set(stored.weight_map.values()))
-    if strange := [name for name in names if Path(name).name != name]:
-        raise GramLoopError(f"{index} names {strange[0]!r}, which is no file beside it")
-    missing = [name for name in names if not (folder / name).exists()]
-    if missing:
+    if outside := [name for name in names if Path(name).name != name]:
+        raise GramLoopError(f"{index} names {outside[0]!r}, which is not a file in its folder")
+    if missing := [name for name in names if not (folder / name).exists()]:
         raise GramLoopError(f"{folder} lacks {missing[0]}, which its index names")
     return [folder / name for name in names]
 

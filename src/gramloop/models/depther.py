@@ -1,13 +1,11 @@
 """Meta's depth model: four batch-normed taps of a frozen DINOv3, a DPT neck, and a mean over bins of depth.
 
 transformers' DPTNeck does reassembling and fusion with Meta's weights under other names. Depth is the mean of equally
-spaced bins, weighted by relu(logit) + 0.1; it is made a few rows at a time, since the bins of a whole image would need
-gigabytes.
+spaced bins, weighted by relu(logit) + 0.1, computed a few rows at a time: the bins of a whole image need gigabytes.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,13 +17,21 @@ from torch import Tensor, nn
 
 from gramloop.core.precision import without_autocast
 from gramloop.errors import GramLoopError
-from gramloop.models.backbone import default_taps, fitting, load_backbone
-from gramloop.models.checkpoint import Checkpoint, Shapes, Source, load, open_checkpoint, planned_shapes
-from gramloop.models.taps import Tap, TappedViT
+from gramloop.models.backbone import Tap, TappedViT, default_taps
+from gramloop.models.checkpoint import (
+    Checkpoint,
+    Shapes,
+    TensorSource,
+    load_weights,
+    open_checkpoint,
+    planned_shapes,
+    renamed_plan,
+)
+from gramloop.models.dinov3 import backbone_of_head
 
 NEAR, FAR = 0.001, 100.0  # metres, between which the released head spaces its bins
-FLOOR = 0.1  # what every bin has of weight
-STRIDE = 32  # sides that are multiples of it come back as they are
+DEPTH_STRIDE = 32  # inputs whose sides are multiples of it keep their size
+_FLOOR = 0.1  # the least weight of a bin
 _AT_ONCE = 1 << 23  # logits in memory
 
 
@@ -71,16 +77,16 @@ class DptDepthHead(nn.Module):
 
     @property
     def channels(self) -> int:
-        """The width of the backbone that it was made for."""
+        """The width of the backbone."""
         return self.shape.channels
 
     @property
     def tap_norms(self) -> tuple[nn.Module, ...]:
-        """The batch norm of each tap, which knows the mean of the images of training."""
+        """The batch norm of each tap, which holds the mean over the training images."""
         return tuple(self.batchnorm_layers)
 
     def forward(self, maps: Sequence[Tensor]) -> Tensor:  # each (B, C, h, w) → (B, 1, H, W)
-        """Depth in metres, float32, in the head's own size."""
+        """Depth in metres, float32, at the head's output size."""
         weight = self.project.weight
         with without_autocast(weight.device.type):
             return self.expectation(self.features([each.to(weight.dtype) for each in maps]))
@@ -93,7 +99,7 @@ class DptDepthHead(nn.Module):
         return found[:, 0]
 
     def features(self, maps: Sequence[Tensor]) -> Tensor:  # each (B, C, h, w) → (B, hidden, H, W)
-        """What the logits are one convolution of."""
+        """The input of the last convolution, which makes the logits."""
         high, wide = maps[0].shape[-2:]
         normed = [norm(each) for norm, each in zip(self.batchnorm_layers, maps, strict=True)]
         fused = self.neck([_tokens(each) for each in normed], high, wide)[-1]
@@ -110,13 +116,13 @@ class DptDepthHead(nn.Module):
         found = torch.empty(batch, 1, high, wide, device=features.device)
         for first in range(0, high, rows):
             some = slice(first, first + rows)
-            weights = self.conv_depth[-1](features[:, :, some]).float().relu_().add_(FLOOR)
+            weights = self.conv_depth[-1](features[:, :, some]).float().relu_().add_(_FLOOR)
             found[:, 0, some] = torch.einsum("bkhw,k->bhw", weights, bins) / weights.sum(1)
         return found
 
-    def released_plan(self) -> dict[str, Source]:
+    def released_plan(self) -> dict[str, TensorSource]:
         """What each tensor is made of, in the names of the released file."""
-        return {name: Source.same(_released(name), value.shape) for name, value in self.state_dict().items()}
+        return renamed_plan(self, _RENAMES)
 
     def released_shapes(self) -> Shapes:
         """Every name with its shape as the released file has it."""
@@ -133,12 +139,12 @@ class Depther(nn.Module):
         self.eval()
 
     def forward(self, pixels: Tensor) -> Tensor:  # (B, 3, H, W) → (B, 1, H', W')
-        """Depth at the multiples of 32 that the padded image reaches; padding is not taken off."""
+        """Depth at the multiples of 32 that the padded image reaches; padding is not removed."""
         padded = pad_around(pixels, self.backbone.shape.patch)
         return self.predict(self.backbone(padded, self.head.taps))
 
     def predict(self, taps: Sequence[Tap]) -> Tensor:
-        """The depth of :meth:`forward` from taps that are there already."""
+        """The depth of :meth:`forward` from taps computed before."""
         found: Tensor = self.head([tap.map for tap in taps])
         return found
 
@@ -158,15 +164,24 @@ def load_depther(
     device: torch.device | str = "cpu",
     verify: bool = False,
 ) -> Depther:
-    """Meta's depth model from its two files; the range of depth is not in them. ``dtype`` is the backbone's."""
+    """Meta's depth model from its two files.
+
+    Args:
+        backbone: a model, a file or a transformers folder.
+        head: the head's file.
+        depth_range: of the bins in metres, which the files do not contain.
+        dtype: of the backbone's weights; the head is float32.
+        device: of all weights.
+        verify: whether to compare files with the sha256 prefixes in their names.
+    """
     checkpoint = open_checkpoint(head, verify=verify)
     shape = infer_dpt_shape(checkpoint)
-    if isinstance(backbone, str | Path):
-        backbone = load_backbone(backbone, dtype=dtype, device=device, verify=verify)
-    backbone = fitting(backbone, shape.channels, checkpoint.path)
+    backbone = backbone_of_head(
+        checkpoint, backbone, shape.channels, dtype=dtype, device=device, verify=verify
+    )
     with torch.device("meta"):
         made = DptDepthHead(shape, default_taps(backbone.shape.depth), depth_range)
-    load(made, checkpoint, made.released_plan(), device=device)
+    load_weights(made, checkpoint, made.released_plan(), device=device)
     return Depther(backbone, made.requires_grad_(False))
 
 
@@ -206,7 +221,7 @@ def _neck(shape: DptShape) -> Any:
 
 
 def _tokens(each: Tensor) -> Tensor:  # (B, C, h, w) → (B, 1 + N, C)
-    """The neck takes a class token before the patches, and passes it over."""
+    """The neck expects a class token before the patches, and ignores it."""
     patches = each.flatten(2).transpose(1, 2)
     return torch.cat([patches.new_zeros(len(patches), 1, patches.shape[2]), patches], dim=1)
 
@@ -223,11 +238,3 @@ _RENAMES: Mapping[str, str] = {
     r"^project\.": "project.conv.",
     r"^conv_depth\.": "conv_depth.head.",
 }
-
-
-def _released(name: str) -> str:
-    for pattern, replacement in _RENAMES.items():
-        name, changed = re.subn(pattern, replacement, name)
-        if changed:
-            return name
-    raise AssertionError(f"no name for {name}")

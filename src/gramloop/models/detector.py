@@ -1,30 +1,92 @@
-"""The COCO detector: a DINOv3 backbone that looks through windows, and a Plain-DETR head.
+"""The COCO detector: a DINOv3 backbone that reads an image through windows, and a Plain-DETR head.
 
-The released head file keeps its weights under the key ``model``; the backbone comes from its own file. Names
-and shapes are checked both ways before anything is loaded, including the class and box heads that the file
-names twice. A head file may repeat the backbone, which can then be left out; one that is given is preferred.
+The backbone runs ten times per image: on 3 x 3 windows, and on the whole image resized to the size of the first window. A
+window is a third of a side, rounded up to whole patches, and the last one takes what is left. Where that would leave
+nothing (sides of 1, 2 or 4 patches) there are fewer.
+
+The released head file keeps its weights under the key ``model``; the backbone comes from its own file. Names and shapes are
+checked both ways before anything is loaded, including the class and box heads that the file names twice.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gramloop.core.precision import without_autocast
 from gramloop.errors import GramLoopError
-from gramloop.models.backbone import Backbone, load_backbone
-from gramloop.models.checkpoint import Checkpoint, Shapes, check, identity_plan, load, open_checkpoint
-from gramloop.models.plain_detr import PlainDetr, PlainDetrConfig, infer_config
-from gramloop.models.taps import Tap, quarter_ends
-from gramloop.models.windows import Layout
+from gramloop.models.backbone import Tap, TappedViT, quarter_ends
+from gramloop.models.checkpoint import Checkpoint, Shapes, load_weights, open_checkpoint
+from gramloop.models.dinov3 import Backbone, backbone_of_head
+from gramloop.models.plain_detr import PlainDetr, infer_plain_detr
 
-BACKBONE_PREFIX = "backbone.0._backbone.backbone."
+DETECTOR_BACKBONE = "backbone.0._backbone.backbone."  # the backbone's names in a head's file
 
 # One view of a batch: images (B, 3, H, W), valid patches (B, h, w) → one or more versions of its feature map.
-Look = Callable[[Tensor, Tensor], Sequence[Tensor]]
+ViewFeatures = Callable[[Tensor, Tensor], Sequence[Tensor]]
+
+
+def window_spans(side: int, count: int = 3, patch: int = 16) -> tuple[tuple[int, int], ...]:
+    """Where the windows along one side begin and end, in pixels."""
+    if side < patch or side % patch:
+        raise GramLoopError(f"a side of {side} pixels has no whole patches: it must be a multiple of {patch}")
+    for parts in range(count, 1, -1):
+        length = -(-(side // parts) // patch) * patch
+        starts = [part * length for part in range(parts)]
+        if starts[-1] < side:
+            return tuple((start, min(start + length, side)) for start in starts)
+    return ((0, side),)
+
+
+@dataclass(frozen=True)
+class WindowLayout:
+    """The windows of one image size, row by row, and how their feature maps are put together."""
+
+    rows: tuple[tuple[int, int], ...]  # pixels
+    columns: tuple[tuple[int, int], ...]
+    patch: int = 16
+
+    @classmethod
+    def of(cls, height: int, width: int, count: int = 3, patch: int = 16) -> WindowLayout:
+        """The layout of an image; ``count`` windows along each side where they fit."""
+        return cls(window_spans(height, count, patch), window_spans(width, count, patch), patch)
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Rows and columns of patches in the whole image."""
+        return self.rows[-1][1] // self.patch, self.columns[-1][1] // self.patch
+
+    def crops(self, maps: Tensor, stride: int = 1) -> list[Tensor]:
+        """The windows of (..., H, W) pixels, or of a map whose cells are ``stride`` pixels wide."""
+        return [
+            maps[..., top // stride : bottom // stride, left // stride : right // stride]
+            for top, bottom in self.rows
+            for left, right in self.columns
+        ]
+
+    def join(self, pieces: Sequence[Tensor]) -> Tensor:
+        """Maps of the windows, in the order of :meth:`crops`, as one map (..., h, w)."""
+        across = len(self.columns)
+        lines = [torch.cat(list(pieces[at : at + across]), dim=-1) for at in range(0, len(pieces), across)]
+        return torch.cat(lines, dim=-2)
+
+    def overview(self, images: Tensor) -> Tensor:
+        """The whole image (B, 3, H, W) at the size of the first window."""
+        return _resize(images, (self.rows[0][1], self.columns[0][1]))
+
+    def overview_mask(self, valid: Tensor) -> Tensor:
+        """The valid patches (B, h, w) as the overview's patches see them: the nearest one decides."""
+        size = self.rows[0][1] // self.patch, self.columns[0][1] // self.patch
+        return F.interpolate(valid[:, None].float(), size=size)[:, 0].bool()
+
+    def enlarge(self, maps: Tensor) -> Tensor:
+        """A map (B, C, h', w') of the overview at the size of the whole image's map."""
+        return _resize(maps, self.grid)
 
 
 class WindowedDetector(nn.Module):
@@ -44,26 +106,27 @@ class WindowedDetector(nn.Module):
         (features,) = self.features(images, valid)
         return self.detect(features, valid)
 
-    def features(self, images: Tensor, valid: Tensor, look: Look | None = None) -> Iterator[Tensor]:
+    def features(
+        self, images: Tensor, valid: Tensor, view_features: ViewFeatures | None = None
+    ) -> Iterator[Tensor]:
         """The map (B, channels, h, w) that the head reads: the overview's channels, then the windows'.
 
-        ``look`` may return several versions of each view (say, without and with a replay); so does this, one after the
-        other: at the released size each has 3 GB.
+        ``view_features`` may return several versions of each view (say, without and with a replay); so does this, one
+        after the other: at the released size each has 3 GB.
         """
-        look = look or self.look
-        layout = self.layout(images)
-        overview = look(layout.overview(images), layout.overview_mask(valid))
-        patch = self.backbone.shape.patch
+        view_features = view_features or self.view_features
+        layout, patch = self.layout(images), self.backbone.shape.patch
+        overview = view_features(layout.overview(images), layout.overview_mask(valid))
         views = [
-            look(crop, mask)
+            view_features(crop, mask)
             for crop, mask in zip(layout.crops(images), layout.crops(valid, patch), strict=True)
         ]
         for whole, *parts in zip(overview, *views, strict=True):
             yield torch.cat((layout.enlarge(whole), layout.join(parts)), dim=1)
 
-    def look(self, images: Tensor, valid: Tensor) -> list[Tensor]:
-        """The taps of one view, joined along the channels: (B, 4 C, h, w); padding is looked at too."""
-        return [joined(self.backbone.features(images, self.taps))]
+    def view_features(self, images: Tensor, valid: Tensor) -> list[Tensor]:
+        """The taps of one view, joined along the channels, (B, 4 C, h, w); padding is read too."""
+        return [join_taps(self.backbone.features(images, self.taps))]
 
     def detect(self, features: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
         """The head on its features, in the precision of its parameters: (B, n, classes), (B, n, 4)."""
@@ -73,22 +136,22 @@ class WindowedDetector(nn.Module):
         return logits, boxes
 
     def detect_each(self, features: Iterable[Tensor], valid: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """The head on several versions of its features, each of which is gone before the next is made."""
+        """The head on several versions of its features, each of which is freed before the next is made."""
         return list(map(lambda each: self.detect(each, valid), features))  # noqa: C417 - a loop would hold it
 
-    def layout(self, images: Tensor) -> Layout:
+    def layout(self, images: Tensor) -> WindowLayout:
         """The windows of these images."""
         height, width = images.shape[-2:]
-        return Layout.of(height, width, self.windows, self.backbone.shape.patch)
+        return WindowLayout.of(height, width, self.windows, self.backbone.shape.patch)
 
     def released_shapes(self) -> Shapes:
         """Every name with its shape as the released detector has it, backbone and aliases included."""
         head = {name: tuple(value.shape) for name, value in self.head.state_dict().items()}
-        inner = {BACKBONE_PREFIX + name: shape for name, shape in self.backbone.released_shapes().items()}
+        inner = {DETECTOR_BACKBONE + name: shape for name, shape in self.backbone.released_shapes().items()}
         return head | inner
 
 
-def joined(taps: Sequence[Tap]) -> Tensor:
+def join_taps(taps: Sequence[Tap]) -> Tensor:
     """The maps of some taps along the channels, (B, taps x C, h, w)."""
     return torch.cat([tap.map for tap in taps], dim=1)
 
@@ -112,59 +175,45 @@ def pad_batch(images: Sequence[Tensor], patch: int = 16) -> tuple[Tensor, Tensor
 
 def load_windowed_detector(
     head: str | Path,
-    backbone: Backbone | str | Path | None = None,
+    backbone: TappedViT | str | Path | None = None,
     *,
     dtype: torch.dtype = torch.float32,
     device: torch.device | str = "cpu",
     verify: bool = False,
 ) -> WindowedDetector:
-    """A detector from a released head file and its backbone (a model, a file, or a transformers folder)."""
+    """A detector from a released head file and its backbone.
+
+    Args:
+        head: the head's file.
+        backbone: a model, a file or a transformers folder; None takes the copy that the head's file may hold.
+        dtype: of the backbone's weights; the head is float32.
+        device: of all weights.
+        verify: whether to compare files with the sha256 prefixes in their names.
+    """
     checkpoint = open_checkpoint(head, inside="model", verify=verify)
-    config = _config_of(checkpoint)
-    inner = checkpoint.under(BACKBONE_PREFIX)
-    if backbone is None:
-        if not inner.shapes:
-            raise GramLoopError(f"{checkpoint.path} holds the head alone; its backbone must be given too")
-        backbone = load_backbone(inner, dtype=dtype, device=device)
-    elif not isinstance(backbone, Backbone):
-        backbone = load_backbone(backbone, dtype=dtype, device=device, verify=verify)
-    _check_width(checkpoint, config, backbone)
-    if inner.shapes:
-        check(inner, backbone.released_shapes())
-    return WindowedDetector(backbone, _load_head(checkpoint, config, device))
-
-
-def _config_of(checkpoint: Checkpoint) -> PlainDetrConfig:
-    try:
-        return infer_config(checkpoint.shapes)
-    except GramLoopError as error:
-        raise GramLoopError(f"{checkpoint.path} {error}") from error
-
-
-def _check_width(checkpoint: Checkpoint, config: PlainDetrConfig, backbone: Backbone) -> None:
-    channels = 2 * 4 * backbone.shape.width
-    if config.channels != channels:
-        raise GramLoopError(
-            f"{checkpoint.path} was made for a backbone of width {config.channels // 8}, "
-            f"not for this one of width {backbone.shape.width}"
-        )
-
-
-def _load_head(checkpoint: Checkpoint, config: PlainDetrConfig, device: torch.device | str) -> PlainDetr:
+    config = infer_plain_detr(checkpoint)
+    width = config.channels // 8  # four taps of the overview, and four of the windows
+    backbone = backbone_of_head(
+        checkpoint, backbone, width, prefix=DETECTOR_BACKBONE, dtype=dtype, device=device, verify=verify
+    )
     with torch.device("meta"):
-        head = PlainDetr(config)
-    alone = checkpoint.without(lambda name: name.startswith(BACKBONE_PREFIX))
-    load(head, alone, identity_plan(head), device=device)
+        made = PlainDetr(config)
+    alone = checkpoint.without(lambda name: name.startswith(DETECTOR_BACKBONE))
+    load_weights(made, alone, device=device)
     if torch.device(device).type != "meta":
         _check_aliases(alone)
-    return head
+    return WindowedDetector(backbone, made)
 
 
 def _check_aliases(checkpoint: Checkpoint) -> None:
-    """The two copies of the class and box heads must agree, or one of them would be lost in silence."""
+    """Raise if the two copies of the class and box heads differ, as one of them would be lost silently."""
     tensors = checkpoint.open()
     for name, value in tensors.items():
         if name.startswith(("class_embed.", "bbox_embed.")):
             alias = f"transformer.decoder.{name}"
             if not torch.equal(value, tensors[alias]):
                 raise GramLoopError(f"{checkpoint.path} contradicts itself: {name} and {alias} differ")
+
+
+def _resize(maps: Tensor, size: tuple[int, int]) -> Tensor:
+    return F.interpolate(maps, size=size, mode="bilinear", align_corners=False, antialias=True)

@@ -1,12 +1,10 @@
-"""DINOv2 backbones, with and without registers: transformers' Dinov2, filled from Meta's file or a folder.
+"""DINOv2 backbones, with and without registers: transformers' Dinov2, filled from Meta's file.
 
-Meta's file names its blocks as DINOv3 does, fuses queries, keys and values, and has learned positions, which
-are resized to the grid of the image.
+Meta's file fuses queries, keys and values, and has learned positions, which are resized to the grid of the image.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,26 +12,23 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gramloop.errors import GramLoopError
-from gramloop.models.backbone import load_backbone
-from gramloop.models.checkpoint import Checkpoint, Source, load, open_checkpoint
-from gramloop.models.released_names import BackboneShape
-from gramloop.models.taps import Tap, TappedViT
+from gramloop.models.backbone import BackboneShape, Tap, TappedViT
+from gramloop.models.checkpoint import Checkpoint, load_weights, open_checkpoint, renamed_plan
+from gramloop.models.dinov3 import load_backbone
 
 HEAD_DIM = 64  # of every released DINOv2
 _RENAMES = {
-    "embeddings.cls_token": "cls_token",
-    "embeddings.mask_token": "mask_token",
-    "embeddings.position_embeddings": "pos_embed",
-    "embeddings.register_tokens": "register_tokens",
-    "embeddings.patch_embeddings.projection": "patch_embed.proj",
-    "layernorm": "norm",
-}
-_BLOCK_RENAMES = {
-    "layer_scale1.lambda1": "ls1.gamma",
-    "layer_scale2.lambda1": "ls2.gamma",
-    "attention.o_proj": "attn.proj",
-    "mlp.down_proj": "mlp.w3",
+    r"^embeddings\.(cls_token|mask_token|register_tokens)$": r"\1",
+    r"^embeddings\.position_embeddings$": "pos_embed",
+    r"^embeddings\.patch_embeddings\.projection\.": "patch_embed.proj.",
+    r"^layernorm\.": "norm.",
+    r"^encoder\.layer\.": "blocks.",
+    r"\.layer_scale(\d)\.lambda1$": r".ls\1.gamma",
+    r"\.attention\.o_proj\.": ".attn.proj.",
+    r"\.mlp\.down_proj\.": ".mlp.w3.",
+    r"\.mlp\.gate_proj\.(\w+)$": r".mlp.w12.\1[0/2]",
+    r"\.mlp\.up_proj\.(\w+)$": r".mlp.w12.\1[1/2]",
+    **{rf"\.attention\.{part}_proj\.(\w+)$": rf".attn.qkv.\1[{index}/3]" for index, part in enumerate("qkv")},
 }
 
 
@@ -59,14 +54,9 @@ class Dinov2Backbone(TappedViT):
         return norm
 
     def features(self, pixels: Tensor, taps: Sequence[int]) -> list[Tap]:  # (B, 3, H, W)
-        """The outputs of the blocks ``taps``, each after the final norm, in the order asked for."""
+        """The outputs of the blocks ``taps``, each after the final norm, in the given order."""
         wanted, grid = self.check_taps(taps), self.grid(pixels)
-        states: dict[int, Tensor] = {}
-        state = self.model.embeddings(pixels)
-        for index, block in enumerate(self.blocks):
-            state = block(state)
-            if index in wanted:
-                states[index] = state
+        states = self.run_blocks(self.model.embeddings(pixels), wanted)
         return [self.tap(states[index], grid, index) for index in taps]
 
 
@@ -82,7 +72,8 @@ def load_dinov2(
     shape, positions = infer_dinov2(checkpoint)
     with torch.device("meta"):
         backbone = Dinov2Backbone(shape, positions)
-    load(backbone.model, checkpoint, _plan(backbone.model), dtype=dtype, device=device)
+    plan = renamed_plan(backbone.model, _RENAMES)
+    load_weights(backbone.model, checkpoint, plan, dtype=dtype, device=device)
     if dtype in (torch.bfloat16, torch.float16):
         backbone.norm.float()  # heads and drift read float32
     return backbone
@@ -97,8 +88,8 @@ def load_any_backbone(
 ) -> TappedViT:
     """A DINOv3 or DINOv2 backbone, whichever the file holds."""
     checkpoint = open_checkpoint(path, verify=verify)
-    known = "pos_embed" in checkpoint.shapes and "cls_token" in checkpoint.shapes
-    loader = load_dinov2 if known else load_backbone
+    is_dinov2 = "pos_embed" in checkpoint.shapes and "cls_token" in checkpoint.shapes
+    loader = load_dinov2 if is_dinov2 else load_backbone
     return loader(checkpoint, dtype=dtype, device=device)
 
 
@@ -108,14 +99,9 @@ def infer_dinov2(checkpoint: Checkpoint) -> tuple[BackboneShape, int]:
     gated = "blocks.0.mlp.w12.weight" in shapes
     hidden = "blocks.0.mlp.w12.weight" if gated else "blocks.0.mlp.fc1.weight"
     needed = ("cls_token", "pos_embed", "patch_embed.proj.weight", "blocks.0.attn.qkv.weight", hidden)
-    if missing := [name for name in needed if name not in shapes]:
-        raise GramLoopError(
-            f"{checkpoint.path} is not a DINOv2 backbone: it lacks {', '.join(missing)} and "
-            f"begins with {', '.join(list(shapes)[:3]) or 'nothing'}"
-        )
-    blocks = {int(found[1]) for name in shapes if (found := re.match(r"blocks\.(\d+)\.", name))}
+    checkpoint.require(needed, "a DINOv2 backbone", None)
     shape = BackboneShape(
-        depth=len(blocks),
+        depth=checkpoint.count(r"blocks\.(\d+)\."),
         width=shapes["cls_token"][-1],
         head_dim=HEAD_DIM,
         hidden=shapes[hidden][0] // (2 if gated else 1),
@@ -144,24 +130,3 @@ def _model(shape: BackboneShape, positions: int) -> Any:
         return transformers.Dinov2Model(transformers.Dinov2Config(**settings))
     config = transformers.Dinov2WithRegistersConfig(**settings, num_register_tokens=shape.registers)
     return transformers.Dinov2WithRegistersModel(config)
-
-
-def _plan(model: nn.Module) -> dict[str, Source]:
-    plan: dict[str, Source] = {}
-    for name, value in model.state_dict().items():
-        inner = re.match(r"encoder\.layer\.(\d+)\.(.*)\.(\w+)$", name)
-        if inner is None:
-            plan[name] = Source.same(_rename(name, _RENAMES), value.shape)
-            continue
-        block, layer, kind = f"blocks.{inner[1]}.", inner[2], inner[3]
-        if layer in ("attention.q_proj", "attention.k_proj", "attention.v_proj"):
-            plan[name] = Source.part(f"{block}attn.qkv.{kind}", "qkv".index(layer[10]), 3, value.shape)
-        elif layer in ("mlp.gate_proj", "mlp.up_proj"):
-            plan[name] = Source.part(f"{block}mlp.w12.{kind}", int(layer == "mlp.up_proj"), 2, value.shape)
-        else:
-            plan[name] = Source.same(block + _rename(f"{layer}.{kind}", _BLOCK_RENAMES), value.shape)
-    return plan
-
-
-def _rename(name: str, prefixes: dict[str, str]) -> str:
-    return next((new + name[len(old) :] for old, new in prefixes.items() if name.startswith(old)), name)

@@ -1,4 +1,4 @@
-"""The common probe: batch norm and a 1 x 1 convolution on one or several taps of a frozen backbone."""
+"""The common linear probe: batch norm and a 1 x 1 convolution on one or several taps of a frozen backbone."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gramloop.errors import GramLoopError
-from gramloop.models.checkpoint import identity_plan, load, open_checkpoint
-from gramloop.models.taps import Tap, TappedViT
+from gramloop.models.backbone import Tap, TappedViT
+from gramloop.models.checkpoint import load_weights, open_checkpoint
 from gramloop.util.files import atomic_write
 from gramloop.util.json_files import checked, parse_json
 
 
 class LinearHead(nn.Module):
-    """Logits at the stride of the patches, from the maps of ``taps`` set side by side.
+    """Logits at the stride of the patches, from the concatenated maps of ``taps``.
 
     Weights are named ``bn.*`` and ``conv.*``.
     """
@@ -38,21 +38,18 @@ class LinearHead(nn.Module):
         return self.conv(self.bn(torch.cat(list(maps), dim=1)))  # type: ignore[no-any-return]
 
     def save(self, path: str | Path) -> None:
-        """Write the weights as safetensors; the file remembers the taps. An old file is replaced whole."""
-        from safetensors.torch import save
-
-        weights = {name: value.detach().cpu().contiguous() for name, value in self.state_dict().items()}
-        atomic_write(Path(path), save(weights, metadata={"taps": json.dumps(self.taps)}))
+        """Write the weights and the taps as safetensors; an old file is replaced whole."""
+        save_head(self, path, self.taps)
 
 
 def load_linear_head(
     path: str | Path, *, taps: Sequence[int] | None = None, device: torch.device | str = "cpu"
 ) -> LinearHead:
-    """A linear head from a ``.safetensors`` or ``.pth`` file; give the ``taps`` if it does not know them."""
+    """A linear head from a ``.safetensors`` or ``.pth`` file; give the ``taps`` if the file does not hold them."""
     checkpoint = open_checkpoint(path)
     taps = taps or stored_taps(checkpoint.path)
     if not taps:
-        raise GramLoopError(f"{path} does not say which taps it reads; give them")
+        raise GramLoopError(f"{path} does not hold the taps that the head reads; give them")
     weight = checkpoint.shapes.get("conv.weight")
     if weight is None or len(weight) != 4 or weight[1] % len(taps):
         raise GramLoopError(
@@ -60,7 +57,7 @@ def load_linear_head(
         )
     with torch.device("meta"):
         head = LinearHead(weight[1] // len(taps), weight[0], taps)
-    load(head, checkpoint, identity_plan(head), device=device)
+    load_weights(head, checkpoint, device=device)
     return head.eval()
 
 
@@ -85,7 +82,7 @@ class LinearSegmentor(nn.Module):
         return self.head([tap.map for tap in self.backbone(pixels, self.taps)])  # type: ignore[no-any-return]
 
     def prior(self, pixels: Tensor) -> list[Tensor]:
-        """A linear head looks at the taps alone."""
+        """Nothing: a linear head reads only the taps."""
         return []
 
     def scores(
@@ -96,13 +93,26 @@ class LinearSegmentor(nn.Module):
         return F.interpolate(logits, size, mode="bilinear", align_corners=False)
 
 
+def save_head(
+    head: nn.Module, path: str | Path, taps: Sequence[int], dtype: torch.dtype | None = None
+) -> None:
+    """Write a head's weights, in another precision if given, with its taps as metadata."""
+    from safetensors.torch import save
+
+    weights = {
+        name: value.detach().cpu().to(dtype=dtype if value.is_floating_point() else None).contiguous()
+        for name, value in head.state_dict().items()
+    }
+    atomic_write(Path(path), save(weights, metadata={"taps": json.dumps(taps)}))
+
+
 def stored_taps(path: Path) -> tuple[int, ...]:
-    """The taps that a head's file remembers; none where it does not."""
+    """The taps that a head's file holds; none where it does not."""
     if path.suffix != ".safetensors":
         return ()
     from safetensors import safe_open
 
     with safe_open(path, framework="pt") as opened:
         stored = (opened.metadata() or {}).get("taps", "[]")
-    what = "a head that remembers the blocks it reads"
+    what = "the taps of a head"
     return checked(parse_json(stored.encode(), str(path), what), tuple[int, ...], str(path), what)

@@ -1,21 +1,38 @@
-"""The Mask2Former head of the released segmentor: transformers' modules, renamed weights."""
+"""The released segmentor: an adapter and a Mask2Former head on four taps of a frozen DINOv3.
+
+The head consists of transformers' modules with renamed weights.
+"""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from gramloop.errors import GramLoopError
-from gramloop.models.checkpoint import Source
+from gramloop.models.adapter import ADAPTER_STRIDE, Adapter
+from gramloop.models.backbone import Tap, TappedViT, default_taps
+from gramloop.models.checkpoint import (
+    Checkpoint,
+    Shapes,
+    TensorSource,
+    load_weights,
+    open_checkpoint,
+    planned_shapes,
+    renamed_plan,
+)
+from gramloop.models.dinov3 import Backbone, backbone_of_head
+
+SEGMENTOR_PREFIX = "segmentation_model."
+SEGMENTOR_BACKBONE = SEGMENTOR_PREFIX + "0.backbone."  # the backbone's names in a head's file
 
 
 @dataclass(frozen=True)
-class HeadShape:
+class Mask2FormerShape:
     """The sizes of a Mask2Former head; the defaults are those of the released one."""
 
     channels: int  # of the pyramid it reads: the width of the backbone
@@ -34,7 +51,7 @@ class HeadShape:
 class Mask2Former(nn.Module):
     """A pyramid of four maps → 100 queries, each a distribution over the classes and a mask at stride 4."""
 
-    def __init__(self, shape: HeadShape) -> None:
+    def __init__(self, shape: Mask2FormerShape) -> None:
         super().__init__()
         from transformers.models.mask2former import modeling_mask2former as modules
 
@@ -66,10 +83,6 @@ class Mask2Former(nn.Module):
         queries = output.intermediate_hidden_states[-1].transpose(0, 1)
         return self.class_embed(queries), output.masks_queries_logits[-1]
 
-    def released_plan(self) -> dict[str, Source]:
-        """What each tensor is made of, in the names of the released file."""
-        return {name: _source(name, value) for name, value in self.state_dict().items()}
-
 
 def class_scores(
     logits: Tensor, masks: Tensor, size: tuple[int, int], *, product: torch.dtype = torch.bfloat16
@@ -84,45 +97,167 @@ def class_scores(
 
 
 _RENAMES: Mapping[str, str] = {
-    r"^pixel_decoder\.level_embed$": "pixel_decoder.encoder.level_encoding",
-    r"^pixel_decoder\.input_projections\.": "pixel_decoder.input_convs.",
-    r"^pixel_decoder\.encoder\.layers\.": "pixel_decoder.encoder.encoder.layers.",
+    r"^adapter\.": "0.",  # the file numbers the two parts
+    r"^decoder\.": "1.",
+    r"^1\.pixel_decoder\.level_embed$": "1.pixel_decoder.encoder.level_encoding",
+    r"^1\.pixel_decoder\.input_projections\.": "1.pixel_decoder.input_convs.",
+    r"^1\.pixel_decoder\.encoder\.layers\.": "1.pixel_decoder.encoder.encoder.layers.",
     r"(encoder\.layers\.\d+)\.self_attn_layer_norm\.": r"\1.norm1.",
     r"(encoder\.layers\.\d+)\.final_layer_norm\.": r"\1.norm2.",
     r"(encoder\.layers\.\d+)\.fc([12])\.": r"\1.linear\2.",
-    r"^pixel_decoder\.mask_projection\.": "pixel_decoder.mask_feature.",
-    r"^pixel_decoder\.adapter_1\.0\.": "pixel_decoder.lateral_convs.0.",
-    r"^pixel_decoder\.adapter_1\.1\.": "pixel_decoder.lateral_convs.0.norm.",
-    r"^pixel_decoder\.layer_1\.0\.": "pixel_decoder.output_convs.0.",
-    r"^pixel_decoder\.layer_1\.1\.": "pixel_decoder.output_convs.0.norm.",
-    r"^predictor\.queries_embedder\.": "predictor.query_embed.",
-    r"^predictor\.queries_features\.": "predictor.query_feat.",
-    r"^predictor\.decoder\.layers\.(\d+)\.self_attn\.": (
-        r"predictor.transformer_self_attention_layers.\1.self_attn."
+    r"^1\.pixel_decoder\.mask_projection\.": "1.pixel_decoder.mask_feature.",
+    r"^1\.pixel_decoder\.adapter_1\.0\.": "1.pixel_decoder.lateral_convs.0.",
+    r"^1\.pixel_decoder\.adapter_1\.1\.": "1.pixel_decoder.lateral_convs.0.norm.",
+    r"^1\.pixel_decoder\.layer_1\.0\.": "1.pixel_decoder.output_convs.0.",
+    r"^1\.pixel_decoder\.layer_1\.1\.": "1.pixel_decoder.output_convs.0.norm.",
+    r"^1\.predictor\.queries_embedder\.": "1.predictor.query_embed.",
+    r"^1\.predictor\.queries_features\.": "1.predictor.query_feat.",
+    r"^1\.predictor\.decoder\.layers\.(\d+)\.self_attn\.": (
+        r"1.predictor.transformer_self_attention_layers.\1.self_attn."
     ),
-    r"^predictor\.decoder\.layers\.(\d+)\.self_attn_layer_norm\.": (
-        r"predictor.transformer_self_attention_layers.\1.norm."
+    r"^1\.predictor\.decoder\.layers\.(\d+)\.self_attn_layer_norm\.": (
+        r"1.predictor.transformer_self_attention_layers.\1.norm."
     ),
-    r"^predictor\.decoder\.layers\.(\d+)\.cross_attn\.": (
-        r"predictor.transformer_cross_attention_layers.\1.multihead_attn."
+    r"^1\.predictor\.decoder\.layers\.(\d+)\.cross_attn\.": (
+        r"1.predictor.transformer_cross_attention_layers.\1.multihead_attn."
     ),
-    r"^predictor\.decoder\.layers\.(\d+)\.cross_attn_layer_norm\.": (
-        r"predictor.transformer_cross_attention_layers.\1.norm."
+    r"^1\.predictor\.decoder\.layers\.(\d+)\.cross_attn_layer_norm\.": (
+        r"1.predictor.transformer_cross_attention_layers.\1.norm."
     ),
-    r"^predictor\.decoder\.layers\.(\d+)\.fc([12])\.": r"predictor.transformer_ffn_layers.\1.linear\2.",
-    r"^predictor\.decoder\.layers\.(\d+)\.final_layer_norm\.": r"predictor.transformer_ffn_layers.\1.norm.",
-    r"^predictor\.decoder\.layernorm\.": "predictor.post_norm.",
-    r"^predictor\.decoder\.mask_predictor\.mask_embedder\.(\d)\.0\.": r"predictor.mask_embed.layers.\1.",
-    r"^class_embed\.": "predictor.class_embed.",
+    r"^1\.predictor\.decoder\.layers\.(\d+)\.fc([12])\.": r"1.predictor.transformer_ffn_layers.\1.linear\2.",
+    r"^1\.predictor\.decoder\.layers\.(\d+)\.final_layer_norm\.": r"1.predictor.transformer_ffn_layers.\1.norm.",
+    r"^1\.predictor\.decoder\.layernorm\.": "1.predictor.post_norm.",
+    r"^1\.predictor\.decoder\.mask_predictor\.mask_embedder\.(\d)\.0\.": r"1.predictor.mask_embed.layers.\1.",
+    r"^1\.class_embed\.": "1.predictor.class_embed.",
+    **{rf"\.{part}_proj\.(weight|bias)$": rf".in_proj_\1[{index}/3]" for index, part in enumerate("qkv")},
 }
 
 
-def _source(name: str, value: Tensor) -> Source:
-    released = name
-    for pattern, replacement in _RENAMES.items():
-        released = re.sub(pattern, replacement, released)
-    part = re.search(r"\.([qkv])_proj\.(weight|bias)$", released)
-    if part is None:
-        return Source.same(released, value.shape)
-    fused = f"{released[: part.start()]}.in_proj_{part[2]}"
-    return Source.part(fused, "qkv".index(part[1]), 3, value.shape)
+class SegmentationModel(Protocol):
+    """What a task needs of a segmentation model."""
+
+    @property
+    def backbone(self) -> TappedViT:
+        """The frozen ViT."""
+
+    taps: tuple[int, ...]  # blocks that the head reads
+    classes: int
+    granularity: int  # both sides of an input must be multiples of it
+
+    def prior(self, pixels: Tensor) -> list[Tensor]:
+        """What the head needs of the image itself; it does not depend on the taps."""
+
+    def scores(self, prior: list[Tensor], taps: Sequence[Tap], size: tuple[int, int], exact: bool) -> Tensor:
+        """Scores (B, classes, *size) from the taps; ``exact`` asks for float32 where less is usual."""
+
+
+class _Head(nn.Module):
+    def __init__(self, shape: Mask2FormerShape) -> None:
+        super().__init__()
+        self.adapter = Adapter(shape.channels)
+        self.decoder = Mask2Former(shape)
+
+    def released_plan(self) -> dict[str, TensorSource]:
+        """What each tensor is made of, in the names of the released file."""
+        return renamed_plan(self, _RENAMES)
+
+
+class Mask2FormerSegmentor(nn.Module):
+    """The released segmentor: adapter and Mask2Former head on four taps of a frozen backbone."""
+
+    granularity = ADAPTER_STRIDE
+
+    def __init__(self, backbone: Backbone, head: Mask2FormerShape) -> None:
+        super().__init__()
+        if head.channels != backbone.shape.width:
+            raise GramLoopError(
+                f"the head was made for a backbone of width {head.channels}, "
+                f"this one has {backbone.shape.width}"
+            )
+        self.backbone = backbone
+        self.head = _Head(head)
+        self.taps = default_taps(backbone.shape.depth)
+        self.classes = head.classes
+        self.eval()
+
+    def forward(self, pixels: Tensor) -> tuple[Tensor, Tensor]:  # (B, 3, H, W)
+        """Class logits (B, queries, classes + 1) and mask logits (B, queries, H / 4, W / 4)."""
+        return self.predict(self.prior(pixels), self.backbone(pixels, self.taps))
+
+    def prior(self, pixels: Tensor) -> list[Tensor]:
+        """The adapter's own maps of the image."""
+        return self.head.adapter.prior(pixels)
+
+    def predict(self, prior: list[Tensor], taps: Sequence[Tap]) -> tuple[Tensor, Tensor]:
+        """The logits of :meth:`forward` from taps computed before."""
+        logits, masks = self.head.decoder(self.head.adapter.pyramid(prior, taps))
+        return logits, masks
+
+    def scores(
+        self, prior: list[Tensor], taps: Sequence[Tap], size: tuple[int, int], exact: bool = False
+    ) -> Tensor:
+        """Scores (B, classes, *size); the product of classes and masks is bfloat16 unless exact."""
+        logits, masks = self.predict(prior, taps)
+        return class_scores(logits, masks, size, product=torch.float32 if exact else torch.bfloat16)
+
+    def released_shapes(self) -> Shapes:
+        """Every name with its shape in the released naming, the backbone's included."""
+        head = planned_shapes(self.head.released_plan())
+        backbone = self.backbone.released_shapes()
+        return {SEGMENTOR_PREFIX + name: shape for name, shape in head.items()} | {
+            SEGMENTOR_BACKBONE + name: shape for name, shape in backbone.items()
+        }
+
+
+def load_segmentor(
+    head: str | Path,
+    backbone: TappedViT | str | Path | None = None,
+    *,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str = "cpu",
+    verify: bool = False,
+) -> Mask2FormerSegmentor:
+    """The released segmentor from its head file and its backbone.
+
+    Args:
+        head: the head's file.
+        backbone: a model, a file or a transformers folder; None takes the copy that the head's file may hold.
+        dtype: of the backbone's weights; the head is float32.
+        device: of all weights.
+        verify: whether to compare files with the sha256 prefixes in their names.
+    """
+    checkpoint = open_checkpoint(head, verify=verify)
+    shape = infer_mask2former_shape(checkpoint)
+    backbone = backbone_of_head(
+        checkpoint,
+        backbone,
+        shape.channels,
+        prefix=SEGMENTOR_BACKBONE,
+        dtype=dtype,
+        device=device,
+        verify=verify,
+    )
+    with torch.device("meta"):
+        segmentor = Mask2FormerSegmentor(backbone, shape)
+    own = checkpoint.under(SEGMENTOR_PREFIX).without(lambda name: name.startswith("0.backbone."))
+    load_weights(segmentor.head, own, segmentor.head.released_plan(), device=device)
+    return segmentor
+
+
+def infer_mask2former_shape(checkpoint: Checkpoint) -> Mask2FormerShape:
+    """The sizes that a released segmentation head was made with."""
+    shapes = checkpoint.shapes
+    needed = {
+        "level": SEGMENTOR_PREFIX + "0.level_embed",
+        "queries": SEGMENTOR_PREFIX + "1.predictor.query_feat.weight",
+        "classes": SEGMENTOR_PREFIX + "1.predictor.class_embed.weight",
+        "feedforward": SEGMENTOR_PREFIX + "1.predictor.transformer_ffn_layers.0.linear1.weight",
+    }
+    checkpoint.require(needed.values(), "a segmentation head")
+    return Mask2FormerShape(
+        channels=shapes[needed["level"]][-1],
+        hidden=shapes[needed["queries"]][1],
+        queries=shapes[needed["queries"]][0],
+        classes=shapes[needed["classes"]][0] - 1,
+        feedforward=shapes[needed["feedforward"]][0],
+    )

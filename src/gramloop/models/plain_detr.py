@@ -1,8 +1,12 @@
-"""The Plain-DETR head: a feature map of stride 16 in, scored boxes out, with the released names."""
+"""The Plain-DETR head: a feature map of stride 16 in, scored boxes out, with the released names.
+
+An encoder with post-norm layers, proposals at strides 8, 16, 32 and 64, and a decoder whose global cross-attention is
+biased by where each box lies (decomposed box RPE). Every box is in absolute pixels.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
 from dataclasses import dataclass, fields
 
 import torch
@@ -10,10 +14,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gramloop.errors import GramLoopError
-from gramloop.models.plain_detr_boxes import box_positions, centre_to_corners, map_positions, refine
-from gramloop.models.plain_detr_decoder import Decoder
-from gramloop.models.plain_detr_encoder import Encoder
-from gramloop.models.plain_detr_proposals import propose, stride_projections
+from gramloop.models.checkpoint import Checkpoint
+
+STRIDES = (8, 16, 32, 64)  # of the proposals
+_STRIDE = 16  # of the feature map
+_PADDING_BIAS = -100.0
+# One query's bias holds heads x h x w numbers: 1,500 queries of a 2048 x 2730 image would need 1 GB at once.
+_QUERIES_AT_ONCE = 256
+_LARGEST_LOG_SCALE = abs(math.log(16 / 1000))  # a refinement scales a side by at most 1 / 0.016
 
 
 @dataclass(frozen=True)
@@ -40,6 +48,263 @@ class PlainDetrConfig:
             raise GramLoopError(f"width is {self.width}; it must divide by 32 and by 4 x {self.heads} heads")
 
 
+def centre_to_corners(boxes: Tensor) -> Tensor:
+    """(cx, cy, w, h) → (x1, y1, x2, y2), along the last dimension."""
+    centre, size = boxes[..., :2], boxes[..., 2:]
+    return torch.cat((centre - 0.5 * size, centre + 0.5 * size), dim=-1)
+
+
+def corners_to_centre(boxes: Tensor) -> Tensor:
+    """(x1, y1, x2, y2) → (cx, cy, w, h), along the last dimension."""
+    low, high = boxes[..., :2], boxes[..., 2:]
+    return torch.cat(((low + high) / 2, high - low), dim=-1)
+
+
+def refine(boxes: Tensor, deltas: Tensor, valid_size: Tensor) -> Tensor:
+    """Move and scale ``boxes`` (B, n, 4; cxcywh) by ``deltas`` relative to their size, inside ``valid_size``.
+
+    ``valid_size`` is (B, 2) as width, height: the part of each image that is not padding.
+    """
+    size = boxes[..., 2:]
+    centre = boxes[..., :2] + deltas[..., :2] * size
+    size = size * deltas[..., 2:].clamp(-_LARGEST_LOG_SCALE, _LARGEST_LOG_SCALE).exp()
+    corners = centre_to_corners(torch.cat((centre, size), dim=-1))
+    limit = valid_size.repeat(1, 2)[:, None]  # (B, 1, 4)
+    return corners_to_centre(torch.minimum(corners.clamp(min=0), limit))
+
+
+def sine_code(values: Tensor, channels: int) -> Tensor:
+    """(...,) → (..., channels): sines and cosines in turn, wavelengths from 1 to 10,000."""
+    index = torch.arange(channels, dtype=torch.float32, device=values.device)
+    wavelength = 10_000 ** (2 * torch.div(index, 2, rounding_mode="floor") / channels)
+    angles = values[..., None] / wavelength
+    return torch.stack((angles[..., 0::2].sin(), angles[..., 1::2].cos()), dim=-1).flatten(-2)
+
+
+def map_positions(padding: Tensor, channels: int) -> Tensor:
+    """Positions of a feature map, (B, h, w) padding mask → (B, h * w, channels): y half, then x half."""
+    valid = ~padding
+    # counted in whole numbers: a sum of floats along a side has no deterministic kernel on CUDA
+    rows, columns = valid.cumsum(1).float(), valid.cumsum(2).float()
+    y = (rows - 0.5) / (rows[:, -1:, :] + 1e-6) * (2 * math.pi)
+    x = (columns - 0.5) / (columns[:, :, -1:] + 1e-6) * (2 * math.pi)
+    return torch.cat((sine_code(y, channels // 2), sine_code(x, channels // 2)), dim=-1).flatten(1, 2)
+
+
+def box_positions(boxes: Tensor, channels: int) -> Tensor:
+    """Positions of boxes, (B, n, 4; cxcywh pixels) → (B, n, 4 * channels)."""
+    return sine_code(boxes * (2 * math.pi), channels).flatten(-2)
+
+
+class EncoderLayer(nn.Module):
+    """Self-attention, then a ReLU feed-forward, each with its residual normed afterwards."""
+
+    def __init__(self, width: int, heads: int, feedforward: int) -> None:
+        super().__init__()
+        self.self_attn = nn.MultiheadAttention(width, heads, batch_first=True)
+        self.linear1 = nn.Linear(width, feedforward)
+        self.linear2 = nn.Linear(feedforward, width)
+        self.norm1 = nn.LayerNorm(width)
+        self.norm2 = nn.LayerNorm(width)
+
+    def forward(self, memory: Tensor, positions: Tensor, padding: Tensor | None) -> Tensor:  # (B, N, C)
+        where = memory + positions
+        attended, _ = self.self_attn(where, where, memory, key_padding_mask=padding, need_weights=False)
+        memory = self.norm1(memory + attended)
+        return self.norm2(memory + self.linear2(F.relu(self.linear1(memory))))  # type: ignore[no-any-return]
+
+
+class Encoder(nn.Module):
+    """A stack of encoder layers without a final norm."""
+
+    def __init__(self, config: PlainDetrConfig) -> None:
+        super().__init__()
+        sizes = config.width, config.heads, config.encoder_feedforward
+        self.layers = nn.ModuleList(EncoderLayer(*sizes) for _ in range(config.encoder_layers))
+
+    def forward(self, memory: Tensor, positions: Tensor, padding: Tensor | None) -> Tensor:  # (B, N, C)
+        for layer in self.layers:
+            memory = layer(memory, positions, padding)
+        return memory
+
+
+class MapNorm(nn.Module):
+    """Layer norm over the channels of a (B, C, h, w) map."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.ln = nn.LayerNorm(width)
+
+    def forward(self, maps: Tensor) -> Tensor:
+        return self.ln(maps.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)  # type: ignore[no-any-return]
+
+
+def stride_projections(width: int) -> nn.ModuleList:
+    """From the encoder's stride 16 to each of STRIDES."""
+
+    def halve() -> nn.Conv2d:
+        return nn.Conv2d(width, width, kernel_size=2, stride=2)
+
+    return nn.ModuleList(
+        [
+            nn.Sequential(nn.ConvTranspose2d(width, width, kernel_size=2, stride=2)),
+            nn.Identity(),
+            nn.Sequential(halve()),
+            nn.Sequential(halve(), MapNorm(width), nn.GELU(), halve()),
+        ]
+    )
+
+
+@dataclass(frozen=True)
+class Proposals:
+    """Candidate boxes of all strides with the memory behind each."""
+
+    memory: Tensor  # (B, n, C), zero where the candidate is unusable
+    boxes: Tensor  # (B, n, 4) cxcywh in pixels
+    valid_size: Tensor  # (B, 2) width and height of the unpadded image
+
+
+def propose(memory: Tensor, padding: Tensor, projections: nn.ModuleList, smallest: float) -> Proposals:
+    """Spread ``memory`` (B, C, h, w) over all strides; squares of ``smallest`` pixels and its doublings.
+
+    A candidate counts when it lies on valid ground and its centre and size are within 1 to 99 % of the image.
+    """
+    reach = _STRIDE * min(memory.shape[-2:])  # a side shorter than a stride has no cell of it
+    levels = [level for level, stride in enumerate(STRIDES) if stride <= reach]
+    maps = [projections[level](memory) for level in levels]
+    ground = [F.interpolate(padding[:, None].float(), size=each.shape[-2:])[:, 0].bool() for each in maps]
+    squares = [
+        _squares(each, STRIDES[level], smallest * 2**level) for level, each in zip(levels, maps, strict=True)
+    ]
+    boxes = torch.cat(squares)  # (n, 4)
+    finest = ground[0]
+    valid_size = torch.stack(((~finest[:, 0]).sum(1), (~finest[:, :, 0]).sum(1)), dim=1) * STRIDES[0]
+    limit = valid_size.repeat(1, 2)[:, None]  # (B, 1, 4)
+    usable = ((boxes > 0.01 * limit) & (boxes < 0.99 * limit)).all(-1, keepdim=True)
+    usable &= ~torch.cat([each.flatten(1) for each in ground], dim=1)[..., None]  # (B, n, 1)
+    flat = torch.cat([each.flatten(2) for each in maps], dim=2).transpose(1, 2)
+    far = float(max(finest.shape[-2:]) * STRIDES[0])
+    return Proposals(
+        memory=flat.masked_fill(~usable, 0.0),
+        boxes=torch.where(usable, boxes, torch.full_like(boxes, far)),
+        valid_size=valid_size.to(memory.dtype),
+    )
+
+
+def _squares(maps: Tensor, stride: int, side: float) -> Tensor:
+    """One square of ``side`` pixels at the centre of every cell, (h * w, 4) cxcywh."""
+    height, width = maps.shape[-2:]
+    y = (torch.arange(height, device=maps.device, dtype=torch.float32) + 0.5) * stride
+    x = (torch.arange(width, device=maps.device, dtype=torch.float32) + 0.5) * stride
+    grid_y, grid_x = torch.meshgrid(y, x, indexing="ij")
+    sides = torch.full_like(grid_x, side)
+    return torch.stack((grid_x, grid_y, sides, sides), dim=-1).flatten(0, 1)
+
+
+def _offset_mlp(hidden: int, heads: int) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(2, hidden), nn.ReLU(), nn.Linear(hidden, heads, bias=False))
+
+
+class BoxCrossAttention(nn.Module):
+    """Attention from boxes to all patches; offsets of a box's sides to a patch's centre bias the weights."""
+
+    def __init__(self, width: int, heads: int, rpe_hidden: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.cpb_mlp1 = _offset_mlp(rpe_hidden, heads)  # along x
+        self.cpb_mlp2 = _offset_mlp(rpe_hidden, heads)  # along y
+        self.q = nn.Linear(width, width)
+        self.k = nn.Linear(width, width)
+        self.v = nn.Linear(width, width)
+        self.proj = nn.Linear(width, width)
+
+    def forward(
+        self, queries: Tensor, boxes: Tensor, keys: Tensor, values: Tensor, padding: Tensor
+    ) -> Tensor:
+        """Queries (B, n, C), boxes (B, n, 4; cxcywh), keys and values (B, h * w, C), padding (B, h, w)."""
+        k, v = self._split(self.k(keys)), self._split(self.v(values))
+        attended = []
+        for start in range(0, queries.shape[1], _QUERIES_AT_ONCE):
+            some = slice(start, start + _QUERIES_AT_ONCE)
+            q = self._split(self.q(queries[:, some]))
+            bias = self._bias(boxes[:, some], padding)
+            attended.append(F.scaled_dot_product_attention(q, k, v, attn_mask=bias))
+        return self.proj(torch.cat(attended, dim=2).transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
+
+    def _split(self, tokens: Tensor) -> Tensor:
+        batch, count, width = tokens.shape
+        return tokens.reshape(batch, count, self.heads, width // self.heads).transpose(1, 2)
+
+    def _bias(self, boxes: Tensor, padding: Tensor) -> Tensor:
+        """(B, heads, n, h * w): one number per column plus one per row."""
+        height, width = padding.shape[-2:]
+        corners = centre_to_corners(boxes)[:, :, None]  # (B, n, 1, 4)
+        x = (torch.arange(width, device=boxes.device, dtype=boxes.dtype) + 0.5) * _STRIDE
+        y = (torch.arange(height, device=boxes.device, dtype=boxes.dtype) + 0.5) * _STRIDE
+        columns = self.cpb_mlp1(corners[..., 0::2] - x[:, None]).permute(0, 3, 1, 2)  # (B, heads, n, w)
+        rows = self.cpb_mlp2(corners[..., 1::2] - y[:, None]).permute(0, 3, 1, 2)  # (B, heads, n, h)
+        bias: Tensor = rows[..., :, None] + columns[..., None, :]  # (B, heads, n, h, w)
+        return (bias + padding[:, None, None] * _PADDING_BIAS).flatten(3)
+
+
+class DecoderLayer(nn.Module):
+    """Self-attention, box cross-attention and feed-forward, each normed beforehand."""
+
+    def __init__(self, config: PlainDetrConfig) -> None:
+        super().__init__()
+        width = config.width
+        self.cross_attn = BoxCrossAttention(width, config.heads, config.rpe_hidden)
+        self.self_attn = nn.MultiheadAttention(width, config.heads, batch_first=True)
+        self.norm1 = nn.LayerNorm(width)
+        self.norm2 = nn.LayerNorm(width)
+        self.norm3 = nn.LayerNorm(width)
+        self.linear1 = nn.Linear(width, config.decoder_feedforward)
+        self.linear2 = nn.Linear(config.decoder_feedforward, width)
+
+    def forward(
+        self, content: Tensor, positions: Tensor, boxes: Tensor, keys: Tensor, values: Tensor, padding: Tensor
+    ) -> Tensor:
+        """``content`` and ``positions`` (B, n, C) → new content (B, n, C)."""
+        normed = self.norm2(content)
+        where = normed + positions
+        content = content + self.self_attn(where, where, normed, need_weights=False)[0]
+        content = content + self.cross_attn(self.norm1(content) + positions, boxes, keys, values, padding)
+        return content + self.linear2(F.relu(self.linear1(self.norm3(content))))  # type: ignore[no-any-return]
+
+
+class Decoder(nn.Module):
+    """Layers that refine their boxes one after the other.
+
+    The class and box heads belong to the detector; released files name them a second time, here.
+    """
+
+    def __init__(self, config: PlainDetrConfig, classify: nn.ModuleList, locate: nn.ModuleList) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(DecoderLayer(config) for _ in range(config.decoder_layers))
+        self.final_layer_norm = nn.LayerNorm(config.width)
+        self.class_embed = classify
+        self.bbox_embed = locate
+
+    def forward(
+        self,
+        content: Tensor,
+        positions: Tensor,
+        boxes: Tensor,
+        memory: Tensor,
+        memory_positions: Tensor,
+        padding: Tensor,
+        valid_size: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        """Logits (B, n, classes) and boxes (B, n, 4; cxcywh) after the last layer."""
+        keys = memory + memory_positions
+        normed = content
+        for layer, locate in zip(self.layers, self.bbox_embed, strict=False):
+            content = layer(content, positions, boxes, keys, memory, padding)
+            normed = self.final_layer_norm(content)
+            boxes = refine(boxes, locate(normed), valid_size)
+        return self.class_embed[len(self.layers) - 1](normed), boxes
+
+
 class BoxMlp(nn.Module):
     """Three layers from a query to its four box deltas."""
 
@@ -47,8 +312,7 @@ class BoxMlp(nn.Module):
         super().__init__()
         self.layers = nn.ModuleList([nn.Linear(width, width), nn.Linear(width, width), nn.Linear(width, 4)])
 
-    def forward(self, content: Tensor) -> Tensor:
-        """(B, n, C) → (B, n, 4)."""
+    def forward(self, content: Tensor) -> Tensor:  # (B, n, C) → (B, n, 4)
         first, second, last = self.layers
         return last(F.relu(second(F.relu(first(content)))))  # type: ignore[no-any-return]
 
@@ -60,16 +324,8 @@ class _Transformer(nn.Module):
         super().__init__()
         width = config.width
         self.level_embed = nn.Parameter(torch.zeros(1, width))
-        self.encoder = Encoder(config.encoder_layers, width, config.heads, config.encoder_feedforward)
-        self.decoder = Decoder(
-            config.decoder_layers,
-            width,
-            config.heads,
-            config.decoder_feedforward,
-            config.rpe_hidden,
-            classify,
-            locate,
-        )
+        self.encoder = Encoder(config)
+        self.decoder = Decoder(config, classify, locate)
         self.enc_output = nn.Linear(width, width)
         self.enc_output_norm = nn.LayerNorm(width)
         self.enc_output_proj = stride_projections(width)
@@ -94,12 +350,12 @@ class PlainDetr(nn.Module):
     def forward(self, features: Tensor, padding: Tensor) -> tuple[Tensor, Tensor]:
         """Logits (B, n, classes) and boxes (B, n, 4; cxcywh in pixels of the padded input).
 
-        ``features`` is (B, channels, h, w) of stride 16, ``padding`` (B, h, w) is True on padding. n is the
-        number of queries, or of proposals when a small image (under about 290 patches) offers fewer.
+        ``features`` is (B, channels, h, w) of stride 16, ``padding`` (B, h, w) is True on padding. n is the number of
+        queries, or of proposals when a small image (under about 290 patches) has fewer.
         """
         maps = self.input_proj[0](features)
         positions = map_positions(padding, self.config.width) + self.transformer.level_embed
-        # a traced graph cannot ask; a mask that hides nothing changes nothing
+        # a traced graph cannot branch on values; a mask that hides nothing changes nothing
         hidden = padding.flatten(1) if torch.compiler.is_compiling() or bool(padding.any()) else None
         memory = self.transformer.encoder(maps.flatten(2).transpose(1, 2), positions, hidden)
         boxes, valid_size = self._best_proposals(memory.transpose(1, 2).reshape_as(maps), padding)
@@ -122,40 +378,46 @@ class PlainDetr(nn.Module):
         return boxes.gather(1, best[..., None].expand(-1, -1, 4)), found.valid_size
 
 
-def infer_config(shapes: Mapping[str, tuple[int, ...]]) -> PlainDetrConfig:
-    """The sizes that a head's names and shapes imply; a missing name is an error that says which."""
-
-    def shape(name: str) -> tuple[int, ...]:
-        if name not in shapes:
-            raise GramLoopError(f"is no Plain-DETR head: it has no {name}")
-        return shapes[name]
-
-    def depth(prefix: str) -> int:
-        return len({name[len(prefix) :].split(".")[0] for name in shapes if name.startswith(prefix)})
-
-    queries, width = shape("query_embed.weight")
-    layer = "transformer.decoder.layers.0."
+def infer_plain_detr(checkpoint: Checkpoint) -> PlainDetrConfig:
+    """The sizes that a head's names and shapes imply."""
+    encoder, decoder = "transformer.encoder.layers.0.", "transformer.decoder.layers.0."
+    needed = {
+        "channels": "input_proj.0.0.weight",
+        "queries": "query_embed.weight",
+        "heads": decoder + "cross_attn.cpb_mlp1.2.weight",
+        "rpe_hidden": decoder + "cross_attn.cpb_mlp1.0.weight",
+        "encoder_feedforward": encoder + "linear1.weight",
+        "decoder_feedforward": decoder + "linear1.weight",
+        "classes": "class_embed.0.weight",
+    }
+    checkpoint.require(needed.values(), "a Plain-DETR head", None)
+    sizes = {size: checkpoint.shapes[name][0] for size, name in needed.items()}
     return PlainDetrConfig(
-        channels=shape("input_proj.0.0.weight")[1],
-        width=width,
-        heads=shape(layer + "cross_attn.cpb_mlp1.2.weight")[0],
-        encoder_layers=depth("transformer.encoder.layers."),
-        encoder_feedforward=shape("transformer.encoder.layers.0.linear1.weight")[0],
-        decoder_layers=depth("transformer.decoder.layers."),
-        decoder_feedforward=shape(layer + "linear1.weight")[0],
-        rpe_hidden=shape(layer + "cross_attn.cpb_mlp1.0.weight")[0],
-        queries=queries // 2,
-        classes=shape("class_embed.0.weight")[0],
+        **sizes
+        | {
+            "channels": checkpoint.shapes[needed["channels"]][1],
+            "width": checkpoint.shapes[needed["queries"]][1],
+            "queries": sizes["queries"] // 2,
+            "encoder_layers": checkpoint.count(r"transformer\.encoder\.layers\.(\d+)\."),
+            "decoder_layers": checkpoint.count(r"transformer\.decoder\.layers\.(\d+)\."),
+        }
     )
 
 
 def best_detections(
     logits: Tensor, boxes: Tensor, size: tuple[float, float], original: tuple[float, float], keep: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The ``keep`` highest (query, class) scores of one image: boxes (n, 4) xyxy, scores (n,), labels (n,).
+    """The highest scores of pairs (query, class) of one image, without threshold or suppression.
 
-    ``logits`` is (q, classes), ``boxes`` (q, 4; cxcywh) in pixels of an input whose ``size`` (height, width)
-    excludes padding; the result is in pixels of ``original`` (height, width). No threshold, no suppression.
+    Args:
+        logits: (q, classes).
+        boxes: (q, 4) cxcywh in pixels of the input.
+        size: height and width of the input without padding.
+        original: height and width of the image that boxes are returned for.
+        keep: how many.
+
+    Returns:
+        Boxes (n, 4) xyxy, scores (n,), labels (n,).
     """
     scores = logits.sigmoid().flatten()
     scores, index = scores.topk(min(keep, scores.numel()))

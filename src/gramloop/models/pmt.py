@@ -1,15 +1,21 @@
 """PMT's heads on a frozen DINOv3: queries and all tokens of four taps go through a few blocks together.
 
 A tap is normed by its own batch norm, passes a small MLP and is scaled; the sum of the four joins learned queries in
-blocks like DINOv3's own, in which the patches alone are rotated. A query becomes a class and an embedding, the patches
+blocks like DINOv3's own, in which only the patches are rotated. A query becomes a class and an embedding, the patches
 become pixels at stride 4, and a mask is the product of both.
+
+Head files are read in every form in which they were written: the weights lie flat or under ``state_dict``; names may begin
+with ``network.`` and carry ``_orig_mod``, which torch.compile writes; queries, keys and values may be fused; and a trainer
+leaves entries of its own. A file does not contain which blocks the head reads and at which size it was trained.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,12 +23,19 @@ from torch import Tensor, nn
 
 from gramloop.core.precision import without_autocast
 from gramloop.errors import GramLoopError
-from gramloop.models.backbone import Backbone
+from gramloop.models.backbone import Tap, TappedViT, quarter_ends
+from gramloop.models.checkpoint import Checkpoint, load_weights, open_checkpoint, renamed_plan
+from gramloop.models.dinov3 import Backbone, backbone_of_head
 from gramloop.models.mask2former import class_scores
-from gramloop.models.taps import Tap, quarter_ends
+from gramloop.models.released_names import HEADS, PMT_CLASSES, PMT_QUERIES, strip_wrappers
 
-STRIDE = 4  # of the masks
 Rotary = tuple[Tensor, Tensor]  # cosines and sines, each (patches, head_dim)
+_UNUSED = "decoder.attn_mask_probs"  # of training; every file has it
+# what a trainer leaves in its own checkpoints, and inference does not need
+_LEFTOVERS = re.compile(
+    r"criterion\.|encoder\.|decoder\.pe\.|bn_prefix\.|bn_patch\.|_attn_mask_probs_fallback$|rope\."
+)
+_TRAINED_AT = re.compile(r"pmt_[a-z]+_(\d+)_dinov3")
 
 
 @dataclass(frozen=True)
@@ -58,7 +71,7 @@ class PMTHead(nn.Module):
 
     @property
     def tap_norms(self) -> tuple[nn.Module, ...]:
-        """The batch norm of each tap, which knows the mean of the images of training."""
+        """The batch norm of each tap, which holds the mean over the training images."""
         return tuple(self.bn)
 
     def forward(self, taps: Sequence[Tap], rotary: Rotary) -> tuple[Tensor, Tensor]:
@@ -98,11 +111,11 @@ class PMTDecoder(nn.Module):
         self.class_head = nn.Linear(channels, shape.classes + 1)
 
     def lateral(self, index: int, tokens: Tensor) -> Tensor:  # (B, T, C)
-        """A tap on its way into the sum."""
+        """What a tap adds to the sum."""
         return (tokens + self.lateral_projections[index](tokens)) * self.scalers[index]  # type: ignore[no-any-return]
 
     def predict(self, tokens: Tensor, grid: tuple[int, int]) -> tuple[Tensor, Tensor]:  # (B, queries + T, C)
-        """The logits that tokens stand for, after any block."""
+        """The logits of tokens after any block."""
         normed = self.decoder_norm(tokens)
         queries = normed[:, : self.q.num_embeddings]
         masks = torch.einsum("bqc,bchw->bqhw", self.mask_head(queries), self.pixels(normed, grid))
@@ -118,7 +131,7 @@ class PMTDecoder(nn.Module):
 
 
 class _Upscale(nn.Module):
-    """Twice the size: the norm comes last, with an epsilon of its own."""
+    """Twice the size; the norm comes last, with another epsilon than the rest."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -132,10 +145,10 @@ class _Upscale(nn.Module):
 
 
 class PMT(nn.Module):
-    """A frozen DINOv3 with a PMT head; `gramloop.tasks` shows it images."""
+    """A frozen DINOv3 with a PMT head."""
 
     def __init__(self, backbone: Backbone, head: PMTHead, taps: Sequence[int] | None = None) -> None:
-        """``taps`` are the last blocks of each quarter where nothing else is said, as for all released heads."""
+        """``taps`` are by default the last blocks of each quarter, as for all released heads."""
         super().__init__()
         if not isinstance(backbone, Backbone):
             raise GramLoopError(f"a PMT head needs a DINOv3 backbone, not a {type(backbone).__name__}")
@@ -156,16 +169,16 @@ class PMT(nn.Module):
         return self.predict(self.backbone(pixels, self.taps))
 
     def predict(self, taps: Sequence[Tap]) -> tuple[Tensor, Tensor]:
-        """The logits of :meth:`forward` from taps that are there already, in the precision of the head."""
+        """The logits of :meth:`forward` from taps computed before, in the precision of the head."""
         weight = self.head.decoder.class_head.weight
         cosines, sines = (each.to(weight.dtype) for each in self.backbone.rotary(taps[0].grid))
         with without_autocast(weight.device.type):
-            shown = [Tap(tap.tokens.to(weight.dtype), tap.grid) for tap in taps]
-            logits, masks = self.head(shown, (cosines, sines))
+            cast = [Tap(tap.tokens.to(weight.dtype), tap.grid) for tap in taps]
+            logits, masks = self.head(cast, (cosines, sines))
         return logits, masks
 
     def prior(self, pixels: Tensor) -> list[Tensor]:
-        """The head looks at the taps alone."""
+        """Nothing: the head reads only the taps."""
         return []
 
     def scores(
@@ -185,7 +198,7 @@ def _mlp(*widths: int) -> nn.Sequential:
 
 
 def _block(shape: PMTShape) -> nn.Module:
-    """A block as DINOv3 has them, with an MLP of its own width."""
+    """A block of DINOv3, with its own width of the MLP."""
     from transformers import DINOv3ViTConfig
     from transformers.models.dinov3_vit.modeling_dinov3_vit import DINOv3ViTLayer
 
@@ -203,3 +216,92 @@ def _block(shape: PMTShape) -> nn.Module:
     )
     block: nn.Module = DINOv3ViTLayer(config)
     return block
+
+
+def load_pmt(
+    head: str | Path,
+    backbone: TappedViT | str | Path,
+    *,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str = "cpu",
+    verify: bool = False,
+) -> PMT:
+    """A PMT head on its backbone, with exact rotary periods, which the heads were trained with.
+
+    Args:
+        head: the head's file.
+        backbone: a model, Meta's file or a transformers folder.
+        dtype: of the backbone's weights; the head is float32.
+        device: of all weights.
+        verify: whether to compare files with the sha256 prefixes in their names.
+    """
+    checkpoint = _open_head(head, verify)
+    checkpoint.require([PMT_QUERIES], HEADS["pmt"])
+    if "sat493m" in str(backbone):
+        raise GramLoopError(
+            f"{checkpoint.path} was trained on a DINOv3 of web images (lvd1689m), but {backbone} is one of satellite images"
+        )
+    width = checkpoint.shapes[PMT_QUERIES][1]
+    backbone = backbone_of_head(
+        checkpoint, backbone, width, dtype=dtype, device=device, verify=verify, exact_periods=True
+    )
+    shape = infer_pmt_shape(checkpoint, backbone.shape.head_dim)
+    stored = torch.device(device).type != "meta"
+    if stored and backbone.rounded_periods:
+        raise GramLoopError(
+            f"{checkpoint.path} was trained with exact rotary periods, but those of the backbone given are rounded; "
+            "load_backbone(path, exact_periods=True) has the others"
+        )
+    with torch.device("meta"):
+        made = PMTHead(shape)
+    plan = renamed_plan(made, _fused_names(checkpoint))
+    load_weights(made, checkpoint, plan, also={_UNUSED: (shape.layers,)}, device=device)
+    if stored:
+        _check_fused_biases(checkpoint)
+    return PMT(backbone, made.requires_grad_(False))
+
+
+def _open_head(path: str | Path, verify: bool) -> Checkpoint:
+    """A head's file under the names of `PMTHead`, without what inference does not need."""
+    opened = strip_wrappers(open_checkpoint(path, inside="state_dict", verify=verify))
+    return opened.without(lambda name: _LEFTOVERS.match(name) is not None)
+
+
+def infer_pmt_shape(checkpoint: Checkpoint, head_dim: int) -> PMTShape:
+    """The sizes of a head; ``head_dim`` is the backbone's, and not in the file."""
+    hidden = "decoder.blocks.0.mlp.up_proj.weight"
+    checkpoint.require([PMT_QUERIES, PMT_CLASSES, hidden], HEADS["pmt"])
+    checkpoint.require(["bn.0.weight"], HEADS["pmt"], 1)
+    queries, channels = checkpoint.shapes[PMT_QUERIES]
+    return PMTShape(
+        channels=channels,
+        head_dim=head_dim,
+        queries=queries,
+        classes=checkpoint.shapes[PMT_CLASSES][0] - 1,
+        hidden=checkpoint.shapes[hidden][0],
+        layers=checkpoint.count(r"decoder\.blocks\.(\d+)\."),
+        taps=checkpoint.count(r"bn\.(\d+)\."),
+    )
+
+
+def trained_side(path: str | Path) -> int | None:
+    """The size at which a released head was trained, by the name of its repository in the path; None without it."""
+    found = _TRAINED_AT.search(str(Path(path).absolute()))
+    return int(found[1]) if found else None
+
+
+def _fused_names(checkpoint: Checkpoint) -> dict[str, str]:
+    """How names become those of a file that fuses queries, keys and values; nothing where it does not."""
+    if not any(".qkv_proj." in name for name in checkpoint.shapes):
+        return {}
+    return {rf"\.{part}_proj\.(\w+)$": rf".qkv_proj.\1[{index}/3]" for index, part in enumerate("qkv")}
+
+
+def _check_fused_biases(checkpoint: Checkpoint) -> None:
+    """Raise if a fused bias has numbers for the keys, which a head has no bias for."""
+    tensors = checkpoint.open()
+    for name, value in tensors.items():
+        if name.endswith(".qkv_proj.bias") and bool(value.chunk(3)[1].any()):
+            raise GramLoopError(
+                f"{checkpoint.path} has a bias on the keys in {name}, which a PMT head does not have"
+            )

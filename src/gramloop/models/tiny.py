@@ -1,7 +1,8 @@
 """The embedded model: a small DINOv3 vision transformer, trained on procedural scenes, that needs no download.
 
-``load_tiny()`` gives the frozen backbone with a segmentation and a detection head, ``load_tiny_depth()`` its depth head. The folder of weights holds
-the backbone as transformers stores it, so ``DINOv3ViTModel.from_pretrained(WEIGHTS / "backbone")`` reads it too.
+``load_tiny()`` returns the frozen backbone with a segmentation and a detection head, ``load_tiny_depth()`` its depth head.
+The folder of weights holds the backbone as transformers stores it: ``DINOv3ViTModel.from_pretrained(WEIGHTS / "backbone")``
+reads it too.
 """
 
 from __future__ import annotations
@@ -18,17 +19,22 @@ from torch import Tensor, nn
 from gramloop.core.config import ReplayConfig
 from gramloop.core.settings import read_replay
 from gramloop.errors import GramLoopError
-from gramloop.models.backbone import Backbone, load_backbone
-from gramloop.models.checkpoint import identity_plan, load, open_checkpoint
-from gramloop.models.dense_depth import DenseDepthHead, load_depth_head
-from gramloop.models.dense_detect import DenseBoxes, DenseDetectConfig, DenseDetectHead
+from gramloop.models.checkpoint import load_weights, open_checkpoint
+from gramloop.models.dinov3 import Backbone, load_backbone
 from gramloop.models.linear import LinearHead, LinearSegmentor, load_linear_head
+from gramloop.models.tiny_heads import (
+    DenseBoxes,
+    DenseDepthHead,
+    DenseDetectConfig,
+    DenseDetectHead,
+    load_depth_head,
+)
 from gramloop.util.json_files import read_checked
 
 WEIGHTS = Path(__file__).parent / "weights"
 TINY_SHORT_SIDE = 192  # the size of the scenes that the embedded model was trained on
-SUGGESTED = WEIGHTS / "replay.json"  # the replay that was found for it on other scenes
-SOURCE = WEIGHTS / "source.safetensors"  # what ordinary scenes look like to it, see gramloop.mitigations
+SUGGESTED = WEIGHTS / "replay.json"  # the replay tuned for it on other scenes
+SOURCE = WEIGHTS / "source.safetensors"  # its calibration statistics on in-distribution scenes
 _FILES = (
     "tiny.json",
     "backbone/config.json",
@@ -36,13 +42,13 @@ _FILES = (
     "segment.safetensors",
     "detect.safetensors",
 )
-DEPTH_HEAD = "depth.safetensors"  # apart from the others: what reads them does not depend on it
+DEPTH_HEAD = "depth.safetensors"  # optional: a model without it predicts no depth
 _MEAN, _DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 @dataclass(frozen=True)
 class _Settings:
-    """What tiny.json says: the classes, those without and with boxes, and the size of the detection head."""
+    """The content of tiny.json: classes without and with boxes, and the size of the detection head."""
 
     stuff: tuple[str, ...]
     things: tuple[str, ...]
@@ -51,12 +57,12 @@ class _Settings:
     def __post_init__(self) -> None:
         if len(self.things) != self.detect.classes:
             raise GramLoopError(
-                f"it names {len(self.things)} things, but the head tells {self.detect.classes} apart"
+                f"it names {len(self.things)} things, but the head has {self.detect.classes} classes"
             )
 
 
 class TinyModel(nn.Module):
-    """Backbone and heads: pixels in, a class per pixel and detected things out."""
+    """Backbone and heads: pixels in, a class per pixel and detections out."""
 
     def __init__(
         self,
@@ -90,7 +96,7 @@ class TinyModel(nn.Module):
         return logits.argmax(1), self.detect.detect(features[-1])
 
     def segmentor(self) -> LinearSegmentor:
-        """The backbone with its segmentation head, for :class:`gramloop.tasks.segment.Segmenter`."""
+        """The backbone with its segmentation head."""
         return LinearSegmentor(self.backbone, self.segment)
 
 
@@ -104,12 +110,12 @@ def normalise(images: Tensor) -> Tensor:
 
 
 def suggested_replay() -> ReplayConfig:
-    """The setting that was found on other scenes, as stored beside the weights."""
+    """The replay that was tuned on other scenes, as stored next to the weights."""
     return read_replay(SUGGESTED)
 
 
 def tiny_depth() -> int:
-    """How many blocks the embedded model has, known without loading it."""
+    """How many blocks the embedded model has, without loading it."""
     return int(json.loads((WEIGHTS / "backbone" / "config.json").read_text())["num_hidden_layers"])
 
 
@@ -130,13 +136,13 @@ def load_tiny(
     segment = load_linear_head(folder / "segment.safetensors", device=device)
     with torch.device("meta"):
         detect = DenseDetectHead(settings.detect)
-    load(detect, open_checkpoint(folder / "detect.safetensors"), identity_plan(detect), device=device)
+    load_weights(detect, open_checkpoint(folder / "detect.safetensors"), device=device)
     model = TinyModel(backbone, segment, detect, settings.stuff, settings.things)
     return model.eval().requires_grad_(False)
 
 
 def load_tiny_depth(folder: Path | str = WEIGHTS, device: torch.device | str = "cpu") -> DenseDepthHead:
-    """The depth head of the embedded model, or of one like it; it reads the same taps as the segmentation head."""
+    """The depth head of the embedded model, or of another folder; it reads the same taps as the segmentation head."""
     path = Path(folder) / DEPTH_HEAD
     if not path.is_file():
         raise GramLoopError(f"{path} is missing; a model without it predicts no depth")
@@ -144,7 +150,7 @@ def load_tiny_depth(folder: Path | str = WEIGHTS, device: torch.device | str = "
 
 
 def save_tiny(model: TinyModel, folder: Path | str) -> None:
-    """Write the model in float16, the file that ``load_tiny`` looks at first last."""
+    """Write the model in float16; tiny.json, which ``load_tiny`` reads first, comes last."""
     from safetensors.torch import save_file
 
     folder = Path(folder)

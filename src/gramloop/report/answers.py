@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from gramloop.evaluate.methods import BASELINE
 from gramloop.evaluate.plan import AGREEMENT
 from gramloop.metrics.bootstrap import Interval
-from gramloop.mitigations.applying import replay_of
+from gramloop.mitigations.stack import replay_of
 from gramloop.report.costs import time_of, work_of
 from gramloop.report.document import Answer
 from gramloop.report.evidence import Difference, Evidence

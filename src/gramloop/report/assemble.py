@@ -10,7 +10,7 @@ from gramloop.core.settings import describe_replay, replay_text
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.plan import Plan
 from gramloop.evaluate.store import MANIFEST
-from gramloop.mitigations.texts import stack_text
+from gramloop.mitigations.stack import stack_text
 from gramloop.report.answers import answers_of
 from gramloop.report.consistency import gram_consistency
 from gramloop.report.costs import path_costs

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gramloop.evaluate.methods import BASELINE, Method
-from gramloop.mitigations.applying import looks_of, replay_of
+from gramloop.mitigations.stack import replay_of, stack_scales
 from gramloop.report.run import Run
 
 
@@ -82,7 +82,7 @@ def work_of(run: Run, name: str) -> float:
 
 def area_of(method: Method) -> float:
     """The area of a look at an image per that of the usual one, on average."""
-    sizes = looks_of(method.mitigations)
+    sizes = stack_scales(method.mitigations)
     return sum(size**2 for size in sizes) / len(sizes)
 
 

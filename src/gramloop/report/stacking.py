@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gramloop.evaluate.methods import BASELINE, Method
-from gramloop.mitigations.mitigation import Mitigation
+from gramloop.mitigations.base import Mitigation
 from gramloop.mitigations.replay import Replay
 from gramloop.report.evidence import Differences, Evidence, differences_of
 from gramloop.report.resampling import Resampled

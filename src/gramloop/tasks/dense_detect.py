@@ -15,8 +15,8 @@ from torch import Tensor
 
 from gramloop.core.loop import Loop
 from gramloop.errors import GramLoopError
-from gramloop.models.backbone import Backbone
-from gramloop.models.dense_detect import DenseBoxes, DenseDetectHead
+from gramloop.models.dinov3 import Backbone
+from gramloop.models.tiny_heads import DenseBoxes, DenseDetectHead
 from gramloop.tasks.class_names import Classes
 from gramloop.tasks.detection import Detection
 from gramloop.tasks.images import RGB, WEB, Normalisation, resize, to_tensor

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from gramloop.core.loop import Loop
 from gramloop.errors import GramLoopError
-from gramloop.models.taps import Tap, TappedViT
+from gramloop.models.backbone import Tap, TappedViT
 from gramloop.tasks.depth import Depth
 from gramloop.tasks.images import RGB, WEB, Normalisation, resize_short_side, short_side_size, to_tensor
 from gramloop.tasks.maps import CropMaps

@@ -7,7 +7,7 @@ back, along each side on its own, to pixels of the original image. The 1,500 bes
 kept; nothing is suppressed and no threshold applied, as average precision wants it.
 
 The detector sees 3 x 3 windows and the whole image. A side of 1, 2 or 4 patches has no room for three windows
-and is cut into fewer (:mod:`gramloop.models.windows`).
+and is cut into fewer (:mod:`gramloop.models.detector`).
 """
 
 from __future__ import annotations
@@ -21,10 +21,15 @@ from torch import Tensor
 
 from gramloop.core.loop import Loop
 from gramloop.errors import GramLoopError
-from gramloop.models.backbone import Backbone
-from gramloop.models.detector import WindowedDetector, joined, load_windowed_detector, pad_batch
+from gramloop.models.detector import (
+    WindowedDetector,
+    WindowLayout,
+    join_taps,
+    load_windowed_detector,
+    pad_batch,
+)
+from gramloop.models.dinov3 import Backbone
 from gramloop.models.plain_detr import best_detections
-from gramloop.models.windows import Layout
 from gramloop.tasks.class_names import COCO, COCO_NUMBERS
 from gramloop.tasks.detection import Detection
 from gramloop.tasks.images import (
@@ -100,7 +105,7 @@ class Detector(ViTPredictor[Detection]):
 
     def _largest_view(self, height: int, width: int) -> tuple[int, int]:
         patch = self.backbone.shape.patch
-        layout = Layout.of(*input_size(height, width, self.config, patch), self.model.windows, patch)
+        layout = WindowLayout.of(*input_size(height, width, self.config, patch), self.model.windows, patch)
         return layout.rows[0][1], layout.columns[0][1]  # the overview has the size of the first window
 
     def _shown(self, height: int, width: int) -> tuple[str, str]:
@@ -135,11 +140,11 @@ class _Viewer:
             loop.set_valid(valid)
         taps = detector.backbone.features(images, detector.taps)
         if loop is None:
-            return [joined(taps)]
+            return [join_taps(taps)]
         self.blocks = loop.blocks_executed
         if loop.trace is not None and loop.trace.drift:
             self._views.append(trace_kinds(loop.trace))
-        return [*([joined(detector._ordinary(loop, taps))] if self._paired else []), joined(taps)]
+        return [*([join_taps(detector._ordinary(loop, taps))] if self._paired else []), join_taps(taps)]
 
     def maps(self, batch: Tensor, sizes: Sequence[tuple[int, int]]) -> Sequence[WindowMaps | None]:
         """The maps of each image, without its padding."""

@@ -14,8 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gramloop.models.depther import FAR, NEAR, STRIDE, Depther, load_depther, pad_around
-from gramloop.models.taps import TappedViT
+from gramloop.models.backbone import TappedViT
+from gramloop.models.depther import DEPTH_STRIDE, FAR, NEAR, Depther, load_depther, pad_around
 from gramloop.tasks.depth_estimator import DepthConfig, DepthEstimator
 from gramloop.tasks.images import RGB, WEB, Normalisation, normalisation_of, short_side_size, to_tensor
 
@@ -41,7 +41,7 @@ class DptDepthEstimator(DepthEstimator):
     @property
     def multiple(self) -> int:
         """Sides that are multiples of it come back as they are; padding makes up for others."""
-        return 1 if self.config.padded else STRIDE
+        return 1 if self.config.padded else DEPTH_STRIDE
 
     def shown(self, pixels: RGB) -> Tensor:  # (H, W, 3) → (1, 3, h, w)
         """The image in the model's size, normalised, before any padding."""

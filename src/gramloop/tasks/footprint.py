@@ -12,10 +12,9 @@ from torch import nn
 from gramloop.core.dry_run import Needs, needs_of
 from gramloop.core.loop import Loop
 from gramloop.errors import GramLoopError
-from gramloop.models.backbone import Backbone
-from gramloop.models.detector import all_valid
+from gramloop.models.detector import WindowLayout, all_valid
+from gramloop.models.dinov3 import Backbone
 from gramloop.models.plain_detr import best_detections
-from gramloop.models.windows import Layout
 from gramloop.tasks.dense_detect import DenseDetector
 from gramloop.tasks.depth_estimator import DepthEstimator
 from gramloop.tasks.detect import Detector, _Viewer, input_size
@@ -70,7 +69,7 @@ def views_of(predictor: object, size: Size) -> int:
         return sum(len(crops) for crops in predictor._batches(*shown))
     if isinstance(predictor, Detector):
         patch = predictor.backbone.shape.patch
-        layout = Layout.of(*input_size(*size, predictor.config, patch), predictor.model.windows, patch)
+        layout = WindowLayout.of(*input_size(*size, predictor.config, patch), predictor.model.windows, patch)
         return 1 + len(layout.rows) * len(layout.columns)
     return 2 if isinstance(predictor, DepthEstimator) and predictor.config.flip else 1
 

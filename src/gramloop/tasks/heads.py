@@ -11,7 +11,7 @@ import torch
 
 from gramloop.data.records import Task
 from gramloop.errors import GramLoopError
-from gramloop.models.head_kinds import HEADS, HeadKind, head_classes, head_kind
+from gramloop.models.released_names import HEADS, HeadKind, head_classes, head_kind
 from gramloop.tasks.class_names import COCO, COCO_PANOPTIC
 from gramloop.tasks.detect import DetectConfig, load_detector
 from gramloop.tasks.dpt_depth import DptDepthConfig, load_depth_estimator

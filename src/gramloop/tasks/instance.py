@@ -10,13 +10,14 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 
 from gramloop.data.masks import RunLengths, decode_mask, encode_mask, mask_area
 from gramloop.data.records import Record
 from gramloop.data.shifted import Shift, ShiftedRecord
 from gramloop.data.truth import ObjectMasks
 from gramloop.errors import GramLoopError
-from gramloop.metrics.ap import DRAWS_AT_ONCE, mask_ap_score, mask_average_precision
+from gramloop.metrics.ap import DRAWS_AT_ONCE, mask_ap_score, mask_average_precision, rank_matches
 from gramloop.metrics.bootstrap import Score
 from gramloop.metrics.matching import ALL, AREAS, THRESHOLDS, Matches, match_masks
 from gramloop.tasks.base import Categories, ClassScores, Row, Rows, Task
@@ -123,8 +124,8 @@ class InstanceTask(Task[InstanceMasks, ObjectMasks]):
 
     def class_scores(self, rows: Rows, categories: Categories) -> ClassScores:
         order, every = categories.ids, np.ones((1, rows.images), dtype=np.int64)
-        matched = self._matches(rows).among(order, rows.images)
-        scores = matched.by_category(every, len(order))[0][np.argsort(np.argsort(order))]
+        ranked = rank_matches(self._matches(rows), order, rows.images)
+        scores = ranked.by_category(every, len(order))[0][np.argsort(np.argsort(order))]
         return ClassScores(scores, ~np.isnan(scores))
 
     def _matches(self, rows: Rows) -> Matches:
@@ -160,6 +161,19 @@ class InstanceTask(Task[InstanceMasks, ObjectMasks]):
             for mask, score, label in zip(prediction.masks, prediction.scores, prediction.labels, strict=True)
         ]
         return {".json": json_lines(rows)}
+
+    def rescale(
+        self, prediction: InstanceMasks, shown: tuple[int, int], size: tuple[int, int]
+    ) -> InstanceMasks:
+        if shown == size:
+            return prediction
+        masks = [
+            np.asarray(Image.fromarray(prediction.mask(index)).resize((size[1], size[0])))
+            for index in range(len(prediction.masks))
+        ]
+        stacked = np.stack(masks) if masks else np.zeros((0, *size), dtype=np.bool_)
+        moved = InstanceMasks.from_masks(stacked, prediction.scores, prediction.labels)
+        return replace(prediction, masks=moved.masks, boxes=moved.boxes, size=size)
 
     def renumber(self, prediction: InstanceMasks, numbers: Mapping[int, int]) -> InstanceMasks:
         labels = renumbered(prediction.labels, numbers)
@@ -209,15 +223,17 @@ def shown_f1(row: Mapping[str, Any]) -> float:
     """F1 of one image's masks that pictures show, the mean over COCO's thresholds of overlap."""
     sure = np.asarray(row["scores"]) >= SHOWN
     hits, seen = (
-        _bits(row[name]).reshape(-1, len(AREAS), THRESHOLDS)[sure, ALL].sum(axis=0)
+        _bits(row[name]).reshape(-1, len(AREAS), len(THRESHOLDS))[sure, ALL].sum(axis=0)
         for name in ("found", "counted")
     )
     many = seen + (np.asarray(row["to_find"], dtype=np.int64) & 1 << ALL > 0).sum()  # (thresholds,)
-    return float(np.divide(2 * hits, many, out=np.ones(THRESHOLDS), where=many > 0).mean())
+    return float(np.divide(2 * hits, many, out=np.ones(len(THRESHOLDS)), where=many > 0).mean())
 
 
 def _bits(values: Any) -> NDArray[np.bool_]:  # (n,) → (n, thresholds)
-    bits: NDArray[np.bool_] = np.asarray(values, dtype=np.int64)[:, None] & 1 << np.arange(THRESHOLDS) > 0
+    bits: NDArray[np.bool_] = (
+        np.asarray(values, dtype=np.int64)[:, None] & 1 << np.arange(len(THRESHOLDS)) > 0
+    )
     return bits
 
 

@@ -6,8 +6,10 @@ Nothing is known of how its head reads the ViT: a pair runs the model twice, and
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace as with_fields
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +21,7 @@ from gramloop.core.loop import Loop, attached
 from gramloop.core.memory import remembering
 from gramloop.data.records import Task
 from gramloop.errors import GramLoopError
-from gramloop.models.tokens import refuse_many_tokens
+from gramloop.models.backbone import refuse_many_tokens
 from gramloop.tasks.class_names import Classes
 from gramloop.tasks.detection import Detection
 from gramloop.tasks.images import RGB
@@ -28,6 +30,7 @@ from gramloop.tasks.prediction import P, ReplayMaps
 from gramloop.tasks.predictor import ImagePredictor, Replay, Tracing, check_replay, wants_trace
 
 Size = tuple[int, int]  # height and width of the original image
+Steps = tuple[Callable[[RGB], Any], Callable[[object, Size], P]]  # preprocess and postprocess
 
 
 class ModulePredictor(ImagePredictor[P]):
@@ -44,6 +47,11 @@ class ModulePredictor(ImagePredictor[P]):
 
     taps: tuple[int, ...] = ()  # not known
     things: frozenset[int] = frozenset()  # of a panoptic model: the classes that are counted, unlike stuff
+
+    # preprocess and postprocess for an input so many times as large, and with scores; None for the usual ones
+    variants: Callable[[float, bool], Steps[P] | None] | None = None
+    _variant: tuple[float, bool] = (1.0, False)
+    has_size = False  # whether the size of its input can be set
 
     def __init__(
         self,
@@ -68,6 +76,24 @@ class ModulePredictor(ImagePredictor[P]):
     def blocks(self) -> Sequence[nn.Module]:
         """The transformer blocks, first to last; none where the model is no ViT."""
         return () if self.host is None else self.host.blocks
+
+    def scaled(self, factor: float) -> ModulePredictor[P]:
+        """The same model with an input ``factor`` times as large; itself if that is not set, or rounds to the same."""
+        scale, scores = self._variant
+        return self._changed(scale * factor, scores)
+
+    def with_scores(self) -> ModulePredictor[P]:
+        """The same model with scores of all classes in its predictions; itself if it gives none."""
+        return self._changed(self._variant[0], True)
+
+    def _changed(self, scale: float, scores: bool) -> ModulePredictor[P]:
+        steps = None if self.variants is None else self.variants(scale, scores)
+        if steps is None:
+            return self
+        changed = copy.copy(self)
+        changed._variant = (scale, scores)
+        changed._preprocess, changed._postprocess = steps
+        return changed
 
     def cost(self, replay: Replay = None, paired: bool = False) -> Cost:
         """Blocks executed per view of an image, at most."""

@@ -17,9 +17,8 @@ from torch import Tensor
 
 from gramloop.core.loop import Loop
 from gramloop.errors import GramLoopError
-from gramloop.models.pmt import PMT
-from gramloop.models.pmt_files import load_pmt, trained_side
-from gramloop.models.taps import Tap, TappedViT
+from gramloop.models.backbone import Tap, TappedViT
+from gramloop.models.pmt import PMT, load_pmt, trained_side
 from gramloop.tasks.class_names import COCO, COCO_PANOPTIC, Classes
 from gramloop.tasks.images import RGB, WEB, Normalisation, resize, to_tensor
 from gramloop.tasks.instance import InstanceMasks

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 
 from gramloop.data.records import Record
 from gramloop.data.shifted import Shift, ShiftedRecord
@@ -134,6 +135,15 @@ class PanopticTask(Task[Panoptic, SegmentMap]):
         }
         text = (json.dumps(content) + "\n").encode()
         return {".png": segments_png(prediction.segments), ".json": text}
+
+    def rescale(self, prediction: Panoptic, shown: tuple[int, int], size: tuple[int, int]) -> Panoptic:
+        if shown == size:
+            return prediction
+        picture = Image.fromarray(prediction.segments).resize((size[1], size[0]), Image.Resampling.NEAREST)
+        segments = np.asarray(picture).astype(np.int32)
+        left = set(np.unique(segments).tolist())
+        infos = tuple(info for info in prediction.infos if info.id in left)
+        return replace(prediction, segments=segments, infos=infos)
 
     def renumber(self, prediction: Panoptic, numbers: Mapping[int, int]) -> Panoptic:
         infos = [

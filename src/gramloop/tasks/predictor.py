@@ -19,8 +19,7 @@ from gramloop.core.hosts import Host, find_host
 from gramloop.core.loop import Loop, attached, check_host
 from gramloop.data.records import Task
 from gramloop.errors import GramLoopError
-from gramloop.models.taps import Tap, TappedViT
-from gramloop.models.tokens import largest_short_side, refuse_many_tokens
+from gramloop.models.backbone import Tap, TappedViT, largest_short_side, refuse_many_tokens
 from gramloop.tasks.class_names import Classes
 from gramloop.tasks.images import RGB, WEB, ImageLike, Normalisation, read_image
 from gramloop.tasks.prediction import P, P_co, Pair, Prediction

@@ -20,12 +20,12 @@ from torch import Tensor
 
 from gramloop.core.loop import Loop
 from gramloop.errors import GramLoopError
+from gramloop.models.backbone import TappedViT
 from gramloop.models.dinov2 import load_any_backbone
-from gramloop.models.head_kinds import HEADS, head_kind
 from gramloop.models.linear import LinearSegmentor, load_linear_head
-from gramloop.models.pmt_files import load_pmt, trained_side
-from gramloop.models.segmentor import SegmentationModel, load_segmentor
-from gramloop.models.taps import TappedViT
+from gramloop.models.mask2former import SegmentationModel, load_segmentor
+from gramloop.models.pmt import load_pmt, trained_side
+from gramloop.models.released_names import HEADS, head_kind
 from gramloop.tasks.class_names import ADE20K, COCO, COCO_PANOPTIC
 from gramloop.tasks.images import (
     RGB,

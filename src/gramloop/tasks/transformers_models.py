@@ -6,6 +6,7 @@ on boxes, as average precision wants it. Classes are those of ``id2label``.
 
 from __future__ import annotations
 
+import copy
 import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -15,17 +16,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 
 from gramloop.data.records import Task
 from gramloop.errors import GramLoopError
-from gramloop.models.soundness import refuse_unsound
+from gramloop.models.checkpoint import refuse_unsound
 from gramloop.tasks.class_names import Classes
 from gramloop.tasks.depth import Depth
 from gramloop.tasks.images import LARGEST, RGB, short_side_size
 from gramloop.tasks.missing_weights import settle_missing
-from gramloop.tasks.module_predictor import ModulePredictor, Size
+from gramloop.tasks.module_predictor import ModulePredictor, Size, Steps
 from gramloop.tasks.prediction import Prediction
 from gramloop.tasks.reading import read_prediction
+from gramloop.tasks.semantic import Segmentation
 from gramloop.tasks.transformers_segments import read_masks, read_segments, thing_numbers
 from gramloop.util.json_files import checked, read_json
 
@@ -34,6 +37,13 @@ Read = Callable[[Any, Any, list[Size]], Any]  # a processor, the model's outputs
 
 def _read_labels(processor: Any, outputs: Any, sizes: list[Size]) -> Any:
     return processor.post_process_semantic_segmentation(outputs, target_sizes=sizes)[0].long()
+
+
+def _read_scores(outputs: Any, size: Size) -> Segmentation:
+    """Labels with the probabilities of all classes, as the processor reads labels from logits."""
+    logits = F.interpolate(outputs.logits.float(), size=size, mode="bilinear", align_corners=False)[0]
+    scores = logits.softmax(0).cpu().numpy()
+    return Segmentation(logits.argmax(0).int().cpu().numpy(), scores)
 
 
 def _read_boxes(processor: Any, outputs: Any, sizes: list[Size]) -> Any:
@@ -102,25 +112,63 @@ def load_transformers_model(
 
     taken = inspect.signature(model.forward).parameters
 
-    def preprocess(pixels: RGB) -> Mapping[str, Any]:
-        _refuse_huge(processor, pixels.shape[0], pixels.shape[1], name)
-        given = processor(images=pixels, return_tensors="pt")
-        return {key: value for key, value in given.items() if key in taken}
+    def steps(processor: Any, scores: bool = False) -> Steps[Prediction]:
+        def preprocess(pixels: RGB) -> Mapping[str, Any]:
+            _refuse_huge(processor, pixels.shape[0], pixels.shape[1], name)
+            given = processor(images=pixels, return_tensors="pt")
+            return {key: value for key, value in given.items() if key in taken}
 
+        def postprocess(outputs: object, size: Size) -> Prediction:
+            if found == "panoptic":
+                return read_segments(processor, outputs, size, classes)
+            if found == "instance":
+                return read_masks(processor, outputs, size)
+            if scores:
+                return _read_scores(outputs, size)
+            prediction = read_prediction(read(processor, outputs, [size]), size, name)
+            return replace(prediction, disparity=inverse) if isinstance(prediction, Depth) else prediction
+
+        return preprocess, postprocess
+
+    preprocess, postprocess = steps(processor)
     with _opening(path):
         settle_missing(model, missing, preprocess, path)
-
-    def postprocess(outputs: object, size: Size) -> Prediction:
-        if found == "panoptic":
-            return read_segments(processor, outputs, size, classes)
-        if found == "instance":
-            return read_masks(processor, outputs, size)
-        prediction = read_prediction(read(processor, outputs, [size]), size, name)
-        return replace(prediction, disparity=inverse) if isinstance(prediction, Depth) else prediction
-
     predictor = ModulePredictor(model, preprocess, postprocess, found, classes, name)
+    patches = None if predictor.host is None else predictor.host.patch_embedding
+    patch = 1 if patches is None else int(patches.stride[0])
+
+    def variants(scale: float, scores: bool) -> Steps[Prediction] | None:
+        changed = _scaled_processor(processor, scale, patch)
+        scored = scores and name.endswith("ForSemanticSegmentation")
+        return None if changed is processor and not scored else steps(changed, scored)
+
+    predictor.variants, predictor.has_size = variants, bool(_sides(processor))
     predictor.things = thing_numbers(classes) if found == "panoptic" else frozenset()
     return predictor
+
+
+def _sides(processor: Any, of: str = "size") -> dict[str, int]:
+    """The sides, in pixels, that a processor resizes or crops images to; empty if it leaves their size alone."""
+    size = getattr(processor, of, None)
+    if size is None or isinstance(size, int) or not getattr(processor, "do_resize", True):
+        return {}
+    return {key: int(side) for key, side in dict(size).items() if side and "pixels" not in key}
+
+
+def _scaled_processor(processor: Any, factor: float, patch: int) -> Any:
+    """A processor for images ``factor`` times as large, rounded to whole patches; itself if that is the same size."""
+
+    def scaled(sides: Mapping[str, int]) -> dict[str, int]:
+        return {key: max(1, int(side * factor / patch + 0.5)) * patch for key, side in sides.items()}
+
+    sides = _sides(processor)
+    if factor == 1 or scaled(sides) == sides:
+        return processor
+    changed = copy.copy(processor)
+    changed.size = processor.size | scaled(sides)
+    if getattr(processor, "do_center_crop", False) and (crop := _sides(processor, "crop_size")):
+        changed.crop_size = processor.crop_size | scaled(crop)
+    return changed
 
 
 def _refuse_huge(processor: Any, height: int, width: int, name: str) -> None:

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from gramloop.core.config import ReplayConfig, route
 from gramloop.core.hosts import find_host
 from gramloop.errors import GramLoopError
+from gramloop.models.backbone import refuse_many_tokens
+from gramloop.models.checkpoint import refuse_unsound
 from gramloop.models.dinov2 import load_any_backbone
-from gramloop.models.soundness import refuse_unsound
 from gramloop.models.tiny import TINY_SHORT_SIDE, load_tiny
-from gramloop.models.tokens import refuse_many_tokens
 from gramloop.tasks.diagnosis import Diagnosis, diagnose, diagnose_prediction
 from gramloop.tasks.images import (
     RGB,

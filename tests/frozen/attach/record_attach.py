@@ -31,16 +31,27 @@ OTHER_MAPS = ("mean_gate", "displacement", "not_finite", "post_drift", "signal")
 
 def attach(model: nn.Module, **settings: Any) -> Any:
     """A replay on a model: fields of the configuration, and trace, keep, blocks, norm, prefix, which, recentre, source."""
-    return gramloop.attach(model, **settings)
+    how, stats = settings.pop("recentre", None), settings.pop("source", None)
+    loop = gramloop.attach(model, **settings)
+    if how is not None:
+        found_by = {
+            name: settings[name] for name in ("blocks", "norm", "prefix", "which") if name in settings
+        }
+        loop.recentring = gramloop.recentre(model, stats, how, **found_by)
+    return loop
 
 
 def detach(loop: Any) -> None:
     loop.detach()
+    if (recentring := vars(loop).get("recentring")) is not None:
+        recentring.detach()
 
 
 def set_valid(loop: Any, mask: Any) -> None:
     """Which patches of the next forward are image."""
     loop.set_valid(mask)
+    if (recentring := vars(loop).get("recentring")) is not None:
+        recentring.valid = mask
 
 
 def blocks_of(loop: Any) -> Sequence[nn.Module]:
@@ -68,11 +79,16 @@ def rule(signal: str, off: float, full: float) -> Any:
 
 
 def statistics(model: nn.Module, calls: Iterable[Callable[[], Any]], at: str) -> Any:
-    """What recentring moves towards."""
-    with gramloop.calibrating(model, at=at) as seen, torch.no_grad():
-        for call in calls:
-            call()
-    return seen.source()
+    """What recentring moves towards, in one of the places where a head may read, whatever this one reads."""
+    from gramloop.mitigations.calibration import FeatureRecorder
+    from gramloop.mitigations.feature_hooks import feature_source
+
+    seen = FeatureRecorder(feature_source(model, "calibrate"))
+    seen.run(calls)
+    seen.place = next((place for place in seen.means if place[0] == at), None)
+    if seen.place is None:
+        raise Refused(f"no features {at}")
+    return seen.stats(seen.views, None, {})
 
 
 # ---- Hosts ----

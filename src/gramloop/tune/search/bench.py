@@ -16,14 +16,13 @@ from gramloop.errors import GramLoopError
 from gramloop.evaluate.predicting import CleanTruth
 from gramloop.metrics.depth import NoScoreError, aligned_depth, depth_scores
 from gramloop.metrics.miou import count_pixels
-from gramloop.mitigations.applying import apply
-from gramloop.mitigations.files import sha256_of
-from gramloop.mitigations.source import calibrate, calibrate_pixels, read_source, write_source
+from gramloop.mitigations.calibration import CalibrationStats, calibrate, sha256_of
+from gramloop.mitigations.mitigated import apply
 from gramloop.tasks.base import get_task, read_labelled
 from gramloop.tasks.depth import Depth
 from gramloop.tasks.detection import Detection
 from gramloop.tasks.prediction import Prediction
-from gramloop.tasks.predictor import Predictor, ViTPredictor
+from gramloop.tasks.predictor import Predictor
 from gramloop.tasks.semantic import Segmentation
 from gramloop.tune.search.looks import Looks
 from gramloop.tune.search.segments import segment_statistic
@@ -61,7 +60,7 @@ class Bench:
         self.predictor = subject.make_predictor()
         self._records = lru_cache(2)(subject.open_records)  # conditions come one after the other
         self._shown = lru_cache(PREPARED)(self._show)
-        self._source = lru_cache(1)(read_source)
+        self._source = lru_cache(1)(CalibrationStats.read)
         self._applied = lru_cache(APPLIED)(self._apply)
         self._clean = CleanTruth(self.predictor, get_task(subject.task), subject.truth_score)
         self._clean_places = {name: place for place, name in enumerate(subject.images.get("clean", ()))}
@@ -114,8 +113,7 @@ class Bench:
             shown = read_labelled(self._records("clean")[sample.position], self.subject.task, labels=False)
             if not isinstance(shown, str):  # one that cannot be read is told of where it is measured
                 images.append(shown.pixels)
-        known = isinstance(self.predictor, ViTPredictor)
-        write_source(path, calibrate(self.predictor, images) if known else calibrate_pixels(images))
+        calibrate(self.predictor, images).save(path)
         return {"sha256": sha256_of(Path(path)), "images": len(images)}
 
     def _apply(self, stack: Stack, source: str | None) -> Predictor[Prediction]:

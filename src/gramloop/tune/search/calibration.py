@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from gramloop.errors import GramLoopError
-from gramloop.mitigations.files import sha256_of
+from gramloop.mitigations.calibration import sha256_of
 from gramloop.tune.search.journal import Journal
 from gramloop.tune.search.plan import Search
 from gramloop.tune.search.workers import Workers

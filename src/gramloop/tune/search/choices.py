@@ -5,21 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import torch
-
 from gramloop.core.config import ReplayConfig, Window
-from gramloop.core.source import LEAST
 from gramloop.errors import GramLoopError
-from gramloop.mitigations.appearance import ordinary
-from gramloop.mitigations.applying import check_stack, stack_cost
-from gramloop.mitigations.denoise import Denoise
-from gramloop.mitigations.files import replay_alone
-from gramloop.mitigations.mitigation import Mitigation
+from gramloop.mitigations.base import Mitigation
+from gramloop.mitigations.calibration import MIN_IMAGES, CalibrationStats, placeholder_stats
+from gramloop.mitigations.mitigated import check_stack, needs_calibration, stack_cost
 from gramloop.mitigations.replay import Replay
-from gramloop.mitigations.source import Source
-from gramloop.mitigations.texts import stack_text
+from gramloop.mitigations.stack import replay_alone, stack_text
 from gramloop.tasks.prediction import Prediction
-from gramloop.tasks.predictor import Predictor, ViTPredictor, check_replay
+from gramloop.tasks.predictor import Predictor, check_replay
 from gramloop.tune.search.space import Space
 from gramloop.tune.search.stacks import Stack, spelled_out, stages
 
@@ -30,7 +24,6 @@ USUAL = (
 )
 WINDOWS = 8  # single blocks that are replayed, where nothing else is said
 STRENGTH = 0.5
-NO_LOOK = {"brightness": 0.0, "contrast": 0.0, "sharpness": 0.0}
 FREE = 1 + 1e-9  # ordinary forwards of a candidate without extra cost
 
 
@@ -42,7 +35,9 @@ class Offer:
     partners: tuple[Stack, ...]  # that make sense beside a replay alone, and are combined with one
     left_out: tuple[tuple[str, str], ...]  # a text, and the reason
     calibrates: bool  # whether it has to be learnt what ordinary images look like
-    source: Source | None = field(default=None, repr=False, compare=False)  # known, or as imagined beforehand
+    source: CalibrationStats | None = field(
+        default=None, repr=False, compare=False
+    )  # known, or as imagined beforehand
 
     @property
     def replays_only(self) -> bool:
@@ -77,7 +72,7 @@ def offer(
     predictor: Predictor[Prediction],
     max_cost: float | None = None,
     clean: int = 0,
-    source: Source | None = None,
+    source: CalibrationStats | None = None,
 ) -> Offer:
     """The candidates of a space.
 
@@ -92,11 +87,10 @@ def offer(
     stacks = dict.fromkeys(_replays(space, predictor, max_cost, left_out))
     partners: list[Stack] = []
     calibrates = False
-    imagined = source or imagined_source(predictor, clean)
+    imagined = source or placeholder_stats(predictor, clean)
     for given in space.stacks:
         stack = spelled_out(given, len(predictor.blocks)) if predictor.blocks else given
         try:
-            _check_state(stack)
             check_stack(stack, predictor, imagined)
         except GramLoopError as error:
             if _fits_beside_a_replay(stack, predictor, imagined):
@@ -111,23 +105,13 @@ def offer(
             left_out[stack_text(given)] = f"it costs {cost:.2f}x, more than the limit of {max_cost:g}"
             continue
         stacks[stack] = None
-        calibrates |= source is None and _learns(stack, predictor, clean)
+        calibrates |= source is None and (clean >= MIN_IMAGES and needs_calibration(stack, predictor))
     if not stacks:
         told = "; ".join(f"{text}: {reason}" for text, reason in left_out.items())
         raise GramLoopError(f"there is no candidate to try: {told or 'none stands alone'}")
     if not any("backbone" in stages(stack) for stack in stacks):
         partners = []
     return Offer(tuple(stacks), tuple(partners), tuple(left_out.items()), calibrates, imagined)
-
-
-def imagined_source(predictor: Predictor[Prediction], images: int) -> Source | None:
-    """Stands for what could be learnt from so many images, when candidates are checked before anything runs."""
-    if images < LEAST:
-        return None
-    taps = predictor.taps if isinstance(predictor, ViTPredictor) else ()
-    width = predictor.backbone.shape.width if isinstance(predictor, ViTPredictor) else 0
-    nothing = {tap: torch.zeros(width) for tap in taps}
-    return Source(nothing, nothing, 0.0, images, pixels=ordinary([NO_LOOK]))
 
 
 def _replays(
@@ -158,15 +142,9 @@ def _refusal(predictor: Predictor[Prediction]) -> str | None:
     return None
 
 
-def _check_state(stack: Stack) -> None:
-    for each in stack:
-        if each.carries_state:
-            raise GramLoopError(
-                f"{each.text} depends on the images before, and a search shows them in an order of its own"
-            )
-
-
-def _fits_beside_a_replay(stack: Stack, predictor: Predictor[Prediction], source: Source | None) -> bool:
+def _fits_beside_a_replay(
+    stack: Stack, predictor: Predictor[Prediction], source: CalibrationStats | None
+) -> bool:
     if "backbone" in stages(stack):
         return False
     beside: tuple[Mitigation, ...] = (Replay(ReplayConfig(window=(0, 0), gate_at="end")), *stack)
@@ -175,16 +153,3 @@ def _fits_beside_a_replay(stack: Stack, predictor: Predictor[Prediction], source
     except GramLoopError:
         return False
     return True
-
-
-def _learns(stack: Stack, predictor: Predictor[Prediction], images: int) -> bool:
-    """Whether what ordinary images look like changes what a stack does, and can be learnt."""
-    if images < LEAST:
-        return False
-    if any(isinstance(each, Denoise) and each.level is None for each in stack):
-        return True
-    try:
-        check_stack(stack, predictor, None)
-    except GramLoopError:
-        return True
-    return False

@@ -36,7 +36,7 @@ def tune_model(
         model, data, suite, out, workers: as for `gramloop.evaluate.evaluate_model`.
         budget: image predictions, everything included.
         space, options: what to choose from, and how candidates are compared.
-        source: what ordinary images look like, as `gramloop.mitigations.write_source` stores it; learnt from clean images
+        source: what ordinary images look like, as `CalibrationStats.save` stores it; learnt from clean images
             of the search where a candidate needs it and nothing is given.
         given: see `gramloop.evaluate.from_python.SetOptions`; severity 3 where none is given.
     """

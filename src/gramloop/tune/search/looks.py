@@ -12,11 +12,10 @@ from contextlib import nullcontext
 
 from gramloop.core.signals import observing
 from gramloop.errors import GramLoopError
-from gramloop.mitigations.files import replay_alone
-from gramloop.mitigations.filters import PixelMitigation
+from gramloop.mitigations.calibration import CalibrationStats
+from gramloop.mitigations.pixels import PixelMitigation
 from gramloop.mitigations.replay import Replay
-from gramloop.mitigations.source import Source
-from gramloop.mitigations.texts import stack_text
+from gramloop.mitigations.stack import replay_alone, stack_text
 from gramloop.tasks.images import RGB
 from gramloop.tasks.prediction import Prediction
 from gramloop.tasks.predictor import Predictor
@@ -33,7 +32,7 @@ class Looks:
         predictor: Predictor[Prediction],
         pixels: RGB,
         applied: Applied,
-        source: Source | None = None,
+        source: CalibrationStats | None = None,
     ) -> None:
         self.predictor, self.pixels, self.applied, self.source = predictor, pixels, applied, source
         self.seconds: dict[str, float] = {}  # that filters took, by their text

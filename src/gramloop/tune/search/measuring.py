@@ -8,8 +8,8 @@ from typing import Any
 
 from gramloop.core.config import Adaptive
 from gramloop.errors import GramLoopError
-from gramloop.mitigations.files import replay_alone
 from gramloop.mitigations.replay import Replay
+from gramloop.mitigations.stack import replay_alone
 from gramloop.tune.search.adapting import switched
 from gramloop.tune.search.bench import Trial
 from gramloop.tune.search.journal import Journal

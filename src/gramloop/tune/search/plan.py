@@ -8,10 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from gramloop.core.source import LEAST
-from gramloop.mitigations.applying import stack_cost
-from gramloop.mitigations.files import replay_alone
-from gramloop.mitigations.source import read_source
+from gramloop.mitigations.calibration import MIN_IMAGES, CalibrationStats
+from gramloop.mitigations.mitigated import stack_cost
+from gramloop.mitigations.stack import replay_alone
 from gramloop.tasks.prediction import Prediction
 from gramloop.tasks.predictor import Predictor
 from gramloop.tune.search.choices import FREE, Offer, default_space, offer
@@ -137,7 +136,7 @@ def plan_search(subject: Subject, space: Space | None, budget: int, options: Opt
         seed=options.seed,
     )
     ordinary = len(divided.images["search"].get(CLEAN, ()))
-    source = None if subject.source is None else read_source(subject.source)
+    source = None if subject.source is None else CalibrationStats.read(subject.source)
     offered = offer(space or default_space(predictor), predictor, options.max_cost, ordinary, source)
     stages = [
         Stage(_images(divided, part, keys), len(keys))
@@ -166,7 +165,7 @@ def plan_search(subject: Subject, space: Space | None, budget: int, options: Opt
 def _calibration(offered: Offer, budget: int, ordinary: int) -> int:
     if not offered.calibrates:
         return 0
-    return min(CALIBRATED, ordinary, max(LEAST, budget // CALIBRATION_SHARE))
+    return min(CALIBRATED, ordinary, max(MIN_IMAGES, budget // CALIBRATION_SHARE))
 
 
 def _conditions(divided: Split, images: Mapping[str, Any], part: str) -> list[str]:

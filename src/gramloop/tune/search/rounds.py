@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 
 from gramloop.core.config import Adaptive, ReplayConfig
 from gramloop.errors import GramLoopError
-from gramloop.mitigations.applying import check_stack, replay_of
-from gramloop.mitigations.files import replay_alone
+from gramloop.mitigations.mitigated import check_stack
 from gramloop.mitigations.replay import Replay
+from gramloop.mitigations.stack import replay_alone, replay_of
 from gramloop.tasks.base import get_task
 from gramloop.tune.search.adapting import best_rule
 from gramloop.tune.search.choices import FREE

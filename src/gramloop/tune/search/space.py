@@ -16,8 +16,8 @@ from gramloop.core.cost import extra_blocks
 from gramloop.core.fields import Field
 from gramloop.core.settings import split_setting
 from gramloop.errors import GramLoopError
-from gramloop.mitigations.mitigation import Mitigation
-from gramloop.mitigations.texts import ordered, parse_mitigations
+from gramloop.mitigations.base import Mitigation
+from gramloop.mitigations.stack import ordered, parse_mitigations
 from gramloop.tune.scan.files import read_ranking
 
 LONGEST = 2  # blocks of a window, where nothing else is said

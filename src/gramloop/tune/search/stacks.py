@@ -7,10 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gramloop.core.settings import describe_replay
-from gramloop.mitigations.files import replay_alone, stack_json
-from gramloop.mitigations.mitigation import Mitigation, Stage
+from gramloop.mitigations.base import Mitigation, Stage
 from gramloop.mitigations.replay import Replay
-from gramloop.mitigations.texts import ordered, stack_text
+from gramloop.mitigations.stack import ordered, replay_alone, stack_json, stack_text
 from gramloop.tune.search.space import plain
 
 Stack = tuple[Mitigation, ...]

@@ -13,7 +13,7 @@ from gramloop.data.shifted import Shift, shift_data_set
 from gramloop.data.suites import Condition
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.plan import TRUTH_SCORE, TruthKind, check_truth
-from gramloop.mitigations.files import sha256_of
+from gramloop.mitigations.calibration import sha256_of
 from gramloop.tasks.base import get_task
 from gramloop.tasks.prediction import Prediction
 from gramloop.tasks.predictor import Predictor, check_predictor
@@ -104,7 +104,7 @@ def subject_of(
         threads: of torch, in each process; sums depend on it.
         truth: ``clean`` compares with what the predictor says on the clean image, and reads no labels.
         truth_score: boxes or masks of a clean prediction that score less count for nothing.
-        source: a file about ordinary images, as `gramloop.mitigations.write_source` makes it; where a mitigation needs
+        source: a file about ordinary images, as `CalibrationStats.save` makes it; where a mitigation needs
             one and none is given, it is made from clean images of the search.
     """
     if not callable(predictor):

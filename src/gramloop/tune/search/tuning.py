@@ -14,9 +14,7 @@ from typing import Any, Unpack
 from gramloop import __version__
 from gramloop.core.config import ReplayConfig
 from gramloop.data.records import DataSet, LabelledImage, Record
-from gramloop.mitigations.applying import replay_of
-from gramloop.mitigations.files import replay_alone, stack_json, write_mitigations
-from gramloop.mitigations.texts import stack_text
+from gramloop.mitigations.stack import replay_alone, replay_of, stack_json, stack_text, write_mitigations
 from gramloop.tasks.prediction import Prediction
 from gramloop.tasks.predictor import Predictor
 from gramloop.tune.search.calibration import find_source

@@ -5,15 +5,18 @@ import torch
 
 from golden import load_golden, released_shapes
 from gramloop.errors import GramLoopError
-from gramloop.models.backbone import SHAPES, Backbone, BackboneShape, meta_backbone
-from gramloop.models.mask2former import HeadShape, class_scores
-from gramloop.models.segmentor import (
-    BACKBONE_PREFIX,
-    PREFIX,
+from gramloop.models.backbone import BackboneShape
+from gramloop.models.dinov3 import Backbone, meta_backbone
+from gramloop.models.mask2former import (
+    SEGMENTOR_BACKBONE,
+    SEGMENTOR_PREFIX,
     Mask2FormerSegmentor,
-    infer_head_shape,
+    Mask2FormerShape,
+    class_scores,
+    infer_mask2former_shape,
     load_segmentor,
 )
+from gramloop.models.released_names import SHAPES
 
 LOGITS = 1e-4  # what the reference's own ports agree to
 
@@ -25,11 +28,11 @@ def files(tmp_path_factory):
     weights = load_golden("segmentor").weights
     parts = {
         "all": weights,
-        "head": {name: value for name, value in weights.items() if not name.startswith(BACKBONE_PREFIX)},
+        "head": {name: value for name, value in weights.items() if not name.startswith(SEGMENTOR_BACKBONE)},
         "backbone": {
-            name.removeprefix(BACKBONE_PREFIX): value
+            name.removeprefix(SEGMENTOR_BACKBONE): value
             for name, value in weights.items()
-            if name.startswith(BACKBONE_PREFIX)
+            if name.startswith(SEGMENTOR_BACKBONE)
         },
     }
     for name, part in parts.items():
@@ -66,15 +69,15 @@ def test_a_file_that_repeats_the_backbone_needs_no_other(files, segmentor):
 
 def test_names_and_shapes_are_the_released_ones():
     with torch.device("meta"):
-        segmentor = Mask2FormerSegmentor(meta_backbone(SHAPES["vit7b16"]), HeadShape(4096))
+        segmentor = Mask2FormerSegmentor(meta_backbone(SHAPES["vit7b16"]), Mask2FormerShape(4096))
     expected = released_shapes("seg_7b")
     assert segmentor.released_shapes() == expected
-    assert sum(not name.startswith(BACKBONE_PREFIX) for name in expected) == 479
+    assert sum(not name.startswith(SEGMENTOR_BACKBONE) for name in expected) == 479
     assert segmentor.taps == (9, 19, 29, 39)
 
 
 def test_a_head_without_its_backbone(files):
-    with pytest.raises(GramLoopError, match=r"head\.pth holds the head alone; its backbone must be given"):
+    with pytest.raises(GramLoopError, match=r"head\.pth holds only the head; give its backbone"):
         load_segmentor(files["head"])
 
 
@@ -93,10 +96,10 @@ def test_a_backbone_where_a_head_should_be(files):
 @pytest.mark.parametrize("harm", ["missing", "unknown", "shape"])
 def test_a_head_that_differs_by_one_name_is_refused(files, tmp_path, harm):
     weights = torch.load(files["head"], weights_only=True)
-    name = PREFIX + "1.predictor.transformer_cross_attention_layers.4.multihead_attn.in_proj_bias"
+    name = SEGMENTOR_PREFIX + "1.predictor.transformer_cross_attention_layers.4.multihead_attn.in_proj_bias"
     value = weights.pop(name)
     if harm == "unknown":
-        weights |= {name: value, PREFIX + "2.extra": value}
+        weights |= {name: value, SEGMENTOR_PREFIX + "2.extra": value}
     if harm == "shape":
         weights[name] = value[:-1]
     torch.save(weights, tmp_path / "bad.pth")
@@ -107,7 +110,9 @@ def test_a_head_that_differs_by_one_name_is_refused(files, tmp_path, harm):
 def test_the_shape_of_a_head_is_inferred(files):
     from gramloop.models.checkpoint import open_checkpoint
 
-    assert infer_head_shape(open_checkpoint(files["head"])) == HeadShape(64, hidden=64, classes=7)
+    assert infer_mask2former_shape(open_checkpoint(files["head"])) == Mask2FormerShape(
+        64, hidden=64, classes=7
+    )
 
 
 def test_class_scores_are_votes_weighted_by_masks():
@@ -120,6 +125,6 @@ def test_class_scores_are_votes_weighted_by_masks():
 
 def test_impossible_heads_are_refused():
     with pytest.raises(GramLoopError, match="multiple of 32"):
-        HeadShape(64, hidden=40)
+        Mask2FormerShape(64, hidden=40)
     with pytest.raises(GramLoopError, match="positive"):
-        HeadShape(64, classes=0)
+        Mask2FormerShape(64, classes=0)

@@ -1,16 +1,30 @@
-"""A one-stage detector on a grid of patch features: every cell scores the classes and measures its box."""
+"""The heads of the embedded model: a one-stage detector and a depth estimator on grids of patch features."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gramloop.errors import GramLoopError
+from gramloop.models.checkpoint import load_weights, open_checkpoint
+from gramloop.models.linear import save_head, stored_taps
 
 _GROUPS = 8  # of channels that are normed together
+_DILATIONS = (
+    1,
+    2,
+    4,
+    8,
+    1,
+)  # together they reach 16 patches to every side: the foot of an object, and the horizon
+_STEP = 4  # depths along the side of a patch
+_LOG_RANGE = (-7.0, 7.0)  # of depth: about 1 mm to 1 km
 
 
 @dataclass(frozen=True)
@@ -23,7 +37,7 @@ class DenseDetectConfig:
     width: int = 128
     candidates: int = 200
     keep: int = 50
-    overlap: float = 0.6  # boxes of one class that overlap more than this are taken for the same thing
+    overlap: float = 0.6  # boxes of one class that overlap more than this count as the same object
     least_score: float = 0.02
 
     def __post_init__(self) -> None:
@@ -40,7 +54,7 @@ class DenseDetectConfig:
 
 @dataclass(frozen=True)
 class DenseBoxes:
-    """The things found in one image, best first."""
+    """The detections in one image, best first."""
 
     boxes: Tensor  # (n, 4) float, left, top, right, bottom in pixels
     scores: Tensor  # (n,) float
@@ -48,7 +62,7 @@ class DenseBoxes:
 
 
 class DenseDetectHead(nn.Module):
-    """Two 3 x 3 convolutions, then class scores that foretell the box's IoU, and distances to its four sides."""
+    """Two 3 x 3 convolutions, then class scores that predict the box's IoU, and distances to its four sides."""
 
     def __init__(self, config: DenseDetectConfig) -> None:
         super().__init__()
@@ -64,7 +78,7 @@ class DenseDetectHead(nn.Module):
         self.score = nn.Conv2d(config.width, config.classes, 1)
         self.sides = nn.Conv2d(config.width, 4, 1)
         nn.init.normal_(self.score.weight, std=0.01)
-        nn.init.constant_(cast(Tensor, self.score.bias), -3.0)  # things are rare: begin by doubting them
+        nn.init.constant_(cast(Tensor, self.score.bias), -3.0)  # objects are rare
         nn.init.normal_(self.sides.weight, std=0.01)
         nn.init.constant_(cast(Tensor, self.sides.bias), 1.0)
 
@@ -77,7 +91,7 @@ class DenseDetectHead(nn.Module):
     def detect(self, features: Tensor) -> list[DenseBoxes]:  # (B, C, h, w)
         """The detections of every image, after non-maximum suppression per class."""
         logits, sides = self(features)
-        boxes = boxes_of(sides, self.config.stride)
+        boxes = boxes_from_sides(sides, self.config.stride)
         return [self._one(score, box) for score, box in zip(logits.sigmoid(), boxes, strict=True)]
 
     def _one(self, scores: Tensor, boxes: Tensor) -> DenseBoxes:
@@ -87,11 +101,11 @@ class DenseDetectHead(nn.Module):
         cells = boxes.shape[1] * boxes.shape[2]
         classes = where // cells
         chosen = boxes.flatten(1).T[where % cells]
-        kept = suppress(chosen, classes, self.config.overlap)[: self.config.keep]
+        kept = non_max_suppression(chosen, classes, self.config.overlap)[: self.config.keep]
         return DenseBoxes(chosen[kept], best[kept], classes[kept])
 
 
-def boxes_of(sides: Tensor, stride: int) -> Tensor:
+def boxes_from_sides(sides: Tensor, stride: int) -> Tensor:
     """Distances (B, 4, h, w) from cell centres to boxes left, top, right, bottom, clipped to the image."""
     height, width = sides.shape[-2:]
     y = (torch.arange(height, device=sides.device, dtype=sides.dtype) + 0.5)[:, None] * stride
@@ -118,12 +132,67 @@ def pairwise_iou(first: Tensor, second: Tensor) -> Tensor:
     return shared / (areas[0] + areas[1] - shared).clamp(min=1e-9)
 
 
-def suppress(boxes: Tensor, classes: Tensor, overlap: float) -> Tensor:
-    """Which of the boxes, sorted best first, remain when worse doubles of the same class are dropped."""
-    doubles = (pairwise_iou(boxes, boxes) > overlap) & (classes[:, None] == classes[None, :])
-    rows = doubles.cpu()
+def non_max_suppression(boxes: Tensor, classes: Tensor, overlap: float) -> Tensor:
+    """Indices of the boxes, sorted best first, that no better one of the same class overlaps too much."""
+    same = (pairwise_iou(boxes, boxes) > overlap) & (classes[:, None] == classes[None, :])
+    rows = same.cpu()
     alive = torch.ones(len(boxes), dtype=torch.bool)
     for row in range(len(boxes)):
         if alive[row]:
             alive[row + 1 :] &= ~rows[row, row + 1 :]
     return alive.nonzero()[:, 0].to(boxes.device)
+
+
+class DenseDepthHead(nn.Module):
+    """The logarithm of depth in metres, several numbers per patch, from the concatenated maps of ``taps``.
+
+    Dilated convolutions see the whole grid of patches. The head also reads the height of a patch in the image, which a ViT
+    with rotary positions does not encode. Weights are named ``bn.*``, ``reduce.*``, ``convs.*`` and ``out.*``.
+    """
+
+    def __init__(self, channels: int, taps: Sequence[int], width: int = 48) -> None:
+        super().__init__()
+        if not taps or channels < 1 or width < 1:
+            raise GramLoopError(
+                f"a depth head needs channels, a width and taps, not {channels}, {width} and {list(taps)}"
+            )
+        self.channels, self.width, self.taps = channels, width, tuple(taps)
+        self.bn = nn.BatchNorm2d(channels * len(self.taps))
+        self.reduce = nn.Conv2d(channels * len(self.taps) + 1, width, 1)
+        self.convs = nn.ModuleList(nn.Conv2d(width, width, 3, padding=d, dilation=d) for d in _DILATIONS)
+        self.out = nn.Conv2d(width, _STEP * _STEP, 1)
+
+    def forward(self, maps: Sequence[Tensor]) -> Tensor:  # each (B, C, h, w)
+        """The logarithm of depth, (B, 1, _STEP h, _STEP w)."""
+        joined = self.bn(torch.cat(list(maps), dim=1))
+        batch, _, high, wide = joined.shape
+        rows = (torch.arange(high, device=joined.device, dtype=joined.dtype) + 0.5) * (2 / high) - 1
+        hidden = self.reduce(
+            torch.cat([joined, rows.view(1, 1, high, 1).expand(batch, 1, high, wide)], dim=1)
+        )
+        for conv in self.convs:
+            hidden = hidden + conv(F.gelu(hidden))
+        return F.pixel_shuffle(self.out(F.gelu(hidden)), _STEP)
+
+    def depth(self, maps: Sequence[Tensor], size: tuple[int, int]) -> Tensor:  # → (B, H, W)
+        """Depth in metres in the size (H, W)."""
+        logs = F.interpolate(self(maps), size, mode="bilinear", align_corners=False)
+        return logs[:, 0].clamp(*_LOG_RANGE).exp()
+
+    def save(self, path: str | Path) -> None:
+        """Write the weights in float16 and the taps as safetensors."""
+        save_head(self, path, self.taps, torch.float16)
+
+
+def load_depth_head(path: str | Path, *, device: torch.device | str = "cpu") -> DenseDepthHead:
+    """A head that `DenseDepthHead.save` wrote, in float32 and in evaluation mode."""
+    checkpoint = open_checkpoint(path)
+    taps, weight = stored_taps(checkpoint.path), checkpoint.shapes.get("reduce.weight")
+    if not taps or weight is None or len(weight) != 4 or (weight[1] - 1) % len(taps):
+        raise GramLoopError(
+            f"{path} is not a depth head on {len(taps)} taps: its reduce.weight is {weight or 'missing'}"
+        )
+    with torch.device("meta"):
+        head = DenseDepthHead((weight[1] - 1) // len(taps), taps, weight[0])
+    load_weights(head, checkpoint, device=device)
+    return head.eval()

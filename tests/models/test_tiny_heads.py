@@ -9,7 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gramloop.errors import GramLoopError
-from gramloop.models.dense_detect import DenseDetectConfig, DenseDetectHead, boxes_of, pairwise_iou, suppress
+from gramloop.models.tiny_heads import (
+    DenseDetectConfig,
+    DenseDetectHead,
+    boxes_from_sides,
+    non_max_suppression,
+    pairwise_iou,
+)
 
 
 def random_boxes(rng: np.random.Generator, count: int) -> torch.Tensor:
@@ -41,12 +47,12 @@ def test_suppression_keeps_a_box_unless_a_kept_better_one_of_its_class_covers_it
         rivals = [k for k in kept if classes[k] == classes[row]]
         if not any(pairwise_iou(boxes[row : row + 1], boxes[k : k + 1]) > overlap for k in rivals):
             kept.append(row)
-    assert suppress(boxes, classes, overlap).tolist() == kept
+    assert non_max_suppression(boxes, classes, overlap).tolist() == kept
 
 
 def test_boxes_start_at_cell_centres_and_stay_in_the_image() -> None:
     sides = torch.tensor([3.0, 2.0, 5.0, 100.0])[None, :, None, None].expand(1, 4, 2, 3)
-    boxes = boxes_of(sides, 8)
+    boxes = boxes_from_sides(sides, 8)
     assert boxes[0, :, 0, 0].tolist() == [1, 2, 9, 16]
     assert boxes[0, :, 1, 2].tolist() == [17, 10, 24, 16]
 

@@ -1,0 +1,326 @@
+"""Forward hooks that show, and change, the patches that the head of any model reads from its ViT.
+
+Heads read patches in one of three places, which calibration finds out (`gramloop.mitigations.calibration`):
+
+    norm    after the final norm, block by block; a normed state is matched to the block that returned it
+    states  the ``hidden_states`` or ``feature_maps`` that the ViT returns, before any norm
+    blocks  the output of a block, which the rest of the model reads (detection tokens by attention, a neck)
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Literal, Self, get_args
+
+import torch
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from gramloop.core.hosts import Host, find_host
+from gramloop.core.layout import Layout
+from gramloop.core.watch import hide_from_compiler, show_to_compiler
+from gramloop.errors import GramLoopError
+from gramloop.models.backbone import Tap, TappedViT
+
+Place = Literal["norm", "states", "blocks"]
+PLACES: tuple[Place, ...] = get_args(Place)
+# a block, its patches (B, N, C) as the head reads them, and which are valid (B, N) → others; None leaves them
+Change = Callable[[int, Tensor, Tensor | None], Tensor | None]
+Registration = tuple[Callable[..., RemovableHandle], Callable[..., Any]]  # a method of a module, and a hook
+
+
+@dataclass(frozen=True)
+class FeatureSource:
+    """A model with a ViT inside whose features can be read and changed.
+
+    model: the whole model. backbone: the built-in backbone that offers its taps, if it is one.
+    taps: the blocks that the head reads; empty if unknown.
+    """
+
+    vit: Host
+    model: nn.Module
+    backbone: TappedViT | None = None
+    taps: tuple[int, ...] = ()
+
+    @property
+    def width(self) -> int | None:
+        """Channels of a patch, if the final norm tells."""
+        weight = getattr(self.vit.final_norm, "weight", None)
+        return int(weight.shape[-1]) if isinstance(weight, Tensor) else None
+
+    def places(self) -> list[tuple[Place, tuple[int, ...]]]:
+        """Where its head may read patches, and of which blocks; the likeliest place first."""
+        if self.backbone is not None and self.taps:
+            return [("norm", self.taps)]
+        vit, returned = self.vit, _returned_blocks(self.vit)
+        norm: list[tuple[Place, tuple[int, ...]]] = [("norm", returned)] if _has_norm(vit) else []
+        last = [(vit.depth - 1,), (vit.depth - 2,)] if vit.depth > 1 else [(vit.depth - 1,)]
+        return [*norm, ("states", returned), *(("blocks", block) for block in last)]
+
+
+def feature_source(model: object, needed_by: str, **description: Any) -> FeatureSource:
+    """The ViT in a predictor or a torch module, or an error that says why there is none to hook.
+
+    Args:
+        model: a predictor, or a module with one ViT inside.
+        needed_by: what is refused otherwise.
+        description: ``blocks``, ``norm``, ``prefix`` and ``which`` as `gramloop.attach` takes them.
+    """
+    from_predictor = callable(getattr(model, "predict", None))
+    if isinstance(model, nn.Module) and not from_predictor:
+        found = FeatureSource(find_host(model, **description), getattr(model, "_orig_mod", model))
+    else:
+        found = _source_of_predictor(model, needed_by)
+    if found.vit.shuffles:
+        raise GramLoopError(
+            f"{needed_by} needs all patches of an image, and {found.vit.name} drops some of them"
+        )
+    return found
+
+
+def _source_of_predictor(predictor: Any, needed_by: str) -> FeatureSource:
+    vit: Host | None = predictor.host
+    if vit is None:
+        name = getattr(predictor, "name", type(predictor).__name__)
+        raise GramLoopError(
+            f"{needed_by} acts on the patches of a ViT through forward hooks, and no torch module with one ViT was found "
+            f"in {name}; mitigations on pixels and outputs work with it"
+        )
+    backbone = getattr(predictor, "backbone", None)
+    if isinstance(backbone, TappedViT):
+        return FeatureSource(vit, backbone, backbone, tuple(predictor.taps))
+    model = getattr(predictor, "model", None)
+    return FeatureSource(vit, model if isinstance(model, nn.Module) else vit.vit)
+
+
+def _has_norm(vit: Host) -> bool:
+    return isinstance(vit.final_norm, nn.Module) and not vit.layout.map
+
+
+def _returned_blocks(vit: Host) -> tuple[int, ...]:
+    """The blocks that a ViT shows a head: the ``out_indices`` of transformers' backbones, or all."""
+    named, stages = getattr(vit.vit, "out_indices", None), vit.depth + 1
+    if vit.paths is None or not isinstance(named, Sequence):
+        return tuple(range(vit.depth))
+    return tuple(int(stage) % stages - 1 for stage in named if int(stage) % stages > 0)
+
+
+class _Forward:
+    """What one thread's current forward has shown: outputs of blocks, and how many patches were passed on."""
+
+    def __init__(self) -> None:
+        self.states: dict[int, Tensor] = {}
+        self.met = 0
+
+
+class _Thread(threading.local):
+    """Each thread's own forward; ``listens`` says whether hooks act in it. Nothing is assigned after that: a compiled
+    graph writes into objects that a thread-local holds, but not its attributes."""
+
+    def __init__(self, only: int | None) -> None:
+        self.only, self.listens = only, only in (None, threading.get_ident())
+        self.forward = _Forward()
+
+    def __reduce__(self) -> tuple[type[_Thread], tuple[int | None]]:
+        return type(self), (self.only,)
+
+
+_registering = threading.RLock()  # torch can give two threads that register hooks at once the same handle
+
+
+class Hooks:
+    """Forward hooks on some modules until ``detach()``, or as a context manager."""
+
+    def __init__(self, this_thread: bool = False) -> None:
+        self._here = _Thread(threading.get_ident() if this_thread else None)
+        self._handles: list[RemovableHandle] = []
+        self._compiled: list[nn.Module] = []
+
+    @property
+    def listens(self) -> bool:
+        """Whether the hooks act in the calling thread."""
+        return self._here.listens
+
+    def register(self, *hooks: Registration) -> None:
+        """Call each registering method with its hook, and let compiled models see that there are hooks now."""
+        with _registering:
+            self._handles += [method(hook) for method, hook in hooks]
+        modules = {getattr(getattr(method, "func", method), "__self__", None) for method, _ in hooks}
+        self._compiled += show_to_compiler([each for each in modules if isinstance(each, nn.Module)])
+
+    def detach(self) -> None:
+        """Remove the hooks: the model is what it was, to the bit."""
+        with _registering:
+            for handle in self._handles:
+                handle.remove()
+            self._handles.clear()
+            hide_from_compiler(self._compiled)
+            self._compiled = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.detach()
+
+
+class FeatureHooks(Hooks):
+    """Hands the patches of some blocks, where a head reads them, to a function that may change them.
+
+    valid: which patches of the coming forwards are image and not padding, (B, h, w) or (B, N) bool; None for all.
+    """
+
+    valid: Tensor | None = None
+    text = "recentre"
+
+    def __init__(
+        self,
+        source: FeatureSource,
+        at: Place,
+        taps: Collection[int],
+        change: Change,
+        *,
+        this_thread: bool = False,
+        required: bool = True,
+    ) -> None:
+        """``required``: refuse a forward of the whole model in which no patches were met."""
+        super().__init__(this_thread)
+        self.vit, self.at, self.taps, self._change = source.vit, at, tuple(sorted(taps)), change
+        vit = source.vit
+        if wrong := [tap for tap in self.taps if not 0 <= tap < vit.depth]:
+            raise GramLoopError(
+                f"{vit.name} has the blocks 0 to {vit.depth - 1}, and block {wrong[0]} is asked for; the calibration "
+                "statistics are of another backbone"
+            )
+        if at == "norm" and source.backbone is not None:
+            self.register((source.backbone.tap_point.register_forward_hook, self._after_tap))
+            return
+        self.register(*getattr(self, f"_{at}_hooks")())
+        if required:
+            self.register(
+                (source.model.register_forward_pre_hook, self._before_forward),
+                (source.model.register_forward_hook, self._after_forward),
+            )
+
+    def _norm_hooks(self) -> list[Registration]:
+        norm, vit = self.vit.final_norm, self.vit
+        if not isinstance(norm, nn.Module) or vit.layout.map:
+            raise GramLoopError(f"{vit.name} has no norm after its blocks; calibrate again with this model")
+        # the block before mask queries join the patches tells how many tokens there are without them
+        watched = {*self.taps, *([vit.plain_depth - 1] if self._has_queries else [])}
+        # after a replay's own hook on the block; before the host's own capture hooks on the norm
+        return [
+            *((vit.blocks[tap].register_forward_hook, partial(self._after_block, tap)) for tap in watched),
+            (partial(norm.register_forward_hook, prepend=True), self._after_norm),
+        ]
+
+    def _states_hooks(self) -> list[Registration]:
+        return [(partial(self.vit.vit.register_forward_hook, prepend=True), self._after_vit)]
+
+    def _blocks_hooks(self) -> list[Registration]:
+        return [
+            (self.vit.blocks[tap].register_forward_hook, partial(self._block_changed, tap))
+            for tap in self.taps
+        ]
+
+    @property
+    def _has_queries(self) -> bool:
+        return 0 < self.vit.plain_depth < self.vit.depth
+
+    def _after_tap(self, point: nn.Module, args: tuple[Tap, int], tap: Tap) -> Tap | None:
+        block = args[1]
+        if not self._here.listens or block not in self.taps:
+            return None
+        changed = self._change(block, tap.patches, None)
+        return (
+            None if changed is None else Tap(torch.cat([tap.tokens[:, : tap.prefix], changed], 1), tap.grid)
+        )
+
+    def _after_block(self, tap: int, block: nn.Module, args: Any, output: Any) -> None:
+        state = _first(output)
+        if self._here.listens and state is not None:
+            self._here.forward.states[tap] = state
+
+    def _after_norm(self, norm: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor | None:
+        if not self._here.listens or not args:
+            return None
+        states, layout = self._here.forward.states, self.vit.layout
+        tap = next((tap for tap, state in states.items() if state is args[0]), None)
+        if tap is None or tap not in self.taps:
+            return None
+        if self._has_queries and (before := states.get(self.vit.plain_depth - 1)) is not None:
+            layout = replace(layout, prefix=layout.prefix + output.shape[1] - before.shape[1])
+        return self._changed(tap, output, layout)
+
+    def _after_vit(self, vit: nn.Module, args: Any, output: Any) -> Any:
+        if not self._here.listens:
+            return None
+        for name, blocks in (
+            ("feature_maps", _returned_blocks(self.vit)),
+            ("hidden_states", range(self.vit.depth)),
+        ):
+            states = getattr(output, name, None)
+            if isinstance(states, tuple) and states:
+                first = len(states) - len(blocks)  # what comes before the first block
+                setattr(output, name, (*states[:first], *map(self._state_changed, blocks, states[first:])))
+                return output
+        return None
+
+    def _block_changed(self, tap: int, block: nn.Module, args: Any, output: Any) -> Any:
+        state = _first(output)
+        if not self._here.listens or state is None:
+            return None
+        changed = self._state_changed(tap, state)
+        if changed is state:
+            return None
+        return changed if isinstance(output, Tensor) else (changed, *output[1:])
+
+    def _state_changed(self, tap: int, state: Tensor) -> Tensor:
+        """A state (B, T, C), or a map (B, C, h, w) or (B, h, w, C), with its patches changed."""
+        layout = self.vit.layout
+        if tap not in self.taps:
+            return state
+        if state.ndim == 4:
+            layout = Layout(map=layout.map or "BCHW")
+        elif layout.map or state.shape[1] <= layout.others:
+            return state
+        changed = self._changed(tap, layout.tokens(state), replace(layout, map=""))
+        return state if changed is None else layout.state(changed, layout.grid(state))
+
+    def _changed(self, tap: int, tokens: Tensor, layout: Layout) -> Tensor | None:
+        """Tokens (B, T, C) with their patches changed; None where they stay."""
+        patches = layout.patches(tokens)
+        self._here.forward.met += 1
+        changed = self._change(tap, patches, None if self.valid is None else self.valid.flatten(1))
+        if changed is None or not layout.others:
+            return changed
+        end = layout.prefix + patches.shape[1]
+        return torch.cat([tokens[:, : layout.prefix], changed, tokens[:, end:]], dim=1)
+
+    def _before_forward(self, *_: object) -> None:
+        self._here.forward.met = 0
+
+    def _after_forward(self, *_: object) -> None:
+        forward = self._here.forward
+        forward.states.clear()
+        if self._here.listens and not forward.met and not torch.compiler.is_compiling():
+            raise GramLoopError(
+                f"{self.vit.name} passed on none of the blocks {list(self.taps)} of the calibration statistics in this "
+                "forward, so nothing was recentred; calibrate with the model called as it is here"
+            )
+
+
+def hooks_on(model: nn.Module) -> list[FeatureHooks]:
+    """What changes features of a model at present."""
+    hooks = [hook for module in model.modules() for hook in module._forward_hooks.values()]
+    owners = [getattr(getattr(hook, "func", hook), "__self__", None) for hook in hooks]
+    return list(dict.fromkeys(owner for owner in owners if isinstance(owner, FeatureHooks)))
+
+
+def _first(output: Any) -> Tensor | None:
+    """The state in a block's output, a tensor or a tuple that begins with one."""
+    state = output[0] if isinstance(output, tuple) and output else output
+    return state if isinstance(state, Tensor) else None

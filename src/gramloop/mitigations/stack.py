@@ -1,0 +1,182 @@
+"""Several mitigations together, as text and as a file.
+
+Stages act in the order pixels → backbone → features → outputs, whatever the order written.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gramloop.core.config import ReplayConfig
+from gramloop.core.settings import MITIGATIONS_KIND, read_content, read_replay, write_replay
+from gramloop.errors import GramLoopError
+from gramloop.mitigations.base import STAGES, Mitigation
+from gramloop.mitigations.calibration import CalibrationStats, read_stats, sha256_of
+from gramloop.mitigations.features import Norms, Recentre
+from gramloop.mitigations.outputs import Flip, PairMean, Resize, Scales
+from gramloop.mitigations.pixels import Denoise, Gaussian, Levels, Median, Nlm, Sharpen
+from gramloop.mitigations.replay import REPLAYS, SUBSTEPS, Replay, parse_substeps
+from gramloop.util.files import atomic_write
+
+Stack = tuple[Mitigation, ...]
+Mitigations = str | Path | ReplayConfig | Mitigation | Sequence[Mitigation]
+_PIXELS = (Median, Gaussian, Nlm, Denoise, Levels, Sharpen)
+_OTHERS = (Replay, Recentre, Norms, Scales, Resize, Flip, PairMean)
+KINDS: Mapping[str, type[Mitigation]] = {kind.name: kind for kind in (*_PIXELS, *_OTHERS)}
+
+
+def parse_mitigations(text: str) -> Stack:
+    """Read ``recentre:0.3``, or several joined by a plus, ``median+recentre:0.3+gramloop``."""
+    return ordered([_parse_one(part.strip()) for part in text.split("+")])
+
+
+def stack_text(stack: Sequence[Mitigation]) -> str:
+    """What `parse_mitigations` reads back."""
+    return "+".join(each.text for each in stack)
+
+
+def names_mitigations(text: str) -> bool:
+    """Whether every part of a text begins with the name of a mitigation."""
+    return all(part.strip().partition(":")[0] in {*KINDS, *REPLAYS, SUBSTEPS} for part in text.split("+"))
+
+
+def ordered(stack: Sequence[Mitigation]) -> Stack:
+    """By stage, and within one as written, `pair` first; refuses two of one kind."""
+    for index, each in enumerate(stack):
+        if any(type(each) is type(other) for other in stack[:index]):
+            raise GramLoopError(f"{each.name} is given twice in {stack_text(stack)!r}")
+    return tuple(sorted(stack, key=lambda each: (STAGES.index(each.stage), not isinstance(each, PairMean))))
+
+
+def _parse_one(text: str) -> Mitigation:
+    name, colon, arguments = text.partition(":")
+    if name in REPLAYS:
+        if colon:
+            raise GramLoopError(f"the settings of {name} are fixed; give others as replay:{arguments}")
+        return Replay(REPLAYS[name])
+    if name == SUBSTEPS:
+        return parse_substeps(arguments)
+    if name not in KINDS:
+        known = ", ".join([*KINDS, SUBSTEPS])
+        raise GramLoopError(
+            f"there is no mitigation {name!r}; there are {known}, and the replays {', '.join(REPLAYS)}"
+        )
+    return KINDS[name].parse(arguments)
+
+
+@dataclass(frozen=True)
+class StoredMitigations:
+    """The mitigations of a file, and the file of calibration statistics that belongs to them, checked."""
+
+    stack: Stack
+    calibration: Path | None = None
+
+    def read_stats(self) -> CalibrationStats | None:
+        """The calibration statistics, if the file names some."""
+        return read_stats(self.calibration)
+
+
+def read_mitigations(path: str | Path) -> StoredMitigations:
+    """Read a file that `gramloop tune` wrote, also one of a replay alone; an empty stack is the baseline."""
+    content = read_content(path)
+    if content["kind"] != MITIGATIONS_KIND:
+        config = read_replay(path)
+        return StoredMitigations((Replay(config),) if config.replays else ())
+    try:
+        calibration = _checked_file(Path(path), content.get("calibration"))
+        return StoredMitigations(stack_from_json(content), calibration)
+    except GramLoopError as error:
+        raise GramLoopError(f"{path}: {error}") from error
+
+
+def write_mitigations(
+    path: str | Path,
+    stack: Sequence[Mitigation],
+    calibration: str | Path | None = None,
+    about: Mapping[str, Any] | None = None,
+) -> None:
+    """Store mitigations, whole or not at all; a replay alone becomes a file that `gramloop.attach` takes.
+
+    Args:
+        path: the file.
+        stack: the mitigations.
+        calibration: the file of calibration statistics that they need, in the same folder.
+        about: what is known about them, as plain JSON values.
+    """
+    config = replay_alone(stack) if stack else ReplayConfig(replays=0)
+    if config is not None:
+        write_replay(path, config, about)
+        return
+    content: dict[str, Any] = {"kind": MITIGATIONS_KIND, **stack_json(stack)}
+    if calibration is not None:
+        content["calibration"] = {"file": Path(calibration).name, "sha256": sha256_of(Path(calibration))}
+    content["about"] = dict(about or {})
+    atomic_write(Path(path), (json.dumps(content, indent=1) + "\n").encode())
+
+
+def stack_json(stack: Sequence[Mitigation]) -> dict[str, Any]:
+    """Plain values for plans and files: the text, and a replay's settings in full."""
+    text = stack_text([each for each in stack if not isinstance(each, Replay)])
+    config = replay_of(stack)
+    return {"mitigations": text, **({} if config is None else {"replay": config.as_json()})}
+
+
+def stack_from_json(settings: Mapping[str, Any]) -> Stack:
+    """What `stack_json` wrote."""
+    text = settings.get("mitigations")
+    if not isinstance(text, str):
+        raise GramLoopError(f"mitigations is {text!r}; it is a text such as recentre:0.3")
+    replays = [Replay(ReplayConfig.from_json(settings["replay"]))] if "replay" in settings else []
+    return ordered([*(parse_mitigations(text) if text else ()), *replays])
+
+
+def _checked_file(path: Path, entry: object) -> Path | None:
+    """The calibration file that a settings file at ``path`` names, if it is still the same."""
+    if entry is None:
+        return None
+    if not isinstance(entry, dict) or not isinstance(entry.get("file"), str):
+        raise GramLoopError(f'calibration is {entry!r}; it is {{"file": …, "sha256": …}}')
+    found = path.parent / str(entry["file"])
+    if sha256_of(found) != entry.get("sha256"):
+        raise GramLoopError(f"{found} is not the file that these mitigations were measured with")
+    return found
+
+
+def replay_of(stack: Sequence[Mitigation]) -> ReplayConfig | None:
+    """The replay among the mitigations, if there is one."""
+    return next((each.config for each in stack if isinstance(each, Replay)), None)
+
+
+def replay_alone(stack: Sequence[Mitigation]) -> ReplayConfig | None:
+    """The replay, if the stack holds nothing else."""
+    return replay_of(stack) if len(stack) == 1 else None
+
+
+def stack_scales(stack: Sequence[Mitigation]) -> list[float]:
+    """One entry per forward pass over an image: its scale relative to the usual input size."""
+    scales = [1.0]
+    for each in stack:
+        scales = [scale * factor for scale in scales for factor in each.scales]
+    return scales
+
+
+def read_stack(
+    mitigations: Mitigations, stats: CalibrationStats | str | Path | None = None
+) -> tuple[Stack, CalibrationStats | None]:
+    """A text, a file of `gramloop tune`, a replay or mitigations as a stack; a file brings its own statistics."""
+    known = read_stats(stats)
+    if isinstance(mitigations, ReplayConfig):
+        return (Replay(mitigations),), known
+    if isinstance(mitigations, Mitigation):
+        return (mitigations,), known
+    text = str(mitigations) if isinstance(mitigations, str | Path) else None
+    if text is None:
+        return ordered(mitigations), known  # type: ignore[arg-type]
+    if isinstance(mitigations, Path) or (text.endswith(".json") and not names_mitigations(text)):
+        stored = read_mitigations(text)
+        return stored.stack, known or stored.read_stats()
+    return parse_mitigations(text), known

@@ -1,0 +1,281 @@
+"""DINOv3 backbones: transformers' DINOv3ViT, filled from a released ``.pth`` or from a transformers folder.
+
+The rotary periods come from the file: the released ones are rounded, and regenerating them would change the features.
+
+Precision: parameters and features are float32. On a GPU the blocks compute under bfloat16 autocast, as in the paper; on a
+CPU everything is float32. Weights may be loaded in bfloat16: then so are the states, but the final norm is not, so that
+heads and drift read float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from gramloop.core.precision import without_autocast
+from gramloop.errors import GramLoopError
+from gramloop.models.backbone import BackboneShape, Tap, TappedViT
+from gramloop.models.checkpoint import (
+    Checkpoint,
+    Shapes,
+    TensorSource,
+    check_names,
+    load_weights,
+    open_checkpoint,
+    planned_shapes,
+)
+from gramloop.models.released_names import (
+    DINOV3_CONFIG,
+    config_path,
+    dinov3_plan,
+    infer_shape,
+    infer_transformers_shape,
+    transformers_plan,
+    unread_shapes,
+)
+from gramloop.util.json_files import read_json
+
+ROPE_THETA = 100.0
+_COMPARED = (
+    "model_type", "hidden_size", "num_hidden_layers", "intermediate_size", "num_register_tokens", "patch_size",
+    "num_channels", "use_gated_mlp", "hidden_act", "query_bias", "key_bias", "value_bias", "layer_norm_eps",
+)  # fmt: skip
+_SIZES = {384: "ViT-S", 768: "ViT-B", 1024: "ViT-L", 1280: "ViT-H+", 4096: "ViT-7B"}
+
+
+class Backbone(TappedViT):
+    """A DINOv3 ViT whose blocks run in order, so that a hook on one of them takes effect in all later taps.
+
+    ``model`` is the transformers model: attach a replay to it, or use it in any other way.
+    """
+
+    def __init__(
+        self,
+        shape: BackboneShape,
+        *,
+        autocast: torch.dtype | None = torch.bfloat16,
+        rope_theta: float = ROPE_THETA,
+    ) -> None:
+        from transformers import DINOv3ViTModel
+
+        super().__init__(shape)
+        self.autocast = autocast
+        self.autocast_on: tuple[str, ...] = ("cuda",)
+        self.model: Any = DINOv3ViTModel(_config(shape, rope_theta))
+        self._inv_freq: Tensor | None = None
+        if not self.model.rope_embeddings.inv_freq.is_meta:
+            self.keep_frequencies()
+        self.eval()
+
+    def features(self, pixels: Tensor, taps: Sequence[int]) -> list[Tap]:  # (B, 3, H, W)
+        """The outputs of the blocks ``taps``, each after the final norm, in the given order."""
+        wanted, grid = self.check_taps(taps), self.grid(pixels)
+        self._restore_frequencies()  # the inner model may have been moved alone
+        with self._precision(pixels):
+            weight = self.model.embeddings.patch_embeddings.weight
+            positions = self.model.rope_embeddings(pixels.to(weight.dtype))
+            states = self.run_blocks(self.model.embeddings(pixels), wanted, position_embeddings=positions)
+        return [self.tap(states[index], grid, index) for index in taps]
+
+    def rotary(self, grid: tuple[int, int]) -> tuple[Tensor, Tensor]:
+        """Cosines and sines (patches, head_dim) by which queries and keys of a grid of patches are rotated."""
+        self._restore_frequencies()
+        rope, patch = self.model.rope_embeddings, self.shape.patch
+        shape_alone = rope.inv_freq.new_zeros(1).expand(1, 3, grid[0] * patch, grid[1] * patch)
+        cosines, sines = rope(shape_alone)
+        return cosines, sines
+
+    @property
+    def blocks(self) -> nn.ModuleList:
+        """The transformer blocks, first to last."""
+        blocks: nn.ModuleList = self.model.model.layer
+        return blocks
+
+    @property
+    def norm(self) -> nn.Module:
+        """The final norm."""
+        norm: nn.Module = self.model.norm
+        return norm
+
+    def released_plan(self) -> dict[str, TensorSource]:
+        """What each tensor of ``model`` is made of, in the names of the released files."""
+        return dinov3_plan(self.model, self.shape)
+
+    def released_shapes(self) -> Shapes:
+        """Every name with its shape as a released file of this size has it."""
+        return planned_shapes(self.released_plan()) | unread_shapes(self.shape)
+
+    def _precision(self, pixels: Tensor) -> AbstractContextManager[object]:
+        kind = pixels.device.type
+        return torch.autocast(kind, self.autocast) if self._uses_autocast(pixels) else without_autocast(kind)
+
+    def _uses_autocast(self, pixels: Tensor) -> bool:
+        weight = self.model.embeddings.patch_embeddings.weight
+        wanted = self.autocast is not None and pixels.device.type in self.autocast_on
+        return wanted and weight.dtype == torch.float32
+
+    @property
+    def rounded_periods(self) -> bool:
+        """Whether the rotary periods are rounded to bfloat16, as in Meta's released files."""
+        periods = 1 / self.model.rope_embeddings.inv_freq.float()
+        return bool(torch.allclose(periods, periods.bfloat16().float(), rtol=1e-6, atol=0.0))
+
+    def keep_frequencies(self) -> None:
+        """Remember the rotary frequencies in float32; moving or rounding the model does not round them then."""
+        self._inv_freq = self.model.rope_embeddings.inv_freq.detach().float()
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        self._restore_frequencies()
+        return self
+
+    def _restore_frequencies(self) -> None:
+        rope = self.model.rope_embeddings
+        if self._inv_freq is not None and rope.inv_freq is not self._inv_freq:
+            self._inv_freq = self._inv_freq.to(rope.inv_freq.device)
+            rope.inv_freq = self._inv_freq
+
+
+def load_backbone(
+    path: str | Path | Checkpoint,
+    *,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str = "cpu",
+    verify: bool = False,
+    autocast: torch.dtype | None = torch.bfloat16,
+    exact_periods: bool = False,
+) -> Backbone:
+    """A DINOv3 backbone; its architecture follows from the names and shapes in the file.
+
+    Args:
+        path: a released ``.pth``, a ``.safetensors`` file, or a transformers folder.
+        dtype: of the weights.
+        device: of the weights.
+        verify: whether to compare the file with the sha256 prefix in its name.
+        autocast: in which the blocks compute on a GPU.
+        exact_periods: whether to compute the rotary periods, as transformers does, instead of reading the rounded ones of
+            a released file: for heads that were trained on transformers' model.
+    """
+    checkpoint = path if isinstance(path, Checkpoint) else open_checkpoint(path, verify=verify)
+    if "embeddings.cls_token" in checkpoint.shapes:
+        shape, theta = infer_transformers_shape(checkpoint)
+        backbone = meta_backbone(shape, autocast=autocast, rope_theta=theta)
+        _check_config(config_path(checkpoint), backbone.model.config)
+        plan = transformers_plan(backbone.model, checkpoint)
+        load_weights(backbone.model, checkpoint, plan, dtype=dtype, device=device)
+        frequencies = _frequencies(shape, theta)
+    else:
+        shape = infer_shape(checkpoint)
+        backbone = meta_backbone(shape, autocast=autocast)
+        plan, also = backbone.released_plan(), unread_shapes(shape)
+        load_weights(backbone.model, checkpoint, plan, also=also, dtype=dtype, device=device)
+        periods = _stored_periods(checkpoint)
+        frequencies = _frequencies(shape, ROPE_THETA) if exact_periods else 1 / periods
+    backbone.model.rope_embeddings.inv_freq = frequencies.to(device)
+    backbone.keep_frequencies()
+    if dtype in (torch.bfloat16, torch.float16):
+        backbone.norm.float()
+    return backbone
+
+
+def meta_backbone(
+    shape: BackboneShape, *, autocast: torch.dtype | None = torch.bfloat16, rope_theta: float = ROPE_THETA
+) -> Backbone:
+    """A backbone without weights, on the meta device: only names and shapes."""
+    with torch.device("meta"):
+        return Backbone(shape, autocast=autocast, rope_theta=rope_theta)
+
+
+def backbone_of_head(
+    head: Checkpoint,
+    backbone: TappedViT | str | Path | None,
+    width: int,
+    *,
+    prefix: str = "",
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str = "cpu",
+    verify: bool = False,
+    exact_periods: bool = False,
+) -> Backbone:
+    """The DINOv3 that a head's file was made for, loaded if it is not yet.
+
+    Args:
+        head: the head's file, which may repeat the backbone.
+        backbone: a model, a file or a folder; None takes the copy in the head's file.
+        width: the backbone's width, according to the head.
+        prefix: of the backbone's names in the head's file.
+        dtype, device, verify, exact_periods: see `load_backbone`.
+    """
+    inner = head.under(prefix) if prefix else None
+    if backbone is None:
+        if inner is None or not inner.shapes:
+            raise GramLoopError(f"{head.path} holds only the head; give its backbone as well")
+        backbone = load_backbone(inner, dtype=dtype, device=device)
+    elif isinstance(backbone, str | Path):
+        backbone = load_backbone(
+            backbone, dtype=dtype, device=device, verify=verify, exact_periods=exact_periods
+        )
+    if not isinstance(backbone, Backbone):
+        raise GramLoopError(f"{head.path} needs a DINOv3 backbone, not a {type(backbone).__name__}")
+    if width != backbone.shape.width:
+        raise GramLoopError(
+            f"{head.path} was made for a backbone of width {_named(width)}, "
+            f"the backbone given has {_named(backbone.shape.width)}"
+        )
+    if inner is not None and inner.shapes:
+        check_names(inner, backbone.released_shapes())
+    return backbone
+
+
+def _named(width: int) -> str:
+    return f"{width} ({_SIZES[width]})" if width in _SIZES else str(width)
+
+
+def _config(shape: BackboneShape, rope_theta: float) -> Any:
+    from transformers import DINOv3ViTConfig
+
+    return DINOv3ViTConfig(
+        patch_size=shape.patch,
+        hidden_size=shape.width,
+        intermediate_size=shape.hidden,
+        num_hidden_layers=shape.depth,
+        num_attention_heads=shape.width // shape.head_dim,
+        hidden_act="silu" if shape.gated else "gelu",
+        use_gated_mlp=shape.gated,
+        query_bias=shape.qkv_bias,
+        key_bias=False,
+        value_bias=shape.qkv_bias,
+        num_register_tokens=shape.registers,
+        layer_norm_eps=1e-5,
+        rope_theta=rope_theta,
+    )
+
+
+def _check_config(path: Path, expected: Any) -> None:
+    """Raise if config.json describes another model than its weights."""
+    stored = read_json(path, DINOV3_CONFIG) if path.exists() else {}
+    for name in _COMPARED:
+        value = getattr(expected, name)
+        if stored.get(name, value) != value:
+            raise GramLoopError(
+                f"{path} has {name} {stored[name]!r:.60}, but the weights next to it are those of a DINOv3 with {value!r}"
+            )
+
+
+def _frequencies(shape: BackboneShape, theta: float) -> Tensor:
+    exponents = torch.arange(0, 1, 4 / shape.head_dim, dtype=torch.float32)
+    return 1 / theta**exponents
+
+
+def _stored_periods(checkpoint: Checkpoint) -> Tensor:
+    periods = checkpoint.open()["rope_embed.periods"].float()
+    if not (periods.isfinite() & (periods > 0)).all():
+        raise GramLoopError(
+            f"{checkpoint.path} is damaged: rope_embed.periods holds a number that is not above 0"
+        )
+    return periods
