@@ -12,7 +12,6 @@ from gramloop.data.opening import ReadOptions, open_set
 from gramloop.data.suites import Condition
 from gramloop.evaluate import Store, collect
 from gramloop.evaluate.plan import Plan
-from gramloop.evaluate.session import Session
 from gramloop.models.tiny_heads import DenseDepthHead
 from gramloop.tasks import load_predictor
 from gramloop.tune import Space, tune
@@ -105,7 +104,7 @@ def test_a_search(model: Path, tmp_path: Path) -> None:
     def search(device: str, out: Path) -> tuple[str, bytes]:
         sizes = {"short_side": SIDE}
         predictor = in_float32(load_predictor("semantic", {"folder": model}, sizes, device))
-        found = tune(predictor, data, space, 100, conditions=shifts, out=out)
+        found = tune(predictor, data, space=space, budget=100, conditions=shifts, out=out)
         return found.sentence, (out / "best.json").read_bytes()
 
     expected = search("cpu", tmp_path / "cpu")

@@ -39,7 +39,7 @@ from gramloop.evaluate.provenance import (
     origin_versions,
 )
 from gramloop.metrics.depth import ALIGNMENTS, Alignment
-from gramloop.mitigations.calibration import read_stats, sha256_of
+from gramloop.mitigations.calibration import CalibrationStats, sha256_of
 from gramloop.mitigations.mitigated import check_stack
 from gramloop.mitigations.replay import REPLAYS
 from gramloop.tasks.base import AnyTask
@@ -185,14 +185,14 @@ def _methods(request: Request, predictor: Predictor[Prediction]) -> tuple[tuple[
     """The methods with their windows resolved, each checked with the model; and their calibration file."""
     named = read_methods(request.methods or _default_methods(predictor), request.replay)
     calibration = calibration_of(request.calibration, named)
-    source = None if calibration is None else read_stats(calibration)
+    stats = None if calibration is None else CalibrationStats.read(calibration)
     digest = "" if calibration is None else sha256_of(calibration)
     depth = predictor.cost().ordinary
     methods = []
     for method in named:
         if method.replay is not None:
             check_replay(predictor, method.replay)
-        check_stack(method.mitigations, predictor, source)
+        check_stack(method.mitigations, predictor, stats)
         used = replace(method, calibration=digest if method.uses_calibration else "", calibration_file=None)
         methods.append(used.with_window(depth))
     methods = with_companions(methods) if request.diagnostics else methods

@@ -27,7 +27,6 @@ from gramloop.evaluate.plan import Part, Subject
 from gramloop.mitigations.base import Mitigation
 from gramloop.mitigations.calibration import CalibrationStats
 from gramloop.mitigations.mitigated import apply
-from gramloop.mitigations.pixels import PixelMitigation
 from gramloop.mitigations.replay import Replay
 from gramloop.mitigations.stack import replay_alone
 from gramloop.tasks.base import AnyTask, read_labelled
@@ -114,7 +113,7 @@ class MethodPredictor:
 
     def _predict_alone(self, image: LoopImage, method: Method, trace: bool | None) -> Prediction | str:
         stack = (Replay(method.replay),) if method.replay is not None else method.mitigations
-        filters = filters_of(stack)
+        filters = tuple(each for each in stack if each.stage == "pixels")  # they come first
         try:
             pixels, rest = self._filtered(image, filters), stack[len(filters) :]
             if (key := (id(pixels), rest)) not in image.shared:
@@ -130,9 +129,8 @@ class MethodPredictor:
         if not filters:
             return image.pixels
         if filters not in image.filtered:
-            last = filters[-1]
-            assert isinstance(last, PixelMitigation)
-            image.filtered[filters] = last.filtered(self._filtered(image, filters[:-1]), self.calibration)
+            before = self._filtered(image, filters[:-1])
+            image.filtered[filters] = filters[-1].filtered(before, self.calibration)
         return image.filtered[filters]
 
     def _predict_rest(self, pixels: Image8, rest: Stack, trace: bool | None) -> Prediction:
@@ -142,12 +140,6 @@ class MethodPredictor:
         if rest not in self._applied:
             self._applied[rest] = apply(rest, self.predictor, self.calibration)
         return self._applied[rest].predict(pixels, trace=trace)
-
-
-def filters_of(stack: Stack) -> Stack:
-    """The filters on pixels that mitigations begin with; none where something else acts on pixels."""
-    first = tuple(each for each in stack if each.stage == "pixels")
-    return first if all(isinstance(each, PixelMitigation) for each in first) else ()
 
 
 @contextmanager

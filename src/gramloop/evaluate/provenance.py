@@ -23,7 +23,7 @@ from gramloop.data.shifted import shift_record
 from gramloop.data.suites import Condition
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.plan import DataSource, Plan, Positions, Subject, condition_of
-from gramloop.mitigations.calibration import CalibrationStats, read_stats
+from gramloop.mitigations.calibration import CalibrationStats
 from gramloop.models.tiny import DEPTH_HEAD
 from gramloop.shifts.seeds import RECIPE_VERSION
 from gramloop.tasks.loading import load_numbered
@@ -86,7 +86,7 @@ def load_calibration(plan: Plan) -> CalibrationStats | None:
                 f"{plan.calibration} changed since {method.name} was planned: it is sha256 {found[:12]}…, and was "
                 f"{method.calibration[:12]}…; put it back, {_OR_ANOTHER}"
             )
-    return read_stats(plan.calibration)
+    return CalibrationStats.read(plan.calibration)
 
 
 def check_origin(plan: Plan) -> None:

@@ -194,15 +194,18 @@ class MethodRows:
     def first(self, count: int) -> list[dict[str, Any]]:
         """The rows of images at positions below ``count``, with what figures show of them."""
         few = [place for place, position in enumerate(self.positions) if position < count]
-        found: list[dict[str, Any]] = self.table.take(few).to_pylist()
+        found: list[dict[str, Any]] = self._take(few).to_pylist()
         return found
+
+    def _take(self, places: Sequence[int]) -> Any:
+        return self.table.take(pa.array(places, pa.int64()))
 
     def without(self, positions: set[int]) -> MethodRows:
         """The rows of all other images."""
         if positions.isdisjoint(self.positions):
             return self
         kept = [place for place, position in enumerate(self.positions) if position not in positions]
-        return MethodRows(self.task, self.table.take(kept), self.failures, self.refused, self.facts)
+        return MethodRows(self.task, self._take(kept), self.failures, self.refused, self.facts)
 
 
 def _means(trace: ReplayMaps) -> dict[str, object]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,9 +15,10 @@ from numpy.typing import NDArray
 from gramloop.data.records import Record
 from gramloop.data.shifted import Shift, ShiftedRecord
 from gramloop.data.truth import Instances
-from gramloop.metrics.ap import DRAWS_AT_ONCE, ApResult, ap_score, average_precision, weighted_ap
+from gramloop.metrics.ap import DRAWS_AT_ONCE, ApResult, RankedMatches, rank_matches, score_matches
 from gramloop.metrics.bootstrap import Score
 from gramloop.metrics.boxes import BoxPredictions, GroundTruthBoxes
+from gramloop.metrics.matching import Matches, match_boxes
 from gramloop.tasks.base import Categories, ClassScores, Row, Rows, Task
 from gramloop.tasks.box_fusion import fuse_boxes
 from gramloop.tasks.class_names import Classes
@@ -34,6 +36,28 @@ class Detection(Prediction):
     scores: NDArray[np.float32]  # (n,)
     labels: NDArray[np.int64]  # (n,) category ids
     trace: WindowMaps | None = field(default=None, kw_only=True)
+
+
+_MATCHES: WeakKeyDictionary[Rows, dict[tuple[int, ...], Matches]] = WeakKeyDictionary()
+
+
+def _boxes(rows: Rows, categories: Categories) -> tuple[GroundTruthBoxes, BoxPredictions]:
+    truth = GroundTruthBoxes(
+        images=list(range(rows.images)),
+        categories=sorted(categories.ids),
+        image_ids=rows.owners("truth_labels"),
+        boxes=rows.values["truth_boxes"].reshape(-1, 4),
+        labels=rows.values["truth_labels"].astype(np.int64),
+        areas=rows.values["truth_areas"],
+        crowd=rows.values["truth_crowd"].astype(np.bool_),
+    )
+    found = BoxPredictions.from_corners(
+        rows.owners("scores"),
+        rows.values["boxes"].reshape(-1, 4),
+        rows.values["scores"],
+        rows.values["labels"],
+    )
+    return truth, found
 
 
 class DetectionTask(Task[Detection, Instances]):
@@ -97,34 +121,27 @@ class DetectionTask(Task[Detection, Instances]):
         }
 
     def score(self, rows: Rows, categories: Categories) -> dict[str, float]:
-        return ap_metrics(average_precision(*self._boxes(rows, categories)))
+        return ap_metrics(score_matches(self._matches(rows, categories), categories.ids))
 
     def scorer(self, rows: Rows, categories: Categories) -> Score:
-        return ap_score(*self._boxes(rows, categories))
+        return self._ranked(rows, categories).average_precision
 
     def class_scores(self, rows: Rows, categories: Categories) -> ClassScores:
-        every = np.ones((1, rows.images), dtype=np.int64)
-        _, by_category = weighted_ap(*self._boxes(rows, categories), every)
-        scores = by_category[0][np.argsort(np.argsort(categories.ids))]
+        order, every = categories.ids, np.ones((1, rows.images), dtype=np.int64)
+        by_category = self._ranked(rows, categories).by_category(every, len(order))
+        scores = by_category[0][np.argsort(np.argsort(order))]
         return ClassScores(scores, ~np.isnan(scores))
 
-    def _boxes(self, rows: Rows, categories: Categories) -> tuple[GroundTruthBoxes, BoxPredictions]:
-        truth = GroundTruthBoxes(
-            images=list(range(rows.images)),
-            categories=sorted(categories.ids),
-            image_ids=rows.owners("truth_labels"),
-            boxes=rows.values["truth_boxes"].reshape(-1, 4),
-            labels=rows.values["truth_labels"].astype(np.int64),
-            areas=rows.values["truth_areas"],
-            crowd=rows.values["truth_crowd"].astype(np.bool_),
-        )
-        found = BoxPredictions.from_corners(
-            rows.owners("scores"),
-            rows.values["boxes"].reshape(-1, 4),
-            rows.values["scores"],
-            rows.values["labels"].astype(np.int64),
-        )
-        return truth, found
+    def _ranked(self, rows: Rows, categories: Categories) -> RankedMatches:
+        return rank_matches(self._matches(rows, categories), categories.ids, rows.images)
+
+    def _matches(self, rows: Rows, categories: Categories) -> Matches:
+        """Matched once for as long as the rows live: all scores follow from the same matches."""
+        known = _MATCHES.setdefault(rows, {})
+        key = tuple(categories.ids)
+        if key not in known:
+            known[key] = match_boxes(*_boxes(rows, categories))
+        return known[key]
 
     def files(self, prediction: Detection, image: Path, name: str, classes: Classes) -> dict[str, bytes]:
         corners = prediction.boxes.astype(float)

@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,17 +12,15 @@ from PIL import Image
 from gramloop.cli import main
 from gramloop.data.checks import ChangedFileError
 from gramloop.errors import GramLoopError
-from gramloop.evaluate import unchanged
-from gramloop.evaluate.beginning import begin
-from gramloop.evaluate.engines import Job
+from gramloop.evaluate import provenance
 from gramloop.evaluate.engines.local import run_local
+from gramloop.evaluate.engines.ray import _run_part
 from gramloop.evaluate.engines.slurm import Share
-from gramloop.evaluate.evaluation import Watcher, evaluate
+from gramloop.evaluate.evaluation import evaluate
 from gramloop.evaluate.plan import Plan, read_plan
-from gramloop.evaluate.session import Session
-from gramloop.evaluate.store import Store
+from gramloop.evaluate.store import Store, open_folder
 from gramloop.util import checksums
-from small_runs import small_plan, write_model
+from small_runs import job_of, runner_of, small_plan, write_model
 
 
 @pytest.fixture
@@ -81,9 +78,9 @@ def test_another_head_is_refused_by_the_folder_alone(begun: Path, model: Path, t
 
 def test_another_version_is_refused_by_the_folder_alone(begun: Path, monkeypatch, capsys):
     now = dict(read_plan(begun / "plan.json").versions)
-    monkeypatch.setattr(unchanged, "versions", lambda: {**now, "torch": "9.9"})
+    monkeypatch.setattr(provenance, "origin_versions", lambda: {**now, "torch": "9.9"})
     said = refused(begun, capsys)
-    assert f"planned with torch {now['torch']}, and here is 9.9" in said
+    assert f"planned with torch {now['torch']}, and 9.9 is installed here" in said
 
 
 @pytest.mark.parametrize("part", ["images", "annotations"])
@@ -121,7 +118,7 @@ def test_other_numbers_for_the_classes_are_refused(begun: Path, scenes: Path, ca
 
 def changed_beneath(plan: Plan, folder: Path) -> None:
     """What is checked at the start is changed after it: workers look for themselves."""
-    begin(folder, plan)
+    open_folder(folder, plan)
     head = Path(plan.model.files["folder"]) / "segment.safetensors"
     same_size(head, b"\1\2\3\4")
 
@@ -131,31 +128,30 @@ def test_every_local_worker_looks_for_itself(model: Path, scenes: Path, tmp_path
     plan = small_plan(model, scenes, conditions=["fog"], methods=["baseline"])
     changed_beneath(plan, tmp_path / "out")
     with pytest.raises(GramLoopError, match=r"segment\.safetensors changed since the evaluation was planned"):
-        list(run_local(Job(plan, tmp_path / "out", plan.units), workers))
-    assert not list((tmp_path / "out").glob("units/*/*"))
+        list(run_local(job_of(plan, tmp_path / "out"), workers))
+    assert not list((tmp_path / "out").glob("units/*/*/*"))
 
 
 def test_every_job_of_slurm_and_task_of_ray_looks_for_itself(model: Path, scenes: Path, tmp_path: Path):
-    from gramloop.evaluate.engines.ray import _run_unit
-
     plan = small_plan(model, scenes, conditions=["fog"], methods=["baseline"])
     changed_beneath(plan, tmp_path / "out")
+    job = job_of(plan, tmp_path / "out")
     sentence = r"segment\.safetensors changed since the evaluation was planned"
     with pytest.raises(GramLoopError, match=sentence):
-        Share(plan, tmp_path / "out", plan.units)()
+        Share(job.subject, job.store, plan.parts)()
     with pytest.raises(GramLoopError, match=sentence):
-        _run_unit((plan, Store(tmp_path / "out", plan), 0), plan.units[0])
+        _run_part((job.subject, job.store, 0), plan.parts[0])
 
 
 def test_an_image_that_changes_while_the_run_goes_on_is_refused(model: Path, scenes: Path):
     plan = small_plan(model, scenes, conditions=["fog"], methods=["baseline"], shards=1)
-    session = Session(plan)
+    runner = runner_of(plan)
     same_size(scenes / "images" / "validation" / "00000004.png", b"\0\0\0\0")
     with pytest.raises(ChangedFileError, match=r"00000004\.png changed since the run was planned"):
-        session.run(plan.units[0])
+        runner.run_one(plan.parts[0])
     (scenes / "images" / "validation" / "00000004.png").unlink()
     with pytest.raises(ChangedFileError, match=r"00000004\.png is gone"):
-        session.run(plan.units[0])
+        runner.run_one(plan.parts[0])
 
 
 def test_code_of_ones_own_that_changed_is_refused(scenes: Path, tmp_path: Path, capsys):
@@ -183,33 +179,10 @@ def test_code_of_ones_own_that_changed_is_refused(scenes: Path, tmp_path: Path, 
     ]
     arguments += ["--condition", "fog", "--severity", "3", "--shards", "2", "--out", str(out)]
     assert main(arguments) == 0
-    next(out.glob("units/fog-3/*.parquet")).unlink()
+    next(out.glob("units/fog-3/*/*.parquet")).unlink()
     code.write_text("\n".join(lines).replace("zeros", "ones"))
     assert main(["evaluate", "--out", str(out), "--workers", "1"]) == 2
     assert f"{code}:make changed since the evaluation was planned" in capsys.readouterr().err
-
-
-def test_a_folder_of_an_older_version_goes_on_and_says_what_is_not_compared(
-    begun: Path, model: Path, scenes: Path
-):
-    plan = small_plan(model, scenes, conditions=["fog"], methods=["baseline"])
-    old = replace(plan, data=replace(plan.data, contents={}))
-    assert "contents" not in old.as_json()["data"]
-    folder = begun.with_name("old")
-    told: list[str] = []
-
-    class Telling(Watcher):
-        def rejected(self, sentence: str) -> None:
-            told.append(sentence)
-
-    evaluate(old, folder, workers=1)
-    Store(folder, old).path(old.units[1]).unlink()
-    evaluate(plan, folder, workers=1, watcher=Telling())  # asked for with a plan of today
-    assert told == [
-        f"{folder} was planned before images were known by their content; only their names and sizes are compared"
-    ]
-    assert read_plan(folder / "plan.json") == old
-    assert (folder / "results.csv").read_bytes().count(b"fog/3") == 1
 
 
 def test_what_is_known_of_files_spares_reading_them(begun: Path, scenes: Path, monkeypatch):
@@ -234,8 +207,8 @@ def test_what_is_known_of_files_spares_reading_them(begun: Path, scenes: Path, m
         lambda stream, kind: read.append(stream.name) or original(stream, kind),
     )
     checksums.load_checksums(begun)
-    Session(read_plan(begun / "plan.json"), folder=begun)
+    runner_of(read_plan(begun / "plan.json"), begun)
     assert read == []
     same_size(scenes / "images" / "validation" / "00000002.png", b"\0\0\0\0")
     with pytest.raises(GramLoopError, match="changed since"):
-        Session(read_plan(begun / "plan.json"), folder=begun)
+        runner_of(read_plan(begun / "plan.json"), begun)

@@ -1,6 +1,7 @@
 """A model that runs out of memory on some images: they are named, their units are left, and everything else goes on."""
 
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,17 +11,17 @@ from gramloop import evaluate as evaluate_model
 from gramloop.cli import main
 from gramloop.data.scenes.files import SceneFiles, write_scenes
 from gramloop.errors import GramLoopError
-from gramloop.evaluate.engines import Job
 from gramloop.evaluate.engines.local import run_local
+from gramloop.evaluate.engines.ray import _run_part
 from gramloop.evaluate.engines.slurm import Share, run_slurm
-from gramloop.app.page import look
-from gramloop.evaluate.evaluation import Watcher, evaluate
+from gramloop.evaluate.evaluation import Listener, evaluate, inspect_store
 from gramloop.evaluate.memory import is_out_of_memory
 from gramloop.evaluate.plan import DataSource, Plan
 from gramloop.evaluate.planning import Request, make_plan
+from gramloop.evaluate.provenance import plan_subject
 from gramloop.evaluate.runner import Missed
-from gramloop.evaluate.session import Session
 from gramloop.evaluate.store import Store
+from small_runs import job_of, runner_of
 
 MODEL = """
 import os
@@ -70,34 +71,34 @@ def _classes(folder: Path) -> Path:
     return next((folder / "set").glob("*.txt"), folder / "set" / "classes.txt")
 
 
-LOST = ["fog-3/0001-of-0003", "contrast-3/0001-of-0003"]
+LOST = ["fog-3/000002-000004", "contrast-3/000002-000004"]
 
 
 @pytest.mark.parametrize(("workers", "prepare"), [(1, 0), (1, 1), pytest.param(2, 0, marks=pytest.mark.slow)])
 def test_the_others_go_on_and_the_next_run_tries_again(folder, monkeypatch, workers, prepare):
     plan, told = planned(folder), []
 
-    class Telling(Watcher):
+    class Recorder(Listener):
         def missed(self, missed: Missed) -> None:
             told.append(missed)
 
-    outcome = evaluate(plan, folder / "out", workers=workers, prepare=prepare, watcher=Telling())
-    assert sorted(str(one.unit) for one in outcome.missed) == sorted(LOST)
+    outcome = evaluate(plan, folder / "out", workers=workers, prepare=prepare, listener=Recorder())
+    assert sorted(str(one.part) for one in outcome.missed) == sorted(LOST)
     assert list(outcome.missed) == told
     for one in outcome.missed:
         assert "00000003.png (80 x 80) does not fit into the memory of cpu; try a smaller" in one.reason
-    state = look(Store(folder / "out", plan))
-    assert sorted(str(unit) for unit in state.missing) == sorted(LOST)
-    assert not any(done.excluded for done in state.stored)  # never a silently excluded image
+    state = inspect_store(Store(folder / "out", plan))
+    assert sorted(map(str, state.missing)) == sorted(LOST)
+    assert not state.rejected
     assert outcome.results.conditions == ()
     monkeypatch.setenv("MUCH_MEMORY", "1")
     ran: list[str] = []
 
-    class Recording(Watcher):
+    class Recording(Listener):
         def finished(self, done) -> None:
-            ran.append(str(done.unit))
+            ran.append(str(done.part))
 
-    outcome = evaluate(plan, folder / "out", workers=1, watcher=Recording())
+    outcome = evaluate(plan, folder / "out", workers=1, listener=Recording())
     assert sorted(ran) == sorted(LOST)
     assert not outcome.missed
     evaluate(plan, folder / "whole", workers=1)
@@ -111,7 +112,7 @@ def test_the_command_names_them_and_ends_with_one(folder, monkeypatch, capsys):
     assert main([*arguments, "--out", str(folder / "out")]) == 1
     said = capsys.readouterr().err
     assert "00000003.png (80 x 80) does not fit into the memory of cpu" in said
-    assert "  fog-3/0001-of-0003\n" in said
+    assert "  fog-3/000002-000004\n" in said
     assert "Traceback" not in said
     monkeypatch.setenv("MUCH_MEMORY", "1")
     assert main(["evaluate", "--out", str(folder / "out"), "--workers", "1"]) == 0
@@ -119,30 +120,28 @@ def test_the_command_names_them_and_ends_with_one(folder, monkeypatch, capsys):
 
 def test_clusters_report_them_too(folder: Path):
     pytest.importorskip("submitit")
-    from gramloop.evaluate.engines.ray import _run_unit
-
     plan = planned(folder)
-    outcome = Share(plan, folder / "out", plan.units)()
+    subject, store = plan_subject(plan), Store(folder / "out", plan)
+    outcome = Share(subject, store, plan.parts)()
     assert outcome.ran == 4
-    assert sorted(str(one.unit) for one in outcome.missed) == sorted(LOST)
-    units = {str(unit): unit for unit in plan.units}
-    found = _run_unit((plan, Store(folder / "out", plan), 0), units[LOST[0]])
-    assert isinstance(found, Missed)
-    assert not Store(folder / "out", plan).path(units[LOST[0]]).exists()
+    assert sorted(str(one.part) for one in outcome.missed) == sorted(LOST)
+    [lost] = [part for part in plan.parts if str(part) == LOST[0]]
+    assert isinstance(_run_part((subject, store, 0), lost), Missed)
+    assert not store.path(lost.units[0]).exists()
 
 
 @pytest.mark.slow
 def test_an_array_of_jobs_yields_them(folder: Path):
     pytest.importorskip("submitit")
     plan = planned(folder)
-    found = list(run_slurm(Job(plan, folder / "out", plan.units), jobs=2, cluster="local"))
-    assert sorted(str(one.unit) for one in found if isinstance(one, Missed)) == sorted(LOST)
-    assert len(found) == len(plan.units)
+    found = list(run_slurm(job_of(plan, folder / "out"), jobs=2, cluster="local"))
+    assert sorted(str(one.part) for one in found if isinstance(one, Missed)) == sorted(LOST)
+    assert len(found) == len(plan.parts)
 
 
 def test_a_call_from_python_raises(folder: Path):
     with pytest.raises(
-        GramLoopError, match=r"1 unit is not stored \(fog-3/0000-of-0001\).*tries these again"
+        GramLoopError, match=r"1 part is not stored \(fog-3/000000-000006\).*tries these again"
     ):
         evaluate_model(
             f"{folder / 'model.py'}:make",
@@ -163,7 +162,7 @@ def test_memory_is_given_back_before_the_next_unit(folder: Path, monkeypatch):
 
     held: list[weakref.ref] = []
     plan = planned(folder)
-    session = Session(plan)
+    runner = runner_of(plan)
 
     class Big:
         pass
@@ -173,10 +172,10 @@ def test_memory_is_given_back_before_the_next_unit(folder: Path, monkeypatch):
         held.append(weakref.ref(big))
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(session.predictor, "predict", predict)
+    monkeypatch.setattr(runner.predictor, "predict", predict)
     gc.disable()
     try:
-        for found in session.run_units(plan.units[:2], lambda unit, finished: finished):
+        for found in runner.run(plan.parts[:2]):
             assert isinstance(found, Missed)
             assert held[-1]() is None
     finally:
@@ -204,6 +203,7 @@ def test_which_errors_mean_it(error: Exception, is_one: bool):
 
 def test_all_of_a_job_may_be_missing(folder: Path):
     plan = planned(folder)
-    lost = [unit for unit in plan.units if str(unit) in LOST]
-    found = list(run_local(Job(plan, folder / "out", lost), 1))
+    job = job_of(plan, folder / "out")
+    lost = [part for part in plan.parts if str(part) in LOST]
+    found = list(run_local(replace(job, parts=lost), 1))
     assert [type(one) for one in found] == [Missed, Missed]

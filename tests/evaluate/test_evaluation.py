@@ -9,23 +9,22 @@ import shutil
 import signal
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from gramloop.data.suites import find_suite
 from gramloop.errors import GramLoopError
-from gramloop.evaluate.beginning import begin
-from gramloop.evaluate.engines import Job
 from gramloop.evaluate.engines.local import run_local
-from gramloop.app.page import look
-from gramloop.evaluate.evaluation import RunningGain, Watcher, evaluate
+from gramloop.evaluate.evaluation import Listener, evaluate, inspect_store
+from gramloop.evaluate.methods import parse_method
 from gramloop.evaluate.plan import Plan, read_plan
-from gramloop.evaluate.rows import counts_of
-from gramloop.evaluate.store import Store
+from gramloop.evaluate.store import Store, open_folder
 from gramloop.metrics.miou import class_iou
 from killing import children, hit, needs_proc
-from small_runs import small_plan
+from small_runs import job_of, small_plan, stored_counts
 
 METHODS = ["baseline", "gramloop", "matched"]
 
@@ -34,12 +33,17 @@ def table(folder: Path) -> bytes:
     return (folder / "results.csv").read_bytes()
 
 
-def backwards(units):
-    return tuple(units)[::-1]
+def backwards(parts):
+    return tuple(parts)[::-1]
 
 
-def shuffled(units):
-    return random.Random(5).sample(list(units), len(list(units)))
+def shuffled(parts):
+    return random.Random(5).sample(list(parts), len(parts))
+
+
+def ordered(order):
+    """An engine that runs parts in another order."""
+    return lambda job: run_local(replace(job, parts=order(job.parts)), 1)
 
 
 @pytest.fixture(scope="module")
@@ -57,12 +61,10 @@ def reference(plan: Plan, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_table_is_that_of_a_direct_computation(plan: Plan, reference: Path):
     import csv
 
-    store = Store(reference, plan)
     rows = list(csv.DictReader((reference / "results.csv").read_text().splitlines()))
     assert len(rows) == 3 * 3 + 3
     for row in rows[:9]:
-        units = [store.read(unit) for unit in plan.units_of(row["condition"])]
-        sums = sum(counts_of([unit.table], row["method"]).sum(axis=0) for unit in units)
+        sums = stored_counts(reference, plan, row["condition"], row["method"]).sum(axis=0)
         intersection, union = sums[0].astype(np.float64), (sums[1] + sums[2] - sums[0]).astype(np.float64)
         direct = 100 * np.mean([i / u for i, u in zip(intersection, union, strict=True) if u > 0])
         assert float(row["mIoU"]) == pytest.approx(direct, abs=1e-12)
@@ -82,18 +84,18 @@ def test_shards_and_order_change_nothing(
     plan, reference, scene_folder, model_folder, tmp_path, shards, order
 ):
     other = small_plan(model_folder, scene_folder, methods=METHODS, shards=shards)
-    evaluate(other, tmp_path / "out", workers=1, order=order)
+    evaluate(other, tmp_path / "out", engine=ordered(order))
     assert table(tmp_path / "out") == table(reference)
 
 
 def test_two_processes_change_nothing(plan, reference, tmp_path):
     seen: list[int] = []
 
-    class Counting(Watcher):
+    class Counting(Listener):
         def images(self, number: int) -> None:
             seen.append(number)
 
-    evaluate(plan, tmp_path / "out", workers=2, watcher=Counting())
+    evaluate(plan, tmp_path / "out", workers=2, listener=Counting())
     assert table(tmp_path / "out") == table(reference)
     assert sum(seen) == plan.images
     starts = json.loads((tmp_path / "out" / "manifest.json").read_text())["starts"]
@@ -103,7 +105,7 @@ def test_two_processes_change_nothing(plan, reference, tmp_path):
 def test_detections_do_not_depend_on_shards_either(scene_folder, model_folder, tmp_path):
     for shards, order in ((1, tuple), (7, backwards)):
         plan = small_plan(model_folder, scene_folder, "detection", shards=shards)
-        evaluate(plan, tmp_path / str(shards), workers=1, order=order)
+        evaluate(plan, tmp_path / str(shards), engine=ordered(order))
     assert table(tmp_path / "1") == table(tmp_path / "7")
     assert b"mean,gramloop" in table(tmp_path / "1")
 
@@ -111,15 +113,15 @@ def test_detections_do_not_depend_on_shards_either(scene_folder, model_folder, t
 def test_what_is_stored_is_not_computed_again(plan, reference, tmp_path):
     shutil.copytree(reference, tmp_path / "out")
     times = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*.parquet")}
-    gone = Store(tmp_path / "out", plan).path(plan.units[4])
+    gone = Store(tmp_path / "out", plan).path(plan.units[4])  # a replay: the baseline stays
     gone.unlink()
     ran: list[str] = []
 
-    class Recording(Watcher):
+    class Recording(Listener):
         def finished(self, done) -> None:
-            ran.append(done.unit.name)
+            ran.extend(unit.name for unit in done.part.units)
 
-    evaluate(plan, tmp_path / "out", workers=1, watcher=Recording())
+    evaluate(plan, tmp_path / "out", workers=1, listener=Recording())
     assert ran == [plan.units[4].name]
     assert all(path.stat().st_mtime_ns == before for path, before in times.items() if path != gone)
     assert table(tmp_path / "out") == table(reference)
@@ -128,7 +130,7 @@ def test_what_is_stored_is_not_computed_again(plan, reference, tmp_path):
 def test_torn_and_foreign_files_are_named_and_computed_again(plan, reference, tmp_path):
     shutil.copytree(reference, tmp_path / "out")
     store = Store(tmp_path / "out", plan)
-    torn, foreign = store.path(plan.units[0]), store.path(plan.units[5])
+    torn, foreign = store.path(plan.units[0]), store.path(plan.units[4])
     torn.write_bytes(torn.read_bytes()[:-9])
     shutil.copy(store.path(plan.units[3]), foreign)
     outcome = evaluate(plan, tmp_path / "out", workers=1)
@@ -138,33 +140,42 @@ def test_torn_and_foreign_files_are_named_and_computed_again(plan, reference, tm
     assert str(foreign) in outcome.rejected[1]
     assert foreign.with_name(f"{foreign.name}.foreign-1").is_file()
     assert table(tmp_path / "out") == table(reference)
-    assert not look(store).rejected
+    assert not inspect_store(store).rejected
 
 
-def test_the_running_gain_ends_at_the_final_one(plan, reference):
-    running, stored = RunningGain(plan), look(Store(reference, plan)).stored
-    assert running.of("fog/3") == {}
-    for done in stored:
-        running.add(done)
-    final = evaluate(plan, reference, workers=1).results
-    for one in final.conditions:
-        for name in ("gramloop", "matched"):
-            gain = one.scores[name]["mIoU"] - one.scores["baseline"]["mIoU"]
-            assert running.of(one.condition)[name] == pytest.approx(gain, abs=1e-12)
+def test_a_method_is_added_to_a_finished_folder_and_only_that_is_run(
+    plan, reference, model_folder, scene_folder, tmp_path
+):
+    """Replays after the baseline, a mitigation after both: the table is that of all at once."""
+    ran: list[str] = []
+
+    class Recording(Listener):
+        def finished(self, done) -> None:
+            ran.extend(method.name for method in done.part.methods)
+
+    for names in (["baseline"], ["gramloop"], ["baseline", "matched"], METHODS):
+        ran.clear()
+        some = small_plan(model_folder, scene_folder, methods=names)
+        outcome = evaluate(some, tmp_path / "out", workers=1, listener=Recording())
+        assert set(ran) == {names[-1]} - ({"matched"} if names == METHODS else set())
+    assert [method.name for method in outcome.results.plan.methods] == METHODS
+    assert table(tmp_path / "out") == table(reference)
+    assert [method.name for method in read_plan(tmp_path / "out" / "plan.json").methods] == METHODS
+    other = replace(plan, methods=(parse_method("baseline"), replace(plan.methods[1], name="matched")))
+    with pytest.raises(GramLoopError, match="holds the method matched with other settings"):
+        evaluate(other, tmp_path / "out", workers=1)
 
 
 def test_an_error_in_a_worker_arrives_as_itself(plan, tmp_path):
     shutil.copytree(plan.data.root, tmp_path / "set")
     with (tmp_path / "set" / "images" / "validation" / "00000000.png").open("ab") as stream:
         stream.write(b"\0")
-    from dataclasses import replace
-
     moved = replace(plan, data=replace(plan.data, root=str(tmp_path / "set")))
-    begin(tmp_path / "out", moved)
+    open_folder(tmp_path / "out", moved)
     with pytest.raises(GramLoopError, match="changed since"):
-        list(run_local(Job(moved, tmp_path / "out", moved.units), 2))
+        list(run_local(job_of(moved, tmp_path / "out"), 2))
     with pytest.raises(GramLoopError, match="workers must be at least 1"):
-        list(run_local(Job(plan, tmp_path / "out", plan.units), 0))
+        list(run_local(job_of(plan, tmp_path / "out"), 0))
 
 
 def _evaluate(folder: Path, workers: int) -> None:
@@ -176,7 +187,7 @@ def _evaluate(folder: Path, workers: int) -> None:
 
 
 def stored_units(folder: Path) -> int:
-    return sum(1 for _ in folder.glob("units/*/[0-9]*.parquet"))
+    return sum(1 for _ in folder.glob("units/*/*/[0-9]*.parquet"))
 
 
 def hit_evaluation(folder: Path, workers: int, number: signal.Signals, units: int) -> int:
@@ -187,14 +198,14 @@ def hit_evaluation(folder: Path, workers: int, number: signal.Signals, units: in
 def check_kills(plan: Plan, expected: bytes, folder: Path, kills: int, parallel: int) -> None:
     """Killed so often at random, every ``parallel``-th time with two workers; then resumed to the end."""
     draw, killed, total = random.Random(20261115), 0, len(plan.units)
-    begin(folder, plan)
+    open_folder(folder, plan)
     while killed < kills:
         present = stored_units(folder)
         if present > 0.9 * total:  # too little is left to hit: see this one through and begin again
             evaluate(plan, folder, workers=1)
             assert table(folder) == expected
             shutil.rmtree(folder)
-            begin(folder, plan)
+            open_folder(folder, plan)
             present = 0
         workers = 2 if (killed + 1) % parallel == 0 else 1
         aim = present + draw.randint(0, max(1, (total - present) // 3))
@@ -220,11 +231,11 @@ def test_ten_kills_and_resumes_give_the_table_of_one_run(reference, scene_folder
 @needs_proc
 @pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_an_interrupt_stops_cleanly(plan, reference, tmp_path, workers):
-    begin(tmp_path / "out", plan)
+    open_folder(tmp_path / "out", plan)
     code = hit_evaluation(tmp_path / "out", workers, signal.SIGINT, 2)
     assert code in (0, 130)  # 0: it was through before the signal came
     assert stored_units(tmp_path / "out") >= 2
-    assert not look(Store(tmp_path / "out", plan)).rejected
+    assert not inspect_store(Store(tmp_path / "out", plan)).rejected
     assert not list((tmp_path / "out").rglob(".gramloop-*"))
     evaluate(plan, tmp_path / "out", workers=1)
     assert table(tmp_path / "out") == table(reference)
@@ -246,7 +257,7 @@ def test_workers_that_are_killed_within_a_result_end_the_run_with_a_sentence(
     """A process that does not listen for a while lets the pipe fill up, so that workers wait within a result."""
     out = tmp_path / "out"
     plan = small_plan(model_folder, scene_folder, methods=METHODS, shards=11, severities=[1, 2, 3, 4, 5])
-    begin(out, plan)
+    open_folder(out, plan)
     context = multiprocessing.get_context("spawn")
     process = context.Process(target=_evaluate_or_say, args=(out,))
     process.start()
@@ -263,3 +274,37 @@ def test_workers_that_are_killed_within_a_result_end_the_run_with_a_sentence(
     process.join(60)
     assert process.exitcode == 2
     assert "a worker process died" in (out / "said").read_text()
+
+
+KILLS = 100
+
+
+def _resume(folder: Path) -> None:
+    evaluate(read_plan(folder / "plan.json"), folder, workers=1)
+
+
+@needs_proc
+@pytest.mark.slow
+def test_a_hundred_kills_after_stored_units_leave_the_bytes_of_one_run(model_folder, scene_folder, tmp_path):
+    names = list(dict.fromkeys(condition.name for condition in find_suite("scenes-c").conditions))
+    plan = small_plan(model_folder, scene_folder, conditions=names, shards=11)
+    assert len(plan.parts) == 165  # of one image each
+    out, killed, hits = tmp_path / "out", 0, []
+    open_folder(out, plan)
+    while killed < KILLS:
+        present = stored_units(out)
+        assert present < len(plan.units), f"it was through after {killed} kills"
+        code = hit(_resume, (out,), signal.SIGKILL, lambda least=present + 1: stored_units(out) >= least)
+        assert code == -signal.SIGKILL
+        assert stored_units(out) > present
+        hits.append(stored_units(out))
+        killed += 1
+    assert len(set(hits)) == KILLS
+    assert sum(len(part.methods) for part in inspect_store(Store(out, plan)).stored) == hits[-1]
+    evaluate(plan, out, workers=1)
+    evaluate(plan, tmp_path / "whole", workers=1)
+    assert (out / "results.csv").read_bytes() == (tmp_path / "whole" / "results.csv").read_bytes()
+    for unit in plan.units:
+        found, expected = (Store(folder, plan).read(unit) for folder in (out, tmp_path / "whole"))
+        assert found.table.equals(expected.table)
+        assert found.failures == expected.failures

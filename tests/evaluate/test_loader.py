@@ -1,4 +1,4 @@
-"""Preparing processes give what a thread gives, in order and within bounds, and end in a sentence or with their parent."""
+"""Loader processes give what a thread gives, in order and within bounds, and end in a sentence or with their parent."""
 
 import os
 import random
@@ -6,6 +6,7 @@ import signal
 import sys
 from contextlib import closing, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,14 +15,13 @@ import pytest
 from gramloop.data.checks import ChangedFileError
 from gramloop.data.opening import OpenSuite, ReadOptions, open_suite
 from gramloop.errors import GramLoopError
-from gramloop.evaluate import preparing
-from gramloop.evaluate.beginning import begin
-from gramloop.evaluate.engines.order import mixed
+from gramloop.evaluate import loader
+from gramloop.evaluate.engines import mixed_order
 from gramloop.evaluate.evaluation import evaluate
+from gramloop.evaluate.loader import BYTES, FAR_AHEAD, Loader
 from gramloop.evaluate.plan import Plan, read_plan
-from gramloop.evaluate.loader import BYTES, FAR_AHEAD
-from gramloop.evaluate.preparing import Preparing
-from gramloop.evaluate.store import Store
+from gramloop.evaluate.store import Store, open_folder
+from gramloop.tasks.base import get_task
 from killing import children, hit, needs_proc
 from small_runs import small_plan
 
@@ -35,8 +35,8 @@ def suite(scene_folder: Path) -> OpenSuite:
 
 
 @pytest.fixture(scope="module")
-def two() -> Preparing:
-    made = Preparing("semantic", True, 2)
+def two() -> Loader:
+    made = Loader(partial(get_task, "semantic"), True, 2)
     yield made
     made.close()
 
@@ -45,11 +45,11 @@ def records(suite: OpenSuite) -> list[tuple[int, object]]:
     return list(enumerate(record for _, data in suite for record in data))
 
 
-def test_processes_and_the_thread_give_the_same_in_the_same_order(suite: OpenSuite, two: Preparing):
+def test_processes_and_the_thread_give_the_same_in_the_same_order(suite: OpenSuite, two: Loader):
     wanted = records(suite)
     number, broken = wanted[3]
     wanted[3] = (number, replace(broken, height=99))  # a sentence in place of an image
-    here, there = (list(made.ahead(wanted)) for made in (Preparing("semantic", True), two))
+    here, there = (list(made.ahead(wanted)) for made in (Loader(partial(get_task, "semantic"), True), two))
     assert [about for about, _ in there] == [about for about, _ in here] == list(range(len(wanted)))
     assert here[3][1] == there[3][1]
     assert "is 64 x 64, but was 64 x 99" in there[3][1]
@@ -63,7 +63,7 @@ def test_processes_and_the_thread_give_the_same_in_the_same_order(suite: OpenSui
 
 @pytest.mark.parametrize(("limit", "most"), [(BYTES, FAR_AHEAD), (200_000, 5)])
 def test_what_waits_is_bounded_by_count_and_by_bytes(suite, two, monkeypatch, limit, most):
-    monkeypatch.setattr(preparing, "BYTES", limit)  # an image of 64 x 64 counts for 36,864 bytes
+    monkeypatch.setattr(loader, "BYTES", limit)  # an image of 64 x 64 counts for 36,864 bytes
     asked = 0
 
     def wanted():
@@ -80,12 +80,14 @@ def test_what_waits_is_bounded_by_count_and_by_bytes(suite, two, monkeypatch, li
 
 
 def test_an_image_that_is_larger_than_all_memory_comes_alone(suite, two, monkeypatch):
-    monkeypatch.setattr(preparing, "BYTES", 1)
+    monkeypatch.setattr(loader, "BYTES", 1)
     assert [about for about, _ in two.ahead(records(suite)[:3])] == [0, 1, 2]
 
 
-def test_a_run_that_is_left_early_spoils_no_later_one(suite: OpenSuite, two: Preparing):
-    expected = [found.pixels for _, found in Preparing("semantic", True).ahead(records(suite))]
+def test_a_run_that_is_left_early_spoils_no_later_one(suite: OpenSuite, two: Loader):
+    expected = [
+        found.pixels for _, found in Loader(partial(get_task, "semantic"), True).ahead(records(suite))
+    ]
     for _ in range(5):
         with closing(two.ahead(records(suite)[::-1])) as begun:
             next(begun)
@@ -93,7 +95,7 @@ def test_a_run_that_is_left_early_spoils_no_later_one(suite: OpenSuite, two: Pre
         assert all(np.array_equal(one, other) for one, other in zip(found, expected, strict=True))
 
 
-def test_a_changed_file_arrives_as_itself(suite: OpenSuite, two: Preparing):
+def test_a_changed_file_arrives_as_itself(suite: OpenSuite, two: Loader):
     number, record = records(suite)[0]
     changed = replace(record, content=("0" * 64,))
     with pytest.raises(ChangedFileError, match=r"00000000\.png changed since the run was planned"):
@@ -106,20 +108,20 @@ def test_lack_of_memory_is_told_of_its_image_alone(suite: OpenSuite, monkeypatch
             raise MemoryError
         return "fine"
 
-    monkeypatch.setattr(preparing, "read_labelled", read)
-    found = dict(Preparing("semantic", True).ahead(records(suite)[:3]))
+    monkeypatch.setattr(loader, "read_labelled", read)
+    found = dict(Loader(partial(get_task, "semantic"), True).ahead(records(suite)[:3]))
     assert isinstance(found.pop(1), MemoryError)
     assert found == {0: "fine", 2: "fine"}
 
 
 @needs_proc
 def test_a_killed_preparing_process_is_a_sentence(suite: OpenSuite):
-    made = Preparing("semantic", True, 2)
+    made = Loader(partial(get_task, "semantic"), True, 2)
     try:
         ahead = made.ahead(records(suite) * 20)
         next(ahead)
         os.kill(next(iter(made._pool._processes)), signal.SIGKILL)
-        with pytest.raises(GramLoopError, match=r"a process that prepares images died .* resumes"):
+        with pytest.raises(GramLoopError, match=r"a process that reads images died .* resumes"):
             list(ahead)
     finally:
         made.close()
@@ -159,14 +161,14 @@ def test_clean_predictions_as_truth_give_the_same(model_folder: Path, scene_fold
 
 
 def test_conditions_of_one_severity_take_turns(plan: Plan):
-    ordered = mixed(plan, random.Random(1).sample(plan.units, len(plan.units)))
-    assert sorted(map(str, ordered)) == sorted(map(str, plan.units))
-    names = [unit.condition.split("/") for unit in ordered]
+    ordered = mixed_order(plan, random.Random(1).sample(plan.parts, len(plan.parts)))
+    assert sorted(map(str, ordered)) == sorted(map(str, plan.parts))
+    names = [part.condition.split("/") for part in ordered]
     assert [severity for _, severity in names] == ["2"] * 12 + ["3"] * 12
     for start in range(0, 24, 3):
         assert len({name for name, _ in names[start : start + 3]}) == 3
     folders = replace(plan, data=replace(plan.data, fingerprints={"fog/2": "0"}))
-    assert mixed(folders, plan.units) == plan.units
+    assert mixed_order(folders, plan.parts) == list(plan.parts)
 
 
 def _go_on(folder: Path) -> None:
@@ -178,14 +180,14 @@ def _go_on(folder: Path) -> None:
 
 
 def stored(folder: Path) -> int:
-    return sum(1 for _ in folder.glob("units/*/[0-9]*.parquet"))
+    return sum(1 for _ in folder.glob("units/*/*/[0-9]*.parquet"))
 
 
 @needs_proc
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT], ids=["killed", "interrupted"])
 def test_stopped_runs_leave_no_process_and_lose_no_unit(plan, reference, tmp_path, number):
     out = tmp_path / "out"
-    begin(out, plan)
+    open_folder(out, plan)
     code = hit(_go_on, (out,), number, lambda: stored(out) >= 2)  # and sees every process below it end
     assert code in (0, 130, -number)
     assert stored(out) >= 2
@@ -205,7 +207,7 @@ def _kill_below(folder: Path) -> None:
             with suppress(ProcessLookupError):
                 os.kill(child, signal.SIGKILL)
 
-    preparing.FAR_AHEAD = 4  # or all images of this small set would be ready by then
+    loader.FAR_AHEAD = 4  # or all images of this small set would be ready by then
     threading.Thread(target=kill, daemon=True).start()
     with suppress(GramLoopError):
         evaluate(read_plan(folder / "plan.json"), folder, workers=1, prepare=1)
@@ -216,7 +218,7 @@ def _kill_below(folder: Path) -> None:
 @needs_proc
 def test_a_killed_preparing_process_loses_no_unit(plan, reference, tmp_path):
     out = tmp_path / "out"
-    begin(out, plan)
+    open_folder(out, plan)
     assert hit(_kill_below, (out,), signal.SIGCONT, lambda: False) == 2
     assert 2 <= stored(out) < len(plan.units)
     evaluate(plan, out, workers=1)
