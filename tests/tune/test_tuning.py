@@ -99,7 +99,7 @@ def test_the_verdict_is_that_of_the_images(model_folder, scene_folder, tmp_path)
         record = records_of(target)[sample.position]
         for version, replay in enumerate((None, config)):
             labels = predictor.predict(record.image(), replay).labels
-            totals[version] += count_pixels(labels, record.labels(), totals.shape[-1]).stacked()
+            totals[version] += count_pixels(labels, record.labels(), totals.shape[-1])
     part = found.outcome.holdout[-1]
     assert part.name == "clean"
     assert (part.baseline, part.mitigated) == tuple(float(mean_iou(total)) for total in totals)
@@ -374,7 +374,7 @@ def test_a_function_is_tuned_over_pixels_and_outputs(tmp_path: Path) -> None:
     settings = {"conditions": ["impulse_noise", "contrast", "pixelate"], "budget": 250, "suite": "my-set-c"}
     found = gramloop.tune(function, data, out=tmp_path / "out", **settings)
     names = {stack[0].name for stack in found.search.candidates}
-    assert names == {"denoise", "median", "levels", "sharpen", "flip"}
+    assert names == {"denoise", "median", "levels", "sharpen", "resize", "flip"}
     assert "only scores can be averaged" in dict(found.outcome.refused)["flip"]
     assert set(found.about()["tried"]["left out"]) >= {"flip", "replay", "recentre:0.3"}
     assert CalibrationStats.read(tmp_path / "out" / CALIBRATION).means == {}
