@@ -69,7 +69,7 @@ def test_chosen_ones_combine_and_replay_takes_the_sliders() -> None:
     ("text", "said"),
     [
         ("replay:/etc/passwd.json", "files cannot be named here"),
-        ("found.json", "files cannot be named here"),
+        ("best.json", "files cannot be named here"),
         ("replay:FOUND.JSON", "files cannot be named here"),
         ("../secret", "files cannot be named here"),
         ("sunshine", "there is no mitigation 'sunshine'"),

@@ -86,11 +86,11 @@ def test_a_search_goes_on_after_sigterm(tmp_path: Path):
     ]
     arguments += ["--try", "window=2-2,4-5", "--try", "replays=1", "--budget", "400"]
     out, whole = tmp_path / "out", tmp_path / "whole"
-    last = terminated([*arguments, "--out", str(out)], out, "trials.jsonl")
-    assert last == f"gramloop tune: stopped; finished trials are in {out}, and the same command goes on"
+    last = terminated([*arguments, "--out", str(out)], out, "units/*/*/*.parquet")
+    assert last == f"gramloop tune: stopped; what was measured is in {out}, and the same command resumes"
     assert main([*arguments, "--out", str(out)]) == 0
     assert main([*arguments, "--out", str(whole)]) == 0
-    for name in ("plan.json", "trials.jsonl", "found.json"):
+    for name in ("plan.json", "best.json"):
         assert (out / name).read_bytes() == (whole / name).read_bytes()
 
 

@@ -16,7 +16,7 @@ from gramloop.app.settings import AppSettings
 from gramloop.data.suites import Condition
 from gramloop.errors import GramLoopError, short_repr
 from gramloop.evaluate.methods import BASELINE
-from gramloop.evaluate.results import tells_gain
+from gramloop.evaluate.results import measures_gain
 from gramloop.evaluate.store import UNITS as UNIT_FOLDER
 from gramloop.report.figures.images import KeptImage, ShownImages, kept_images
 from gramloop.report.load import OnProgress, find_results, load_runs
@@ -139,7 +139,7 @@ def gain_words(run: Run, each: Ranked) -> str:
     before, after = f"{each.ordinary:.1f}", f"{each.treated:.1f}"
     if not np.isfinite(each.gain):
         return f"no score of its own, in {unit}"
-    if not tells_gain(run.plan, condition.key):
+    if not measures_gain(run.plan, condition.key):
         return f"{before} → {after} {unit}: how far the clean prediction changes, no gain and no loss"
     agreement = " with the clean prediction" if run.plan.label_free else ""
     return f"{each.gain:+.1f} {unit}{agreement} ({before} → {after})"

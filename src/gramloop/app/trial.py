@@ -15,11 +15,12 @@ from gramloop.data.records import Task
 from gramloop.data.shifted import Shift, ShiftedRecord
 from gramloop.data.truth import Truth
 from gramloop.errors import GramLoopError
-from gramloop.evaluate.clean_truth import as_truth, moved
+from gramloop.evaluate.plan import TRUTH_SCORE
 from gramloop.mitigations.base import Mitigation
 from gramloop.mitigations.mitigated import apply, stack_cost
 from gramloop.mitigations.stack import replay_of, stack_scales, stack_text
 from gramloop.replay.config import ReplayConfig
+from gramloop.tasks.base import task_of
 from gramloop.tasks.prediction import Prediction, ReplayMaps
 
 
@@ -140,8 +141,12 @@ class Bench:
 
 
 def _truth(found: Prediction, picture: Picture, shift: Shift | None) -> Truth:
-    truth = as_truth(found)
-    return truth if shift is None or not shift.moves else moved(truth, _record(picture, shift), shift)
+    task = task_of(found)
+    truth: Truth = task.as_truth(found, TRUTH_SCORE)
+    if shift is None or not shift.moves:
+        return truth
+    moved: Truth = task.move_truth(truth, _record(picture, shift), shift)
+    return moved
 
 
 def _record(picture: Picture, shift: Shift) -> ShiftedRecord:

@@ -83,16 +83,16 @@ def run(options: Options) -> Ended:
 
 def _evaluate(experiment: Experiment, workers: int | None) -> None:
     from gramloop.demo.experiment import run as run_all
-    from gramloop.evaluate.engines import Done
-    from gramloop.evaluate.evaluation import Watcher
+    from gramloop.evaluate.evaluation import Listener
+    from gramloop.evaluate.plan import Part
     from gramloop.util.progress import progress_bar
 
     total = sum(part.plan.images for part in experiment.parts)
     with progress_bar("unseen scenes, in four ways", total) as advance:
 
-        class Bar(Watcher):
-            def found(self, done: Done) -> None:
-                advance(steps=len(done.unit))
+        class Bar(Listener):
+            def stored(self, part: Part) -> None:
+                advance(steps=len(part))
 
             def images(self, number: int) -> None:
                 advance(steps=number)

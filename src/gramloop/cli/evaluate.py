@@ -196,9 +196,9 @@ def request_of(
 
 def _plan(options: Options, scenes: Path) -> Plan:
     """The plan that the options describe, or the one in the folder where they describe none."""
-    from gramloop.evaluate.beginning import check_before_drawing
     from gramloop.evaluate.methods import BASELINE, read_methods
     from gramloop.evaluate.planning import make_plan
+    from gramloop.evaluate.store import check_before_drawing
     from gramloop.util.checksums import load_checksums
 
     if options.suite is None:
@@ -227,8 +227,7 @@ def _plan(options: Options, scenes: Path) -> Plan:
 
 
 def _stored_plan(options: Options) -> Plan:
-    from gramloop.evaluate.beginning import plan_in, unit_owners
-    from gramloop.evaluate.store import PLAN
+    from gramloop.evaluate.store import PLAN, plan_in, unit_owners
     from gramloop.util.device import choose_device
 
     if not (options.out / PLAN).is_file() and not unit_owners(options.out):
@@ -294,12 +293,10 @@ def _setting(text: str) -> tuple[str, Any]:
 
 
 def _evaluate(plan: Plan, options: Options, engine: Engine | None) -> Ended:
-    from gramloop.evaluate.beginning import check_folder
     from gramloop.evaluate.display import Display, print_effective, print_results
     from gramloop.evaluate.evaluation import Listener, evaluate
-    from gramloop.evaluate.relative import check_clean_results
-    from gramloop.evaluate.results import check_coco_results
-    from gramloop.evaluate.store import RESULTS, Store
+    from gramloop.evaluate.results import check_clean_results, check_coco_results
+    from gramloop.evaluate.store import RESULTS, Store, check_folder
     from gramloop.util.device import numbered_device
 
     out, clean, coco = options.out, options.stored.clean_results, options.stored.coco_results
@@ -370,8 +367,8 @@ def _report_excluded(outcome: EvaluationOutcome, allowed: bool) -> int:
 
 
 def _dry_run(plan: Plan, options: Options) -> Ended:
+    from gramloop.evaluate.cost import describe
     from gramloop.evaluate.engines.local import default_workers
-    from gramloop.evaluate.estimate import describe
 
     device = options.model.device or ""
     one = device if ":" in device else plan.model.device  # it need not be on this machine
@@ -382,12 +379,10 @@ def _dry_run(plan: Plan, options: Options) -> Ended:
 
 def _status(options: Options) -> Ended:
     """Show how far a folder is."""
-    from gramloop.evaluate.beginning import plan_in
     from gramloop.evaluate.display import print_effective, print_relative, print_status
     from gramloop.evaluate.evaluation import inspect_store
-    from gramloop.evaluate.relative import check_clean_results
-    from gramloop.evaluate.results import check_coco_results, collect
-    from gramloop.evaluate.store import RESULTS, Store
+    from gramloop.evaluate.results import check_clean_results, check_coco_results, collect
+    from gramloop.evaluate.store import RESULTS, Store, plan_in
 
     clean, coco = options.stored.clean_results, options.stored.coco_results
     store = Store(options.out, plan_in(options.out))
@@ -416,9 +411,8 @@ def document_of(
     estimate: list[str] | None = None,
 ) -> dict[str, Any]:
     """The values of `KEYS`."""
-    from gramloop.evaluate.effective import effective
     from gramloop.evaluate.methods import BASELINE
-    from gramloop.evaluate.results import Results, has_effective, metrics_of, relative_robustness
+    from gramloop.evaluate.results import Results, effective, has_effective, metrics_of, relative_robustness
 
     results = results or Results(plan, ())
     means = results.means()

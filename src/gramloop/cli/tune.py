@@ -16,8 +16,8 @@ from gramloop.errors import GramLoopError
 
 if TYPE_CHECKING:
     from gramloop.evaluate.planning import Request
-    from gramloop.tune.search.plan import Search
-    from gramloop.tune.search.tuning import Tuning
+    from gramloop.tune.search import Search
+    from gramloop.tune.tuning import Tuning
 
 KEYS = {
     "out": "the folder",
@@ -146,9 +146,9 @@ def _search(options: Options, scenes: Path) -> Search:
     from gramloop.replay.config import ReplayConfig
     from gramloop.tasks.predictor import check_replay
     from gramloop.tune import Options as SearchOptions
-    from gramloop.tune.search.plan import plan_search
-    from gramloop.tune.search.space import LONGEST, Space, read_values
+    from gramloop.tune.space import LONGEST, Space, read_values
     from gramloop.tune.target import suite_target
+    from gramloop.tune.tuning import plan_search
 
     choice, wanted = options.choice, options.space
     same = (
@@ -201,9 +201,8 @@ def _unseen(options: Options) -> tuple[str, ...]:
 
 def _request(options: Options, scenes: Path) -> Request:
     from gramloop.data.suites import find_suite
-    from gramloop.tune.search.from_python import SEVERITY
-    from gramloop.tune.search.journal import read_search_plan
-    from gramloop.tune.search.suites import SCENE_SPLIT
+    from gramloop.tune.target import SCENE_SPLIT
+    from gramloop.tune.tuning import SEVERITY, read_search_plan
 
     read_search_plan(options.out)  # another folder is refused before scenes are drawn into it
     request = request_of(
@@ -217,8 +216,8 @@ def _request(options: Options, scenes: Path) -> Request:
 
 
 def _tune(search: Search, options: Options) -> Tuning:
-    from gramloop.tune.search.tuning import run as run_tuning
     from gramloop.tune.tuning import describe_search
+    from gramloop.tune.tuning import run as run_tuning
     from gramloop.util.device import choose_device, numbered_device
     from gramloop.util.progress import progress_bar
 
@@ -238,7 +237,7 @@ def _tune(search: Search, options: Options) -> Tuning:
 def _report(tuning: Tuning, folder: Path) -> Ended:
     from rich.console import Console
 
-    from gramloop.tune.search.tuning import RESULT
+    from gramloop.tune.tuning import RESULT
 
     console = Console()
     for table in tuning.tables():
