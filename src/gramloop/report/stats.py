@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gramloop.evaluate.methods import BASELINE, Method
-from gramloop.evaluate.plan import AGREEMENT
+from gramloop.evaluate.plan import AGREEMENT, Plan
 from gramloop.evaluate.store import Store, read_condition
 from gramloop.metrics.bootstrap import (
     REPLICATES,
