@@ -10,13 +10,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from gramloop.cli.options import MANY, group, option
+from gramloop.cli.options import MANY, default_of, group, option
 from gramloop.cli.output import Ended, is_quiet, note, stop_code
 from gramloop.cli.shared import EXAMPLES, NAMED, DataOptions, ModelOptions, device_kind
 from gramloop.errors import GramLoopError
 
 if TYPE_CHECKING:
-    from gramloop.evaluate.evaluation import Engine, EvaluationOutcome
+    from gramloop.evaluate.engines import Engine
+    from gramloop.evaluate.evaluation import EvaluationOutcome
     from gramloop.evaluate.plan import Plan
     from gramloop.evaluate.planning import Request
     from gramloop.evaluate.results import Results
@@ -254,14 +255,8 @@ def _describes(options: Options) -> str:
         (options.stored, ("diagnostics",)),
     ]
     for part, names in parts:
-        plain = {field.name: field for field in fields(part)}
         for name in names:
-            default = (
-                plain[name].default_factory()
-                if callable(plain[name].default_factory)
-                else plain[name].default
-            )
-            if getattr(part, name) != default:
+            if getattr(part, name) != default_of(type(part), name):
                 return f"--{name.replace('_', '-')}"
     return ""
 
@@ -331,7 +326,7 @@ def _evaluate(plan: Plan, options: Options, engine: Engine | None) -> Ended:
     print(f"full precision in {out / RESULTS}")
     code = max(_report_excluded(outcome, options.stored.allow_failures), _report_missed(outcome, out))
     missed = [{"unit": str(one.part), "reason": one.reason} for one in outcome.missed]
-    more = {"stored": stored(), "missed": missed, "table": out / RESULTS}
+    more: dict[str, Any] = {"stored": stored(), "missed": missed, "table": out / RESULTS}
     return Ended(code, lambda: document_of(options, plan, outcome.results, **more))
 
 
@@ -396,7 +391,7 @@ def _status(options: Options) -> Ended:
     print_effective(results, coco)
     table = options.out / RESULTS
     stored = sum(len(part.methods) for part in state.stored)
-    more = {"stored": stored, "table": table if table.is_file() else None}
+    more: dict[str, Any] = {"stored": stored, "table": table if table.is_file() else None}
     return Ended(0, lambda: document_of(options, store.plan, results, **more))
 
 

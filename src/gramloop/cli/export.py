@@ -54,7 +54,13 @@ def run(options: Options) -> Ended:
 
         kind, about = read_about(options.show)
         print(about)
-        shown = {"file": options.show, "format": kind, "beside": [], "difference": None, "about": vars(about)}
+        shown: dict[str, Any] = {
+            "file": options.show,
+            "format": kind,
+            "beside": [],
+            "difference": None,
+            "about": vars(about),
+        }
         return Ended(0, lambda: shown)
     if options.out is None:
         raise GramLoopError("--out FILE is missing: such as model.onnx or model.pt2")
@@ -68,7 +74,7 @@ def run(options: Options) -> Ended:
         model,
         options.out,
         format=options.format,
-        mitigations=options.method,
+        mitigations=options.method or (),
         stats=options.calibration,
         height=options.height,
         width=options.width,

@@ -17,7 +17,6 @@ import types
 import typing
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any, Literal, NoReturn, TypeVar
 
@@ -103,8 +102,7 @@ class _Setting:
         return self.extra.metavar or self.field.name.upper() if self.extra.positional else f"--{self.name}"
 
 
-@cache
-def settings_of(options: type[Any]) -> tuple[_Setting, ...]:
+def settings_of(options: Any) -> tuple[_Setting, ...]:
     """The options of a dataclass, those of its groups among them."""
     return tuple(_settings(options, None))
 
@@ -132,6 +130,11 @@ class CommonOptions:
     save_config: Path | None = option("write the options of this call, for --config", None, metavar="FILE")
     quiet: bool = option("print nothing but errors", False)
     json: bool = option("print one JSON document, for scripts", False)
+
+
+def default_of(options: type[Any], name: str) -> Any:
+    """The default of an option of a dataclass."""
+    return next(each.default for each in settings_of(options) if each.field.name == name)
 
 
 def make_parser(command: str, summary: str, options: type[Any], epilog: str) -> Parser:

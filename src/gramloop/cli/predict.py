@@ -98,7 +98,7 @@ def _method(options: Options, predictor: Predictor[Prediction]) -> Any:
 
     def paired(pixels: Any) -> tuple[Prediction, Prediction]:
         pair = predictor.predict(pixels, replay, paired=True)
-        return pair.baseline, pair.replayed
+        return pair.ordinary, pair.replayed
 
     return paired
 
