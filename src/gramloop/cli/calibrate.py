@@ -49,8 +49,8 @@ def run(options: Options) -> Ended:
         level = f"{stats.input_noise:.4g}"
         print(f"In the model's input, noise below {level}: adaptive=noise:{level}:{level} replays above that")
     about = {
-        "images": stats.images,
         "taps": list(stats.means),
+        "images": stats.images,
         "noise": stats.noise,
         "input_noise": stats.input_noise,
     }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from gramloop.cli.options import MANY, option
 from gramloop.cli.output import Ended
@@ -23,7 +22,7 @@ class Options:
     start: int = option("index of the first (0)", 0, metavar="I")
     size: int = option("width and height (192)", 192, metavar="PX")
     seed: int = option("another endless set (0)", 0, metavar="S")
-    split: Literal["val", "train"] = option("train is what the embedded model was trained on (val)", "val")
+    split: str = option("val, or train: what the embedded model was trained on (val)", "val")
     workers: int | None = option("processes (all cores)", None, metavar="N", limits=(1, 4096))
 
 
