@@ -158,5 +158,5 @@ def test_other_tasks_do_not_know_the_depth_head(
 
 
 def test_a_set_of_another_task_is_refused(depth_model: Path, tmp_path: Path) -> None:
-    with pytest.raises(GramLoopError, match="no set of images with depth"):
+    with pytest.raises(GramLoopError, match="not a set of images with depth"):
         small_plan(depth_model, tmp_path, "depth", suite="own-c", data=DataSource(str(tmp_path)), sizes=SIZES)

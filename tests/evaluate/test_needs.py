@@ -72,7 +72,7 @@ def test_nothing_is_tried_where_there_is_no_card_or_too_small_a_one(plan, monkey
 
     monkeypatch.setattr(estimate, "Session", refuse)
     assert describe(plan, 1).endswith("no image was tried")
-    monkeypatch.setattr(estimate, "devices_here", lambda: ("cpu", "cuda:0"))
+    monkeypatch.setattr(estimate, "available_devices", lambda: ("cpu", "cuda:0"))
     monkeypatch.setattr(estimate, "card_here", lambda kind: Card("a small card", 1000))
     assert "does not fit" in describe(plan, 1)
 

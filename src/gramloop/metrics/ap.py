@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
-from itertools import pairwise
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -44,6 +43,7 @@ COMPILED_DRAWS = 64  # from so many draws, and
 COMPILED_WORK = 20_000_000  # draws x predictions x thresholds on, compiling pays
 DRAWS_AT_ONCE = 2000  # that a bootstrap passes together
 MAX_COUNT, MAX_WEIGHT = 2**31, 255  # what the compiled code counts exactly
+_NO_ROWS = np.zeros(0, dtype=np.int64)
 
 
 @dataclass(frozen=True)
@@ -225,7 +225,8 @@ def rank_matches(
     """Rank the matches of so many images, in a range of areas and at some thresholds."""
     to_find = matches.to_find & (1 << area) > 0
     parts, columns = [], []
-    for column, (category, own) in enumerate(_by_category(matches, sorted(categories)).items()):
+    for column, category in enumerate(sorted(categories)):
+        own = matches.ranking.get(category, _NO_ROWS)
         true = to_find & (matches.true_labels == category)
         objects = np.bincount(matches.true_images[true], minlength=images)
         if len(own) or objects.any():
@@ -237,23 +238,11 @@ def rank_matches(
     return RankedMatches(tuple(parts), tuple(columns))
 
 
-def _by_category(matches: Matches, categories: Sequence[int]) -> dict[int, NDArray[np.int64]]:
-    """The rows of each of the sorted categories, best first."""
-    codes = np.searchsorted(categories, matches.labels).astype(np.uint16)  # 16 bits are sorted fast
-    order = np.argsort(codes, kind="stable")
-    cuts = np.searchsorted(codes[order], np.arange(len(categories) + 1))
-    ranked = {}
-    for category, (start, stop) in zip(categories, pairwise(cuts), strict=True):
-        own = order[start:stop]
-        own = own[matches.labels[own] == category]
-        ranked[category] = own[np.argsort(-matches.scores[own], kind="stable")]
-    return ranked
-
-
 def _precisions(matches: Matches, categories: Sequence[int]) -> NDArray[np.float64]:
     """Precision, (areas, thresholds, recalls, categories); -1 for a category without objects to be found."""
     tables = np.full((len(AREAS), len(THRESHOLDS), len(RECALLS), len(categories)), -1.0)
-    for column, (category, own) in enumerate(_by_category(matches, categories).items()):
+    for column, category in enumerate(categories):
+        own = matches.ranking.get(category, _NO_ROWS)
         found, counted = (bits.take(own, axis=0) for bits in (matches.found, matches.counted))
         to_find = matches.to_find[matches.true_labels == category]
         for area in range(len(AREAS)):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
@@ -61,6 +62,19 @@ class Matches:
         """The matches of several sets of images together; image indices stay as they are."""
         names = [field.name for field in fields(cls)]
         return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
+
+    @cached_property
+    def ranking(self) -> dict[int, NDArray[np.int64]]:
+        """The rows of each category that was predicted, best first."""
+        small = (
+            self.labels.min(initial=0) >= 0 and self.labels.max(initial=0) < 2**16
+        )  # 16 bits are sorted fast
+        order = np.argsort(self.labels.astype(np.uint16) if small else self.labels, kind="stable")
+        ends = np.flatnonzero(np.diff(self.labels[order], append=-1)) + 1
+        ranking = {}
+        for own in np.split(order, ends)[:-1]:
+            ranking[int(self.labels[own[0]])] = own[np.argsort(-self.scores[own], kind="stable")]
+        return ranking
 
 
 def match_boxes(truth: GroundTruthBoxes, predictions: BoxPredictions) -> Matches:

@@ -23,7 +23,7 @@ from gramloop.core.hosts import Host, find_host
 from gramloop.core.layout import Layout
 from gramloop.core.watch import hide_from_compiler, show_to_compiler
 from gramloop.errors import GramLoopError
-from gramloop.models.taps import Tap, TappedViT
+from gramloop.models.backbone import Tap, TappedViT
 
 Place = Literal["norm", "states", "blocks"]
 PLACES: tuple[Place, ...] = get_args(Place)

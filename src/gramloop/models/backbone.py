@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -77,6 +77,14 @@ class Tap:
         return self.patches.transpose(1, 2).reshape(batch, channels, *self.grid)
 
 
+class TapPoint(nn.Module):
+    """Returns the tap of a block unchanged: a forward hook here sees, and may change, what heads read."""
+
+    def forward(self, tap: Tap, block: int) -> Tap:
+        """The tap."""
+        return tap
+
+
 class TappedViT(nn.Module):
     """A ViT whose blocks run in order, so that a hook on one of them takes effect in all later taps.
 
@@ -88,7 +96,7 @@ class TappedViT(nn.Module):
     def __init__(self, shape: BackboneShape) -> None:
         super().__init__()
         self.shape = shape
-        self.adjust: Callable[[int, Tap], Tap] | None = None  # what a head reads instead of a block's tap
+        self.tap_point = TapPoint()
 
     @property
     def blocks(self) -> nn.ModuleList:
@@ -108,12 +116,21 @@ class TappedViT(nn.Module):
         """The features of :meth:`features`, so that a backbone can be called."""
         return self.features(pixels, taps)
 
+    def run_blocks(self, state: Tensor, wanted: Collection[int], **shared: Any) -> dict[int, Tensor]:
+        """All blocks on the embedded tokens, with the arguments that they share; the outputs that are wanted."""
+        states: dict[int, Tensor] = {}
+        for index, block in enumerate(self.blocks):
+            state = block(state, **shared)
+            if index in wanted:
+                states[index] = state
+        return states
+
     def tap(self, state: Tensor, grid: tuple[int, int], block: int) -> Tap:
         """A block's output, given as all tokens (B, T, C) before the final norm, as a feature."""
         weight = next(self.norm.parameters())
         wide = torch.promote_types(state.dtype, weight.dtype)  # weights may be bfloat16, the norm float32
-        tap = Tap(self.norm(state.to(wide)), grid)
-        return tap if self.adjust is None else self.adjust(block, tap)
+        tap: Tap = self.tap_point(Tap(self.norm(state.to(wide)), grid), block)
+        return tap
 
     def grid(self, pixels: Tensor) -> tuple[int, int]:
         """Rows and columns of patches in a batch of images; each side must be a multiple of the patch."""

@@ -56,12 +56,7 @@ class Dinov2Backbone(TappedViT):
     def features(self, pixels: Tensor, taps: Sequence[int]) -> list[Tap]:  # (B, 3, H, W)
         """The outputs of the blocks ``taps``, each after the final norm, in the given order."""
         wanted, grid = self.check_taps(taps), self.grid(pixels)
-        states: dict[int, Tensor] = {}
-        state = self.model.embeddings(pixels)
-        for index, block in enumerate(self.blocks):
-            state = block(state)
-            if index in wanted:
-                states[index] = state
+        states = self.run_blocks(self.model.embeddings(pixels), wanted)
         return [self.tap(states[index], grid, index) for index in taps]
 
 

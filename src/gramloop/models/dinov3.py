@@ -30,15 +30,21 @@ from gramloop.models.checkpoint import (
     planned_shapes,
 )
 from gramloop.models.released_names import (
-    LAYER_NORM_EPS,
+    DINOV3_CONFIG,
+    config_path,
     dinov3_plan,
     infer_shape,
     infer_transformers_shape,
     transformers_plan,
     unread_shapes,
 )
+from gramloop.util.json_files import read_json
 
 ROPE_THETA = 100.0
+_COMPARED = (
+    "model_type", "hidden_size", "num_hidden_layers", "intermediate_size", "num_register_tokens", "patch_size",
+    "num_channels", "use_gated_mlp", "hidden_act", "query_bias", "key_bias", "value_bias", "layer_norm_eps",
+)  # fmt: skip
 _SIZES = {384: "ViT-S", 768: "ViT-B", 1024: "ViT-L", 1280: "ViT-H+", 4096: "ViT-7B"}
 
 
@@ -70,15 +76,10 @@ class Backbone(TappedViT):
         """The outputs of the blocks ``taps``, each after the final norm, in the given order."""
         wanted, grid = self.check_taps(taps), self.grid(pixels)
         self._restore_frequencies()  # the inner model may have been moved alone
-        states: dict[int, Tensor] = {}
         with self._precision(pixels):
             weight = self.model.embeddings.patch_embeddings.weight
             positions = self.model.rope_embeddings(pixels.to(weight.dtype))
-            state = self.model.embeddings(pixels)
-            for index, block in enumerate(self.blocks):
-                state = block(state, position_embeddings=positions)
-                if index in wanted:
-                    states[index] = state
+            states = self.run_blocks(self.model.embeddings(pixels), wanted, position_embeddings=positions)
         return [self.tap(states[index], grid, index) for index in taps]
 
     def rotary(self, grid: tuple[int, int]) -> tuple[Tensor, Tensor]:
@@ -164,6 +165,7 @@ def load_backbone(
     if "embeddings.cls_token" in checkpoint.shapes:
         shape, theta = infer_transformers_shape(checkpoint)
         backbone = meta_backbone(shape, autocast=autocast, rope_theta=theta)
+        _check_config(config_path(checkpoint), backbone.model.config)
         plan = transformers_plan(backbone.model, checkpoint)
         load_weights(backbone.model, checkpoint, plan, dtype=dtype, device=device)
         frequencies = _frequencies(shape, theta)
@@ -249,9 +251,20 @@ def _config(shape: BackboneShape, rope_theta: float) -> Any:
         key_bias=False,
         value_bias=shape.qkv_bias,
         num_register_tokens=shape.registers,
-        layer_norm_eps=LAYER_NORM_EPS,
+        layer_norm_eps=1e-5,
         rope_theta=rope_theta,
     )
+
+
+def _check_config(path: Path, expected: Any) -> None:
+    """Raise if config.json describes another model than its weights."""
+    stored = read_json(path, DINOV3_CONFIG) if path.exists() else {}
+    for name in _COMPARED:
+        value = getattr(expected, name)
+        if stored.get(name, value) != value:
+            raise GramLoopError(
+                f"{path} has {name} {stored[name]!r:.60}, but the weights next to it are those of a DINOv3 with {value!r}"
+            )
 
 
 def _frequencies(shape: BackboneShape, theta: float) -> Tensor:

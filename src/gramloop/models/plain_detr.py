@@ -107,8 +107,7 @@ class EncoderLayer(nn.Module):
         self.norm1 = nn.LayerNorm(width)
         self.norm2 = nn.LayerNorm(width)
 
-    def forward(self, memory: Tensor, positions: Tensor, padding: Tensor | None) -> Tensor:
-        """(B, N, C) → (B, N, C); ``padding`` (B, N) is True where nothing is attended to."""
+    def forward(self, memory: Tensor, positions: Tensor, padding: Tensor | None) -> Tensor:  # (B, N, C)
         where = memory + positions
         attended, _ = self.self_attn(where, where, memory, key_padding_mask=padding, need_weights=False)
         memory = self.norm1(memory + attended)
@@ -123,8 +122,7 @@ class Encoder(nn.Module):
         sizes = config.width, config.heads, config.encoder_feedforward
         self.layers = nn.ModuleList(EncoderLayer(*sizes) for _ in range(config.encoder_layers))
 
-    def forward(self, memory: Tensor, positions: Tensor, padding: Tensor | None) -> Tensor:
-        """(B, N, C) → (B, N, C)."""
+    def forward(self, memory: Tensor, positions: Tensor, padding: Tensor | None) -> Tensor:  # (B, N, C)
         for layer in self.layers:
             memory = layer(memory, positions, padding)
         return memory
@@ -138,7 +136,6 @@ class MapNorm(nn.Module):
         self.ln = nn.LayerNorm(width)
 
     def forward(self, maps: Tensor) -> Tensor:
-        """(B, C, h, w) → (B, C, h, w)."""
         return self.ln(maps.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)  # type: ignore[no-any-return]
 
 
@@ -315,8 +312,7 @@ class BoxMlp(nn.Module):
         super().__init__()
         self.layers = nn.ModuleList([nn.Linear(width, width), nn.Linear(width, width), nn.Linear(width, 4)])
 
-    def forward(self, content: Tensor) -> Tensor:
-        """(B, n, C) → (B, n, 4)."""
+    def forward(self, content: Tensor) -> Tensor:  # (B, n, C) → (B, n, 4)
         first, second, last = self.layers
         return last(F.relu(second(F.relu(first(content)))))  # type: ignore[no-any-return]
 

@@ -235,8 +235,7 @@ def load_pmt(
         device: of all weights.
         verify: whether to compare files with the sha256 prefixes in their names.
     """
-    opened = strip_wrappers(open_checkpoint(head, inside="state_dict", verify=verify))
-    checkpoint = opened.without(lambda name: _LEFTOVERS.match(name) is not None)
+    checkpoint = _open_head(head, verify)
     checkpoint.require([PMT_QUERIES], HEADS["pmt"])
     if "sat493m" in str(backbone):
         raise GramLoopError(
@@ -260,6 +259,12 @@ def load_pmt(
     if stored:
         _check_fused_biases(checkpoint)
     return PMT(backbone, made.requires_grad_(False))
+
+
+def _open_head(path: str | Path, verify: bool) -> Checkpoint:
+    """A head's file under the names of `PMTHead`, without what inference does not need."""
+    opened = strip_wrappers(open_checkpoint(path, inside="state_dict", verify=verify))
+    return opened.without(lambda name: _LEFTOVERS.match(name) is not None)
 
 
 def infer_pmt_shape(checkpoint: Checkpoint, head_dim: int) -> PMTShape:

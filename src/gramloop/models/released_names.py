@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from gramloop.errors import GramLoopError
 from gramloop.models.backbone import BackboneShape
 from gramloop.models.checkpoint import Checkpoint, Shapes, TensorSource, open_checkpoint, renamed_plan
-from gramloop.util.json_files import read_checked, read_json
+from gramloop.util.json_files import read_checked
 
 HeadKind = Literal["mask2former", "plain-detr", "pmt", "depther", "linear"]
 HEADS: dict[HeadKind, str] = {
@@ -39,7 +39,6 @@ _MARKS: dict[HeadKind, str] = {
 }
 _WRAPPED = ("model", "state_dict")  # keys under which the released files keep their weights
 
-LAYER_NORM_EPS = 1e-5
 SHAPES: Mapping[str, BackboneShape] = {
     "vits16": BackboneShape(12, 384),
     "vits16plus": BackboneShape(12, 384, gated=True),
@@ -53,7 +52,7 @@ SHAPES: Mapping[str, BackboneShape] = {
     ),
 }
 _DINOV3 = "a DINOv3 backbone"
-_CONFIG = "the config.json of a DINOv3 backbone"
+DINOV3_CONFIG = "the config.json of a DINOv3 backbone"
 
 
 def strip_wrappers(checkpoint: Checkpoint) -> Checkpoint:
@@ -161,7 +160,7 @@ def transformers_plan(model: nn.Module, checkpoint: Checkpoint) -> dict[str, Ten
 
 @dataclass(frozen=True)
 class StoredConfig:
-    """What is read of config.json next to a backbone's weights; the rest is compared with them."""
+    """What is read of config.json next to a backbone's weights."""
 
     num_attention_heads: int
     rope_theta: float = 100.0
@@ -180,8 +179,7 @@ def infer_transformers_shape(checkpoint: Checkpoint) -> tuple[BackboneShape, flo
     patches = "embeddings.patch_embeddings.weight"
     inner.require((hidden, registers, patches), _DINOV3, None)
     width = inner.shapes["embeddings.cls_token"][-1]
-    config = (checkpoint.path if checkpoint.path.is_dir() else checkpoint.path.parent) / "config.json"
-    head_dim, theta = _head_dim(config, width)
+    head_dim, theta = _head_dim(config_path(checkpoint), width)
     shape = BackboneShape(
         depth=inner.count(r"layer\.(\d+)\."),
         width=width,
@@ -192,43 +190,20 @@ def infer_transformers_shape(checkpoint: Checkpoint) -> tuple[BackboneShape, flo
         registers=inner.shapes[registers][1],
         patch=inner.shapes[patches][-1],
     )
-    _check_config(config, shape)
     return shape, theta
+
+
+def config_path(checkpoint: Checkpoint) -> Path:
+    """Where transformers stores the configuration of these weights."""
+    return (checkpoint.path if checkpoint.path.is_dir() else checkpoint.path.parent) / "config.json"
 
 
 def _head_dim(config: Path, width: int) -> tuple[int, float]:
     """The two sizes that names and shapes of a transformers file do not contain."""
     if config.exists():
-        stored = read_checked(config, StoredConfig, _CONFIG)
+        stored = read_checked(config, StoredConfig, DINOV3_CONFIG)
         return width // stored.num_attention_heads, stored.rope_theta
     known = next((shape for shape in SHAPES.values() if shape.width == width), None)
     if known is None:
         raise GramLoopError(f"{config} is missing, and no released DINOv3 has the width {width}")
     return known.head_dim, 100.0
-
-
-def _check_config(config: Path, shape: BackboneShape) -> None:
-    """Raise if config.json describes another model than these weights."""
-    if not config.exists():
-        return
-    stored = read_json(config, _CONFIG)
-    expected = {
-        "model_type": "dinov3_vit",
-        "hidden_size": shape.width,
-        "num_hidden_layers": shape.depth,
-        "intermediate_size": shape.hidden,
-        "num_register_tokens": shape.registers,
-        "patch_size": shape.patch,
-        "num_channels": 3,
-        "use_gated_mlp": shape.gated,
-        "hidden_act": "silu" if shape.gated else "gelu",
-        "query_bias": shape.qkv_bias,
-        "key_bias": False,
-        "value_bias": shape.qkv_bias,
-        "layer_norm_eps": LAYER_NORM_EPS,
-    }
-    for name, value in expected.items():
-        if stored.get(name, value) != value:
-            raise GramLoopError(
-                f"{config} has {name} {stored[name]!r:.60}, but the weights next to it are those of a DINOv3 with {value!r}"
-            )

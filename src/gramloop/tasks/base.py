@@ -51,7 +51,7 @@ class Categories:
         return list(self.names)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Rows:
     """Statistics of several images under one method, column by column, in order of position."""
 

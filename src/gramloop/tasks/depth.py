@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,7 +62,7 @@ class DepthTask(Task[Depth, DepthMap]):
     )
     image_metric = "delta1"
     figure_caption = "Depth in metres, aligned as it was scored, all panels of an image on one scale; white pixels have no known depth."
-    columns = dict.fromkeys(metrics, "float64")
+    columns: ClassVar[Mapping[str, str]] = dict.fromkeys(metrics, "float64")
     prediction = Depth
     truth_noun = "depth"
     truth_bytes = 4

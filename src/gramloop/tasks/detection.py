@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,9 +15,11 @@ from numpy.typing import NDArray
 from gramloop.data.records import Record
 from gramloop.data.shifted import Shift, ShiftedRecord
 from gramloop.data.truth import Instances
-from gramloop.metrics.ap import DRAWS_AT_ONCE, ApResult, ap_score, average_precision, weighted_ap
+from gramloop.metrics.ap import DRAWS_AT_ONCE, ApResult, RankedMatches, rank_matches, score_matches
 from gramloop.metrics.bootstrap import Score
 from gramloop.metrics.boxes import BoxPredictions, GroundTruthBoxes, box_iou
+from gramloop.metrics.matching import Matches, match_boxes
+from gramloop.metrics.miou import mean_of_known
 from gramloop.tasks.base import Categories, ClassScores, Row, Rows, Task, first_rows_table
 from gramloop.tasks.box_fusion import fuse_boxes
 from gramloop.tasks.class_names import Classes
@@ -44,6 +47,28 @@ class Detection(Prediction):
     trace: WindowMaps | None = field(default=None, kw_only=True)
 
 
+_MATCHES: WeakKeyDictionary[Rows, dict[tuple[int, ...], Matches]] = WeakKeyDictionary()
+
+
+def _boxes(rows: Rows, categories: Categories) -> tuple[GroundTruthBoxes, BoxPredictions]:
+    truth = GroundTruthBoxes(
+        images=list(range(rows.images)),
+        categories=sorted(categories.ids),
+        image_ids=rows.owners("truth_labels"),
+        boxes=rows.values["truth_boxes"].reshape(-1, 4),
+        labels=rows.values["truth_labels"].astype(np.int64),
+        areas=rows.values["truth_areas"],
+        crowd=rows.values["truth_crowd"].astype(np.bool_),
+    )
+    found = BoxPredictions.from_corners(
+        rows.owners("scores"),
+        rows.values["boxes"].reshape(-1, 4),
+        rows.values["scores"],
+        rows.values["labels"],
+    )
+    return truth, found
+
+
 class DetectionTask(Task[Detection, Instances]):
     """Rows keep every box with its truth: AP needs all images at once."""
 
@@ -59,7 +84,7 @@ class DetectionTask(Task[Detection, Instances]):
         "Boxes with a score of at least 0.40, matched greedily to annotations of the same category at an overlap of at "
         "least 0.50; these filters serve the picture and enter no score."
     )
-    columns = {
+    columns: ClassVar[Mapping[str, str]] = {
         "boxes": "float32[]",  # left, top, right, bottom of one box after the other
         "scores": "float32[]",
         "labels": "int32[]",
@@ -115,15 +140,16 @@ class DetectionTask(Task[Detection, Instances]):
         }
 
     def score(self, rows: Rows, categories: Categories) -> dict[str, float]:
-        return ap_metrics(average_precision(*self._boxes(rows, categories)))
+        return ap_metrics(score_matches(self._matches(rows, categories), categories.ids))
 
     def scorer(self, rows: Rows, categories: Categories) -> Score:
-        return ap_score(*self._boxes(rows, categories))
+        return self._ranked(rows, categories).average_precision
 
     def class_scores(self, rows: Rows, categories: Categories, members: NDArray[np.int64]) -> ClassScores:
-        means, by_category = weighted_ap(*self._boxes(rows, categories), members)
-        scores = by_category[0][np.argsort(np.argsort(categories.ids))]
-        return ClassScores(scores, ~np.isnan(scores), means[1:])
+        order = categories.ids
+        by_category = self._ranked(rows, categories).by_category(members, len(order))
+        scores = by_category[0][np.argsort(np.argsort(order))]
+        return ClassScores(scores, ~np.isnan(scores), mean_of_known(by_category)[1:])
 
     def image_score(self, row: Row) -> float:
         """F1 of the boxes that pictures show: 100 for a perfect image, also for an empty one."""
@@ -132,23 +158,16 @@ class DetectionTask(Task[Detection, Instances]):
         both = len(found.scores) + len(truth.scores)
         return 100.0 if not both else float(200 * (recovered_boxes(found, truth) >= 0).sum() / both)
 
-    def _boxes(self, rows: Rows, categories: Categories) -> tuple[GroundTruthBoxes, BoxPredictions]:
-        truth = GroundTruthBoxes(
-            images=list(range(rows.images)),
-            categories=sorted(categories.ids),
-            image_ids=rows.owners("truth_labels"),
-            boxes=rows.values["truth_boxes"].reshape(-1, 4),
-            labels=rows.values["truth_labels"].astype(np.int64),
-            areas=rows.values["truth_areas"],
-            crowd=rows.values["truth_crowd"].astype(np.bool_),
-        )
-        found = BoxPredictions.from_corners(
-            rows.owners("scores"),
-            rows.values["boxes"].reshape(-1, 4),
-            rows.values["scores"],
-            rows.values["labels"].astype(np.int64),
-        )
-        return truth, found
+    def _ranked(self, rows: Rows, categories: Categories) -> RankedMatches:
+        return rank_matches(self._matches(rows, categories), categories.ids, rows.images)
+
+    def _matches(self, rows: Rows, categories: Categories) -> Matches:
+        """Matched once for as long as the rows live: all scores follow from the same matches."""
+        known = _MATCHES.setdefault(rows, {})
+        key = tuple(categories.ids)
+        if key not in known:
+            known[key] = match_boxes(*_boxes(rows, categories))
+        return known[key]
 
     def decode(self, row: Row, column: str = "picture") -> Detection | None:
         return self._stored(row) if column == "picture" else self._stored_truth(row)

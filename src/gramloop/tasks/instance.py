@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -91,7 +91,7 @@ class InstanceTask(SegmentTask[InstanceMasks, ObjectMasks]):
         "large objects."
     )
     metrics = AP_METRICS
-    columns = {
+    columns: ClassVar[Mapping[str, str]] = {
         "scores": "float32[]",
         "labels": "int32[]",
         "found": "uint16[]",  # the four ranges of areas of one mask after the other

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -79,8 +80,10 @@ class PanopticTask(SegmentTask[Panoptic, SegmentMap]):
         "RQ the share found (F1). Means over all categories, over things (th) and over stuff (st)."
     )
     metrics = tuple(f"{quality}{group}" for group in ("", "th", "st") for quality in QUALITIES)
-    columns = {name: "float64[]" if name == STATISTICS[0] else "int32[]" for name in STATISTICS}
-    picture_columns = {"picture": "binary", "picture_categories": "int32[]"}
+    columns: ClassVar[Mapping[str, str]] = {
+        name: "float64[]" if name == STATISTICS[0] else "int32[]" for name in STATISTICS
+    }
+    picture_columns: ClassVar[Mapping[str, str]] = {"picture": "binary", "picture_categories": "int32[]"}
     prediction = Panoptic
     truth_noun = "segments"
     truth_bytes = 4

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,7 +61,11 @@ class SemanticTask(Task[Segmentation, PixelLabels]):
         "Green outlines: scored pixels in which {after} alone agrees with the {truth}; magenta: those in which {before} "
         "alone does. White pixels have no label."
     )
-    columns = {"intersection": "int64[]", "prediction": "int64[]", "label": "int64[]"}
+    columns: ClassVar[Mapping[str, str]] = {
+        "intersection": "int64[]",
+        "prediction": "int64[]",
+        "label": "int64[]",
+    }
     prediction = Segmentation
     truth_bytes = 2
 
