@@ -107,7 +107,7 @@ def main() -> None:
 
     from PIL import Image
 
-    from gramloop.app.choices import shift_choices
+    from gramloop.app.trial import shift_choices
     from gramloop.app.server import serving
     from gramloop.app.settings import AppSettings, Limits, ModelSource
     from gramloop.data.scenes.drawing import scene

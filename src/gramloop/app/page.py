@@ -27,6 +27,7 @@ from gramloop.app.trial import (
     Opened,
     Outcome,
     Trial,
+    example_scenes,
     mitigation_choices,
     mitigations_of,
     shift_choices,
@@ -300,7 +301,8 @@ def _try(
     condition = NO_SHIFT if shift is None else str(shift), severity
     outcome = bench.run(Trial(picture, str(model), str(task), *condition, stack))
     with bench.lock:
-        photo = outcome.opened.embedded and not Path(image).name.startswith(SCENE)
+        drawn = picture.digest in {each.digest for each in example_scenes()}
+        photo = outcome.opened.embedded and not drawn
         return (notice(_PHOTO, "hint") if photo else "") + trial_html(outcome, bench)
 
 

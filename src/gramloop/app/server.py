@@ -19,7 +19,6 @@ from gramloop.app.settings import AppSettings
 from gramloop.errors import GramLoopError
 
 PORTS = range(7860, 7960)  # searched for a free one
-_SCENES = (10, 7, 4, 21, 1, 12, 26, 17)  # of the split "val"
 _GRADIO = {  # otherwise gradio summarises all remembered requests after each one
     "GRADIO_ANALYTICS_ENABLED": "False",
     "GRADIO_ANALYTICS_MAX_EVENTS": "1",
@@ -142,7 +141,7 @@ def _start(settings: AppSettings, listening: socket.socket, private: Path) -> Ru
 
     bench = Bench(settings)
     host, number = listening.getsockname()[:2]
-    scenes = _draw_scenes(private)
+    scenes = _write_scenes(private)
     options: Any = {"log_level": "warning", "access_log": False, "ws": "none"}
     app = _application(settings, bench, scenes, number)
     server = uvicorn.Server(uvicorn.Config(app, timeout_graceful_shutdown=2, **options))
@@ -153,17 +152,17 @@ def _start(settings: AppSettings, listening: socket.socket, private: Path) -> Ru
         if not thread.is_alive() or time.monotonic() - begin > _PATIENCE:
             raise GramLoopError("the server of the page did not start; the lines above say more")
         time.sleep(0.01)
-    threading.Thread(target=_first_trial, args=(bench, scenes, server), daemon=True).start()
+    threading.Thread(target=_first_trial, args=(bench, scenes[0], server), daemon=True).start()
     name = f"[{host}]" if ":" in host else host
     shown = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}.get(name, name)
     return Running(f"http://{shown}:{number}/", bench, server, thread)
 
 
-def _first_trial(bench: Any, scenes: list[Path], server: Any) -> None:
+def _first_trial(bench: Any, scene: Path, server: Any) -> None:
     """Compute what a new page shows, and exempt what is in memory by then from every later garbage collection."""
     from gramloop.app.page import try_first
 
-    try_first(bench, scenes)
+    try_first(bench, scene)
     if not server.should_exit:
         gc.collect()
         gc.freeze()
@@ -199,14 +198,15 @@ def _application(settings: AppSettings, bench: Any, scenes: list[Path], port: in
     return Shield(mounted, frozenset(hosts))
 
 
-def _draw_scenes(private: Path) -> list[Path]:
-    """Scenes of the embedded data set as files."""
+def _write_scenes(private: Path) -> list[Path]:
+    """The scenes that the page offers, as files."""
     from PIL import Image
 
-    from gramloop.data.scenes.drawing import scene
+    from gramloop.app.trial import example_scenes
 
     (private / "scenes").mkdir()
-    paths = [private / "scenes" / f"scene-{index:04d}.png" for index in _SCENES]
-    for index, path in zip(_SCENES, paths, strict=True):
-        Image.fromarray(scene(index, split="val").image).save(path)
+    paths = []
+    for number, picture in enumerate(example_scenes(), start=1):
+        paths.append(private / "scenes" / f"scene-{number}.png")
+        Image.fromarray(picture.pixels).save(paths[-1])
     return paths

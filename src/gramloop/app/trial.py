@@ -6,6 +6,7 @@ import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
+from functools import cache
 from pathlib import Path
 from threading import RLock
 from typing import Any, TypeVar
@@ -39,6 +40,7 @@ T = TypeVar("T")
 NO_SHIFT = "none"
 LONGEST_TEXT = 400  # characters of typed mitigations or settings
 _SURE = 0.5  # a box or mask of the clean prediction that scores less is not taken for an object
+_SCENES = (10, 7, 4, 21, 1, 12, 26, 17)  # of the split "val"
 _TINY_TASKS: tuple[Task, ...] = ("semantic", "detection", "depth")
 _EXAMPLES = {  # mitigations that need a number
     "scales": "scales:0.75,1,1.25",
@@ -88,6 +90,12 @@ def size_of(value: object) -> int:
 
 
 # choices
+
+
+@cache
+def example_scenes() -> tuple[Picture, ...]:
+    """The drawn scenes that the page offers."""
+    return tuple(Picture.of(scene(index, split="val").image) for index in _SCENES)
 
 
 def shift_choices() -> list[tuple[str, str]]:

@@ -138,5 +138,5 @@ def _models(args: argparse.Namespace) -> list[ModelSource]:
         )
     for spec in dict.fromkeys([*args.model, "tiny"]):
         known = None if spec == "tiny" else args.source  # the embedded model has its own
-        found.append(ModelSource(spec, model_files(spec), task, source=known))
+        found.append(ModelSource(spec, model_files(spec), task, calibration=known))
     return found
