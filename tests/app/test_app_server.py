@@ -18,7 +18,7 @@ import pytest
 pytest.importorskip("gradio")
 
 
-from gramloop.app.page import image_input
+from gramloop.app.page import image_input, with_messages
 from gramloop.app.server import open_socket, serving
 from gramloop.app.settings import AppSettings, ModelSource
 from gramloop.cli import main
