@@ -60,6 +60,7 @@ _ABOUT = (
 )
 CSS = """
 .gradio-container { max-width: 1500px !important; margin: 0 auto !important; }
+.gradio-container main { width: 100%; box-sizing: border-box; }
 .gl-controls { position: sticky; top: 8px; }
 #trial, #report { min-height: 2rem; min-width: 0; }
 #report iframe { width: 100%; height: 85vh; border: 1px solid var(--border-color-primary); border-radius: 8px; background: white; }
@@ -75,7 +76,7 @@ CSS = """
 .gl-legend { list-style: none; display: flex; flex-wrap: wrap; gap: .25rem 1rem; padding: 0; margin: .7rem 0 .2rem; font-size: .85rem; }
 .gl-legend li { display: flex; align-items: center; gap: .4rem; margin: 0; }
 .gl-legend i { width: .85rem; height: .85rem; border-radius: 3px; border: 1px solid rgba(0, 0, 0, .25); flex: none; }
-.gl-table { overflow-x: auto; min-width: 0; margin-top: 1rem; }
+.gl-table { overflow-x: auto; contain: inline-size; margin-top: 1rem; }
 .gl-table table { font-size: .88rem; font-variant-numeric: tabular-nums; margin: 0; }
 .gl-table caption { text-align: left; font-weight: 600; caption-side: top; }
 @media (max-width: 720px) { .gl-controls { position: static; } .gradio-container { padding: 8px !important; }
