@@ -107,9 +107,9 @@ def main() -> None:
 
     from PIL import Image
 
-    from gramloop.app.trial import shift_choices
     from gramloop.app.server import serving
     from gramloop.app.settings import AppSettings, Limits, ModelSource
+    from gramloop.app.trial import shift_choices
     from gramloop.data.scenes.drawing import scene
     from gramloop.models.tiny import WEIGHTS
 
