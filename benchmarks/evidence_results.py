@@ -7,7 +7,6 @@ import json
 import numpy as np
 
 from evidence_study import SEARCHED, Study
-from gramloop.core.cost import extra_blocks
 from gramloop.evaluate.methods import Method
 from gramloop.evaluate.plan import read_plan
 from gramloop.evaluate.results import Results, collect
@@ -15,6 +14,7 @@ from gramloop.evaluate.rows import counts_of
 from gramloop.evaluate.store import Store
 from gramloop.metrics.bootstrap import Interval, cluster_bootstrap, image_bootstrap, miou_delta, verdict
 from gramloop.metrics.miou import mean_iou
+from gramloop.replay.cost import extra_blocks
 
 
 def results_of(study: Study, name: str) -> Results:

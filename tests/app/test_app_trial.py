@@ -20,7 +20,6 @@ from gramloop.app.trial import (
     shift_of,
 )
 from gramloop.app.uploads import Picture
-from gramloop.core.config import Adaptive
 from gramloop.data.records import Record
 from gramloop.data.scenes.drawing import scene
 from gramloop.errors import GramLoopError
@@ -29,6 +28,7 @@ from gramloop.mitigations import apply
 from gramloop.mitigations.replay import REPLAYS, SUBSTEPS, Replay
 from gramloop.mitigations.stack import KINDS, parse_mitigations, stack_text
 from gramloop.models.tiny import WEIGHTS
+from gramloop.replay.config import Adaptive
 from gramloop.shifts import CORRUPTIONS, EXTRA_CORRUPTIONS, PERTURBATIONS, corrupt, generator
 from gramloop.shifts.geometry import warp_labels
 from gramloop.tasks import open_model

@@ -12,7 +12,6 @@ from PIL import Image
 
 from gramloop import cost
 from gramloop.cli import main
-from gramloop.core.settings import read_replay
 from gramloop.data.scenes.drawing import scene
 from gramloop.demo.advice import choice
 from gramloop.demo.methods import ways
@@ -22,6 +21,7 @@ from gramloop.mitigations.calibration import CalibrationStats
 from gramloop.mitigations.feature_hooks import feature_source
 from gramloop.mitigations.stack import replay_of
 from gramloop.models.tiny import SOURCE, WEIGHTS
+from gramloop.replay.config import read_replay
 from gramloop.report.load import load_runs
 from gramloop.report.stats import compare_methods
 from gramloop.tasks import load_predictor

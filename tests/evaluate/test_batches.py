@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from gramloop.cli import main
-from gramloop.core.config import ReplayConfig
 from gramloop.data.scenes.drawing import scene
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.batches import groups, windows
@@ -26,6 +25,7 @@ from gramloop.evaluate.rows import counts_of
 from gramloop.evaluate.session import Session
 from gramloop.evaluate.store import Store
 from gramloop.models.tiny import WEIGHTS
+from gramloop.replay.config import ReplayConfig
 from gramloop.tasks.loading import load_predictor
 from small_runs import SIDE, small_plan
 
@@ -102,7 +102,7 @@ def test_images_of_a_batch_have_one_size():
 
 MODEL = """
 import numpy as np
-from gramloop.core.cost import Cost
+from gramloop.replay.cost import Cost
 from gramloop.data.scenes.drawing import STUFF, THINGS
 from gramloop.tasks.semantic import Segmentation
 

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 
-from gramloop.core.config import ReplayConfig
 from gramloop.data.opening import ReadOptions, open_set
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.evaluation import evaluate
@@ -21,6 +20,7 @@ from gramloop.evaluate.session import Session
 from gramloop.evaluate.store import PLAN, Store
 from gramloop.metrics.depth import depth_scores
 from gramloop.models.tiny_heads import DenseDepthHead, load_depth_head
+from gramloop.replay.config import ReplayConfig
 from gramloop.report.document import make_document
 from gramloop.report.figures import draw_figures
 from gramloop.report.load import load_runs

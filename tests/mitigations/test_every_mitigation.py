@@ -7,13 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from gramloop.core.cost import counting
 from gramloop.errors import GramLoopError
 from gramloop.mitigations import apply, stack_cost
 from gramloop.mitigations.replay import SUBSTEPS
 from gramloop.mitigations.stack import KINDS
 from gramloop.tasks import as_predictor
 from gramloop.tasks.base import task_of
+from gramloop.util.forward_patch import counting
 from same_predictions import same
 from user_models import grey_depth
 

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from gramloop.core.config import ReplayConfig
 from gramloop.evaluate.beginning import begin
 from gramloop.evaluate.methods import BASELINE, Method, parse_method
 from gramloop.evaluate.plan import DataSource, ModelSource, Plan
@@ -17,6 +16,7 @@ from gramloop.evaluate.predicting import calls
 from gramloop.evaluate.rows import Failure, schema_of
 from gramloop.evaluate.store import Facts, Store
 from gramloop.evaluate.timing import call_name
+from gramloop.replay.config import ReplayConfig
 
 GATED = ReplayConfig((3, 4))
 METHODS = {

@@ -33,9 +33,9 @@ from gramloop.app.trial import (
     shift_choices,
 )
 from gramloop.app.uploads import read_upload
-from gramloop.core.settings import replay_text
 from gramloop.data.suites import SEVERITIES, display_name
 from gramloop.errors import GramLoopError
+from gramloop.replay.config import replay_text
 from gramloop.tasks.base import get_task
 
 if TYPE_CHECKING:
@@ -59,8 +59,7 @@ _ABOUT = (
     "Nothing leaves this machine."
 )
 CSS = """
-.gradio-container { max-width: 1500px !important; margin: 0 auto !important; }
-.gradio-container main { width: 100%; box-sizing: border-box; }
+.gradio-container { width: 100% !important; max-width: 1500px !important; margin: 0 auto !important; }
 .gl-controls { position: sticky; top: 8px; }
 #trial, #report { min-height: 2rem; min-width: 0; }
 #report iframe { width: 100%; height: 85vh; border: 1px solid var(--border-color-primary); border-radius: 8px; background: white; }

@@ -15,8 +15,6 @@ import numpy as np
 
 from gramloop.app.settings import AppSettings, ModelSource
 from gramloop.app.uploads import Picture
-from gramloop.core.config import ReplayConfig, default_window
-from gramloop.core.settings import parse_replay
 from gramloop.data.records import Task
 from gramloop.data.scenes.drawing import scene
 from gramloop.data.shifted import Shift, ShiftedRecord
@@ -28,6 +26,7 @@ from gramloop.mitigations.mitigated import apply, stack_cost
 from gramloop.mitigations.replay import REPLAYS, SUBSTEPS, Replay
 from gramloop.mitigations.stack import KINDS, parse_mitigations, replay_of, stack_scales, stack_text
 from gramloop.models.tiny import DEPTH_HEAD, SOURCE, WEIGHTS, suggested_replay
+from gramloop.replay.config import ReplayConfig, default_window, parse_replay
 from gramloop.shifts.corruptions import CORRUPTIONS, EXTRA_CORRUPTIONS
 from gramloop.shifts.perturbations import PERTURBATIONS
 from gramloop.tasks.base import Categories, get_task

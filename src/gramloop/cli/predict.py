@@ -20,8 +20,8 @@ from gramloop.cli.model_options import (
 )
 from gramloop.cli.output import Ended
 from gramloop.cli.replay_options import add_replay_options, mitigations_of, replay_of
-from gramloop.core.config import ReplayConfig
 from gramloop.errors import GramLoopError
+from gramloop.replay.config import ReplayConfig
 
 if TYPE_CHECKING:
     from gramloop.tasks.outputs import ImageFile

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from gramloop.core.settings import describe_replay
 from gramloop.data.records import Task
 from gramloop.demo.methods import BOTH, CHANGED, FREE, MITIGATIONS, ORDINARY, REPLAY, ways
 from gramloop.evaluate.methods import BASELINE
 from gramloop.models.tiny import suggested_replay
+from gramloop.replay.config import describe_replay
 from gramloop.report.run import Run
 from gramloop.report.stats import Evidence
 from gramloop.tasks.base import get_task

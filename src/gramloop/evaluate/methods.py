@@ -8,9 +8,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from gramloop.core.config import FIELDS, ReplayConfig, route
-from gramloop.core.cost import extra_blocks
-from gramloop.core.settings import parse_replay, read_replay, split_setting
 from gramloop.errors import GramLoopError
 from gramloop.mitigations.base import Mitigation
 from gramloop.mitigations.calibration import sha256_of
@@ -25,6 +22,8 @@ from gramloop.mitigations.stack import (
     stack_json,
     stack_scales,
 )
+from gramloop.replay.config import FIELDS, ReplayConfig, parse_replay, read_replay, split_setting
+from gramloop.replay.cost import extra_blocks, route
 
 BASELINE, GRAMLOOP = "baseline", "gramloop"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")

@@ -91,7 +91,7 @@ def plan_and_model(request: Request) -> tuple[Plan, Predictor[Prediction]]:
         sha256 = {**user_fingerprints(request.files["make"], predictor), **sha256}
     if "object" in request.files:
         sha256 = {**object_fingerprints(predictor), **sha256}
-    task, depth = predictor.task, predictor.cost().ordinary
+    task, depth = predictor.task, predictor.cost().baseline
     kind = kind_of(request.files)
     model = ModelSource(
         kind,

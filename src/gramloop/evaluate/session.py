@@ -22,7 +22,6 @@ from typing import Any, Self, TypeVar
 
 import torch
 
-from gramloop.core.cost import BlockCounter, counting
 from gramloop.data.checks import ChangedFileError
 from gramloop.data.records import DataSet, Image8, LabelledImage, Record
 from gramloop.data.shifted import shift_record
@@ -46,6 +45,7 @@ from gramloop.tasks.loading import load_numbered
 from gramloop.tasks.prediction import Prediction
 from gramloop.tasks.predictor import Predictor
 from gramloop.util.checksums import load_checksums
+from gramloop.util.forward_patch import BlockCounter, counting
 
 R = TypeVar("R")
 

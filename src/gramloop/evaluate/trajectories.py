@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from gramloop.core.config import ReplayConfig
 from gramloop.evaluate.methods import Method
 from gramloop.evaluate.plan import Plan
+from gramloop.replay.config import ReplayConfig
 
 Names = tuple[str, str, str]  # raw, uniform, gated
 
 
 def with_companions(methods: Sequence[Method]) -> list[Method]:
     """The methods and, after them, what is missing beside the first Gram-gated one: NAME-raw, NAME-matched."""
-    first = next((each for each in methods if each.replay is not None and each.replay.gate == "gram"), None)
+    first = next((each for each in methods if each.replay is not None and _has_companions(each.replay)), None)
     if first is None or first.replay is None:
         return list(methods)
     wanted = {"raw": _raw(first.replay), "matched": _matched(first.replay)}
@@ -36,18 +36,23 @@ def trajectories_of(plan: Plan) -> dict[str, Names]:
     names = {method.replay: method.name for method in reversed(plan.methods) if method.replay is not None}
     found = {}
     for method in plan.methods:
-        if method.replay is not None and method.replay.gate == "gram":
+        if method.replay is not None and _has_companions(method.replay):
             raw, uniform = names.get(_raw(method.replay)), names.get(_matched(method.replay))
             if raw is not None and uniform is not None:
                 found[method.name] = (raw, uniform, method.name)
     return found
 
 
+def _has_companions(replay: ReplayConfig) -> bool:
+    """Whether it has the Gram gate at full strength, whose mean strength "matched" follows."""
+    return replay.gate == "gram" and replay.strength == 1
+
+
 def _raw(replay: ReplayConfig) -> ReplayConfig:
     """Every step accepted whole, in every image."""
-    return replace(replay, gate="none", strength=1.0, trust=None, adaptive=None)
+    return replace(replay, gate="none", strength=1.0, adaptive=None)
 
 
 def _matched(replay: ReplayConfig) -> ReplayConfig:
     """The gate's mean step for every patch, per image and replay."""
-    return replace(replay, gate="uniform", strength="matched", matched_to=float(replay.strength))
+    return replace(replay, gate="uniform", strength="matched")

@@ -11,8 +11,6 @@ import torch
 from torch import nn
 
 from gramloop import __version__
-from gramloop.core.hosts import find_host
-from gramloop.core.loop import Loop, loops_on
 from gramloop.errors import GramLoopError
 from gramloop.export.subject import Subject
 from gramloop.mitigations.base import Mitigation
@@ -21,6 +19,8 @@ from gramloop.mitigations.feature_hooks import hooks_on
 from gramloop.mitigations.features import Recentre
 from gramloop.mitigations.replay import Replay
 from gramloop.mitigations.stack import replay_of
+from gramloop.replay.attach import Loop, loops_on
+from gramloop.replay.vit import find_vit
 from gramloop.util.json_files import checked, parse_json
 from gramloop.util.table import Cell, Table, TableRepr
 
@@ -126,6 +126,6 @@ def _mitigations(
 
 def _attached_loop(root: nn.Module) -> Loop | None:
     try:
-        return next(iter(loops_on(find_host(root))), None)
+        return next(iter(loops_on(find_vit(root))), None)
     except GramLoopError:
         return None

@@ -6,11 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Self
 
-from gramloop.core.config import FIELDS, ReplayConfig
-from gramloop.core.settings import parse_replay, read_replay, replay_text, split_setting
 from gramloop.errors import GramLoopError
 from gramloop.mitigations.base import Mitigation
 from gramloop.mitigations.calibration import CalibrationStats
+from gramloop.replay.config import FIELDS, ReplayConfig, parse_replay, read_replay, replay_text, split_setting
 from gramloop.tasks.prediction import Prediction
 from gramloop.tasks.predictor import Predictor, check_replay
 from gramloop.util.table import Table

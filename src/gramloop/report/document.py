@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gramloop import __version__
-from gramloop.core.settings import describe_replay, replay_text
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.methods import Method
 from gramloop.evaluate.store import MANIFEST
 from gramloop.mitigations.stack import stack_text
+from gramloop.replay.config import describe_replay, replay_text
 from gramloop.report.answers import Answer, answers_of
 from gramloop.report.consistency import gram_consistency
 from gramloop.report.load import LoadedRuns

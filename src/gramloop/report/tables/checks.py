@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from gramloop.core.config import GateAt, ReplayConfig
 from gramloop.data.suites import display_name
 from gramloop.evaluate.methods import BASELINE
+from gramloop.replay.config import GateAt, ReplayConfig
 from gramloop.report.consistency import GramConsistency, ratios
 from gramloop.report.load import PARTS
 from gramloop.report.run import Run

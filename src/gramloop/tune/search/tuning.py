@@ -12,9 +12,9 @@ from tempfile import TemporaryDirectory
 from typing import Any, Unpack
 
 from gramloop import __version__
-from gramloop.core.config import ReplayConfig
 from gramloop.data.records import DataSet, LabelledImage, Record
 from gramloop.mitigations.stack import replay_alone, replay_of, stack_json, stack_text, write_mitigations
+from gramloop.replay.config import ReplayConfig
 from gramloop.tasks.prediction import Prediction
 from gramloop.tasks.predictor import Predictor
 from gramloop.tune.search.calibration import find_source
