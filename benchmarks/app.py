@@ -32,11 +32,11 @@ from gramloop.models.tiny import WEIGHTS
 with serving(AppSettings((ModelSource("tiny", {"folder": str(WEIGHTS)}),)), port=0) as running:
     assert urllib.request.urlopen(running.url).status == 200
     print(time.process_time(), flush=True)
-    from gramloop.app.try_tab import try_once
+    from gramloop.app.page import try_first
     from pathlib import Path
     import os
-    scene = min(Path(os.environ["GRADIO_TEMP_DIR"]).glob("scenes/scene-0010.png"))
-    assert "<figure>" in try_once(running.bench, scene)  # waits for the one that began by itself
+    scene = min(Path(os.environ["GRADIO_TEMP_DIR"]).glob("scenes/scene-1.png"))
+    assert "<figure>" in try_first(running.bench, scene)  # waits for the one that the server began
     print(time.process_time(), flush=True)
 """
 CACHE = 24 << 20  # bytes; full after a few requests
@@ -107,9 +107,9 @@ def main() -> None:
 
     from PIL import Image
 
-    from gramloop.app.choices import shift_choices
     from gramloop.app.server import serving
     from gramloop.app.settings import AppSettings, Limits, ModelSource
+    from gramloop.app.trial import shift_choices
     from gramloop.data.scenes.drawing import scene
     from gramloop.models.tiny import WEIGHTS
 

@@ -14,6 +14,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from gramloop.core.settings import read_settings
+
 from evidence_picture import picture_stage
 from evidence_results import counts, mean_cost, over_images_of, results_of, tell
 from evidence_study import (
@@ -31,25 +33,11 @@ from evidence_study import (
     part_of,
 )
 from evidence_tries import heads_stage, second_stage, tries_stage, windows_stage
-from gramloop.data.suites import Condition
-from gramloop.replay.config import ReplayConfig
-from gramloop.core.settings import read_settings
-from gramloop.replay.config import write_replay
 from gramloop.evaluate.evaluation import evaluate
 from gramloop.evaluate.methods import parse_method
 from gramloop.evaluate.planning import make_plan
 from gramloop.models.backbone import default_taps
 from gramloop.replay.config import ReplayConfig, read_settings, write_replay
-from gramloop.tune.scan.files import read_scan, to_json
-from gramloop.tune.scan.scanning import scan_windows
-from gramloop.tune.scan.scores import ranked
-from gramloop.tune.search.journal import TRIALS
-from gramloop.tune.halving import Options
-from gramloop.tune.tuning import plan_search
-from gramloop.tune.space import Space
-from gramloop.tune.search.stacks import describe_stack
-from gramloop.tune.search.suites import suite_subject
-from gramloop.tune.tuning import run
 from gramloop.tune.halving import Options
 from gramloop.tune.space import Space, describe_candidate
 from gramloop.tune.target import suite_target

@@ -1,4 +1,4 @@
-"""The server: its address, whom it answers, what it gives away, and that it leaves nothing behind."""
+"""The server: its address, which requests it answers, what it discloses, and that it leaves nothing behind."""
 
 import asyncio
 import json
@@ -8,6 +8,7 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,10 @@ import pytest
 
 pytest.importorskip("gradio")
 
+
+from gramloop.app.page import image_input, with_messages
 from gramloop.app.server import open_socket, serving
 from gramloop.app.settings import AppSettings, ModelSource
-from gramloop.app.shielding import image_input, sentences
 from gramloop.cli import main
 from gramloop.errors import GramLoopError
 
@@ -49,7 +51,7 @@ def test_the_page_names_no_other_host_to_load_from(url: str) -> None:
     assert "googleapis" not in get(f"{url}theme.css")[2]
 
 
-def test_only_its_own_name_is_answered(url: str) -> None:
+def test_only_its_own_host_name_is_answered(url: str) -> None:
     port = url.rstrip("/").rpartition(":")[2]
     assert get(url, Host="evil.example")[0] == 421
     assert get(url, Host=f"evil.example:{port}")[0] == 421
@@ -80,20 +82,31 @@ def test_addresses_are_not_fetched() -> None:
             asyncio.run(image.async_move_resource_to_block_cache(address))
 
 
-def test_failures_become_sentences(capsys: pytest.CaptureFixture[str]) -> None:
+class Ring:
+    """Refers to itself, as figures do: only a garbage collection frees it."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
+def test_failures_become_messages_and_garbage_is_freed(capsys: pytest.CaptureFixture[str]) -> None:
+    rings: list[weakref.ref[Ring]] = []
+
     def fail(error: BaseException) -> str:
+        rings.append(weakref.ref(Ring()))
         raise error
 
-    safely = sentences(fail)
+    safely = with_messages(fail)
     assert "The file &lt;b&gt; is odd." in safely(GramLoopError("the file <b> is odd"))
-    shown = safely(ZeroDivisionError("at /home/somebody/secret.py"))
-    assert "nobody foresaw" in shown
+    shown = safely(ZeroDivisionError("at /home/user/secret.py"))
+    assert "unexpected error" in shown
     assert "secret" not in shown
     assert "ZeroDivisionError" in capsys.readouterr().err  # for whoever runs the app
     assert "not enough memory" in safely(MemoryError())
+    assert not any(each() for each in rings)
 
 
-def test_ports_that_are_taken_or_are_none() -> None:
+def test_ports_that_are_taken_or_wrong() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -111,7 +124,7 @@ def test_ports_that_are_taken_or_are_none() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         (["--port", "70000"], "--port is 70000; it is 0 to 65535"),
         (["--model", "no-such-model"], "there is no model 'no-such-model'"),
@@ -126,18 +139,18 @@ def test_ports_that_are_taken_or_are_none() -> None:
         (["--host", "no.such.host.invalid"], "no.such.host.invalid"),
     ],
 )
-def test_the_command_refuses_in_a_sentence(
-    options: list[str], said: str, capsys: pytest.CaptureFixture[str]
+def test_the_command_refuses_wrong_options(
+    options: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["app", *options]) == 2
     error = capsys.readouterr().err
-    assert said in error
+    assert message in error
     assert "Traceback" not in error
 
 
 @pytest.mark.slow
 def test_the_command_starts_and_ends(tmp_path: Path) -> None:
-    """From the shell: it says where it is, and a signal ends it and deletes what was uploaded."""
+    """From the shell: it prints its address, and a signal ends it and deletes uploads."""
     environment = {**os.environ, "TMPDIR": str(tmp_path), "OMP_NUM_THREADS": "1"}
     command = [
         sys.executable,

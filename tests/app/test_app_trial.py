@@ -1,4 +1,4 @@
-"""A trial computes what changed and nothing else, and what it shows is what the library computes."""
+"""A trial predicts what the library predicts, computes only what changed, and refuses what cannot be done."""
 
 import threading
 from pathlib import Path
@@ -6,25 +6,37 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gramloop.app.choices import mitigations_of
-from gramloop.app.panes import agreement_of, compared_image
+pytest.importorskip("gradio")
+
+from gramloop.app.page import trial_html
 from gramloop.app.settings import AppSettings, Limits, ModelSource
-from gramloop.app.telling import say, scores, signals
-from gramloop.app.trial import Bench, Trial
+from gramloop.app.trial import (
+    Bench,
+    Cache,
+    Trial,
+    mitigation_choices,
+    mitigations_of,
+    shift_choices,
+    shift_of,
+)
 from gramloop.app.uploads import Picture
+from gramloop.data.records import Record
 from gramloop.data.scenes.drawing import scene
 from gramloop.errors import GramLoopError
 from gramloop.metrics.miou import count_pixels, mean_iou
 from gramloop.mitigations import apply
-from gramloop.mitigations.pixels import noise_level
-from gramloop.replay.config import ReplayConfig
+from gramloop.mitigations.replay import REPLAYS, SUBSTEPS, Replay
+from gramloop.mitigations.stack import KINDS, parse_mitigations, stack_text
+from gramloop.models.tiny import WEIGHTS
+from gramloop.replay.config import Adaptive
+from gramloop.shifts import CORRUPTIONS, EXTRA_CORRUPTIONS, PERTURBATIONS, corrupt, generator
 from gramloop.shifts.geometry import warp_labels
 from gramloop.tasks import open_model
 from gramloop.tasks.depth import Depth
 from gramloop.tasks.detection import Detection
 from gramloop.tasks.semantic import Segmentation
 
-REPLAY = ReplayConfig(window=(2, 3), replays=1, strength=0.8)
+REPLAY = "window=2-3,replays=1,strength=0.8"
 
 
 @pytest.fixture
@@ -37,7 +49,7 @@ def picture() -> Picture:
     return Picture.of(scene(3, 96, "val").image)
 
 
-def trial(picture: Picture, *texts: str, replay: ReplayConfig = REPLAY, **changes: object) -> Trial:
+def trial(picture: Picture, *texts: str, replay: str = REPLAY, **changes: object) -> Trial:
     wanted = {"shift": "c:impulse_noise", "severity": 3, "task": "semantic", **changes}
     return Trial(picture, "small", mitigations=mitigations_of(texts, replay), **wanted)  # type: ignore[arg-type]
 
@@ -45,143 +57,188 @@ def trial(picture: Picture, *texts: str, replay: ReplayConfig = REPLAY, **change
 def made(bench: Bench, wanted: Trial) -> dict[str, int]:
     """What one more trial computes, by kind."""
     before = bench.cache.computed.copy()
-    say(bench.run(wanted), bench.cache)
+    trial_html(bench.run(wanted), bench)
     return dict(bench.cache.computed - before)
+
+
+def test_the_cache_is_bounded_and_drops_the_least_recently_used() -> None:
+    cache = Cache(10_000)
+    for number in range(5):
+        cache.get("array", number, lambda: np.zeros(3000, np.uint8))
+        assert cache.bytes <= cache.limit
+    cache.get("array", 2, lambda: pytest.fail("three of them fit"))
+    cache.get("array", 5, lambda: np.zeros(3000, np.uint8))
+    cache.get("array", 2, lambda: pytest.fail("it was used since"))
+    cache.get("array", 3, lambda: [np.zeros(3000, np.uint8)])
+    assert cache.computed["array"] == 7
+    assert len(cache.get("array", "large", lambda: b"2" * 50_000)) == 50_000
+    assert cache.get("array", "large", lambda: b"again") == b"again"  # too large to keep
+
+
+def test_every_shift_is_offered_once_and_is_that_of_the_library() -> None:
+    names, values = zip(*shift_choices(), strict=True)
+    corruptions = [f"c:{name}" for name in (*CORRUPTIONS, *EXTRA_CORRUPTIONS)]
+    assert values == ("none", *corruptions, *(f"p:{name}" for name in PERTURBATIONS))
+    assert len(set(names)) == len(values) == 37
+    image = np.random.default_rng(0).integers(0, 256, (48, 64, 3), dtype=np.uint8)
+    shift = shift_of("c:gaussian_noise", 4)
+    assert shift is not None
+    found = shift.pixels(image, Record("abc", None, "abc", 48, 64))  # type: ignore[arg-type]
+    wanted = corrupt(image, "gaussian_noise", 4, generator("image-c", "gaussian_noise", 4, "abc"))
+    assert np.array_equal(found, wanted)
+    assert shift_of("none", 4) is None
+
+
+def test_every_mitigation_is_offered_ready_for_use() -> None:
+    offered = mitigation_choices()
+    assert {text.partition(":")[0] for text in offered} == {*KINDS, SUBSTEPS, *REPLAYS}
+    assert all(mitigations_of([text], REPLAY) for text in offered)
+
+
+def test_mitigations_combine_and_a_bare_replay_takes_the_settings() -> None:
+    found = mitigations_of(["replay", " denoise + levels "], REPLAY)
+    assert stack_text(found) == f"denoise+levels+replay:{REPLAY}"
+    assert parse_mitigations(stack_text(found)) == found  # what the page shows, commands take
+    assert stack_text(mitigations_of(["replay:window=0-1"], REPLAY)) == "replay:window=0-1"
+    assert mitigations_of([], REPLAY) == mitigations_of(["", " "], REPLAY) == ()
+    (replay,) = mitigations_of(["replay"], "window=1-4,eps=1e-5,adaptive=spread:0.2:0.3")
+    assert isinstance(replay, Replay)
+    assert (replay.config.eps, replay.config.adaptive) == (1e-5, Adaptive("spread", 0.2, 0.3))
+
+
+@pytest.mark.parametrize(
+    ("text", "settings", "message"),
+    [
+        ("replay:/etc/passwd.json", "", "files cannot be named here"),
+        ("replay:FOUND.JSON", "", "files cannot be named here"),
+        ("../secret", "", "files cannot be named here"),
+        ("median", "../secret", "files cannot be named here"),
+        ("sunshine", "", "there is no mitigation 'sunshine'"),
+        ("denoise+denoise", "", "given twice"),
+        ("denoise+" * 100, "", "at most 400 characters"),
+        ("median", "x" * 401, "at most 400 characters"),
+        ("replay+gramloop", "", "given twice"),
+        ("replay", "window=4-1", "window"),
+        ("replay", "replays=1000000000", "replays"),
+        ("replay", "colour=blue", "colour"),
+        ("replay", "adaptive=luck:1:2", "adaptive"),
+    ],
+)
+def test_wrong_mitigations_are_refused(text: str, settings: str, message: str) -> None:
+    with pytest.raises(GramLoopError, match=message):
+        mitigations_of([text], settings)
 
 
 def test_only_what_changed_is_computed(bench: Bench, picture: Picture) -> None:
     first = trial(picture, "denoise", "replay")
-    drawn = {"pictures": 1, "maps picture": 1}
-    assert made(bench, first) == {"shift": 1, "look": 2, "ordinary": 1, "treated": 1, **drawn}
+    assert made(bench, first) == {"shift": 1, "baseline": 2, "mitigated": 1, "pictures": 1}
     assert made(bench, first) == {}
     again = trial(Picture.of(picture.pixels.copy()), "denoise+replay")  # another file of the same content
     assert made(bench, again) == {}
-    stronger = trial(
-        picture, "denoise", "replay", replay=ReplayConfig(window=(2, 3), replays=1, strength=0.4)
-    )
-    assert made(bench, stronger) == {"treated": 1, **drawn}
-    assert made(bench, trial(picture, "median")) == {"treated": 1, "pictures": 1}
+    stronger = trial(picture, "denoise", "replay", replay="window=2-3,replays=1,strength=0.4")
+    assert made(bench, stronger) == {"mitigated": 1, "pictures": 1}
     severe = trial(picture, "denoise", "replay", severity=4)
-    assert made(bench, severe) == {"shift": 1, "look": 1, "ordinary": 1, "treated": 1, **drawn}
-    clean = trial(picture, "median", shift="none")
-    assert made(bench, clean) == {
-        "ordinary": 1,
-        "treated": 1,
-        "pictures": 1,
-    }  # its look is known as the clean one
+    assert made(bench, severe) == {"shift": 1, "baseline": 1, "mitigated": 1, "pictures": 1}
+    assert made(bench, trial(picture, "median", shift="none")) == {"mitigated": 1, "pictures": 1}
     detect = trial(picture, "median", task="detection")
-    assert made(bench, detect) == {"look": 2, "ordinary": 1, "treated": 1, "pictures": 1}
-    assert made(bench, first) == {}
+    assert made(bench, detect) == {"baseline": 2, "mitigated": 1, "pictures": 1}
 
 
-def test_a_replay_without_drift_is_run_once_more_for_its_maps(bench: Bench, picture: Picture) -> None:
-    plain = trial(picture, "ungated")
-    assert made(bench, plain)["maps"] == 1
-    outcome = bench.run(plain)
+def test_a_replay_without_drift_runs_once_more_for_its_maps(bench: Bench, picture: Picture) -> None:
+    outcome = bench.run(trial(picture, "ungated"))
+    assert bench.cache.computed["maps"] == 1
     assert outcome.maps is not None
-    assert outcome.treated is not None
-    assert outcome.treated.prediction.trace is None  # the one that was timed measured nothing
+    assert outcome.mitigated is not None
+    assert outcome.mitigated.prediction.trace is None  # the timed one measured nothing
     assert bench.run(trial(picture, "ungated", "flip")).maps is None
 
 
 def test_predictions_are_those_of_the_library(bench: Bench, small_model: Path, picture: Picture) -> None:
     outcome = bench.run(trial(picture, "median", "replay"))
-    predictor = open_model(str(small_model))
-    ordinary = predictor.predict(outcome.shown.pixels)
-    treated = apply("median+replay:window=2-3,replays=1,strength=0.8", predictor).predict(
-        outcome.shown.pixels
-    )
-    clean = predictor.predict(picture.pixels)
-    assert isinstance(ordinary, Segmentation)
-    assert isinstance(treated, Segmentation)
+    predictor, pixels = open_model(str(small_model)), outcome.shifted.pixels
+    baseline, clean = predictor.predict(pixels), predictor.predict(picture.pixels)
+    mitigated = apply(f"median+replay:{REPLAY}", predictor).predict(pixels)
     assert isinstance(clean, Segmentation)
-    row = compared_image(outcome)
-    drawn = (*row.predictions, row.truth)
-    for each, expected in zip(drawn, (ordinary, treated, clean), strict=True):
-        assert isinstance(each, Segmentation)
-        assert np.array_equal(each.labels, expected.labels)
-    assert (ordinary.labels != treated.labels).any()  # otherwise the above would say little
-    found = agreement_of(outcome)
-    for shown, labels in ((found.baseline, ordinary.labels), (found.mitigated, treated.labels)):
-        counts = count_pixels(labels, clean.labels.astype(np.uint16), 32, 65535)
-        present = counts[:, counts[2] > 0]
-        assert shown == pytest.approx(float(mean_iou(present)))
-    table = scores(outcome)
-    blocks = next(row for row in table.rows if row[0] == "blocks executed")
-    assert blocks[1:3] == (str(ordinary.blocks), str(treated.blocks))
-    noise = next(row for row in signals(outcome).rows if row[0] == "noise, grey levels")
-    assert noise[1:] == (noise_level(picture.pixels), noise_level(outcome.shown.pixels))
+    assert np.array_equal(outcome.truth.indices, clean.labels)
+    assert (baseline.labels != mitigated.labels).any()  # type: ignore[attr-defined]
+    for found, wanted, score in zip(
+        outcome.predictions, (baseline, mitigated), outcome.agreement(), strict=True
+    ):
+        assert isinstance(found, Segmentation)
+        assert isinstance(wanted, Segmentation)
+        assert np.array_equal(found.labels, wanted.labels)
+        assert found.blocks == wanted.blocks
+        counts = count_pixels(wanted.labels, clean.labels.astype(np.uint16), 32, 65535)
+        assert score == pytest.approx(float(mean_iou(counts[:, counts[2] > 0])))
 
 
 def test_the_clean_prediction_moves_with_the_pixels(bench: Bench, picture: Picture) -> None:
-    outcome = bench.run(trial(picture, shift="p:translate", severity=5))
-    truth, clean = compared_image(outcome).truth, outcome.clean_look.prediction
-    assert isinstance(truth, Segmentation)
-    assert isinstance(clean, Segmentation)
-    assert outcome.shift is not None
     from gramloop.app.trial import _record
 
-    moved = warp_labels(
-        clean.labels.astype(np.uint16), outcome.shift.affine(_record(picture, outcome.shift)), 65535
-    )
-    assert np.array_equal(truth.labels, np.where(moved == 65535, -1, moved.astype(np.int32)))
-    assert (truth.labels == -1).any()
-    assert agreement_of(outcome).mitigated is None
+    outcome = bench.run(trial(picture, shift="p:translate", severity=5))
+    clean = bench.run(trial(picture, shift="none")).predictions[0]
+    assert outcome.shift is not None
+    assert isinstance(clean, Segmentation)
+    matrix = outcome.shift.affine(_record(picture, outcome.shift))
+    assert np.array_equal(outcome.truth.indices, warp_labels(clean.labels.astype(np.uint16), matrix, 65535))
+    assert (outcome.truth.indices == 65535).any()
 
 
-def test_signals_are_of_their_own_image(bench: Bench, picture: Picture) -> None:
-    """Hooks hear every forward of a model, so that two at once would mix."""
-    others = [Picture.of(scene(index, 96, "val").image) for index in range(4, 10)]
-    alone = {each.digest: bench.run(trial(each, "median")).shown_look.signals for each in others}
+def test_threads_get_what_each_alone_gets(bench: Bench) -> None:
+    others = [Picture.of(scene(index, 96, "val").image) for index in range(4, 8)]
+    alone = {each.digest: bench.run(trial(each, "replay")) for each in others}
     fresh = Bench(bench.settings)
-    together: dict[str, object] = {}
+    together = {}
 
     def one(each: Picture) -> None:
-        together[each.digest] = fresh.run(trial(each, "median")).shown_look.signals
+        together[each.digest] = fresh.run(trial(each, "replay"))
 
     threads = [threading.Thread(target=one, args=(each,)) for each in others]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(120)
-    assert together == alone
-    assert len({tuple(each["length"]) for each in alone.values()}) == len(others)
+    for digest, outcome in alone.items():
+        assert together[digest].agreement() == outcome.agreement()
+        assert outcome.maps is not None
+        assert np.array_equal(together[digest].maps.drift, outcome.maps.drift)  # type: ignore[union-attr]
 
 
-def test_work_without_end_is_refused(small_model: Path, picture: Picture) -> None:
+def test_too_much_work_is_refused(small_model: Path, picture: Picture) -> None:
     settings = AppSettings((ModelSource("small", {"folder": str(small_model)}),), limits=Limits(work=3))
-    with pytest.raises(
-        GramLoopError, match=r"takes \d+ times the work of the ordinary forward; up to 3 times"
-    ):
+    with pytest.raises(GramLoopError, match=r"takes \d+ times the work of a baseline pass; the limit is 3"):
         Bench(settings).run(trial(picture, "replay:replays=900,window=0-5"))
-    assert Bench(settings).run(trial(picture, "flip")).treated is not None
+    assert Bench(settings).run(trial(picture, "flip")).mitigated is not None
 
 
-@pytest.mark.parametrize(("name", "task"), [("other", "semantic"), ("small", "depth"), ("small", "panoptic")])
-def test_models_and_tasks_that_there_are_not(bench: Bench, picture: Picture, name: str, task: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "task", "shift", "severity"),
+    [
+        ("other", "semantic", "none", 3),
+        ("small", "depth", "none", 3),
+        ("small", "panoptic", "none", 3),
+        ("small", "no such", "none", 3),
+        ("small", "semantic", "fog", 3),
+        ("small", "semantic", "c:sunshine", 3),
+        ("small", "semantic", "c:fog", 0),
+        ("small", "semantic", "c:fog", 2.5),
+        ("small", "semantic", "c:fog", None),
+    ],
+)
+def test_other_choices_are_refused(
+    bench: Bench, picture: Picture, name: str, task: str, shift: str, severity: object
+) -> None:
     with pytest.raises(GramLoopError):
-        bench.run(Trial(picture, name, task))  # type: ignore[arg-type]
+        bench.run(Trial(picture, name, task, shift, severity))
 
 
 def test_boxes_and_depth_are_compared_too(picture: Picture) -> None:
-    from gramloop.models.tiny import WEIGHTS
-
     bench = Bench(AppSettings((ModelSource("tiny", {"folder": str(WEIGHTS)}),)))
     assert bench.models.tasks("tiny") == ("semantic", "detection", "depth")
-    replay = bench.models.open("tiny").replay
     for task, kind in (("detection", Detection), ("depth", Depth)):
-        wanted = mitigations_of(["levels", "replay"], replay)
-        outcome = bench.run(Trial(picture, "tiny", task, "c:contrast", 4, wanted))  # type: ignore[arg-type]
-        assert isinstance(outcome.ordinary.prediction, kind)
-        page = say(outcome, bench.cache)
-        assert page.count("<figure>") == 6  # clean, shifted, clean prediction, both, maps
-        found = agreement_of(outcome)
-        assert 0 <= found.baseline <= 100
-        if task == "depth":
-            row = compared_image(outcome)
-            (changes,) = row.changes(row.style())
-            before, after = (f"{share:.1f}%" for share in (found.baseline, found.mitigated))
-            assert changes.text == f"{before} of pixels within a factor of 1.25 become {after}"
-    clean = bench.run(Trial(picture, "tiny", "detection"))
-    assert agreement_of(clean).baseline == 100  # a prediction agrees with itself
-    assert clean.treated is None
+        wanted = mitigations_of(["levels", "replay"], "window=6-6")
+        outcome = bench.run(Trial(picture, "tiny", task, "c:contrast", 4, wanted))
+        assert isinstance(outcome.baseline.prediction, kind)
+        assert trial_html(outcome, bench).count("<figure>") == 6
+        assert all(0 <= score <= 100 for score in outcome.agreement())
+    assert bench.run(Trial(picture, "tiny", "detection")).agreement() == [100]

@@ -1,4 +1,4 @@
-"""What visitors bring: refused by a sentence with its own name, and never decoded beyond the limits."""
+"""Uploads: bad files are refused by name, and nothing is decoded beyond the limits."""
 
 import io
 import struct
@@ -48,24 +48,24 @@ def test_pixels_come_through_and_name_themselves(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         (b"hello", "odd.png is not an image of a known format"),
         (b"", "odd.png is not an image of a known format"),
-        (png(PIXELS)[:200], "odd.png cannot be read as an image; it is torn or damaged"),
-        (claiming(100_000, 100_000), "odd.png has far more pixels than 50.0 million"),
+        (png(PIXELS)[:200], "odd.png cannot be read as an image; it is truncated or damaged"),
+        (claiming(100_000, 100_000), "odd.png has far more pixels than the limit, 50.0 million"),
         (claiming(8_000, 7_000), "odd.png has 8000 x 7000 pixels, 56.0 million"),
         (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "odd.png is not an image of a known format"),
         (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "odd.png is not an image of a known format"),
         (png(PIXELS[:1, :1]), "odd.png has 1 x 1 pixels"),
     ],
-    ids=["text", "empty", "torn", "bomb", "large", "eps", "svg", "dot"],
+    ids=["text", "empty", "truncated", "bomb", "large", "eps", "svg", "dot"],
 )
-def test_a_bad_file_is_a_sentence(tmp_path: Path, content: bytes, said: str) -> None:
+def test_a_bad_file_is_refused_by_name(tmp_path: Path, content: bytes, message: str) -> None:
     (tmp_path / "odd.png").write_bytes(content)
     with pytest.raises(GramLoopError) as caught:
         read_upload(tmp_path / "odd.png", Limits())
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert str(tmp_path) not in str(caught.value)
 
 
@@ -82,13 +82,13 @@ def test_the_limits_are_those_given(tmp_path: Path) -> None:
         read_upload(tmp_path / "gone.png", Limits())
 
 
-def test_a_large_image_is_made_smaller_and_says_so(tmp_path: Path) -> None:
+def test_a_large_image_is_shrunk_with_a_note(tmp_path: Path) -> None:
     flat = np.full((300, 600, 3), (10, 200, 90), np.uint8)
     (tmp_path / "wide.png").write_bytes(png(flat))
     found = read_upload(tmp_path / "wide.png", Limits(longest_side=200))
     assert found.pixels.shape == (100, 200, 3)
     assert (found.pixels == (10, 200, 90)).all()  # a mean of equal pixels is that pixel
-    assert found.note == "Made smaller: 600 x 300 pixels became 200 x 100."
+    assert found.note == "Shrunk from 600 x 300 to 200 x 100 pixels."
 
 
 def test_a_turned_photograph_is_upright(tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
-"""The server of the page: its own socket, its own folder for uploads, and no word to anybody else."""
+"""The server of the page: a private folder for uploads, one known host name, and nothing from other hosts."""
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import socket
@@ -14,19 +15,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gramloop.app.memory import release, settle
 from gramloop.app.settings import AppSettings
 from gramloop.errors import GramLoopError
 
-PORTS = range(7860, 7960)  # where a free one is looked for
-_SCENES = (10, 7, 4, 21, 1, 12, 26, 17)  # of the split "val"
-# without these it sums up all requests that it remembers after each one, for a page that is not offered here
-_GRADIO = {
+PORTS = range(7860, 7960)  # searched for a free one
+_GRADIO = {  # otherwise gradio summarises all remembered requests after each one
     "GRADIO_ANALYTICS_ENABLED": "False",
     "GRADIO_ANALYTICS_MAX_EVENTS": "1",
     "GRADIO_ANALYTICS_CACHE_FREQUENCY": str(10**9),
 }
-_PATIENCE = 60.0  # seconds until the server must listen; a busy machine is no reason to fail
+_PATIENCE = 60.0  # seconds until the server must listen
+_HEADERS = (  # nothing may come from, or go to, another host; gradio needs inline scripts and styles
+    (
+        b"content-security-policy",
+        b"default-src 'self' data: blob: 'unsafe-inline' 'unsafe-eval'; connect-src 'self' data: blob:; "
+        b"form-action 'self'; base-uri 'self'; frame-ancestors 'self'",
+    ),
+    (b"referrer-policy", b"no-referrer"),
+    (b"x-content-type-options", b"nosniff"),
+)
 
 
 @dataclass(frozen=True)
@@ -37,6 +44,42 @@ class Running:
     bench: Any  # gramloop.app.trial.Bench
     server: Any  # uvicorn.Server
     thread: threading.Thread
+
+
+class Shield:
+    """Answers requests that name one of ``hosts`` (any if empty), with headers that keep browsers on this host.
+
+    A web site that points its own host name at this machine is refused.
+    """
+
+    def __init__(self, app: Any, hosts: frozenset[str]) -> None:
+        self._app, self._hosts = app, hosts
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """One request."""
+
+        async def with_headers(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                names = {name.lower() for name, _ in message["headers"]}
+                message["headers"] = [
+                    *message["headers"],
+                    *(each for each in _HEADERS if each[0] not in names),
+                ]
+            await send(message)
+
+        if scope["type"] == "http" and self._hosts and _host(scope) not in self._hosts:
+            text = [(b"content-type", b"text/plain; charset=utf-8")]
+            await send({"type": "http.response.start", "status": 421, "headers": text})
+            await send({"type": "http.response.body", "body": b"This page has another address.\n"})
+        else:
+            await self._app(scope, receive, with_headers)
+
+
+def _host(scope: Any) -> str:
+    """The host name of a request, without a port."""
+    given = next((value for name, value in scope["headers"] if name == b"host"), b"").decode("latin-1")
+    name, _, port = given.rpartition(":")
+    return (name if port.isdigit() else given).strip("[]").lower()
 
 
 def open_socket(host: str, port: int | None) -> socket.socket:
@@ -63,12 +106,17 @@ def open_socket(host: str, port: int | None) -> socket.socket:
 
 @contextmanager
 def serving(settings: AppSettings, port: int | None = None) -> Iterator[Running]:
-    """The app for a ``with`` block; uploads are deleted at its end."""
+    """The app for a ``with`` block; uploads are deleted at its end.
+
+    Args:
+        settings: What the page is built from.
+        port: None for the first free one from 7860 on, 0 for any.
+    """
     listening = open_socket(settings.host, port)
-    private = tempfile.mkdtemp(prefix="gramloop-app-")  # for this user's eyes alone
-    told = {**_GRADIO, "GRADIO_TEMP_DIR": private}
-    before = {name: os.environ.get(name) for name in told}
-    os.environ.update(told)
+    private = tempfile.mkdtemp(prefix="gramloop-app-")  # readable by this user alone
+    variables = {**_GRADIO, "GRADIO_TEMP_DIR": private}
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
     try:
         running = _start(settings, listening, Path(private))
         try:
@@ -76,7 +124,7 @@ def serving(settings: AppSettings, port: int | None = None) -> Iterator[Running]
         finally:
             running.server.should_exit = True
             running.thread.join(timeout=10)
-            release()
+            gc.unfreeze()
     finally:
         listening.close()
         shutil.rmtree(private, ignore_errors=True)
@@ -93,12 +141,10 @@ def _start(settings: AppSettings, listening: socket.socket, private: Path) -> Ru
 
     bench = Bench(settings)
     host, number = listening.getsockname()[:2]
-    scenes = _draw_scenes(private)
-    app = _asgi(settings, bench, scenes, number)
-    config = uvicorn.Config(
-        app, log_level="warning", access_log=False, ws="none", timeout_graceful_shutdown=2
-    )
-    server = uvicorn.Server(config)
+    scenes = _write_scenes(private)
+    options: Any = {"log_level": "warning", "access_log": False, "ws": "none"}
+    app = _application(settings, bench, scenes, number)
+    server = uvicorn.Server(uvicorn.Config(app, timeout_graceful_shutdown=2, **options))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()
     begin = time.monotonic()
@@ -113,27 +159,25 @@ def _start(settings: AppSettings, listening: socket.socket, private: Path) -> Ru
 
 
 def _first_trial(bench: Any, scene: Path, server: Any) -> None:
-    """What a new page shows, so that its first visitor waits less; what is in memory then is there to stay."""
-    from gramloop.app.try_tab import try_once
+    """Compute what a new page shows, and exempt what is in memory by then from every later garbage collection."""
+    from gramloop.app.page import try_first
 
-    try_once(bench, scene)
+    try_first(bench, scene)
     if not server.should_exit:
-        settle()
+        gc.collect()
+        gc.freeze()
 
 
-def _asgi(settings: AppSettings, bench: Any, scenes: list[Path], port: int) -> Any:
-    """The page as an application, shielded."""
+def _application(settings: AppSettings, bench: Any, scenes: list[Path], port: int) -> Any:
     import gradio as gr
     from fastapi import FastAPI
 
-    from gramloop.app.page import CSS, build, look
-    from gramloop.app.shielding import Shield
+    from gramloop.app.page import CSS, build, theme
 
-    page = build(bench, scenes)
     undocumented: dict[str, Any] = {"docs_url": None, "redoc_url": None, "openapi_url": None}
     mounted = gr.mount_gradio_app(
         FastAPI(**undocumented),
-        page,
+        build(bench, scenes),
         path="/",
         server_name=settings.host,
         server_port=port,
@@ -147,24 +191,22 @@ def _asgi(settings: AppSettings, bench: Any, scenes: list[Path], port: int) -> A
         enable_monitoring=False,
         pwa=False,
         mcp_server=False,
-        theme=look(),
+        theme=theme(),
         css=CSS,
     )
-    hosts = frozenset({"127.0.0.1", "localhost", "::1", settings.host}) if settings.local else frozenset()
-    return Shield(mounted, hosts)
+    hosts = {"127.0.0.1", "localhost", "::1", settings.host} if settings.local else set()
+    return Shield(mounted, frozenset(hosts))
 
 
-def _draw_scenes(private: Path) -> list[Path]:
-    """The embedded scenes as files."""
+def _write_scenes(private: Path) -> list[Path]:
+    """The scenes that the page offers, as files."""
     from PIL import Image
 
-    from gramloop.data.scenes.drawing import scene
+    from gramloop.app.trial import example_scenes
 
-    folder = private / "scenes"
-    folder.mkdir()
+    (private / "scenes").mkdir()
     paths = []
-    for index in _SCENES:
-        path = folder / f"scene-{index:04d}.png"
-        Image.fromarray(scene(index, split="val").image).save(path)
-        paths.append(path)
+    for number, picture in enumerate(example_scenes(), start=1):
+        paths.append(private / "scenes" / f"scene-{number}.png")
+        Image.fromarray(picture.pixels).save(paths[-1])
     return paths

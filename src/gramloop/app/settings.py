@@ -1,4 +1,4 @@
-"""What the app is started with: models to choose from, folders to open, an address, and limits."""
+"""What the app is started with: models to choose from, result folders, an address, and limits."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class Limits:
 
     upload_bytes: int = 20 << 20
     upload_pixels: int = 50_000_000
-    longest_side: int = 1024  # a larger image is made smaller, and the page says so
+    longest_side: int = 1024  # larger images are shrunk to this, and the page says so
     cache_bytes: int = 256 << 20
-    work: float = 50.0  # times the blocks of the ordinary forward that a mitigation may run
+    work: float = 50.0  # most work of a mitigation, in baseline passes
 
     def __post_init__(self) -> None:
         for name in ("upload_bytes", "upload_pixels", "cache_bytes"):
@@ -33,13 +33,13 @@ class Limits:
 
 @dataclass(frozen=True)
 class ModelSource:
-    """A model that can be chosen: its name in the list, and what `gramloop.tasks.load_predictor` takes."""
+    """A model in the list: its name, and what `gramloop.tasks.load_predictor` takes."""
 
     name: str
     files: Mapping[str, str]
-    task: Task | None = None  # the one to begin with; None as the model says
+    task: Task | None = None  # the first one to show; None for the model's default
     sizes: Mapping[str, object] = field(default_factory=dict)
-    source: Path | None = None  # what ordinary images look like to it, a file of `gramloop calibrate`
+    calibration: Path | None = None  # statistics of in-distribution images, a file of `gramloop calibrate`
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class AppSettings:
     def __post_init__(self) -> None:
         names = [model.name for model in self.models]
         if not names:
-            raise GramLoopError("the app needs a model to begin with, such as tiny")
+            raise GramLoopError("the app needs at least one model, such as tiny")
         if twice := [name for name in names if names.count(name) > 1]:
             raise GramLoopError(f"the model {twice[0]} is given twice")
         for folder in self.results:
@@ -64,7 +64,7 @@ class AppSettings:
 
     @property
     def local(self) -> bool:
-        """Whether nobody but this machine can reach the page."""
+        """Whether the page can be reached from this machine alone."""
         if self.host == "localhost":
             return True
         try:

@@ -1,4 +1,4 @@
-"""Images that visitors bring: looked at before they are decoded, and made small enough to answer at once."""
+"""Uploaded images: checked before they are decoded, and shrunk to a size that is quick to predict."""
 
 from __future__ import annotations
 
@@ -13,19 +13,17 @@ from gramloop.app.settings import Limits
 from gramloop.errors import GramLoopError
 from gramloop.tasks.images import RGB, read_image
 
-# what cameras and programs write; others, such as EPS, would start programs to be read
-FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
-_NAMED = "PNG, JPEG, WebP, GIF, BMP, TIFF and PPM"
+FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM")  # none that starts a program, as EPS does
 _LONGEST_NAME = 60
 
 
 @dataclass(frozen=True)
 class Picture:
-    """Pixels with a name that only the same pixels have."""
+    """Pixels (H, W, 3) and the digest of their content."""
 
     pixels: RGB
     digest: str
-    note: str = ""  # what was done to it on the way in
+    note: str = ""  # what was changed when it was read
 
     @classmethod
     def of(cls, pixels: RGB, note: str = "") -> Picture:
@@ -35,39 +33,37 @@ class Picture:
 
 
 def read_upload(path: str | Path, limits: Limits) -> Picture:
-    """The image of an uploaded file, or a sentence that names it as its owner does."""
+    """Read an uploaded image.
+
+    Args:
+        path: The uploaded file; error messages give its name without its folder.
+        limits: What is accepted.
+    """
     path = Path(path)
     name = path.name if len(path.name) <= _LONGEST_NAME else f"{path.name[:_LONGEST_NAME]}…"
+    million = f"{limits.upload_pixels / 1e6:.1f} million"
     try:
         size = path.stat().st_size
-    except OSError as error:
-        raise GramLoopError(f"{name} is no longer here; drop it again") from error
-    if size > limits.upload_bytes:
-        raise GramLoopError(
-            f"{name} has {size / 1e6:.1f} MB; images of up to {limits.upload_bytes / 1e6:.1f} MB are taken"
-        )
-    try:
+        if size > limits.upload_bytes:
+            limit = f"{limits.upload_bytes / 1e6:.1f} MB"
+            raise GramLoopError(f"{name} has {size / 1e6:.1f} MB; the limit is {limit}")
         with Image.open(path, formats=FORMATS) as image:
             width, height = image.size
             if width * height > limits.upload_pixels:  # known before a pixel is decoded
-                raise GramLoopError(
-                    f"{name} has {width} x {height} pixels, {width * height / 1e6:.1f} million; images of up to "
-                    f"{limits.upload_pixels / 1e6:.1f} million are taken"
-                )
+                count = f"{width} x {height} pixels, {width * height / 1e6:.1f} million"
+                raise GramLoopError(f"{name} has {count}; the limit is {million}")
             image.load()
-            pixels = read_image(image)
+            return _shrunk(read_image(image), limits.longest_side)
     except GramLoopError as error:
         raise GramLoopError(str(error).replace("the image has", f"{name} has")) from error
+    except FileNotFoundError as error:
+        raise GramLoopError(f"{name} is no longer here; upload it again") from error
     except UnidentifiedImageError as error:
-        raise GramLoopError(f"{name} is not an image of a known format; {_NAMED} are") from error
-    except Image.DecompressionBombError as error:  # told by PIL before we can ask for the size
-        most = f"{limits.upload_pixels / 1e6:.1f} million"
-        raise GramLoopError(
-            f"{name} has far more pixels than {most}, which is the most that is taken"
-        ) from error
+        raise GramLoopError(f"{name} is not an image of a known format: {', '.join(FORMATS)}") from error
+    except Image.DecompressionBombError as error:  # PIL raises it before the size can be checked here
+        raise GramLoopError(f"{name} has far more pixels than the limit, {million}") from error
     except (OSError, SyntaxError, ValueError) as error:
-        raise GramLoopError(f"{name} cannot be read as an image; it is torn or damaged") from error
-    return _shrunk(pixels, limits.longest_side)
+        raise GramLoopError(f"{name} cannot be read as an image; it is truncated or damaged") from error
 
 
 def _shrunk(pixels: RGB, longest: int) -> Picture:
@@ -77,4 +73,4 @@ def _shrunk(pixels: RGB, longest: int) -> Picture:
     scale = longest / max(height, width)
     size = max(2, round(width * scale)), max(2, round(height * scale))
     small = np.asarray(Image.fromarray(pixels).resize(size, Image.Resampling.BOX, reducing_gap=3.0))
-    return Picture.of(small, f"Made smaller: {width} x {height} pixels became {size[0]} x {size[1]}.")
+    return Picture.of(small, f"Shrunk from {width} x {height} to {size[0]} x {size[1]} pixels.")
