@@ -5,7 +5,6 @@ import os
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from gramloop.app.cache import Cache
@@ -14,7 +13,6 @@ from gramloop.app.results import Ranked, ResultsRoom, conditions_of, gain_words,
 from gramloop.app.settings import AppSettings, ModelSource
 from gramloop.app.stored import images, opened, scores
 from gramloop.errors import GramLoopError
-from gramloop.evaluate.rows import first_rows, picture_of
 
 ANY = (ModelSource("any", {}),)
 
@@ -97,11 +95,11 @@ def test_images_are_sorted_by_gain_or_loss(stored_results: Path, task: str) -> N
     assert conditions_of(ranked) == ["impulse_noise/3", "fog/3"]
     assert {each.kept.condition.key for each in in_order(ranked, "gain", "fog/3")} == {"fog/3"}
     for each in ranked:
-        rows = first_rows([unit.table for unit in run.units(each.kept.condition.key)], "gramloop", 4)
+        rows = run.stored(each.kept.condition.key).methods["gramloop"].first(4)
         stored = next(row for row in rows if row["position"] == each.kept.position)
         assert each.treated == each.kept.score(task, "gramloop")
         if task == "semantic":
-            assert np.array_equal(picture_of(stored), picture_of(each.kept.rows["gramloop"]))
+            assert stored["picture"] == each.kept.rows["gramloop"]["picture"]
 
 
 def test_an_image_without_a_score_comes_last(stored_results: Path) -> None:
@@ -158,12 +156,12 @@ def test_what_is_read_again_and_what_is_not(stored_results: Path, tmp_path: Path
     place.open(str(copy))
     place.open(str(copy))
     assert place.cache.computed["runs"] == 1
-    lost = next((copy / "units" / "fog-3").glob("*.parquet"))
+    lost = next((copy / "units" / "fog-3").glob("*/*.parquet"))
     lost.unlink()
     (run,) = place.open(str(copy))
     assert place.cache.computed["runs"] == 2
     assert list(run.missing) == ["fog/3"]
-    assert "fog/3: 0 of 1 units are stored" in scores(run)
+    assert "fog/3: 1 of 2 units are stored" in scores(run)
 
 
 def test_pictures_whose_set_is_gone_are_told(stored_results: Path, tmp_path: Path) -> None:

@@ -8,14 +8,13 @@ import pytest
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.evaluation import evaluate
 from gramloop.evaluate.methods import BASELINE
-from gramloop.evaluate.rows import counts_of
 from gramloop.metrics.miou import class_iou
 from gramloop.report.costs import work_of
 from gramloop.report.figures.drawing import SECTIONS, draw_figures, main_method
 from gramloop.report.figures.kept import Images, kept_images
 from gramloop.report.figures.showing import severities_of_one_image
 from gramloop.report.load import load_runs
-from small_runs import small_plan, write_model, write_scene_set
+from small_runs import counts_of, small_plan, write_model, write_scene_set
 
 METHODS = ("baseline", "gramloop", "loop-loop")
 
@@ -84,7 +83,7 @@ def test_kept_images_have_their_own_scores(loaded):
         (key, position) for key in run.plan.conditions for position in (0, 1)
     ]
     for image in kept:
-        counts = counts_of([unit.table for unit in run.units(image.condition.key)], BASELINE)[image.position]
+        counts = counts_of(run.stored(image.condition.key).methods[BASELINE])[image.position]
         expected = class_iou(counts)[counts[2] > 0].mean()
         assert image.score("semantic", BASELINE) == pytest.approx(expected, rel=1e-12)
 
@@ -95,9 +94,7 @@ def test_label_maps_of_a_row_are_those_that_were_counted(loaded):
     for image in kept_images(run, "gramloop")[:3]:
         row = images.row(image, "gramloop", "because")
         for version, method in ((row.baseline, BASELINE), (row.method, "gramloop")):
-            intersection = counts_of([unit.table for unit in run.units(image.condition.key)], method)[
-                image.position, 0
-            ]
+            intersection = counts_of(run.stored(image.condition.key).methods[method])[image.position, 0]
             right = (version == row.truth) & row.valid
             assert int(right.sum()) == int(intersection.sum())
 

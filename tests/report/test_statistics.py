@@ -6,12 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gramloop.evaluate.rows import counts_of
 from gramloop.metrics.bootstrap import Interval, cluster_bootstrap, image_bootstrap, miou_delta, widened
 from gramloop.report.load import load_runs
 from gramloop.report.resampling import Resampled, count_resamplings
 from gramloop.report.run import Run
 from gramloop.report.statistics import Gain, gains_of, verdict_of
+from small_runs import counts_of
 from small_stores import CONDITIONS, make_plan, pixels, write_store
 
 
@@ -39,7 +39,7 @@ def test_over_images_with_all_their_shifted_versions(tmp_path: Path) -> None:
     told: list[str] = []
     (gain,) = gains_of([run], "images", replicates=500, on_progress=told.append)
     stacks = [
-        np.stack([counts_of([unit.table for unit in run.units(key)], method) for key in CONDITIONS])
+        np.stack([counts_of(run.stored(key).methods[method]) for key in CONDITIONS])
         for method in ("baseline", "gramloop")
     ]
     together = image_bootstrap(miou_delta(*stacks), 12, replicates=500)

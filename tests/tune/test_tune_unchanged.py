@@ -7,7 +7,7 @@ import pytest
 
 from gramloop.data.checks import ChangedFileError
 from gramloop.errors import GramLoopError
-from gramloop.evaluate import unchanged
+from gramloop.evaluate import provenance
 from gramloop.mitigations.replay import Replay
 from gramloop.tune.search.bench import Bench, Trial
 from gramloop.tune.search.plan import plan_search
@@ -77,6 +77,6 @@ def test_workers_look_for_themselves(places, monkeypatch):
     with pytest.raises(GramLoopError, match=SENTENCE):
         Bench(subject)
     turn_one_bit(places[0] / "segment.safetensors")
-    monkeypatch.setattr(unchanged, "versions", lambda: {})
-    with pytest.raises(GramLoopError, match=r"planned with gramloop .*, and here is none"):
+    monkeypatch.setattr(provenance, "origin_versions", lambda: {})
+    with pytest.raises(GramLoopError, match=r"planned with gramloop .*, and none is installed here"):
         Bench(subject)

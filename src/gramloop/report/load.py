@@ -90,13 +90,12 @@ def _largest_condition(folder: Path) -> int:
 
 
 def _refuse_twice(places: Sequence[Path], plans: Sequence[Plan]) -> None:
-    first: dict[str, Path] = {}
+    first: dict[object, Path] = {}
     for place, plan in zip(places, plans, strict=True):
-        if plan.hash in first:
-            raise GramLoopError(
-                f"{first[plan.hash]} and {place} hold the same plan, {plan.hash}; give one of them"
-            )
-        first[plan.hash] = place
+        key = plan.hash, plan.methods
+        if key in first:
+            raise GramLoopError(f"{first[key]} and {place} hold the same plan, {plan.hash}; give one of them")
+        first[key] = place
 
 
 def _names(places: Sequence[Path], plans: Sequence[Plan]) -> list[str]:
@@ -106,7 +105,7 @@ def _names(places: Sequence[Path], plans: Sequence[Plan]) -> list[str]:
             plan.suite,
             task := f"{plan.suite} {TASK_WORDS[plan.task]}",
             f"{task} ({place.name})",
-            f"{task} ({plan.hash})",
+            f"{task} ({place})",
         )
         for place, plan in zip(places, plans, strict=True)
     ]
