@@ -49,11 +49,11 @@ def test_an_evaluation_goes_on_after_sigterm(tmp_path: Path, workers: str, group
     arguments += ["--short-side", "64", "--condition", "fog", "--severity", "3", "--method", "baseline"]
     out, whole = tmp_path / "out", tmp_path / "whole"
     last = terminated(
-        [*arguments, "--workers", workers, "--out", str(out)], out, "units/fog-3/*.parquet", group=group
+        [*arguments, "--workers", workers, "--out", str(out)], out, "units/fog-3/*/*.parquet", group=group
     )
     assert last.startswith("gramloop evaluate: stopped with ")
-    assert last.endswith(f" of 40 units stored; gramloop evaluate --out {out} goes on")
-    assert 0 < stored(out, "units/fog-3/*.parquet") < 40
+    assert last.endswith(f" of 40 units stored; gramloop evaluate --out {out} resumes")
+    assert 0 < stored(out, "units/fog-3/*/*.parquet") < 40
     assert main(["evaluate", "--out", str(out), "--workers", "1"]) == 0
     assert main([*arguments, "--workers", "1", "--out", str(whole)]) == 0
     assert (out / "results.csv").read_bytes() == (whole / "results.csv").read_bytes()

@@ -82,7 +82,7 @@ def test_a_set_on_disk_gives_the_scores_of_generated_images(model, scenes, evalu
     assert (out / "results.csv").read_bytes() == (evaluated / "results.csv").read_bytes()
     with next((written / "fog" / "3").rglob("*.png")).open("ab") as stream:
         stream.write(b"\0")
-    next(out.glob("units/fog-3/*.parquet")).unlink()
+    next(out.glob("units/fog-3/*/*.parquet")).unlink()
     assert main(["evaluate", "--out", str(out), "--workers", "1"]) == 2
     assert ".png is not what was written, by its checksum" in capsys.readouterr().err
 
@@ -98,13 +98,13 @@ def test_a_backbone_and_a_head_from_files(model, scenes, evaluated, tmp_path):
 def test_going_on_needs_the_folder_alone(evaluated, tmp_path, capsys):
     out = tmp_path / "out"
     shutil.copytree(evaluated, out)
-    unit = next(out.glob("units/fog-3/*.parquet"))
+    unit = next(out.glob("units/fog-3/*/*.parquet"))
     unit.unlink()
     (out / "results.csv").unlink()
     assert main(["evaluate", "--out", str(out), "--status"]) == 0
     told = capsys.readouterr().out
-    assert "3 of 4 units are stored, 1 are missing" in told
-    assert "1/2" in told
+    assert "7 of 8 units are stored, 1 are missing" in told
+    assert "3/4" in told
     assert main(["evaluate", "--out", str(out), "--workers", "1"]) == 0
     assert (out / "results.csv").read_bytes() == (evaluated / "results.csv").read_bytes()
     assert unit.is_file()
@@ -113,18 +113,18 @@ def test_going_on_needs_the_folder_alone(evaluated, tmp_path, capsys):
 def test_the_status_names_files_that_cannot_be_used(evaluated, tmp_path, capsys):
     out = tmp_path / "out"
     shutil.copytree(evaluated, out)
-    unit = next(out.glob("units/fog-3/*.parquet"))
+    unit = next(out.glob("units/fog-3/*/*.parquet"))
     unit.write_bytes(unit.read_bytes()[:100])
     assert main(["evaluate", "--out", str(out), "--status"]) == 0
     told = capsys.readouterr()
     assert f"{unit} is torn or damaged" in told.err
-    assert "3 of 4 units are stored" in told.out
+    assert "7 of 8 units are stored" in told.out
 
 
 def test_a_dry_run_writes_nothing(model, scenes, tmp_path, capsys):
     assert main([*asked(model, scenes, tmp_path / "out"), "--dry-run"]) == 0
     told = capsys.readouterr().out
-    assert "2 conditions, 4 units, 10 images" in told
+    assert "2 conditions, 8 units, 10 images" in told
     # 6 blocks, window [3, 3], two replays with two blocks after it: 6 + 2 (1 + 2) + 2
     assert "14 blocks per view of an image (2.33 ordinary passes of 6)" in told
     assert "140 blocks in all" in told

@@ -13,6 +13,7 @@ from gramloop.evaluate.plan import read_plan
 from gramloop.evaluate.store import Store, read_condition
 from gramloop.models.detector import DETECTOR_BACKBONE
 from gramloop.tasks.detect import DetectConfig, load_detector
+from gramloop.tasks.detection import _boxes
 
 pytest.importorskip("transformers")
 IMAGES = {"sketch": 3, "tattoo": 2}
@@ -59,8 +60,8 @@ def test_a_released_detector_on_domains(files, domains, tmp_path, capsys):
     for method in plan.methods:
         scores = []
         for domain in IMAGES:
-            rows = read_condition(store, domain).methods[method.name].rows
-            truth, found = plan.load_task()._boxes(rows, plan.classes)
+            stored = read_condition(store, domain).methods[method.name].rows
+            truth, found = _boxes(stored, plan.classes)
             assert np.bincount(found.image_ids).min() > 100  # nothing is cut to COCO's 100 per category
             scores.append(box_figures(truth, found)[0])
             assert float(by[domain, method.name]["AP"]) == pytest.approx(scores[-1], abs=1e-9)

@@ -26,7 +26,7 @@ from gramloop.evaluate.rows import Background
 from gramloop.evaluate.runner import Done, Runner, Stopped
 from gramloop.evaluate.store import Store
 from gramloop.metrics.miou import count_pixels
-from gramloop.mitigations import apply, calibrate, write_source
+from gramloop.mitigations import apply, calibrate
 from gramloop.models.tiny import WEIGHTS
 from gramloop.tasks.base import Categories, get_task
 from gramloop.tasks.loading import load_predictor
@@ -236,14 +236,14 @@ def test_a_filter_runs_once_and_one_that_changes_nothing_costs_no_prediction(run
 
 
 def test_calibration_belongs_to_the_methods_that_use_it(plan, runner, model_folder, scene_folder, tmp_path):
-    with pytest.raises(GramLoopError, match="needs the spread of"):
+    with pytest.raises(GramLoopError, match="needs the statistics of in-distribution features"):
         small_plan(model_folder, scene_folder, methods=["baseline", "recentre:c=1"])
     records = runner.images.records("fog/3", range(8))
     source = calibrate(runner.predictor, [record.image() for record in records])
     plans = []
     for name, noise in [("one", source.noise), ("moved", source.noise), ("other", 2 * source.noise)]:
         path = tmp_path / f"{name}.safetensors"
-        write_source(path, replace(source, noise=noise))
+        replace(source, noise=noise).save(path)
         given = {"methods": ["baseline", "recentre:c=1"], "calibration": str(path)}
         plans.append(small_plan(model_folder, scene_folder, **given))
     assert len({each.hash for each in plans}) == 1
@@ -264,7 +264,7 @@ def test_detections_are_merged(model_folder: Path, scene_folder: Path):
     finished = runner_of(plan).run_one(plan.parts[0])
     assert not any(rows.failures for rows in finished.rows.values())
     assert sum(each.blocks for each in finished.facts.values()) <= len(plan.parts[0]) * 6 * 5
-    with pytest.raises(GramLoopError, match="without a batch norm on its taps"):
+    with pytest.raises(GramLoopError, match="needs the statistics of in-distribution"):
         small_plan(model_folder, scene_folder, "detection", methods=["baseline", "recentre:0.3"])
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from gramloop.evaluate.session import Session
 from torch import Tensor
 
 import gramloop
@@ -17,6 +16,8 @@ from gramloop.mitigations import apply, calibrate
 from gramloop.util.device import choose_device
 from library_models import MODELS
 from small_runs import small_plan, write_model, write_scene_set
+from library_models import MODELS, outputs
+from small_runs import runner_of, small_plan, write_model, write_scene_set
 from stand_in_audit import (
     INDEXED_FROM_CPU,
     PIXELS,
@@ -113,9 +114,9 @@ def test_an_evaluation(tmp_path: Path) -> None:
         model, scenes, "semantic", conditions=["fog"], shards=1, methods=methods, diagnostics=True
     )
     with stand_in_mps():
-        session = Session(plan, "mps")
-        done = [session.run(unit) for unit in plan.units]
-    assert sum(each.table.num_rows for each in done) == 2 * len(plan.methods) * len(plan.conditions)
+        runner = runner_of(plan, device="mps")
+        done = [rows for part in plan.parts for rows in runner.run_one(part).rows.values()]
+    assert sum(len(each.rows) for each in done) == 2 * len(plan.methods) * len(plan.conditions)
     assert not any(each.failures for each in done)
 
 

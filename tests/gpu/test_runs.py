@@ -16,6 +16,13 @@ from gramloop.models.tiny_heads import DenseDepthHead
 from gramloop.tasks import load_predictor
 from gramloop.tune import Space, tune
 from small_runs import SIDE, small_plan, write_model, write_scene_set
+from gramloop.evaluate.runner import Runner
+from gramloop.models.tiny import load_tiny
+from gramloop.models.tiny_heads import DenseDepthHead
+from gramloop.tasks import load_predictor, to_tensor
+from gramloop.tune import Space, scan_windows, tune
+from gramloop.tune.scan.files import to_json
+from small_runs import SIDE, runner_of, small_plan, write_model, write_scene_set
 from stand_in_audit import in_float32
 from stand_in_gpu import stand_in_gpu
 
@@ -46,13 +53,10 @@ def planned(task: str, model: Path, scenes: Path, **more: object) -> Plan:
     return small_plan(model, scenes, task, **{"methods": METHODS, "sizes": sizes, **few})
 
 
-def run_all(session: Session, out: Path) -> str:
-    store = Store(out, session.plan)
-    for unit in session.plan.units:
-        done = session.run(unit)
-        assert not done.failures
-        store.write(unit, done.table, done.failures, done.facts)
-    return collect(store).csv()
+def run_all(plan: Plan, runner: Runner, out: Path) -> str:
+    runner.store = Store(out, plan)
+    assert not any(each.excluded for each in runner.run(plan.parts))
+    return collect(runner.store).csv()
 
 
 def numbers(table: str) -> list[float]:
@@ -67,11 +71,11 @@ def test_an_evaluation(task: str, model: Path, scenes: Path, tmp_path: Path) -> 
     Those kernels resize in other steps, which the digits of a depth show.
     """
     plan = planned(task, model, scenes)
-    expected = run_all(Session(plan), tmp_path / "cpu")
+    expected = run_all(plan, runner_of(plan), tmp_path / "cpu")
     with stand_in_gpu():
-        session = Session(plan, "cuda:0")
-        in_float32(session.predictor)
-        found = run_all(session, tmp_path / "gpu")
+        runner = runner_of(plan, device="cuda:0")
+        in_float32(runner.predictor)
+        found = run_all(plan, runner, tmp_path / "gpu")
     if task == "depth":
         np.testing.assert_allclose(numbers(found), numbers(expected), rtol=1e-6)
     else:
@@ -81,17 +85,19 @@ def test_an_evaluation(task: str, model: Path, scenes: Path, tmp_path: Path) -> 
 
 def test_an_evaluation_in_batches(model: Path, scenes: Path, tmp_path: Path) -> None:
     plan = planned("semantic", model, scenes, batch=2, methods=["baseline", "gramloop"])
-    expected = run_all(Session(plan), tmp_path / "cpu")
+    expected = run_all(plan, runner_of(plan), tmp_path / "cpu")
     with stand_in_gpu():
-        session = Session(plan, "cuda:0")
-        in_float32(session.predictor)
-        assert run_all(session, tmp_path / "gpu") == expected
+        runner = runner_of(plan, device="cuda:0")
+        in_float32(runner.predictor)
+        assert run_all(plan, runner, tmp_path / "gpu") == expected
 
 
 def test_an_evaluation_under_autocast(model: Path, scenes: Path, tmp_path: Path) -> None:
     plan = planned("detection", model, scenes, methods=["baseline", "gramloop"])
     with stand_in_gpu():
-        first, again = (run_all(Session(plan, "cuda:0"), tmp_path / name) for name in ("one", "two"))
+        first, again = (
+            run_all(plan, runner_of(plan, device="cuda:0"), tmp_path / name) for name in ("one", "two")
+        )
     assert first == again
 
 

@@ -7,7 +7,7 @@ import pytest
 
 import gramloop
 from gramloop.errors import GramLoopError
-from gramloop.evaluate.methods import parse_method, with_found_source
+from gramloop.evaluate.methods import calibration_of, parse_method
 from gramloop.mitigations import (
     STAGES,
     apply,
@@ -61,13 +61,10 @@ def test_more_than_a_replay_is_attached_by_nobody(stored, segmenter):
 def test_evaluate_takes_the_file_with_its_source(stored, tmp_path, stats):
     method = parse_method(f"found:{stored}")
     assert method.mitigations == parse_mitigations(TEXT)
-    assert with_found_source({"folder": "m"}, [method]) == {
-        "folder": "m",
-        "source": str((tmp_path / "source.safetensors").resolve()),
-    }
+    assert calibration_of(None, [method]) == (tmp_path / "source.safetensors").resolve()
     (tmp_path / "other").write_bytes(b"other")
-    with pytest.raises(GramLoopError, match="one evaluation has one source"):
-        with_found_source({"source": str(tmp_path / "other")}, [method])
+    with pytest.raises(GramLoopError, match="one evaluation has one calibration"):
+        calibration_of(tmp_path / "other", [method])
 
 
 def test_a_source_of_other_images_is_refused(stored, tmp_path):

@@ -28,7 +28,7 @@ def same(first: ConditionResults, second: ConditionResults) -> bool:
 def test_two_processes_say_what_one_says(tmp_path: Path) -> None:
     folder = tmp_path / "r"
     store = write_store(folder, make_plan(task="detection"), skip=["snow/3"])
-    damaged = store.path(next(iter(store.plan.units_of("fog/3"))))
+    damaged = store.path(store.plan.parts_of("fog/3")[0].units[0])
     damaged.write_bytes(damaged.read_bytes()[:-100])
     one, two = (load_runs([folder], workers=workers) for workers in (1, 2))
     assert set(one.runs[0].missing) == {"fog/3", "snow/3"}

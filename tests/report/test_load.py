@@ -9,9 +9,12 @@ import pytest
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.plan import DataSource
 from gramloop.evaluate.results import collect
-from gramloop.evaluate.rows import counts_of
+from gramloop.evaluate.store import read_condition
 from gramloop.metrics.miou import class_iou, mean_iou
 from gramloop.report.load import load_runs, partition_of
+from gramloop.report.load import load_runs
+from gramloop.report.measure import partition_of
+from small_runs import counts_of
 from small_stores import CLASSES, CONDITIONS, make_plan, write_store
 
 
@@ -31,8 +34,9 @@ def test_scores_are_those_of_evaluate(tmp_path: Path) -> None:
 def test_classes_and_partitions_are_sums_of_their_images(tmp_path: Path) -> None:
     store = write_store(tmp_path / "r", make_plan(images=13))
     (run,) = load_runs([tmp_path / "r"]).runs
-    tables = [store.read(unit).table for unit in store.plan.units_of("snow/3")]  # type: ignore[union-attr]
-    counts = counts_of(tables, "gramloop")  # (images, 3, classes)
+    stored = read_condition(store, "snow/3")
+    assert stored is not None
+    counts = counts_of(stored.methods["gramloop"])  # (images, 3, classes)
     cell = next(each for each in run.results if each.condition.key == "snow/3")
     np.testing.assert_allclose(cell.classes["gramloop"][:2], class_iou(counts.sum(axis=0))[:2], rtol=1e-12)
     part_of = partition_of([f"image-{place:03d}" for place in range(13)])
@@ -81,16 +85,16 @@ def test_missing_conditions_are_named_and_leave_no_mean(tmp_path: Path) -> None:
     assert not run.complete
     assert run.score("gramloop") is None
     assert run.compare("gramloop") is None
-    assert any("snow/3 (0 of 2 units are stored)" in sentence for sentence in found.warnings)
+    assert any("snow/3 (0 of 4 units are stored)" in sentence for sentence in found.warnings)
 
 
 def test_a_torn_unit_is_named_and_leaves_no_mean(tmp_path: Path) -> None:
     store = write_store(tmp_path / "r", make_plan())
-    torn = store.path(next(store.plan.units_of("fog/1")))
+    torn = store.path(store.plan.parts_of("fog/1")[0].units[0])
     torn.write_bytes(torn.read_bytes()[:-20])
     found = load_runs([tmp_path / "r"])
     assert found.runs[0].score("gramloop") is None
-    assert any(torn.name in sentence and "1 of 2 units" in sentence for sentence in found.warnings)
+    assert any(torn.name in sentence and "3 of 4 units" in sentence for sentence in found.warnings)
 
 
 def test_failures_and_unseen_classes_are_named(tmp_path: Path) -> None:

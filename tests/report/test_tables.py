@@ -57,7 +57,7 @@ def test_a_missing_condition_empties_its_means_and_no_others(tmp_path: Path) -> 
     full = every_condition(run)
     missing = next(row for row in full.rows if row[0] == "snow/3")
     assert missing[1:] == (None,) * 5
-    assert full.notes == ("snow/3: 0 of 2 units are stored.",)
+    assert full.notes == ("snow/3: 0 of 4 units are stored.",)
     assert main_results([run]).rows[0][2:] == (None, None, None)
     assert partition_table(run) is None
     assert class_tables(run, "gramloop") == ()

@@ -3,6 +3,7 @@
 import ast
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from types import MappingProxyType
 
 import numpy as np
@@ -12,8 +13,9 @@ import torch
 import gramloop
 from golden import load_golden
 from gramloop import Adaptive, Cost, GramLoopError, ReplayConfig, counting
-from gramloop.evaluate.methods import Method
-from gramloop.evaluate.predicting import predict_all
+from gramloop.evaluate.methods import Method, prediction_calls
+from gramloop.evaluate.plan import Part
+from gramloop.evaluate.predicting import LoopImage, MethodPredictor
 from gramloop.models.detector import DETECTOR_BACKBONE
 from gramloop.models.tiny import load_tiny
 from gramloop.tasks.class_names import COCO
@@ -159,14 +161,22 @@ class Mirrored:
         return Pair(turn(found.ordinary), turn(found.replayed)) if paired else turn(found)
 
 
+def predicted(predictor, pixels, methods):
+    """The predictions of methods, as an evaluation makes them."""
+    shown = LoopImage(Part("", (0,), tuple(methods)), 0, None, pixels=pixels)
+    for call in prediction_calls(methods):
+        MethodPredictor(SimpleNamespace(signals=False), predictor, None).predict_image(shown, call, False)
+    return shown.predictions
+
+
 def test_a_predictor_around_another_is_evaluated_like_it(predictors, image):
     around, methods = (
         Mirrored(predictors["segmenter"]),
         [Method("baseline"), Method("late", REPLAYS["method"])],
     )
     assert isinstance(around, Predictor)
-    found = predict_all(around, image, methods)
-    inner = predict_all(predictors["segmenter"], image[:, ::-1].copy(), methods)
+    found = predicted(around, image, methods)
+    inner = predicted(predictors["segmenter"], image[:, ::-1].copy(), methods)
     for name in ("baseline", "late"):
         assert np.array_equal(found[name].labels, inner[name].labels[:, ::-1])
         assert found[name].blocks == inner[name].blocks
@@ -210,7 +220,6 @@ def test_no_signature_with_a_predictor_or_a_prediction_says_any():
     found = [each for path in files for each in signatures(path)]
     passing = {name for name, names in found if names & PASSED}
     assert passing >= {
-        "predicting.py: predict_all",
         "rows.py: add",
         "subject.py: subject_of",
         "tuning.py: tune",

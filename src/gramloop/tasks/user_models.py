@@ -177,7 +177,10 @@ def _module(place: str) -> ModuleType:
 def _of_file(path: Path) -> ModuleType:
     if not path.is_file():
         raise GramLoopError(f"{path} does not exist; a model of your own is FILE.py:make")
-    name = f"_gramloop_{path.stem}_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]}"
+    identity = hashlib.sha256(str(path.resolve()).encode() + path.read_bytes()).hexdigest()[:16]
+    name = f"_gramloop_{path.stem}_{identity}"
+    if name in sys.modules:  # executed once, so that the classes it defines stay the same ones
+        return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
