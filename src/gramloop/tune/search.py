@@ -26,6 +26,7 @@ from gramloop.mitigations.stack import replay_alone, replay_of
 from gramloop.tasks.base import Row, Rows
 from gramloop.tasks.prediction import Prediction
 from gramloop.tasks.predictor import Predictor
+from gramloop.tune.decision import Evidence, weigh_finalists
 from gramloop.tune.gain import (
     GainEstimate,
     PairedRow,
@@ -90,6 +91,7 @@ class CandidateScore:
     cost: float
     estimate: GainEstimate
     rule: Adaptive | None = None  # with which its replay has this gain
+    evidence: Evidence | None = None  # of the decision
 
     @property
     def config(self) -> ReplayConfig | None:
@@ -121,7 +123,7 @@ def run_search(search: Search, table: Measurements) -> SearchOutcome:
     table.measure(deciding, alive)
     alive = table.able(alive)
     alive += halving.add_twins(alive, searched)
-    finalists = halving.ranked(alive, deciding, also_clean=searched)
+    finalists = halving.weighed(halving.ranked(alive, deciding, also_clean=searched), deciding)
     winner = next((one for one in finalists if halving.passes(one)), None)
     leader = winner or finalists[0]
     free = halving.free_one(finalists, leader)
@@ -416,11 +418,24 @@ class _Halving:
                 return rule[1], rule[0]
         return value, None
 
+    def weighed(
+        self, finalists: Sequence[CandidateScore], cells: Sequence[SearchCell]
+    ) -> list[CandidateScore]:
+        """The finalists with the evidence that they beat nothing."""
+        found = weigh_finalists(self.scoring, [self.table.measured(one.number, cells) for one in finalists])
+        return [replace(one, evidence=each) for one, each in zip(finalists, found, strict=True)]
+
     def passes(self, one: CandidateScore) -> bool:
-        """Whether a finalist beats nothing, each with its share of the allowed error."""
-        tests = self.search.schedule.finalists + len(self.table.twins)
-        confidence = 1 - (1 - self.search.options.confidence) / tests
-        return one.estimate.harmless(self.search.tolerance) and one.estimate.beats_nothing(confidence)
+        """Whether a finalist beats nothing, and clean images keep their score."""
+        assert one.evidence is not None
+        confidence = self.search.options.confidence
+        beats = one.evidence.beats_nothing(confidence)
+        if not one.evidence.can_decide(
+            confidence
+        ):  # too few images to swap: Student's t, at a share of the error
+            tests = self.search.schedule.finalists + len(self.table.twins)
+            beats = one.estimate.beats_nothing(1 - (1 - confidence) / tests)
+        return beats and one.estimate.harmless(self.search.tolerance)
 
     def free_one(self, finalists: Sequence[CandidateScore], leader: CandidateScore) -> CandidateScore | None:
         """The best other finalist that costs nothing extra and keeps clean images, if the verdict has room for it."""
