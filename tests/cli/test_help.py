@@ -120,10 +120,10 @@ def test_defaults_of_tune_are_those_of_its_options() -> None:
     from dataclasses import fields
 
     from gramloop.tune import Options
-    from gramloop.tune.search import TOLERANCE
+    from gramloop.tune.measurements import CLEAN_TOLERANCE
 
     parsed = parse(command_parser("tune")[0], "tune", ["--out", "x", "--suite", "scenes-c"])
     for field in fields(Options):
         if hasattr(parsed, field.name):
             assert getattr(parsed, field.name) == field.default, field.name
-    assert f"({TOLERANCE:g})" in shown_default("tune", "--clean-tolerance")
+    assert f"({CLEAN_TOLERANCE:g})" in shown_default("tune", "--clean-tolerance")

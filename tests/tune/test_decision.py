@@ -9,7 +9,7 @@ import pytest
 
 from gramloop.metrics.bootstrap import mean_score
 from gramloop.tasks.base import Categories, Task, get_task
-from gramloop.tune.decision import Evidence, weigh_finalists
+from gramloop.tune.decision import DecisionTest, weigh_finalists
 from gramloop.tune.gain import PairedRow, Scoring
 from gramloop.tune.split import Sample
 
@@ -87,12 +87,12 @@ def test_scores_that_are_no_means_are_swapped_by_their_images():
 @pytest.mark.parametrize(
     ("evidence", "beats", "decides"),
     [
-        (Evidence(0.01, 0.01, 0.001, 0.001), True, True),
-        (Evidence(0.06, 0.01, 0.001, 0.001), False, True),
-        (Evidence(0.01, 0.06, 0.001, 0.001), False, True),
-        (Evidence(0.01, 0.125, 0.001, 0.125), True, True),  # three families, which agree all
-        (Evidence(0.01, 0.25, 0.001, 0.125), False, True),
-        (Evidence(0.125, 0.01, 0.125, 0.001), False, False),  # three images
+        (DecisionTest(0.01, 0.01, 0.001, 0.001), True, True),
+        (DecisionTest(0.06, 0.01, 0.001, 0.001), False, True),
+        (DecisionTest(0.01, 0.06, 0.001, 0.001), False, True),
+        (DecisionTest(0.01, 0.125, 0.001, 0.125), True, True),  # three families, which agree all
+        (DecisionTest(0.01, 0.25, 0.001, 0.125), False, True),
+        (DecisionTest(0.125, 0.01, 0.125, 0.001), False, False),  # three images
     ],
 )
 def test_both_tests_have_to_agree(evidence, beats, decides):

@@ -19,7 +19,7 @@ from gramloop.util.device import choose_device, numbered_device
 
 if TYPE_CHECKING:
     from gramloop.evaluate.planning import Request
-    from gramloop.tune.search import Search
+    from gramloop.tune.measurements import Search
     from gramloop.tune.tuning import Tuning
 
 KEYS = {
@@ -146,7 +146,7 @@ def _add_choice(group: argparse._ArgumentGroup) -> None:
 def run(args: argparse.Namespace) -> int | Ended:
     """Tune; 1 if images had to be left out."""
     if args.dry_run:
-        from gramloop.tune.tuning import describe_search
+        from gramloop.tune.result import describe_search
 
         with tempfile.TemporaryDirectory() as scratch:
             search = _search(args, Path(scratch) / "scenes")
@@ -162,7 +162,7 @@ def run(args: argparse.Namespace) -> int | Ended:
 def _search(args: argparse.Namespace, scenes: Path) -> Search:
     from gramloop.core.config import ReplayConfig
     from gramloop.tasks.predictor import check_replay
-    from gramloop.tune.space import LONGEST, Space, read_values
+    from gramloop.tune.space import LONGEST_WINDOW, Space, read_values
     from gramloop.tune.target import suite_target
     from gramloop.tune.tuning import plan_search
 
@@ -192,7 +192,7 @@ def _search(args: argparse.Namespace, scenes: Path) -> Search:
         depth = len(predictor.blocks)
         if not depth:
             check_replay(predictor, ReplayConfig())
-        longest = min(LONGEST if args.longest is None else args.longest, depth)
+        longest = min(LONGEST_WINDOW if args.longest is None else args.longest, depth)
         space = replace(named, values=Space.default(depth, longest, predictor.taps, **values).values)
     return plan_search(target, space, args.budget, options)
 
@@ -218,7 +218,7 @@ def _unseen(args: argparse.Namespace) -> tuple[str, ...]:
 def _request(args: argparse.Namespace, scenes: Path) -> Request:
     from gramloop.data.suites import find_suite
     from gramloop.tune.target import SCENE_SPLIT
-    from gramloop.tune.tuning import SEVERITY, read_search_plan
+    from gramloop.tune.tuning import DEFAULT_SEVERITY, read_search_plan
 
     read_search_plan(args.out)  # a folder of something else is refused before scenes are drawn into it
     request = request_of(args, scenes, SCENE_SPLIT)
@@ -226,12 +226,12 @@ def _request(args: argparse.Namespace, scenes: Path) -> Request:
         request = replace(request, calibration=str(args.calibration.resolve()))
     if args.severity or not find_suite(args.suite).generated:
         return request
-    return replace(request, severities=[SEVERITY])
+    return replace(request, severities=[DEFAULT_SEVERITY])
 
 
 def _tune(search: Search, args: argparse.Namespace) -> Tuning | int:
-    from gramloop.tune.tuning import describe_search
-    from gramloop.tune.tuning import run as run_tuning
+    from gramloop.tune.result import describe_search
+    from gramloop.tune.tuning import run_tuning
     from gramloop.util.progress import progress_bar
 
     note(describe_search(search))

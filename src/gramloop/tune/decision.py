@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gramloop.tasks.base import Rows
-from gramloop.tune.gain import Measured, PairedRow, Scoring
+from gramloop.tune.gain import PairedRow, PairedRows, Scoring
 from gramloop.tune.split import CLEAN, family
 
 SWAPS = 1024  # random ones where there are too many to try all
@@ -25,7 +25,7 @@ _SEED = 20260724
 
 
 @dataclass(frozen=True)
-class Evidence:
+class DecisionTest:
     """p-values of one finalist, adjusted for all of them."""
 
     images: float
@@ -43,7 +43,7 @@ class Evidence:
         return self.least_images <= 1 - confidence + 1e-12
 
 
-def weigh_finalists(scoring: Scoring, finalists: Sequence[Measured]) -> list[Evidence]:
+def weigh_finalists(scoring: Scoring, finalists: Sequence[PairedRows]) -> list[DecisionTest]:
     """How much speaks for each finalist, on the images of the decision.
 
     Args:
@@ -58,7 +58,7 @@ def weigh_finalists(scoring: Scoring, finalists: Sequence[Measured]) -> list[Evi
     over_families = _max_t(np.nan_to_num(gains[:, :, 0]) @ flips.T)
     least = 0.5 ** len(units), 0.5 ** gains.shape[1]
     pairs = zip(over_images, over_families, strict=True)
-    return [Evidence(float(one), float(two), *least) for one, two in pairs]
+    return [DecisionTest(float(one), float(two), *least) for one, two in pairs]
 
 
 def _signs(number: int) -> NDArray[np.int64]:  # → (1 + others, number)
@@ -70,7 +70,7 @@ def _signs(number: int) -> NDArray[np.int64]:  # → (1 + others, number)
 
 
 def _swapped_gains(
-    scoring: Scoring, measured: Measured, units: Sequence[int], swaps: NDArray[np.bool_]
+    scoring: Scoring, measured: PairedRows, units: Sequence[int], swaps: NDArray[np.bool_]
 ) -> NDArray[np.float64]:  # → (families, swaps)
     """The gain of every family after each swap of images between baseline and candidate."""
     gains: dict[str, list[NDArray[np.float64]]] = {}
