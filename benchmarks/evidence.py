@@ -41,7 +41,7 @@ from gramloop.replay.config import ReplayConfig, read_settings, write_replay
 from gramloop.tune.halving import Options
 from gramloop.tune.space import Space, describe_candidate
 from gramloop.tune.target import suite_target
-from gramloop.tune.tuning import plan_search, run
+from gramloop.tune.tuning import plan_search, run_tuning
 
 # found by an earlier search without `until`: block 2 where noise makes patches long
 NOISE_ONLY = "window=2-2,replays=1,adaptive=length:1.7068:1.7068"
@@ -95,7 +95,7 @@ def tune_stage(study: Study) -> None:
     options = Options(max_cost=1.5, block=2, unseen=tuple(UNSEEN_IN_TUNE), finalists=3, confidence=0.9)
     search = plan_search(target, space, study.sizes.budget, options)
     print(f"{len(search.candidates)} candidates, {search.schedule.predictions} predictions")
-    tuning = run(search, study.out / "tune", workers=study.workers, advance=_dots())
+    tuning = run_tuning(search, study.out / "tune", workers=study.workers, advance=_dots())
     print()
     for one in tuning.outcome.finalists:
         print(

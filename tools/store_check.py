@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 
 import torch
-from gramloop.check.way import Way
+from gramloop.check.small_models import Precision
 
 from gramloop.check.cases import STORED, sampled
 from gramloop.check.small_models import HEADS
 
 if __name__ == "__main__":
-    here = Way(torch.device("cpu"))
+    here = Precision(torch.device("cpu"))
     found = {
         name: {part: value.tolist() for part, value in sampled(run(here)).items()}
         for name, run in HEADS.items()

@@ -15,8 +15,6 @@ from conftest import EMBEDDED, RELEASED, Load
 from gramloop.mitigations import apply, calibrate
 from gramloop.util.device import choose_device
 from library_models import MODELS
-from small_runs import small_plan, write_model, write_scene_set
-from library_models import MODELS, outputs
 from small_runs import runner_of, small_plan, write_model, write_scene_set
 from stand_in_audit import (
     INDEXED_FROM_CPU,

@@ -12,16 +12,10 @@ from gramloop.data.opening import ReadOptions, open_set
 from gramloop.data.suites import Condition
 from gramloop.evaluate import Store, collect
 from gramloop.evaluate.plan import Plan
+from gramloop.evaluate.runner import Runner
 from gramloop.models.tiny_heads import DenseDepthHead
 from gramloop.tasks import load_predictor
 from gramloop.tune import Space, tune
-from small_runs import SIDE, small_plan, write_model, write_scene_set
-from gramloop.evaluate.runner import Runner
-from gramloop.models.tiny import load_tiny
-from gramloop.models.tiny_heads import DenseDepthHead
-from gramloop.tasks import load_predictor, to_tensor
-from gramloop.tune import Space, scan_windows, tune
-from gramloop.tune.scan.files import to_json
 from small_runs import SIDE, runner_of, small_plan, write_model, write_scene_set
 from stand_in_audit import in_float32
 from stand_in_gpu import stand_in_gpu

@@ -5,9 +5,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gramloop.errors import GramLoopError
-from gramloop.tune.halving import MIN_CELLS, MIN_IMAGES, Options, Stage, plan_schedule
+from gramloop.tune.halving import MIN_CELLS, MIN_STAGE_IMAGES, Options, StageSize, plan_schedule
 
-stages = st.builds(Stage, st.integers(3, 60), st.integers(1, 20))
+stages = st.builds(StageSize, st.integers(3, 60), st.integers(1, 20))
 
 
 @settings(deadline=None)  # the machine may be busy
@@ -38,8 +38,8 @@ def test_a_budget_is_never_exceeded(
         return
     assert plan.predictions <= budget
     assert min(finalists, candidates) <= plan.candidates <= candidates
-    assert MIN_IMAGES <= plan.decide.images <= decide.images
-    assert MIN_IMAGES <= plan.verdict.images <= verdict.images
+    assert MIN_STAGE_IMAGES <= plan.decide.images <= decide.images
+    assert MIN_STAGE_IMAGES <= plan.verdict.images <= verdict.images
     cells = 0
     for rung in plan.rungs:  # each goes on where the one before stopped
         assert rung.cells == cells + rung.fresh <= search.images * search.conditions
@@ -54,21 +54,21 @@ def test_a_budget_is_never_exceeded(
 
 
 def test_enough_budget_tries_everything_on_everything():
-    search, decide, verdict = Stage(16, 5), Stage(10, 5), Stage(14, 7)
+    search, decide, verdict = StageSize(16, 5), StageSize(10, 5), StageSize(14, 7)
     plan = plan_schedule(20_000, 33, search, decide, verdict)
     assert [(rung.candidates, rung.cells) for rung in plan.rungs] == [(33, 80), (11, 80), (4, 80)]
     assert plan.predictions == 33 * 80 + 3 * 50 + 98  # later rungs have nothing new to look at
 
 
 def test_a_small_budget_tries_fewer_candidates_and_spends_almost_all():
-    plan = plan_schedule(2000, 200, Stage(40, 11), Stage(25, 11), Stage(35, 16))
+    plan = plan_schedule(2000, 200, StageSize(40, 11), StageSize(25, 11), StageSize(35, 16))
     assert plan.offered == 200
     assert plan.candidates < 200
     assert 2000 - 33 <= plan.predictions <= 2000  # less than one more image of the decision
 
 
 def test_few_candidates_need_no_rung():
-    plan = plan_schedule(500, 2, Stage(10, 3), Stage(10, 3), Stage(10, 4))
+    plan = plan_schedule(500, 2, StageSize(10, 3), StageSize(10, 3), StageSize(10, 4))
     assert plan.rungs == ()
     assert plan.finalists == plan.candidates == 2
     assert plan.predictions == 2 * 30 + 40
@@ -76,11 +76,11 @@ def test_few_candidates_need_no_rung():
 
 def test_halving_needs_its_numbers():
     with pytest.raises(GramLoopError, match="an eta of 2 or more"):
-        plan_schedule(500, 2, Stage(10, 3), Stage(10, 3), Stage(10, 4), eta=1)
+        plan_schedule(500, 2, StageSize(10, 3), StageSize(10, 3), StageSize(10, 4), eta=1)
 
 
 def test_room_for_combinations_is_given_up_before_candidates_are():
-    stages = Stage(40, 11), Stage(25, 11), Stage(35, 16)
+    stages = StageSize(40, 11), StageSize(25, 11), StageSize(35, 16)
     rich = plan_schedule(2000, 18, *stages, joining=(3, 2), judged=2, baseline=1)
     assert [(rung.candidates, rung.joining) for rung in rich.rungs] == [(18, 0), (6, 3), (3, 2)]
     poor = plan_schedule(800, 18, *stages, joining=(3, 2), judged=2, baseline=1)

@@ -12,17 +12,16 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from gramloop.core.settings import read_settings
 
 from gramloop.data.truth import PixelLabels
 from gramloop.errors import GramLoopError
 from gramloop.mitigations import stack_text
 from gramloop.mitigations.stack import replay_alone
-from gramloop.replay.config import ReplayConfig, read_replay
+from gramloop.replay.config import ReplayConfig, read_replay, read_settings
 from gramloop.tune.halving import Options
-from gramloop.tune.space import FREE, Space
+from gramloop.tune.space import NO_EXTRA_COST, Space
 from gramloop.tune.target import MemoryImages
-from gramloop.tune.tuning import RESULT, plan_search, run
+from gramloop.tune.tuning import RESULT, plan_search, run_tuning
 from laws import (
     FAMILIES,
     Lawful,
@@ -56,7 +55,7 @@ class Counting(Lawful):
 
 
 def search(target, space=REPLAYS, budget=400, options=CALM, out=None, **more):
-    return run(plan_search(target, space, budget, options), out, **more)
+    return run_tuning(plan_search(target, space, budget, options), out, **more)
 
 
 def few(predictor=Lawful, noise=0.02):
@@ -170,7 +169,7 @@ def test_winners_of_different_stages_are_stacked_within_the_budget(budget):
 def test_what_comes_without_extra_cost_is_reported_too():
     found = search(staged(), STAGES, 1200)
     free = found.outcome.free
-    assert found.outcome.leader.cost > FREE >= free.cost
+    assert found.outcome.leader.cost > NO_EXTRA_COST >= free.cost
     assert f"At no extra cost, {stack_text(free.stack)}: " in found.sentence
     assert f"({found.outcome.leader.cost:.2f}x the work)" in found.sentence
     assert found.about()["at no extra cost"]["unseen images"]["other families"]["verdict"] == "helps"
@@ -179,7 +178,7 @@ def test_what_comes_without_extra_cost_is_reported_too():
 def test_a_cost_limit_keeps_out_what_a_stack_would_cost():
     found = search(staged(), STAGES, 1200, replace(CALM, max_cost=1.0))
     assert found.mitigations == "on-pixels:1+on-features:2"
-    assert found.outcome.leader.cost <= FREE
+    assert found.outcome.leader.cost <= NO_EXTRA_COST
     reasons = dict(found.search.offered.left_out)
     assert reasons["on-outputs:0"] == "it costs 1.21x, more than the limit of 1"
     assert "no candidate costs at most 1" in reasons["replays"]

@@ -9,7 +9,6 @@ from types import MappingProxyType
 
 import numpy as np
 import pytest
-from gramloop.core.settings import read_settings
 from torch import nn
 
 import gramloop
@@ -33,10 +32,11 @@ from gramloop.tasks.panoptic import Panoptic, Segment, segment_map
 from gramloop.tasks.prediction import Pair
 from gramloop.tune import Options, Space, Tuning, tune
 from gramloop.tune.halving import Options
+from gramloop.tune.result import describe_search
 from gramloop.tune.space import Space
 from gramloop.tune.split import CLEAN
 from gramloop.tune.target import memory_target, suite_target
-from gramloop.tune.tuning import CALIBRATION, RESULT, describe_search, plan_search, run, tune
+from gramloop.tune.tuning import CALIBRATION, RESULT, plan_search, run_tuning, tune
 from killing import hit, needs_proc
 from small_runs import small_request, write_scene_set
 from small_sets import write_semantic
@@ -58,7 +58,7 @@ def test_one_and_two_workers_give_the_same_bytes(model_folder, scene_folder, tmp
     target = suite_target(small_request(model_folder, scene_folder, task))
     assert list(target.images) == ["clean", "impulse_noise/3", "fog/3", "pixelate/3"]
     search = plan_search(target, SPACE, 170)
-    found = [run(search, tmp_path / str(workers), workers=workers) for workers in (1, 2)]
+    found = [run_tuning(search, tmp_path / str(workers), workers=workers) for workers in (1, 2)]
     assert found[0].outcome.predictions == search.schedule.predictions <= 170
     files = [(tmp_path / str(workers) / RESULT).read_bytes() for workers in (1, 2)]
     assert files[0] == files[1]
@@ -74,7 +74,7 @@ def test_a_data_set_with_a_custom_predictor(model_folder, scene_folder):
     predictor = plain.subject.load_predictor(None)
     custom = memory_target(predictor, data, conditions=conditions, suite="scenes-c")
     assert (custom.subject.task, custom.images) == (plain.subject.task, plain.images)
-    found = [run(plan_search(target, SPACE, 170)).outcome for target in (plain, custom)]
+    found = [run_tuning(plan_search(target, SPACE, 170)).outcome for target in (plain, custom)]
     assert found[0] == found[1]
 
 
@@ -95,7 +95,7 @@ def test_a_set_of_another_task_is_refused(model_folder, scene_folder):
 def test_the_verdict_is_that_of_the_images(model_folder, scene_folder, tmp_path):
     target = suite_target(small_request(model_folder, scene_folder))
     search = plan_search(target, SPACE, 170)
-    found = run(search, tmp_path)
+    found = run_tuning(search, tmp_path)
     predictor, config = target.subject.load_predictor(None), found.outcome.leader.config
     totals = np.zeros((2, 3, len(target.subject.categories.ids)), dtype=np.int64)
     for sample in search.split.images["verdict"]["clean"][: search.schedule.verdict.images]:
@@ -115,7 +115,7 @@ def test_without_labels_a_change_of_clean_predictions_is_no_gain(model_folder, s
     search = plan_search(target, SPACE, 170)
     assert search.plan["options"]["clean_tolerance"] == 100.0
     assert "clean predictions may change by anything" in describe_search(search)
-    found = run(search, tmp_path)
+    found = run_tuning(search, tmp_path)
     assert "points of agreement with the clean prediction on" in found.sentence
     assert AGREEMENT_NOTE in found.sentence
     assert "clean predictions change by" in found.sentence
@@ -130,7 +130,7 @@ def test_without_labels_a_change_of_clean_predictions_is_no_gain(model_folder, s
 
 def test_a_limit_on_change_without_labels(model_folder, scene_folder):
     target = suite_target(small_request(model_folder, scene_folder, truth="clean"))
-    found = run(plan_search(target, SPACE, 170, Options(clean_tolerance=0.0))).outcome
+    found = run_tuning(plan_search(target, SPACE, 170, Options(clean_tolerance=0.0))).outcome
     assert not found.chosen  # every replay changes something
 
 
@@ -142,7 +142,7 @@ def test_images_in_memory_without_labels_need_their_clean_versions(model_folder,
     }
     custom = memory_target(plain.subject.load_predictor(None), data, truth="clean")
     settings = Options(unseen=("fog",))
-    found = [run(plan_search(target, SPACE, 170, settings)) for target in (plain, custom)]
+    found = [run_tuning(plan_search(target, SPACE, 170, settings)) for target in (plain, custom)]
     assert found[0].search.schedule == found[1].search.schedule
     assert found[1].outcome.holdout[-1].baseline == found[0].outcome.holdout[-1].baseline == 100
     del data["clean"][0]
@@ -161,7 +161,7 @@ def test_statistics_are_learnt_from_clean_images_of_the_search(model_folder, tmp
     for part in ("decide", "verdict"):
         judged = {sample.image_id for sample in search.split.images[part][CLEAN]}
         assert not judged & {sample.image_id for sample in seen}
-    found = run(search, tmp_path / "one")
+    found = run_tuning(search, tmp_path / "one")
     assert found.outcome.predictions <= search.schedule.predictions <= 230
     made = CalibrationStats.read(tmp_path / "one" / CALIBRATION)
     images = [records_of(target)[sample.position].image() for sample in seen]
@@ -174,7 +174,7 @@ def test_statistics_are_learnt_from_clean_images_of_the_search(model_folder, tmp
     before = [(tmp_path / "one" / name).read_bytes() for name in (RESULT, CALIBRATION)]
     (tmp_path / "one" / CALIBRATION).write_bytes(b"damaged")  # it is made again, and must come out the same
     for folder, workers in (("one", 1), ("two", 2)):
-        run(search, tmp_path / folder, workers=workers)
+        run_tuning(search, tmp_path / folder, workers=workers)
         assert [(tmp_path / folder / name).read_bytes() for name in (RESULT, CALIBRATION)] == before
 
 
@@ -183,7 +183,7 @@ def test_a_choice_is_what_evaluate_runs(model_folder, tmp_path):
     folder = write_scene_set(tmp_path / "set", 22)
     target = suite_target(small_request(model_folder, folder))
     space = Space(mitigations=["recentre:c=1", "denoise+recentre:c=1"])
-    found = run(plan_search(target, space, 150), tmp_path)
+    found = run_tuning(plan_search(target, space, 150), tmp_path)
     best = next(one for one in found.outcome.finalists if len(one.stack) == 2)
     replace(found, outcome=replace(found.outcome, leader=best, chosen=True)).write(tmp_path / RESULT)
     method = f"found:{tmp_path / RESULT}"
@@ -199,7 +199,7 @@ def test_given_statistics_are_used_and_kept_next_to_the_result(model_folder, sce
     request = small_request(model_folder, scene_folder, calibration=str(tmp_path / "given"))
     search = plan_search(suite_target(request), Space(mitigations=["recentre:c=1", "median"]), 150)
     assert search.schedule.calibration == 0
-    run(search, tmp_path / "out")
+    run_tuning(search, tmp_path / "out")
     assert (tmp_path / "out" / CALIBRATION).read_bytes() == (tmp_path / "given").read_bytes()
 
 
@@ -216,7 +216,7 @@ def test_labels_and_weights_that_changed_are_refused(model_folder, scene_folder,
 
     def begin():
         target = suite_target(small_request(model, scenes, conditions=["fog", "pixelate"]))
-        return run(plan_search(target, SPACE, 110), tmp_path / "out")
+        return run_tuning(plan_search(target, SPACE, 110), tmp_path / "out")
 
     begin()
     before = {path: path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file()}
@@ -237,7 +237,7 @@ def _killed(model: Path, scenes: Path, folder: Path) -> None:
     conditions = ["fog", "impulse_noise", "pixelate", "contrast", "snow", "frost"]
     values = {"window": [(2, 2), (3, 3), (4, 5), (5, 5)], "replays": [1], "strength": [0.5, 1.0]}
     target = suite_target(small_request(model, scenes, conditions=conditions))
-    run(plan_search(target, Space(values, ["recentre:0.3"]), 900), folder)
+    run_tuning(plan_search(target, Space(values, ["recentre:0.3"]), 900), folder)
 
 
 def _units(folder: Path) -> int:

@@ -1,7 +1,7 @@
 import pytest
 
 from gramloop.metrics.bootstrap import Interval
-from gramloop.tune.verdict import MIN_UNITS, HoldoutResult
+from gramloop.tune.verdict import MIN_RESAMPLED, HoldoutResult
 from html_tables import Reader
 
 UP, DOWN, OPEN = (0.1, 0.3), (-0.3, -0.1), (-0.1, 0.3)
@@ -19,10 +19,10 @@ def interval(low: float, high: float, units: int) -> Interval:
         (interval(*OPEN, 10), interval(*UP, 30), "inconclusive"),
         (interval(*UP, 10), interval(*OPEN, 30), "inconclusive"),
         (interval(*UP, 10), interval(*DOWN, 30), "inconclusive"),
-        (interval(*UP, 2), interval(*UP, MIN_UNITS["images"]), "helps"),
-        (interval(*UP, 10), interval(*UP, MIN_UNITS["images"] - 1), "inconclusive"),
-        (interval(*UP, MIN_UNITS["families"]), None, "helps"),
-        (interval(*UP, MIN_UNITS["families"] - 1), None, "inconclusive"),
+        (interval(*UP, 2), interval(*UP, MIN_RESAMPLED["images"]), "helps"),
+        (interval(*UP, 10), interval(*UP, MIN_RESAMPLED["images"] - 1), "inconclusive"),
+        (interval(*UP, MIN_RESAMPLED["families"]), None, "helps"),
+        (interval(*UP, MIN_RESAMPLED["families"] - 1), None, "inconclusive"),
         (None, interval(*DOWN, 30), "hurts"),
         (None, None, "inconclusive"),
     ],

@@ -16,8 +16,8 @@ from gramloop.errors import GramLoopError
 
 if TYPE_CHECKING:
     from gramloop.evaluate.planning import Request
-    from gramloop.tune.search import Search
-    from gramloop.tune.tuning import Tuning
+    from gramloop.tune.measurements import Search
+    from gramloop.tune.result import Tuning
 
 KEYS = {
     "out": "the folder",
@@ -123,7 +123,7 @@ class Options:
 def run(options: Options) -> Ended:
     """Tune; 1 if images had to be left out."""
     if options.dry_run:
-        from gramloop.tune.tuning import describe_search
+        from gramloop.tune.result import describe_search
 
         with tempfile.TemporaryDirectory() as scratch:
             search = _search(options, Path(scratch) / "scenes")
@@ -146,7 +146,7 @@ def _search(options: Options, scenes: Path) -> Search:
     from gramloop.replay.config import ReplayConfig
     from gramloop.tasks.predictor import check_replay
     from gramloop.tune import Options as SearchOptions
-    from gramloop.tune.space import LONGEST, Space, read_values
+    from gramloop.tune.space import Space, read_values
     from gramloop.tune.target import suite_target
     from gramloop.tune.tuning import plan_search
 
@@ -177,7 +177,7 @@ def _search(options: Options, scenes: Path) -> Search:
         depth = len(predictor.blocks)
         if not depth:
             check_replay(predictor, ReplayConfig())
-        longest = min(LONGEST if wanted.longest is None else wanted.longest, depth)
+        longest = min(LONGEST_WINDOW if wanted.longest is None else wanted.longest, depth)
         space = replace(named, values=Space.default(depth, longest, predictor.taps, **values).values)
     return plan_search(target, space, options.budget, settings)
 
@@ -201,8 +201,9 @@ def _unseen(options: Options) -> tuple[str, ...]:
 
 def _request(options: Options, scenes: Path) -> Request:
     from gramloop.data.suites import find_suite
+    from gramloop.demo.experiment import DEFAULT_SEVERITY
     from gramloop.tune.target import SCENE_SPLIT
-    from gramloop.tune.tuning import SEVERITY, read_search_plan
+    from gramloop.tune.tuning import read_search_plan
 
     read_search_plan(options.out)  # another folder is refused before scenes are drawn into it
     request = request_of(
@@ -212,12 +213,12 @@ def _request(options: Options, scenes: Path) -> Request:
         request = replace(request, calibration=str(options.space.calibration.resolve()))
     if options.data.severity or not find_suite(options.suite).generated:
         return request
-    return replace(request, severities=[SEVERITY])
+    return replace(request, severities=[DEFAULT_SEVERITY])
 
 
 def _tune(search: Search, options: Options) -> Tuning:
-    from gramloop.tune.tuning import describe_search
-    from gramloop.tune.tuning import run as run_tuning
+    from gramloop.tune.result import describe_search
+    from gramloop.tune.tuning import run_tuning
     from gramloop.util.device import choose_device, numbered_device
     from gramloop.util.progress import progress_bar
 

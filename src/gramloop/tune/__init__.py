@@ -6,8 +6,9 @@ from gramloop.lazy import calls, lazy_names
 
 if TYPE_CHECKING:
     from gramloop.tune.halving import Options
+    from gramloop.tune.result import Tuning
     from gramloop.tune.space import Space
-    from gramloop.tune.tuning import Tuning, tune
+    from gramloop.tune.tuning import tune
 else:
     __getattr__, __dir__ = lazy_names(__name__)
     calls(__name__, "tune")  # gramloop.tune(model, data, suite=…, out=…)

@@ -34,7 +34,7 @@ class PairedRow:
     signals: Mapping[str, Sequence[float]] | None = None  # of the baseline pass, by name and block
 
 
-Measured = Mapping[str, Sequence[PairedRow]]  # by condition
+PairedRows = Mapping[str, Sequence[PairedRow]]  # by condition
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class GainEstimate:
         return bool(self.gain > float(t.ppf(confidence, self.freedom)) * self.error)
 
 
-def estimate_gain(scoring: Scoring, measured: Measured) -> GainEstimate:
+def estimate_gain(scoring: Scoring, measured: PairedRows) -> GainEstimate:
     """The gain of one candidate on everything it was measured on."""
     folds = min(
         MAX_FOLDS, 1 + max((one.sample.unit for each in measured.values() for one in each), default=0)
@@ -149,7 +149,7 @@ def _add_variances(one: float, one_freedom: int, two: float, two_freedom: int) -
 
 
 def best_rule(
-    scoring: Scoring, measured: Measured, block: int, tolerance: float, caution: float
+    scoring: Scoring, measured: PairedRows, block: int, tolerance: float, caution: float
 ) -> tuple[Adaptive, GainEstimate] | None:
     """The rule for single images with the largest cautious gain that does clean images no harm.
 
@@ -164,7 +164,7 @@ def best_rule(
     return best
 
 
-def with_rule(measured: Measured, rule: Adaptive, block: int) -> dict[str, list[PairedRow]]:
+def with_rule(measured: PairedRows, rule: Adaptive, block: int) -> dict[str, list[PairedRow]]:
     """What a rule makes of measurements: images that it leaves out keep the baseline's prediction."""
     return {
         key: [
@@ -180,7 +180,7 @@ def replays(rule: Adaptive, signal: float) -> bool:
     return signal > rule.off if rule.full >= rule.off else signal < rule.off
 
 
-def _rules(measured: Measured, block: int) -> list[Adaptive]:
+def _rules(measured: PairedRows, block: int) -> list[Adaptive]:
     """Switches at quantiles of every signal, in both directions."""
     rules = []
     for signal in SIGNALS:
@@ -198,7 +198,7 @@ def _signal(one: PairedRow, signal: str, block: int) -> float:
     return known[block] if known else math.nan
 
 
-def replayed_share(measured: Measured, rule: Adaptive, block: int) -> float:
+def replayed_share(measured: PairedRows, rule: Adaptive, block: int) -> float:
     """The share of images that a rule replays; NaN where there is none."""
     found = [replays(rule, _signal(one, rule.signal, block)) for each in measured.values() for one in each]
     return sum(found) / len(found) if found else math.nan

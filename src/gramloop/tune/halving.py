@@ -22,7 +22,7 @@ FINALISTS = 3
 RUNGS_SHARE, DECIDE_SHARE = 0.4, 0.25  # of the budget; the verdict gets the rest, and what is left over
 JOINING = (3, 2)  # combinations that the second and the third rung have room for
 MIN_CELLS = 8  # that a candidate is measured on in the first rung
-MIN_IMAGES = 3  # in the decision and in the verdict
+MIN_STAGE_IMAGES = 3  # in the decision and in the verdict
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Stage:
+class StageSize:
     """Images of a stage, and the conditions that each is shown under."""
 
     images: int
@@ -116,8 +116,8 @@ class Schedule:
     offered: int  # candidates of the space; the first rung may take fewer
     rungs: tuple[Rung, ...]
     finalists: int
-    decide: Stage  # as many images as will be used
-    verdict: Stage
+    decide: StageSize  # as many images as will be used
+    verdict: StageSize
     judged: int = 1  # candidates of the verdict, at most
     baseline: int = 0  # predictions per cell without any candidate
     calibration: int = 0  # predictions that calibration statistics are learnt from
@@ -147,9 +147,9 @@ class Schedule:
 def plan_schedule(
     budget: int,
     candidates: int,
-    search: Stage,
-    decide: Stage,
-    verdict: Stage,
+    search: StageSize,
+    decide: StageSize,
+    verdict: StageSize,
     *,
     eta: int = ETA,
     finalists: int = FINALISTS,
@@ -195,7 +195,7 @@ def plan_schedule(
     seen = min(verdict.images, (left - decided * price) // judging)
     left -= decided * price + seen * judging
     decided = min(decide.images, decided + left // price)  # where the verdict ran out of images
-    stages = Stage(decided, decide.conditions), Stage(seen, verdict.conditions)
+    stages = StageSize(decided, decide.conditions), StageSize(seen, verdict.conditions)
     return Schedule(budget, candidates, rungs, kept, *stages, judged, baseline, calibration)
 
 
@@ -203,7 +203,7 @@ def _least(decide_price: int, verdict_price: int) -> int:
     """The smallest budget for a decision and a verdict, from the prices of one image of each."""
     # each must fit into its share of what the rungs leave, rounding included
     prices = ((decide_price, DECIDE_SHARE), (verdict_price, 1 - RUNGS_SHARE - DECIDE_SHARE))
-    return math.ceil(max(MIN_IMAGES * price / share for price, share in prices)) + 1
+    return math.ceil(max(MIN_STAGE_IMAGES * price / share for price, share in prices)) + 1
 
 
 @dataclass(frozen=True)

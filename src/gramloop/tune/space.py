@@ -16,7 +16,7 @@ from gramloop.mitigations.base import Mitigation, Stage
 from gramloop.mitigations.calibration import MIN_IMAGES, CalibrationStats, placeholder_stats
 from gramloop.mitigations.mitigated import check_stack, needs_calibration, stack_cost
 from gramloop.mitigations.replay import Replay
-from gramloop.mitigations.stack import ordered, parse_mitigations, replay_alone, stack_json, stack_text
+from gramloop.mitigations.stack import Stack, ordered, parse_mitigations, replay_alone, stack_json, stack_text
 from gramloop.replay.config import (
     FIELDS,
     Field,
@@ -32,8 +32,7 @@ from gramloop.replay.cost import route
 from gramloop.tasks.prediction import Prediction
 from gramloop.tasks.predictor import Predictor, check_replay
 
-Stack = tuple[Mitigation, ...]
-LONGEST = 2  # blocks of a window, by default
+LONGEST_WINDOW = 2  # blocks of a window, by default
 STRENGTHS = (0.15, 0.5, 1.0)
 TAPPED_STRENGTHS = (0.25, 1.0)  # of a head on several blocks, which leaves more to choose
 TAP = "tap"  # as a value of until: the first block from the window's end on that the head reads
@@ -44,7 +43,7 @@ DEFAULT_MITIGATIONS = (
 )
 DEFAULT_BLOCKS = 8  # single blocks that are replayed by default
 DEFAULT_STRENGTH = 0.5
-FREE = 1 + 1e-9  # baseline forwards that a candidate without extra cost takes
+NO_EXTRA_COST = 1 + 1e-9  # baseline forwards that a candidate without extra cost takes
 _UNTIL = replace(FIELDS["until"], words=(TAP,))
 
 
@@ -76,7 +75,7 @@ class Space:
 
     @classmethod
     def default(
-        cls, depth: int, longest: int = LONGEST, taps: Sequence[int] = (), **values: Sequence[object]
+        cls, depth: int, longest: int = LONGEST_WINDOW, taps: Sequence[int] = (), **values: Sequence[object]
     ) -> Space:
         """All windows up to a length, one replay, three strengths; ``values`` take the place of these.
 
@@ -118,7 +117,7 @@ class Space:
         return tuple(found)
 
 
-def windows(depth: int, longest: int = LONGEST) -> tuple[Window, ...]:
+def windows(depth: int, longest: int = LONGEST_WINDOW) -> tuple[Window, ...]:
     """Every window of 1 to ``longest`` blocks, short ones first."""
     if not 1 <= longest <= depth:
         raise GramLoopError(f"the longest window has 1 to {depth} blocks on this backbone, not {longest}")

@@ -19,7 +19,7 @@ from gramloop.errors import GramLoopError
 CLEAN = "clean"
 SHARES = {"search": 0.4, "decide": 0.25, "verdict": 0.35}  # of the images
 UNSEEN_SHARE = 1 / 3  # of the families
-MIN_UNITS = 3  # images, or blocks of them, in each part
+MIN_PART_UNITS = 3  # images, or blocks of them, in each part
 
 
 @dataclass(frozen=True)
@@ -142,8 +142,8 @@ def _cut(
     what = "images" if block == 1 else f"blocks of {block} images"
     shares = {part: share for part, share in SHARES.items() if judge_on is None or part != "verdict"}
     counts = _counts(len(units), shares)
-    if min(counts.values()) < MIN_UNITS:
-        least = next(many for many in range(1, 100) if min(_counts(many, shares).values()) >= MIN_UNITS)
+    if min(counts.values()) < MIN_PART_UNITS:
+        least = next(many for many in range(1, 100) if min(_counts(many, shares).values()) >= MIN_PART_UNITS)
         others = "" if judge_on is None else f" without those that {judge_on} keeps for the holdout"
         raise GramLoopError(
             f"{key} has {len(units)} {what}{others}, too few for {', '.join(shares)} on different ones; "
@@ -154,9 +154,9 @@ def _cut(
         parts[part], order = _interleaved(ids, units, order[:count]), order[count:]
     if judge_on is not None:
         units = _blocks(sorted(kept), block)
-        if len(units) < MIN_UNITS:
+        if len(units) < MIN_PART_UNITS:
             raise GramLoopError(
-                f"{judge_on} keeps {len(units)} {what} of {key} for the holdout; at least {MIN_UNITS} are needed"
+                f"{judge_on} keeps {len(units)} {what} of {key} for the holdout; at least {MIN_PART_UNITS} are needed"
             )
         parts["verdict"] = _interleaved(ids, units, _shuffled(ids, units, seed))
     return parts

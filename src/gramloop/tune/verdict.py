@@ -20,12 +20,15 @@ from gramloop.metrics.bootstrap import (
     image_bootstrap,
     verdict,
 )
-from gramloop.tune.gain import Measured, PairedRow, Scoring
+from gramloop.tune.gain import PairedRow, PairedRows, Scoring
 from gramloop.tune.split import CLEAN, Split, family
 from gramloop.util.table import Cell, Table, TableRepr
 
-REPLICATES = 2000  # of the bootstrap over images
-MIN_UNITS = {"images": 8, "families": 4}  # below these a percentile interval is too narrow to conclude from
+HOLDOUT_REPLICATES = 2000  # of the bootstrap over images
+MIN_RESAMPLED = {
+    "images": 8,
+    "families": 4,
+}  # below these a percentile interval is too narrow to conclude from
 
 
 @dataclass(frozen=True)
@@ -56,7 +59,7 @@ class HoldoutResult(TableRepr):
     def word(self) -> VerdictWord:
         """Helps or hurts if every interval says so, and one of them rests on enough to be trusted."""
         kind = "families" if self.over_images is None else "images"
-        enough = kind in self.intervals and self.intervals[kind].units >= MIN_UNITS[kind]
+        enough = kind in self.intervals and self.intervals[kind].units >= MIN_RESAMPLED[kind]
         words = {verdict(each) for each in self.intervals.values()}
         return words.pop() if enough and len(words) == 1 else "inconclusive"
 
@@ -122,7 +125,7 @@ def _row(result: HoldoutResult) -> tuple[Cell, ...]:
 
 
 def judge(
-    scoring: Scoring, split: Split, measured: Measured, label_free: bool = False
+    scoring: Scoring, split: Split, measured: PairedRows, label_free: bool = False
 ) -> tuple[HoldoutResult, ...]:
     """The results of one candidate: searched families, other families and clean images, where there are any."""
     found = []
@@ -134,7 +137,7 @@ def judge(
     return tuple(found)
 
 
-def _judge(name: str, scoring: Scoring, measured: Measured, label_free: bool) -> HoldoutResult:
+def _judge(name: str, scoring: Scoring, measured: PairedRows, label_free: bool) -> HoldoutResult:
     shared = _shared_images(measured)
     kept = measured if shared is None else shared
     deltas = {key: scoring.delta(rows) for key, rows in kept.items()}
@@ -158,7 +161,7 @@ def _judge(name: str, scoring: Scoring, measured: Measured, label_free: bool) ->
     )
 
 
-def _shared_images(measured: Measured) -> dict[str, list[PairedRow]] | None:
+def _shared_images(measured: PairedRows) -> dict[str, list[PairedRow]] | None:
     """The images that every condition has, in the order of their ids; None if there are fewer than two."""
     by_id = {key: {one.sample.image_id: one for one in rows} for key, rows in measured.items()}
     common = sorted(set.intersection(*(set(each) for each in by_id.values())))
@@ -175,7 +178,7 @@ def _over_images(deltas: Mapping[str, Delta], rows: Sequence[PairedRow]) -> Inte
         return mean
 
     try:
-        return image_bootstrap(delta, len(units), replicates=REPLICATES)
+        return image_bootstrap(delta, len(units), replicates=HOLDOUT_REPLICATES)
     except GramLoopError:  # too few images: some draws hold nothing that can be scored
         return None
 
