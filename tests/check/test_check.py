@@ -10,13 +10,12 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torch.nn.functional as F
-from gramloop.check.way import Way
 from torch import Tensor
 
-from gramloop.check import Checked, arithmetic, behaviour, check_machine
+from gramloop.check import Checked, cases, check_machine
 from gramloop.check.cases import EXACT, VARIANTS, agreement, placement_cases
 from gramloop.check.checking import describe_machine, true_float32
-from gramloop.check.small_models import HEADS
+from gramloop.check.small_models import HEADS, Precision
 from gramloop.cli import main
 from gramloop.cli.check import machine_lines
 from gramloop.replay import gram
@@ -52,10 +51,10 @@ def test_this_machine(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.fixture
 def little(monkeypatch: pytest.MonkeyPatch) -> None:
     """One placement, one head and no compiler: what comes out is printed in the same way."""
-    monkeypatch.setattr(arithmetic, "VARIANTS", {"Gram gate, as published": {}})
+    monkeypatch.setattr(cases, "VARIANTS", {"Gram gate, as published": {}})
     monkeypatch.setattr(heads, "HEADS", {"PMT": HEADS["PMT"]})
-    monkeypatch.setattr(behaviour, "can_compile", lambda: False)
-    monkeypatch.setattr(behaviour, "_ROUNDS", 2)
+    monkeypatch.setattr(cases, "can_compile", lambda: False)
+    monkeypatch.setattr(cases, "_ROUNDS", 2)
 
 
 def test_what_people_see(little: None, capsys: pytest.CaptureFixture[str]) -> None:
@@ -86,7 +85,7 @@ def in_tf32(value: Tensor) -> Tensor:
 def test_products_in_tf32_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     right = F.linear
     monkeypatch.setattr(F, "linear", lambda x, weight, bias=None: right(in_tf32(x), in_tf32(weight), bias))
-    cases = list(placement_cases(Way(torch.device("cpu"))))
+    found = list(placement_cases(Precision(torch.device("cpu"))))
     assert len(cases) == len(VARIANTS)
     assert not any(case.passed for case in cases)
     assert all(case.digits is not None and 2 < case.digits < 4 for case in cases)
@@ -102,7 +101,7 @@ def test_convolutions_are_not_rounded_meanwhile() -> None:
 def test_what_a_device_cannot_do_is_a_line(
     little: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def missing(way: Way) -> dict[str, Tensor]:
+    def missing(precision: Precision) -> dict[str, Tensor]:
         raise NotImplementedError("\nno kernel for this [device]\nand much more")
 
     monkeypatch.setattr(heads, "HEADS", {"PMT": missing})
@@ -142,8 +141,8 @@ WAYS: dict[str, dict[str, object]] = {
 @pytest.fixture
 def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     """It knows nothing of a stand-in."""
-    monkeypatch.setattr(behaviour, "can_compile", lambda: False)
-    monkeypatch.setattr(behaviour, "_ROUNDS", 2)
+    monkeypatch.setattr(cases, "can_compile", lambda: False)
+    monkeypatch.setattr(cases, "_ROUNDS", 2)
 
 
 @pytest.mark.parametrize(
@@ -160,14 +159,14 @@ def test_on_the_stand_in_for_a_gpu(way: str, no_compiler: None) -> None:
 def test_in_bfloat16_on_the_stand_in_for_a_gpu(
     way: str, monkeypatch: pytest.MonkeyPatch, no_compiler: None
 ) -> None:
-    monkeypatch.setattr(arithmetic, "VARIANTS", {"Gram gate, as published": {}})
+    monkeypatch.setattr(cases, "VARIANTS", {"Gram gate, as published": {}})
     with stand_in_gpu():
         sound(check_machine("cuda:0", **WAYS[way]))  # type: ignore[arg-type]
 
 
 def test_on_the_stand_in_for_mps(monkeypatch: pytest.MonkeyPatch, no_compiler: None) -> None:
     some = ("Gram gate, as published", "matched constant gate", "decided by length")
-    monkeypatch.setattr(arithmetic, "VARIANTS", {name: VARIANTS[name] for name in some})
+    monkeypatch.setattr(cases, "VARIANTS", {name: VARIANTS[name] for name in some})
     with stand_in_mps():
         sound(check_machine("mps"))
 
@@ -176,7 +175,7 @@ def test_cublas_that_was_not_told_is_a_line(monkeypatch: pytest.MonkeyPatch) -> 
     """In a process that began without gramloop, products came before the setting."""
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":0:0")
     with stand_in_gpu():
-        case = next(behaviour.behaviour_cases(Way(torch.device("cuda:0"))))
+        case = next(cases.behaviour_cases(Precision(torch.device("cuda:0"))))
     assert (case.name, case.passed) == ("deterministic algorithms", False)
     assert "start Python with CUBLAS_WORKSPACE_CONFIG=:4096:8" in case.words
 
@@ -206,6 +205,6 @@ def test_every_gpu_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_deterministic_mode_is_left_as_it_was() -> None:
     with deterministic_algorithms():
-        assert next(behaviour.behaviour_cases(Way(torch.device("cpu")))).passed
+        assert next(cases.behaviour_cases(Precision(torch.device("cpu")))).passed
         assert torch.are_deterministic_algorithms_enabled()
     assert not torch.are_deterministic_algorithms_enabled()

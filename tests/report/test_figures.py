@@ -10,8 +10,7 @@ from matplotlib.colors import to_hex
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.evaluation import evaluate
 from gramloop.evaluate.methods import BASELINE
-from gramloop.evaluate.rows import counts_of
-from gramloop.evaluate.store import Store
+from gramloop.evaluate.store import Store, StoredCondition, read_condition
 from gramloop.metrics.bootstrap import Interval
 from gramloop.metrics.miou import class_iou
 from gramloop.report.figures import SECTIONS, draw_figures
@@ -27,13 +26,14 @@ from gramloop.report.figures.images import (
 )
 from gramloop.report.figures.qualitative import ComparedImage, qualitative
 from gramloop.report.load import load_runs
+from gramloop.report.run import Run
 from gramloop.report.stats import compare_methods
 from gramloop.tasks.base import get_task
 from gramloop.tasks.detection import Detection
 from gramloop.tasks.drawing import NO_CLASS, class_style
 from gramloop.tasks.semantic import Segmentation
 from gramloop.util.plotting import GREEN, PLUM, RED, signed_difference
-from small_runs import small_plan, write_model, write_scene_set
+from small_runs import counts_of, small_plan, write_model, write_scene_set
 
 RNG = np.random.default_rng(5)
 TABLE = {(name, s): float(RNG.normal()) for name in ("fog", "gaussian_noise", "jpeg") for s in (1, 3, 5)}
@@ -434,14 +434,15 @@ def test_kept_images_have_their_own_scores(loaded):
         (key, position) for key in run.plan.conditions for position in (0, 1)
     ]
     for image in kept:
-        counts = counts_of(tables(run, image.condition.key), BASELINE)[image.position]
+        counts = counts_of(stored(run, image.condition.key).methods[BASELINE])[image.position]
         expected = class_iou(counts)[counts[2] > 0].mean()
         assert run.task.image_score(image.rows[BASELINE]) == pytest.approx(expected, rel=1e-12)
 
 
-def tables(run, key):
-    store = Store(run.folder, run.plan)
-    return [store.read(unit).table for unit in run.plan.units_of(key)]
+def stored(run: Run, key: str) -> StoredCondition:
+    found = read_condition(Store(run.folder, run.plan), key)
+    assert found is not None
+    return found
 
 
 def test_label_maps_of_a_row_are_those_that_were_counted(loaded):
@@ -450,7 +451,7 @@ def test_label_maps_of_a_row_are_those_that_were_counted(loaded):
     for image in kept_images(run, "gramloop")[:3]:
         row = images.compared(image, "gramloop", "because")
         for version, method in zip(row.predictions, (BASELINE, "gramloop"), strict=True):
-            intersection = counts_of(tables(run, image.condition.key), method)[image.position, 0]
+            intersection = counts_of(stored(run, image.condition.key).methods[method])[image.position, 0]
             right = (version.labels == row.truth.labels) & (row.truth.labels != NO_CLASS)
             assert int(right.sum()) == int(intersection.sum())
 

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from gramloop.cli import main
-from gramloop.evaluate.rows import counts_of
-from gramloop.evaluate.store import Store
+from gramloop.evaluate.store import Store, StoredCondition, read_condition
 from gramloop.metrics.bootstrap import Interval, cluster_bootstrap, image_bootstrap, miou_delta, verdict
 from gramloop.report.answers import answers_of
 from gramloop.report.load import load_runs
@@ -29,6 +28,7 @@ from gramloop.report.stats import (
 from gramloop.report.tables.main import gains_table, matrix_table, pairs_table, stacking_table
 from gramloop.util.table import BETTER, UNCLEAR, WORSE
 from html_tables import HOSTILE, Reader
+from small_runs import counts_of
 from small_stores import CONDITIONS, make_plan, pixels, write_store
 
 FAMILIES = ("fog", "snow", "pixelate", "contrast", "brightness", "impulse_noise")
@@ -91,7 +91,7 @@ def test_over_images_with_all_their_shifted_versions(tmp_path: Path) -> None:
     progress: list[str] = []
     gain = gain_of(run, "images", replicates=500, on_progress=progress.append)
     stacks = [
-        np.stack([counts_of(tables(run, key), method) for key in CONDITIONS])
+        np.stack([counts_of(stored(run, key).methods[method]) for key in CONDITIONS])
         for method in ("baseline", "gramloop")
     ]
     together = image_bootstrap(miou_delta(*stacks), 12, replicates=500)
@@ -103,9 +103,10 @@ def test_over_images_with_all_their_shifted_versions(tmp_path: Path) -> None:
     assert len(progress) == count_resamplings([run]) == 2 * len(CONDITIONS)
 
 
-def tables(run: Run, key: str) -> list[Any]:
-    store = Store(run.folder, run.plan)
-    return [store.read(unit).table for unit in run.plan.units_of(key)]  # type: ignore[union-attr]
+def stored(run: Run, key: str) -> StoredCondition:
+    found = read_condition(Store(run.folder, run.plan), key)
+    assert found is not None
+    return found
 
 
 def test_an_image_that_failed_once_is_drawn_nowhere(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ from gramloop.tasks.depth import Depth
 from gramloop.tasks.instance import InstanceMasks, object_masks
 from gramloop.tasks.panoptic import Panoptic, Segment, segment_map
 from gramloop.tasks.prediction import Pair
-from gramloop.tune import Options, Space, Tuning, tune
+from gramloop.tune import Tuning
 from gramloop.tune.halving import Options
 from gramloop.tune.result import describe_search
 from gramloop.tune.space import Space

@@ -146,7 +146,7 @@ def _search(options: Options, scenes: Path) -> Search:
     from gramloop.replay.config import ReplayConfig
     from gramloop.tasks.predictor import check_replay
     from gramloop.tune import Options as SearchOptions
-    from gramloop.tune.space import Space, read_values
+    from gramloop.tune.space import LONGEST_WINDOW, Space, read_values
     from gramloop.tune.target import suite_target
     from gramloop.tune.tuning import plan_search
 
@@ -201,9 +201,8 @@ def _unseen(options: Options) -> tuple[str, ...]:
 
 def _request(options: Options, scenes: Path) -> Request:
     from gramloop.data.suites import find_suite
-    from gramloop.demo.experiment import DEFAULT_SEVERITY
     from gramloop.tune.target import SCENE_SPLIT
-    from gramloop.tune.tuning import read_search_plan
+    from gramloop.tune.tuning import DEFAULT_SEVERITY, read_search_plan
 
     read_search_plan(options.out)  # another folder is refused before scenes are drawn into it
     request = request_of(
