@@ -86,9 +86,9 @@ def test_products_in_tf32_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     right = F.linear
     monkeypatch.setattr(F, "linear", lambda x, weight, bias=None: right(in_tf32(x), in_tf32(weight), bias))
     found = list(placement_cases(Precision(torch.device("cpu"))))
-    assert len(cases) == len(VARIANTS)
-    assert not any(case.passed for case in cases)
-    assert all(case.digits is not None and 2 < case.digits < 4 for case in cases)
+    assert len(found) == len(VARIANTS)
+    assert not any(case.passed for case in found)
+    assert all(case.digits is not None and 2 < case.digits < 4 for case in found)
 
 
 def test_convolutions_are_not_rounded_meanwhile() -> None:

@@ -8,19 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from gramloop.tasks import Prediction, Predictor
-
-Load = Callable[[str], Predictor[Prediction]]
-
-RELEASED = ["segmenter", "detector", "depther", "panoptic", "instance"]
-EMBEDDED = ["semantic", "detection", "depth"]
-FOLDERS = {  # of transformers, and the task where they have several
-    "UperNet on Dinov2": None,
-    "Yolos": None,
-    "DepthAnything": None,
-    "MaskFormer": "panoptic",
-    "Mask2Former": "instance",
-}
+from device_models import FOLDERS, RELEASED, Load
 
 
 @pytest.fixture(scope="session")

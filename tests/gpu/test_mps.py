@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 import gramloop
-from conftest import EMBEDDED, RELEASED, Load
+from device_models import EMBEDDED, RELEASED, Load
 from gramloop.mitigations import apply, calibrate
 from gramloop.util.device import choose_device
 from library_models import MODELS

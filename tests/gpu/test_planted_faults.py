@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from conftest import Load
+from device_models import Load
 from gramloop.models import plain_detr
 from gramloop.models.linear import LinearHead
 from gramloop.models.plain_detr import sine_code

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from conftest import EMBEDDED, FOLDERS, RELEASED, Load
+from device_models import EMBEDDED, FOLDERS, RELEASED, Load
 from gramloop.mitigations import apply, calibrate
 from gramloop.mitigations.calibration import CalibrationStats
 from stand_in_audit import PIXELS, REPLAY, alike, audit_determined, audit_float32, in_float32, parts

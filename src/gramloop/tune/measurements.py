@@ -15,14 +15,14 @@ from gramloop.evaluate.rows import MethodRows
 from gramloop.evaluate.runner import Missed
 from gramloop.evaluate.store import Store
 from gramloop.mitigations.mitigated import stack_cost
-from gramloop.mitigations.stack import replay_alone
+from gramloop.mitigations.stack import Stack, replay_alone
 from gramloop.replay.config import Adaptive
 from gramloop.tasks.base import Row, Rows
 from gramloop.tasks.prediction import Prediction
 from gramloop.tasks.predictor import Predictor
 from gramloop.tune.gain import PairedRow, with_rule
 from gramloop.tune.halving import Options, Schedule
-from gramloop.tune.space import Candidates, Stack, describe_candidate
+from gramloop.tune.space import Candidates, describe_candidate
 from gramloop.tune.split import SearchCell, Split
 
 CLEAN_TOLERANCE = 0.1  # points that clean images may lose

@@ -9,11 +9,18 @@ from typing import Any
 
 from gramloop import __version__
 from gramloop.evaluate.plan import AGREEMENT_NOTE
-from gramloop.mitigations.stack import replay_alone, replay_of, stack_json, stack_text, write_mitigations
+from gramloop.mitigations.stack import (
+    Stack,
+    replay_alone,
+    replay_of,
+    stack_json,
+    stack_text,
+    write_mitigations,
+)
 from gramloop.replay.config import ReplayConfig
 from gramloop.tune.measurements import ANY_CHANGE, Search
 from gramloop.tune.search import CandidateScore, SearchOutcome
-from gramloop.tune.space import NO_EXTRA_COST, Stack, candidate_json, describe_candidate
+from gramloop.tune.space import NO_EXTRA_COST, candidate_json, describe_candidate
 from gramloop.tune.split import CLEAN
 from gramloop.tune.verdict import HoldoutResult, finite, holdout_table
 from gramloop.util.table import Cell, Table, TableRepr

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from gramloop.errors import GramLoopError
 from gramloop.mitigations.mitigated import check_stack
 from gramloop.mitigations.replay import Replay
-from gramloop.mitigations.stack import replay_alone, replay_of
+from gramloop.mitigations.stack import Stack, replay_alone, replay_of
 from gramloop.replay.config import Adaptive, ReplayConfig
 from gramloop.tune.decision import DecisionTest, weigh_finalists
 from gramloop.tune.gain import (
@@ -24,7 +24,7 @@ from gramloop.tune.gain import (
     replayed_share,
 )
 from gramloop.tune.measurements import Measurements, Search
-from gramloop.tune.space import NO_EXTRA_COST, Stack, affordable, combine, describe_candidate
+from gramloop.tune.space import NO_EXTRA_COST, affordable, combine, describe_candidate
 from gramloop.tune.split import CLEAN, SearchCell
 from gramloop.tune.verdict import HoldoutResult, judge
 
