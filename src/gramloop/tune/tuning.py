@@ -26,7 +26,7 @@ from gramloop.evaluate.runner import Runner
 from gramloop.evaluate.store import PLAN, UNITS, Store
 from gramloop.mitigations.calibration import MIN_IMAGES, calibrate, read_stats, sha256_of
 from gramloop.mitigations.mitigated import stack_cost
-from gramloop.mitigations.stack import replay_alone
+from gramloop.mitigations.stack import Stack, replay_alone
 from gramloop.tasks.base import read_labelled
 from gramloop.tune.halving import JOINING, Options, StageSize, plan_schedule
 from gramloop.tune.measurements import Measurements, Search
@@ -36,7 +36,6 @@ from gramloop.tune.space import (
     NO_EXTRA_COST,
     Candidates,
     Space,
-    Stack,
     candidate_json,
     default_space,
     list_candidates,
