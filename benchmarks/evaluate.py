@@ -1,8 +1,8 @@
 """What evaluating costs beyond the model: wall time of units over bare model calls, and pairs over single runs.
 
 Two ratios, each measured side by side in one run on the embedded 12-block model and drawn scenes:
-  overhead  a unit (compare checksums, decode, shift, predict both methods, count, store) / the paired calls alone, in
-            memory; the unit is not the first of its condition, which also times one image's methods alone
+  overhead  a part (compare checksums, decode, shift, predict both methods, count, store) / the paired calls alone, in
+            memory
   pairing   the paired calls / a baseline call and a replayed call
 and, per image, what comparing its files with their checksums, preparing (the same, decode, shift, labels) and storing
 take on their own.
@@ -22,13 +22,13 @@ from pathlib import Path
 
 from gramloop.data.checks import refuse_change
 from gramloop.data.scenes.files import SceneFiles, draw_scenes
-from gramloop.evaluate.beginning import begin
-from gramloop.evaluate.engines import do_unit
 from gramloop.evaluate.methods import blocks_per_view
 from gramloop.evaluate.plan import DataSource
 from gramloop.evaluate.planning import Request, make_plan
 from gramloop.evaluate.predicting import deterministic
-from gramloop.evaluate.session import Session
+from gramloop.evaluate.provenance import plan_subject
+from gramloop.evaluate.runner import Runner
+from gramloop.evaluate.store import open_folder
 from gramloop.models.tiny import WEIGHTS
 from gramloop.tasks.base import read_labelled
 
@@ -71,10 +71,11 @@ def measure(task: str, scratch: Path, images: int, rounds: int) -> None:
             shards=2,
         )
     )
-    session, store, unit = Session(plan), begin(scratch / task, plan), plan.units[1]
-    records = session.data(unit.condition)[unit.start : unit.stop]
+    store, part = open_folder(scratch / task, plan), plan.parts[1]
+    runner = Runner(plan_subject(plan), store)
+    records = runner.images.records(part.condition, part.images)
     pixels = [record.image() for record in records]
-    predict, replay = session.predictor.predict, plan.methods[1].replay
+    predict, replay = runner.predictor.predict, plan.methods[1].replay
 
     def paired() -> None:
         for image in pixels:
@@ -87,7 +88,7 @@ def measure(task: str, scratch: Path, images: int, rounds: int) -> None:
             predict(image, replay, trace=False)
 
     def evaluated() -> None:
-        do_unit(session, store, unit)
+        list(runner.run([part]))
 
     def compared() -> None:
         for record in records:
@@ -97,10 +98,10 @@ def measure(task: str, scratch: Path, images: int, rounds: int) -> None:
         for record in records:
             read_labelled(record, plan.task)
 
-    finished = session.run(unit)
+    finished = runner.run_one(part)
 
     def stored() -> None:
-        store.write(unit, finished.table, finished.failures, finished.facts)
+        runner._keep(finished)
 
     sides: dict[str, list[tuple[float, float]]] = {"paired": [], "separate": [], "evaluated": []}
     with deterministic(1):

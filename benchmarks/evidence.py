@@ -1,4 +1,4 @@
-"""Does replay help a real backbone? DINOv2-S with a linear head on CamVid: scan, tune, and judge elsewhere.
+"""Does replay help a real backbone? DINOv2-S with a linear head on CamVid: tune, and judge elsewhere.
 
 The head is fitted on clean frames of one drive. Window, strength and rule are chosen on frames of that and of
 another drive under some corruption families; the verdict is taken on other frames, among them a drive that
@@ -9,14 +9,12 @@ was interrupted. ``--quick`` runs the whole on a few images, to see that it runs
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-import torch
+from gramloop.core.settings import read_settings
 
 from evidence_picture import picture_stage
 from evidence_results import counts, mean_cost, over_images_of, results_of, tell
@@ -32,27 +30,18 @@ from evidence_study import (
     Study,
     divide,
     fit,
-    load_backbone,
     part_of,
-    prepare,
-    spread,
 )
 from evidence_tries import heads_stage, second_stage, tries_stage, windows_stage
-from gramloop.data.suites import Condition
 from gramloop.evaluate.evaluation import evaluate
 from gramloop.evaluate.methods import parse_method
 from gramloop.evaluate.planning import make_plan
 from gramloop.models.backbone import default_taps
 from gramloop.replay.config import ReplayConfig, read_settings, write_replay
-from gramloop.tune.scan.files import read_scan, to_json
-from gramloop.tune.scan.scanning import scan_windows
-from gramloop.tune.scan.scores import ranked
-from gramloop.tune.search.journal import TRIALS
-from gramloop.tune.search.plan import Options, plan_search
-from gramloop.tune.search.space import Space
-from gramloop.tune.search.stacks import describe_stack
-from gramloop.tune.search.suites import suite_subject
-from gramloop.tune.search.tuning import run
+from gramloop.tune.halving import Options
+from gramloop.tune.space import Space, describe_candidate
+from gramloop.tune.target import suite_target
+from gramloop.tune.tuning import plan_search, run
 
 # found by an earlier search without `until`: block 2 where noise makes patches long
 NOISE_ONLY = "window=2-2,replays=1,adaptive=length:1.7068:1.7068"
@@ -84,29 +73,9 @@ def main() -> None:
         print(f"({name}: {time.perf_counter() - began:.0f} s)", flush=True)
 
 
-def scan_stage(study: Study) -> None:
-    """The label-free scan, on four images of the search."""
-    path = study.out / "scan.json"
-    if not path.exists():
-        torch.set_num_threads(study.workers)
-        backbone, normalisation = load_backbone(study)
-        images = sorted((study.sets / "images" / "search").iterdir())
-        measured = scan_windows(
-            backbone.model,
-            [str(image) for image in spread(images, study.sizes.windows)],
-            preprocess=lambda pixels: prepare(pixels, backbone, normalisation),
-            shifts=[Condition(name, TUNE_SEVERITY) for name in SEARCHED],
-            max_length=2,
-        )
-        path.write_bytes(to_json(measured))
-    found = read_scan(path)
-    print(f"{found.blocks} blocks per image, {found.naive_blocks} window by window")
-    print("shortlist:", ", ".join(f"{list(one.window)}" for one in ranked(found)[:3]))
-
-
 def tune_stage(study: Study) -> None:
     """Window, gate, strength and a rule per image, on the search images and families alone."""
-    subject = suite_subject(
+    target = suite_target(
         study.request(
             "camvid-c",
             "search",
@@ -120,45 +89,20 @@ def tune_stage(study: Study) -> None:
             "replays": (1,),
             "gate": ("uniform",),
             "strength": TRIED_STRENGTHS,
-            "until": (*default_taps(subject.depth)[:-1], None),
+            "until": (*default_taps(len(target.predictor.blocks))[:-1], None),
         }
     )
     options = Options(max_cost=1.5, block=2, unseen=tuple(UNSEEN_IN_TUNE), finalists=3, confidence=0.9)
-    search = plan_search(subject, space, study.sizes.budget, options)
+    search = plan_search(target, space, study.sizes.budget, options)
     print(f"{len(search.candidates)} candidates, {search.schedule.predictions} predictions")
     tuning = run(search, study.out / "tune", workers=study.workers, advance=_dots())
     print()
     for one in tuning.outcome.finalists:
         print(
-            f"  {describe_stack(one.stack)}: {one.worth.gain:+.2f} ± {one.worth.error:.2f}, "
-            f"clean {one.worth.clean:+.2f}, {one.cost:.2f}x"
+            f"  {describe_candidate(one.stack)}: {one.estimate.gain:+.2f} ± {one.estimate.error:.2f}, "
+            f"clean {one.estimate.clean:+.2f}, {one.cost:.2f}x"
         )
     print(tuning.sentence)
-
-
-def signals_stage(study: Study) -> None:
-    """How well the signals of the ordinary pass tell shifted from clean images of the search."""
-    seen: dict[tuple[str, str], dict[str, list[float]]] = {}
-    for line in (study.out / "tune" / TRIALS).read_text().splitlines():
-        result = json.loads(line.split(" ", 2)[2])
-        condition, image, _ = result["job"].split("\t")
-        seen[condition, image] = result["signals"]
-    depth = len(next(iter(seen.values()))["length"])
-    for signal in ("length", "spread"):
-        shares = []
-        for block in range(depth):
-            clean = [each[signal][block] for (key, _), each in seen.items() if key == "clean"]
-            shifted = [each[signal][block] for (key, _), each in seen.items() if key != "clean"]
-            shares.append(float((np.array(clean)[:, None] > np.array(shifted)).mean()))
-        print(f"  {signal}: clean above shifted, by block: " + " ".join(f"{one:.2f}" for one in shares))
-    print(f"  {sum(key == 'clean' for key, _ in seen)} clean and {len(seen)} images in all")
-    conditions = dict.fromkeys(key for key, _ in seen)
-    for signal, block in (("length", 2), ("spread", 1), ("spread", 3), ("length", 5)):
-        values = {
-            key: [each[signal][block] for (one, _), each in seen.items() if one == key] for key in conditions
-        }
-        text = ", ".join(f"{key} {np.mean(each):.3f} ± {np.std(each):.3f}" for key, each in values.items())
-        print(f"  {signal} at block {block}: {text}")
 
 
 def report_stage(study: Study) -> None:
@@ -267,10 +211,8 @@ def noise_stage(study: Study) -> None:
 
 STAGES: dict[str, Callable[[Study], None]] = {
     "fit": fit,
-    "scan": scan_stage,
     "tries": tries_stage,
     "tune": tune_stage,
-    "signals": signals_stage,
     "report": report_stage,
     "heads": both_heads_stage,
     "windows": windows_stage,

@@ -10,8 +10,7 @@ from evidence_study import SEARCHED, Study
 from gramloop.evaluate.methods import Method
 from gramloop.evaluate.plan import read_plan
 from gramloop.evaluate.results import Results, collect
-from gramloop.evaluate.rows import counts_of
-from gramloop.evaluate.store import Store
+from gramloop.evaluate.store import Store, read_condition
 from gramloop.metrics.bootstrap import Interval, cluster_bootstrap, image_bootstrap, miou_delta, verdict
 from gramloop.metrics.miou import mean_iou
 from gramloop.replay.cost import extra_blocks
@@ -66,18 +65,29 @@ def tell(study: Study, shifted_name: str, clean_name: str) -> None:
 def counts(study: Study, name: str, method: str) -> tuple[np.ndarray, np.ndarray]:
     """Counts of the baseline and of a method, (conditions, images, 3, classes) each."""
     plan = results_of(study, name).plan
-    store = Store(study.out / name, plan)
-    by_condition = [[store.read(unit).table for unit in plan.units_of(key)] for key in plan.conditions]
-    both = [np.stack([counts_of(tables, one) for tables in by_condition]) for one in ("baseline", method)]
+    stored = [read_condition(Store(study.out / name, plan), key) for key in plan.conditions]
+    both = [
+        np.stack(
+            [
+                np.stack(
+                    [each.methods[one].rows.matrix(part) for part in ("intersection", "prediction", "label")],
+                    1,
+                )
+                for each in stored
+                if each is not None
+            ]
+        )
+        for one in ("baseline", method)
+    ]
     return both[0], both[1]
 
 
 def by_drive(study: Study, name: str, method: str) -> dict[str, float]:
     """The gain on the frames of each drive, mean of the conditions."""
     plan = results_of(study, name).plan
-    store = Store(study.out / name, plan)
-    units = [store.read(unit).table for unit in plan.units_of(next(iter(plan.conditions)))]
-    ids = [row["image_id"] for table in units for row in table.to_pylist() if row["method"] == "baseline"]
+    stored = read_condition(Store(study.out / name, plan), next(iter(plan.conditions)))
+    assert stored is not None
+    ids = stored.image_ids
     drives = np.array([each.split("_")[0] for each in ids])
     pair = counts(study, name, method)
     scores = {
@@ -97,7 +107,7 @@ def mean_cost(study: Study, name: str, method: Method) -> float:
     store, depth = Store(study.out / name, plan), plan.model.depth
     replayed = 1 + extra_blocks(method.replay, depth) / depth
     costs = []
-    for unit in map(store.read, plan.units):
-        rows = unit.table.to_pylist() if unit is not None else []
-        costs += [replayed if row["blocks"] > depth else 1.0 for row in rows if row["method"] == method.name]
+    for unit in plan.units:
+        rows = store.rows([unit]) if unit.method.name == method.name else None
+        costs += [replayed if blocks > depth else 1.0 for blocks in (rows.blocks if rows is not None else ())]
     return float(np.mean(costs))

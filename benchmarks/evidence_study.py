@@ -17,7 +17,7 @@ from gramloop.models.backbone import TappedViT, default_taps
 from gramloop.models.dinov2 import load_any_backbone
 from gramloop.models.linear import LinearHead
 from gramloop.tasks.images import RGB, WEB, Normalisation, read_image, resize_short_side, to_tensor
-from gramloop.tune.search.tuning import RESULT
+from gramloop.tune.tuning import RESULT
 
 CLASSES = [
     "sky",

@@ -17,16 +17,15 @@ from gramloop.models.backbone import default_taps
 from gramloop.replay.config import ReplayConfig, Window, describe_replay
 from gramloop.replay.gram import gram_gate, masked_median
 from gramloop.shifts.corruptions import CORRUPTIONS
-from gramloop.tune.scan.files import read_scan
-from gramloop.tune.scan.scores import rank_correlation
-from gramloop.tune.search.adapting import best_rule, is_on
-from gramloop.tune.search.space import windows
-from gramloop.tune.search.split import Sample
-from gramloop.tune.search.worth import PairedStatistics, Worth, worth
+from gramloop.tasks.base import Categories, get_task
+from gramloop.tune.gain import GainEstimate, PairedRow, Scoring, best_rule, estimate_gain, replays
+from gramloop.tune.space import windows
+from gramloop.tune.split import Sample
 
 TAPS = default_taps(12)
 WINDOW_FAMILIES = ("gaussian_noise", "defocus_blur", "snow", "pixelate")
 TOLERANCE = 0.1  # points that clean images may lose
+SCORING = Scoring(get_task("semantic"), Categories({number: str(number) for number in range(11)}))
 
 
 def tries_stage(study: Study) -> None:
@@ -56,7 +55,7 @@ def tries_stage(study: Study) -> None:
 
 
 def windows_stage(study: Study) -> None:
-    """Every window with the published gate, what forms of trust leave of it, and what the scan is worth."""
+    """Every window with the published gate, and what forms of trust leave of it."""
     places = windows(12, 2)
     branches = Branches(
         name="windows",
@@ -85,9 +84,6 @@ def windows_stage(study: Study) -> None:
         print(f"  {form}: worst window {list(worst)} {shifted[form][worst]:+.2f}; worst of all "
               f"{min(shifted[form].values()):+.2f}, clean {min(clean[form].values()):+.2f}; mean of all "
               f"{np.mean(list(shifted[form].values())):+.2f}; of the {len(helped)} that gain {gained:+.2f}")  # fmt: skip
-    found = read_scan(study.out / "scan.json")
-    for score, one in sorted(rank_correlation(found, published).items(), key=lambda pair: -pair[1].rho):
-        print(f"  {score:22} rho {one.rho:+.2f} (p {one.p:.2f}) over {one.windows} windows")
 
 
 def second_stage(study: Study) -> None:
@@ -104,7 +100,7 @@ def second_stage(study: Study) -> None:
         until=TAPS,
     )
     found = measure(study, branches)
-    standings: list[tuple[Worth, ReplayConfig]] = []
+    standings: list[tuple[GainEstimate, ReplayConfig]] = []
     for key in (key for key in found[CLEAN][0] if key.count("|") == 3):
         window, strength, _, until = key.split("|")
         start, end = map(int, window.split("-"))
@@ -112,8 +108,8 @@ def second_stage(study: Study) -> None:
             (start, end), 1, "uniform", float(strength), until=None if int(until) == TAPS[-1] else int(until)
         )
         cells = _cells(found, key)
-        standings.append((worth("semantic", range(11), cells), config))
-        if (ruled := best_rule("semantic", range(11), cells, end, TOLERANCE, 1.0)) is not None:
+        standings.append((estimate_gain(SCORING, cells), config))
+        if (ruled := best_rule(SCORING, cells, end, TOLERANCE, 1.0)) is not None:
             standings.append((ruled[1], replace(config, adaptive=ruled[0])))
     standings = [one for one in standings if one[0].harmless(TOLERANCE)]
     standings.sort(key=lambda one: -one[0].cautious(1.0))
@@ -207,22 +203,24 @@ def _by_window(
     return found
 
 
-def _cells(found: Mapping[Condition, Sequence[Counted]], key: str) -> dict[str, list[PairedStatistics]]:
+def _cells(found: Mapping[Condition, Sequence[Counted]], key: str) -> dict[str, list[PairedRow]]:
     """A branch as tune sees a candidate."""
     return {
         condition[0]: [
-            PairedStatistics(
+            PairedRow(
                 Sample(place, str(place), place),
-                {"counts": frame[f"ordinary|{key.split('|')[2]}"]},
-                {"counts": frame[key]},
-                None,
-                0,
+                _row(frame[f"ordinary|{key.split('|')[2]}"]),
+                _row(frame[key]),
                 {name: frame[f"signal|{name}"].tolist() for name in ("length", "spread")},
             )
             for place, frame in enumerate(frames)
         ]
         for condition, frames in found.items()
     }
+
+
+def _row(counts: np.ndarray) -> dict[str, np.ndarray]:  # of (3, classes)
+    return dict(zip(SCORING.task.columns, counts, strict=True))
 
 
 def _pair(
@@ -232,7 +230,7 @@ def _pair(
     ordinary = [frame[f"ordinary|{head}"] for frame in frames]
     rule, end = config.adaptive, (config.window or (0, 0))[1]
     replayed = [
-        frame[key] if rule is None or is_on(rule, float(frame[f"signal|{rule.signal}"][end])) else before
+        frame[key] if rule is None or replays(rule, float(frame[f"signal|{rule.signal}"][end])) else before
         for frame, before in zip(frames, ordinary, strict=True)
     ]
     return np.stack(ordinary), np.stack(replayed)

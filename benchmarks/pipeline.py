@@ -31,10 +31,10 @@ from typing import NamedTuple
 from corrupt_throughput import draw_set
 from gramloop.data.records import Record
 from gramloop.evaluate.evaluation import evaluate
+from gramloop.evaluate.loader import TOGETHER
 from gramloop.evaluate.plan import DataSource, Plan
 from gramloop.evaluate.planning import Request, make_plan
-from gramloop.evaluate.preparing import TOGETHER
-from gramloop.evaluate.sources import open_condition, open_planned
+from gramloop.evaluate.provenance import PlannedImages
 from gramloop.tasks.base import read_labelled
 from gramloop.util.processes import available_cores, process_context, process_pool, run_unordered
 
@@ -133,9 +133,9 @@ def planned(
 
 def prepare_alone(plan: Plan, processes: int) -> float:
     """Seconds an image to prepare all of a plan, once all processes run."""
-    opened = open_planned(plan)
-    records = [record for key in plan.conditions for record in open_condition(plan, opened, key)]
-    with process_pool(processes, process_context("gramloop.evaluate.preparing")) as pool:
+    images = PlannedImages(plan)
+    records = [record for key in plan.conditions for record in images.data(key)]
+    with process_pool(processes, process_context("gramloop.evaluate.loader")) as pool:
         for _ in run_unordered(pool, _prepare, ((records[:1],) for _ in range(2 * processes))):
             pass
         few = [records[start : start + TOGETHER] for start in range(0, len(records), TOGETHER)]

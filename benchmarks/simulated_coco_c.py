@@ -27,13 +27,13 @@ from pathlib import Path
 from typing import Any
 
 from gramloop.data.suites import find_suite
-from gramloop.evaluate.beginning import begin, plan_in
-from gramloop.evaluate.engines import Done, Job, summary
-from gramloop.evaluate.plan import DataSource, Plan, Unit
+from gramloop.evaluate.engines import Job
+from gramloop.evaluate.plan import DataSource, Part, Plan, Subject
 from gramloop.evaluate.planning import Request, make_plan
-from gramloop.evaluate.rows import Rows, statistics_of
-from gramloop.evaluate.sources import open_planned
-from gramloop.evaluate.store import PLAN, UNITS, Facts, Store, StoredUnit
+from gramloop.evaluate.provenance import PlannedImages, plan_subject
+from gramloop.evaluate.rows import Facts, UnitRows
+from gramloop.evaluate.runner import Done
+from gramloop.evaluate.store import PLAN, UNITS, Store, open_folder, plan_in
 from gramloop.metrics.bootstrap import REPLICATES
 from gramloop.util.processes import process_context, process_pool
 from simulated_set import made_up, write_set
@@ -74,7 +74,7 @@ def plan(size: Size) -> str:
     whole = make_plan(request)
     kept = {condition.key: whole.conditions[condition.key] for condition in chosen}
     made = Plan(**{**vars_of(whole), "conditions": kept})
-    begin(size.results, made)
+    open_folder(size.results, made)
     return f"{len(made.units)} units, {made.images * len(made.methods):,} predictions"
 
 
@@ -84,8 +84,8 @@ def vars_of(made: Plan) -> dict[str, Any]:
 
 def store(size: Size) -> str:
     stored = Store(size.results, plan_in(size.results))
-    missing = [unit for unit in stored.plan.units if not stored.path(unit).is_file()]
-    for _ in engine(Job(stored.plan, size.results, missing), size):
+    missing = [part for part in stored.plan.parts if not stored.path(part.units[-1]).is_file()]
+    for _ in engine(Job(plan_subject(stored.plan), stored, missing), size):
         pass
     held = sum(path.stat().st_size for path in (size.results / UNITS).rglob("*.parquet"))
     return f"{held / 1e9:.1f} GB in {len(stored.plan.units)} files"
@@ -94,41 +94,38 @@ def store(size: Size) -> str:
 def engine(job: Job, size: Size) -> Iterator[Done]:
     """Units whose predictions are made up, in several processes; all else is the product's."""
     if size.workers < 2:
-        _start(job.plan, job.folder, size.detections)
-        yield from map(_unit, job.units)
+        _start(job.store, size.detections)
+        yield from map(_part, job.parts)
         return
-    with process_pool(size.workers, process_context(), _start, job.plan, job.folder, size.detections) as pool:
-        for future in as_completed([pool.submit(_unit, unit) for unit in job.units]):
+    with process_pool(size.workers, process_context(), _start, job.store, size.detections) as pool:
+        for future in as_completed([pool.submit(_part, part) for part in job.parts]):
             yield future.result()
 
 
-_work: tuple[Store, Any, int] | None = None
+_work: tuple[Store[Plan], Subject, Any, int] | None = None
 
 
-def _start(made: Plan, folder: Path, detections: int) -> None:
+def _start(stored: Store[Plan], detections: int) -> None:
     global _work
-    clean = open_planned(made).clean
+    clean = PlannedImages(stored.plan).opened.clean
     assert clean is not None
     truths = [(int(record.image_id), record.instances()) for record in clean]
-    _work = Store(folder, made), truths, detections
+    _work = stored, plan_subject(stored.plan), truths, detections
 
 
-def _unit(unit: Unit) -> Done:
+def _part(part: Part) -> Done:
     assert _work is not None
-    stored, truths, detections = _work
-    began = time.perf_counter()
-    made, rows = stored.plan, Rows("detection")
-    categories = list(made.categories)
-    for position in range(unit.start, unit.stop):
-        image, truth = truths[position]
-        for method in made.methods:
-            blocks = method.blocks(made.model.depth)
+    stored, subject, truths, detections = _work
+    for unit in part.units:
+        began, method = time.perf_counter(), unit.method
+        rows, blocks = UnitRows(subject, stored.task, unit), method.blocks(stored.plan.model.depth)
+        for position in unit.images:
+            image, truth = truths[position]
             found = made_up(image, unit.condition, method.name, truth, detections, blocks)
-            rows.add(position, image, method.name, found, statistics_of(found, truth, categories))
-    table, spent = rows.table(), time.perf_counter() - began
-    facts = Facts(spent, {"baseline+gramloop": spent}, 0, 10**9, "cpu", "simulated")
-    stored.write(unit, table, (), facts)
-    return summary(made, unit, StoredUnit(table, (), facts))
+            rows.add(position, str(image), found, truth)
+        spent = time.perf_counter() - began
+        stored.write(unit, rows.table(), (), (), Facts(spent, "", 0, spent, 10**9, "cpu", "simulated"))
+    return Done(part, 0)
 
 
 def status(size: Size, folder: str = "results") -> str:
@@ -136,7 +133,7 @@ def status(size: Size, folder: str = "results") -> str:
     return next(line for line in told if "units are stored" in line)
 
 
-def linked(size: Size, name: str, keep: Callable[[int], bool]) -> Store:
+def linked(size: Size, name: str, keep: Callable[[int], bool]) -> Store[Plan]:
     """Another folder of results that holds some of the units, without copying them."""
     made = plan_in(size.results)
     whole, other = Store(size.results, made), Store(size.out / name, made)
@@ -152,7 +149,8 @@ def linked(size: Size, name: str, keep: Callable[[int], bool]) -> Store:
 
 def half(size: Size) -> str:
     """The status of a run that has every second unit of every condition but the first, which is whole."""
-    first = len(list(plan_in(size.results).units_of(find_suite(SUITE).conditions[0].key)))
+    made = plan_in(size.results)
+    first = len(made.parts_of(find_suite(SUITE).conditions[0].key)) * len(made.methods)
     linked(size, "half", lambda place: place < first or place % 2 == 0)
     return status(size, "half")
 
@@ -171,7 +169,7 @@ def resume(size: Size) -> str:
         other.path(units[place]).parent.mkdir(parents=True, exist_ok=True)
         other.path(units[place]).write_bytes(content)
     with Display(other) as display:
-        outcome = evaluate(other.plan, other.folder, engine=partial(engine, size=size), watcher=display)
+        outcome = evaluate(other.plan, other.folder, engine=partial(engine, size=size), listener=display)
     return f"{len(set(places))} units computed again, {len(outcome.rejected)} of them damaged"
 
 

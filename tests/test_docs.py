@@ -43,7 +43,7 @@ def test_imports_are_public_names(page: Path) -> None:
 
 
 def a_model(folder: Path) -> Names:
-    """What a reader of docs/replay.md and docs/scan.md has at hand."""
+    """What a reader of docs/replay.md has at hand."""
     torch.manual_seed(0)
     config = DINOv3ViTConfig(
         hidden_size=32, num_hidden_layers=12, num_attention_heads=2, intermediate_size=64, patch_size=16
@@ -104,7 +104,6 @@ def a_set_with_segments(folder: Path) -> Names:
     [
         ("replay.md", a_model, lambda names: names["loop"].trace.gate[0].shape == (1, 4, 4)),
         ("diagnose.md", a_model_and_a_photograph, lambda names: Path("my_image.pdf").stat().st_size > 1000),
-        ("scan.md", a_model, lambda names: len(names["found"].windows) > 12),
         ("evaluate.md", a_model_and_a_set, lambda names: names["counts"].shape[:2] == (2, 3)),
         ("depth.md", a_set_with_depth, lambda names: names["predicted"].shape == (64, 64)),
         ("panoptic.md", a_set_with_segments, lambda names: len(names["truth"].numbers) > 3),

@@ -119,7 +119,7 @@ def test_no_import_runs_against_the_order() -> None:
         ("tasks/predictor.py", "from gramloop import attach", "gramloop.attach"),
         ("tasks/predictor.py", "from ..cli import main", "gramloop.cli.main"),
         ("tasks/predictor.py", "def late():\n    from gramloop.demo import table", "gramloop.demo.table"),
-        ("tune/scan/map.py", "import_module('gramloop.report.load')", "gramloop.report.load"),
+        ("tune/inner/map.py", "import_module('gramloop.report.load')", "gramloop.report.load"),
         ("util/files.py", "from gramloop.replay import config", "gramloop.replay.config"),
         ("errors.py", "from gramloop.util import files", "gramloop.util.files"),
     ],

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 
 import torch
-
-from gramloop.check.heads import STORED, sampled
-from gramloop.check.small_models import HEADS
 from gramloop.check.way import Way
+
+from gramloop.check.cases import STORED, sampled
+from gramloop.check.small_models import HEADS
 
 if __name__ == "__main__":
     here = Way(torch.device("cpu"))

@@ -10,17 +10,17 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torch.nn.functional as F
+from gramloop.check.way import Way
 from torch import Tensor
 
-from gramloop.check import Checked, arithmetic, behaviour, check_machine, heads
-from gramloop.check.arithmetic import VARIANTS, placement_cases
-from gramloop.check.case import EXACT, agreement
-from gramloop.check.machine import describe_machine
+from gramloop.check import Checked, arithmetic, behaviour, check_machine
+from gramloop.check.cases import EXACT, VARIANTS, agreement, placement_cases
+from gramloop.check.checking import describe_machine, true_float32
 from gramloop.check.small_models import HEADS
-from gramloop.check.way import Way, true_float32
 from gramloop.cli import main
 from gramloop.cli.check import machine_lines
 from gramloop.replay import gram
+from gramloop.tasks import heads
 from gramloop.util.device import deterministic_algorithms
 from stand_in_gpu import stand_in_gpu
 from stand_in_mps import stand_in_mps

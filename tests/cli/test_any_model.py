@@ -140,21 +140,8 @@ def test_the_file_in_the_docs_runs(tmp_path: Path, data: Path) -> None:
     assert read_plan(tmp_path / "out" / "plan.json").model.depth == 6
 
 
-def test_scan_and_diagnose_take_a_whole_model(tmp_path: Path, vit: Path, data: Path) -> None:
+def test_diagnose_takes_a_whole_model(tmp_path: Path, vit: Path, data: Path) -> None:
     image = str(next((data / "images" / "validation").iterdir()))
-    found = [
-        "scan",
-        f"hf:{vit}",
-        image,
-        "--out",
-        str(tmp_path / "scan"),
-        "--max-length",
-        "1",
-        "--shift",
-        "none",
-    ]
-    assert main(found) == 0
-    assert json.loads((tmp_path / "scan" / "scan.json").read_text())["depth"] == 6
     arguments = [image, "--model", f"hf:{vit}", "--out", str(tmp_path / "diagnosis"), "--window", "1", "2"]
     assert main(["diagnose", *arguments]) == 0
     assert len(list((tmp_path / "diagnosis").glob("*.diagnosis.json"))) == 1

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from gramloop.cli import main
-from gramloop.cli.ending import Terminated, hearing_sigterm
+from gramloop.cli.output import Terminated, sigterm_interrupts
 from killing import command, hit, needs_proc
 from small_runs import write_model, write_scene_set
 from small_sets import write_semantic
@@ -86,11 +86,11 @@ def test_a_search_goes_on_after_sigterm(tmp_path: Path):
     ]
     arguments += ["--try", "window=2-2,4-5", "--try", "replays=1", "--budget", "400"]
     out, whole = tmp_path / "out", tmp_path / "whole"
-    last = terminated([*arguments, "--out", str(out)], out, "trials.jsonl")
-    assert last == f"gramloop tune: stopped; finished trials are in {out}, and the same command goes on"
+    last = terminated([*arguments, "--out", str(out)], out, "units/*/*/*.parquet")
+    assert last == f"gramloop tune: stopped; what was measured is in {out}, and the same command resumes"
     assert main([*arguments, "--out", str(out)]) == 0
     assert main([*arguments, "--out", str(whole)]) == 0
-    for name in ("plan.json", "trials.jsonl", "found.json"):
+    for name in ("plan.json", "best.json"):
         assert (out / name).read_bytes() == (whole / name).read_bytes()
 
 
@@ -108,12 +108,12 @@ def test_a_set_that_is_being_written_goes_on_after_sigterm(tmp_path: Path):
 
 def test_the_signal_is_heard_once_and_then_as_before():
     before = signal.getsignal(signal.SIGTERM)
-    with pytest.raises(Terminated), hearing_sigterm():
+    with pytest.raises(Terminated), sigterm_interrupts():
         signal.raise_signal(signal.SIGTERM)
     assert signal.getsignal(signal.SIGTERM) is before
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
-        with hearing_sigterm():  # whoever ignores it wants it so
+        with sigterm_interrupts():  # whoever ignores it wants it so
             signal.raise_signal(signal.SIGTERM)
     finally:
         signal.signal(signal.SIGTERM, before)

@@ -6,19 +6,23 @@ import re
 import shlex
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
 from gramloop.cli import COMMANDS, GROUPS, command_parser, main
-from gramloop.cli.settings_file import parse
+from gramloop.cli.options import parse
 
 Said = pytest.CaptureFixture[str]
 
 
+def parsed(name: str, words: list[str]) -> Any:
+    parser, module = command_parser(name)
+    return parse(parser, name, module.Options, words)[0]
+
+
 def test_every_command_is_in_one_group() -> None:
-    grouped = [name for names in GROUPS.values() for name in names]
-    assert len(set(grouped)) == len(grouped)
-    assert set(COMMANDS) <= set(grouped)
+    assert sum(map(len, GROUPS.values())) == len(COMMANDS)
 
 
 def test_the_overview_and_the_list(capsys: Said) -> None:
@@ -27,7 +31,7 @@ def test_the_overview_and_the_list(capsys: Said) -> None:
     assert len(overview.splitlines()) < 12
     for line in re.findall(r"^  gramloop .*", overview, re.MULTILINE):
         words = shlex.split(re.split(r"  +", line.strip())[0])
-        parse(command_parser(words[1])[0], words[1], words[2:])
+        parsed(words[1], words[2:])
     with pytest.raises(SystemExit) as ended:
         main(["--help"])
     assert ended.value.code == 0
@@ -45,7 +49,7 @@ def test_examples_can_be_typed(name: str) -> None:
         words = shlex.split(line.partition(" > ")[0])
         assert words[:2] == ["gramloop", name]
         if "--config" not in words:
-            parse(command_parser(name)[0], name, words[2:])
+            parsed(name, words[2:])
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -103,11 +107,12 @@ def test_defaults_of_evaluate_are_those_of_a_request() -> None:
     from gramloop.evaluate.plan import DataSource
     from gramloop.evaluate.planning import SHARD, Request
 
-    parsed = parse(command_parser("evaluate")[0], "evaluate", ["--out", "x"])
-    assert (parsed.threads, parsed.pictures, parsed.diagnostics) == (
+    found = parsed("evaluate", ["--out", "x"])
+    assert (found.work.threads, found.stored.pictures, found.stored.diagnostics) == (
         *(Request.threads, Request.pictures, Request.diagnostics),
     )
-    assert (parsed.split, parsed.origin, parsed.format) == (
+    data = found.data
+    assert (data.split, data.origin, data.format) == (
         *(DataSource.split, DataSource.origin, DataSource.encoding),
     )
     assert f"of {SHARD} images" in shown_default("evaluate", "--shards")
@@ -120,10 +125,13 @@ def test_defaults_of_tune_are_those_of_its_options() -> None:
     from dataclasses import fields
 
     from gramloop.tune import Options
-    from gramloop.tune.search.plan import TOLERANCE
 
-    parsed = parse(command_parser("tune")[0], "tune", ["--out", "x", "--suite", "scenes-c"])
+    choice = parsed("tune", ["--out", "x", "--suite", "scenes-c"]).choice
     for field in fields(Options):
-        if hasattr(parsed, field.name):
-            assert getattr(parsed, field.name) == field.default, field.name
-    assert f"({TOLERANCE:g})" in shown_default("tune", "--clean-tolerance")
+        if hasattr(choice, field.name):
+            assert getattr(choice, field.name) == field.default, field.name
+
+
+def test_a_typo_gets_the_nearest_name(capsys: Said) -> None:
+    assert main(["predict", "x.jpg", "--task", "semantc", "--out", "x"]) == 2
+    assert "did you mean semantic?" in capsys.readouterr().err

@@ -133,13 +133,7 @@ def test_making_data(photo: Path, tmp_path: Path, capsys: Said) -> None:
     assert (found["made"], found["failures"]) == (8, [])
 
 
-def test_scan_and_calibrate(photo: Path, tmp_path: Path, capsys: Said) -> None:
-    words = ["--max-length", "1", "--replays", "2", "--shift", "noise:2", "--short-side", "64", "--top", "2"]
-    assert main(["scan", "tiny", str(photo), *words, "--out", str(tmp_path / "scan"), "--json"]) == 0
-    found = document(capsys, "scan")
-    assert len(found["conditions"]) == 4, "clean, and the three of the group"
-    assert len(found["ranking"]) == 2
-    assert all(Path(file).is_file() for file in found["files"])
+def test_calibrate(photo: Path, tmp_path: Path, capsys: Said) -> None:
     out = tmp_path / "source.safetensors"
     copies = [str(shutil.copy(photo, tmp_path / f"{number}.png")) for number in range(8)]
     assert main(["calibrate", *copies, "--short-side", "64", "--out", str(out), "--json"]) == 0

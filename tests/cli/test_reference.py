@@ -10,8 +10,8 @@ from types import ModuleType
 import pytest
 
 from gramloop.cli import COMMANDS, command_parser
+from gramloop.cli.options import parse
 from gramloop.cli.output import ENVELOPE
-from gramloop.cli.settings_file import parse
 from gramloop.data.suites import SHIFT_GROUPS
 
 ROOT = Path(__file__).parents[2]

@@ -13,15 +13,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gramloop.cli.replay_options import add_replay_options
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gramloop import Adaptive, GramLoopError, ReplayConfig, cost
 from gramloop.cli import main
-from gramloop.cli.replay_options import add_replay_options, replay_of
 from gramloop.evaluate.methods import Method, parse_method
+from gramloop.mitigations.stack import replay_of
 from gramloop.replay.config import FIELDS, parse_replay, read_replay, write_replay
-from gramloop.tune.search.space import Space, read_values
+from gramloop.tune.space import Space, read_values
 
 WHOLE = st.integers(-3, 60)
 FLOATS = st.floats(allow_nan=True, allow_infinity=True) | st.floats(-2, 2)

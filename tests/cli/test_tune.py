@@ -39,12 +39,12 @@ def test_a_search_a_second_look_and_its_file(model, scenes, tmp_path, capsys):
     assert main(arguments) == 0
     told = capsys.readouterr()
     assert "budget 170 predictions" in told.err
-    config, about = read_settings(out / "found.json")
+    config, about = read_settings(out / "best.json")
     assert " ".join(about["verdict"].split())[:40] in " ".join(told.out.split())
     assert about["tried"]["predictions"] <= 170
-    before = (out / "found.json").read_bytes(), (out / "trials.jsonl").read_bytes()
+    before = (out / "best.json").read_bytes(), (out / "trials.jsonl").read_bytes()
     assert main(arguments) == 0
-    assert ((out / "found.json").read_bytes(), (out / "trials.jsonl").read_bytes()) == before
+    assert ((out / "best.json").read_bytes(), (out / "trials.jsonl").read_bytes()) == before
     evaluate = ["evaluate", "--suite", "scenes-c", "--model", str(model), "--data", str(scenes)]
     evaluate += [
         "--short-side",
@@ -58,7 +58,7 @@ def test_a_search_a_second_look_and_its_file(model, scenes, tmp_path, capsys):
         "--images",
         "2",
     ]
-    method = f"found:{out / 'found.json'}"
+    method = f"found:{out / 'best.json'}"
     assert (
         main([*evaluate, "--out", str(tmp_path / "check"), "--method", "baseline", "--method", method]) == 0
     )
@@ -100,7 +100,7 @@ def test_the_choice_is_predicted_with(model, scenes, tmp_path, capsys):
     from gramloop.mitigations import apply, parse_mitigations, write_mitigations
     from gramloop.tasks import load_predictor
 
-    found, image = tmp_path / "found.json", next((scenes / "images").rglob("*.png"))
+    found, image = tmp_path / "best.json", next((scenes / "images").rglob("*.png"))
     write_mitigations(found, parse_mitigations("median+flip"))
     command = ["predict", str(image), "--model", str(model), "--task", "segment", "--short-side", "64"]
     command += ["--out", str(tmp_path / "out"), "--replay", str(found)]
@@ -112,41 +112,6 @@ def test_the_choice_is_predicted_with(model, scenes, tmp_path, capsys):
     np.testing.assert_array_equal(labels, apply("median+flip", predictor).predict(image).labels)
     assert main([*command, "--eps", "1e-5"]) == 2
     assert "--eps changes a replay" in capsys.readouterr().err
-
-
-def test_windows_from_a_scan(model, scenes, tmp_path, capsys):
-    scan = tmp_path / "scan.json"
-    ranking = [{"window": [start, 5]} for start in (3, 1, 5, 2)]
-    written = {
-        "format": 1,
-        "host": "a ViT",
-        "depth": 6,
-        "replays": 1,
-        "blocks": 9,
-        "naive_blocks": 9,
-        "windows": [[3, 5]],
-    }
-    written |= {"conditions": ["clean"], "images": ["a"], "values": {}, "ranking": ranking}
-    scan.write_text(json.dumps(written))
-    arguments = [
-        "--budget",
-        "300",
-        "--try",
-        "strength=0.2,0.4",
-        "--scan",
-        str(scan),
-        "--top",
-        "2",
-        "--dry-run",
-    ]
-    assert main(asked(model, scenes, tmp_path / "out", *arguments)) == 0
-    assert "4 candidates, and no replay" in capsys.readouterr().out
-    scan.write_text(json.dumps(written | {"depth": 12}))
-    assert main(asked(model, scenes, tmp_path / "out", *arguments)) == 2
-    assert "a backbone of 12 blocks, but this one has 6" in capsys.readouterr().err
-    scan.write_text("[]")
-    assert main(asked(model, scenes, tmp_path / "out", *arguments)) == 2
-    assert "not a scan that gramloop scan wrote" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -190,7 +155,7 @@ def test_the_embedded_model_on_scenes_that_nobody_downloaded(tmp_path):
         "2",
     ]
     assert main(arguments) == 0
-    assert read_replay(out / "found.json").replays in (0, 1)
+    assert read_replay(out / "best.json").replays in (0, 1)
 
 
 def test_without_a_set_it_draws_scenes_that_no_evaluation_shows(model, tmp_path, capsys):

@@ -127,7 +127,7 @@ def test_what_is_transparent_is_white_for_both(tmp_path: Path, mode: str) -> Non
 def test_a_note_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     import warnings
 
-    from gramloop.cli.notes import notes_in_a_line
+    from gramloop.cli.output import notes_in_a_line
 
     with notes_in_a_line():
         assert (

@@ -3,7 +3,6 @@
 import shutil
 import textwrap
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,18 +15,16 @@ from PIL import Image
 from gramloop.cli import main
 from gramloop.data.scenes.drawing import scene
 from gramloop.errors import GramLoopError
-from gramloop.evaluate.batches import groups, windows
 from gramloop.evaluate.evaluation import evaluate
 from gramloop.evaluate.plan import DataSource, read_plan
 from gramloop.evaluate.planning import Request, make_plan
-from gramloop.evaluate.predicting import deterministic
-from gramloop.evaluate.rows import counts_of
-from gramloop.evaluate.session import Session
+from gramloop.evaluate.predicting import LoopImage, deterministic
+from gramloop.evaluate.runner import _same_sizes, _windows
 from gramloop.evaluate.store import Store
 from gramloop.models.tiny import WEIGHTS
 from gramloop.replay.config import ReplayConfig
 from gramloop.tasks.loading import load_predictor
-from small_runs import SIDE, small_plan
+from small_runs import SIDE, counts_of, rows_of, runner_of, small_plan
 
 WHOLE = {"short_side": SIDE, "mode": "whole"}
 REPLAY = ReplayConfig(window=(5, 7))
@@ -35,7 +32,8 @@ REPLAY = ReplayConfig(window=(5, 7))
 
 @given(st.lists(st.sampled_from([(4, 6), (6, 4), (5, 5)]), max_size=40), st.integers(1, 7))
 def test_every_image_is_in_one_group_of_its_size(sizes, batch):
-    found = groups(sizes, batch)
+    images = [LoopImage(None, place, None, pixels=np.empty(size)) for place, size in enumerate(sizes)]
+    found = [[image.position for image in group] for group in _same_sizes(images, batch)]
     assert sorted(index for group in found for index in group) == list(range(len(sizes)))
     for group in found:
         assert group == sorted(group)
@@ -47,7 +45,7 @@ def test_every_image_is_in_one_group_of_its_size(sizes, batch):
 
 @given(st.integers(0, 50), st.integers(1, 6))
 def test_windows_are_the_items_in_turn(many, batch):
-    found = list(windows(range(many), batch))
+    found = list(_windows(range(many), batch))
     assert [item for window in found for item in window] == list(range(many))
     assert all(len(window) <= (1 if batch == 1 else 4 * batch) for window in found)
 
@@ -157,15 +155,18 @@ def planned(folder: Path, batch: int) -> object:
 def test_mixed_sizes_a_bad_image_and_a_ragged_end(mixed_set: Path, tmp_path: Path):
     """Nothing is summed over a batch in this model, so that every row is the same to the bit."""
     single, plan = planned(mixed_set, 1), planned(mixed_set, 3)
-    session = Session(plan)
-    found, expected = session.run(plan.units[0]), Session(single).run(single.units[0])
+    runner = runner_of(plan)
+    found, expected = (
+        rows_of(each, one.run_one(each.parts[0]), "baseline")
+        for each, one in ((plan, runner), (single, runner_of(single)))
+    )
     tall, low = (SIDE, SIDE), (SIDE - 16, SIDE)
     # positions 0, 3, 4 | 2, 5, 6 | 7, 8, 9 | 10: the single last one goes through predict
-    assert type(session.predictor).shown[:4] == [[tall] * 3, [low] * 3, [tall] * 3, [tall]]
+    assert type(runner.predictor).shown[:4] == [[tall] * 3, [low] * 3, [tall] * 3, [tall]]
     assert found.table.equals(expected.table)
     assert found.failures == expected.failures
     assert [failure.image_id for failure in found.failures] == ["00000001"]
-    assert found.table["position"].to_pylist() == [0, *range(2, 11)]
+    assert found.positions == [0, *range(2, 11)]
 
 
 def test_an_evaluation_in_batches(model_folder: Path, scene_folder: Path, tmp_path: Path):
@@ -176,29 +177,19 @@ def test_an_evaluation_in_batches(model_folder: Path, scene_folder: Path, tmp_pa
     )
     for each in (one, plan):
         evaluate(each, tmp_path / str(each.batch), workers=1)
-    stored = Store(tmp_path / "4", plan)
     for unit in plan.units:
-        found, expected = stored.read(unit), Store(tmp_path / "1", one).read(unit)
-        assert found.table["image_id"].equals(expected.table["image_id"])
-        assert found.facts.blocks == expected.facts.blocks
+        found = Store(tmp_path / "4", plan).rows([unit])
+        expected = Store(tmp_path / "1", one).rows([unit])
+        assert found.image_ids == expected.image_ids
+        assert found.facts[0].blocks == expected.facts[0].blocks
         assert found.table["picture"].is_null().equals(expected.table["picture"].is_null())
-        for method in plan.methods:
-            counts, direct = (counts_of([each.table], method.name) for each in (found, expected))
-            assert np.abs(counts - direct).max() <= 4  # of 4,096 pixels: ties that fall the other way
+        # of 4,096 pixels: ties that fall the other way
+        assert np.abs(counts_of(found) - counts_of(expected)).max() <= 4
     evaluate(plan, tmp_path / "prepared", workers=1, prepare=1)
     assert (tmp_path / "prepared" / "results.csv").read_bytes() == (
         tmp_path / "4" / "results.csv"
     ).read_bytes()
     assert read_plan(tmp_path / "4" / "plan.json") == plan
-
-
-def test_a_plan_of_single_images_is_what_it_was(model_folder: Path, scene_folder: Path):
-    plan = small_plan(model_folder, scene_folder, sizes=WHOLE)
-    assert "batch" not in plan.as_json()
-    assert replace(plan, batch=2).as_json()["batch"] == 2
-    assert replace(plan, batch=2).hash != plan.hash
-    with pytest.raises(GramLoopError, match="batch must be at least 1"):
-        replace(plan, batch=0)
 
 
 @pytest.mark.parametrize(
@@ -211,9 +202,8 @@ def test_a_plan_of_single_images_is_what_it_was(model_folder: Path, scene_folder
         ({"truth": "clean"}, "the truth clean compares predictions of single images"),
         ({"methods": ["baseline", "denoise"]}, "denoise work on one image at a time"),
         ({"methods": ["late:window=4-5,adaptive=length:1:2"]}, "late decides for each image"),
-        ({"batch": 0}, "number of batch must be at least 1"),
     ],
-    ids=["windows", "clean", "mitigations", "adaptive", "none"],
+    ids=["windows", "clean", "mitigations", "adaptive"],
 )
 def test_what_cannot_be_batched_is_a_sentence(model_folder, scene_folder, changes, sentence):
     with pytest.raises(GramLoopError, match=sentence):
@@ -231,11 +221,17 @@ def test_a_function_predicts_one_at_a_time(scene_folder: Path, tmp_path: Path, c
 
 
 def test_lack_of_memory_in_a_batch_says_so(model_folder: Path, scene_folder: Path, monkeypatch):
-    session = Session(small_plan(model_folder, scene_folder, sizes=WHOLE, batch=4))
+    plan = small_plan(model_folder, scene_folder, sizes=WHOLE, batch=4)
+    runner = runner_of(plan)
 
     def forward(pixels, *rest, **named):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(session.predictor.model.backbone, "forward", forward)
+    monkeypatch.setattr(runner.predictor.model.backbone, "forward", forward)
     with pytest.raises(GramLoopError, match=r"in a batch of 3\) does not fit .*; try --batch 1, a smaller"):
-        session.run(session.plan.units[0])
+        runner.run_one(plan.parts[0])
+    single = small_plan(model_folder, scene_folder)
+    runner = runner_of(single)
+    monkeypatch.setattr(runner.predictor.model.backbone, "forward", forward)
+    with pytest.raises(GramLoopError, match=r"00000000\.png \(64 x 64, 64 tokens at once\) does not fit"):
+        runner.run_one(single.parts[0])

@@ -11,18 +11,14 @@ import pytest
 from gramloop.data.opening import ReadOptions, open_suite
 from gramloop.data.suites import Condition
 from gramloop.errors import GramLoopError
-from gramloop.evaluate.clean_truth import CleanTruth, as_truth, moved
 from gramloop.evaluate.evaluation import evaluate
-from gramloop.evaluate.plan import Plan, read_plan
-from gramloop.evaluate.predicting import deterministic
-from gramloop.evaluate.rows import boxes_of, counts_of, picture_of
-from gramloop.evaluate.session import Session
+from gramloop.evaluate.plan import Plan
+from gramloop.evaluate.predicting import CleanTruth, deterministic
 from gramloop.metrics.miou import count_pixels
 from gramloop.shifts.geometry import warp_labels
-from gramloop.tasks.depth import Depth
-from gramloop.tasks.detection import Detection
-from gramloop.tasks.semantic import Segmentation
-from small_runs import small_plan
+from gramloop.tasks.base import get_task
+from gramloop.tasks.semantic import read_picture
+from small_runs import counts_of, rows_of, runner_of, small_plan
 
 
 @pytest.fixture(scope="module")
@@ -40,35 +36,34 @@ def plan_of(model: Path, photos: Path, task: str = "semantic", **changes: object
 
 
 def test_counts_are_against_the_plain_prediction_of_the_clean_image(model_folder, photos):
-    session = Session(plan_of(model_folder, photos))
-    unit = session.plan.units[0]
-    finished = session.run(unit)
-    shown, clean = session.data(unit.condition)[unit.start : unit.stop], session.opened.clean
+    plan = plan_of(model_folder, photos)
+    runner, part = runner_of(plan), plan.parts[0]
+    finished = runner.run_one(part)
+    shifted = runner.images.records(part.condition, part.images)
+    clean = runner.images.clean_records(part.condition, part.images)
     with deterministic(1):
-        plain = [
-            session.predictor.predict(clean[place].image()).labels for place in range(unit.start, unit.stop)
-        ]
-        for method in session.plan.methods:
-            found = [session.predictor.predict(record.image(), method.replay).labels for record in shown]
+        plain = [runner.predictor.predict(record.image()).labels for record in clean]
+        for method in plan.methods:
+            found = [runner.predictor.predict(record.image(), method.replay).labels for record in shifted]
             direct = [count_pixels(one, truth, 15) for one, truth in zip(found, plain, strict=True)]
-            assert np.array_equal(counts_of([finished.table], method.name), np.stack(direct))
-    kept = finished.table.to_pylist()[0]
-    assert np.array_equal(picture_of(kept, "clean_picture"), plain[0])
-    assert not np.array_equal(picture_of(kept), plain[0])
+            assert np.array_equal(counts_of(rows_of(plan, finished, method.name)), np.stack(direct))
+    kept = rows_of(plan, finished, "baseline").first(1)[0]
+    assert np.array_equal(read_picture(kept["clean_picture"]), plain[0])
+    assert not np.array_equal(read_picture(kept["picture"]), plain[0])
 
 
-def test_a_clean_image_is_predicted_once_however_many_conditions_show_it(model_folder, photos, monkeypatch):
-    session = Session(plan_of(model_folder, photos, methods=["gramloop"]))
-    calls = Counter()
-    predict = session.predictor.predict
+def test_a_clean_image_is_predicted_once_however_many_conditions_have_it(model_folder, photos, monkeypatch):
+    plan = plan_of(model_folder, photos, methods=["gramloop"])
+    runner, calls = runner_of(plan), Counter()
+    predict = runner.predictor.predict
 
     def counted(image, replay=None, **more):
         calls["plain" if replay is None else "replayed"] += 1
         return predict(image, replay, **more)
 
-    monkeypatch.setattr(session.predictor, "predict", counted)
-    for unit in session.plan.units:
-        session.run(unit)
+    monkeypatch.setattr(runner.predictor, "predict", counted)
+    for part in plan.parts:
+        runner.run_one(part)
     assert calls == {"plain": 5, "replayed": 15}
 
 
@@ -106,69 +101,33 @@ def test_labels_of_a_labelled_set_are_not_read(model_folder, scene_folder, tmp_p
     assert with_labels.categories[0] == "sky"
 
 
-def test_the_plan_says_so_and_plans_with_labels_stay_what_they_were(
-    model_folder, scene_folder, photos, tmp_path
-):
-    labelled = small_plan(model_folder, scene_folder)
-    assert not {"truth", "truth_score"} & set(labelled.as_json())
-    blind = plan_of(model_folder, photos, "detection", truth_score=0.3)
-    assert (blind.as_json()["truth"], blind.as_json()["truth_score"]) == ("clean", 0.3)
-    (tmp_path / "plan.json").write_text(blind.text())
-    assert read_plan(tmp_path / "plan.json").hash == blind.hash
-    assert replace(blind, truth_score=0.4).hash != blind.hash
-
-
 def test_boxes_of_the_clean_prediction_count_from_their_score_on(model_folder, photos):
-    session = Session(plan_of(model_folder, photos, "detection"))
+    plan = plan_of(model_folder, photos, "detection")
+    runner, part = runner_of(plan), plan.parts[0]
+    image = runner.images.clean_records(part.condition, part.images)[0].image()
     with deterministic(1):
-        scores = session.predictor.predict(session.opened.clean[0].image()).scores
-    score = float(np.median(scores))
-    session = Session(plan_of(model_folder, photos, "detection", truth_score=score))
-    unit = session.plan.units[0]
-    truth, _ = boxes_of([session.run(unit).table], "baseline", list(session.plan.categories))
-    with deterministic(1):
-        found = session.predictor.predict(session.opened.clean[0].image())
+        found = runner.predictor.predict(image)
+    score = float(np.median(found.scores))
+    chosen = replace(plan, truth_score=score)
+    rows = rows_of(chosen, runner_of(chosen).run_one(part), "baseline").rows
     sure = found.scores >= score
     assert 0 < sure.sum() < len(sure)
-    left_top, size = found.boxes[sure, :2], found.boxes[sure, 2:] - found.boxes[sure, :2]
-    assert np.allclose(truth.boxes[truth.image_ids == 0], np.hstack([left_top, size]), atol=1e-3)
+    expected = np.hstack([found.boxes[sure, :2], found.boxes[sure, 2:] - found.boxes[sure, :2]])
+    stored = rows.values["truth_boxes"].reshape(-1, 4)[: rows.lengths["truth_labels"][0]]
+    assert np.allclose(stored, expected, atol=1e-3)
 
 
 def test_clean_predictions_move_with_the_pixels(model_folder, photos):
-    opened = open_suite(
-        "photos-p",
-        photos,
-        conditions=["translate"],
-        severities=[1],
-        options=ReadOptions(task="semantic", labels=False),
-    )
+    options = ReadOptions(task="semantic", labels=False)
+    opened = open_suite("photos-p", photos, conditions=["translate"], severities=[1], options=options)
     record = opened.open(Condition("translate", 1))[0]
-    affine = record.shift.affine(record)
-    predictor = Session(plan_of(model_folder, photos)).predictor
-    still = as_truth(predictor.predict(opened.clean[0].image()))
-    found = CleanTruth(predictor).of(opened.clean[0], record)
-    assert np.array_equal(found.indices, warp_labels(still.indices, affine, still.ignored))
+    task, predictor = get_task("semantic"), runner_of(plan_of(model_folder, photos)).predictor
+    still = task.as_truth(predictor.predict(opened.clean[0].image()), 0.5)
+    found = CleanTruth(predictor, task, 0.5).of(opened.clean[0], record)
+    assert np.array_equal(
+        found.indices, warp_labels(still.indices, record.shift.affine(record), still.ignored)
+    )
     assert 0 < (found.indices == still.ignored).mean() < 0.9
-    boxes = np.array([[24, 20, 40, 44]], dtype=np.float32)
-    box = as_truth(Detection(boxes, np.array([0.9], dtype=np.float32), np.array([3])))
-    at = moved(box, record, record.shift).boxes[0]
-    expected = [24 + affine[0][2], 20 + affine[1][2], 16, 24]
-    assert np.abs(at - expected).max() <= 1.5
-    assert np.abs(at[:2] - [24, 20]).max() > 1.5
-    depth = moved(as_truth(Depth(still.indices + np.float32(1))), record, record.shift)
-    assert np.array_equal(depth.metres == 0, found.indices == still.ignored)
-
-
-def test_predictions_as_truth():
-    labels = np.array([[0, 300], [1, 2]], dtype=np.int32)
-    assert np.array_equal(as_truth(Segmentation(labels)).indices, labels)
-    boxes = np.array([[1, 2, 4, 8], [0, 0, 2, 2]], dtype=np.float32)
-    found = as_truth(Detection(boxes, np.array([0.5, 0.49], dtype=np.float32), np.array([3, 4])))
-    assert found.boxes.tolist() == [[1, 2, 3, 6]]
-    assert (found.areas.tolist(), found.categories.tolist()) == ([18.0], [3])
-    metres = np.array([[2.0, 0.0], [np.inf, 4.0]], dtype=np.float32)
-    assert as_truth(Depth(metres)).metres.tolist() == [[2.0, 0.0], [0.0, 4.0]]
-    assert as_truth(Depth(metres, disparity=True)).metres.tolist() == [[0.5, 0.0], [0.0, 0.25]]
 
 
 def test_what_cannot_be_compared_is_refused(model_folder, photos, tmp_path):
@@ -190,7 +149,8 @@ def test_a_torn_photograph_counts_for_no_method(model_folder, photos, tmp_path):
         (tmp_path / path.name).write_bytes(path.read_bytes())
     first = sorted(tmp_path.iterdir())[0]
     first.write_bytes(first.read_bytes()[:600])  # its header is whole
-    session = Session(plan_of(model_folder, tmp_path))
-    finished = session.run(session.plan.units[0])
-    assert [failure.position for failure in finished.failures] == [0]
-    assert "cannot decode" in finished.failures[0].reason
+    plan = plan_of(model_folder, tmp_path)
+    finished = runner_of(plan).run_one(plan.parts[0])
+    for rows in finished.rows.values():
+        assert [failure.position for failure in rows.failures] == [0]
+        assert "cannot decode" in rows.failures[0].reason

@@ -11,14 +11,14 @@ import torch
 from gramloop import ReplayConfig, attached
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.evaluation import evaluate
-from gramloop.evaluate.methods import Method, check_methods, parse_method
-from gramloop.evaluate.plan import Plan
+from gramloop.evaluate.methods import Method, check_methods, parse_method, with_companions
+from gramloop.evaluate.plan import Plan, trajectories_of
 from gramloop.evaluate.predicting import deterministic
-from gramloop.evaluate.rows import KEPT, first_rows, maps_of, picture_of
-from gramloop.evaluate.session import Session
+from gramloop.evaluate.rows import maps_of
+from gramloop.evaluate.runner import Finished, Runner
 from gramloop.evaluate.store import Store
-from gramloop.evaluate.trajectories import trajectories_of, with_companions
-from small_runs import small_plan
+from gramloop.tasks.semantic import read_picture
+from small_runs import rows_of, runner_of, small_plan
 
 TRIO = ("gramloop-raw", "gramloop-matched", "gramloop")
 
@@ -29,13 +29,13 @@ def plan(model_folder: Path, scene_folder: Path) -> Plan:
 
 
 @pytest.fixture(scope="module")
-def session(plan: Plan) -> Session:
-    return Session(plan)
+def runner(plan: Plan) -> Runner:
+    return runner_of(plan)
 
 
 @pytest.fixture(scope="module")
-def table(session: Session):
-    return session.run(session.plan.units[0]).table
+def finished(plan: Plan, runner: Runner) -> Finished:
+    return runner.run_one(plan.parts[0])
 
 
 def test_the_plan_gains_the_companions_of_the_gate(plan: Plan):
@@ -60,9 +60,9 @@ def test_companions_that_are_there_already_are_taken():
         check_methods(with_companions([*late, Method("late-raw", ReplayConfig((1, 2)))]))
 
 
-def direct_trace(session: Session, image: np.ndarray, replay: ReplayConfig):
+def direct_trace(runner: Runner, image: np.ndarray, replay: ReplayConfig):
     """What an attached replay measures in the image as the model is shown it."""
-    predictor = session.predictor
+    predictor = runner.predictor
     with (
         deterministic(1),
         torch.no_grad(),
@@ -72,15 +72,19 @@ def direct_trace(session: Session, image: np.ndarray, replay: ReplayConfig):
     return loop.trace
 
 
-def test_stored_means_are_those_of_an_attached_replay(session: Session, table):
-    records = session.data("fog/3")
-    stored = {(row["position"], row["method"]): row for row in table.to_pylist()}
+def test_stored_means_are_those_of_an_attached_replay(plan, runner: Runner, finished: Finished):
+    records = runner.images.records("fog/3", range(11))
+    stored = {
+        (row["position"], method.name): row
+        for method in plan.methods
+        for row in rows_of(plan, finished, method.name).first(11)
+    }
     ends = {name: [] for name in TRIO}
     for position in range(0, len(records), 3):
         image = records[position].image()
         assert stored[position, "baseline"]["post_drift"] is None
-        for method in session.plan.methods[1:]:
-            trace, row = direct_trace(session, image, method.replay), stored[position, method.name]
+        for method in plan.methods[1:]:
+            trace, row = direct_trace(runner, image, method.replay), stored[position, method.name]
             # float32 means of the same maps
             assert row["post_drift"] == pytest.approx(trace.post_drift.double().mean().item(), rel=1e-6)
             assert row["drift"] == pytest.approx(
@@ -95,15 +99,15 @@ def test_stored_means_are_those_of_an_attached_replay(session: Session, table):
     assert np.sum(ends["gramloop"]) < np.sum(ends["gramloop-raw"])
 
 
-def test_kept_pictures_are_the_predictions(session: Session, table):
-    records = session.data("fog/3")
-    for method in session.plan.methods:
-        rows = first_rows([table], method.name, session.plan.pictures)
-        assert [row["position"] for row in rows] == [0, 1, 2, 3]
-        for row, record in zip(rows, records, strict=False):
+def test_kept_pictures_are_the_predictions(plan, runner: Runner, finished: Finished):
+    records = runner.images.records("fog/3", range(4))
+    for method in plan.methods:
+        rows = rows_of(plan, finished, method.name)
+        assert [row["position"] for row in rows.first(plan.pictures)] == [0, 1, 2, 3]
+        for row, record in zip(rows.first(plan.pictures), records, strict=True):
             with deterministic(1):
-                found = session.predictor.predict(record.image(), method.replay, trace=True)
-            assert np.array_equal(picture_of(row), found.labels)
+                found = runner.predictor.predict(record.image(), method.replay, trace=True)
+            assert np.array_equal(read_picture(row["picture"]), found.labels)
             maps = maps_of(row)
             if method.replay is None:
                 assert maps is None
@@ -113,7 +117,7 @@ def test_kept_pictures_are_the_predictions(session: Session, table):
             check_close(maps.last_drift, patches[0][-1])
             check_close(maps.last_gate, patches[1][-1])
             check_close(maps.post_drift, found.trace.post_drift[::8, ::8])
-    assert all(row["picture"] is None and row["maps"] is None for row in table.to_pylist()[4 * 4 :])
+        assert all(row["picture"] is None and row["maps"] is None for row in rows.first(11)[4:])
 
 
 def check_close(stored: np.ndarray, exact: np.ndarray) -> None:
@@ -125,50 +129,63 @@ def check_close(stored: np.ndarray, exact: np.ndarray) -> None:
 def test_without_diagnostics_maps_are_kept_where_drift_is_measured_anyway(model_folder, scene_folder):
     methods = ["baseline", "gramloop", "ungated", "final-final"]
     plan = small_plan(model_folder, scene_folder, methods=methods, conditions=["fog"], shards=1, pictures=2)
-    rows = Session(plan).run(plan.units[0]).table.to_pylist()
-    kept = {(row["position"], row["method"]) for row in rows if row["maps"] is not None}
-    assert kept == {(position, name) for position in (0, 1) for name in ("gramloop", "final-final")}
-    assert {row["position"] for row in rows if row["picture"] is not None} == {0, 1}
-    assert all(row["drift"] == [] and row["post_drift"] is None for row in rows)
-    # and a trace that is kept costs no block: every image of a method took the same
-    assert len({(row["method"], row["blocks"]) for row in rows}) == len(methods)
+    finished = runner_of(plan).run_one(plan.parts[0])
+    rows = {name: rows_of(plan, finished, name).first(11) for name in finished.rows}
+    for name, each in rows.items():
+        kept = [0, 1] if name in ("gramloop", "final-final") else []
+        assert [row["position"] for row in each if row["maps"] is not None] == kept
+        assert [row["position"] for row in each if row["picture"] is not None] == [0, 1]
+        assert all(row["drift"] == [] and row["post_drift"] is None for row in each)
+        assert len({row["blocks"] for row in each}) == 1  # a trace that is kept costs no block
 
 
 def test_detections_keep_maps_and_no_picture(model_folder, scene_folder):
-    plan = small_plan(
-        model_folder, scene_folder, "detection", conditions=["fog"], shards=1, diagnostics=True, pictures=3
-    )
-    session = Session(plan)
-    rows = session.run(plan.units[0]).table
-    shown = first_rows([rows], "gramloop-raw", 3)
-    assert len(shown) == 3
-    for row, record in zip(shown, session.data("fog/3"), strict=False):
+    given = {"conditions": ["fog"], "shards": 1, "diagnostics": True, "pictures": 3}
+    plan = small_plan(model_folder, scene_folder, "detection", **given)
+    runner = runner_of(plan)
+    finished = runner.run_one(plan.parts[0])
+    kept = rows_of(plan, finished, "gramloop-raw").first(3)
+    for row, record in zip(kept, runner.images.records("fog/3", range(3)), strict=True):
         with deterministic(1):
-            found = session.predictor.predict(record.image(), plan.methods[2].replay, trace=True)
-        assert picture_of(row) is None
+            found = runner.predictor.predict(record.image(), plan.methods[2].replay, trace=True)
+        assert "picture" not in row
         check_close(maps_of(row).post_drift, found.trace.post_drift)
         assert row["post_drift"] == pytest.approx(found.trace.post_drift.mean(dtype=np.float64), rel=1e-6)
-    assert maps_of(first_rows([rows], "baseline", 1)[0]) is None
-
-
-def stored_rows(folder: Path, plan: Plan) -> pa.Table:
-    store = Store(folder, plan)
-    tables = [store.read(unit).table.replace_schema_metadata() for unit in plan.units]
-    return pa.concat_tables(tables).combine_chunks()
+    assert maps_of(rows_of(plan, finished, "baseline").first(1)[0]) is None
 
 
 def test_rows_do_not_depend_on_workers_or_shards(model_folder, scene_folder, tmp_path):
     found = []
     for shards, workers in ((1, 1), (7, 1), (4, 2)):
-        plan = small_plan(
-            model_folder, scene_folder, diagnostics=True, conditions=["fog", "pixelate"], shards=shards
-        )
-        evaluate(plan, tmp_path / str(shards), workers=workers)
-        found.append(stored_rows(tmp_path / str(shards), plan))
-        assert (tmp_path / str(shards) / "results.csv").read_bytes() == (
-            tmp_path / "1/results.csv"
-        ).read_bytes()
+        given = {"diagnostics": True, "conditions": ["fog", "pixelate"], "shards": shards}
+        plan = small_plan(model_folder, scene_folder, **given)
+        folder = tmp_path / str(shards)
+        evaluate(plan, folder, workers=workers)
+        units = [
+            [unit for unit in plan.units if (unit.condition, unit.method) == (key, method)]
+            for key in plan.conditions
+            for method in plan.methods
+        ]
+        found.append(pa.concat_tables([Store(folder, plan).rows(each).table for each in units]))
+        assert (folder / "results.csv").read_bytes() == (tmp_path / "1/results.csv").read_bytes()
     assert found[0].num_rows == 2 * 11 * 4
-    assert all(found[0][name].null_count < 88 for name in KEPT)
+    assert all(found[0][name].null_count < 88 for name in ("picture", "maps"))
     assert found[0].equals(found[1])
     assert found[0].equals(found[2])
+
+
+def test_diagnostics_are_added_to_a_finished_folder_and_the_baseline_is_not_run_again(
+    model_folder, scene_folder, tmp_path
+):
+    plain, more = (
+        small_plan(model_folder, scene_folder, conditions=["fog"], diagnostics=each) for each in (False, True)
+    )
+    evaluate(plain, tmp_path / "out", workers=1)
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.glob("out/units/*/baseline/*")}
+    evaluate(more, tmp_path / "out", workers=1)
+    evaluate(more, tmp_path / "whole", workers=1)
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.glob("out/units/*/baseline/*")} == before
+    for unit in more.units:
+        added, whole = (Store(tmp_path / name, more).rows([unit]) for name in ("out", "whole"))
+        for name in set(added.table.column_names) - {"blocks"}:
+            assert added.table[name].equals(whole.table[name]), (unit.name, name)

@@ -1,6 +1,7 @@
-"""Plans: every image once, a file that can be read, a hash that changes with the results and only with them."""
+"""Plans: every image once, a file that can be read, a hash that changes with what decides numbers and only with that."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,13 +11,25 @@ from hypothesis import strategies as st
 
 from gramloop.data.suites import Condition
 from gramloop.errors import GramLoopError
-from gramloop.evaluate.methods import parse_method
-from gramloop.evaluate.plan import DataSource, ModelSource, Plan, condition_of, difference, read_plan
+from gramloop.evaluate.methods import Method, parse_method
+from gramloop.evaluate.plan import (
+    DataSource,
+    ModelSource,
+    Part,
+    Plan,
+    condition_of,
+    difference,
+    merged,
+    read_plan,
+)
+from gramloop.evaluate.planning import make_plan, plan_and_model
+from small_runs import small_plan, small_request, write_model
 
+BASELINE, GRAMLOOP = parse_method("baseline"), parse_method("gramloop").with_window(12)
 PLAN = Plan(
     suite="scenes-c",
     task="semantic",
-    methods=(parse_method("baseline"), parse_method("gramloop").with_window(12)),
+    methods=(BASELINE, GRAMLOOP),
     conditions={"fog/3": 40, "fog/5": 40},
     shards=3,
     categories={0: "sky", 1: "tree"},
@@ -26,82 +39,53 @@ PLAN = Plan(
 )
 
 
-@given(
-    images=st.lists(st.integers(1, 300), min_size=1, max_size=4),
-    shards=st.integers(1, 400),
-)
-def test_every_image_is_in_one_unit(images, shards):
+@given(images=st.lists(st.integers(1, 300), min_size=1, max_size=4), shards=st.integers(1, 400))
+def test_every_image_is_in_one_part(images, shards):
     conditions = {f"fog/{number + 1}": count for number, count in enumerate(images)}
     plan = replace(PLAN, conditions=conditions, shards=shards)
     for key, count in conditions.items():
-        units = list(plan.units_of(key))
-        assert [p for unit in units for p in range(unit.start, unit.stop)] == list(range(count))
-        assert max(map(len, units)) - min(map(len, units)) <= 1
-    assert len({unit.name for unit in plan.units}) == len(plan.units)
+        parts = plan.parts_of(key)
+        assert [position for part in parts for position in part.images] == list(range(count))
+        assert max(map(len, parts)) - min(map(len, parts)) <= 1
+    assert len({unit.name for unit in plan.units}) == len(plan.units) == 2 * len(plan.parts)
+
+
+def test_any_images_can_be_a_part():
+    parts = [Part("fog/3", images, (BASELINE,)) for images in ((3, 17), (3, 18), (3,), range(3, 5))]
+    assert len({part.units[0].name for part in parts}) == 4
+    assert parts[3].units[0].name == "fog-3/baseline/000003-000005"
 
 
 def test_the_file_gives_the_plan_back(tmp_path: Path):
     path = tmp_path / "plan.json"
-    path.write_text(PLAN.text())
+    path.write_text(PLAN.description)
     assert read_plan(path) == PLAN
     assert read_plan(path).hash == PLAN.hash
     assert json.loads(path.read_text())["methods"]["gramloop"]["window"] == [6, 6]
 
 
-WRITTEN_BEFORE = """{
- "layout": 2, "suite": "mine-c", "task": "semantic",
- "methods": {
-  "baseline": null,
-  "late": {"window": [9, 10], "replays": 1, "gate": "gram", "strength": 0.3, "gate_at": "final",
-   "update_at": "end", "eps": 1e-06, "adaptive": null, "until": 10},
-  "rule": {"window": [3, 3], "replays": 1, "gate": "uniform", "strength": 1, "gate_at": 7,
-   "update_at": "end", "eps": 1e-05, "adaptive": {"signal": "spread", "off": 0.3, "full": 1}},
-  "even": {"window": [6, 6], "replays": 2, "gate": "uniform", "strength": "matched", "gate_at": "final",
-   "update_at": "end", "eps": 1e-06, "adaptive": null}},
- "conditions": {"fog/3": 5}, "shards": 2, "diagnostics": false, "pictures": 4, "seed": 100,
- "data": {"fingerprints": {}, "split": "validation", "origin": "auto", "encoding": "png", "partial": false},
- "model": {"kind": "tiny", "sha256": {"folder": "00ff"}, "depth": 12, "sizes": {}, "device": "cpu", "threads": 1},
- "where": {"data": "data", "classes": null, "model": {"folder": "model"}},
- "versions": {}, "categories": {"0": "sky", "1": "sea"}
-}"""
+OPEN = {
+    "data": replace(PLAN, data=replace(PLAN.data, root="/elsewhere", classes="/list.txt")),
+    "model": replace(PLAN, model=replace(PLAN.model, files={"folder": "/there"})),
+    "methods": replace(PLAN, methods=(BASELINE,)),
+    "settings": replace(PLAN, methods=(BASELINE, parse_method("gramloop").with_window(14))),
+    "diagnostics": replace(PLAN, diagnostics=True),
+}
 
 
-def test_a_plan_that_was_written_before_keeps_its_hash(tmp_path: Path):
-    path = tmp_path / "plan.json"
-    path.write_text(WRITTEN_BEFORE)
-    plan = read_plan(path)
-    assert plan.hash == "659355078acfce84"
-    assert plan.text() == json.dumps(json.loads(WRITTEN_BEFORE), indent=1) + "\n"
-
-
-@pytest.mark.parametrize(
-    ("wrong", "sentence"), [('"eps": null', "eps is None"), ('"eps": 1, "speed": 1', "'speed' is no setting")]
-)
-def test_a_plan_with_wrong_settings_is_named(tmp_path: Path, wrong, sentence):
-    path = tmp_path / "plan.json"
-    path.write_text(WRITTEN_BEFORE.replace('"eps": 1e-05', wrong))
-    with pytest.raises(GramLoopError, match=sentence) as caught:
-        read_plan(path)
-    assert str(path) in str(caught.value)
-
-
-def test_the_hash_is_blind_to_places():
-    moved = replace(PLAN, data=replace(PLAN.data, root="/elsewhere"))
-    moved = replace(moved, model=replace(PLAN.model, files={"folder": "/there"}))
-    assert moved.hash == PLAN.hash
-    assert difference(PLAN, moved) == ""
+@pytest.mark.parametrize("what", OPEN)
+def test_the_hash_is_blind_to_places_and_to_methods(what):
+    assert OPEN[what].hash == PLAN.hash
+    assert difference(PLAN, OPEN[what]) == ""
 
 
 CHANGES = {
     "suite": replace(PLAN, suite="other-c"),
     "task": replace(PLAN, task="detection"),
-    "methods": replace(PLAN, methods=(PLAN.methods[0],)),
-    "window": replace(PLAN, methods=(PLAN.methods[0], parse_method("gramloop").with_window(14))),
     "conditions": replace(PLAN, conditions={"fog/3": 40}),
     "images": replace(PLAN, conditions={"fog/3": 40, "fog/5": 41}),
     "shards": replace(PLAN, shards=4),
     "pictures": replace(PLAN, pictures=5),
-    "diagnostics": replace(PLAN, diagnostics=True),
     "data": replace(PLAN, data=replace(PLAN.data, fingerprints={"clean": "abd"})),
     "weights": replace(PLAN, model=replace(PLAN.model, sha256={"folder/tiny.json": "124"})),
     "sizes": replace(PLAN, model=replace(PLAN.model, sizes={"short_side": 64})),
@@ -109,31 +93,34 @@ CHANGES = {
     "threads": replace(PLAN, model=replace(PLAN.model, threads=2)),
     "versions": replace(PLAN, versions={"torch": "3"}),
     "categories": replace(PLAN, categories={0: "sky", 1: "car"}),
+    "batch": replace(PLAN, batch=2),
+    "truth": replace(PLAN, truth="clean"),
 }
 
 
 @pytest.mark.parametrize("what", CHANGES)
-def test_the_hash_sees_what_decides_results(what):
-    changed = CHANGES[what]
-    assert changed.hash != PLAN.hash
-    assert difference(PLAN, changed) != ""
+def test_the_hash_sees_what_decides_numbers(what):
+    assert CHANGES[what].hash != PLAN.hash
+    assert difference(PLAN, CHANGES[what]) != ""
 
 
-def test_a_difference_is_told_in_words():
+def test_a_difference_is_one_phrase():
     assert difference(PLAN, CHANGES["versions"]) == "versions: torch = 2, not 3"
     assert difference(PLAN, CHANGES["shards"]) == "shards 3, not 4"
 
 
+def test_methods_and_diagnostics_are_added_to_a_plan():
+    late = Method("late", parse_method("late:window=4-5").replay)
+    found = merged(PLAN, replace(PLAN, methods=(BASELINE, late), diagnostics=True), Path("out"))
+    assert [method.name for method in found.methods] == ["baseline", "gramloop", "late"]
+    assert found.diagnostics
+    with pytest.raises(GramLoopError, match="out holds the method gramloop with other settings"):
+        merged(PLAN, OPEN["settings"], Path("out"))
+
+
 @pytest.mark.parametrize(
     "change",
-    [
-        {"conditions": {}},
-        {"conditions": {"fog/3": 0}},
-        {"shards": 0},
-        {"pictures": -1},
-        {"task": "poses"},
-        {"methods": ()},
-    ],
+    [{"conditions": {}}, {"conditions": {"fog/3": 0}}, {"shards": 0}, {"pictures": -1}, {"methods": ()}],
     ids=str,
 )
 def test_impossible_plans_are_refused(change):
@@ -141,7 +128,9 @@ def test_impossible_plans_are_refused(change):
         replace(PLAN, **change)
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"layout": 1}', PLAN.text()[:-40], '{"layout": 99}'])
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"layout": 3}', PLAN.description[:-40], '{"layout": 99}', '{"layout": 2}']
+)
 def test_other_files_are_no_plans(tmp_path: Path, text):
     path = tmp_path / "plan.json"
     path.write_text(text)
@@ -149,15 +138,85 @@ def test_other_files_are_no_plans(tmp_path: Path, text):
         read_plan(path)
 
 
-def test_an_edited_method_is_checked(tmp_path: Path):
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [("gate", "gam", "gate is 'gam'"), ("eps", None, "eps is None"), ("speed", 1, "'speed' is no setting")],
+)
+def test_an_edited_method_is_checked(tmp_path: Path, name, value, message):
     content = PLAN.as_json()
-    content["methods"]["gramloop"]["gate"] = "gam"
+    content["methods"]["gramloop"][name] = value
     path = tmp_path / "plan.json"
     path.write_text(json.dumps(content))
-    with pytest.raises(GramLoopError, match="gate is 'gam'"):
+    with pytest.raises(GramLoopError, match=message) as caught:
         read_plan(path)
+    assert str(path) in str(caught.value)
 
 
 def test_keys_name_conditions():
     for condition in (Condition("fog", 3), Condition("sketch"), Condition("clean")):
         assert condition_of(condition.key) == condition
+
+
+def test_a_plan_resolves_everything(model_folder: Path, scene_folder: Path):
+    plan = small_plan(model_folder, scene_folder, shards=None, images=7, methods=["baseline", "matched"])
+    assert plan.conditions == {"impulse_noise/3": 7, "fog/3": 7, "pixelate/3": 7}
+    assert plan.shards == 1
+    assert plan.model.depth == 6
+    assert plan.methods[1].replay.window == (3, 3)
+    assert plan.categories[0] == "sky"
+    assert len(plan.categories) == 15
+    assert set(plan.model.sha256) >= {"folder/backbone/model.safetensors", "folder/segment.safetensors"}
+    assert plan.versions["torch"]
+    assert small_plan(model_folder, scene_folder, "detection") == small_plan(
+        model_folder, scene_folder, "detection"
+    )
+
+
+@pytest.mark.parametrize("task", ["semantic", "detection"])
+def test_a_plan_is_made_without_reading_weights(model_folder: Path, scene_folder: Path, task: str):
+    plan, predictor = plan_and_model(small_request(model_folder, scene_folder, task))
+    assert (plan.model.depth, predictor.task) == (len(predictor.blocks), task) == (6, task)
+    assert set(plan.categories.values()) == set(predictor.classes.values())
+    assert all(value.is_meta for block in predictor.blocks for value in block.parameters())
+
+
+def test_weights_change_the_plan_and_a_suggested_replay_does_not(model_folder, scene_folder, tmp_path):
+    other = write_model(tmp_path / "other", seed=1)
+    assert small_plan(model_folder, scene_folder).hash != small_plan(other, scene_folder).hash
+    shutil.copytree(model_folder, tmp_path / "model")
+    (tmp_path / "model" / "replay.json").write_text("{}")
+    assert small_plan(tmp_path / "model", scene_folder).hash == small_plan(model_folder, scene_folder).hash
+
+
+def test_sets_with_other_classes_are_refused(model_folder: Path, tmp_path: Path, scene_folder: Path):
+    few = tmp_path / "few"
+    shutil.copytree(scene_folder, few)
+    (few / "classes.txt").write_text("".join(f"{value} class{value}\n" for value in range(1, 18)))
+    with pytest.raises(GramLoopError, match=r"the model has 15 classes, but .*few lists 17"):
+        small_plan(model_folder, few)
+    annotations = few / "annotations" / "instances_val.json"
+    annotations.write_text(annotations.read_text().replace('"id":8,"name":"cup"', '"id":99,"name":"cup"'))
+    annotations.write_text(annotations.read_text().replace('"category_id":8', '"category_id":99'))
+    with pytest.raises(GramLoopError, match=r"lists the category 99 \(cup\), which the model does not know"):
+        small_plan(model_folder, few, "detection")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"conditions": ["fogg"]}, "no condition 'fogg'"),
+        ({"methods": ["gramlop"]}, "no method 'gramlop'"),
+        ({"methods": ["m:window=4-9"]}, "reaches past the last block"),
+        ({"images": 0}, "number of images must be at least 1"),
+        ({"shards": 0}, "number of shards must be at least 1"),
+        ({"batch": 0}, "number of batch must be at least 1"),
+        ({"files": {"folder": "nowhere"}}, "the folder nowhere does not exist"),
+        ({"data": DataSource("nowhere")}, "the folder nowhere does not exist"),
+        ({"sizes": {"short_side": 60}}, "multiples of 8"),
+        ({"alignment": "median"}, "an alignment belongs to depth"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
+)
+def test_mistakes_are_named(model_folder: Path, scene_folder: Path, change, message):
+    with pytest.raises(GramLoopError, match=message):
+        make_plan(small_request(model_folder, scene_folder, **change))

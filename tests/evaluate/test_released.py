@@ -10,8 +10,7 @@ import torch
 from coco_reference import box_figures
 from gramloop.cli import main
 from gramloop.evaluate.plan import read_plan
-from gramloop.evaluate.rows import boxes_of
-from gramloop.evaluate.store import Store
+from gramloop.evaluate.store import Store, read_condition
 from gramloop.models.detector import DETECTOR_BACKBONE
 from gramloop.tasks.detect import DetectConfig, load_detector
 
@@ -60,13 +59,13 @@ def test_a_released_detector_on_domains(files, domains, tmp_path, capsys):
     for method in plan.methods:
         scores = []
         for domain in IMAGES:
-            tables = [store.read(unit).table for unit in plan.units_of(domain)]
-            truth, found = boxes_of(tables, method.name, list(plan.categories))
+            rows = read_condition(store, domain).methods[method.name].rows
+            truth, found = plan.load_task()._boxes(rows, plan.classes)
             assert np.bincount(found.image_ids).min() > 100  # nothing is cut to COCO's 100 per category
             scores.append(box_figures(truth, found)[0])
             assert float(by[domain, method.name]["AP"]) == pytest.approx(scores[-1], abs=1e-9)
         assert float(by["mean", method.name]["AP"]) == pytest.approx(np.mean(scores), abs=1e-9)
     picture = sorted((domains / "ood_coco" / "tattoo" / "val2017").iterdir())[0]
     direct = detector.predict(picture, plan.methods[1].replay)
-    _, found = boxes_of([store.read(next(plan.units_of("tattoo"))).table], "mine", list(plan.categories))
-    assert np.array_equal(found.scores[found.image_ids == 0], direct.scores)
+    first = read_condition(store, "tattoo").methods["mine"].first(1)[0]
+    assert np.array_equal(np.float32(first["scores"]), direct.scores)

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from hotcoco.panoptic import PanopticEval
+from numpy.typing import NDArray
 
 from browser import PATIENCE, started_browser
 from gramloop.data.scenes.files import SceneFiles, write_scenes
@@ -24,19 +25,18 @@ from gramloop.errors import GramLoopError
 from gramloop.evaluate.evaluation import evaluate
 from gramloop.evaluate.plan import DataSource, Plan, read_plan
 from gramloop.evaluate.planning import Request, make_plan
-from gramloop.evaluate.rows import CLEAN_PICTURE, first_rows
-from gramloop.evaluate.segment_rows import masks_of, matches_of, qualities_of, segments_of
-from gramloop.evaluate.session import Session
-from gramloop.evaluate.store import PLAN, Store
-from gramloop.metrics.matching import match_masks
-from gramloop.metrics.panoptic import mean_quality, panoptic_statistics
+from gramloop.evaluate.rows import MethodRows
+from gramloop.evaluate.store import PLAN, Store, read_condition
+from gramloop.metrics.panoptic import STATISTICS, mean_quality, panoptic_statistics
 from gramloop.report.document import make_document
 from gramloop.report.figures import draw_figures
 from gramloop.report.load import load_runs
 from gramloop.report.page import render
 from gramloop.report.stats import compare_methods
 from gramloop.tasks.base import get_task
-from gramloop.tasks.panoptic import segment_map
+from gramloop.tasks.instance import stored_masks
+from gramloop.tasks.panoptic import segment_map, stored_segments
+from small_runs import runner_of
 
 MODELS = Path(__file__).parents[1] / "support" / "small_components.py"
 PMT = MODELS.with_name("small_pmt.py")
@@ -78,26 +78,31 @@ def instance_run(scenes: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     return folder
 
 
-def tables(folder: Path, key: str) -> tuple[Plan, list[object]]:
+def stored_rows(folder: Path, key: str, method: str = "baseline") -> tuple[Plan, MethodRows]:
     plan = read_plan(folder / PLAN)
-    store = Store(folder, plan)
-    return plan, [store.read(unit).table for unit in plan.units_of(key)]  # type: ignore[union-attr]
+    stored = read_condition(Store(folder, plan), key)
+    assert stored is not None
+    return plan, stored.methods[method]
+
+
+def qualities(rows: MethodRows) -> NDArray[np.float64]:  # → (images, 4, categories)
+    return np.stack([rows.rows.matrix(name) for name in STATISTICS], axis=1)
 
 
 def test_stored_rows_are_the_statistics_of_their_images(panoptic_run: Path) -> None:
-    plan, stored = tables(panoptic_run, "pixelate/3")
-    session = Session(plan)
-    record = session.data("pixelate/3")[2]
-    found = segment_map(session.predictor.predict(record.image()))  # type: ignore[arg-type]
-    expected = panoptic_statistics(found, record.segments(), list(plan.categories))
-    np.testing.assert_array_equal(qualities_of(stored, "baseline")[2], expected)
-    kept = segments_of(first_rows(stored, "baseline", 4)[2])
+    plan, stored = stored_rows(panoptic_run, "pixelate/3")
+    runner = runner_of(plan)
+    [record] = runner.images.records("pixelate/3", range(2, 3))
+    found = segment_map(runner.predictor.predict(record.image()))  # type: ignore[arg-type, union-attr]
+    expected = panoptic_statistics(found, record.segments(), list(plan.categories))  # type: ignore[union-attr]
+    np.testing.assert_array_equal(qualities(stored)[2], expected)
+    kept = stored_segments(stored.first(4)[2])
     assert kept is not None
     assert np.array_equal(kept.ids, found.places())
     assert np.array_equal(kept.categories, found.categories)
     with (panoptic_run / "results.csv").open() as stream:
         row = next(each for each in csv.DictReader(stream) if each["condition"] == "pixelate/3")
-    total = qualities_of(stored, "baseline").sum(axis=0)
+    total = qualities(stored).sum(axis=0)
     assert [float(row[name]) for name in ("PQ", "SQ", "RQ")] == mean_quality(total).tolist()
     things = np.isin(list(plan.categories), plan.things)
     assert float(row["PQth"]) == mean_quality(total, things)[0]
@@ -109,12 +114,12 @@ def test_the_scores_are_those_of_another_evaluator_on_written_predictions(
     panoptic_run: Path, tmp_path: Path
 ) -> None:
     """Every prediction is written as COCO's PNG and JSON, and hotcoco scores the files against the scenes' own."""
-    plan, _ = tables(panoptic_run, "pixelate/3")
-    session = Session(plan)
+    plan, _ = stored_rows(panoptic_run, "pixelate/3")
+    runner = runner_of(plan)
     entries, images = [], []
     (tmp_path / "found").mkdir()
-    for record in session.data("pixelate/3"):
-        found = session.predictor.predict(record.image())
+    for record in runner.images.records("pixelate/3", range(5)):
+        found = runner.predictor.predict(record.image())  # type: ignore[union-attr]
         files = get_task("panoptic").files(found, Path("image.png"), str(record.image_id), {})
         (tmp_path / "found" / f"{record.image_id}.png").write_bytes(files[".png"])
         [entry] = json.loads(files[".json"])["annotations"]
@@ -141,19 +146,16 @@ def test_the_scores_are_those_of_another_evaluator_on_written_predictions(
 
 
 def test_stored_matches_are_those_of_their_images(instance_run: Path) -> None:
-    plan, stored = tables(instance_run, "pixelate/3")
-    session = Session(plan)
-    record = session.data("pixelate/3")[1]
-    found = session.predictor.predict(record.image())
-    expected = match_masks(
-        record.object_masks(), found.masks, found.scores, found.labels, list(plan.categories)  # type: ignore[attr-defined]
-    )  # fmt: skip
-    matches, many = matches_of(stored, "baseline")
-    assert many == 5
-    own = matches.images == 1
-    np.testing.assert_array_equal(matches.found[own], expected.found)
-    np.testing.assert_array_equal(matches.to_find[matches.true_images == 1], expected.to_find)
-    assert masks_of(first_rows(stored, "baseline", 4)[1]) is not None
+    plan, stored = stored_rows(instance_run, "pixelate/3")
+    runner, task = runner_of(plan), get_task("instance")
+    [record] = runner.images.records("pixelate/3", range(1, 2))
+    found = runner.predictor.predict(record.image())  # type: ignore[union-attr]
+    expected = task.statistics(found, record.object_masks(), plan.classes)  # type: ignore[union-attr]
+    assert stored.rows.images == 5
+    row = stored.first(4)[1]
+    for name in task.columns:
+        np.testing.assert_array_equal(row[name], expected[name])
+    assert stored_masks(row) is not None
     header, row, *_ = (instance_run / "results.csv").read_text().splitlines()
     assert header == "condition,method,images,excluded,AP,AP50,AP75,APs,APm,APl,AP gain"
     assert 10 < float(row.split(",")[4]) < 100
@@ -191,13 +193,13 @@ def test_a_small_pmt_killed_and_resumed_gives_the_table_of_one_run(
         start_new_session=True,
     )
     deadline = time.monotonic() + 120
-    while not list(tmp_path.glob("out/units/*/*.parquet")):
+    while not list(tmp_path.glob("out/units/*/*/*.parquet")):
         assert process.poll() is None
         assert time.monotonic() < deadline
         time.sleep(0.002)
     os.killpg(process.pid, signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL
-    assert 0 < len(list(tmp_path.glob("out/units/*/*.parquet"))) < 10
+    assert 0 < len(list(tmp_path.glob("out/units/*/*/*.parquet"))) < 20
     assert not (tmp_path / "out" / "results.csv").exists()
     begun = read_plan(tmp_path / "out" / PLAN)
     assert begun.hash == plan.hash
@@ -217,26 +219,25 @@ def test_a_clean_prediction_takes_the_place_of_labels(task: str, scenes: Path, t
     changes = {"suite": "scenes-p", "conditions": ["translate"], "severities": [1], "truth": "clean"}
     photos = scenes / "images" / "validation"  # no labels at all
     plan = planned(scenes, task, data=DataSource(str(photos)), shards=1, images=2, **changes)
-    assert plan.things == (tuple(range(1, 9)) if task == "panoptic" else ())
+    assert task == "instance" or plan.things == tuple(range(1, 9))
     evaluate(plan, tmp_path, workers=1)
-    _, stored = tables(tmp_path, "translate/1")
-    row = first_rows(stored, "baseline", 1)[0]
-    session = Session(plan)
-    record = session.data("translate/1")[0]
-    clean = session.predictor.predict(session.opened.clean[0].image())  # type: ignore[index]
+    _, stored = stored_rows(tmp_path, "translate/1")
+    row, runner = stored.first(1)[0], runner_of(plan)
+    [record] = runner.images.records("translate/1", range(1))
+    [origin] = runner.images.clean_records("translate/1", range(1))
+    clean = runner.predictor.predict(origin.image())  # type: ignore[union-attr]
     header = (tmp_path / "results.csv").read_text().splitlines()[0]
     if task == "panoptic":
         moved = segment_map(clean).moved(record.shift.affine(record))  # type: ignore[attr-defined, arg-type]
-        kept = segments_of(row, CLEAN_PICTURE)
+        kept = stored_segments(row, "clean_picture")
         assert isinstance(kept, SegmentMap)
         assert np.array_equal(kept.ids, moved.places())
         assert "agreement PQ" in header
     else:
-        kept_masks = masks_of(row, CLEAN_PICTURE)
+        kept_masks = stored_masks(row, "clean_picture")
         assert kept_masks is not None
         assert len(kept_masks) <= len(clean.masks)  # type: ignore[attr-defined]
         assert "agreement AP" in header
-        assert plan.as_json()["truth_score"] == 0.5
 
 
 def test_the_page_shows_quality_in_its_parts(panoptic_run: Path, instance_run: Path, tmp_path: Path) -> None:
@@ -288,8 +289,8 @@ def test_the_page_shows_quality_in_its_parts(panoptic_run: Path, instance_run: P
 
 def test_a_plan_says_which_categories_are_things(panoptic_run: Path, instance_run: Path) -> None:
     plan = read_plan(panoptic_run / PLAN)
-    assert plan.as_json()["things"] == list(range(1, 9))
-    assert "things" not in read_plan(instance_run / PLAN).as_json()
+    assert plan.things == tuple(range(1, 9))
+    assert read_plan(instance_run / PLAN).things == ()
 
 
 def test_a_set_of_another_task_is_refused(scenes: Path, tmp_path: Path) -> None:

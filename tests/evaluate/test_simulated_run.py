@@ -41,13 +41,13 @@ def test_predictions_get_worse_with_severity_and_a_little_better_with_the_replay
 
 
 def test_status_of_all_and_of_half(simulated: Any, size: Any) -> None:
-    units = 2 * CONDITIONS
+    units = 2 * CONDITIONS * 2  # two shards, two methods
     assert simulated.status(size).startswith(f"{units} of {units} units are stored, 0 are missing")
-    assert simulated.half(size).startswith("4 of 6 units are stored, 2 are missing")
+    assert simulated.half(size).startswith("8 of 12 units are stored, 4 are missing")
 
 
 def test_a_resumed_run_has_the_same_results_to_the_byte(simulated: Any, size: Any) -> None:
-    assert simulated.resume(size) == "6 units computed again, 3 of them damaged"
+    assert simulated.resume(size) == "8 units computed again, 3 of them damaged"
     there = [(size.out / name / "results.csv").read_bytes() for name in ("results", "resumed")]
     assert there[0] == there[1]
 

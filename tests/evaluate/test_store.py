@@ -1,6 +1,7 @@
-"""The store: what is written comes back, and nothing that is torn, damaged or foreign is taken for a result."""
+"""The store: what is written comes back, nothing torn, damaged or foreign is taken for a result, a lost plan costs nothing."""
 
 import errno
+import json
 import multiprocessing
 import os
 import platform
@@ -16,104 +17,106 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gramloop.data.truth import Instances
+from gramloop.cli import main
+from gramloop.data.truth import Instances, PixelLabels
 from gramloop.errors import GramLoopError
-from gramloop.evaluate.beginning import begin
-from gramloop.evaluate.methods import parse_method
-from gramloop.evaluate.plan import DataSource, ModelSource, Plan
-from gramloop.evaluate.rows import (
-    Failure,
-    Rows,
-    boxes_of,
-    counts_of,
-    maps_of,
-    picture_of,
-    statistics_of,
-)
+from gramloop.evaluate.evaluation import evaluate
+from gramloop.evaluate.methods import Method, parse_method
+from gramloop.evaluate.plan import DataSource, ModelSource, Part, Plan, Unit
+from gramloop.evaluate.provenance import plan_subject
+from gramloop.evaluate.rows import Facts, Failure, UnitRows, maps_of
 from gramloop.evaluate.store import (
-    Facts,
     ForeignFile,
     Store,
     StoredUnit,
     UnusableFile,
+    check_folder,
+    open_folder,
+    plan_in,
+    read_condition,
+    record_start,
 )
+from gramloop.metrics.depth import NoScoreError
+from gramloop.report.load import load_runs
+from gramloop.tasks.base import get_task
 from gramloop.tasks.detection import Detection
 from gramloop.tasks.prediction import ReplayMaps
-from gramloop.tasks.semantic import Segmentation
+from gramloop.tasks.semantic import Segmentation, read_picture
 from gramloop.util.files import TEMPORARY
+from small_runs import counts_of
+from small_stores import make_plan, write_store
 
+BASELINE, GRAMLOOP = parse_method("baseline"), parse_method("gramloop").with_window(12)
 PLAN = Plan(
     suite="scenes-c",
     task="semantic",
-    methods=(parse_method("baseline"), parse_method("gramloop").with_window(12)),
+    methods=(BASELINE, GRAMLOOP),
     conditions={"fog/3": 5},
     shards=2,
     categories={0: "sky", 1: "tree", 2: "car"},
     data=DataSource("data", {"clean": "abc"}),
     model=ModelSource("tiny", {"folder": "model"}, {"folder/tiny.json": "123"}, 12),
+    diagnostics=True,
 )
-UNIT = PLAN.units[1]  # images 2, 3, 4
-FACTS = Facts(1.5, {"baseline+gramloop": 1.0}, 87, 10**8, "cpu", "here")
+UNIT = PLAN.parts[1].units[1]  # images 2, 3, 4 under gramloop
+FACTS = Facts(1.5, "baseline", 87, 2.0, 10**8, "cpu", "here")
 LOST = Failure(3, "scene 3", "cannot decode the image 3.png")
+LABELS = np.random.default_rng(0).integers(0, 3, (5, 8, 8))
+TRACE = ReplayMaps(
+    np.full((2, 4, 4), 0.5, np.float32), np.full((2, 4, 4), 0.25, np.float32), np.eye(4, dtype=np.float32)
+)
 
 
-def statistics(seed: int) -> np.ndarray:
-    return np.random.default_rng(seed).integers(0, 2**40, (3, 3))
-
-
-def rows(lost: set[int]) -> Rows:
-    found = Rows("semantic", diagnostics=True, pictures=4)
-    labels = np.arange(12).reshape(3, 4)
-    trace = ReplayMaps(
-        np.full((2, 4, 4), 0.5, np.float32), np.full((2, 4, 4), 0.25, np.float32), np.eye(4, dtype=np.float32)
-    )
-    for position in range(UNIT.start, UNIT.stop):
+def rows(lost: set[int], unit: Unit = UNIT) -> UnitRows:
+    found = UnitRows(plan_subject(PLAN), get_task("semantic"), unit)
+    for position in unit.images:
         if position not in lost:
-            for number, method in enumerate(PLAN.methods):
-                shown = trace if number else None
-                prediction = Segmentation(labels + position, blocks=12 + number, trace=shown)
-                row = dict(
-                    zip(
-                        ("intersection", "prediction", "label"),
-                        statistics(10 * position + number),
-                        strict=True,
-                    )
-                )
-                found.add(position, f"scene {position}", method.name, prediction, row)
+            prediction = Segmentation(LABELS[position].astype(np.int32), blocks=13, trace=TRACE)
+            found.add(position, f"scene {position}", prediction, PixelLabels(LABELS[0].astype(np.uint8)))
+    found.failures += [LOST] if 3 in lost else []
     return found
+
+
+def write(store: Store, lost: set[int], unit: Unit = UNIT) -> None:
+    made = rows(lost, unit)
+    store.write(unit, made.table(), made.failures, made.refused, FACTS)
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
-    store = begin(tmp_path / "out", PLAN)
-    store.write(UNIT, rows({3}).table(), [LOST], FACTS)
+    store = open_folder(tmp_path / "out", PLAN)
+    write(store, {3})
     return store
 
 
 def test_what_is_written_comes_back(store: Store):
-    found = store.read(UNIT)
+    found = store.rows([UNIT])
     assert found is not None
-    assert found.failures == (LOST,)
-    assert found.facts == FACTS
-    counts = counts_of([found.table], "gramloop")
+    assert (found.failures, found.refused, found.facts) == ((LOST,), (), (FACTS,))
+    assert found.positions == [2, 4]
+    assert found.blocks == [13, 13]
+    assert found.column("drift") == [[0.5, 0.5]] * 2
+    assert found.column("gate") == [[0.25, 0.25]] * 2
+    assert found.column("post_drift") == [0.25] * 2
+    counts = counts_of(found)  # (images, 3, classes)
     assert counts.dtype == np.int64
-    assert np.array_equal(counts, np.stack([statistics(21), statistics(41)]))
-    assert found.table["drift"].to_pylist() == [[], [0.5, 0.5], [], [0.5, 0.5]]
-    assert found.table["gate"].to_pylist()[1] == [0.25, 0.25]
-    assert found.table["post_drift"].to_pylist() == [None, 0.25, None, 0.25]
-    assert found.table["blocks"].to_pylist() == [12, 13, 12, 13]
-    kept, later = found.table.to_pylist()[1], found.table.to_pylist()[3]  # images 2 and 4
-    assert np.array_equal(picture_of(kept), np.arange(12).reshape(3, 4) + 2)
+    assert counts[0, 0].sum() == (LABELS[2] == LABELS[0]).sum()
+    assert np.array_equal(counts[1, 1], np.bincount(LABELS[4].ravel(), minlength=3))
+    [kept, later] = found.first(100)  # pictures are of the first four images
+    assert np.array_equal(read_picture(kept["picture"]), LABELS[2])
     assert np.array_equal(maps_of(kept).post_drift, np.eye(4))
-    assert picture_of(later) is None
+    assert later["picture"] is None
     assert maps_of(later) is None
+    assert found.first(3) == [kept]
     assert store.read(PLAN.units[0]) is None
+    assert store.rows(PLAN.units[:2]) is None
 
 
 def test_boxes_come_back_to_the_bit(tmp_path: Path):
     plan = replace(PLAN, task="detection", conditions={"fog/3": 3}, shards=1)
-    rng = np.random.default_rng(0)
-    found, made = Rows("detection"), {}
+    rng, task, unit = np.random.default_rng(0), get_task("detection"), plan.units[0]
+    made = UnitRows(plan_subject(plan), task, unit)
+    expected = []
     for position, (many, truths) in enumerate([(1500, 3), (0, 2), (7, 0)]):
         truth = Instances(
             ids=np.arange(truths),
@@ -124,29 +127,60 @@ def test_boxes_come_back_to_the_bit(tmp_path: Path):
             segmentations=(None,) * truths,
         )
         corners = rng.random((many, 4)).astype(np.float32)
-        corners[:, 2:] += corners[:, :2]
-        prediction = Detection(
-            corners, rng.random(many).astype(np.float32), rng.integers(0, 3, many), blocks=12
+        labels = rng.integers(0, 3, many)
+        prediction = Detection(corners, rng.random(many).astype(np.float32), labels, blocks=12)
+        made.add(position, str(position), prediction, truth)
+        expected.append(task.statistics(prediction, truth, plan.classes))
+    store = open_folder(tmp_path / "out", plan)
+    store.write(unit, made.table(), [], [], FACTS)
+    found = store.rows([unit])
+    for name in task.columns:
+        assert np.array_equal(found.rows.values[name], np.concatenate([each[name] for each in expected])), (
+            name
         )
-        made[position] = (prediction, truth)
-        for method in plan.methods:
-            found.add(
-                position, position, method.name, prediction, statistics_of(prediction, truth, [1, 2, 3])
-            )
-    store = begin(tmp_path / "out", plan)
-    store.write(plan.units[0], found.table(), [], FACTS)
-    stored = store.read(plan.units[0])
-    assert stored is not None
-    truth, boxes = boxes_of([stored.table], "gramloop", [0, 1, 2])
-    assert truth.images == [0, 1, 2]
-    assert truth.image_ids.tolist() == [0, 0, 0, 1, 1]
-    assert np.bincount(boxes.image_ids, minlength=3).tolist() == [1500, 0, 7]
-    for name, column in (("boxes", truth.boxes), ("areas", truth.areas), ("iscrowd", truth.crowd)):
-        assert np.array_equal(column, np.concatenate([getattr(t, name) for _, t in made.values()]))
-    for name, column in (("scores", boxes.scores), ("labels", boxes.labels)):
-        assert np.array_equal(column, np.concatenate([getattr(p, name) for p, _ in made.values()]))
-    corners = np.concatenate([p.boxes for p, _ in made.values()]).astype(np.float64)
-    assert np.array_equal(boxes.boxes[:, 2:], corners[:, 2:] - corners[:, :2])
+        assert found.rows.lengths[name].tolist() == [len(each[name]) for each in expected]
+
+
+def test_a_prediction_without_a_score_is_a_failure_and_another_kind_an_error(monkeypatch):
+    made, truth = UnitRows(plan_subject(PLAN), get_task("semantic"), UNIT), PixelLabels(np.zeros((2, 2)))
+    with pytest.raises(GramLoopError, match="a Detection cannot be scored as semantic"):
+        made.add(2, "2", Detection(np.zeros((0, 4)), np.zeros(0), np.zeros(0)), truth)
+
+    def refuse(*_: object) -> None:
+        raise NoScoreError("it is constant")
+
+    monkeypatch.setattr(type(made.task), "statistics", refuse)
+    made.add(2, "2", Segmentation(np.zeros((2, 2), np.int32)), truth)
+    assert made.failures == [Failure(2, "2", "gramloop: it is constant")]
+
+
+def test_an_image_that_one_method_failed_on_counts_for_none(tmp_path: Path):
+    plan = replace(PLAN, diagnostics=False)
+    store = open_folder(tmp_path, plan)
+    for unit in plan.units:
+        write(store, {3} & set(unit.images) if unit.method == GRAMLOOP else set(), unit)
+    found = read_condition(store, "fog/3")
+    assert found.failures == (LOST,)
+    assert found.image_ids == ["scene 0", "scene 1", "scene 2", "scene 4"]
+    assert [each.positions for each in found.methods.values()] == [[0, 1, 2, 4]] * 2
+
+
+def test_what_is_missing_is_known_by_method(store: Store):
+    assert store.missing(PLAN.parts) == [PLAN.parts[0], replace(PLAN.parts[1], methods=(BASELINE,))]
+    late = parse_method("late:window=4-5")
+    added = Part("fog/3", UNIT.images, (GRAMLOOP, late))
+    assert store.missing([added]) == [replace(added, methods=(late,))]
+    assert store.missing([Part("fog/3", (2, 4), (GRAMLOOP,))]) != []  # other images are another unit
+
+
+def test_a_replay_without_diagnostics_is_run_again_where_they_are_asked_for(store: Store):
+    plain = Store(store.folder, replace(PLAN, diagnostics=False))
+    assert plain.read(UNIT) is not None  # more than is asked for
+    write(plain, {3})
+    assert store.read(UNIT) is None
+    baseline = replace(UNIT, method=BASELINE)
+    write(plain, {3}, baseline)
+    assert store.read(baseline) is not None  # it measures nothing
 
 
 def _read(store: Store) -> tuple[str, StoredUnit | None]:
@@ -160,9 +194,8 @@ def _read(store: Store) -> tuple[str, StoredUnit | None]:
 @given(place=st.floats(0, 1), kind=st.sampled_from(["cut", "flip"]))
 def test_no_torn_or_damaged_file_is_taken_for_a_result(tmp_path_factory, place, kind):
     """Cut anywhere, or with one bit turned anywhere: refused by name, or equal to what was written."""
-    store = begin(tmp_path_factory.mktemp("damaged") / "out", PLAN)
-    table = rows({3}).table()
-    store.write(UNIT, table, [LOST], FACTS)
+    store = open_folder(tmp_path_factory.mktemp("damaged") / "out", PLAN)
+    write(store, {3})
     path = store.path(UNIT)
     data = bytearray(path.read_bytes())
     at = int(place * (len(data) - 1))
@@ -176,19 +209,22 @@ def test_no_torn_or_damaged_file_is_taken_for_a_result(tmp_path_factory, place, 
         assert str(path) in problem
     else:
         assert kind == "flip"  # a bit of the footer that no value depends on
-        assert found is not None
-        assert found.table.equals(table)
+        assert found.table.equals(rows({3}).table())
         assert (found.failures, found.facts) == ((LOST,), FACTS)
 
 
-def test_files_of_others_are_told_apart(store: Store):
+def test_files_of_others_are_recognised(store: Store):
     path = store.path(UNIT)
     other = Store(store.folder, replace(PLAN, versions={"torch": "3"}))
     with pytest.raises(ForeignFile, match=f"belongs to the plan {PLAN.hash}"):
         other.read(UNIT)
-    shutil.copy(path, store.path(PLAN.units[0]))
+    settings_changed = replace(UNIT, method=Method("gramloop", parse_method("m:window=2-3").replay))
     with pytest.raises(ForeignFile, match="another part of the plan"):
-        store.read(PLAN.units[0])
+        store.read(settings_changed)
+    earlier = PLAN.parts[0].units[1]
+    shutil.copy(path, store.path(earlier))
+    with pytest.raises(ForeignFile, match="another part of the plan"):
+        store.read(earlier)
     pq.write_table(rows(set()).table(), path)
     with pytest.raises(ForeignFile, match="not written by gramloop evaluate"):
         store.read(UNIT)
@@ -196,16 +232,16 @@ def test_files_of_others_are_told_apart(store: Store):
 
 def test_a_unit_with_an_image_missing_or_twice_is_refused(store: Store):
     for wrong in (rows({3, 4}).table(), rows(set()).table()):
-        store.write(UNIT, wrong, [LOST], FACTS)
+        store.write(UNIT, wrong, [LOST], [], FACTS)
         with pytest.raises(UnusableFile, match="every image of its part once"):
             store.read(UNIT)
 
 
-def test_a_foreign_file_is_put_aside_whole(store: Store):
+def test_a_foreign_file_is_quarantined_whole(store: Store):
     content = store.path(UNIT).read_bytes()
-    first = store.put_aside(UNIT)
-    store.write(UNIT, rows({3}).table(), [LOST], FACTS)
-    second = store.put_aside(UNIT)
+    first = store.quarantine(UNIT)
+    write(store, {3})
+    second = store.quarantine(UNIT)
     assert first != second
     assert first.read_bytes() == content
     assert store.read(UNIT) is None
@@ -214,18 +250,22 @@ def test_a_foreign_file_is_put_aside_whole(store: Store):
 def test_another_plan_is_kept_out_of_the_folder(store: Store):
     before = store.path(UNIT).read_bytes()
     with pytest.raises(GramLoopError, match="made with shards 2, not 3; choose another folder"):
-        begin(store.folder, replace(PLAN, shards=3))
-    assert begin(store.folder, PLAN).read(UNIT) is not None
+        open_folder(store.folder, replace(PLAN, shards=3))
+    assert open_folder(store.folder, PLAN).read(UNIT) is not None
     assert store.path(UNIT).read_bytes() == before
 
 
-def test_a_folder_with_other_things_is_refused(tmp_path: Path):
-    (tmp_path / "holiday.jpg").write_bytes(b"")
+def test_a_folder_with_other_things_is_refused_and_stays_untouched(tmp_path: Path):
+    (tmp_path / "thesis.txt").write_text("mine")
     with pytest.raises(GramLoopError, match=r"not empty and has no plan\.json"):
-        begin(tmp_path, PLAN)
+        evaluate(PLAN, tmp_path, workers=1)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+    with pytest.raises(GramLoopError, match="does not exist"):  # its weights
+        evaluate(PLAN, tmp_path / "new", workers=1)
+    assert not (tmp_path / "new").exists()
 
 
-def test_leftovers_of_a_killed_run_are_swept(store: Store):
+def test_leftovers_of_a_killed_run_are_removed(store: Store):
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
     left, busy = (
@@ -234,17 +274,15 @@ def test_leftovers_of_a_killed_run_are_swept(store: Store):
     )
     for path in (left, busy):
         path.write_bytes(b"half")
-    begin(store.folder, PLAN)
+    open_folder(store.folder, PLAN)
     assert not left.exists()
     assert busy.exists()  # a job of a cluster may be at work on it
     assert store.read(UNIT) is not None
 
 
-def test_the_manifest_remembers_every_start(store: Store):
-    import json
-
-    store.note_start({"host": "a"})
-    store.note_start({"host": "b"})
+def test_the_manifest_records_every_start(store: Store):
+    record_start(store, {"host": "a"})
+    record_start(store, {"host": "b"})
     content = json.loads((store.folder / "manifest.json").read_text())
     assert [start["host"] for start in content["starts"]] == ["a", "b"]
     assert content["weights"] == {"folder/tiny.json": "123"}
@@ -260,7 +298,7 @@ def _write_on_a_full_disk(folder: Path, answers: multiprocessing.Queue) -> None:
     # the system refuses to let a file grow, as on a full disk
     resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) // 2, len(before) // 2))
     try:
-        store.write(UNIT, rows({3}).table(), [LOST], FACTS)
+        write(store, {3})
     except GramLoopError as error:
         answers.put(str(error))
     else:
@@ -274,15 +312,89 @@ def test_a_full_disk_costs_nothing_that_was_there(store: Store):
     answers = context.Queue()
     process = context.Process(target=_write_on_a_full_disk, args=(store.folder, answers))
     process.start()
-    sentence = answers.get(timeout=60)
+    message = answers.get(timeout=60)
     process.join()
-    assert f"cannot write {store.path(UNIT)}: {os.strerror(errno.EFBIG)}" in sentence
-    assert "is kept" in sentence
+    assert f"cannot write {store.path(UNIT)}: {os.strerror(errno.EFBIG)}" in message
+    assert "is kept" in message
     assert store.path(UNIT).read_bytes() == before
     assert not list(store.folder.rglob(f"{TEMPORARY}*"))
 
 
-def test_a_prediction_is_stored_beside_the_truth_of_its_task_alone():
-    objects = Instances.from_annotations([])
-    with pytest.raises(GramLoopError, match="a Segmentation cannot be compared with Instances"):
-        statistics_of(Segmentation(np.zeros((2, 2), np.int32)), objects, [1, 2, 3])
+# a plan.json that was edited, torn or deleted costs no finished unit
+
+SMALL = make_plan(conditions=("fog/1", "fog/3"))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write_store(tmp_path / "out", SMALL)
+    return tmp_path / "out"
+
+
+def units(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.glob("units/*/*/*")}
+
+
+def edit(folder: Path, **changes: object) -> None:
+    content = json.loads((folder / "plan.json").read_text())
+    (folder / "plan.json").write_text(json.dumps({**content, **changes}))
+
+
+@pytest.mark.parametrize("changes", [{"shards": 3}, {"seed": 7}, {"pictures": 9}], ids=str)
+def test_an_edited_plan_is_refused_and_nothing_is_moved(folder: Path, capsys, changes: dict[str, object]):
+    edit(folder, **changes)
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    for arguments in (["evaluate", "--out", str(folder)], ["evaluate", "--out", str(folder), "--status"]):
+        assert main(arguments) == 2
+        printed = capsys.readouterr().err
+        ((name, value),) = changes.items()
+        assert f"{folder / 'plan.json'} was changed: its units belong to the plan {SMALL.hash}" in printed
+        assert f", not {value}" in printed
+        assert name in printed
+        assert "move" in printed
+    with pytest.raises(GramLoopError, match="was changed"):
+        load_runs([folder])
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+    open_folder(folder, SMALL)  # the command that began it repairs it
+    assert plan_in(folder) == SMALL
+
+
+def test_a_lost_plan_is_restored_from_the_units(folder: Path, capsys):
+    kept = (folder / "plan.json").read_bytes()
+    before = units(folder)
+    (folder / "plan.json").unlink()
+    assert plan_in(folder) == SMALL
+    assert [run.plan for run in load_runs([folder]).runs] == [SMALL]
+    assert main(["evaluate", "--out", str(folder), "--status"]) == 0
+    assert not (folder / "plan.json").exists()  # asking writes nothing
+    assert main(["evaluate", "--out", str(folder)]) == 0  # nothing is missing, so no model is needed
+    assert (folder / "plan.json").read_bytes() == kept
+    assert units(folder) == before
+    assert "mIoU" in capsys.readouterr().out
+
+
+def test_a_torn_plan_says_how_it_is_restored(folder: Path, capsys):
+    (folder / "plan.json").write_text(SMALL.description[:50])
+    assert main(["evaluate", "--out", str(folder)]) == 2
+    assert f"move {folder / 'plan.json'} away" in capsys.readouterr().err
+    open_folder(folder, SMALL)
+    assert plan_in(folder) == SMALL
+
+
+def test_another_plan_is_kept_out_of_a_folder_that_lost_its_own(folder: Path):
+    (folder / "plan.json").unlink()
+    with pytest.raises(GramLoopError, match="it was made with shards 2, not 3"):
+        check_folder(folder, replace(SMALL, shards=3))
+
+
+def test_units_of_several_plans_are_not_taken_for_one(folder: Path, tmp_path: Path):
+    other = make_plan(conditions=("snow/1",))
+    write_store(tmp_path / "other", other)
+    shutil.copytree(tmp_path / "other" / "units" / "snow-1", folder / "units" / "snow-1")
+    open_folder(folder, SMALL)
+    assert (folder / "units" / "snow-1").is_dir()
+    (folder / "plan.json").unlink()
+    with pytest.raises(GramLoopError, match="its units belong to"):
+        plan_in(folder)
+    assert check_folder(folder, SMALL) == SMALL
+    assert Store(folder, SMALL).read(SMALL.units[0]) is not None

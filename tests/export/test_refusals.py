@@ -104,10 +104,9 @@ def test_a_file_whose_description_is_damaged(tmp_path: Path, told: str) -> None:
 
 def test_a_settings_file_and_objects_mean_the_same(tmp_path: Path) -> None:
     config = ReplayConfig(window=(2, 2))
-    gramloop.write_replay(tmp_path / "found.json", config)
+    gramloop.write_replay(tmp_path / "best.json", config)
     texts = {
-        stack_text(read_stack(each)[0])
-        for each in (config, "replay:window=2-2", str(tmp_path / "found.json"))
+        stack_text(read_stack(each)[0]) for each in (config, "replay:window=2-2", str(tmp_path / "best.json"))
     }
     assert texts == {"replay:window=2-2"}
 

@@ -40,12 +40,22 @@ COMPONENTS = HERE.parents[1] / "examples" / "components.py"
 
 # Names of today in place of those of the record: {name now: name in the record}.
 RENAMED_COLUMNS = {
+    "baseline score": "ordinary",
+    "mitigated score": "mitigated",
     "input_noise": "shown_noise",
     "gramloop calibration": "gramloop source",
     "calibration": "source",
 }  # columns of CSV files and keys of JSON files
-RENAMED_VALUES: dict[str, str] = {}  # cells of CSV files and texts of JSON files
-RENAMED_FILES: dict[str, str] = {}  # regular expression: replacement, on the path of a kept file
+RENAMED_VALUES = {
+    f"0000000{number}.{now}.png": f"0000000{number}.{before}.png"
+    for number in range(4)
+    for now, before in (("baseline", "ordinary"), ("mitigated", "replayed"))
+}  # cells of CSV files and texts of JSON files
+RENAMED_FILES = {
+    "best.json": "found.json",
+    r"\.baseline\.": ".ordinary.",
+    r"\.mitigated\.": ".replayed.",
+}  # regular expression: replacement, on the path of a kept file
 
 # Never recorded: hashes of plans and files, times, versions, hosts, memory, paths.
 DROPPED_COLUMNS = {"seconds", "observed", "memory", "time"}
@@ -94,7 +104,7 @@ SCENES = words("scenes set --count 4 --size 96 --workers 1 --quiet")
 ORDINARY = words("scenes ordinary --count 8 --size 96 --split train --workers 1 --quiet")
 PANOPTIC, INSTANCES = (f"--model {COMPONENTS}:{name}" for name in ("panoptic", "instances"))
 SMALL = "--short-side 96"
-WORK = "--workers 1 --quiet --source source.safetensors"
+WORK = "--workers 1 --quiet --calibration source.safetensors"
 REPLAYS = "baseline gramloop ungated uniform matched loop-loop final-final"
 SETTINGS = "endpoint:window=11-11,replays=1 early:window=3-5,replays=2,strength=0.5"
 PIXELS = "denoise levels sharpen"
@@ -165,12 +175,10 @@ def tuned(name: str, conditions: str, more: str, slow: bool = False) -> Case:
     )
     command = words(
         f"tune --suite scenes-c --data set {shifts} --out found --budget 240 --workers 1 "
-        f"--source source.safetensors {candidates} {more}"
+        f"--calibration source.safetensors {candidates} {more}"
     )
-    calibrate = calibrated(f"--model tiny --task segment {SMALL}")
-    return Case(
-        f"tune-{name}", (scenes, ORDINARY, calibrate, command), ("found/found.json", "said/3.txt"), slow
-    )
+    calibrate = calibrated(f"--model tiny --task semantic {SMALL}")
+    return Case(f"tune-{name}", (scenes, ORDINARY, calibrate, command), ("found/best.json",), slow)
 
 
 def without_labels(name: str, model: str, conditions: str, tolerance: float) -> Case:
@@ -219,7 +227,7 @@ def changed_set(name: str, suite: str, conditions: str, more: str = "") -> Case:
     return Case(f"corrupt-{name}-{suite}", (few, command), kept)
 
 
-SEGMENT, DETECT, DEPTH = (f"--model tiny --task {name}" for name in ("segment", "detect", "depth"))
+SEGMENT, DETECT, DEPTH = (f"--model tiny --task {name}" for name in ("semantic", "detection", "depth"))
 SURE_SOON = (
     "--confidence 0.6 --finalists 2 --keep-unseen gaussian_noise"  # so that few images choose something
 )
@@ -322,18 +330,16 @@ CASES = (
     ),
     without_labels("segment", f"{SEGMENT} {SMALL}", "rotate contrast", 0.5),
     without_labels("detect", DETECT, "rotate contrast", 4),
-    tuned("segment", "fog contrast brightness gaussian_noise", f"--task segment {SMALL} {SURE_SOON}"),
-    tuned("detect", "fog contrast gaussian_noise pixelate", "--task detect", slow=True),
-    Case(
-        "scan",
-        (words("scan tiny --max-length 1 --limit 1 --short-side 96 --shift fog:3 --out out --quiet"),),
-        ("out/scan.json",),
-    ),
+    tuned("segment", "fog contrast brightness gaussian_noise", f"--task semantic {SMALL} {SURE_SOON}"),
+    tuned("detect", "fog contrast gaussian_noise pixelate", "--task detection", slow=True),
     Case(
         "diagnose",
         (
             SCENES,
-            words("diagnose set/images --short-side 96 --shift contrast --severity 3 --out out --quiet"),
+            words(
+                "diagnose set/images --short-side 96 --shift contrast --severity 3 --out out --quiet "
+                "--method replay:window=6-6,replays=1,strength=0.15"
+            ),
         ),
         ("out/**/*.json",),
         slow=True,

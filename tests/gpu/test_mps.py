@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from gramloop.evaluate.session import Session
 from torch import Tensor
 
 import gramloop
 from conftest import EMBEDDED, RELEASED, Load
-from gramloop.evaluate.session import Session
 from gramloop.mitigations import apply, calibrate
 from gramloop.util.device import choose_device
 from library_models import MODELS

@@ -1,4 +1,4 @@
-"""Whole evaluations of every task, a scan and a search on the stand-in for a GPU, in this process."""
+"""Whole evaluations of every task and a search on the stand-in for a GPU, in this process."""
 
 from __future__ import annotations
 
@@ -12,12 +12,9 @@ from gramloop.data.opening import ReadOptions, open_set
 from gramloop.data.suites import Condition
 from gramloop.evaluate import Store, collect
 from gramloop.evaluate.plan import Plan
-from gramloop.evaluate.session import Session
-from gramloop.models.tiny import load_tiny
 from gramloop.models.tiny_heads import DenseDepthHead
-from gramloop.tasks import load_predictor, to_tensor
-from gramloop.tune import Space, scan_windows, tune
-from gramloop.tune.scan.files import to_json
+from gramloop.tasks import load_predictor
+from gramloop.tune import Space, tune
 from small_runs import SIDE, small_plan, write_model, write_scene_set
 from stand_in_audit import in_float32
 from stand_in_gpu import stand_in_gpu
@@ -98,18 +95,6 @@ def test_an_evaluation_under_autocast(model: Path, scenes: Path, tmp_path: Path)
     assert first == again
 
 
-def test_a_scan(model: Path) -> None:
-    images = list(np.random.default_rng(0).integers(0, 256, (2, 64, 64, 3), np.uint8))
-    vit = load_tiny(model).backbone.model
-    expected = scan_windows(vit, images, preprocess=to_tensor, shifts=[], max_length=2)
-    with stand_in_gpu():
-        there = load_tiny(model, "cuda:0").backbone.model
-        found = scan_windows(
-            there, images, preprocess=lambda pixels: to_tensor(pixels).to("cuda:0"), shifts=[], max_length=2
-        )
-    assert to_json(found) == to_json(expected)
-
-
 def test_a_search(model: Path, tmp_path: Path) -> None:
     """Every candidate and the decision: verdict and file are those of the CPU."""
     data = open_set("scenes", write_scene_set(tmp_path / "scenes", 14), ReadOptions(task="semantic"))
@@ -119,8 +104,8 @@ def test_a_search(model: Path, tmp_path: Path) -> None:
     def search(device: str, out: Path) -> tuple[str, bytes]:
         sizes = {"short_side": SIDE}
         predictor = in_float32(load_predictor("semantic", {"folder": model}, sizes, device))
-        found = tune(predictor, data, space, 100, conditions=shifts, out=out)
-        return found.sentence, (out / "found.json").read_bytes()
+        found = tune(predictor, data, space=space, budget=100, conditions=shifts, out=out)
+        return found.sentence, (out / "best.json").read_bytes()
 
     expected = search("cpu", tmp_path / "cpu")
     with stand_in_gpu():

@@ -127,9 +127,7 @@ def bad_command(world: World, rng: random.Random, place: Path) -> Case:
             rng.choice([*BAD_VALUES, "7"]),
         ]
     else:
-        name = rng.choice(
-            ["corrupt", "scan", "scenes", "report", "tune", "calibrate", "diagnose", "list", "xyz"]
-        )
+        name = rng.choice(["corrupt", "scenes", "report", "tune", "calibrate", "diagnose", "list", "xyz"])
         words = [
             rng.choice([*BAD_VALUES, "--out", str(place / "out"), "--suite", "--count"])
             for _ in range(rng.randrange(1, 4))

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from gramloop.evaluate.engines.local import PRELOADED
+
 needs_proc = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="looks for orphans in /proc")
 
 
@@ -38,7 +40,7 @@ def hit(
     With ``group`` the processes that it started get the signal too, as from a terminal or a batch system.
     """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["gramloop.evaluate.engines.warm"])
+    context.set_forkserver_preload(list(PRELOADED))
     process = context.Process(target=target, args=given)
     process.start()
     while process.is_alive() and not is_time():

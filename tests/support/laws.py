@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
@@ -13,18 +14,20 @@ from torch import nn
 
 from gramloop.data.records import LabelledImage
 from gramloop.data.truth import PixelLabels
-from gramloop.mitigations.base import Mitigation
+from gramloop.mitigations.base import Mitigation, View
 from gramloop.replay.config import ReplayConfig
 from gramloop.replay.cost import Cost, extra_blocks
-from gramloop.tasks.prediction import Pair
+from gramloop.tasks.prediction import Pair, Prediction
 from gramloop.tasks.semantic import Segmentation
-from gramloop.tune.search.subject import Subject, subject_of
+from gramloop.tune.target import Target, memory_target
 
 DEPTH = 6
 SIDE = 16
 FAMILIES = ("fog", "snow", "contrast", "pixelate", "shot_noise", "glass_blur")
 RIGHT = 0.6  # of the pixels, ordinarily
 
+MARK = 7  # in a pixel of the last row: a made-up mitigation of pixels acts
+ACTIVE: list[str] = []  # made-up mitigations that act now
 
 Law = Callable[[ReplayConfig], float]
 
@@ -44,7 +47,7 @@ class Lawful:
     """``law(config)`` is added to the share of right pixels, on shifted images; ``clean`` likewise on clean ones.
 
     ``noise`` is the spread over images of what a setting adds, drawn anew for every setting and image. Made-up
-    mitigations (`MadeUp`) are written into ``active``, and add their ``gains`` on shifted images.
+    mitigations (`MadeUp`) are in ``ACTIVE`` while they act, and add their ``gains`` on shifted images.
     """
 
     law: Law
@@ -52,7 +55,6 @@ class Lawful:
     noise: float = 0.0
     seed: int = 0
     gains: Mapping[str, float] = field(default_factory=dict)
-    active: tuple[str, ...] = ()
 
     task: ClassVar = "semantic"
     classes: ClassVar = dict.fromkeys((0, 1, 2))
@@ -78,22 +80,26 @@ class Lawful:
         return Pair(ordinary, replayed) if paired else replayed
 
     def _labels(self, image: NDArray[np.uint8], replay: ReplayConfig | None) -> NDArray[np.int32]:
+        marked = np.flatnonzero(image[-1, :, 1] == MARK)
+        image = image.copy()
+        image[-1, :, 1] = image[0, 0, 1]
+        active = (*(f"on-pixels:{number}" for number in marked), *ACTIVE)
         truth = image[..., 0].astype(np.int32)
         draws = stream("pixels", image.tobytes()).random(truth.shape)  # the same for every setting
         share, shifted = RIGHT, bool(image[0, 0, 1])
         if replay is not None:
             share += self.law(replay) if shifted else self.clean(replay)
         if shifted:
-            share += sum(self.gains.get(text, 0.0) for text in self.active)
-        if self.noise and (replay is not None or self.active):
-            key = (self.seed, self.active, replay) if self.active else (self.seed, replay)
+            share += sum(self.gains.get(text, 0.0) for text in active)
+        if self.noise and (replay is not None or active):
+            key = (self.seed, active, replay) if active else (self.seed, replay)
             share += self.noise * stream("noise", *key, image.tobytes()).normal()
         return np.where(draws < share, truth, (truth + 1) % 3)
 
 
 @dataclass(frozen=True)
 class MadeUp(Mitigation):
-    """Tells the law that it is there, and does nothing else; one class per stage, since a stack has each kind once."""
+    """Shows the law that it acts, and does nothing else; one class per stage, since a stack has each kind once."""
 
     number: int = 0
 
@@ -101,25 +107,45 @@ class MadeUp(Mitigation):
     def arguments(self) -> str:
         return str(self.number)
 
-    def prepare(self, predictor: Lawful, source: object) -> Lawful:
-        return replace(predictor, active=(*predictor.active, self.text))
+    @contextmanager
+    def acting(self) -> Iterator[None]:
+        ACTIVE.append(self.text)
+        try:
+            yield
+        finally:
+            ACTIVE.remove(self.text)
 
 
 class OnPixels(MadeUp):
     name, stage = "on-pixels", "pixels"
 
+    def filtered(self, pixels: NDArray[np.uint8], stats: object) -> NDArray[np.uint8]:
+        marked = pixels.copy()
+        marked[-1, self.number, 1] = MARK
+        return marked
+
 
 class OnFeatures(MadeUp):
     name, stage = "on-features", "features"
+
+    def hooked(self, model: object, stats: object) -> AbstractContextManager[None]:
+        return self.acting()
 
 
 class OnOutputs(MadeUp):
     name, stage = "on-outputs", "outputs"
 
     @property
-    def sizes(self) -> tuple[float, ...]:
-        """A look in 1.1 times the size: what acts on outputs costs something."""
+    def scales(self) -> tuple[float, ...]:
+        """A view of 1.1 times the size: what acts on outputs costs something."""
         return (1.1,)
+
+    def around(self, view: View, predictor: object) -> View:
+        def acting(pixels: NDArray[np.uint8], scale: float) -> list[Prediction]:
+            with self.acting():
+                return view(pixels, scale)
+
+        return acting
 
 
 def made_up(*kinds: tuple[type[MadeUp], int]) -> list[tuple[MadeUp, ...]]:
@@ -143,6 +169,6 @@ def pictures(condition: str, images: int) -> list[LabelledImage]:
     return made
 
 
-def lawful_subject(predictor: Lawful, images: int = 40, families: int = len(FAMILIES)) -> Subject:
+def lawful_target(predictor: Lawful, images: int = 40, families: int = len(FAMILIES)) -> Target:
     shown = {name: pictures(name, images) for name in ("clean", *FAMILIES[:families])}
-    return subject_of(predictor, shown)
+    return memory_target(predictor, shown)

@@ -2,12 +2,19 @@
 
 from pathlib import Path
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from gramloop.data.scenes.drawing import STUFF, THINGS
 from gramloop.data.scenes.files import SceneFiles, write_scenes
+from gramloop.evaluate.engines import Job
 from gramloop.evaluate.plan import DataSource, Plan
 from gramloop.evaluate.planning import Request, make_plan
+from gramloop.evaluate.provenance import plan_subject
+from gramloop.evaluate.rows import MethodRows
+from gramloop.evaluate.runner import Finished, Runner
+from gramloop.evaluate.store import Store, read_condition
 from gramloop.models.backbone import BackboneShape
 from gramloop.models.dinov3 import Backbone
 from gramloop.models.linear import LinearHead
@@ -67,3 +74,33 @@ def small_request(model: Path, folder: Path, task: str = "semantic", **changes: 
 
 def small_plan(model: Path, folder: Path, task: str = "semantic", **changes: object) -> Plan:
     return make_plan(small_request(model, folder, task, **changes))
+
+
+def runner_of(plan: Plan, folder: Path | None = None, **options: object) -> Runner:
+    """A runner of a plan; with a folder it can store."""
+    store = None if folder is None else Store(folder, plan)
+    return Runner(plan_subject(plan, folder), store, **options)
+
+
+def job_of(plan: Plan, folder: Path, **options: object) -> Job:
+    """Everything of a plan, to be run into a folder."""
+    return Job(plan_subject(plan, folder), Store(folder, plan), plan.parts, **options)
+
+
+def rows_of(plan: Plan, finished: Finished, method: str) -> MethodRows:
+    """The rows of a part that was run and not stored, as if they were read."""
+    found = finished.rows[method]
+    facts = (finished.facts[method],)
+    return MethodRows(plan.load_task(), found.table(), tuple(found.failures), tuple(found.refused), facts)
+
+
+def counts_of(rows: MethodRows) -> NDArray[np.int64]:
+    """Pixels of a segmentation, (images, 3, classes)."""
+    return np.stack([rows.rows.matrix(name) for name in ("intersection", "prediction", "label")], axis=1)
+
+
+def stored_counts(folder: Path, plan: Plan, key: str, method: str) -> NDArray[np.int64]:
+    """The same of a stored condition."""
+    stored = read_condition(Store(folder, plan), key)
+    assert stored is not None
+    return counts_of(stored.methods[method])

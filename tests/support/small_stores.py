@@ -9,13 +9,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from gramloop.evaluate.beginning import begin
-from gramloop.evaluate.methods import BASELINE, Method, parse_method
+from gramloop.evaluate.methods import BASELINE, Method, parse_method, prediction_calls
 from gramloop.evaluate.plan import DataSource, ModelSource, Plan
-from gramloop.evaluate.predicting import calls
-from gramloop.evaluate.rows import Failure, schema_of
-from gramloop.evaluate.store import Facts, Store
-from gramloop.evaluate.timing import call_name
+from gramloop.evaluate.rows import Facts, Failure, unit_schema
+from gramloop.evaluate.store import Store, open_folder
 from gramloop.replay.config import ReplayConfig
 
 GATED = ReplayConfig((3, 4))
@@ -67,41 +64,39 @@ def write_store(
     skip: Sequence[str] = (),
 ) -> Store:
     """All units of a plan but those of ``skip``; ``lost`` names the images that could not be used."""
-    store = begin(folder, plan)
+    store = open_folder(folder, plan)
     make = statistics or (pixels if plan.task == "semantic" else boxes)
-    for unit in plan.units:
-        if unit.condition in skip:
+    for part in plan.parts:
+        if part.condition in skip:
             continue
-        gone = [place for place in (lost or {}).get(unit.condition, ()) if unit.start <= place < unit.stop]
-        rows = [
-            {
-                "position": position,
-                "image_id": f"image-{position:03d}",
-                "method": method.name,
-                "blocks": method.blocks(6) if method.replay is None else 11,
-                **make(unit.condition, method.name, position),
-            }
-            for position in range(unit.start, unit.stop)
-            if position not in gone
-            for method in plan.methods
-        ]
-        table = pa.Table.from_pylist(rows, schema=schema_of(plan.task, plan.label_free))
+        gone = [place for place in (lost or {}).get(part.condition, ()) if place in part.images]
         failures = [Failure(place, f"image-{place:03d}", "cannot be decoded") for place in gone]
-        store.write(unit, table, failures, facts(plan, len(unit)))
+        for unit in part.units:
+            method = unit.method
+            rows = [
+                {
+                    "position": position,
+                    "image_id": f"image-{position:03d}",
+                    "blocks": method.blocks(6) if method.replay is None else 11,
+                    "map_size": [],
+                    "map_scales": [],
+                    **make(unit.condition, method.name, position),
+                }
+                for position in unit.images
+                if position not in gone
+            ]
+            table = pa.Table.from_pylist(rows, schema=unit_schema(plan.load_task(), plan.label_free))
+            store.write(unit, table, failures, (), facts(plan, method, len(unit)))
     return store
 
 
-def facts(plan: Plan, images: int) -> Facts:
+def facts(plan: Plan, method: Method, images: int) -> Facts:
     """2 s per image and call, and half a second for the image itself; memory grows with the unit."""
-    names = [call_name(together) for together in calls(plan.methods)]
-    return Facts(
-        (2.0 * len(names) + 0.5) * images,
-        dict.fromkeys(names, 2.0 * images),
-        0,
-        10**9 + images,
-        "cpu",
-        "here",
-    )
+    calls = prediction_calls(plan.methods)
+    call = next(each for each in calls if method in each)
+    other = next((each.name for each in call if each != method), "")
+    wall = (2.0 * len(calls) + 0.5) * images
+    return Facts(2.0 * images * (method == call[-1]), other, 0, wall, 10**9 + images, "cpu", "here")
 
 
 def pixels(condition: str, method: str, position: int) -> dict[str, Any]:

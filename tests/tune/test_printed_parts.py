@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from gramloop.tune.search.verdict import JudgedPart
 
 from gramloop.metrics.bootstrap import Interval
 from gramloop.mitigations import parse_mitigations
-from gramloop.tune.search.verdict import JudgedPart
 from html_tables import Reader
 
 INTERVAL = Interval(1.25, 0.5, 2.0, units=15)

@@ -3,7 +3,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gramloop.errors import GramLoopError
-from gramloop.tune.search.split import SHARES, split
+from gramloop.tune.split import SHARES, split_data
 
 PARTS = tuple(SHARES)
 
@@ -24,7 +24,7 @@ def test_no_image_and_no_family_is_on_both_sides(images, families, block, seed):
     names = [f"shift{number}/{severity}" for number in range(families) for severity in (2, 4)]
     if -(-images // block) < 11:
         return
-    found = split(conditions(images, *names), block=block, seed=seed)
+    found = split_data(conditions(images, *names), block=block, seed=seed)
     for key in ("clean", *names):
         parts = [{one.image_id for one in found.images[part][key]} for part in PARTS]
         assert sum(map(len, parts)) == images == len(set.union(*parts))
@@ -37,7 +37,7 @@ def test_no_image_and_no_family_is_on_both_sides(images, families, block, seed):
 
 
 def test_images_of_one_block_have_one_unit_and_the_first_few_are_of_many_blocks():
-    found = split(conditions(120, "fog/3"), block=10).images["search"]["fog/3"]
+    found = split_data(conditions(120, "fog/3"), block=10).images["search"]["fog/3"]
     assert len({one.unit for one in found[:5]}) == 5
     for unit in {one.unit for one in found}:
         assert len({one.position // 10 for one in found if one.unit == unit}) == 1
@@ -48,33 +48,35 @@ def test_the_order_of_files_decides_nothing_but_the_seed_does():
         conditions(40, "fog/3"),
         {key: ids[::-1] for key, ids in conditions(40, "fog/3").items()},
     )
-    sides = [{one.image_id for one in split(each).images["verdict"]["fog/3"]} for each in (straight, turned)]
+    sides = [
+        {one.image_id for one in split_data(each).images["verdict"]["fog/3"]} for each in (straight, turned)
+    ]
     assert sides[0] == sides[1]
-    other = {one.image_id for one in split(straight, seed=1).images["verdict"]["fog/3"]}
+    other = {one.image_id for one in split_data(straight, seed=1).images["verdict"]["fog/3"]}
     assert other != sides[0]
 
 
 def test_families_can_be_named():
-    found = split(conditions(20, "fog/3", "fog/5", "snow/3"), unseen=["fog"])
+    found = split_data(conditions(20, "fog/3", "fog/5", "snow/3"), unseen=["fog"])
     assert (found.seen, found.unseen) == (("snow",), ("fog",))
     with pytest.raises(GramLoopError, match="no family 'rain'"):
-        split(conditions(20, "fog/3"), unseen=["rain"])
+        split_data(conditions(20, "fog/3"), unseen=["rain"])
     with pytest.raises(GramLoopError, match="every family is kept"):
-        split(conditions(20, "fog/3"), unseen=["fog"])
+        split_data(conditions(20, "fog/3"), unseen=["fog"])
 
 
 def test_too_few_images():
     fewest = next(many for many in range(1, 50) if _splits(many))
     assert fewest == 11
     with pytest.raises(GramLoopError, match=f"has 9 images, too few .* at least {fewest}"):
-        split(conditions(9, "fog/3"))
+        split_data(conditions(9, "fog/3"))
     with pytest.raises(GramLoopError, match="blocks of 5 images"):
-        split(conditions(30, "fog/3"), block=5)
+        split_data(conditions(30, "fog/3"), block=5)
 
 
 def _splits(images: int) -> bool:
     try:
-        split(conditions(images, "fog/3"))
+        split_data(conditions(images, "fog/3"))
     except GramLoopError:
         return False
     return True
@@ -82,9 +84,9 @@ def _splits(images: int) -> bool:
 
 def test_nothing_to_gain_or_to_tell_apart():
     with pytest.raises(GramLoopError, match="needs shifted images"):
-        split({"clean": ["a", "b"]})
+        split_data({"clean": ["a", "b"]})
     with pytest.raises(GramLoopError, match="two images of fog/3 have one id"):
-        split({"fog/3": ["a"] * 20})
+        split_data({"fog/3": ["a"] * 20})
 
 
 @settings(deadline=None)
@@ -94,7 +96,7 @@ def test_a_pattern_keeps_images_for_the_verdict_and_the_verdict_to_them(here, th
     images = dict.fromkeys(("clean", "fog/3"), ids)
     if -(-here // block) < 8 or -(-there // block) < 3:
         return
-    found = split(images, block=block, judge_on="coast_*", seed=seed).images
+    found = split_data(images, block=block, judge_on="coast_*", seed=seed).images
     for key in images:
         assert {one.image_id for one in found["verdict"][key]} == set(ids[here:])
         others = [{one.image_id for one in found[part][key]} for part in ("search", "decide")]
@@ -107,8 +109,8 @@ def test_a_pattern_keeps_images_for_the_verdict_and_the_verdict_to_them(here, th
 def test_a_pattern_that_keeps_too_few_or_too_many_is_refused():
     images = conditions(20, "fog/3")
     with pytest.raises(GramLoopError, match=r"frame-0001 keeps 1 images of clean .* at least 3 are needed"):
-        split(images, judge_on="frame-0001")
+        split_data(images, judge_on="frame-0001")
     with pytest.raises(
-        GramLoopError, match=r"beside those that frame-00\* keeps .* too few to search and decide"
+        GramLoopError, match=r"without those that frame-00\* keeps .* too few for search, decide"
     ):
-        split(images, judge_on="frame-00*")
+        split_data(images, judge_on="frame-00*")

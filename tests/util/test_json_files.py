@@ -21,8 +21,7 @@ from gramloop.evaluate.plan import read_plan
 from gramloop.models.checkpoint import open_checkpoint
 from gramloop.replay.config import read_settings
 from gramloop.tasks.transformers_models import architecture
-from gramloop.tune.scan.files import read_scan
-from gramloop.tune.search.journal import read_search_plan
+from gramloop.tune.tuning import read_search_plan
 from gramloop.util.json_files import (
     DEEPEST,
     first_difference,
@@ -142,7 +141,6 @@ def test_every_file_that_is_read_is_refused_in_a_sentence(tmp_path: Path, data: 
         "manifest.json": lambda path: read_manifest(path.parent),
         "scenes.json": lambda path: write_scenes(path.parent, SceneFiles(1)),
         "evaluation.json": read_plan,
-        "scan.json": read_scan,
         "plan.json": lambda path: read_search_plan(path.parent),
         "model.safetensors.index.json": lambda path: open_checkpoint(path.parent),
         "config.json": lambda path: architecture(path.parent),

@@ -1,11 +1,11 @@
-"""The first minute on a machine: does what is computed here agree with what is known?"""
+"""The first minute on a machine: does it compute what it should?"""
 
 from typing import TYPE_CHECKING
 
 from gramloop.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from gramloop.check.case import Case
+    from gramloop.check.cases import Case
     from gramloop.check.checking import Checked, check_machine
 else:
     __getattr__, __dir__ = lazy_names(__name__)

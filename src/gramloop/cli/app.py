@@ -2,141 +2,114 @@
 
 from __future__ import annotations
 
-import argparse
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gramloop.cli.help import examples
-from gramloop.cli.model_options import (
-    MODEL_HELP,
-    TASKS,
-    add_device_option,
-    add_size_options,
-    head_files,
-    model_sizes,
-)
+from gramloop.cli.options import option
+from gramloop.cli.output import Ended
+from gramloop.cli.shared import EXAMPLES, MODEL_HELP
 from gramloop.errors import GramLoopError
 
 if TYPE_CHECKING:
     from gramloop.app.settings import AppSettings, ModelSource
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Describe the arguments."""
-    parser.epilog = (
-        "The page is for this machine alone unless --host says otherwise; then whoever reaches that address can upload "
-        "images, and can open the folders below those of --results, and no others. Nothing is sent anywhere. Ctrl-C ends it."
-        + examples(
-            "gramloop app --open",
-            "gramloop app --model hf:FOLDER --model my_models.py:make",
-            "gramloop app --results out/demo",
-        )
-    )
-    parser.add_argument(
-        "--model", action="append", default=[], metavar="SPEC", help=f"{MODEL_HELP}; several times for a list"
-    )
-    parser.add_argument("--task", choices=tuple(TASKS), help="to begin with, where a model has several")
-    parser.add_argument("--backbone", metavar="FILE", help="DINOv3 weights, or a transformers folder")
-    parser.add_argument("--head", metavar="FILE", help="a head's weights: one more model of the list")
-    parser.add_argument(
-        "--source",
-        type=Path,
+EPILOG = (
+    "The page is for this machine alone unless --host says otherwise; then everyone who reaches that address can upload "
+    "images, and can open the folders below those of --results, and no others. Nothing is sent anywhere. Ctrl-C ends it."
+    f"{EXAMPLES}  gramloop app --open\n"
+    "  gramloop app --model hf:FOLDER --model my_models.py:make\n"
+    "  gramloop app --results out/demo"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Which models and results, and where the page is served."""
+
+    model: list[str] = option(f"{MODEL_HELP}; can be repeated", [], metavar="SPEC")
+    task: str | None = option("to begin with, where a model has several", None, metavar="TASK")
+    backbone: str | None = option("DINOv3 weights, or a transformers folder", None, metavar="FILE")
+    head: str | None = option("a head's weights: one more model of the list", None, metavar="FILE")
+    calibration: Path | None = option(
+        "statistics of in-distribution images for the given model, as gramloop calibrate writes them",
+        None,
         metavar="FILE",
-        help="what ordinary images look like to the given model, for mitigations that need it",
     )
-    add_device_option(parser)
-    parser.add_argument(
-        "--results",
-        action="append",
-        default=[],
-        type=Path,
-        metavar="DIR",
-        help="results of gramloop evaluate to open",
+    device: str | None = option("cpu, cuda, cuda:1, mps or auto (auto)", None, metavar="NAME")
+    results: list[Path] = option("results of gramloop evaluate to open", [], metavar="DIR")
+    host: str = option("address to serve on (127.0.0.1: this machine alone)", "127.0.0.1", metavar="NAME")
+    port: int | None = option(
+        "the first free one from 7860 on; 0 for any", None, metavar="N", limits=(0, 65535)
     )
-    place = parser.add_argument_group("address")
-    place.add_argument("--host", default="127.0.0.1", metavar="NAME", help="(127.0.0.1: this machine alone)")
-    place.add_argument("--port", type=int, metavar="N", help="(the first free one from 7860 on; 0 for any)")
-    place.add_argument("--open", action="store_true", help="open the page in a browser")
-    limits = parser.add_argument_group("limits")
-    limits.add_argument("--max-upload", type=float, default=20, metavar="MB", help="of an image's file (20)")
-    limits.add_argument(
-        "--max-pixels", type=float, default=50, metavar="M", help="millions of pixels of an image (50)"
-    )
-    limits.add_argument(
-        "--longest-side", type=int, default=1024, metavar="N", help="larger images are made so small (1024)"
-    )
-    limits.add_argument(
-        "--cache", type=float, default=256, metavar="MB", help="memory for what was computed (256)"
-    )
-    add_size_options(parser.add_argument_group("size of the input, for --head"))
+    open: bool = option("open the page in a browser", False)
+    max_upload: float = option("megabytes of an image's file (20)", 20, metavar="MB")
+    max_pixels: float = option("millions of pixels of an image (50)", 50, metavar="M")
+    longest_side: int = option("larger images are shrunk to this (1024)", 1024, metavar="N")
+    cache: float = option("megabytes for what was computed (256)", 256, metavar="MB")
 
 
-def run(args: argparse.Namespace) -> int:
+def run(options: Options) -> Ended:
     """Serve until Ctrl-C."""
     begin = time.perf_counter()
-    settings = settings_of(args)
+    settings = settings_of(options)
     from gramloop.app.server import serving
     from gramloop.util.progress import progress_bar
 
     with progress_bar("starting", None) as _:
-        started = serving(settings, args.port)
+        started = serving(settings, options.port)
         running = started.__enter__()
     try:
         print(f"{running.url}  (ready in {time.perf_counter() - begin:.1f} s; Ctrl-C ends it)", flush=True)
         if not settings.local:
             print("gramloop: note: others who reach this address can use the page", flush=True)
-        if args.open:
+        if options.open:
             import webbrowser
 
             webbrowser.open(running.url)
         while running.thread.is_alive():
             running.thread.join(0.5)
-        raise GramLoopError("the server ended by itself; the lines above say more")
+        raise GramLoopError("the server ended; the lines above say more")
     finally:
         started.__exit__(None, None, None)
 
 
-def settings_of(args: argparse.Namespace) -> AppSettings:
+def settings_of(options: Options) -> AppSettings:
     """The app that the options describe; every model is looked for, none is loaded."""
     from gramloop.app.settings import AppSettings, Limits
 
-    if args.port is not None and not 0 <= args.port <= 65535:
-        raise GramLoopError(f"--port is {args.port}; it is 0 to 65535")
     for name, value in (
-        ("max-upload", args.max_upload),
-        ("max-pixels", args.max_pixels),
-        ("cache", args.cache),
+        ("max-upload", options.max_upload),
+        ("max-pixels", options.max_pixels),
+        ("cache", options.cache),
     ):
         if not 0 < value < 1e6:
             raise GramLoopError(f"--{name} is {value:g}; it is above 0 and below a million")
     limits = Limits(
-        upload_bytes=int(args.max_upload * 1e6),
-        upload_pixels=int(args.max_pixels * 1e6),
-        longest_side=args.longest_side,
-        cache_bytes=int(args.cache * 1e6),
+        upload_bytes=int(options.max_upload * 1e6),
+        upload_pixels=int(options.max_pixels * 1e6),
+        longest_side=options.longest_side,
+        cache_bytes=int(options.cache * 1e6),
     )
-    return AppSettings(tuple(_models(args)), tuple(args.results), args.host, args.device, limits)
+    return AppSettings(tuple(_models(options)), tuple(options.results), options.host, options.device, limits)
 
 
-def _models(args: argparse.Namespace) -> list[ModelSource]:
+def _models(options: Options) -> list[ModelSource]:
     """Those given, in their order, and the embedded one."""
     from gramloop.app.settings import ModelSource
     from gramloop.tasks.model_spec import model_files
 
-    task = None if args.task is None else TASKS[args.task]
-    sizes, found = model_sizes(args), []
-    if args.source is not None and not args.source.is_file():
-        raise GramLoopError(f"--source {args.source} is no file")
-    if args.head is not None:
-        found.append(ModelSource(Path(args.head).name, head_files(args), task, sizes, args.source))
-    elif args.backbone is not None:
+    found, stats = [], options.calibration
+    if stats is not None and not stats.is_file():
+        raise GramLoopError(f"--calibration {stats} is no file")
+    if options.head is not None:
+        files = {"head": options.head, **({"backbone": options.backbone} if options.backbone else {})}
+        found.append(ModelSource(Path(options.head).name, files, options.task, {}, stats))
+    elif options.backbone is not None:
         raise GramLoopError("--head FILE is missing: a backbone alone predicts nothing")
-    elif sizes:
-        raise GramLoopError(
-            f"--{next(iter(sizes)).replace('_', '-')} belongs to --head FILE, which is missing"
-        )
-    for spec in dict.fromkeys([*args.model, "tiny"]):
-        known = None if spec == "tiny" else args.source  # the embedded model has its own
-        found.append(ModelSource(spec, model_files(spec), task, calibration=known))
+    for spec in dict.fromkeys([*options.model, "tiny"]):
+        known = None if spec == "tiny" else stats  # the embedded model has its own
+        found.append(ModelSource(spec, model_files(spec), options.task, {}, known))
     return found

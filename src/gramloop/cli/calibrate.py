@@ -2,59 +2,56 @@
 
 from __future__ import annotations
 
-import argparse
+from dataclasses import dataclass
 from pathlib import Path
 
-from gramloop.cli.help import examples
-from gramloop.cli.model_options import TASKS, add_model_options, model_files_of, model_sizes, task_asked
+from gramloop.cli.options import group, option
 from gramloop.cli.output import Ended
+from gramloop.cli.shared import EXAMPLES, ModelOptions
 
 KEYS = {
     "file": "what was written",
-    "images": "how many were measured",
-    "taps": "the blocks whose features the head reads; none for a model without a ViT",
+    "images": "how many were used",
+    "taps": "the blocks whose features were measured; empty for a model without a ViT",
     "noise": "the level in grey values that 99 of 100 images stay below",
     "input_noise": "the same in units of the model's input, if it has a ViT",
 }
+EPILOG = (
+    "FILE keeps the mean of the features that the head reads, its spread from image to image, and the usual level of noise "
+    "and contrast; --calibration FILE of other commands uses it. A few dozen images are enough, and no labels."
+    f"{EXAMPLES}  gramloop calibrate photos --model hf:FOLDER --out calibration.safetensors"
+)
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Describe the arguments."""
-    parser.epilog = (
-        "FILE keeps the mean of the features that the head reads and its spread from image to image, the usual noise, "
-        "brightness, contrast and sharpness. A few dozen images are enough, and no labels. For a model without a ViT "
-        "inside, only pixels are measured."
-        + examples("gramloop calibrate photos --model hf:FOLDER --out calibration.safetensors")
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Which images, and for which model."""
+
+    images: list[str] = option(
+        "files, folders or globs of in-distribution images", metavar="IMAGE", positional=True
     )
-    parser.add_argument(
-        "images", nargs="+", metavar="IMAGE", help="files, folders or globs of in-distribution images"
-    )
-    parser.add_argument(
-        "--out", required=True, type=Path, metavar="FILE", help="such as calibration.safetensors"
-    )
-    parser.add_argument("--task", choices=tuple(TASKS), help="needed if the model has several")
-    add_model_options(parser.add_argument_group("model"))
+    out: Path = option("such as calibration.safetensors", metavar="FILE")
+    model: ModelOptions = group(ModelOptions, "model")
 
 
-def run(args: argparse.Namespace) -> Ended:
+def run(options: Options) -> Ended:
     """Measure every image, and write the file."""
     from gramloop.mitigations.calibration import calibrate
-    from gramloop.tasks.loading import load_predictor
     from gramloop.tasks.outputs import find_images
-    from gramloop.util.device import choose_device
 
-    images = [file.path for file in find_images(args.images, args.out.parent)]
-    files = model_files_of(args)
-    task, device = task_asked(args, files), choose_device(args.device)
-    predictor = load_predictor(task, files, model_sizes(args), device, dtype=args.dtype or "float32")
-    stats = calibrate(predictor, images)
-    stats.save(args.out)
-    blocks = f"features of blocks {', '.join(map(str, stats.means))}" if stats.means else "pixels only"
-    print(f"{stats.images} images, {blocks}, noise below {stats.noise:.2f} in 99 of 100: {args.out}")
+    images = [file.path for file in find_images(options.images, options.out.parent)]
+    stats = calibrate(options.model.load(), images)
+    stats.save(options.out)
+    taps = ", ".join(str(tap) for tap in stats.means)
+    features = f"features after blocks {taps}" if taps else "pixels alone, since the model has no ViT"
+    print(f"{stats.images} images, {features}, noise below {stats.noise:.2f} in 99 of 100: {options.out}")
     if stats.input_noise is not None:
         level = f"{stats.input_noise:.4g}"
-        print(
-            f"In units of the model's input, noise below {level}: adaptive=noise:{level}:{level} replays above that"
-        )
-    about = {"images": stats.images, "noise": stats.noise, "input_noise": stats.input_noise}
-    return Ended(0, lambda: {"file": args.out, "taps": list(stats.means), **about})
+        print(f"In the model's input, noise below {level}: adaptive=noise:{level}:{level} replays above that")
+    about = {
+        "taps": list(stats.means),
+        "images": stats.images,
+        "noise": stats.noise,
+        "input_noise": stats.input_noise,
+    }
+    return Ended(0, lambda: {"file": options.out, **about})

@@ -2,56 +2,56 @@
 
 from __future__ import annotations
 
-import argparse
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
 
-from gramloop.cli.help import examples
-from gramloop.cli.model_options import add_device_option
+from gramloop.cli.options import option
 from gramloop.cli.output import Ended
+from gramloop.cli.shared import EXAMPLES
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from gramloop.check.case import Case
+    from gramloop.check.cases import Case
 
 KEYS = {
     "machine": "versions of packages, devices and their memory",
     "precision": "float32, bfloat16 autocast or bfloat16 weights",
     "passed": "whether everything that was judged agrees",
-    "verdict": "the same in a sentence",
-    "cases": "what was compared: group, name, passed (null where it is told only), words, digits, needed",
+    "verdict": "the same in one line",
+    "cases": "what was compared: group, name, passed (null where it is only reported), words, digits, needed",
 }
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Describe the arguments."""
-    parser.epilog = (
-        "Drift, gate and every placement are compared with float64, heads with stored numbers; forwards are repeated, "
-        "captured as one graph and timed. Nothing is downloaded. The exit code is 1 where something does not agree."
-        + examples("gramloop check", "gramloop check --device cuda:1 --autocast --json > check.json")
-    )
-    add_device_option(parser)
-    parser.add_argument(
-        "--autocast", action="store_true", help="blocks in bfloat16, as GPUs run the released models"
-    )
-    parser.add_argument(
-        "--dtype", choices=("float32", "bfloat16"), help="of the backbone's weights (float32)"
-    )
+EPILOG = (
+    "Drift, gate and every placement are compared with float64, heads with stored numbers; forwards are repeated, captured "
+    "as one graph and timed. Nothing is downloaded. The exit code is 1 where something differs."
+    f"{EXAMPLES}  gramloop check\n  gramloop check --device cuda:1 --autocast --json > check.json"
+)
 
 
-def run(args: argparse.Namespace) -> Ended:
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Where, and in which precision."""
+
+    device: str | None = option("cpu, cuda, cuda:1, mps or auto (auto)", None, metavar="NAME")
+    autocast: bool = option("blocks in bfloat16, as GPUs run the released models", False)
+    dtype: Literal["float32", "bfloat16"] = option("of the backbone's weights (float32)", "float32")
+
+
+def run(options: Options) -> Ended:
     """Print a table and a verdict."""
     from rich.console import Console
 
     from gramloop.check.checking import check_machine
     from gramloop.util.device import choose_device
 
-    device, console = choose_device(args.device), Console()
+    device, console = choose_device(options.device), Console()
     with console.status(f"checking {device}") as status:
         found = check_machine(
             device,
-            args.autocast,
-            args.dtype or "float32",
+            options.autocast,
+            options.dtype,
             lambda case: status.update(f"{case.group}: {case.name}"),
         )
     for line in machine_lines(found.machine):
@@ -93,7 +93,7 @@ def _table(cases: tuple[Case, ...]) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    from gramloop.check.case import EXACT
+    from gramloop.check.cases import EXACT
 
     table = Table(box=box.SIMPLE, padding=(0, 1, 0, 0))
     for name in ("", "what", "check", "digits", "needed", "compared with"):

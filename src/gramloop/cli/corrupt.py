@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
-from gramloop.cli.help import examples
+from gramloop.cli.options import group, option
 from gramloop.cli.output import Ended, is_quiet, note
+from gramloop.cli.shared import EXAMPLES
 from gramloop.errors import GramLoopError
 
 if TYPE_CHECKING:
@@ -29,90 +30,86 @@ KEYS = {
 }
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Describe the arguments."""
-    parser.epilog = (
-        "Stop it whenever you like: the same command goes on. The exit code is 1 where images could not be read."
-        + examples(
-            "gramloop corrupt data/coco data/coco-c --suite coco-c",
-            "gramloop corrupt photos photos-c --suite photos-c --condition weather --severity 3",
-        )
+EPILOG = (
+    "Stop it whenever you like: the same command resumes. The exit code is 1 where images could not be read."
+    f"{EXAMPLES}  gramloop corrupt data/coco data/coco-c --suite coco-c\n"
+    "  gramloop corrupt photos photos-c --suite photos-c --condition weather --severity 3"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShiftOptions:
+    """Which shifts."""
+
+    condition: list[str] = option(
+        "only this condition, or group such as noise; can be repeated", [], metavar="NAME"
     )
-    parser.add_argument("source", type=Path, metavar="SRC", help="folder of the clean set")
-    parser.add_argument(
-        "target", type=Path, metavar="DST", help="folder to write to; going on after a stop is fine"
-    )
-    parser.add_argument(
-        "--suite", required=True, help="coco-c, coco-p, ade20k-c, ade20k-p, or my-set-c, my-set-p"
-    )
-    shifts = parser.add_argument_group("shifts")
-    shifts.add_argument(
-        "--condition",
-        action="append",
-        metavar="NAME",
-        help="only this condition, or group such as noise (repeatable)",
-    )
-    shifts.add_argument(
-        "--severity", action="append", type=int, metavar="N", help="only this severity (repeatable)"
-    )
-    shifts.add_argument("--frost-textures", type=Path, metavar="DIR", help="your own frost pictures")
-    shifts.add_argument(
-        "--format",
-        choices=("png", "jpg"),
-        default="png",
-        help="png keeps the exact pixels; jpg (quality 95) is how the released -P sets were stored",
-    )
-    clean = parser.add_argument_group("clean set")
-    clean.add_argument("--split", default="validation", help="part of a set of label pictures (validation)")
-    clean.add_argument("--classes", type=Path, metavar="FILE", help="class list of a set of label pictures")
-    clean.add_argument(
-        "--task",
-        choices=("semantic", "detection", "depth", "panoptic", "instance"),
-        help="for a set that has several kinds of labels",
-    )
-    clean.add_argument("--partial", action="store_true", help="accept a part of COCO or ADE20K")
-    work = parser.add_argument_group("work")
-    work.add_argument("--workers", type=int, metavar="N", help="processes; all cores by default")
-    work.add_argument(
-        "--decode", action="store_true", help="decode every source image before the work begins"
-    )
-    work.add_argument(
-        "--verify",
-        action="store_true",
-        help="compare every file that is there with its checksum; without it sizes, and some files of each condition",
+    severity: list[int] = option("only this severity; can be repeated", [], metavar="N")
+    frost_textures: Path | None = option("your own frost pictures", None, metavar="DIR")
+    format: Literal["png", "jpg"] = option(
+        "png keeps the exact pixels; jpg (quality 95) is how the released -P sets were stored (png)", "png"
     )
 
 
-def run(args: argparse.Namespace) -> Ended:
+@dataclass(frozen=True, kw_only=True)
+class CleanOptions:
+    """How the clean set is read."""
+
+    split: str = option("part of a set of label pictures (validation)", "validation")
+    classes: Path | None = option("class list of a set of label pictures", None, metavar="FILE")
+    task: str | None = option("for a set that has several kinds of labels", None, metavar="TASK")
+    partial: bool = option("accept a part of COCO or ADE20K", False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """From where, to where, which suite."""
+
+    source: Path = option("folder of the clean set, or of photographs", metavar="SRC", positional=True)
+    target: Path = option("folder to write to; the same command resumes", metavar="DST", positional=True)
+    suite: str = option("coco-c, coco-p, ade20k-c, ade20k-p, or my-set-c, my-set-p", metavar="NAME")
+    shifts: ShiftOptions = group(ShiftOptions, "shifts")
+    clean: CleanOptions = group(CleanOptions, "clean set")
+    workers: int | None = option("processes (all cores)", None, metavar="N", limits=(1, 4096))
+    decode: bool = option("decode every source image before the work begins", False)
+    verify: bool = option(
+        "compare every file that is there with its checksum; without it sizes, and some files of each condition",
+        False,
+    )
+
+
+def run(options: Options) -> Ended:
     """Write the suite; 1 if some images could not be read."""
     from gramloop.data.checks import warn_of_rotated
     from gramloop.data.opening import ReadOptions, open_suite
     from gramloop.data.suites import SUITES, find_suite
 
-    if not find_suite(args.suite).generated:
+    if not find_suite(options.suite).generated:
         made = ", ".join(name for name, suite in SUITES.items() if suite.generated)
         raise GramLoopError(
-            f"the suite {args.suite!r} is not made from clean images; {made} and my-set-c are"
+            f"the suite {options.suite!r} is not made from clean images; {made} and my-set-c are"
         )
-    check: Check = "decode" if args.decode else "headers"
+    check: Check = "decode" if options.decode else "headers"
     opened = open_suite(
-        args.suite,
-        args.source,
-        conditions=args.condition,
-        severities=args.severity,
+        options.suite,
+        options.source,
+        conditions=options.shifts.condition or None,
+        severities=options.shifts.severity or None,
         origin="generated",
-        options=ReadOptions(args.split, args.classes, args.task, check, args.partial),
-        encoding=args.format,
-        frost_textures=args.frost_textures,
+        options=ReadOptions(
+            options.clean.split, options.clean.classes, options.clean.task, check, options.clean.partial
+        ),
+        encoding=options.shifts.format,
+        frost_textures=options.shifts.frost_textures,
     )
     if opened.clean is not None:
         warn_of_rotated(opened.clean, len(opened.clean))
         for remark in opened.clean.notes:
             note(f"note: {remark}")
-    return _write(opened, args)
+    return _write(opened, options)
 
 
-def _write(opened: OpenSuite, args: argparse.Namespace) -> Ended:
+def _write(opened: OpenSuite, options: Options) -> Ended:
     from gramloop.data.writing import write_suite
     from gramloop.util.processes import worker_count
     from gramloop.util.progress import progress_bar
@@ -122,16 +119,16 @@ def _write(opened: OpenSuite, args: argparse.Namespace) -> Ended:
     with progress_bar(opened.suite.name, len(opened) * len(opened.clean)) as advance:
         outcome = write_suite(
             opened,
-            args.target,
-            workers=args.workers,
-            verify=args.verify,
+            options.target,
+            workers=options.workers,
+            verify=options.verify,
             on_chunk=lambda condition, images: advance(condition.key, images),
             on_finished=lambda condition: None if sys.stderr.isatty() or is_quiet() else note(condition.key),
         )
     seconds = time.perf_counter() - start
-    cores = worker_count(args.workers)
+    cores = worker_count(options.workers)
     print(
-        f"{len(outcome.finished)} conditions written to {args.target}, {len(outcome.skipped)} were there: "
+        f"{len(outcome.finished)} conditions written to {options.target}, {len(outcome.skipped)} were there: "
         f"{outcome.made} images made, {outcome.found} found half-way; {seconds:.1f} s, "
         f"{outcome.made / seconds:.1f} images/s on {cores} processes"
     )
@@ -142,9 +139,9 @@ def _write(opened: OpenSuite, args: argparse.Namespace) -> Ended:
     for failure in outcome.failures[:10]:
         print(f"failed: {failure}", file=sys.stderr)
     if outcome.failures:
-        print(f"{len(outcome.failures)} images failed; put them right and run this again", file=sys.stderr)
+        print(f"{len(outcome.failures)} images failed; repair them and run this again", file=sys.stderr)
     document = {
-        "target": args.target,
+        "target": options.target,
         "finished": [str(each) for each in outcome.finished],
         "skipped": [str(each) for each in outcome.skipped],
         "made": outcome.made,

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gramloop.cli.each_image import do_each_image
-from gramloop.cli.help import examples
-from gramloop.cli.model_options import MODEL_HELP, TASKS, add_device_option, head_files
+from gramloop.cli.options import group, option
 from gramloop.cli.output import Ended
-from gramloop.cli.replay_options import add_replay_options, replay_of
+from gramloop.cli.shared import EXAMPLES, ModelOptions, each_image
 from gramloop.errors import GramLoopError
 
 if TYPE_CHECKING:
@@ -26,65 +24,58 @@ if TYPE_CHECKING:
 KEYS = {
     "out": "the folder",
     "images": "those that were done, each as in its .json: image, model, replay, caption, conditions",
-    "failures": "those that were not: image, reason",
+    "failures": "those that failed: image, reason",
 }
 VERSION = "diagnosis"  # in the names of the files that are written
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Describe the arguments."""
-    parser.epilog = (
-        "For each image DIR gets NAME.diagnosis.png and .pdf (input, drift of the last proposal, gate, drift of "
-        "the accepted state, all drift on one scale) and .json with the numbers behind it. An image that cannot "
-        "be done costs one sentence and the exit code 2."
-        + examples(
-            "gramloop diagnose photo.jpg --shift impulse_noise --out out/diagnosis",
-            "gramloop diagnose photos --backbone FOLDER --shift weather --severity 3 --window 21 23 --out out/diagnosis",
-        )
-    )
-    parser.add_argument("images", nargs="+", metavar="IMAGE", help="files, folders or globs")
-    parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="folder for the results")
-    model = parser.add_argument_group("model")
-    model.add_argument("--model", metavar="SPEC", help=MODEL_HELP)
-    model.add_argument(
-        "--backbone", metavar="FILE", help="DINOv3 or DINOv2 weights, or any transformers folder with a ViT"
-    )
-    model.add_argument("--head", metavar="FILE", help="look as this head's task does, with its windows")
-    model.add_argument("--task", choices=tuple(TASKS), help="of the head; depth is the embedded model's")
-    add_device_option(model)
-    model.add_argument(
-        "--short-side",
-        type=int,
-        metavar="N",
-        help="of the image (192 for tiny, else 512; the task's with a head)",
-    )
-    shift = parser.add_argument_group("shift")
-    shift.add_argument(
-        "--shift",
+EPILOG = (
+    "For each image DIR gets NAME.diagnosis.png and .pdf (input, drift of the last proposal, gate, drift of the accepted "
+    "state, all drift on one scale) and .json with the numbers behind it. The exit code is 1 where an image failed."
+    f"{EXAMPLES}  gramloop diagnose photo.jpg --shift impulse_noise --out out/diagnosis\n"
+    "  gramloop diagnose photos --backbone FOLDER --shift weather --severity 3 --method replay:window=21-23 --out out/diagnosis"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Which images, under which shift, with which replay."""
+
+    images: list[str] = option("files, folders or globs", metavar="IMAGE", positional=True)
+    out: Path = option("folder for the results", metavar="DIR")
+    shift: str | None = option(
+        "corruption, perturbation or group, such as impulse_noise, contrast-p or weather",
+        None,
         metavar="NAME",
-        help="corruption, perturbation or group, such as impulse_noise, contrast-p or weather",
     )
-    shift.add_argument("--severity", type=int, nargs="+", metavar="N", help="one or more (1 3 5)")
-    add_replay_options(parser.add_argument_group("replay"))
+    severity: list[int] = option("one or more (1 3 5)", [], metavar="N", several=True)
+    method: str = option(
+        "a replay: gramloop, replay:window=5-7,replays=3, or a file of gramloop tune (gramloop)",
+        "gramloop",
+        metavar="TEXT",
+    )
+    model: ModelOptions = group(ModelOptions, "model; --backbone FILE alone is enough here")
 
 
-def run(args: argparse.Namespace) -> Ended:
-    """Diagnose every image; 2 if some could not be done."""
+def run(options: Options) -> Ended:
+    """Diagnose every image; 1 if some failed."""
     from gramloop.tasks.outputs import find_images
     from gramloop.util.files import make_folder
 
-    shifts = _shifts(args.shift, args.severity)
+    shifts = _shifts(options.shift, options.severity)
     files = [
-        file for file in find_images(args.images, args.out) if not file.path.name.endswith(f".{VERSION}.png")
+        file
+        for file in find_images(options.images, options.out)
+        if not file.path.name.endswith(f".{VERSION}.png")
     ]
-    view = _view(args)
-    make_folder(args.out)
+    view = _view(options)
+    make_folder(options.out)
     done: list[dict[str, Any]] = []
-    failures = do_each_image(files, "diagnosing", lambda file: done.append(_write(view, file, shifts)))
+    failures = each_image(files, "diagnosing", lambda file: done.append(_write(view, file, shifts)))
     if failures:
-        print(f"{len(failures)} of {len(files)} images could not be done", file=sys.stderr)
-    document = {"out": args.out, "images": done, "failures": failures}
-    return Ended(2 if failures else 0, lambda: document)
+        print(f"{len(failures)} of {len(files)} images failed", file=sys.stderr)
+    document = {"out": options.out, "images": done, "failures": failures}
+    return Ended(1 if failures else 0, lambda: document)
 
 
 def _write(view: View, file: ImageFile, shifts: Sequence[Shift]) -> dict[str, Any]:
@@ -131,7 +122,7 @@ def _line(name: str, found: Diagnosis) -> str:
     )
     return (
         f"{name}: drift {step['drift']['mean']:.2e}{after}, mean gate {step['mean_gate']:.2f}, "
-        f"{last['blocks']} blocks, {last['multiplier']:.2f} × ordinary"
+        f"{last['blocks']} blocks, {last['multiplier']:.2f} × baseline"
     )
 
 
@@ -172,38 +163,22 @@ def _shifts(name: str | None, severities: Sequence[int] | None) -> list[Shift]:
     return [Shift(suite.name, suite.kind, each) for each in chosen]
 
 
-def _view(args: argparse.Namespace) -> View:
+def _view(options: Options) -> View:
     """The model that the options name."""
-    from gramloop.models.tiny import WEIGHTS, suggested_replay
-    from gramloop.tasks.loading import load_predictor
-    from gramloop.tasks.model_spec import model_files
+    from gramloop.mitigations.stack import read_stack, replay_alone
     from gramloop.tasks.views import backbone_view, predictor_view, tiny_view
     from gramloop.util.device import choose_device
 
-    if args.model is not None and (args.backbone or args.head):
-        raise GramLoopError("--model is a whole model; leave it out with --backbone or --head")
-    if args.task == "depth" and args.head is None and args.backbone is None and args.model in (None, "tiny"):
-        shown = {} if args.short_side is None else {"short_side": args.short_side}
-        estimator = load_predictor("depth", {"folder": WEIGHTS}, shown, choose_device(args.device))
-        return predictor_view("tiny", estimator, replay_of(args, suggested_replay()))
-    if args.task is not None and args.head is None:
-        raise GramLoopError(f"--task {args.task} needs the weights of its head: --head FILE is missing")
-    device, side = choose_device(args.device), args.short_side
-    if args.head is not None:
-        from gramloop.tasks.heads import head_task
-
-        task = head_task(args.head, None if args.task is None else TASKS[args.task])
-        whole = {"mode": "whole"} if task == "semantic" else {}
-        named = "side" if task in ("panoptic", "instance") else "short_side"
-        sizes = {} if side is None else {named: side, **whole}
-        predictor = load_predictor(task, head_files(args), sizes, device)
-        return predictor_view(Path(args.head).name, predictor, replay_of(args))
-    if args.backbone is not None:
-        return backbone_view(Path(args.backbone), replay_of(args), device, side)
-    if args.model in (None, "tiny"):
-        return tiny_view("tiny", WEIGHTS, replay_of(args, suggested_replay()), device, side)
-    files = model_files(args.model)
-    if "folder" in files:
-        return tiny_view(args.model, files["folder"], replay_of(args), device, side)
-    sizes = {} if side is None else {"short_side": side}
-    return predictor_view(args.model, load_predictor(None, files, sizes, device), replay_of(args))
+    replay = replay_alone(read_stack(options.method)[0])
+    if replay is None:
+        raise GramLoopError(
+            f"--method {options.method} is no replay alone, and only a replay has drift and gate"
+        )
+    model, side = options.model, options.model.short_side
+    if model.head is None and model.backbone is not None:
+        return backbone_view(Path(model.backbone), replay, choose_device(model.device), side)
+    files = model.files()
+    if "folder" in files and model.task is None:
+        return tiny_view(model.model, files["folder"], replay, choose_device(model.device), side)
+    name = model.model if model.head is None else Path(model.head).name
+    return predictor_view(name, model.load(), replay)

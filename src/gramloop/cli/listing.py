@@ -2,45 +2,49 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Literal
 
-from gramloop.cli.help import examples
+from gramloop.cli.options import option
 from gramloop.cli.output import Ended
+from gramloop.cli.shared import EXAMPLES
 
 KEYS = {
     "what": "models, suites, shifts, methods or hosts",
     "entries": "what can be named: name, meaning",
 }
+EPILOG = (
+    "Packages offer models as entry points of the group gramloop.models: a name, and package.module:make."
+    f"{EXAMPLES}  gramloop list methods\n  gramloop list shifts --json"
+)
 Lines = Iterable[tuple[str, str]]
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Describe the arguments."""
-    parser.epilog = (
-        "Packages offer models as entry points of the group gramloop.models: a name, and package.module:make."
-        + examples("gramloop list methods", "gramloop list shifts --json")
-    )
-    parser.add_argument("what", choices=tuple(_LISTS), help="what to list")
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What to list."""
+
+    what: Literal["models", "suites", "shifts", "methods", "hosts"] = option("what to list", positional=True)
 
 
-def run(args: argparse.Namespace) -> Ended:
+def run(options: Options) -> Ended:
     """Print one line for each."""
-    lines = list(_LISTS[args.what]())
+    lines = list(_LISTS[options.what]())
     width = max(len(name) for name, _ in lines)
     for name, meaning in lines:
         print(f"{name:{width}}  {meaning}".rstrip())
     entries = [{"name": name, "meaning": meaning} for name, meaning in lines]
-    return Ended(0, lambda: {"what": args.what, "entries": entries})
+    return Ended(0, lambda: {"what": options.what, "entries": entries})
 
 
 def _models() -> Lines:
     from gramloop.tasks.model_spec import FORMS, offered
 
-    return [*FORMS, *((name, _said(entry)) for name, entry in sorted(offered().items()))]
+    return [*FORMS, *((name, _described(entry)) for name, entry in sorted(offered().items()))]
 
 
-def _said(entry: object) -> str:
+def _described(entry: object) -> str:
     from importlib.metadata import EntryPoint
 
     assert isinstance(entry, EntryPoint)
@@ -76,7 +80,7 @@ def _methods() -> Lines:
     from gramloop.mitigations.stack import KINDS
     from gramloop.replay.config import describe_replay
 
-    yield BASELINE, "the ordinary forward"
+    yield BASELINE, "the model as it is"
     yield from ((name, describe_replay(replay)) for name, replay in REPLAYS.items())
     for name, kind in KINDS.items():
         if name not in REPLAYS:

@@ -1,7 +1,7 @@
-"""What a command says: to people, to nobody (``--quiet``), or to a script (``--json``).
+"""What a command prints and how it ends: for people, quietly (``--quiet``), or for a script (``--json``).
 
-People read standard output and, for what only matters meanwhile, standard error. A script gets one JSON document on
-standard output and nothing else there, whatever a library prints.
+Results go to standard output, progress and notes to standard error. A script gets one JSON document on standard output
+and nothing else there, whatever a library prints.
 """
 
 from __future__ import annotations
@@ -9,12 +9,17 @@ from __future__ import annotations
 import json
 import math
 import os
+import signal
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import Any
+
+from gramloop.errors import GramLoopWarning
 
 ENVELOPE = {
     "command": "the command's name",
@@ -35,7 +40,7 @@ class Ended:
 
 
 def note(text: str) -> None:
-    """A line that only matters meanwhile."""
+    """Print a line about the work under way, unless the command is quiet."""
     if not _silent:
         print(text, file=sys.stderr)
 
@@ -46,8 +51,8 @@ def is_quiet() -> bool:
 
 
 @contextmanager
-def speaking(quiet: bool, document: bool) -> Iterator[None]:
-    """Keep from people what they did not ask for, and from a script what is not its document."""
+def quiet_or_scripted(quiet: bool, document: bool) -> Iterator[None]:
+    """Drop what people did not ask for, and what is not the document of a script."""
     global _silent
     with ExitStack() as stack:
         if quiet:
@@ -102,3 +107,53 @@ def plain(value: Any) -> Any:
     if hasattr(value, "item"):  # a number of numpy
         return plain(value.item())
     raise TypeError(f"a {type(value).__name__} is no value of JSON")
+
+
+@contextmanager
+def notes_in_a_line(quiet: bool = False) -> Iterator[list[str]]:
+    """Print warnings of this package as one line without a place in the code; the list collects them."""
+    usual, notes = warnings.formatwarning, list[str]()
+
+    def in_a_line(message: Warning | str, category: type[Warning], *rest: Any, **more: Any) -> str:
+        if issubclass(category, GramLoopWarning):
+            notes.append(str(message))
+            return "" if quiet else f"gramloop: note: {message}\n"
+        return usual(message, category, *rest, **more)
+
+    warnings.formatwarning = in_a_line
+    try:
+        yield notes
+    finally:
+        warnings.formatwarning = usual
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM arrived; it is handled like Ctrl-C."""
+
+
+@contextmanager
+def sigterm_interrupts() -> Iterator[None]:
+    """Turn the first SIGTERM into `Terminated`; a second one ends the process at once."""
+    try:
+        before = signal.getsignal(signal.SIGTERM)
+        if before is signal.SIG_IGN:  # the parent process wants it so
+            yield
+            return
+        signal.signal(signal.SIGTERM, _terminate)
+    except ValueError:  # not in the main thread, which owns the signals
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _terminate(number: int, frame: FrameType | None) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    raise Terminated
+
+
+def stop_code(stop: KeyboardInterrupt) -> int:
+    """The exit code of a command that was stopped, as shells count: 128 and the number of the signal."""
+    return 143 if isinstance(stop, Terminated) else 130

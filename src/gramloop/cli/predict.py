@@ -1,27 +1,17 @@
-"""``gramloop predict``: segment images, detect or outline objects or estimate depth, ordinary and replayed."""
+"""``gramloop predict``: predict images with and without a mitigation."""
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gramloop.cli.each_image import do_each_image
-from gramloop.cli.help import examples
-from gramloop.cli.model_options import (
-    MODEL_HELP,
-    TASKS,
-    add_device_option,
-    add_size_options,
-    head_files,
-    model_sizes,
-)
+from gramloop.cli.options import group, option
 from gramloop.cli.output import Ended
-from gramloop.cli.replay_options import add_replay_options, mitigations_of, replay_of
+from gramloop.cli.shared import EXAMPLES, METHOD_HELP, ModelOptions, each_image
 from gramloop.errors import GramLoopError
-from gramloop.replay.config import ReplayConfig
 
 if TYPE_CHECKING:
     from gramloop.tasks.outputs import ImageFile
@@ -30,150 +20,109 @@ if TYPE_CHECKING:
 
 KEYS = {
     "out": "the folder",
-    "images": "those that were done: image, and the files written for it",
-    "failures": "those that were not: image, reason",
+    "images": "those that were predicted: image, and the files written for it",
+    "failures": "those that failed: image, reason",
     "seconds": "of the whole work",
 }
+EPILOG = (
+    "For each image DIR gets NAME.baseline and NAME.mitigated, as .png (grey levels are classes), .json (COCO results: "
+    "boxes, or masks as run lengths), .npy (depth) or .png and .json (COCO's panoptic format), and NAME.picture.png with "
+    "input, both predictions, drift and gate. Results of earlier runs are replaced. The exit code is 1 where an image failed."
+    f"{EXAMPLES}  gramloop predict photos --task depth --out out/depth\n"
+    "  gramloop predict street.jpg --model hf:FOLDER --method replay:window=5-7 --out out/street\n"
+    "  gramloop predict photos --model hf:FOLDER --method out/tune/best.json --out out/photos --json"
+)
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Describe the arguments."""
-    parser.epilog = (
-        "For each image DIR gets NAME.ordinary and NAME.replayed (NAME.mitigated, if FILE holds other mitigations), as "
-        ".png (grey levels are classes), .json (COCO results: boxes, or masks as run lengths), .npy (depth in metres) or "
-        ".png and .json (COCO's panoptic format), and NAME.picture.png with input, both predictions, drift and gate. Results of earlier "
-        "runs are replaced. An image that cannot be done costs one sentence and the exit code 2."
-        + examples(
-            "gramloop predict photos --task depth --model tiny --out out/depth",
-            "gramloop predict street.jpg --model hf:FOLDER --window 5 7 --out out/street",
-            "gramloop predict photos --task segment --head head.pth --replay found.json --out out/photos --json",
-        )
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Which images, with what."""
+
+    images: list[str] = option("files, folders or globs", metavar="IMAGE", positional=True)
+    out: Path = option("folder for the results", metavar="DIR")
+    method: str | None = option(
+        f"{METHOD_HELP}; baseline for the model alone (gramloop where there is a ViT)", None, metavar="TEXT"
     )
-    parser.add_argument("images", nargs="+", metavar="IMAGE", help="files, folders or globs")
-    parser.add_argument("--task", choices=tuple(TASKS), help="needed unless the model has one alone")
-    parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="folder for the results")
-    model = parser.add_argument_group("model")
-    model.add_argument("--model", metavar="SPEC", help=MODEL_HELP)
-    model.add_argument("--backbone", metavar="FILE", help="DINOv3 weights, or a transformers folder")
-    model.add_argument("--head", metavar="FILE", help="the head's weights; depth has the embedded model's")
-    model.add_argument(
-        "--verify", action="store_true", help="compare both files with the sha256 in their names"
+    calibration: Path | None = option(
+        "statistics of in-distribution images, as gramloop calibrate writes them", None, metavar="FILE"
     )
-    add_device_option(model)
-    picture = parser.add_argument_group("picture")
-    picture.add_argument("--no-picture", action="store_true", help="write the predictions alone")
-    picture.add_argument(
-        "--threshold",
-        type=float,
-        default=0.5,
-        metavar="P",
-        help="least score of a box or mask in the picture (0.5)",
-    )
-    replay = parser.add_argument_group("replay")
-    replay.add_argument("--no-replay", action="store_true", help="predict the ordinary version alone")
-    add_replay_options(replay)
-    add_size_options(parser.add_argument_group("size of the input"))
+    picture: bool = option("write the predictions alone", True)
+    threshold: float = option("least score of a box or mask in the picture (0.5)", 0.5, metavar="P")
+    model: ModelOptions = group(ModelOptions, "model")
 
 
-def run(args: argparse.Namespace) -> Ended:
-    """Predict every image; 2 if some could not be done."""
-    from gramloop.mitigations import apply
+def run(options: Options) -> Ended:
+    """Predict every image; 1 if some failed."""
     from gramloop.tasks.outputs import find_images
     from gramloop.util.files import make_folder
 
-    stored = None if args.no_replay else mitigations_of(args)
-    replay = None if args.no_replay or stored is not None else replay_of(args)
-    files = find_images(args.images, args.out)
-    predictor = _predictor(args, replay)
-    mitigated = None if stored is None else apply(stored.stack, predictor, stored.read_stats())
-    make_folder(args.out)
+    if not 0 <= options.threshold <= 1:
+        raise GramLoopError(f"--threshold is a score from 0 to 1, not {options.threshold:g}")
+    files = find_images(options.images, options.out)
+    predictor = options.model.load()
+    predict = _method(options, predictor)
+    make_folder(options.out)
     start, written = time.perf_counter(), list[dict[str, Any]]()
-    failures = do_each_image(
-        files,
-        "predicting",
-        lambda file: written.append(
-            {"image": file.path, "files": _write(args, predictor, replay, mitigated, file)}
-        ),
-    )
+
+    def work(file: ImageFile) -> None:
+        written.append({"image": file.path, "files": _write(options, predictor, predict, file)})
+
+    failures = each_image(files, "predicting", work)
     seconds = time.perf_counter() - start
-    print(f"{_count(len(files) - len(failures))} done in {seconds:.1f} s, written to {args.out}")
+    print(f"{_count(len(files) - len(failures))} done in {seconds:.1f} s, written to {options.out}")
     if failures:
-        print(f"{_count(len(failures))} could not be done", file=sys.stderr)
-    document = {"out": args.out, "images": written, "failures": failures, "seconds": seconds}
-    return Ended(2 if failures else 0, lambda: document)
+        print(f"{_count(len(failures))} failed", file=sys.stderr)
+    document = {"out": options.out, "images": written, "failures": failures, "seconds": seconds}
+    return Ended(1 if failures else 0, lambda: document)
 
 
 def _count(images: int) -> str:
     return "1 image" if images == 1 else f"{images} images"
 
 
-def _predictor(args: argparse.Namespace, replay: ReplayConfig | None) -> Predictor[Prediction]:
-    """The task's predictor, with its checkpoints loaded and the replay checked against their depth."""
-    from gramloop.tasks.loading import load_predictor
+def _method(options: Options, predictor: Predictor[Prediction]) -> Any:
+    """A function from pixels to the baseline's prediction and, unless it is the method, the mitigated one."""
+    from gramloop.mitigations import apply
+    from gramloop.mitigations.stack import read_stack, replay_alone
     from gramloop.tasks.predictor import check_replay
-    from gramloop.util.device import choose_device
 
-    if not 0 <= args.threshold <= 1:
-        raise GramLoopError(f"--threshold is a score from 0 to 1, not {args.threshold:g}")
-    files = _files(args)
-    if args.task is None and not {"hf", "make", "head"} & set(files):
-        raise GramLoopError(f"--task is missing: {', '.join(TASKS)}")
-    device = choose_device(args.device)
-    task = None if args.task is None else TASKS[args.task]
-    predictor = load_predictor(task, files, model_sizes(args), device, verify=args.verify)
-    if replay is not None:
-        check_replay(predictor, replay)
-    return predictor
+    text = options.method or ("gramloop" if predictor.blocks else "baseline")
+    if text == "baseline":
+        return lambda pixels: (predictor.predict(pixels), None)
+    stack, stats = read_stack(text, options.calibration)
+    replay = replay_alone(stack)
+    if replay is None:
+        mitigated = apply(stack, predictor, stats)
+        return lambda pixels: (predictor.predict(pixels), mitigated.predict(pixels))
+    check_replay(predictor, replay)
 
+    def paired(pixels: Any) -> tuple[Prediction, Prediction]:
+        pair = predictor.predict(pixels, replay, paired=True)
+        return pair.ordinary, pair.replayed
 
-def _files(args: argparse.Namespace) -> dict[str, str]:
-    if args.model is not None:
-        if args.backbone or args.head:
-            raise GramLoopError("--model is a whole model; leave it out with --backbone or --head")
-        from gramloop.tasks.model_spec import model_files
-
-        return model_files(args.model)
-    if args.head is None and args.task == "depth":
-        from gramloop.models.tiny import WEIGHTS
-
-        return {"folder": str(WEIGHTS)}
-    if args.head is None:
-        raise GramLoopError(
-            f"--head FILE is missing: the weights that {args.task or 'a task'} needs on top of the backbone"
-        )
-    return head_files(args)
+    return paired
 
 
-def _write(
-    args: argparse.Namespace,
-    predictor: Predictor[Prediction],
-    replay: ReplayConfig | None,
-    mitigated: Predictor[Prediction] | None,
-    file: ImageFile,
-) -> list[Path]:
+def _write(options: Options, predictor: Predictor[Prediction], predict: Any, file: ImageFile) -> list[Path]:
     """Predict an image; the files that were written."""
     from gramloop.tasks.base import task_of
     from gramloop.tasks.images import read_image
     from gramloop.util.files import atomic_write
 
     pixels, files = read_image(file.path), list[Path]()
-    changed, name = None, "replayed" if mitigated is None else "mitigated"
-    if replay is None:
-        ordinary = predictor.predict(pixels)
-        changed = None if mitigated is None else mitigated.predict(pixels)
-    else:
-        pair = predictor.predict(pixels, replay, paired=True)
-        ordinary, changed = pair.ordinary, pair.replayed
-    for version, found in (("ordinary", ordinary), (name, changed)):
+    baseline, mitigated = predict(pixels)
+    for version, found in (("baseline", baseline), ("mitigated", mitigated)):
         if found is not None:
             stem = file.result(version, "").name
             for ending, content in task_of(found).files(found, file.path, stem, predictor.classes).items():
                 files.append(file.result(version, ending))
                 atomic_write(files[-1], content)
-    if not args.no_picture:
+    if options.picture:
         from gramloop.tasks.drawing import draw_prediction
 
-        picture = draw_prediction(pixels, ordinary, changed, predictor.classes, args.threshold, name)
+        picture = draw_prediction(
+            pixels, baseline, mitigated, predictor.classes, options.threshold, "mitigated"
+        )
         files.append(file.result("picture", ".png"))
         atomic_write(files[-1], picture)
     return files

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from gramloop.cli.help import examples
+from gramloop.cli.options import option
 from gramloop.cli.output import Ended
+from gramloop.cli.shared import EXAMPLES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,56 +25,46 @@ KEYS = {
 OVER: tuple[Over, ...] = ("families", "images")
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Describe the arguments."""
-    parser.epilog = (
-        "Nothing is predicted again: all numbers and figures come from what gramloop evaluate stored. DIR gets "
-        "index.html, which needs no other file and no network, report.md, tables/ (Markdown, CSV in full "
-        "precision, LaTeX) and figures/ (PNG, PDF)."
-        + examples(
-            "gramloop report out/first --out out/report",
-            "gramloop report out/coco out/coco-c --bootstrap both --out out/report",
-        )
+EPILOG = (
+    "Nothing is predicted again: all numbers and figures come from what gramloop evaluate stored. DIR gets index.html, which "
+    "needs no other file and no network, report.md, tables/ (Markdown, CSV in full precision, LaTeX) and figures/ (PNG, PDF)."
+    f"{EXAMPLES}  gramloop report out/first --out out/report\n"
+    "  gramloop report out/coco out/coco-c --bootstrap both --out out/report"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Which results, and what is made of them."""
+
+    results: list[Path] = option(
+        "folders of gramloop evaluate, or of such folders", metavar="RESULTS", positional=True
     )
-    parser.add_argument(
-        "results",
-        nargs="+",
-        type=Path,
-        metavar="RESULTS",
-        help="folders of gramloop evaluate, or of such folders",
+    out: Path = option("folder for the report", metavar="DIR")
+    bootstrap: Literal["families", "images", "both"] = option(
+        "what intervals are drawn over (families of shifts); with both, claims have to hold over both",
+        "families",
     )
-    parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="folder for the report")
-    parser.add_argument(
-        "--bootstrap",
-        choices=(*OVER, "both"),
-        default="families",
-        help="what intervals are drawn over (families of shifts); with both, claims have to hold over both",
-    )
-    parser.add_argument(
-        "--exemplar",
-        action="append",
-        default=[],
+    exemplar: list[str] = option(
+        "an image to show, such as fog/3:17; best, worst and typical by default; can be repeated",
+        [],
         metavar="CONDITION:IMAGE",
-        help="an image to show, such as fog/3:17; best, worst and typical by default; can be repeated",
     )
-    parser.add_argument(
-        "--workers",
-        type=int,
-        metavar="N",
-        help="processes; all cores, up to 8, for large results by default",
+    workers: int | None = option(
+        "processes; all cores, up to 8, for large results by default", None, metavar="N", limits=(1, 4096)
     )
-    parser.add_argument("--no-pdf", action="store_true", help="figures as PNG alone")
+    pdf: bool = option("figures as PNG alone", True)
 
 
-def run(args: argparse.Namespace) -> Ended:
+def run(options: Options) -> Ended:
     """Write the report and print its verdicts."""
     from gramloop.report.write import check_folder, report_files, write_report
     from gramloop.util.progress import progress_bar
 
-    check_folder(args.out)
-    document = _document(args)
+    check_folder(options.out)
+    document = _document(options)
     with progress_bar("writing", len(report_files(document))) as advance:
-        page = write_report(document, args.out, advance)
+        page = write_report(document, options.out, advance)
     for answer in document.answers:
         print(f"{answer.suite}: {' '.join(answer.sentences)}")
     for verdict in document.verdicts:
@@ -98,20 +89,20 @@ def _as_json(document: Document, page: Path) -> dict[str, Any]:
     return {"page": page, "answers": answers, "verdicts": verdicts, "warnings": list(document.warnings)}
 
 
-def _document(args: argparse.Namespace) -> Document:
+def _document(options: Options) -> Document:
     from gramloop.report.document import make_document
     from gramloop.report.figures import draw_figures
     from gramloop.report.load import count_conditions, load_runs, report_workers
     from gramloop.report.stats import compare_methods, count_resamplings
     from gramloop.util.progress import progress_bar
 
-    workers = report_workers(args.results, args.workers)
-    with progress_bar("reading", count_conditions(args.results)) as advance:
-        loaded = load_runs(args.results, advance, workers)
-    total = count_resamplings(loaded.runs) if args.bootstrap != "families" else None
-    over: Sequence[Over] = OVER if args.bootstrap == "both" else (args.bootstrap,)
+    workers = report_workers(options.results, options.workers)
+    with progress_bar("reading", count_conditions(options.results)) as advance:
+        loaded = load_runs(options.results, advance, workers)
+    total = count_resamplings(loaded.runs) if options.bootstrap != "families" else None
+    over: Sequence[Over] = OVER if options.bootstrap == "both" else (options.bootstrap,)
     with progress_bar("resampling", total) as advance:
         evidence = compare_methods(loaded.runs, over, on_progress=advance, workers=workers)
     with progress_bar("drawing figures", None) as advance:
-        drawn = draw_figures(loaded, evidence, args.exemplar, not args.no_pdf, on_progress=advance)
+        drawn = draw_figures(loaded, evidence, options.exemplar, options.pdf, on_progress=advance)
     return make_document(loaded, evidence, drawn.figures, drawn.remarks)

@@ -13,12 +13,11 @@ from gramloop.data.records import Image8
 from gramloop.data.scenes.drawing import Scene, scene
 from gramloop.demo.experiment import SPLIT, Experiment, PlannedEvaluation
 from gramloop.demo.methods import FREE, ORDINARY, ways
-from gramloop.evaluate.plan import condition_of
-from gramloop.evaluate.predicting import deterministic, predict_all
-from gramloop.evaluate.rows import counts_of
-from gramloop.evaluate.session import Session
-from gramloop.evaluate.sources import open_condition, open_planned
-from gramloop.evaluate.store import Store
+from gramloop.evaluate.plan import Plan, condition_of
+from gramloop.evaluate.provenance import PlannedImages, plan_subject
+from gramloop.evaluate.runner import Runner
+from gramloop.evaluate.store import Store, read_condition
+from gramloop.tasks.base import Rows
 from gramloop.tasks.depth import Depth
 from gramloop.tasks.detection import Detection
 from gramloop.tasks.prediction import Prediction
@@ -45,12 +44,15 @@ def exemplars(experiment: Experiment) -> list[Exemplar]:
     gains = accuracy_gains(part)
     places = sorted(gains, key=lambda place: gains[place])
     chosen = {"largest gain": places[-1], "median": places[len(places) // 2], "largest loss": places[0]}
-    opened = open_planned(part.plan)
-    sessions = [Session(each.plan) for each in (part, experiment.detection, experiment.depth)]
+    images = PlannedImages(part.plan)
+    plans = [each.plan for each in (part, experiment.detection, experiment.depth)]
+    runners = [Runner(plan_subject(plan)) for plan in plans]
     found = []
     for kind, (key, position) in chosen.items():
-        image = open_condition(part.plan, opened, key)[position].image()
-        maps, boxes, metres = (_predicted(session, image) for session in sessions)
+        image = images.data(key)[position].image()
+        maps, boxes, metres = (
+            _predicted(plan, runner, image) for plan, runner in zip(plans, runners, strict=True)
+        )
         found.append(
             Exemplar(
                 kind,
@@ -66,11 +68,9 @@ def exemplars(experiment: Experiment) -> list[Exemplar]:
     return found
 
 
-def _predicted(session: Session, image: Image8) -> dict[str, Prediction]:
+def _predicted(plan: Plan, runner: Runner, image: Image8) -> dict[str, Prediction]:
     """All predictions, to the bit what was stored, with what the replay measured."""
-    plan = session.plan
-    with deterministic(plan.model.threads):
-        found = predict_all(session.predictor, image, plan.methods, None, mitigated=session.mitigated)
+    found = runner.predict(image, plan.methods)
     return {way: found[method] for way, method in ways(plan.task).items()}
 
 
@@ -79,8 +79,14 @@ def accuracy_gains(part: PlannedEvaluation) -> dict[tuple[str, int], float]:
     store, names = Store(part.folder, part.plan), ways(part.plan.task)
     gains = {}
     for key in part.plan.conditions:
-        tables = [unit.table for each in part.plan.units_of(key) if (unit := store.read(each)) is not None]
-        ordinary, changed = (counts_of(tables, names[way]).sum(axis=-1) for way in (ORDINARY, FREE))
-        for position, (before, after) in enumerate(zip(ordinary, changed, strict=True)):  # (3,) each
-            gains[key, position] = float(100 * (after[0] - before[0]) / before[2])
+        stored = read_condition(store, key)
+        assert stored is not None
+        ordinary, changed = (_right_and_labelled(stored.methods[names[way]].rows) for way in (ORDINARY, FREE))
+        for position, (before, after) in enumerate(zip(ordinary, changed, strict=True)):  # (2,) each
+            gains[key, position] = float(100 * (after[0] - before[0]) / before[1])
     return gains
+
+
+def _right_and_labelled(rows: Rows) -> NDArray[np.int64]:  # → (images, 2)
+    """Pixels that are right, and pixels that are labelled, of every image."""
+    return np.stack([rows.matrix(name).sum(axis=1) for name in ("intersection", "label")], axis=1)

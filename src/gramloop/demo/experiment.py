@@ -10,7 +10,7 @@ from gramloop.data.records import Task
 from gramloop.data.scenes.files import SceneFiles, draw_scenes
 from gramloop.demo.methods import methods_of
 from gramloop.errors import GramLoopError
-from gramloop.evaluate.evaluation import Watcher, evaluate
+from gramloop.evaluate.evaluation import Listener, evaluate
 from gramloop.evaluate.plan import DataSource, Plan
 from gramloop.evaluate.planning import Request, make_plan
 from gramloop.models.tiny import SOURCE, SUGGESTED, WEIGHTS
@@ -72,7 +72,8 @@ def prepare(folder: Path, size: Size) -> Experiment:
             Request(
                 suite="scenes-c" if shifts else "scenes",
                 task=task,
-                files={"folder": str(WEIGHTS), "source": str(SOURCE)},
+                files={"folder": str(WEIGHTS)},
+                calibration=str(SOURCE),
                 data=DataSource(str(drawn.resolve())),
                 conditions=shifts,
                 severities=[SEVERITY] if shifts else (),
@@ -91,7 +92,7 @@ def prepare(folder: Path, size: Size) -> Experiment:
     )
 
 
-def run(experiment: Experiment, watcher: Watcher, workers: int | None = None) -> None:
+def run(experiment: Experiment, listener: Listener, workers: int | None = None) -> None:
     """Evaluate what is not stored yet."""
     for part in experiment.parts:
-        evaluate(part.plan, part.folder, workers=workers, watcher=watcher)
+        evaluate(part.plan, part.folder, workers=workers, listener=listener)

@@ -1,14 +1,14 @@
-"""What a person sees of an evaluation: progress with the running gain, and tables at the end."""
+"""What a person sees of an evaluation: progress with the gain of every finished condition, and tables at the end."""
 
 from __future__ import annotations
 
 import math
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from rich import box
 from rich.console import Console, Group
@@ -17,64 +17,66 @@ from rich.progress import ProgressColumn, Task
 from rich.table import Table
 from rich.text import Text
 
-from gramloop.evaluate.effective import SHIFTED, effective
-from gramloop.evaluate.engines import Done
-from gramloop.evaluate.evaluation import RunningGain, StoreState, Watcher
+from gramloop.evaluate.evaluation import Listener, StoreState
 from gramloop.evaluate.methods import BASELINE
-from gramloop.evaluate.plan import Plan
-from gramloop.evaluate.relative import MCE_WORDS, relative
-from gramloop.evaluate.results import MEAN, Results, collect, tells_gain
-from gramloop.evaluate.session import Missed
+from gramloop.evaluate.plan import AGREEMENT_NOTE, Part, Plan
+from gramloop.evaluate.results import (
+    MCE_NOTE,
+    MEAN,
+    Results,
+    collect,
+    effective,
+    has_effective,
+    measures_gain,
+    relative_robustness,
+)
+from gramloop.evaluate.runner import Done, Missed
 from gramloop.evaluate.store import Store
-from gramloop.evaluate.truth import SENTENCE
 from gramloop.metrics.robustness import EXPECTED_SHARE
 from gramloop.util.progress import make_bar, use_screen
 
-SHOWN = 8  # conditions in the live table
+SHOWN_CONDITIONS = 8  # in the live table
 
 
-class Display(Watcher):
-    """A live bar with images per second, time left and the gain of each condition so far.
+class Display(Listener):
+    """A live bar with images per second, time left and the gains of finished conditions.
 
     Where there is no terminal, every finished condition becomes one line.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store[Plan]) -> None:
         self._store, self._plan = store, store.plan
-        self._gain = RunningGain(store.plan)
-        self._left = {key: len(list(store.plan.units_of(key))) for key in store.plan.conditions}
-        self._gains: dict[str, dict[str, float]] = {}  # in the order of the latest news
+        self._left = {key: len(store.plan.parts_of(key)) for key in store.plan.conditions}
+        self._gains: dict[str, dict[str, float]] = {}  # of finished conditions, the latest last
         self._bar = make_bar(_Speed())
-        self._console, self._shown = self._bar.console, ExitStack()
+        self._console, self._stack = self._bar.console, ExitStack()
         self._task = self._bar.add_task("images", total=store.plan.images)
         self._counted = 0  # images predicted in this run
         self._earlier = 0  # images stored before
         self._live = Live(self._content(), console=self._console, refresh_per_second=4, transient=True)
 
-    def __enter__(self) -> Display:
-        if self._shown.enter_context(use_screen()):
-            self._shown.enter_context(self._live)
+    def __enter__(self) -> Self:
+        if self._stack.enter_context(use_screen()):
+            self._stack.enter_context(self._live)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._shown.close()
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
 
-    def found(self, done: Done) -> None:
-        """A unit was stored before."""
-        self._earlier += len(done.unit)
-        self._take(done)
+    def stored(self, part: Part) -> None:
+        """A part was stored before."""
+        self._earlier += len(part)
+        self._left[part.condition] -= 1
         # a fresh start of the clock: what was found must not count as speed
         self._bar.reset(self._task, completed=self._earlier, total=self._plan.images)
 
-    def rejected(self, sentence: str) -> None:
+    def warning(self, message: str) -> None:
         """A stored file cannot be used."""
-        self._console.print(Text(sentence, style="yellow"), soft_wrap=True)
+        self._console.print(Text(message, style="yellow"), soft_wrap=True)
 
     def missed(self, missed: Missed) -> None:
-        """A unit did not fit into memory."""
-        self._console.print(Text(f"{missed.unit}: {missed.reason}", style="red"), soft_wrap=True)
+        """A part did not fit into memory."""
+        self._console.print(Text(f"{missed.part}: {missed.reason}", style="red"), soft_wrap=True)
 
     def images(self, number: int) -> None:
         """So many more images were predicted."""
@@ -82,31 +84,26 @@ class Display(Watcher):
         self._bar.update(self._task, completed=self._earlier + self._counted)
 
     def finished(self, done: Done) -> None:
-        """A unit was run and stored."""
-        self._take(done)
-        key = done.unit.condition
-        if self._left[key] == 0 and not self._console.is_terminal:
-            self._console.print(f"{key}: {self._plan.conditions[key]} images{_gain_words(self._gains, key)}")
-        self._live.update(self._content())
-
-    def _take(self, done: Done) -> None:
-        key = done.unit.condition
+        """A part was run and stored."""
+        key = done.part.condition
         self._left[key] -= 1
-        self._gain.add(done)
-        gains = self._gain.of(key) if tells_gain(self._plan, key) else {}
-        if self._plan.task != "semantic" and self._left[key] == 0:
-            gains = _final_gains(collect(self._store, [key]))
+        if self._left[key]:
+            return
+        gains = _gains(collect(self._store, [key]))
         if gains:
-            self._gains.pop(key, None)
             self._gains[key] = gains
+        if not self._console.is_terminal:
+            words = "".join(f", {name} {gain:+.3f}" for name, gain in gains.items())
+            self._console.print(f"{key}: {self._plan.conditions[key]} images{words}")
+        self._live.update(self._content())
 
     def _content(self) -> Group:
         table = Table(box=None, padding=(0, 2, 0, 0))
         if self._gains:
-            table.add_column("gain so far")
+            table.add_column("gain")
             for name in next(iter(self._gains.values())):
                 table.add_column(name, justify="right")
-            for key, gains in list(self._gains.items())[-SHOWN:]:
+            for key, gains in list(self._gains.items())[-SHOWN_CONDITIONS:]:
                 table.add_row(key, *(f"{gain:+.3f}" for gain in gains.values()))
         return Group(self._bar, table)
 
@@ -119,17 +116,13 @@ class _Speed(ProgressColumn):
         return Text("" if speed is None else f"{speed:.1f} images/s")
 
 
-def _gain_words(gains: dict[str, dict[str, float]], key: str) -> str:
-    words = [f"{name} {gain:+.3f}" for name, gain in gains.get(key, {}).items()]
-    return f", {', '.join(words)}" if words else ""
-
-
-def _final_gains(results: Results) -> dict[str, float]:
-    one = results.conditions[0]
-    if not tells_gain(results.plan, one.condition):
+def _gains(results: Results) -> dict[str, float]:
+    """What methods gain over the baseline on one condition."""
+    if not results.conditions or not measures_gain(results.plan, results.conditions[0].condition):
         return {}
-    ordinary = one.scores.get(BASELINE, {}).get(results.metric, math.nan)
-    gains = {name: values[results.metric] - ordinary for name, values in one.scores.items()}
+    one = results.conditions[0]
+    baseline = one.scores.get(BASELINE, {}).get(results.metric, math.nan)
+    gains = {name: values[results.metric] - baseline for name, values in one.scores.items()}
     return {name: gain for name, gain in gains.items() if name != BASELINE and math.isfinite(gain)}
 
 
@@ -138,44 +131,44 @@ def print_results(results: Results, console: Console | None = None, clean: Path 
 
     ``clean`` is a finished evaluation on clean images, for rPC.
     """
-    names = [method.name for method in results.plan.methods]
+    names = results.methods
     table = Table(box=box.SIMPLE, title=f"{results.plan.suite}, {results.metric} in percent")
     table.add_column("condition")
     for name in names:
         table.add_column(name, justify="right", no_wrap=True)
     for one in results.conditions:
         scores = {name: one.scores[name][results.metric] for name in names}
-        table.add_row(one.condition, *_cells(names, scores, tells_gain(results.plan, one.condition)))
-    means = {name: mean for name in names if (mean := results.mean(name)) is not None}
+        table.add_row(one.condition, *_cells(names, scores, measures_gain(results.plan, one.condition)))
+    means = results.means()
     if len(means) == len(names):
         table.add_section()
         table.add_row(MEAN, *_cells(names, means))
-    found = relative(results, clean)
+    found = relative_robustness(results, clean)
     for name, values in (("rPC", found.rpc), ("mCE", found.mce)):
         if values:
             table.add_row(name, *_cells(names, dict(values)))
     console = console or Console()
     console.print(table)
     if found.mce:
-        console.print(MCE_WORDS, highlight=False)
+        console.print(MCE_NOTE, highlight=False)
     if found.reason:
         console.print(found.reason, highlight=False)
     if results.plan.label_free:
-        console.print(f"{SENTENCE[0].upper()}{SENTENCE[1:]}.", highlight=False)
+        console.print(f"{AGREEMENT_NOTE[0].upper()}{AGREEMENT_NOTE[1:]}.", highlight=False)
 
 
 def _cells(names: Sequence[str], scores: dict[str, float], gains: bool = True) -> list[str]:
     cells = []
     for name in names:
-        told = gains and BASELINE in scores and name != BASELINE
-        gain = f" ({scores[name] - scores[BASELINE]:+.3f})" if told else ""
+        compared = gains and BASELINE in scores and name != BASELINE
+        gain = f" ({scores[name] - scores[BASELINE]:+.3f})" if compared else ""
         cells.append(f"{scores[name]:.3f}{gain}")
     return cells
 
 
 def print_relative(results: Results, clean: Path | None) -> None:
     """rPC and mCE of every method, once all conditions are complete."""
-    found = relative(results, clean)
+    found = relative_robustness(results, clean)
     for name, values in (("rPC", found.rpc), ("mCE", found.mce)):
         if values:
             cells = _cells(list(values), dict(values))
@@ -185,39 +178,41 @@ def print_relative(results: Results, clean: Path | None) -> None:
 
 
 def print_effective(results: Results, clean: Path | None) -> None:
-    """The effective robustness of every method on COCO-O, or a sentence about why it is not known."""
-    if results.plan.suite != SHIFTED or results.plan.task != "detection":
+    """The effective robustness of every method on COCO-O, or why it is not known."""
+    if not has_effective(results.plan):
         return
     found = effective(results, clean)
-    cells = _cells(list(found.values), dict(found.values))
-    words = [f"{name} {cell}" for name, cell in zip(found.values, cells, strict=True)]
+    cells = _cells(list(found.er), dict(found.er))
+    words = [f"{name} {cell}" for name, cell in zip(found.er, cells, strict=True)]
     print(f"ER = mAP - {EXPECTED_SHARE:g} AP on COCO: {', '.join(words)}" if words else found.reason)
 
 
-def print_status(store: Store, stored: StoreState, results: Results, console: Console | None = None) -> None:
+def print_status(
+    store: Store[Plan], state: StoreState, results: Results, console: Console | None = None
+) -> None:
     """How far every condition is, and what is wrong with files that cannot be used."""
     plan = store.plan
+    methods = [name for name in results.methods if name != BASELINE]
     table = Table(box=box.SIMPLE, title=f"{plan.suite}, plan {plan.hash}")
-    for name in ("condition", "units", "images", "excluded", *_gain_columns(plan, results)):
+    columns = [f"{results.metric} {name}" for name in methods] if results.conditions else []
+    for name in ("condition", "units", "images", "excluded", *columns):
         table.add_column(name, justify="left" if name == "condition" else "right")
-    gains = {one.condition: _final_gains(Results(plan, (one,))) for one in results.conditions}
-    for key, images in plan.conditions.items():
-        done = [each for each in stored.stored if each.unit.condition == key]
-        total = len(list(plan.units_of(key)))
-        row: list[Any] = [key, f"{len(done)}/{total}", f"{sum(len(each.unit) for each in done)}/{images}"]
-        row.append(str(sum(each.excluded for each in done)))
-        row += [f"{gains[key][n]:+.3f}" if n in gains.get(key, {}) else "" for n in _replays(plan)]
+    scored = {one.condition: one for one in results.conditions}
+    units = Counter[str]()
+    images = Counter[str]()
+    for part in state.stored:
+        units[part.condition] += len(part.methods)
+        images[part.condition] += len(part) if len(part.methods) == len(plan.methods) else 0
+    for key, many in plan.conditions.items():
+        total = len(plan.parts_of(key)) * len(plan.methods)
+        one = scored.get(key)
+        gains = {} if one is None else _gains(Results(plan, (one,)))
+        row: list[Any] = [key, f"{units[key]}/{total}", f"{images[key]}/{many}"]
+        row.append("" if one is None else str(len(one.failures)))
+        row += [f"{gains[name]:+.3f}" if name in gains else "" for name in methods]
         table.add_row(*row[: len(table.columns)])
     (console or Console()).print(table)
-    for _, problem in stored.rejected:
+    for _, problem in state.rejected:
         print(f"{problem}; the next run computes it again", file=sys.stderr)
-    units = len(plan.units)
-    print(f"{len(stored.stored)} of {units} units are stored, {len(stored.missing)} are missing")
-
-
-def _replays(plan: Plan) -> list[str]:
-    return [method.name for method in plan.methods if method.name != BASELINE]
-
-
-def _gain_columns(plan: Plan, results: Results) -> list[str]:
-    return [f"{results.metric} {name}" for name in _replays(plan)] if results.conditions else []
+    total, held = len(plan.units), sum(units.values())
+    print(f"{held} of {total} units are stored, {total - held} are missing")

@@ -3,96 +3,113 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any, TypedDict, Unpack, cast
 
-import numpy as np
-from numpy.typing import NDArray
+from torch import nn
 
-from gramloop.evaluate.beginning import begin, check_folder
-from gramloop.evaluate.engines import Done, Job, preparing_processes, summary
+from gramloop.data.scenes.files import COUNT, SUITE, SceneFiles, draw_scenes
+from gramloop.data.suites import find_suite
+from gramloop.errors import GramLoopError
+from gramloop.evaluate.engines import Engine, Job, mixed_order, preparing_processes
 from gramloop.evaluate.engines.local import default_workers, run_local
-from gramloop.evaluate.engines.order import mixed
-from gramloop.evaluate.methods import BASELINE
-from gramloop.evaluate.plan import Plan, Unit
+from gramloop.evaluate.plan import DataSource, Part, Plan, TruthKind, Unit
+from gramloop.evaluate.planning import Request, make_plan
+from gramloop.evaluate.provenance import (
+    PlannedImages,
+    check_origin,
+    load_calibration,
+    plan_subject,
+    save_known_checksums,
+)
 from gramloop.evaluate.results import Results, collect, write_results
 from gramloop.evaluate.rows import Failure
-from gramloop.evaluate.session import Missed
-from gramloop.evaluate.sources import open_planned
-from gramloop.evaluate.store import ForeignFile, Store, UnusableFile
-from gramloop.evaluate.unchanged import refuse_other_origin, remember_files
-from gramloop.metrics.miou import mean_iou
+from gramloop.evaluate.runner import Done, Missed
+from gramloop.evaluate.store import (
+    SCENES,
+    ForeignFile,
+    Store,
+    UnusableFile,
+    check_before_drawing,
+    check_folder,
+    open_folder,
+    record_start,
+)
+from gramloop.tasks.held_models import hold_model
+from gramloop.tasks.loading import Precision, check_precision
+from gramloop.tasks.model_spec import model_files
+from gramloop.tasks.prediction import Prediction
+from gramloop.tasks.predictor import Predictor
+from gramloop.tasks.user_models import as_predictor
 from gramloop.util.checksums import load_checksums
+from gramloop.util.device import choose_device, numbered_device
 from gramloop.util.files import locked
+from gramloop.util.processes import worker_count
 from gramloop.util.progress import tracked
 from gramloop.util.table import Table, TableRepr
 
-Engine = Callable[[Job], Iterator[Done | Missed]]
-_NAMES_ALONE = (
-    "was planned before images were known by their content; only their names and sizes are compared"
-)
+Model = str | Predictor[Prediction] | nn.Module | Callable[..., object]
 
 
-@dataclass
-class Watcher:
-    """Told about the work as it goes on; the methods do nothing here."""
+class Listener:
+    """Called as an evaluation proceeds; the methods do nothing here."""
 
-    def found(self, done: Done) -> None:
-        """A unit was stored before."""
+    def stored(self, part: Part) -> None:
+        """A part was stored before."""
 
-    def rejected(self, sentence: str) -> None:
-        """A stored file cannot be used, or something cannot be compared."""
+    def warning(self, message: str) -> None:
+        """A stored file cannot be used."""
 
     def images(self, number: int) -> None:
         """So many more images were predicted."""
 
     def finished(self, done: Done) -> None:
-        """A unit was run and stored."""
+        """A part was run and stored."""
 
     def missed(self, missed: Missed) -> None:
-        """A unit was not stored, since an image of it did not fit into memory."""
+        """A part was not stored, since an image of it did not fit into memory."""
 
 
 @dataclass(frozen=True)
 class StoreState:
-    """What a folder holds of its plan."""
+    """What a folder holds of its plan; a part that lacks some methods is in both lists, with those it has and lacks."""
 
-    stored: tuple[Done, ...]
-    missing: tuple[Unit, ...]
+    stored: tuple[Part, ...]
+    missing: tuple[Part, ...]
     rejected: tuple[tuple[Unit, UnusableFile], ...]
 
 
 @dataclass(frozen=True)
 class EvaluationOutcome(TableRepr):
-    """What an evaluation came to."""
+    """The results of an evaluation, and what went wrong."""
 
     results: Results
     rejected: tuple[str, ...]
     failures: tuple[tuple[str, Failure], ...] = field(default=())  # condition and image
-    missed: tuple[Missed, ...] = ()  # units that did not fit into memory: the next run tries them again
+    missed: tuple[Missed, ...] = ()  # parts that did not fit into memory: the next run tries them again
 
     def _table(self) -> Table:
         shown = self.results._table()
         return replace(shown, notes=(*shown.notes, *self.rejected))
 
 
-def look(store: Store) -> StoreState:
+def inspect_store(store: Store[Plan]) -> StoreState:
     """Read every stored unit of a plan."""
     stored, missing, rejected = [], [], []
-    units = store.plan.units
-    for unit in tracked(units, "reading units", len(units)):
-        try:
-            found = store.read(unit)
-        except UnusableFile as problem:
-            rejected.append((unit, problem))
-            missing.append(unit)
-            continue
-        if found is None:
-            missing.append(unit)
-        else:
-            stored.append(summary(store.plan, unit, found))
+    parts = store.plan.parts
+    for part in tracked(parts, "reading units", len(parts)):
+        held = []
+        for unit in part.units:
+            try:
+                held += [unit.method] if store.read(unit) is not None else []
+            except UnusableFile as problem:
+                rejected.append((unit, problem))
+        lacking = tuple(method for method in part.methods if method not in held)
+        stored += [replace(part, methods=tuple(held))] if held else []
+        missing += [replace(part, methods=lacking)] if lacking else []
     return StoreState(tuple(stored), tuple(missing), tuple(rejected))
 
 
@@ -104,118 +121,208 @@ def evaluate(
     verify: bool = False,
     engine: Engine | None = None,
     engine_name: str = "local",
-    order: Callable[[Iterable[Unit]], Iterable[Unit]] | None = None,
-    watcher: Watcher | None = None,
+    listener: Listener | None = None,
     device: str | None = None,
     prepare: int | None = None,
 ) -> EvaluationOutcome:
     """Run what is missing of a plan and score the whole.
 
-    ``order`` may rearrange the units to be run; ``verify`` compares every file of a written suite with its checksum.
-    ``device`` names one of this machine's GPUs, ``prepare`` the processes that prepare images; see `Job`.
+    Args:
+        plan: what to evaluate; its methods are added to those that the folder holds.
+        folder: for plan and results.
+        workers: processes; one per core or GPU by default.
+        verify: compare every file of a written suite with its checksum.
+        engine: runs parts elsewhere than on this machine.
+        engine_name: what the manifest calls it.
+        listener: called as the work proceeds.
+        device: one of this machine's GPUs.
+        prepare: processes that read images; see `Job`.
+
+    Returns:
+        The scores of everything that the folder holds, and what could not be used.
     """
-    watcher = watcher or Watcher()
+    listener = listener or Listener()
     load_checksums(folder)
-    plan = check_folder(folder, plan)  # what is refused stays untouched: neither lock nor scratch
-    store = Store(folder, plan)
-    checked = any(not store.path(unit).is_file() for unit in plan.units)
+    plan = check_folder(folder, plan)  # a folder that is refused stays untouched: no lock, no scratch
+    checked = any(not Store(folder, plan).path(unit).is_file() for unit in plan.units)
     if checked:
         check_can_run(plan, verify)
     with locked(folder):
-        store = begin(folder, plan)
-        progress = look(store)
-        if progress.missing and not checked:
+        store = open_folder(folder, plan)
+        state = inspect_store(store)
+        if state.missing and not checked:
             check_can_run(plan, verify)
-        sentences = tuple(_put_right(store, unit, problem) for unit, problem in progress.rejected)
-        for sentence in sentences:
-            watcher.rejected(sentence)
-        for done in progress.stored:
-            watcher.found(done)
+        warnings = tuple(_repair(store, unit, problem) for unit, problem in state.rejected)
+        for warning in warnings:
+            listener.warning(warning)
+        incomplete = {(part.condition, part.images) for part in state.missing}
+        for part in state.stored:
+            if (part.condition, part.images) not in incomplete:
+                listener.stored(part)
         missed: tuple[Missed, ...] = ()
-        if progress.missing:
-            if not plan.data.contents:
-                watcher.rejected(f"{folder} {_NAMES_ALONE}")
-            remember_files(plan, folder)
-            job = Job(plan, folder, progress.missing, watcher.images, device, prepare)
-            beside = preparing_processes(plan, prepare) > 0
-            ordered = (
-                order(job.units) if order is not None else mixed(plan, job.units) if beside else job.units
-            )
-            job = replace(job, units=tuple(ordered))
-            store.note_start(_about_start(job, engine_name, workers))
-            missed = _run(engine(job) if engine is not None else run_local(job, workers), watcher)
+        if state.missing:
+            save_known_checksums(plan, folder)
+            ahead = preparing_processes(plan.model.device, prepare) > 0
+            parts = mixed_order(plan, state.missing) if ahead else state.missing
+            job = Job(plan_subject(plan, folder), store, parts, listener.images, device, prepare)
+            record_start(store, _start_entry(job, engine_name, workers))
+            missed = _run(engine(job) if engine is not None else run_local(job, workers), listener)
         results = collect(store)
         write_results(store, results)
     failures = tuple((one.condition, failure) for one in results.conditions for failure in one.failures)
-    return EvaluationOutcome(results, sentences, failures, missed)
+    return EvaluationOutcome(results, warnings, failures, missed)
 
 
-def missed_words(missed: Sequence[Missed]) -> str:
-    """Which units are not stored for lack of memory, and what would help."""
-    names = ", ".join(str(one.unit) for one in missed)
-    many = "1 unit is" if len(missed) == 1 else f"{len(missed)} units are"
+def _run(outcomes: Iterable[Done | Missed], listener: Listener) -> tuple[Missed, ...]:
+    missed = []
+    for one in outcomes:
+        if isinstance(one, Missed):
+            missed.append(one)
+            listener.missed(one)
+        else:
+            listener.finished(one)
+    return tuple(missed)
+
+
+def check_can_run(plan: Plan, verify: bool = False) -> None:
+    """Refuse a plan whose versions, weights, calibration or images are not those that it was made with."""
+    check_origin(plan)
+    load_calibration(plan)
+    PlannedImages(plan, verify="full" if verify else "quick")
+
+
+def _repair(store: Store[Plan], unit: Unit, problem: UnusableFile) -> str:
+    if isinstance(problem, ForeignFile):
+        return f"{problem}; it was moved to {store.quarantine(unit).name}, and the unit is computed again"
+    return f"{problem}; the unit is computed again"
+
+
+def _start_entry(job: Job, engine: str, workers: int | None) -> dict[str, object]:
+    device = job.device or job.subject.device
+    here = default_workers(device, job.subject.threads) if workers is None else workers
+    return {
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
+        "host": platform.node(),
+        "device": device,
+        "engine": engine,
+        "workers": here if engine == "local" else None,
+    }
+
+
+def missed_message(missed: Sequence[Missed]) -> str:
+    """Which parts are not stored for lack of memory, and what would help."""
+    names = ", ".join(str(one.part) for one in missed)
+    many = "1 part is" if len(missed) == 1 else f"{len(missed)} parts are"
     reasons = "; ".join(dict.fromkeys(one.reason for one in missed))
     return (
         f"{many} not stored ({names}): {reasons}; all others are kept, and the same command tries these again"
     )
 
 
-def _run(outcomes: Iterable[Done | Missed], watcher: Watcher) -> tuple[Missed, ...]:
-    """Tell of every unit; those that were not stored."""
-    missed = []
-    for one in outcomes:
-        if isinstance(one, Missed):
-            missed.append(one)
-            watcher.missed(one)
-        else:
-            watcher.finished(one)
-    return tuple(missed)
+class SetOptions(TypedDict, total=False):
+    """What `evaluate_model` and `gramloop.tune.tune_model` take alike, as keywords.
+
+    task: what is predicted, where the model has several tasks.
+    conditions, severities, images: fewer of them.
+    truth: "clean" compares with what the plain model predicts on the clean image, and needs no labels.
+    split, classes: of a set of label pictures.
+    device: where it runs: auto, cpu, cuda, cuda:1 or mps.
+    """
+
+    task: str | None
+    conditions: Sequence[str]
+    severities: Sequence[int]
+    images: int | None
+    truth: TruthKind
+    split: str
+    classes: Path | str | None
+    device: str | None
 
 
-def check_can_run(plan: Plan, verify: bool = False) -> None:
-    """Refuse a plan whose versions, weights or images are not those that it was made with."""
-    refuse_other_origin(plan)
-    open_planned(plan, verify="full" if verify else "quick")
+def evaluate_model(
+    model: Model,
+    data: Path | str | None = None,
+    *,
+    suite: str,
+    out: Path | str,
+    methods: Sequence[str] = (),
+    workers: int | None = None,
+    batch: int = 1,
+    prepare: int | None = None,
+    dtype: Precision = "float32",
+    **options: Unpack[SetOptions],
+) -> Results:
+    """Evaluate methods on a model over a suite, or resume an earlier call.
+
+    Args:
+        model: what ``--model`` takes; or a predictor, a torch module with ``preprocess`` and ``postprocess``, or a
+            function from an image to a prediction, which runs in this process.
+        data: the folder of the set; scenes are drawn where the suite is one of scenes.
+        suite: such as "scenes-c", "coco-c" or "my-set-c".
+        out: the folder for plan and results; methods are added to those it holds.
+        methods: as ``--method``; the plain model and, where it can be replayed, the published replay by default.
+        workers: processes; as many as the cores hold, or one per GPU, by default.
+        batch: images of one size that the model is given at once, where it can.
+        prepare: processes that read images for each worker, 0 for a thread; all cores next to GPUs by default.
+        dtype: of the backbone's weights; "bfloat16" halves their memory, where the model is loaded by name.
+        options: see `SetOptions`.
+
+    Returns:
+        The scores of everything that the folder holds.
+    """
+    check_precision(dtype)
+    if data is None:
+        check_before_drawing(Path(out), Path(out) / SCENES)
+    load_checksums(Path(out))
+    request, many = request_for(model, data, suite, Path(out), workers, **options)
+    plan = make_plan(replace(request, methods=methods, batch=batch, dtype=dtype))
+    device = numbered_device(options.get("device"))
+    outcome = evaluate(plan, Path(out), workers=many, device=device, prepare=prepare)
+    if outcome.missed:
+        raise GramLoopError(missed_message(outcome.missed))
+    return outcome.results
 
 
-def _put_right(store: Store, unit: Unit, problem: UnusableFile) -> str:
-    if isinstance(problem, ForeignFile):
-        return f"{problem}; it is now {store.put_aside(unit).name}, and the unit is computed again"
-    return f"{problem}; the unit is computed again"
-
-
-def _about_start(job: Job, engine: str, workers: int | None) -> dict[str, object]:
-    plan, here = job.plan, default_workers(job.plan, job.device) if workers is None else workers
-    return {
-        "time": datetime.now(UTC).isoformat(timespec="seconds"),
-        "host": platform.node(),
-        "device": job.device or plan.model.device,
-        "engine": engine,
-        "workers": here if engine == "local" else None,
-    }
-
-
-class RunningGain:
-    """The paired difference to the baseline of every condition, while its units come in."""
-
-    def __init__(self, plan: Plan) -> None:
-        self._names = [method.name for method in plan.methods]
-        self._sums: dict[str, NDArray[np.int64]] = {}  # condition: (methods, 3, classes)
-
-    def add(self, done: Done) -> None:
-        """Take one more unit into account."""
-        if done.counts is not None:
-            key = done.unit.condition
-            self._sums[key] = done.counts + self._sums.get(key, np.zeros_like(done.counts))
-
-    def of(self, key: str) -> dict[str, float]:
-        """mIoU points above the baseline on the images so far, by method; empty while nothing is known."""
-        if key not in self._sums or BASELINE not in self._names:
-            return {}
-        scores = np.atleast_1d(mean_iou(self._sums[key]))  # (methods,)
-        baseline = scores[self._names.index(BASELINE)]
-        return {
-            name: float(score - baseline)
-            for name, score in zip(self._names, scores, strict=True)
-            if name != BASELINE
-        }
+def request_for(
+    model: Model,
+    data: Path | str | None,
+    suite: str,
+    out: Path,
+    workers: int | None,
+    scenes: str = "val",
+    **options: Unpack[SetOptions],
+) -> tuple[Request, int | None]:
+    """What a call asks for, and the number of processes; ``scenes`` is the split of those that are drawn."""
+    if workers is not None:
+        worker_count(workers)  # refused before scenes are drawn
+    task, images, classes = options.get("task"), options.get("images"), options.get("classes")
+    device = choose_device(options.get("device"))
+    if isinstance(model, str):
+        files = model_files(model)
+    elif workers not in (None, 1):
+        raise GramLoopError(
+            f"workers is {workers}; a model in memory cannot be sent to other processes: name a function that makes it, "
+            "such as my_models.py:make, or use one worker"
+        )
+    else:
+        files, workers = hold_model(as_predictor(model, cast(Any, task), device=device)), 1
+    if data is None and find_suite(suite).base != SUITE:
+        raise GramLoopError(f"data is missing: the folder of {suite}")
+    drawn = SceneFiles(COUNT if images is None else images, split=scenes)
+    root = Path(data) if data is not None else draw_scenes(out / SCENES, drawn)
+    request = Request(
+        suite=suite,
+        task="semantic" if task is None and "folder" in files else task,
+        files=files,
+        data=DataSource(
+            str(root.resolve()),
+            split=options.get("split", "validation"),
+            classes=None if classes is None else str(classes),
+        ),
+        conditions=options.get("conditions", ()),
+        severities=options.get("severities", ()),
+        images=images,
+        truth=options.get("truth", "labels"),
+        device=device.type,
+    )
+    return request, workers

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -31,14 +34,17 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 @dataclass(frozen=True)
 class Method:
-    """A name in tables, and the replay or the mitigations it stands for; without either, the model as it is."""
+    """A name in tables, and the replay or the mitigations it stands for; without either, the model as it is.
+
+    calibration: the sha256 of the statistics of in-distribution images that it uses, empty where it uses none.
+    calibration_file: such a file that came with its settings.
+    """
 
     name: str
     replay: ReplayConfig | None = None
-    mitigations: tuple[Mitigation, ...] = ()  # a replay beside others is among them
-    source: Path | None = field(
-        default=None, compare=False
-    )  # about ordinary images, of the file it came from
+    mitigations: tuple[Mitigation, ...] = ()  # a replay in addition to others is among them
+    calibration: str = ""
+    calibration_file: Path | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
@@ -52,8 +58,24 @@ class Method:
         if self.replay is not None and self.mitigations:
             raise GramLoopError(f"the replay of {self.name} belongs among its mitigations")
 
+    @property
+    def uses_calibration(self) -> bool:
+        """Whether statistics of in-distribution images can change its predictions."""
+        return any(each.stage in ("pixels", "features") for each in self.mitigations)
+
+    @property
+    def has_replay(self) -> bool:
+        """Whether a replay is among what it does."""
+        return self.replay is not None or replay_of(self.mitigations) is not None
+
+    @cached_property
+    def hash(self) -> str:
+        """Sixteen hexadecimal digits over its settings."""
+        text = json.dumps(self.as_json(), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
     def with_window(self, depth: int) -> Method:
-        """The same with its window spelled out, so that no later default can change what was run."""
+        """The same with its window resolved, so that no later default can change what was run."""
         stack = tuple(
             Replay(_with_window(each.config, depth)) if isinstance(each, Replay) else each
             for each in self.mitigations
@@ -63,32 +85,33 @@ class Method:
         )
 
     def blocks(self, depth: int) -> int:
-        """Blocks executed for one view of an image, over all looks at it."""
+        """Blocks executed for one image, over all views of it."""
         replay = self.replay or replay_of(self.mitigations)
         one = depth + (0 if replay is None else extra_blocks(replay, depth))
         return one * len(stack_scales(self.mitigations))
 
     def as_json(self) -> dict[str, Any] | None:
-        """The replay's settings, or None; of mitigations their text, with a replay's settings beside it."""
+        """The replay's settings, or None; of mitigations their text, the replay's settings and the calibration."""
         if not self.mitigations:
             return None if self.replay is None else self.replay.as_json()
-        return stack_json(self.mitigations)
+        used = {"calibration": self.calibration} if self.calibration else {}
+        return {**stack_json(self.mitigations), **used}
 
     @classmethod
     def from_json(cls, name: str, settings: object) -> Method:
         """The method of a plan file."""
         if isinstance(settings, dict) and "mitigations" in settings:
-            return cls(name, None, stack_from_json(settings))
+            return cls(name, None, stack_from_json(settings), str(settings.get("calibration", "")))
         return cls(name, None if settings is None else ReplayConfig.from_json(settings))
 
 
 def parse_method(text: str) -> Method:
-    """A method of the table, a replay ``NAME:setting=value,…`` or ``NAME:FILE.json``, or ``NAME=MITIGATIONS``.
+    """Read a method from text.
 
-    ``late:window=30-32,replays=3`` replays blocks 30 to 32 three times; what is not given is as published. The
-    file is one that ``gramloop tune`` writes. The names of the table keep their settings. Mitigations are as
-    `gramloop.mitigations.parse_mitigations` reads them, ``both=recentre:0.3+gramloop``; without a name,
-    ``recentre:0.3`` is called recentre-0.3.
+    Args:
+        text: a name of the table (``baseline``, ``gramloop``, …); a replay ``NAME:setting=value,…``, where settings that
+            are not given are as published, or ``NAME:FILE.json`` as ``gramloop tune`` writes it; or mitigations,
+            ``NAME=recentre:0.3+gramloop``, or without a name ``recentre:0.3``, which is then called recentre-0.3.
     """
     if (mark := re.search("[=:+]", text)) and mark[0] == "=":
         return _mitigated(*text.split("=", 1))
@@ -113,12 +136,23 @@ def parse_method(text: str) -> Method:
         stored = read_mitigations(rest)
         if not stored.stack or replay_alone(stored.stack) is not None:
             return Method(name, read_replay(rest))
-        return Method(name, None, stored.stack, stored.calibration)
+        return Method(name, None, stored.stack, calibration_file=stored.calibration)
     return Method(name, parse_replay(rest))
 
 
+def _mitigated(name: str, text: str) -> Method:
+    stack = parse_mitigations(text)
+    config = replay_alone(stack)
+    return Method(name, None, stack) if config is None else Method(name, config)
+
+
 def read_methods(texts: Sequence[str], replay: str | None = None) -> list[Method]:
-    """The methods of texts; with a settings file ``gramloop`` is as that has it, and last where it was not named."""
+    """The methods of texts.
+
+    Args:
+        texts: as `parse_method` reads them.
+        replay: a settings file for the method ``gramloop``, which is added where it was not named.
+    """
     methods = [parse_method(text) for text in texts]
     if replay is not None:
         tuned = Method(GRAMLOOP, read_replay(replay))
@@ -137,17 +171,29 @@ def check_methods(methods: Sequence[Method]) -> None:
         raise GramLoopError(f"the method {twice[0]} is given twice")
 
 
-def with_found_source(files: Mapping[str, str], methods: Sequence[Method]) -> Mapping[str, str]:
-    """The model's files with what the methods' own files say about ordinary images; there is one such file at most."""
-    given = [Path(files["source"])] if "source" in files else []
-    given += [method.source for method in methods if method.source is not None]
-    if len({sha256_of(each) for each in given}) > 1:
-        raise GramLoopError(f"{given[0]} and {given[-1]} differ, and one evaluation has one source; run two")
-    return files if not given else {**files, "source": str(given[0].resolve())}
+def calibration_of(given: str | Path | None, methods: Sequence[Method]) -> Path | None:
+    """The file with statistics of in-distribution images: the one given, or that of the methods' own settings files."""
+    files = [Path(given)] if given is not None else []
+    files += [method.calibration_file for method in methods if method.calibration_file is not None]
+    if len({sha256_of(each) for each in files}) > 1:
+        raise GramLoopError(
+            f"{files[0]} and {files[-1]} differ, and one evaluation has one calibration; run two"
+        )
+    return files[0].resolve() if files else None
+
+
+def prediction_calls(methods: Sequence[Method]) -> list[tuple[Method, ...]]:
+    """Which methods one call predicts: the baseline comes with the first replay, all others alone."""
+    baseline = [method for method in methods if method.name == BASELINE]
+    replays = [method for method in methods if method.replay is not None]
+    if not baseline or not replays:
+        return [(method,) for method in methods]
+    paired = (baseline[0], replays[0])
+    return [paired, *((method,) for method in methods if method not in paired)]
 
 
 def blocks_per_view(methods: Sequence[Method], depth: int, traced: bool = False) -> int:
-    """Blocks executed for all methods on one view of an image; the baseline rides on the first replay.
+    """Blocks executed for all methods on one view of an image; the baseline comes with the first replay.
 
     With a trace, a replay that would measure no drift is probed like one with the Gram gate.
     """
@@ -165,8 +211,41 @@ def _with_window(replay: ReplayConfig, depth: int) -> ReplayConfig:
     return replace(replay, window=(found.start, found.end))
 
 
-def _mitigated(name: str, text: str) -> Method:
-    """The method of mitigations; a replay alone is one as it always was."""
-    stack = parse_mitigations(text)
-    config = replay_alone(stack)
-    return Method(name, None, stack) if config is None else Method(name, config)
+def with_companions(methods: Sequence[Method]) -> list[Method]:
+    """The methods and the trajectories that diagnostics compare the first Gram-gated one with: NAME-raw, NAME-matched."""
+    first = next((each for each in methods if each.replay is not None and _has_companions(each.replay)), None)
+    if first is None or first.replay is None:
+        return list(methods)
+    wanted = {"raw": _raw(first.replay), "matched": _matched(first.replay)}
+    present = [method.replay for method in methods]
+    missing = [
+        Method(f"{first.name}-{kind}", replay) for kind, replay in wanted.items() if replay not in present
+    ]
+    return [*methods, *missing]
+
+
+def companions_of(methods: Sequence[Method]) -> Mapping[str, tuple[str, str, str]]:
+    """Names of trajectories that belong together, raw, uniform and gated, by the name of the gated one."""
+    names = {method.replay: method.name for method in reversed(methods) if method.replay is not None}
+    found = {}
+    for method in methods:
+        if method.replay is not None and _has_companions(method.replay):
+            raw, uniform = names.get(_raw(method.replay)), names.get(_matched(method.replay))
+            if raw is not None and uniform is not None:
+                found[method.name] = (raw, uniform, method.name)
+    return found
+
+
+def _has_companions(replay: ReplayConfig) -> bool:
+    """Whether it has the Gram gate at full strength, whose mean strength "matched" follows."""
+    return replay.gate == "gram" and replay.strength == 1
+
+
+def _raw(replay: ReplayConfig) -> ReplayConfig:
+    """Every step accepted whole, in every image."""
+    return replace(replay, gate="none", strength=1.0, adaptive=None)
+
+
+def _matched(replay: ReplayConfig) -> ReplayConfig:
+    """The gate's mean step for every patch, per image and replay."""
+    return replace(replay, gate="uniform", strength="matched")

@@ -1,34 +1,45 @@
-"""What an evaluation consists of: methods, conditions and shards, in a small file whose hash names the results.
+"""What an evaluation consists of: a model, images under conditions, methods; in a small file whose hash names the results.
 
-The hash covers everything that decides the numbers (weights, images, settings, versions) and nothing that
-does not (where the files lie, how many workers run), so moved files and other machines go on where one stopped.
+The hash covers everything that decides the numbers of a method (weights, images, settings, versions) and nothing that
+does not: where the files lie, how many workers run, which other methods there are. So moved files and other machines
+resume where one stopped, and a method can be added to a finished folder.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, Protocol
 
 import msgspec
 
-from gramloop.data.records import TASKS, Task
+from gramloop.data.records import LabelledImage, Record
 from gramloop.data.suites import Condition
 from gramloop.errors import GramLoopError
-from gramloop.evaluate.methods import Method, check_methods
-from gramloop.evaluate.truth import CLEAN_PREDICTION, LABELS, SCORE, SCORED, TruthKind, check_truth
-from gramloop.metrics.depth import ALIGNMENTS, Alignment
+from gramloop.evaluate.methods import Method, check_methods, companions_of
+from gramloop.metrics.depth import Alignment
+from gramloop.mitigations.calibration import CalibrationStats
+from gramloop.tasks.base import AnyTask, Categories, get_task, task_names
 from gramloop.tasks.loading import Precision
-from gramloop.util.json_files import checked, first_difference, parse_json, read_json, refuse_unknown
+from gramloop.tasks.prediction import Prediction
+from gramloop.tasks.predictor import Predictor
+from gramloop.util.json_files import checked, first_difference, parse_json, read_json
 
-LAYOUT = 2
+LAYOUT = 3
 PICTURES = 4  # images of every condition that keep what a figure needs
+TRUTH_SCORE = 0.5  # a box or mask of a clean prediction that scores less is not taken for an object
+AGREEMENT = "agreement"  # before the name of every metric of a run without labels
+AGREEMENT_NOTE = (
+    "every number is agreement with the clean prediction, that is with what the plain model predicts on the clean image; "
+    "none is accuracy"
+)
+TruthKind = Literal["labels", "clean"]  # what predictions are compared with
+Positions = range | tuple[int, ...]  # of images in a condition, rising
 _WHAT = "a plan written by gramloop evaluate"
-SEED = 100  # kept for provenance: no prediction depends on it
 
 
 @dataclass(frozen=True)
@@ -46,16 +57,14 @@ class DataSource:
     origin: str = "auto"
     encoding: str = "png"
     partial: bool = False
-    contents: Mapping[str, str] = field(
-        default_factory=dict
-    )  # empty in plans that were made before there were any
+    contents: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class ModelSource:
-    """The model: its files with their checksums, how images are shown to it, and on what it runs."""
+    """The model: its files with their checksums, how it is given images, and on what it runs."""
 
-    kind: str  # "tiny", "files" (a backbone and a head), "hf" or "make", as `gramloop.tasks.loading.kind_of` says
+    kind: str  # "tiny", "files" (a backbone and a head), "hf", "make" or "object"
     files: Mapping[str, str]  # as `gramloop.tasks.load_predictor` takes them
     sha256: Mapping[str, str]
     depth: int
@@ -67,24 +76,118 @@ class ModelSource:
 
 @dataclass(frozen=True)
 class Unit:
-    """The piece of work that is done or not: some images of one condition, with all methods."""
+    """What is stored or not: one method on some images of one condition."""
 
     condition: str
-    shard: int
-    shards: int
-    start: int
-    stop: int
+    method: Method
+    images: Positions
 
     @property
     def name(self) -> str:
         """Its file below the folder of units, without the suffix."""
-        return f"{self.condition.replace('/', '-')}/{self.shard:04d}-of-{self.shards:04d}"
+        return f"{self.condition.replace('/', '-')}/{self.method.name}/{_positions_name(self.images)}"
 
     def __len__(self) -> int:
-        return self.stop - self.start
+        return len(self.images)
 
     def __str__(self) -> str:
         return self.name
+
+
+@dataclass(frozen=True)
+class Part:
+    """What a worker takes at once: some images of one condition, and the methods to run on them."""
+
+    condition: str
+    images: Positions
+    methods: tuple[Method, ...]
+
+    @property
+    def units(self) -> tuple[Unit, ...]:
+        """What is stored of it."""
+        return tuple(Unit(self.condition, method, self.images) for method in self.methods)
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __str__(self) -> str:
+        return f"{self.condition.replace('/', '-')}/{_positions_name(self.images)}"
+
+
+def _positions_name(images: Positions) -> str:
+    if isinstance(images, range) and images.step == 1:
+        return f"{images.start:06d}-{images.stop:06d}"
+    digest = hashlib.sha256(json.dumps(list(images)).encode()).hexdigest()[:12]
+    return f"{images[0]:06d}-{len(images)}-{digest}"
+
+
+def load_task(name: str, files: Mapping[str, str]) -> AnyTask:
+    """The task of a model; one that is not built in is registered by importing the model's own code."""
+    if name not in task_names() and "make" in files:
+        from gramloop.tasks.user_models import find_make
+
+        find_make(files["make"])
+    return get_task(name)
+
+
+class ImageSource(Protocol):
+    """Opened images of all conditions."""
+
+    def records(self, condition: str, images: Positions) -> Sequence[Record | LabelledImage]:
+        """The images at these positions of a condition."""
+
+    def clean_records(self, condition: str, images: Positions) -> Sequence[Record | LabelledImage]:
+        """The same images without their shift; only where the truth is the clean prediction."""
+
+
+def _no_calibration() -> None:
+    return None
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model and its images, described so that every worker process can open them; it pickles where these do.
+
+    `gramloop.evaluate.provenance.plan_subject` makes one of a plan; any other may be made by hand.
+
+    Args:
+        hash: identifies everything that decides a method's numbers; it is written into every unit's file.
+        task: the name of a task.
+        categories: the classes that are scored.
+        load_predictor: makes the predictor on a device; the device is None where the subject's own is meant.
+        open_images: opens the images.
+        load_task: finds the task in a process that may not have registered it yet.
+        load_calibration: reads the statistics of in-distribution images, where there are any.
+        label_free: compare with the baseline's prediction on the clean image, and read no labels.
+        truth_score: of a clean prediction's box or mask that counts as an object.
+        alignment: of predicted depth with the true one.
+        batch: images of one size that the model is given at once.
+        pictures: first images of every condition that keep what figures show.
+        diagnostics: store means of what replays measure.
+        signals: store what the baseline pass shows of its blocks, from which adaptive rules decide.
+        keep_refusals: an error of a method with mitigations is kept as a refusal of that image instead of ending the run.
+        device, threads: on what it runs.
+        description: what made it, as text; it is kept in every unit's file.
+    """
+
+    hash: str
+    task: str
+    categories: Categories
+    load_predictor: Callable[[str | None], Predictor[Prediction]] = field(repr=False)
+    open_images: Callable[[], ImageSource] = field(repr=False)
+    load_task: Callable[[], AnyTask] = field(repr=False)
+    load_calibration: Callable[[], CalibrationStats | None] = field(default=_no_calibration, repr=False)
+    label_free: bool = False
+    truth_score: float = TRUTH_SCORE
+    alignment: Alignment = "auto"
+    batch: int = 1
+    pictures: int = 0
+    diagnostics: bool = False
+    signals: bool = False
+    keep_refusals: bool = False
+    device: str = "cpu"
+    threads: int = 1
+    description: str = field(default="", repr=False)
 
 
 @dataclass(frozen=True)
@@ -92,7 +195,7 @@ class Plan:
     """Methods on the conditions of a suite, cut into shards."""
 
     suite: str
-    task: Task
+    task: str
     methods: tuple[Method, ...]
     conditions: Mapping[str, int]  # key: number of images
     shards: int  # per condition
@@ -101,51 +204,50 @@ class Plan:
     model: ModelSource
     versions: Mapping[str, str] = field(default_factory=dict)
     diagnostics: bool = False
-    pictures: int = PICTURES  # first images of every condition that keep label maps and the replay's maps
-    seed: int = SEED
+    pictures: int = PICTURES
+    seed: int = 100  # for provenance: no prediction depends on it
     alignment: Alignment = "auto"  # of predicted depth with the true one, image by image
-    truth: TruthKind = "labels"  # what predictions are compared with
-    truth_score: float = SCORE  # of a clean prediction's box or mask that counts as an object
-    things: tuple[int, ...] = ()  # of a panoptic set: the categories that are counted, unlike stuff
-    batch: int = 1  # images of one size that are shown to the model at once
+    truth: TruthKind = "labels"
+    truth_score: float = TRUTH_SCORE
+    things: tuple[int, ...] = ()  # of a panoptic set: countable categories, unlike stuff
+    batch: int = 1  # images of one size that the model is given at once
+    calibration: str | None = None  # the file with statistics of in-distribution images
 
     def __post_init__(self) -> None:
         check_methods(self.methods)
         check_truth(self.truth, self.truth_score)
         if not self.conditions or min(self.conditions.values()) < 1:
             raise GramLoopError(f"the plan of {self.suite} needs conditions with at least one image each")
-        if self.shards < 1:
-            raise GramLoopError(f"the number of shards must be at least 1, not {self.shards}")
-        if self.batch < 1:
-            raise GramLoopError(f"the batch must be at least 1 image, not {self.batch}")
-        if self.pictures < 0:
-            raise GramLoopError(f"the number of pictures must be at least 0, not {self.pictures}")
-        if self.task not in TASKS:
-            raise GramLoopError(f"the task must be {', '.join(TASKS[:-1])} or {TASKS[-1]}, not {self.task!r}")
-        if self.alignment not in ALIGNMENTS:
-            raise GramLoopError(f"the alignment is one of {', '.join(ALIGNMENTS)}, not {self.alignment!r}")
-        if self.alignment != "auto" and self.task != "depth":
-            raise GramLoopError(
-                f"an alignment belongs to depth; leave {self.alignment!r} out for {self.task}"
-            )
+        for name, least in (("shards", 1), ("batch", 1), ("pictures", 0)):
+            if getattr(self, name) < least:
+                raise GramLoopError(f"{name} must be at least {least}, not {getattr(self, name)}")
 
     @property
     def label_free(self) -> bool:
         """Whether predictions are compared with clean ones, so that scores are agreement and not accuracy."""
-        return self.truth == CLEAN_PREDICTION
+        return self.truth == "clean"
+
+    @property
+    def classes(self) -> Categories:
+        """The classes that predictions are scored in."""
+        return Categories(self.categories, frozenset(self.things))
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """Everything there is to do, condition after condition; every image is in exactly one part of each."""
+        return tuple(part for key in self.conditions for part in self.parts_of(key))
+
+    def parts_of(self, key: str) -> tuple[Part, ...]:
+        """The shards of one condition that hold images, with all methods."""
+        images = self.conditions[key]
+        edges = [shard * images // self.shards for shard in range(self.shards + 1)]
+        shards = [range(start, stop) for start, stop in zip(edges, edges[1:], strict=False) if start < stop]
+        return tuple(Part(key, shard, self.methods) for shard in shards)
 
     @property
     def units(self) -> tuple[Unit, ...]:
-        """All units, condition after condition; every image is in exactly one of each condition."""
-        return tuple(unit for key in self.conditions for unit in self.units_of(key))
-
-    def units_of(self, key: str) -> Iterator[Unit]:
-        """The shards of one condition that hold images."""
-        images = self.conditions[key]
-        for shard in range(self.shards):
-            start, stop = shard * images // self.shards, (shard + 1) * images // self.shards
-            if start < stop:
-                yield Unit(key, shard, self.shards, start, stop)
+        """Everything that is stored in the end."""
+        return tuple(unit for part in self.parts for unit in part.units)
 
     @property
     def images(self) -> int:
@@ -154,51 +256,47 @@ class Plan:
 
     @cached_property
     def hash(self) -> str:
-        """Sixteen hexadecimal digits over everything that decides the results."""
-        content = self.as_json()
-        del content["where"]
-        text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+        """Sixteen hexadecimal digits over everything that decides the numbers of a method."""
+        text = json.dumps(self.identity(), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
+    def identity(self) -> dict[str, Any]:
+        """What the hash is over: all but methods, diagnostics, and where files lie."""
+        content = self.as_json()
+        for name in ("methods", "diagnostics", "calibration"):
+            del content[name]
+        del content["data"]["root"], content["data"]["classes"], content["model"]["files"]
+        return content
+
     def as_json(self) -> dict[str, Any]:
-        """The plan as plain values, in the order in which one would read it."""
-        data, model = asdict(self.data), asdict(self.model)
-        where = {
-            "data": data.pop("root"),
-            "classes": data.pop("classes"),
-            "model": dict(model.pop("files")),
-        }
-        if model["dtype"] == "float32":  # came later, too
-            del model["dtype"]
-        if not data["contents"]:  # came later: plans without them stay what they were
-            del data["contents"]
-        truth: dict[str, Any] = {} if self.truth == LABELS else {"truth": self.truth}
-        if truth and self.task in SCORED:
-            truth["truth_score"] = self.truth_score
+        """The plan as plain values."""
         return {
             "layout": LAYOUT,
-            "suite": self.suite,
-            "task": self.task,
-            **truth,  # came later: plans with labels stay what they were
+            **{each.name: getattr(self, each.name) for each in fields(self)},
             "methods": {method.name: method.as_json() for method in self.methods},
             "conditions": dict(self.conditions),
-            "shards": self.shards,
-            "diagnostics": self.diagnostics,
-            "pictures": self.pictures,
-            "seed": self.seed,
-            **({"alignment": self.alignment} if self.task == "depth" else {}),
-            **({"things": sorted(self.things)} if self.task == "panoptic" else {}),
-            **({"batch": self.batch} if self.batch != 1 else {}),  # came later, as the truth did
-            "data": data,
-            "model": model,
-            "where": where,
-            "versions": dict(self.versions),
             "categories": {str(number): name for number, name in self.categories.items()},
+            "data": asdict(self.data),
+            "model": asdict(self.model),
+            "versions": dict(self.versions),
         }
 
-    def text(self) -> str:
-        """The plan file."""
+    @property
+    def description(self) -> str:
+        """The text of the plan file."""
         return json.dumps(self.as_json(), indent=1) + "\n"
+
+    def load_task(self) -> AnyTask:
+        """The task, registered where it is the model's own."""
+        return load_task(self.task, self.model.files)
+
+
+def check_truth(kind: str, score: float) -> None:
+    """Refuse a kind of truth that does not exist, and a score that no box or every box has."""
+    if kind not in ("labels", "clean"):
+        raise GramLoopError(f"the truth is labels or clean, not {kind!r}")
+    if not 0 < score < 1:
+        raise GramLoopError(f"the score of a box that counts as truth lies between 0 and 1, not at {score}")
 
 
 def condition_of(key: str) -> Condition:
@@ -207,13 +305,39 @@ def condition_of(key: str) -> Condition:
     return Condition(name, int(severity or 0))
 
 
+def trajectories_of(plan: Plan) -> Mapping[str, tuple[str, str, str]]:
+    """Methods that diagnostics compare, raw, uniform and gated, by the name of the Gram-gated one."""
+    return companions_of(plan.methods) if plan.diagnostics else {}
+
+
+def difference(found: Plan, wanted: Plan) -> str:
+    """The first thing in which two plans differ, in words; an empty string if their results fit together."""
+    return first_difference(found.identity(), wanted.identity())
+
+
+def merged(found: Plan, wanted: Plan, folder: Path) -> Plan:
+    """The plan of a folder with the methods and diagnostics of another one of the same hash added to it."""
+    known = {method.name: method for method in found.methods}
+    for method in wanted.methods:
+        if known.get(method.name, method) != method:
+            raise GramLoopError(
+                f"{folder} holds the method {method.name} with other settings; give this one another name"
+            )
+    methods = (*found.methods, *(method for method in wanted.methods if method.name not in known))
+    if len({method.calibration for method in methods if method.calibration}) > 1:
+        raise GramLoopError(f"{folder} holds methods with another calibration; choose another folder")
+    diagnostics = found.diagnostics or wanted.diagnostics
+    calibration = wanted.calibration or found.calibration
+    return replace(wanted, methods=methods, diagnostics=diagnostics, calibration=calibration)
+
+
 def read_plan(path: Path) -> Plan:
-    """The plan of a file, or a sentence about what is wrong with it."""
+    """The plan of a file."""
     return _plan(read_json(path, _WHAT), path)
 
 
-def plan_of(text: str, path: Path) -> Plan:
-    """The plan of a text that came from a file, or a sentence about what is wrong with it."""
+def parse_plan(text: str, path: Path) -> Plan:
+    """The plan of a text that came from a file."""
     return _plan(parse_json(text.encode(), str(path), _WHAT), path)
 
 
@@ -223,23 +347,12 @@ def _plan(content: Any, path: Path) -> Plan:
             f"{path} was written by another version of gramloop: its layout is {content['layout']}, not {LAYOUT}"
         )
     stored = checked(content, _StoredPlan, str(path), _WHAT)
-    where = {"root": stored.where.data, "classes": stored.where.classes}
-    for part, kind in ((stored.data, DataSource), (stored.model, ModelSource)):
-        refuse_unknown(part, kind.__dataclass_fields__, str(path), _WHAT)
-    data = checked({**stored.data, **where}, DataSource, f"data of {path}", _WHAT)
-    model = checked({**stored.model, "files": stored.where.model}, ModelSource, f"model of {path}", _WHAT)
-    given = {name: getattr(stored, name) for name in Plan.__dataclass_fields__ if hasattr(stored, name)}
+    given = {each.name: getattr(stored, each.name) for each in fields(Plan)}
     try:
         methods = tuple(Method.from_json(*pair) for pair in stored.methods.items())
-        return Plan(**{**given, "methods": methods, "data": data, "model": model})
+        return Plan(**{**given, "methods": methods})
     except GramLoopError as error:
         raise GramLoopError(f"{path}: {error}") from error
-
-
-class _Where(msgspec.Struct, forbid_unknown_fields=True):
-    data: str
-    classes: str | None
-    model: dict[str, str]
 
 
 class _StoredPlan(msgspec.Struct, forbid_unknown_fields=True):
@@ -247,30 +360,20 @@ class _StoredPlan(msgspec.Struct, forbid_unknown_fields=True):
 
     layout: int
     suite: str
-    task: Task
+    task: str
     methods: dict[str, Any]
     conditions: dict[str, Annotated[int, msgspec.Meta(ge=1, le=10**9)]]
     shards: Annotated[int, msgspec.Meta(ge=1, le=10**6)]
+    categories: dict[int, str]
+    data: DataSource
+    model: ModelSource
+    versions: dict[str, str]
     diagnostics: bool
     pictures: Annotated[int, msgspec.Meta(ge=0, le=10**9)]
     seed: int
-    data: dict[str, Any]
-    model: dict[str, Any]
-    where: _Where
-    versions: dict[str, str]
-    categories: dict[int, str]
-    alignment: Alignment = "auto"
-    truth: TruthKind = "labels"
-    truth_score: float = SCORE
-    things: tuple[int, ...] = ()
-    batch: Annotated[int, msgspec.Meta(ge=1, le=10**6)] = 1
-
-
-def fitting(plan: Plan, found: Plan) -> Plan:
-    """A new plan as a folder would have it that was planned before images were known by their content."""
-    return plan if found.data.contents else replace(plan, data=replace(plan.data, contents={}))
-
-
-def difference(found: Plan, wanted: Plan) -> str:
-    """The first thing in which two plans differ, in words; an empty string if their results fit together."""
-    return first_difference(found.as_json(), wanted.as_json(), skip=("where",))
+    alignment: Alignment
+    truth: TruthKind
+    truth_score: float
+    things: tuple[int, ...]
+    batch: Annotated[int, msgspec.Meta(ge=1, le=10**6)]
+    calibration: str | None

@@ -1,39 +1,52 @@
-"""Making a plan from what a user asks for: models hashed, data opened and counted, windows spelled out."""
+"""Making a plan from a request: models hashed, data opened and counted, both checked against each other, windows resolved."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol, cast, runtime_checkable
 
-from gramloop.data.checks import refuse_unscorable, warn_of_rotated, with_contents
+from gramloop.data.checks import Problems, refuse_unscorable, warn_of_rotated, with_contents
 from gramloop.data.manifest import fingerprint
-from gramloop.data.opening import OpenSuite, Verify
-from gramloop.data.records import Task
+from gramloop.data.opening import OpenSuite
+from gramloop.data.records import DataSet, Image8
 from gramloop.data.suites import find_suite
 from gramloop.errors import GramLoopError
-from gramloop.evaluate.batches import check_batch
-from gramloop.evaluate.methods import BASELINE, GRAMLOOP, Method, read_methods, with_found_source
-from gramloop.evaluate.plan import PICTURES, DataSource, ModelSource, Plan
-from gramloop.evaluate.sources import (
-    CLEAN,
-    check_categories,
-    check_sizes,
-    checksums,
-    open_data,
-    open_source,
-    versions,
+from gramloop.evaluate.methods import (
+    BASELINE,
+    GRAMLOOP,
+    Method,
+    calibration_of,
+    read_methods,
+    with_companions,
 )
-from gramloop.evaluate.trajectories import with_companions
-from gramloop.evaluate.truth import CLEAN_PREDICTION, SCORE, TruthKind, check_truth
-from gramloop.metrics.depth import Alignment
+from gramloop.evaluate.plan import (
+    PICTURES,
+    TRUTH_SCORE,
+    DataSource,
+    ModelSource,
+    Plan,
+    TruthKind,
+    check_truth,
+    load_task,
+)
+from gramloop.evaluate.provenance import (
+    CLEAN_SET,
+    file_checksums,
+    loaded_checksums,
+    open_data,
+    origin_versions,
+)
+from gramloop.metrics.depth import ALIGNMENTS, Alignment
+from gramloop.mitigations.calibration import CalibrationStats, sha256_of
 from gramloop.mitigations.mitigated import check_stack
 from gramloop.mitigations.replay import REPLAYS
+from gramloop.tasks.base import AnyTask
 from gramloop.tasks.loading import Precision, kind_of, load_predictor
 from gramloop.tasks.prediction import Prediction
-from gramloop.tasks.predictor import Predictor, check_replay
+from gramloop.tasks.predictor import Predictor, Replay, Tracing, ViTPredictor, check_replay
 from gramloop.tasks.renumbering import numbered_as
-from gramloop.tasks.user_fingerprints import object_fingerprints, user_fingerprints
 from gramloop.util.processes import MOST_THREADS
 
 SHARD = 50  # images per unit: minutes of a large model, and small enough to lose
@@ -41,29 +54,53 @@ SHARD = 50  # images per unit: minutes of a large model, and small enough to los
 
 @dataclass(frozen=True)
 class Request:
-    """What is to be evaluated, as a user says it."""
+    """What is to be evaluated, as a user asks for it.
+
+    Args:
+        suite: such as "scenes-c", "coco-c" or "my-set-c".
+        task: the name of a task; None as the model has it.
+        files: the model, as `gramloop.tasks.load_predictor` takes it.
+        data: the images.
+        methods: as `parse_method` reads them; baseline and, where the model can be replayed, gramloop by default.
+        conditions, severities: some of the suite's; all by default.
+        images: the first so many of every condition.
+        shards: parts that every condition is cut into.
+        sizes: how the model is given images, where that is not as usual.
+        device, threads: on what each worker runs.
+        diagnostics: store what replays measure, and run the companions of the first Gram-gated one.
+        pictures: first images of every condition that keep what figures show.
+        alignment: of predicted depth with the true one; see `gramloop.metrics.depth`.
+        replay: a settings file for the method gramloop.
+        truth: "clean" compares with the plain model's prediction on the clean image, and needs no labels.
+        truth_score: of a clean prediction's box or mask that counts as an object.
+        dtype: of the backbone's weights.
+        batch: images of one size that the model is given at once.
+        verify: compare every file of a written suite with its checksums, not some.
+        calibration: a file with statistics of in-distribution images, for mitigations that use them.
+    """
 
     suite: str
-    task: Task | None  # None: as the model says
-    files: Mapping[str, str]  # as `gramloop.tasks.load_predictor` takes them, and "source" of ordinary images
+    task: str | None
+    files: Mapping[str, str]
     data: DataSource
-    methods: Sequence[str] = ()  # baseline and, where the model can be replayed, gramloop
+    methods: Sequence[str] = ()
     conditions: Sequence[str] = ()
     severities: Sequence[int] = ()
-    images: int | None = None  # the first so many of every condition
+    images: int | None = None
     shards: int | None = None
     sizes: Mapping[str, Any] = field(default_factory=dict)
     device: str = "cpu"
     threads: int = 1
     diagnostics: bool = False
     pictures: int = PICTURES
-    alignment: Alignment = "auto"  # of depth; see `gramloop.metrics.depth`
-    replay: str | None = None  # a settings file for the method gramloop
+    alignment: Alignment = "auto"
+    replay: str | None = None
     truth: TruthKind = "labels"
-    truth_score: float = SCORE
-    dtype: Precision = "float32"  # of the backbone's weights
-    batch: int = 1  # images of one size that are shown to the model at once
-    verify: bool = False  # compare every file of a written suite with its checksums, not some
+    truth_score: float = TRUTH_SCORE
+    dtype: Precision = "float32"
+    batch: int = 1
+    verify: bool = False
+    calibration: str | None = None
 
     def __post_init__(self) -> None:
         check_truth(self.truth, self.truth_score)
@@ -73,102 +110,94 @@ class Request:
                 raise GramLoopError(f"the number of {name} must be at least 1, not {value}")
         if self.threads > MOST_THREADS:
             raise GramLoopError(f"the number of threads must be at most {MOST_THREADS}, not {self.threads}")
+        if self.alignment not in ALIGNMENTS:
+            raise GramLoopError(f"the alignment is one of {', '.join(ALIGNMENTS)}, not {self.alignment!r}")
 
 
 def make_plan(request: Request) -> Plan:
-    """Look at the model and the data, check that they fit each other, and write down what will be run."""
+    """Open the model and the data, check that they fit each other, and write down what will be run.
+
+    Args:
+        request: what is to be evaluated.
+
+    Returns:
+        The plan, which `gramloop.evaluate.evaluate` runs.
+    """
     return plan_and_model(request)[0]
 
 
 def plan_and_model(request: Request) -> tuple[Plan, Predictor[Prediction]]:
-    """The plan of `make_plan`, and the predictor without weights that told what there is to know."""
+    """The plan of `make_plan`, and the predictor without weights that it was made with."""
     if request.methods:
-        named = read_methods(request.methods, request.replay)  # a slip is told before anything is opened
-        request = replace(request, files=with_found_source(request.files, named))
-    predictor = load_predictor(request.task, request.files, request.sizes, device="meta", dtype=request.dtype)
-    sha256 = checksums(request.files, request.task)  # of a model, and not of whatever folder was named
-    if "make" in request.files:
-        sha256 = {**user_fingerprints(request.files["make"], predictor), **sha256}
-    if "object" in request.files:
-        sha256 = {**object_fingerprints(predictor), **sha256}
-    task, depth = predictor.task, predictor.cost().baseline
-    kind = kind_of(request.files)
-    model = ModelSource(
-        kind,
-        request.files,
-        sha256,
-        depth,
-        dict(request.sizes),
-        request.device,
-        request.threads,
-        request.dtype,
+        read_methods(request.methods, request.replay)  # a typo is reported before anything is opened
+    predictor = load_predictor(
+        cast(Any, request.task), request.files, request.sizes, device="meta", dtype=request.dtype
     )
+    task = load_task(predictor.task, request.files)
+    if request.alignment != "auto" and not task.aligns:
+        raise GramLoopError(
+            f"an alignment belongs to depth; leave {request.alignment!r} out for {predictor.task}"
+        )
     opened = _open(request, task)
-    methods = read_methods(request.methods or _default_methods(predictor), request.replay)
-    source = open_source(request.files)
-    for method in methods:
-        if method.replay is not None:
-            check_replay(predictor, method.replay)
-        check_stack(method.mitigations, predictor, source)
-    chosen: list[Method] = [method.with_window(depth) for method in methods]
-    if request.diagnostics:
-        chosen = with_companions(chosen)
-    check_batch(request.batch, predictor, chosen, request.truth)
-    counts: dict[str, int] = {}
-    categories: dict[int, str] = {}
-    fingerprints: dict[str, str] = {}
-    contents: dict[str, str] = {}
-    things: frozenset[int] = frozenset()
+    methods, calibration = _methods(request, predictor)
+    images = _Images(request, task, predictor)
     for condition in opened.conditions:
         data = opened.open(condition) if opened.clean is None else opened.clean
-        if data.task != task:
-            raise GramLoopError(f"{data.root} is annotated for {data.task}, not for {task}")
-        if not categories and request.truth == CLEAN_PREDICTION:
-            categories = _own_categories(predictor)
-            things = frozenset(getattr(predictor, "things", ()))
-        elif not categories:
-            if kind not in ("tiny", "files"):
-                predictor = numbered_as(predictor, data.categories)
-            check_categories(predictor, data)
-            categories, things = dict(data.categories), data.things
-        counts[condition.key] = min(len(data), request.images or len(data))
-        check_sizes(predictor, data, counts[condition.key])
-        key = condition.key if opened.clean is None else CLEAN
-        if key not in contents:
-            warn_of_rotated(data, counts[condition.key])
-            if request.truth != CLEAN_PREDICTION:
-                refuse_unscorable(data, counts[condition.key])
-            fingerprints[key] = fingerprint(data)
-            contents[key] = with_contents(data, counts[condition.key], opened.listed(condition))[1]
+        images.add(condition.key, data, CLEAN_SET if opened.clean is not None else condition.key, opened)
+    counts = images.counts
     plan = Plan(
         suite=request.suite,
-        task=task,
-        methods=tuple(chosen),
+        task=predictor.task,
+        methods=methods,
         conditions=counts,
         shards=request.shards or max(1, -(-max(counts.values()) // SHARD)),
-        categories=categories,
-        data=replace(request.data, fingerprints=fingerprints, contents=contents),
-        model=model,
-        versions=versions(),
+        categories=images.categories,
+        data=replace(request.data, fingerprints=images.fingerprints, contents=images.contents),
+        model=_model(request, predictor),
+        versions=origin_versions(),
         diagnostics=request.diagnostics,
         pictures=request.pictures,
         alignment=request.alignment,
         truth=request.truth,
         truth_score=request.truth_score,
-        things=tuple(sorted(things)) if task == "panoptic" else (),
+        things=tuple(sorted(images.things)),
         batch=request.batch,
+        calibration=None if calibration is None else str(calibration),
     )
-    return plan, predictor
+    return plan, images.predictor
 
 
-def _own_categories(predictor: Predictor[Prediction]) -> dict[int, str]:
-    """The classes of a model that is compared with itself."""
-    if not predictor.classes and predictor.task != "depth":
-        name = getattr(predictor, "name", type(predictor).__name__)
-        raise GramLoopError(
-            f"{name} does not say its classes, which the truth clean counts; give it classes = [...]"
-        )
-    return {number: name or f"class {number}" for number, name in predictor.classes.items()}
+def _model(request: Request, predictor: Predictor[Prediction]) -> ModelSource:
+    sha256 = {**loaded_checksums(request.files, predictor), **file_checksums(request.files, predictor.task)}
+    return ModelSource(
+        kind_of(request.files),
+        request.files,
+        sha256,
+        predictor.cost().ordinary,
+        dict(request.sizes),
+        request.device,
+        request.threads,
+        request.dtype,
+    )
+
+
+def _methods(request: Request, predictor: Predictor[Prediction]) -> tuple[tuple[Method, ...], Path | None]:
+    """The methods with their windows resolved, each checked with the model; and their calibration file."""
+    named = read_methods(request.methods or _default_methods(predictor), request.replay)
+    calibration = calibration_of(request.calibration, named)
+    stats = None if calibration is None else CalibrationStats.read(calibration)
+    digest = "" if calibration is None else sha256_of(calibration)
+    depth = predictor.cost().ordinary
+    methods = []
+    for method in named:
+        if method.replay is not None:
+            check_replay(predictor, method.replay)
+        check_stack(method.mitigations, predictor, stats)
+        used = replace(method, calibration=digest if method.uses_calibration else "", calibration_file=None)
+        methods.append(used.with_window(depth))
+    methods = with_companions(methods) if request.diagnostics else methods
+    check_batch(request.batch, predictor, methods, request.truth)
+    return tuple(methods), calibration
 
 
 def _default_methods(predictor: Predictor[Prediction]) -> tuple[str, ...]:
@@ -180,18 +209,134 @@ def _default_methods(predictor: Predictor[Prediction]) -> tuple[str, ...]:
     return (BASELINE, GRAMLOOP)
 
 
-def _open(request: Request, task: Task) -> OpenSuite:
-    suite = find_suite(request.suite)
+class _Images:
+    """What a plan knows of its images, condition by condition."""
+
+    def __init__(self, request: Request, task: AnyTask, predictor: Predictor[Prediction]) -> None:
+        self.request, self.task, self.predictor = request, task, predictor
+        self.counts: dict[str, int] = {}
+        self.categories: dict[int, str] = {}
+        self.things: frozenset[int] = frozenset()
+        self.fingerprints: dict[str, str] = {}
+        self.contents: dict[str, str] = {}
+
+    def add(self, key: str, data: DataSet, owner: str, opened: OpenSuite) -> None:
+        """One condition; ``owner`` names the set whose checksums are kept for it."""
+        request, label_free = self.request, self.request.truth == "clean"
+        if data.task != self.task.annotations:
+            raise GramLoopError(f"{data.root} is annotated for {data.task}, not for {self.task.name}")
+        if not self.counts and label_free:
+            self.categories = _own_categories(self.predictor, self.task)
+            self.things = frozenset(getattr(self.predictor, "things", ()))
+        elif not self.counts:
+            if kind_of(request.files) not in ("tiny", "files"):
+                self.predictor = numbered_as(self.predictor, data.categories)
+            self.categories, self.things = dict(data.categories), data.things
+        images = self.counts[key] = min(len(data), request.images or len(data))
+        if owner in self.contents:
+            return
+        if not label_free:
+            check_categories(self.predictor, self.task, data)
+        check_sizes(self.predictor, data, images)
+        warn_of_rotated(data, images)
+        if not label_free:
+            refuse_unscorable(data, images)
+        self.fingerprints[owner] = fingerprint(data)
+        listed = {} if opened.clean is not None else opened.listed(_condition(opened, key))
+        self.contents[owner] = with_contents(data, images, listed)[1]
+
+
+def _condition(opened: OpenSuite, key: str) -> Any:
+    return next(condition for condition in opened.conditions if condition.key == key)
+
+
+def _own_categories(predictor: Predictor[Prediction], task: AnyTask) -> dict[int, str]:
+    """The classes of a model that is compared with itself."""
+    if not predictor.classes and task.has_classes:
+        name = getattr(predictor, "name", type(predictor).__name__)
+        raise GramLoopError(
+            f"{name} does not list its classes, which the truth clean counts; give it classes = [...]"
+        )
+    return {number: name or f"class {number}" for number, name in predictor.classes.items()}
+
+
+def _open(request: Request, task: AnyTask) -> OpenSuite:
+    suite, label_free = find_suite(request.suite), request.truth == "clean"
     chosen = suite.select(list(request.conditions) or None, list(request.severities) or None)
-    if request.truth == CLEAN_PREDICTION and suite.kind == "o":
+    if label_free and suite.kind == "o":
         raise GramLoopError(
             f"the domains of {suite.name} have no clean images to predict, so they need their labels"
         )
-    verify: Verify = "full" if request.verify else "quick"
-    opened = open_data(request.suite, request.data, task, chosen, request.truth, verify)
-    if request.truth == CLEAN_PREDICTION and opened.clean is None and suite.kind != "clean":
+    verify = "full" if request.verify else "quick"
+    opened = open_data(
+        request.suite, request.data, task.annotations, chosen, not label_free, cast(Any, verify)
+    )
+    if label_free and opened.clean is None and suite.kind != "clean":
         raise GramLoopError(
             f"{request.data.root} holds shifted images alone; the truth clean needs the clean ones that they were made "
             "from: give their folder, and the shifts are made again"
         )
     return opened
+
+
+def check_categories(predictor: Predictor[Prediction], task: AnyTask, data: DataSet) -> None:
+    """Refuse a set with classes that the model has no number for."""
+    listed, known = set(data.categories), set(predictor.classes)
+    if not known:  # custom code may not list them
+        return
+    if task.closed_classes and len(known) != len(listed):
+        raise GramLoopError(f"the model has {len(known)} classes, but {data.root} lists {len(listed)}")
+    if strangers := sorted(listed - known):
+        name = data.categories[strangers[0]]
+        raise GramLoopError(
+            f"{data.root} lists the category {strangers[0]} ({name}), which the model does not know; "
+            f"it knows {min(known)}..{max(known)}"
+        )
+
+
+def check_sizes(predictor: Predictor[Prediction], data: DataSet, images: int) -> None:
+    """Refuse images that are too large for the model, all of them at once, before any is decoded."""
+    if not isinstance(predictor, ViTPredictor):
+        return
+    problems = Problems(data.root)
+    seen: set[tuple[int, int]] = set()
+    for record in data[:images]:
+        size = record.height, record.width
+        if size in seen:
+            continue
+        seen.add(size)
+        try:
+            predictor.check_size(*size)
+        except GramLoopError as error:
+            problems.add(f"{record.path}: {error}")
+    problems.raise_if_any()
+
+
+@runtime_checkable
+class BatchPredictor(Protocol):
+    """A predictor that can be given several images at once."""
+
+    def predict_batch(
+        self, images: Sequence[Image8], replay: Replay = ..., paired: bool = ..., *, trace: Tracing = ...
+    ) -> Sequence[Any]:
+        """What ``predict`` gives, for each image of one size; ``check_batch()``, if there is one, refuses to."""
+
+
+def check_batch(
+    batch: int, predictor: Predictor[Prediction], methods: Sequence[Method], truth: TruthKind
+) -> None:
+    """Refuse batches where they are not possible, or would not give the numbers of single images."""
+    if batch == 1:
+        return
+    single = "leave out --batch"
+    if not isinstance(predictor, BatchPredictor):
+        name = getattr(predictor, "name", type(predictor).__name__)
+        raise GramLoopError(f"{name} predicts one image at a time; {single}")
+    getattr(predictor, "check_batch", lambda: None)()
+    if truth == "clean":
+        raise GramLoopError(f"the truth clean compares predictions of single images; {single}")
+    for method in methods:
+        if method.mitigations:
+            raise GramLoopError(f"the mitigations of {method.name} work on one image at a time; {single}")
+        if method.replay is not None and method.replay.adaptive is not None:
+            raise GramLoopError(f"{method.name} decides for each image whether to replay it; {single}")

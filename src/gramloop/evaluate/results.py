@@ -1,4 +1,8 @@
-"""Scores from stored units: a row for each condition and method, in full precision, and means over shifts."""
+"""Scores from stored units: a row for each condition and method, in full precision, means over shifts, and robustness.
+
+Means (mPC, COCO-O's mAP) appear once all conditions are complete. rPC, mCE and effective robustness are not in
+results.csv: they need a second evaluation, or follow from its rows.
+"""
 
 from __future__ import annotations
 
@@ -6,46 +10,52 @@ import csv
 import io
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 
+from gramloop.data.suites import Condition, find_suite
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.methods import BASELINE
-from gramloop.evaluate.plan import Plan, condition_of
-from gramloop.evaluate.rows import DEPTH, Failure, boxes_of, counts_of, depth_scores_of
-from gramloop.evaluate.segment_rows import matches_of, qualities_of
-from gramloop.evaluate.store import RESULTS, Store, StoredUnit
-from gramloop.evaluate.truth import AGREEMENT
-from gramloop.metrics.ap import average_precision, mask_average_precision
-from gramloop.metrics.miou import mean_iou
-from gramloop.metrics.panoptic import EVERY, QUALITIES, mean_quality
-from gramloop.metrics.robustness import mean_performance
+from gramloop.evaluate.plan import AGREEMENT, Plan, condition_of
+from gramloop.evaluate.rows import Failure
+from gramloop.evaluate.store import (
+    PLAN,
+    RESULTS,
+    Store,
+    StoredCondition,
+    file_states,
+    plan_in,
+    read_condition,
+)
+from gramloop.metrics.robustness import (
+    coco_o_map,
+    effective_robustness,
+    mean_corruption_error,
+    mean_performance,
+    relative_performance,
+)
 from gramloop.util.files import atomic_write
 from gramloop.util.progress import tracked
 from gramloop.util.table import Cell, Table, TableRepr, spreadsheet_text
 
-METRICS = {
-    "semantic": ("mIoU",),
-    "detection": ("AP", "AP50", "AP75", "APs", "APm", "APl"),
-    "depth": DEPTH,
-    "panoptic": tuple(f"{name}{group}" for group in ("", "th", "st") for name in QUALITIES),
-    "instance": ("AP", "AP50", "AP75", "APs", "APm", "APl"),
-}
 MEAN = "mean"  # over the shifted conditions: mPC, or COCO-O's mAP
+MCE_NOTE = "mCE: errors (100 - score) against the baseline's, by shift, in percent; 100 is the baseline, lower is better."
+COCO_O, COCO = "coco-o", "coco"  # the suites of effective robustness
+COCO_OPTION = f"--coco-results DIR, a finished evaluation of the suite {COCO}"
 
 
 def metrics_of(plan: Plan) -> tuple[str, ...]:
     """The names of a plan's scores, the main one first; without labels they say that they are agreement."""
-    names = METRICS[plan.task]
+    names = plan.load_task().metrics
     return tuple(f"{AGREEMENT} {name}" for name in names) if plan.label_free else names
 
 
-def tells_gain(plan: Plan, key: str) -> bool:
-    """Whether a difference to the baseline is a gain; on clean images without labels it only says how much changed."""
+def measures_gain(plan: Plan, key: str) -> bool:
+    """Whether a difference to the baseline is a gain; on clean images without labels it is only a change."""
     return not plan.label_free or condition_of(key).name != "clean"
 
 
@@ -71,14 +81,28 @@ class Results(TableRepr):
         """The main metric."""
         return metrics_of(self.plan)[0]
 
+    @property
+    def methods(self) -> list[str]:
+        """Their names, in the plan's order."""
+        return [method.name for method in self.plan.methods]
+
+    def scores_of(self, method: str) -> dict[Condition, float]:
+        """The main metric of every complete condition."""
+        return {condition_of(one.condition): one.scores[method][self.metric] for one in self.conditions}
+
     def mean(self, method: str) -> float | None:
         """The unweighted mean of the main metric over all shifted conditions, once all are complete."""
-        done = {condition_of(one.condition): one.scores[method][self.metric] for one in self.conditions}
+        done = self.scores_of(method)
         expected = [condition_of(key) for key in self.plan.conditions]
         shifted = [cell for cell in expected if cell.name != "clean"]
         if len(done) != len(expected) or not shifted or not np.isfinite([done[c] for c in shifted]).all():
             return None
         return mean_performance(done, expected)
+
+    def means(self) -> dict[str, float]:
+        """The mean of every method; empty until all conditions are complete."""
+        found = {name: self.mean(name) for name in self.methods}
+        return {name: mean for name, mean in found.items() if mean is not None}
 
     def csv(self) -> str:
         """The results table: the same bytes however the work was shared out."""
@@ -87,35 +111,22 @@ class Results(TableRepr):
         writer = csv.writer(stream, lineterminator="\n")
         writer.writerow(["condition", "method", "images", "excluded", *metrics, f"{metrics[0]} gain"])
         for one in self.conditions:
+            baseline = one.scores.get(BASELINE, {}).get(metrics[0])
             for method, values in one.scores.items():
-                ordinary = one.scores.get(BASELINE, {}).get(metrics[0])
-                told = ordinary if tells_gain(self.plan, one.condition) else None
-                gain = _gain(values[metrics[0]], told, method)
+                compared = baseline if measures_gain(self.plan, one.condition) else None
                 counts = [one.images, len(one.failures)]
-                writer.writerow(
-                    [
-                        spreadsheet_text(one.condition),
-                        spreadsheet_text(method),
-                        *counts,
-                        *map(repr, values.values()),
-                        gain,
-                    ]
-                )
-        ordinary = self.mean(BASELINE) if BASELINE in self._names else None
-        for method in self._names:
-            if (mean := self.mean(method)) is not None:
-                blank = [""] * (len(metrics) - 1)
-                writer.writerow(
-                    [
-                        MEAN,
-                        spreadsheet_text(method),
-                        "",
-                        "",
-                        repr(mean),
-                        *blank,
-                        _gain(mean, ordinary, method),
-                    ]
-                )
+                gain = _gain(values[metrics[0]], compared, method)
+                row = [
+                    spreadsheet_text(one.condition),
+                    spreadsheet_text(method),
+                    *counts,
+                    *map(repr, values.values()),
+                ]
+                writer.writerow([*row, gain])
+        means, blank = self.means(), [""] * (len(metrics) - 1)
+        for method, mean in means.items():
+            row = [MEAN, spreadsheet_text(method), "", "", repr(mean), *blank]
+            writer.writerow([*row, _gain(mean, means.get(BASELINE), method)])
         return stream.getvalue()
 
     def to_arrow(self) -> pa.Table:
@@ -148,94 +159,216 @@ class Results(TableRepr):
     __repr__ = __str__
 
     def _table(self) -> Table:
-        from gramloop.evaluate.relative import MCE_WORDS, relative
-
-        names = self._names
+        names = self.methods
         rows: list[tuple[Cell, ...]] = [
             (one.condition, *(f"{one.scores[name][self.metric]:.3f}" for name in names))
             for one in self.conditions
         ]
-        means = [mean for name in names if (mean := self.mean(name)) is not None]
-        rows += [(MEAN, *(f"{mean:.3f}" for mean in means))] if len(means) == len(names) else []
+        means = self.means()
+        rows += [(MEAN, *(f"{mean:.3f}" for mean in means.values()))] if len(means) == len(names) else []
         lacking = len(self.plan.conditions) - len(self.conditions)
         notes = [f"{lacking} of {len(self.plan.conditions)} conditions are not complete."] if lacking else []
         excluded = sum(len(one.failures) for one in self.conditions)
         notes += [f"{excluded} images could not be used, and count for no method."] if excluded else []
-        if errors := relative(self).mce:
+        if errors := relative_robustness(self).mce:
             rows.append(("mCE", *(f"{errors[name]:.3f}" for name in names)))
-            notes.append(MCE_WORDS)
+            notes.append(MCE_NOTE)
         title = f"{self.plan.suite}, {self.metric}"
         return Table(title, ("condition", *names), tuple(rows), tuple(notes))
-
-    @property
-    def _names(self) -> list[str]:
-        return [method.name for method in self.plan.methods]
 
 
 def _gain(value: float, baseline: float | None, method: str) -> str:
     return "" if baseline is None or method == BASELINE else repr(value - baseline)
 
 
-def score_condition(plan: Plan, key: str, units: Sequence[StoredUnit]) -> ConditionScores:
-    """The scores of one condition from its units, in any order."""
-    tables = [unit.table for unit in units]
-    failures = sorted((f for unit in units for f in unit.failures), key=lambda failure: failure.position)
-    images = plan.conditions[key] - len(failures)
+def score_condition(plan: Plan, stored: StoredCondition) -> ConditionScores:
+    """The scores of one condition."""
+    task, names = plan.load_task(), metrics_of(plan)
+    images = plan.conditions[stored.key] - len(stored.failures)
     scores: dict[str, dict[str, float]] = {}
-    for method in plan.methods:
-        unknown = [math.nan] * len(METRICS[plan.task])
-        values = _scores(plan, tables, method.name) if images else unknown
-        scores[method.name] = dict(zip(metrics_of(plan), values, strict=True))
-    return ConditionScores(key, images, tuple(failures), scores)
+    for method, found in stored.methods.items():
+        values = task.score(found.rows, plan.classes) if images else dict.fromkeys(task.metrics, math.nan)
+        scores[method] = {name: values[metric] for name, metric in zip(names, task.metrics, strict=True)}
+    return ConditionScores(stored.key, images, stored.failures, scores)
 
 
-def _scores(plan: Plan, tables: Sequence[Any], method: str) -> list[float]:
-    """The numbers of a method in the order of `METRICS`."""
-    categories = list(plan.categories)
-    if plan.task == "semantic":
-        return [float(mean_iou(counts_of(tables, method).sum(axis=0)))]  # of (3, classes)
-    if plan.task == "depth":
-        means: list[float] = depth_scores_of(tables, method).mean(axis=0).tolist()
-        return means
-    if plan.task == "panoptic":
-        total = qualities_of(tables, method).sum(axis=0)  # (4, categories)
-        things = np.isin(categories, plan.things)
-        groups = [mean_quality(total, chosen) for chosen in (EVERY, things, ~things)]
-        qualities: list[float] = np.concatenate(groups).tolist()
-        return qualities
-    if plan.task == "instance":
-        matches, many = matches_of(tables, method)
-        found = mask_average_precision(matches, categories, many)
-    else:
-        found = average_precision(*boxes_of(tables, method, categories))
-    return [found.ap, found.ap50, found.ap75, found.small, found.medium, found.large]
-
-
-def collect(store: Store, keys: Sequence[str] | None = None) -> Results:
+def collect(store: Store[Plan], keys: Sequence[str] | None = None) -> Results:
     """The scores of every condition whose units are all stored."""
     wanted = list(keys if keys is not None else store.plan.conditions)
     found = (_scored(store, key) for key in tracked(wanted, "scoring", len(wanted)))
     return Results(store.plan, tuple(one for one in found if one is not None))
 
 
-_known: dict[tuple[Path, str, str], tuple[object, ConditionScores]] = {}  # by folder, plan and condition
+# by folder, plan and condition: the state of its files and methods, and the scores that followed
+_known: dict[tuple[Path, str, str], tuple[object, ConditionScores]] = {}
 
 
-def _scored(store: Store, key: str) -> ConditionScores | None:
+def _scored(store: Store[Plan], key: str) -> ConditionScores | None:
     """The scores of a complete condition; those of this process are kept while its files are the same ones."""
-    place = (store.folder.absolute(), store.plan.hash, key)
-    state = store.state(key)
-    if state is None:
+    place = store.folder.absolute(), store.plan.hash, key
+    state = file_states(store, key), store.plan.methods
+    if state[0] is None:
         return None
     if place not in _known or _known[place][0] != state:
-        units = [store.read(unit) for unit in store.plan.units_of(key)]
-        complete = [unit for unit in units if unit is not None]
-        if len(complete) < len(units):  # taken away meanwhile
+        stored = read_condition(store, key)
+        if stored is None:  # removed meanwhile
             return None
-        _known[place] = state, score_condition(store.plan, key, complete)
+        _known[place] = state, score_condition(store.plan, stored)
     return _known[place][1]
 
 
-def write_results(store: Store, results: Results) -> None:
+def write_results(store: Store[Plan], results: Results) -> None:
     """Store the table as results.csv."""
     atomic_write(store.folder / RESULTS, results.csv().encode(), durable=True)
+
+
+@dataclass(frozen=True)
+class Robustness:
+    """rPC, mCE and effective robustness by method, in percent (points); empty where not known, and perhaps why."""
+
+    rpc: Mapping[str, float] = field(default_factory=dict)
+    mce: Mapping[str, float] = field(default_factory=dict)
+    er: Mapping[str, float] = field(default_factory=dict)
+    reason: str = ""
+
+
+def relative_robustness(results: Results, clean: Path | None = None) -> Robustness:
+    """What is left of the clean score (rPC), where that is known, and errors against the baseline's (mCE).
+
+    Args:
+        results: on shifted images.
+        clean: the folder of a finished evaluation on the same images without their shifts.
+    """
+    names, means = results.methods, results.means()
+    if not find_suite(results.plan.suite).generated or len(means) < len(names):
+        return Robustness()
+    expected = [condition_of(key) for key in results.plan.conditions]
+    reasons, rpc, mce = [], {}, {}
+    try:
+        if BASELINE in names:
+            reference = results.scores_of(BASELINE)
+            mce = {
+                name: mean_corruption_error(results.scores_of(name), reference, expected) for name in names
+            }
+    except GramLoopError as error:
+        reasons.append(f"mCE is not known: {error}")
+    try:
+        if scores := _clean_scores(results, clean):
+            rpc = {name: relative_performance(means[name], scores[name]) for name in names}
+    except GramLoopError as error:
+        reasons.append(f"rPC is not known: {error}")
+    return Robustness(rpc, mce, reason="; ".join(reasons))
+
+
+def effective(results: Results, clean: Path | None) -> Robustness:
+    """ER = mAP on COCO-O - 0.45 AP on COCO, for every method."""
+    if clean is None:
+        return Robustness(reason=f"ER is not known without results on COCO; give {COCO_OPTION}")
+    try:
+        plan = _clean_plan(clean, COCO_OPTION)
+        if reason := _misfit(results.plan, plan, clean, COCO, "ER"):
+            return Robustness(reason=reason)
+        found = collect(Store(clean, plan)).conditions
+        scores = {name: values["AP"] for name, values in found[0].scores.items()} if found else {}
+        if not scores or not all(map(math.isfinite, scores.values())):
+            return Robustness(reason=f"ER is not known: the evaluation in {clean} is not finished")
+        domains = {
+            name: {one.condition: one.scores[name]["AP"] for one in results.conditions}
+            for name in results.methods
+        }
+        er = {name: effective_robustness(coco_o_map(each), scores[name]) for name, each in domains.items()}
+    except GramLoopError as error:
+        return Robustness(reason=f"ER is not known: {error}")
+    return Robustness(er=er)
+
+
+def has_effective(plan: Plan) -> bool:
+    """Whether effective robustness is defined for what a plan evaluates."""
+    return plan.suite == COCO_O and plan.task == "detection"
+
+
+def check_coco_results(plan: Plan, clean: Path | None) -> None:
+    """Refuse results on COCO for another suite, or of another model, before any work is done."""
+    if clean is None:
+        return
+    if not has_effective(plan):
+        raise GramLoopError(
+            f"--coco-results belongs to --suite {COCO_O} --task detect, not to {plan.suite}, {plan.task}"
+        )
+    if reason := _misfit(plan, _clean_plan(clean, COCO_OPTION), clean, COCO, "ER"):
+        raise GramLoopError(reason)
+
+
+def check_clean_results(plan: Plan, clean: Path | None) -> None:
+    """Refuse results on clean images that do not belong to a plan, before any work is done."""
+    if clean is None:
+        return
+    suite = find_suite(plan.suite)
+    if not suite.generated or plan.label_free:
+        reason = (
+            "without labels, agreement is relative to the clean prediction as it is" * plan.label_free
+            or f"{plan.suite} is none"
+        )
+        raise GramLoopError(f"--clean-results belongs to a -c or -p suite with labels: {reason}")
+    found = _clean_plan(clean, _clean_option(plan))
+    if reason := _misfit(plan, found, clean, suite.base, "rPC") or other_images(plan, found, str(clean)):
+        raise GramLoopError(reason)
+
+
+def other_images(shifted: Plan, clean: Plan, name: str) -> str:
+    """How an evaluation on clean images has others than one on shifted images was made from, or nothing."""
+    [many] = set(clean.conditions.values())
+    if set(shifted.conditions.values()) != {many}:
+        asked = ", ".join(map(str, sorted(set(shifted.conditions.values()))))
+        return f"{name} has {many} images; rPC needs the {asked} of this evaluation"
+    here, there = shifted.data.contents.get("clean"), clean.data.contents.get("clean")
+    if here is not None and there is not None and here != there:
+        return f"{name} was made with other images; rPC needs those of this evaluation, unshifted"
+    return ""
+
+
+def _clean_option(plan: Plan) -> str:
+    return f"--clean-results DIR, a finished evaluation of the suite {find_suite(plan.suite).base}"
+
+
+def _clean_scores(results: Results, clean: Path | None) -> dict[str, float]:
+    """The scores on clean images by method; empty where they are not known."""
+    own = next((one for one in results.conditions if one.condition == "clean"), None)
+    if clean is not None:
+        check_clean_results(results.plan, clean)
+        found = collect(Store(clean, _clean_plan(clean, _clean_option(results.plan)))).conditions
+        if not found:
+            raise GramLoopError(f"the evaluation in {clean} is not finished")
+        own = found[0]
+    if own is None or results.plan.label_free:
+        return {}
+    scores = {name: values[results.metric] for name, values in own.scores.items()}
+    if not all(map(math.isfinite, scores.values())):
+        raise GramLoopError("clean images have no score for every method")
+    return scores
+
+
+def _clean_plan(folder: Path, option: str) -> Plan:
+    """The plan of an evaluation on clean images that an option names."""
+    if not (folder / PLAN).is_file():
+        raise GramLoopError(f"{folder} holds no evaluation; give {option}")
+    return plan_in(folder)
+
+
+def _misfit(shifted: Plan, clean: Plan, folder: Path, suite: str, what: str) -> str:
+    """Why an evaluation on the clean images of a suite does not belong to one on shifted ones, or nothing."""
+    if (clean.suite, clean.task) != (suite, shifted.task):
+        return f"{folder} evaluates {clean.suite}, {clean.task}; {what} needs {suite}, {shifted.task}"
+    if clean.truth != shifted.truth:
+        return f"{folder} compares with {clean.truth}, not with {shifted.truth}; {what} needs the same"
+    if dict(clean.model.sha256) != dict(shifted.model.sha256):
+        return f"{folder} was made with other weights; {what} needs those of this evaluation"
+    if dict(clean.model.sizes) != dict(shifted.model.sizes):
+        return f"{folder} used images in other sizes ({dict(clean.model.sizes)}, not {dict(shifted.model.sizes)})"
+    there = {method.name: method for method in clean.methods}
+    for method in shifted.methods:
+        if method.name not in there:
+            return f"{folder} has no method {method.name}; {what} needs every method of this evaluation there"
+        if there[method.name] != method:
+            return f"the method {method.name} has other settings in {folder}; {what} needs the same"
+    return ""

@@ -1,9 +1,19 @@
-"""Where results are kept: one Parquet file per unit, whole or absent, beside the plan and a manifest.
+"""Where results are kept: one Parquet file per unit, whole or absent, next to the plan and a manifest.
 
-plan.json       what is evaluated; its hash stands in every unit's file
-manifest.json   who ran it: versions, checksums of weights, seed, devices, one entry per start
-units/          <condition>-<severity>/<shard>-of-<shards>.parquet
-results.csv     the scores, in full precision
+    plan.json       what is evaluated; its hash stands in every unit's file
+    manifest.json   who ran it: versions, checksums of weights, seed, devices, one entry per start
+    units/          <condition>-<severity>/<method>/<first>-<last + 1>.parquet
+    results.csv     the scores, in full precision
+
+A unit is one method on some images of one condition (`gramloop.evaluate.plan.Unit`). Its file carries the hash of the
+plan, or of any `Subject`, and the settings of its method, so a method can be added to a folder at any time and only
+that is run. To run and read units of any subject, not only of a plan:
+
+    store = Store(folder, subject)
+    parts = store.missing([Part("fog/3", (4, 17), (baseline, candidate))])   # what is not stored of these
+    …                                                                        # run them, see `runner`
+    found = store.rows([Unit("fog/3", candidate, (4, 17))])                  # a MethodRows, or None while one is missing
+    found.rows, found.positions, found.refused                               # `Rows` for Task.score and Task.scorer, …
 """
 
 from __future__ import annotations
@@ -12,36 +22,51 @@ import base64
 import hashlib
 import json
 import zlib
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from functools import cached_property, lru_cache
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
 from gramloop.errors import GramLoopError
-from gramloop.evaluate.plan import Plan, Unit, plan_of
-from gramloop.evaluate.rows import Failure, content_digest, schema_of
-from gramloop.util.files import atomic_write
+from gramloop.evaluate.plan import Part, Plan, Unit, difference, merged, parse_plan, read_plan
+from gramloop.evaluate.rows import Facts, Failure, MethodRows, content_digest, unit_schema
+from gramloop.tasks.base import AnyTask
+from gramloop.util.files import atomic_write, is_taken, remove_leftovers
 from gramloop.util.json_files import read_checked
 
 PLAN, MANIFEST, UNITS, RESULTS = "plan.json", "manifest.json", "units", "results.csv"
+SCENES = "scenes"  # where scenes are drawn in a folder of results
 _KEY, _SEAL = b"gramloop", b"gramloop.sha256"  # our entries in the metadata of a Parquet file
 
 
-@dataclass(frozen=True)
-class Facts:
-    """What a unit cost: for the cost tables, and no part of the scores."""
+class Described(Protocol):
+    """What a store must know of its results: a `Plan` or a `Subject`."""
 
-    seconds: float  # of wall time, everything included
-    predict_seconds: Mapping[str, float]  # by the methods of one call, such as "baseline+gramloop"
-    blocks: int  # transformer blocks executed, counted
-    peak_memory: int  # bytes, of the process, or of the GPU where one was used
-    device: str
-    host: str
-    alone: Mapping[str, float] = field(default_factory=dict)  # shares of a shared call, see `shares_alone`
+    @property
+    def hash(self) -> str: ...
+    @property
+    def label_free(self) -> bool: ...
+    @property
+    def diagnostics(self) -> bool: ...
+    @property
+    def description(self) -> str: ...
+    @property
+    def load_task(self) -> Any: ...
+
+
+D = TypeVar("D", bound=Described)
+
+
+class UnusableFile(GramLoopError):  # noqa: N818 - the state of a file
+    """A unit's file that is torn, damaged or of another plan."""
+
+
+class ForeignFile(UnusableFile):
+    """A whole file that belongs elsewhere: it is quarantined, never overwritten."""
 
 
 @dataclass(frozen=True)
@@ -50,46 +75,59 @@ class StoredUnit:
 
     table: Any  # pyarrow.Table, see gramloop.evaluate.rows
     failures: tuple[Failure, ...]
+    refused: tuple[Failure, ...]
     facts: Facts
 
 
 @dataclass(frozen=True)
-class _Manifest:
-    """What is read again of a manifest."""
+class StoredCondition:
+    """A complete condition: the rows of every method on the images that all of them could be scored on."""
 
-    starts: list[dict[str, Any]]
+    key: str
+    failures: tuple[Failure, ...]  # images that are left out for all methods
+    methods: Mapping[str, MethodRows]
+
+    @property
+    def image_ids(self) -> list[str]:
+        """Of the images that were scored, in order of position."""
+        return next(iter(self.methods.values())).image_ids
 
 
-class UnusableFile(GramLoopError):  # noqa: N818 - it is a state of a file, told as a sentence
-    """A unit's file that is torn, damaged or of another plan."""
+class Store(Generic[D]):
+    """The results of a plan, or of any subject, in a folder."""
 
-
-class ForeignFile(UnusableFile):
-    """A whole file that belongs elsewhere: it is put aside, never overwritten."""
-
-
-class Store:
-    """The results of one plan in a folder."""
-
-    def __init__(self, folder: Path, plan: Plan) -> None:
+    def __init__(self, folder: Path, plan: D) -> None:
         self.folder, self.plan = folder, plan
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {"folder": self.folder, "plan": self.plan}  # a custom task may not pickle
+
     @cached_property
-    def _record(self) -> str:
-        """The plan in few characters, for every unit's file: a lost plan is made again from any of them."""
-        return base64.b64encode(zlib.compress(self.plan.text().encode(), 9)).decode()
+    def task(self) -> AnyTask:
+        """The task of the plan."""
+        found: AnyTask = self.plan.load_task()
+        return found
+
+    @cached_property
+    def _description(self) -> str:
+        """The plan in few characters, for every unit's file: a lost one is restored from any of them."""
+        return base64.b64encode(zlib.compress(self.plan.description.encode(), 9)).decode()
 
     def path(self, unit: Unit) -> Path:
         """The unit's file."""
         return self.folder / UNITS / f"{unit.name}.parquet"
 
-    def write(self, unit: Unit, table: Any, failures: Sequence[Failure], facts: Facts) -> None:
+    def write(
+        self, unit: Unit, table: Any, failures: Sequence[Failure], refused: Sequence[Failure], facts: Facts
+    ) -> None:
         """Store a finished unit under a temporary name, then give it its own."""
         about = {
             "plan": self.plan.hash,
-            "unit": asdict(unit),
-            "made_with": self._record,
+            "unit": _described(unit),
+            "diagnostics": self.plan.diagnostics,
+            "made_with": self._description,
             "failures": [asdict(failure) for failure in failures],
+            "refused": [asdict(failure) for failure in refused],
             "facts": asdict(facts),
         }
         text = json.dumps(about)
@@ -107,10 +145,11 @@ class Store:
             table = pq.read_table(path, partitioning=None)
             table.validate(full=True)
         except (pa.ArrowException, OSError, ValueError) as error:
-            raise UnusableFile(f"{path} is torn or damaged ({_first_line(error)})") from error
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            raise UnusableFile(f"{path} is torn or damaged ({reason})") from error
         return self._checked(unit, path, table)
 
-    def _checked(self, unit: Unit, path: Path, table: Any) -> StoredUnit:
+    def _checked(self, unit: Unit, path: Path, table: Any) -> StoredUnit | None:
         entries = table.schema.metadata or {}
         if _KEY not in entries:
             raise ForeignFile(f"{path} was not written by gramloop evaluate")
@@ -118,38 +157,58 @@ class Store:
             raise UnusableFile(f"{path} is damaged: its checksum is another")
         try:
             about = json.loads(entries[_KEY])
-            owner, described = about["plan"], about["unit"]
+            owner, described, measured = about["plan"], about["unit"], about["diagnostics"]
             failures = tuple(Failure(**each) for each in about["failures"])
+            refused = tuple(Failure(**each) for each in about["refused"])
             facts = Facts(**about["facts"])
         except (KeyError, ValueError, TypeError) as error:
             raise ForeignFile(f"{path} was written by another version of gramloop") from error
         if owner != self.plan.hash:
             raise ForeignFile(f"{path} belongs to the plan {owner}, not to {self.plan.hash}")
-        if described != asdict(unit):
+        if described != _described(unit):
             raise ForeignFile(f"{path} holds another part of the plan ({described})")
-        if not table.schema.equals(schema_of(self.plan.task, self.plan.label_free)):
+        if not table.schema.equals(unit_schema(self.task, self.plan.label_free)):
             raise ForeignFile(f"{path} has other columns than this version of gramloop writes")
-        lost = {failure.position for failure in failures}
-        expected = [
-            (position, method.name)
-            for position in range(unit.start, unit.stop)
-            if position not in lost
-            for method in self.plan.methods
-        ]
-        found = list(zip(table["position"].to_pylist(), table["method"].to_pylist(), strict=True))
-        if found != expected:
+        lost = {failure.position for failure in (*failures, *refused)}
+        if table["position"].to_pylist() != [each for each in unit.images if each not in lost]:
             raise UnusableFile(f"{path} does not hold every image of its part once")
-        return StoredUnit(table, failures, facts)
+        if self.plan.diagnostics and unit.method.has_replay and not measured:
+            return None  # it is run again, with what its replay measures
+        return StoredUnit(table, failures, refused, facts)
 
-    def state(self, key: str) -> tuple[tuple[int, ...], ...] | None:
-        """What tells the files of a condition from others that may take their place; None unless all are there."""
+    def missing(self, parts: Iterable[Part]) -> list[Part]:
+        """What is not stored of some parts; a file that cannot be used counts as not stored."""
+        left = (
+            replace(part, methods=tuple(unit.method for unit in part.units if not self.holds(unit)))
+            for part in parts
+        )
+        return [part for part in left if part.methods]
+
+    def holds(self, unit: Unit) -> bool:
+        """Whether a unit is stored and can be used."""
         try:
-            found = [self.path(unit).stat() for unit in self.plan.units_of(key)]
-        except OSError:
-            return None
-        return tuple((each.st_ino, each.st_size, each.st_mtime_ns, each.st_ctime_ns) for each in found)
+            return self.read(unit) is not None
+        except UnusableFile:
+            return False
 
-    def put_aside(self, unit: Unit) -> Path:
+    def rows(self, units: Sequence[Unit]) -> MethodRows | None:
+        """The rows of units of one method, in order of position; None while one of them is not stored."""
+        found = [self.read(unit) for unit in units]
+        stored = [unit for unit in found if unit is not None]
+        if len(stored) < len(units):
+            return None
+        table = pa.concat_tables([unit.table.replace_schema_metadata() for unit in stored]).sort_by(
+            "position"
+        )
+        return MethodRows(
+            self.task,
+            table.combine_chunks(),
+            tuple(failure for unit in stored for failure in unit.failures),
+            tuple(failure for unit in stored for failure in unit.refused),
+            tuple(unit.facts for unit in stored),
+        )
+
+    def quarantine(self, unit: Unit) -> Path:
         """Rename a foreign file, so that the unit can be computed and nothing is lost."""
         path = self.path(unit)
         number = 1
@@ -158,52 +217,148 @@ class Store:
         path.rename(aside)
         return aside
 
-    def note_start(self, engine: Mapping[str, Any]) -> None:
-        """Add this start to the manifest."""
-        path = self.folder / MANIFEST
-        starts: list[Any] = []
-        if path.is_file():
-            starts = read_checked(path, _Manifest, "a manifest written by gramloop evaluate").starts
-        content = {
-            "plan": self.plan.hash,
-            "configuration": {method.name: method.as_json() for method in self.plan.methods},
-            "versions": dict(self.plan.versions),
-            "weights": dict(self.plan.model.sha256),
-            "seed": self.plan.seed,
-            "starts": [*starts, dict(engine)],
-        }
-        atomic_write(path, (json.dumps(content, indent=1) + "\n").encode(), durable=True)
+
+def read_condition(store: Store[Plan], key: str) -> StoredCondition | None:
+    """A condition of a plan; None unless every unit of every method is stored.
+
+    An image that one method could not be scored on is left out for all of them, so that their scores stay comparable.
+    """
+    parts = store.plan.parts_of(key)
+    found: dict[str, MethodRows] = {}
+    for method in store.plan.methods:
+        rows = store.rows([Unit(key, method, part.images) for part in parts])
+        if rows is None:
+            return None
+        found[method.name] = rows
+    failures: dict[int, Failure] = {}
+    for rows in found.values():
+        for failure in (*rows.failures, *rows.refused):
+            failures.setdefault(failure.position, failure)
+    kept = {name: rows.without(set(failures)) for name, rows in found.items()}
+    return StoredCondition(key, tuple(failures[position] for position in sorted(failures)), kept)
 
 
-def _seal(text: str, table: Any) -> bytes:
-    return hashlib.sha256(f"{text}\n{content_digest(table)}".encode()).hexdigest().encode()
-
-
-def owner_of(path: Path) -> str | None:
-    """The hash of the plan that a unit's file belongs to; None where it does not say."""
+def file_states(store: Store[Plan], key: str) -> tuple[tuple[int, ...], ...] | None:
+    """What distinguishes the files of a condition from others that may take their place; None unless all are there."""
     try:
-        state = path.stat()
+        found = [store.path(unit).stat() for part in store.plan.parts_of(key) for unit in part.units]
     except OSError:
         return None
-    return _owner(path, state.st_size, state.st_mtime_ns)
+    return tuple((each.st_ino, each.st_size, each.st_mtime_ns, each.st_ctime_ns) for each in found)
 
 
-@lru_cache(1 << 16)
-def _owner(path: Path, size: int, written: int) -> str | None:
-    """The owner of a file of this size and time: a start asks more than once, and a suite has thousands."""
-    about = _about(path)
-    return about.get("plan") if about is not None else None
+@dataclass(frozen=True)
+class _Manifest:
+    starts: list[dict[str, Any]]
 
 
-def recorded_plan(path: Path) -> Plan | None:
-    """The plan that a unit's file was made with; None where it holds none."""
-    about = _about(path)
-    if about is None or "made_with" not in about:
-        return None
+def record_start(store: Store[Plan], start: Mapping[str, Any]) -> None:
+    """Add this start to the manifest."""
+    path, plan = store.folder / MANIFEST, store.plan
+    starts: list[Any] = []
+    if path.is_file():
+        starts = read_checked(path, _Manifest, "a manifest written by gramloop evaluate").starts
+    content = {
+        "plan": plan.hash,
+        "configuration": {method.name: method.as_json() for method in plan.methods},
+        "versions": dict(plan.versions),
+        "weights": dict(plan.model.sha256),
+        "seed": plan.seed,
+        "starts": [*starts, dict(start)],
+    }
+    atomic_write(path, (json.dumps(content, indent=1) + "\n").encode(), durable=True)
+
+
+def open_folder(folder: Path, plan: Plan) -> Store[Plan]:
+    """The store of a plan: the one that the folder holds, with new methods added to it, or a new one."""
+    plan = check_folder(folder, plan)
+    path, text = folder / PLAN, plan.description.encode()
+    if not path.is_file() or path.read_bytes() != text:
+        atomic_write(path, text, durable=True)
+    remove_leftovers(
+        folder
+    )  # only of processes that ended: jobs of a cluster outlive the run that started them
+    return Store(folder, plan)
+
+
+def check_folder(folder: Path, plan: Plan) -> Plan:
+    """The plan with what the folder holds already; refuses a folder with results of another one. Nothing is written."""
+    owners = unit_owners(folder)
+    if plan.hash in owners:  # whatever became of plan.json
+        return merged(_recorded(owners[plan.hash]) or plan, plan, folder)
+    found = plan_in(folder) if (folder / PLAN).is_file() or owners else None
+    if found is None:
+        if is_taken(folder, SCENES):
+            raise GramLoopError(
+                f"{folder} is not empty and has no {PLAN}; choose a new folder for the results"
+            )
+        return plan
+    if found.hash != plan.hash:
+        raise GramLoopError(
+            f"{folder} holds results of the plan {found.hash}, not of {plan.hash}: it was made with "
+            f"{difference(found, plan)}; choose another folder, or ask for what it was made with"
+        )
+    return merged(found, plan, folder)
+
+
+def check_before_drawing(folder: Path, scenes: Path) -> None:
+    """Refuse a folder that cannot be meant, before scenes are drawn into it."""
+    if (folder / PLAN).is_file() or unit_owners(folder):
+        if Path(plan_in(folder).data.root) != scenes.resolve() and scenes.is_relative_to(folder):
+            raise GramLoopError(
+                f"{folder} holds an evaluation of {plan_in(folder).data.root}, not of scenes drawn there; choose another "
+                "folder, or give --data"
+            )
+    elif is_taken(folder, SCENES):
+        raise GramLoopError(f"{folder} is not empty and has no {PLAN}; choose a new folder for the results")
+
+
+def plan_in(folder: Path) -> Plan:
+    """The plan of a results folder: its plan.json, or where that is gone what its units hold. Nothing is written."""
+    owners, path = unit_owners(folder), folder / PLAN
+    if not path.is_file():
+        if len(owners) != 1 or (plan := _recorded(next(iter(owners.values())))) is None:
+            raise GramLoopError(
+                f"{folder} has no {PLAN}, and its units belong to {' and '.join(owners) or 'no plan'}; run the command "
+                "that began the evaluation again"
+            )
+        return plan
+    again = f"move {path} away, and gramloop evaluate --out {folder} restores it from the units, of which none is lost"
     try:
-        return plan_of(zlib.decompress(base64.b64decode(about["made_with"])).decode(), path)
-    except (ValueError, TypeError, zlib.error, GramLoopError):
-        return None
+        found = read_plan(path)
+    except GramLoopError as error:
+        raise GramLoopError(f"{error}; {again}" if owners else str(error)) from error
+    if owners and found.hash not in owners:
+        owner, files = next(iter(owners.items()))
+        earlier = _recorded(files)
+        changed = "" if earlier is None else f": they were made with {difference(earlier, found)}"
+        raise GramLoopError(
+            f"{path} was changed: its units belong to the plan {owner}, not to {found.hash}{changed}; {again}"
+        )
+    return found
+
+
+def unit_owners(folder: Path) -> dict[str, list[Path]]:
+    """The plans that stored units belong to, by hash: one file of each condition and method; the commonest plan first."""
+    found: dict[str, list[Path]] = {}
+    for place in sorted((folder / UNITS).glob("*/*/")):
+        first = min(place.glob("*.parquet"), default=None)
+        about = None if first is None else _about(first)
+        if first is not None and about is not None and isinstance(about.get("plan"), str):
+            found.setdefault(about["plan"], []).append(first)
+    return dict(sorted(found.items(), key=lambda pair: -len(pair[1])))
+
+
+def _recorded(files: Sequence[Path]) -> Plan | None:
+    """The plan that units were made with; the one with most methods, since methods are only ever added."""
+    plans = []
+    for path in files:
+        try:
+            about = _about(path) or {}
+            plans.append(parse_plan(zlib.decompress(base64.b64decode(about["made_with"])).decode(), path))
+        except (KeyError, ValueError, TypeError, zlib.error, GramLoopError):
+            continue
+    return max(plans, key=lambda plan: len(plan.methods), default=None)
 
 
 def _about(path: Path) -> dict[str, Any] | None:
@@ -215,5 +370,10 @@ def _about(path: Path) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-def _first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
+def _described(unit: Unit) -> dict[str, Any]:
+    method = unit.method
+    return {"condition": unit.condition, "method": {method.name: method.hash}, "images": list(unit.images)}
+
+
+def _seal(text: str, table: Any) -> bytes:
+    return hashlib.sha256(f"{text}\n{content_digest(table)}".encode()).hexdigest().encode()

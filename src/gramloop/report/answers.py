@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from gramloop.evaluate.methods import BASELINE
-from gramloop.evaluate.truth import AGREEMENT
+from gramloop.evaluate.plan import AGREEMENT
 from gramloop.mitigations.stack import replay_of
 from gramloop.report.run import Run
 from gramloop.report.stats import Difference, Differences, Evidence, signed

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from gramloop.data.suites import Condition, display_name
 from gramloop.errors import GramLoopError
-from gramloop.evaluate.trajectories import trajectories_of
+from gramloop.evaluate.plan import trajectories_of
 from gramloop.report.run import Run
 from gramloop.util.plotting import (
     BLUE,

@@ -6,21 +6,26 @@ import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gramloop.errors import GramLoopError
-from gramloop.evaluate.beginning import plan_in, unit_owners
-from gramloop.evaluate.columns import flat, rows_of
 from gramloop.evaluate.methods import BASELINE
-from gramloop.evaluate.plan import Plan, condition_of
+from gramloop.evaluate.plan import AGREEMENT_NOTE, Plan, condition_of
 from gramloop.evaluate.results import score_condition
-from gramloop.evaluate.store import PLAN, UNITS, Store, StoredUnit, UnusableFile
-from gramloop.evaluate.truth import SENTENCE
+from gramloop.evaluate.store import (
+    PLAN,
+    UNITS,
+    Store,
+    StoredCondition,
+    UnusableFile,
+    plan_in,
+    read_condition,
+    unit_owners,
+)
 from gramloop.report.run import ConditionResults, Run, Spent
-from gramloop.tasks.base import Categories, Rows, get_task
+from gramloop.tasks.base import get_task
 from gramloop.util.processes import available_memory, in_order, worker_count
 
 PARTS = 4  # fixed subsets of the images
@@ -96,7 +101,7 @@ def report_workers(folders: Sequence[Path], asked: int | None = None) -> int:
     if sum(plan.images * len(plan.methods) for plan in plans) < _MANY:
         return 1
     conditions = [each for place in places for each in (place / UNITS).glob("*")]
-    sizes = [sum(file.stat().st_size for file in each.glob("*.parquet")) for each in conditions]
+    sizes = [sum(file.stat().st_size for file in each.rglob("*.parquet")) for each in conditions]
     fitting = int(available_memory() // (_PROCESS_BYTES + _UNPACKED * max(sizes, default=0)))
     return max(1, min(worker_count(None), _MOST_WORKERS, fitting))
 
@@ -128,62 +133,45 @@ def _read(name: str, folder: Path, plan: Plan, on_progress: OnProgress, workers:
     return Run(name, folder, plan, tuple(results), missing)
 
 
-def _read_condition(store: Store, key: str) -> ConditionResults | str:
+def _read_condition(store: Store[Plan], key: str) -> ConditionResults | str:
     """One condition; or what of it is missing."""
-    wanted = list(store.plan.units_of(key))
-    units: list[StoredUnit] = []
-    damage: list[str] = []
+    wanted = [unit for part in store.plan.parts_of(key) for unit in part.units]
+    held, damage = 0, list[str]()
     for unit in wanted:
         try:
-            found = store.read(unit)
+            held += store.read(unit) is not None
         except UnusableFile as problem:
             damage.append(str(problem))
-            continue
-        if found is not None:
-            units.append(found)
-    if len(units) == len(wanted):
-        return measure_condition(store.plan, key, units)
-    return "; ".join([f"{len(units)} of {len(wanted)} units are stored", *damage])
+    if held == len(wanted) and (stored := read_condition(store, key)) is not None:
+        return measure_condition(store.plan, stored)
+    return "; ".join([f"{held} of {len(wanted)} units are stored", *damage])
 
 
 # one condition
 
 
-def measure_condition(plan: Plan, key: str, units: Sequence[StoredUnit]) -> ConditionResults:
+def measure_condition(plan: Plan, stored: StoredCondition) -> ConditionResults:
     """Everything a report needs of one condition, from all its units."""
-    scored = score_condition(plan, key, units)
-    used = tuple(used_ids(units))
+    scored, task = score_condition(plan, stored), plan.load_task()
+    used = tuple(stored.image_ids)
     found = ConditionResults(
-        condition_of(key), scored.images, scored.scores, scored.failures, spent=_spent(units), ids=used
+        condition_of(stored.key),
+        scored.images,
+        scored.scores,
+        scored.failures,
+        spent=_spent(stored),
+        ids=used,
     )
     if not scored.images:
         return found
-    task, categories = get_task(plan.task), Categories(plan.categories, frozenset(plan.things))
     members = memberships([*used, *(failure.image_id for failure in scored.failures)], used)
     classes, labelled, parts = {}, None, {}
-    for method in plan.methods:
-        rows = method_rows(units, method.name)
-        scores = task.class_scores(rows, categories, members)
-        classes[method.name], labelled = scores.scores, scores.labelled if labelled is None else labelled
+    for name, each in stored.methods.items():
+        scores = task.class_scores(each.rows, plan.classes, members)
+        classes[name], labelled = scores.scores, scores.labelled if labelled is None else labelled
         if len(members) > 1:
-            parts[method.name] = scores.subsets.reshape(2, -1)
-    drift = _drift([unit.table for unit in units], list(classes))
-    return replace(found, classes=classes, labelled=labelled, parts=parts, drift=drift)
-
-
-def method_rows(units: Sequence[StoredUnit], method: str) -> Rows:
-    """The stored statistics of a method on all images of some units, in order of position."""
-    table = rows_of([unit.table for unit in units], method)
-    values: dict[str, NDArray[Any]] = {}
-    lengths: dict[str, NDArray[np.int64]] = {}
-    for name in table.column_names:
-        column = table[name]
-        if str(column.type).startswith("list"):
-            values[name] = flat(column)
-            lengths[name] = column.combine_chunks().value_lengths().to_numpy(zero_copy_only=False)
-        elif str(column.type) in ("double", "float", "int32", "int64"):
-            values[name] = column.to_numpy()
-    return Rows(table.num_rows, values, lengths)
+            parts[name] = scores.subsets.reshape(2, -1)
+    return replace(found, classes=classes, labelled=labelled, parts=parts, drift=_drift(stored))
 
 
 def partition_of(ids: Sequence[str]) -> dict[str, int]:
@@ -207,43 +195,31 @@ def memberships(ids: Sequence[str], used: Sequence[str]) -> NDArray[np.int64]:  
     return np.stack(rows)
 
 
-def used_ids(units: Sequence[StoredUnit]) -> list[str]:
-    """The ids of the images that were scored, in order of position."""
-    found: dict[int, str] = {}
-    for unit in units:
-        found.update(zip(unit.table["position"].to_pylist(), unit.table["image_id"].to_pylist(), strict=True))
-    return [found[position] for position in sorted(found)]
-
-
-def _drift(tables: Sequence[Any], names: Sequence[str]) -> dict[str, NDArray[np.float64]]:
+def _drift(stored: StoredCondition) -> dict[str, NDArray[np.float64]]:
     """The final drift of every image by method, where it was measured."""
-    if any(_POST_DRIFT not in table.column_names for table in tables):
-        return {}
-    found: dict[str, dict[int, float]] = {name: {} for name in names}
-    for table in tables:
-        columns = (table[name].to_pylist() for name in ("method", "position", _POST_DRIFT))
-        for method, position, value in zip(*columns, strict=True):
-            if isinstance(value, float):
-                found[method][position] = value
+    measured = {name: each.column(_POST_DRIFT) for name, each in stored.methods.items()}
     return {
-        name: np.array([values[position] for position in sorted(values)])
-        for name, values in found.items()
-        if values
+        name: np.array([value for value in values if value is not None])
+        for name, values in measured.items()
+        if any(value is not None for value in values)
     }
 
 
-def _spent(units: Sequence[StoredUnit]) -> Spent:
-    total = Spent()
-    for unit in units:
-        blocks: dict[str, float] = {}
-        columns = (unit.table[name].to_pylist() for name in ("method", "blocks"))
-        for method, number in zip(*columns, strict=True):
-            blocks[method] = blocks.get(method, 0) + number
-        facts = unit.facts
-        images = len(set(unit.table["position"].to_pylist()))
-        alone = {name: (share,) for name, share in facts.alone.items()}
-        total += Spent(images, facts.seconds, facts.predict_seconds, facts.peak_memory, blocks, alone)
-    return total
+def _spent(stored: StoredCondition) -> Spent:
+    first = next(iter(stored.methods.values()))
+    calls: dict[str, float] = {}
+    for name, each in stored.methods.items():
+        for facts in each.facts:
+            together = [other for other in (facts.paired_with, name) if other]
+            call = name if not facts.paired_with else "+".join(sorted(together))
+            calls[call] = calls.get(call, 0.0) + facts.seconds
+    return Spent(
+        len(stored.image_ids),
+        sum(facts.wall_seconds for facts in first.facts),
+        calls,
+        max(facts.peak_memory for each in stored.methods.values() for facts in each.facts),
+        {name: float(sum(each.blocks)) for name, each in stored.methods.items()},
+    )
 
 
 # runs next to each other
@@ -280,9 +256,7 @@ def incomparable(first: Run, second: Run) -> str:
 def _weights(plan: Plan, other: Plan) -> dict[str, str]:
     """Checksums that must agree: of all files for one task, without the head between tasks."""
     return {
-        name: value
-        for name, value in plan.model.sha256.items()
-        if (plan.task == other.task or name != "head") and (name != "source" or name in other.model.sha256)
+        name: value for name, value in plan.model.sha256.items() if plan.task == other.task or name != "head"
     }
 
 
@@ -305,7 +279,7 @@ def _grouped(runs: Sequence[Run]) -> tuple[tuple[tuple[Run, ...], ...], list[str
 
 
 def _warnings(run: Run) -> list[str]:
-    sentences = [f"{run.name} was run without labels: {SENTENCE}."] if run.plan.label_free else []
+    sentences = [f"{run.name} was run without labels: {AGREEMENT_NOTE}."] if run.plan.label_free else []
     if run.missing:
         listed = _some([f"{key} ({why})" for key, why in run.missing.items()], 6)
         sentences.append(

@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gramloop.evaluate.methods import BASELINE, Method
-from gramloop.evaluate.store import Store
-from gramloop.evaluate.truth import AGREEMENT
+from gramloop.evaluate.plan import AGREEMENT, Plan
+from gramloop.evaluate.store import Store, read_condition
 from gramloop.metrics.bootstrap import (
     REPLICATES,
     SEED,
@@ -37,9 +37,8 @@ from gramloop.metrics.bootstrap import (
 )
 from gramloop.mitigations.base import Mitigation
 from gramloop.mitigations.replay import Replay
-from gramloop.report.load import OnProgress, method_rows, used_ids
+from gramloop.report.load import OnProgress
 from gramloop.report.run import Run
-from gramloop.tasks.base import Categories, get_task
 from gramloop.util.processes import in_order
 from gramloop.util.table import Table, TableRepr
 
@@ -368,17 +367,16 @@ def _over_images(run: Run, draws: tuple[int, int], on_progress: OnProgress, work
 
 
 def _draw_condition(
-    store: Store, key: str, methods: Sequence[str], common: Sequence[str] | None, draws: tuple[int, int]
+    store: Store[Plan], key: str, methods: Sequence[str], common: Sequence[str] | None, draws: tuple[int, int]
 ) -> list[Draws]:
     """The scores of each method on one condition, then on every draw of its images or of those all conditions have."""
-    plan = store.plan
-    units = [unit for each in plan.units_of(key) if (unit := store.read(each)) is not None]
-    ids = used_ids(units)
+    stored, task = read_condition(store, key), store.task
+    assert stored is not None
+    ids = stored.image_ids
     among = ids if common is None else common
-    task, categories = get_task(plan.task), Categories(plan.categories, frozenset(plan.things))
     found = []
     for method in methods:
-        score = _expanded(task.scorer(method_rows(units, method), categories), ids, among)
+        score = _expanded(task.scorer(stored.methods[method].rows, store.plan.classes), ids, among)
         found.append(
             image_draws(score, len(among), replicates=draws[0], seed=draws[1], rows=task.draws_at_once)
         )

@@ -111,6 +111,8 @@ class Task(Generic[P, T]):
     truth_bytes: ClassVar[int] = 0  # per pixel, of a truth held in memory
     draws_at_once: ClassVar[int] = ROWS_AT_ONCE  # replicates of a bootstrap handed to `scorer` together
     aligns: ClassVar[bool] = False  # predictions are aligned with the truth before they are compared
+    has_classes: ClassVar[bool] = True  # predictions are scored class by class
+    closed_classes: ClassVar[bool] = False  # a model must have as many classes as the set it is scored on
 
     def __init_subclass__(cls) -> None:
         if "annotations" not in vars(cls) and "name" in vars(cls):

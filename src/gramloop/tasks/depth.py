@@ -67,6 +67,7 @@ class DepthTask(Task[Depth, DepthMap]):
     truth_noun = "depth"
     truth_bytes = 4
     aligns = True
+    has_classes = False
 
     def read_truth(self, record: Record) -> DepthMap:
         return record.depth()

@@ -8,23 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gramloop.data.records import Task
 from gramloop.errors import GramLoopError
 from gramloop.tasks.class_names import Classes
 from gramloop.tasks.depth import Depth
 from gramloop.tasks.detection import Detection
-from gramloop.tasks.instance import InstanceMasks
-from gramloop.tasks.panoptic import Panoptic
 from gramloop.tasks.prediction import Prediction
 from gramloop.tasks.semantic import Segmentation
 
-KINDS: dict[type[Prediction], Task] = {
-    Segmentation: "semantic",
-    Detection: "detection",
-    Depth: "depth",
-    Panoptic: "panoptic",
-    InstanceMasks: "instance",
-}
 _BOXES = ("boxes", "scores", "labels")
 
 
@@ -52,11 +42,6 @@ def read_prediction(found: object, size: tuple[int, int], name: str) -> Predicti
         f"{name} returned {_said(found)}; it is an integer array (H, W) with a class for every pixel, boxes, scores and "
         "labels, or a floating-point array (H, W) with a distance in metres for every pixel"
     )
-
-
-def task_of(found: Prediction) -> Task:
-    """The task whose prediction this is."""
-    return next(task for kind, task in KINDS.items() if isinstance(found, kind))
 
 
 def read_classes(given: object, name: str) -> Classes:

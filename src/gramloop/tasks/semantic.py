@@ -68,6 +68,7 @@ class SemanticTask(Task[Segmentation, PixelLabels]):
     }
     prediction = Segmentation
     truth_bytes = 2
+    closed_classes = True
 
     def read_truth(self, record: Record) -> PixelLabels:
         ignored = 255 if record.classes is None else record.classes.ignored

@@ -16,6 +16,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,11 +25,12 @@ from torch import nn
 from gramloop.data.records import Task
 from gramloop.errors import GramLoopError
 from gramloop.replay.cost import Cost
+from gramloop.tasks.base import task_names, task_of
 from gramloop.tasks.images import RGB
 from gramloop.tasks.module_predictor import ModulePredictor
 from gramloop.tasks.prediction import Prediction
 from gramloop.tasks.predictor import ImagePredictor, Predictor, Replay, Tracing, check_replay
-from gramloop.tasks.reading import KINDS, read_classes, read_prediction, task_of
+from gramloop.tasks.reading import read_classes, read_prediction
 
 Function = Callable[[RGB], object]
 _LOOK = 64  # side of the grey image that a function is shown to learn its task
@@ -49,7 +51,7 @@ class FunctionPredictor(ImagePredictor[Prediction]):
         self.function, self.name = function, name
         self.classes = read_classes(classes, name)
         grey = np.full((_LOOK, _LOOK, 3), 128, np.uint8)
-        self.task: Task = task or task_of(read_prediction(function(grey), grey.shape[:2], name))
+        self.task: Any = task or task_of(read_prediction(function(grey), grey.shape[:2], name)).name
 
     def cost(self, replay: Replay = None, paired: bool = False) -> Cost:
         """A model without blocks counts as one."""
@@ -59,7 +61,7 @@ class FunctionPredictor(ImagePredictor[Prediction]):
         if replay is not None:
             check_replay(self, replay)
         found = read_prediction(self.function(pixels.copy()), (pixels.shape[0], pixels.shape[1]), self.name)
-        if task_of(found) != self.task:
+        if task_of(found).name != self.task:
             raise GramLoopError(
                 f"{self.name} returned a {type(found).__name__}, although its task is {self.task}"
             )
@@ -103,8 +105,8 @@ def as_predictor(
         return made
     name = name or str(getattr(made, "__name__", type(made).__name__))
     task = getattr(made, "task", task)
-    if task not in (None, *KINDS.values()):
-        raise GramLoopError(f"the task of {name} is {task!r}; it is one of {', '.join(KINDS.values())}")
+    if task not in (None, *task_names()):
+        raise GramLoopError(f"the task of {name} is {task!r}; it is one of {', '.join(task_names())}")
     classes = getattr(made, "classes", classes)
     found: ModulePredictor[Prediction] | FunctionPredictor
     if isinstance(made, nn.Module):
@@ -141,7 +143,8 @@ def _of_module(
         module, before, postprocess, task or "semantic", read_classes(classes, name), name
     )
     if task is None:
-        predictor.task = task_of(predictor.predict(np.full((_LOOK, _LOOK, 3), 128, np.uint8)))
+        found: Any = task_of(predictor.predict(np.full((_LOOK, _LOOK, 3), 128, np.uint8))).name
+        predictor.task = found
     return predictor
 
 

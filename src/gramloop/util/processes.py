@@ -53,16 +53,16 @@ def worker_count(asked: int | None, threads: int = 1) -> int:
     return count
 
 
-def process_context(preload: str | None = None) -> BaseContext:
+def process_context(*preload: str) -> BaseContext:
     """How processes are started: never forked, since forking a process with threads can hang.
 
     Args:
-        preload: a module that workers need; a fork server, where the system has one, imports it once for all.
+        preload: modules that workers need; a fork server, where the system has one, imports them once for all.
     """
-    if preload is None or "forkserver" not in multiprocessing.get_all_start_methods():
+    if not preload or "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([preload])
+    context.set_forkserver_preload(list(preload))
     return context
 
 

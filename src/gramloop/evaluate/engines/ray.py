@@ -1,4 +1,4 @@
-"""A Ray cluster: every unit is a task, and the units of a node that is lost run elsewhere.
+"""A Ray cluster: every part is a task, and the parts of a node that is lost run elsewhere.
 
 All nodes see the folders of weights, images and results under the same paths (a shared file system). Units
 are whole or absent there too, so one that ran twice after a loss was merely stored twice, with the same rows.
@@ -13,37 +13,36 @@ from threading import Thread
 from typing import Any
 
 from gramloop.errors import GramLoopError
-from gramloop.evaluate.engines import Done, Job, cluster_package, cores_of, do_unit
-from gramloop.evaluate.plan import Plan, Unit
-from gramloop.evaluate.session import Missed, Session
+from gramloop.evaluate.engines import Job, cluster_package, cores_of
+from gramloop.evaluate.plan import Part, Subject
+from gramloop.evaluate.runner import Done, Missed, Runner
 from gramloop.evaluate.store import Store
 
-_RETRIES = 5  # lost nodes that one unit may live through
+_RETRIES = 5  # lost nodes that one part may survive
 _POLL = 1.0  # seconds
 _PATIENCE = 20.0  # seconds for a cluster to answer
 
 
 def run_ray(job: Job, address: str | None = None) -> Iterator[Done | Missed]:
-    """Run the job's units as tasks of the cluster at ``address`` (``auto`` for the one this machine is in)."""
+    """Run the job's parts as tasks of the cluster at ``address`` (``auto`` for the one this machine is in)."""
     ray = cluster_package("ray")
     owns = not ray.is_initialized()
     if owns:
         _connect(ray, address)
-    gpu = job.plan.model.device == "cuda"
     prepare = _preparing(ray, job)
-    task = ray.remote(_run_unit).options(
+    task = ray.remote(_run_part).options(
         max_retries=_RETRIES,
-        num_cpus=job.plan.model.threads + prepare,
-        num_gpus=1 if gpu else 0,
+        num_cpus=job.subject.threads + prepare,
+        num_gpus=1 if job.subject.device == "cuda" else 0,
     )
-    plan = ray.put((job.plan, Store(job.folder, job.plan), prepare))
-    pending: list[Any] = [task.remote(plan, unit) for unit in job.units]
+    shared = ray.put((job.subject, job.store, prepare))
+    pending: list[Any] = [task.remote(shared, part) for part in job.parts]
     try:
         while pending:
             ready, pending = ray.wait(pending, num_returns=1, timeout=_POLL)
             for reference in ready:
                 done = _result(ray, reference)
-                job.on_images(len(done.unit))
+                job.on_images(len(done.part))
                 yield done
     finally:
         for reference in pending:
@@ -53,16 +52,16 @@ def run_ray(job: Job, address: str | None = None) -> Iterator[Done | Missed]:
 
 
 def _preparing(ray: Any, job: Job) -> int:
-    """Preparing processes of a task: no more than every node has cores for, since a task that fits nowhere never runs."""
-    threads = job.plan.model.threads
-    wanted = cores_of(job.plan, job.prepare) - threads
+    """Processes that read images for a task: no more than every node has cores for, or the task would never run."""
+    threads = job.subject.threads
+    wanted = cores_of(job.subject, job.prepare) - threads
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"] and node["Resources"].get("GPU")]
     cores = [int(node.get("CPU", 0) // node["GPU"]) - threads for node in nodes]
     return max(0, min([wanted, *cores])) if job.prepare is None else wanted
 
 
 def check_address(address: str | None) -> None:
-    """Refuse an address at which nothing listens: Ray itself would go on trying for minutes."""
+    """Refuse an address at which nothing listens: Ray itself would keep trying for minutes."""
     host, colon, port = (address or "").removeprefix("ray://").rpartition(":")
     if not colon or not port.isdecimal():
         return  # "auto", or something that Ray knows better
@@ -74,7 +73,7 @@ def check_address(address: str | None) -> None:
 
 
 def _connect(ray: Any, address: str | None) -> None:
-    """Join the cluster; a thread of its own tries, since Ray cannot be told to give up."""
+    """Join the cluster; in a thread, since Ray itself never gives up."""
     check_address(address)
     answer: SimpleQueue[Exception | None] = SimpleQueue()
 
@@ -82,7 +81,7 @@ def _connect(ray: Any, address: str | None) -> None:
         try:
             ray.init(address=address, log_to_driver=False, logging_level="ERROR")
             answer.put(None)
-        except Exception as error:  # told by the one who waits
+        except Exception as error:  # raised by the thread that waits
             answer.put(error)
 
     Thread(target=join, daemon=True).start()
@@ -108,19 +107,20 @@ def _result(ray: Any, reference: Any) -> Done | Missed:
         raise
     except ray.exceptions.RayError as error:
         raise GramLoopError(
-            f"the Ray cluster lost a unit {_RETRIES + 1} times ({type(error).__name__}); finished units are "
-            "kept, and the same command goes on from there"
+            f"the Ray cluster lost a part {_RETRIES + 1} times ({type(error).__name__}); finished units are "
+            "kept, and the same command resumes from there"
         ) from error
 
 
-_session: tuple[str, Session] | None = None  # of this worker process, which runs many units
+_runner: tuple[str, Runner] | None = None  # of this worker process, which runs many parts
 
 
-def _run_unit(planned: tuple[Plan, Store, int], unit: Unit) -> Done | Missed:
-    global _session
-    plan, store, prepare = planned
-    if _session is None or _session[0] != plan.hash:
-        if _session is not None:
-            _session[1].close()
-        _session = (plan.hash, Session(plan, folder=store.folder, prepare=prepare))
-    return do_unit(_session[1], store, unit)
+def _run_part(shared: tuple[Subject, Store[Any], int], part: Part) -> Done | Missed:
+    global _runner
+    subject, store, prepare = shared
+    if _runner is None or _runner[0] != subject.hash:
+        if _runner is not None:
+            _runner[1].close()
+        _runner = subject.hash, Runner(subject, store, prepare=prepare)
+    [done] = _runner[1].run([part])
+    return done

@@ -9,13 +9,13 @@ from typing import Any, TypeVar
 import numpy as np
 
 from gramloop.data.checks import refuse_change
-from gramloop.data.records import DataSet, Record
+from gramloop.data.records import Record
 from gramloop.data.suites import Condition, display_name
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.methods import BASELINE
-from gramloop.evaluate.plan import condition_of
-from gramloop.evaluate.rows import CLEAN_PICTURE, KeptMaps, first_rows, maps_of
-from gramloop.evaluate.sources import open_condition, open_planned
+from gramloop.evaluate.plan import Unit, condition_of
+from gramloop.evaluate.provenance import PlannedImages
+from gramloop.evaluate.rows import CLEAN_PREFIX, KeptMaps, maps_of
 from gramloop.evaluate.store import Store, UnusableFile
 from gramloop.report.figures.diagnostic import Diagnosed, diagnostic
 from gramloop.report.figures.qualitative import ComparedImage, qualitative
@@ -54,18 +54,25 @@ class KeptImage:
 def kept_images(run: Run, method: str) -> list[KeptImage]:
     """The images that keep a prediction of the baseline and of ``method``, condition after condition."""
     store, found = Store(run.folder, run.plan), []
+    methods = [each for each in run.plan.methods if each.name in (BASELINE, method)]
     for key in run.plan.conditions:
-        units = [unit for unit in run.plan.units_of(key) if unit.start < run.plan.pictures]
+        parts = [part for part in run.plan.parts_of(key) if part.images[0] < run.plan.pictures]
         try:
-            tables = [stored.table for unit in units if (stored := store.read(unit)) is not None]
+            rows = {
+                each.name: store.rows([Unit(key, each, part.images) for part in parts]) for each in methods
+            }
         except UnusableFile:
             continue  # the report warns of it elsewhere
-        if not tables:
+        kept = {
+            name: {row["position"]: row for row in each.first(run.plan.pictures)}
+            for name, each in rows.items()
+            if each is not None
+        }
+        if len(kept) < len(methods):
             continue
-        rows = {name: first_rows(tables, name, run.plan.pictures) for name in (BASELINE, method)}
-        for pair in zip(rows[BASELINE], rows[method], strict=True):
-            named = dict(zip((BASELINE, method), pair, strict=True))
-            found.append(KeptImage(condition_of(key), pair[0]["position"], pair[0]["image_id"], named))
+        for position in sorted(set.intersection(*(set(each) for each in kept.values()))):
+            named = {name: each[position] for name, each in kept.items()}
+            found.append(KeptImage(condition_of(key), position, named[method]["image_id"], named))
     return found
 
 
@@ -74,18 +81,15 @@ class ShownImages:
 
     def __init__(self, run: Run) -> None:
         self.run = run
-        self._opened: Any = None
-        self._sets: dict[str, DataSet] = {}
+        self._images: PlannedImages | None = None
 
     def record(self, kept: KeptImage) -> Record:
         """The image with its truth; an error if the set is gone or is another."""
         key = kept.condition.key
-        if key not in self._sets:
-            if self._opened is None:
-                load_checksums(self.run.folder)
-                self._opened = open_planned(self.run.plan)
-            self._sets[key] = open_condition(self.run.plan, self._opened, key)
-        record = self._sets[key][kept.position]
+        if self._images is None:
+            load_checksums(self.run.folder)
+            self._images = PlannedImages(self.run.plan)
+        record = self._images.data(key)[kept.position]
         if str(record.image_id) != kept.image_id:
             raise GramLoopError(
                 f"image {kept.position} of {key} is {record.image_id} now, and was {kept.image_id}"
@@ -104,7 +108,7 @@ class ShownImages:
         task, record = self.run.task, self.record(kept)
         found = [each for name in (BASELINE, method) if (each := task.decode(kept.rows[name])) is not None]
         if self.run.plan.label_free:
-            truth = task.decode(kept.rows[method], CLEAN_PICTURE)
+            truth = task.decode(kept.rows[method], f"{CLEAN_PREFIX}picture")
         else:
             truth = task.as_prediction(task.read_truth(record))
         if truth is None or len(found) < 2:

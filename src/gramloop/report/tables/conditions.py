@@ -9,7 +9,7 @@ import numpy as np
 
 from gramloop.data.suites import Condition, display_name
 from gramloop.evaluate.methods import BASELINE
-from gramloop.evaluate.results import metrics_of, tells_gain
+from gramloop.evaluate.results import measures_gain, metrics_of
 from gramloop.metrics.panoptic import QUALITIES
 from gramloop.report.run import Run
 from gramloop.report.tables.main import DIGITS, TEXT, method_cells, method_columns
@@ -100,7 +100,7 @@ def every_condition(run: Run) -> Table:
             rows.append((key, None, None, *method_cells(run.methods, {})))
             continue
         scores = {name: found[run.metric] for name, found in result.scores.items()}
-        cells = method_cells(run.methods, scores, not tells_gain(run.plan, key))
+        cells = method_cells(run.methods, scores, not measures_gain(run.plan, key))
         rows.append((key, result.images, len(result.failures), *cells))
     return Table(
         f"{run.name}, every condition",

@@ -7,7 +7,7 @@ from typing import Final
 
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.methods import BASELINE
-from gramloop.evaluate.relative import other_images
+from gramloop.evaluate.results import other_images
 from gramloop.metrics.bootstrap import coverage
 from gramloop.metrics.robustness import effective_robustness, mean_corruption_error, relative_performance
 from gramloop.report.run import Run

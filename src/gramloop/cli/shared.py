@@ -1,0 +1,214 @@
+"""Options that several commands share, in the same words: which model, which images, how they are shown to it."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from gramloop.cli.options import MANY, did_you_mean, option
+from gramloop.errors import GramLoopError
+
+if TYPE_CHECKING:
+    from gramloop.evaluate.plan import DataSource
+    from gramloop.tasks.outputs import ImageFile
+    from gramloop.tasks.prediction import Prediction
+    from gramloop.tasks.predictor import Predictor
+
+MODEL_HELP = (
+    "tiny (embedded; it knows drawn scenes only), hf:FOLDER (transformers; hf:NAME downloads it), my_models.py:make, "
+    "package.module:make, or a name of gramloop list models"
+)
+METHOD_HELP = "a mitigation: gramloop, recentre:c=2, denoise+levels, replay:window=5-7,replays=3, or the file that gramloop tune wrote"
+EXAMPLES = "\n\nExamples:\n"
+NAMED = 10  # images that could not be used, listed one by one
+_SIZES = ("short_side", "crop", "stride", "whole", "side", "flip")
+_OWNERS = {
+    "crop": ("semantic",),
+    "stride": ("semantic",),
+    "whole": ("semantic",),
+    "side": ("panoptic", "instance"),
+    "flip": ("depth",),
+}  # sizes that some tasks alone have
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelOptions:
+    """Which model, and how images are shown to it."""
+
+    model: str = option(MODEL_HELP, "tiny", metavar="SPEC")
+    task: str | None = option(
+        "semantic, detection, depth, panoptic or instance, where the model has several (semantic)",
+        None,
+        metavar="TASK",
+    )
+    backbone: str | None = option("DINOv3 weights, or a transformers folder", None, metavar="FILE")
+    head: str | None = option("the head's weights; then --model is not used", None, metavar="FILE")
+    dtype: Literal["float32", "bfloat16"] = option(
+        "of the backbone's weights; bfloat16 halves their memory and rounds (float32)", "float32"
+    )
+    device: str | None = option(
+        "cpu, cuda, cuda:1, mps or auto: the GPU where there is one, else the CPU (auto)",
+        None,
+        metavar="NAME",
+    )
+    short_side: int | None = option(
+        "size in which images are shown: 896 to segment (512 for a PMT head), 2048 to detect, 768 for Meta's depth head",
+        None,
+        metavar="N",
+    )
+    crop: int | None = option("side of a segmentation window (896)", None, metavar="N")
+    stride: int | None = option("distance between windows (596)", None, metavar="N")
+    whole: bool = option("segment the whole image at once", False)
+    side: int | None = option("of the square that panoptic and instance heads see (640)", None, metavar="N")
+    flip: bool = option("depth: the mean with the mirror image, as for NYU", False)
+    verify_weights: bool = option("compare weight files with the sha256 in their names", False)
+
+    def files(self) -> dict[str, str]:
+        """The model as `gramloop.tasks.load_predictor` takes it."""
+        if self.head is not None:
+            given = {"backbone": self.backbone, "head": self.head}
+            return {name: str(Path(path).resolve()) for name, path in given.items() if path is not None}
+        if self.backbone is not None:
+            raise GramLoopError("--head FILE is missing: a backbone alone predicts nothing")
+        from gramloop.tasks.model_spec import model_files
+
+        return model_files(self.model)
+
+    def chosen_task(self) -> str | None:
+        """The task; None where the model has one alone."""
+        if self.task is None:
+            return "semantic" if "folder" in self.files() else None
+        from gramloop.tasks.base import task_names
+
+        if self.task not in task_names():
+            known = ", ".join(task_names())
+            raise GramLoopError(
+                f"--task is {self.task!r}{did_you_mean(self.task, task_names())}; tasks are {known}"
+            )
+        return self.task
+
+    def sizes(self) -> dict[str, object]:
+        """How images are shown to the model, where an option says so."""
+        given = {name: getattr(self, name) for name in _SIZES}
+        sizes = {name: value for name, value in given.items() if value is not None and value is not False}
+        for name in sizes:
+            owners = _OWNERS.get(name)
+            if owners and self.task is not None and self.task not in owners:
+                raise GramLoopError(f"--{name} belongs to --task {' or '.join(owners)}")
+        if "crop" in sizes or "stride" in sizes:
+            sizes["mode"] = "slide"
+        if sizes.pop("whole", False):
+            sizes["mode"] = "whole"
+        return sizes
+
+    def load(self) -> Predictor[Prediction]:
+        """The predictor."""
+        from gramloop.tasks.loading import load_predictor
+        from gramloop.util.device import choose_device
+
+        return load_predictor(
+            self.chosen_task(),
+            self.files(),
+            self.sizes(),
+            choose_device(self.device),
+            dtype=self.dtype,
+            verify=self.verify_weights,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataOptions:
+    """Which images, and what predictions on them are compared with."""
+
+    data: Path | None = option("the set; scenes are drawn where it is missing", None, metavar="DIR")
+    condition: list[str] = option(
+        "some conditions only, or a group: noise, blur, weather, digital; can be repeated", [], metavar="NAME"
+    )
+    severity: list[int] = option("some severities only; can be repeated", [], metavar="N")
+    images: int | None = option(
+        "the first N of each condition; for scenes, how many (100)", None, metavar="N", limits=(1, MANY)
+    )
+    split: str = option("of a set of label pictures (validation)", "validation")
+    classes: Path | None = option("class list of a set of label pictures", None, metavar="FILE")
+    origin: Literal["auto", "folders", "generated"] = option(
+        "shifted images from folders, or made from the clean ones (auto: folders where there are any)", "auto"
+    )
+    format: Literal["png", "jpg"] = option("of generated images (png)", "png")
+    frost_textures: Path | None = option("your own frost pictures", None, metavar="DIR")
+    truth: Literal["labels", "clean"] = option(
+        "compare with the labels, or with the model's prediction on the clean image; that needs no labels, so DIR may be "
+        "any folder of photographs (labels)",
+        "labels",
+    )
+    truth_score: float | None = option(
+        "boxes or masks of the clean prediction that score at least P count as objects (0.5)",
+        None,
+        metavar="P",
+    )
+    partial: bool = option("accept a part of COCO or ADE20K", False)
+    verify: bool = option(
+        "compare every file of a suite that gramloop corrupt wrote with its checksum before the work begins; without it "
+        "sizes and some files (each image is compared when it is read)",
+        False,
+    )
+
+    def source(self, suite: str, scenes: Path, split: str) -> DataSource:
+        """The images of a suite; scenes of a split are drawn where a suite of scenes has no folder."""
+        from gramloop.data.scenes.files import COUNT, SUITE, SceneFiles, draw_scenes
+        from gramloop.data.suites import find_suite
+        from gramloop.evaluate.plan import DataSource
+
+        if self.data is None and find_suite(suite).base != SUITE:
+            raise GramLoopError(f"--data DIR is missing: the folder of {suite}")
+        many = COUNT if self.images is None else self.images
+        root = self.data or draw_scenes(scenes, SceneFiles(many, split=split))
+        return DataSource(
+            str(root.resolve()),
+            split=self.split,
+            classes=str(self.classes) if self.classes else None,
+            origin=self.origin,
+            encoding=self.format,
+            partial=self.partial,
+        )
+
+
+def device_kind(device: str | None, elsewhere: bool) -> str:
+    """The type of the device that is asked for; that of a dry run or of a cluster may be on another machine."""
+    from gramloop.util.device import choose_device
+
+    named = re.fullmatch(r"(cuda|mps)(:\d+)?", device or "") if elsewhere else None
+    return choose_device(device).type if named is None else named[1]
+
+
+def each_image(
+    files: Sequence[ImageFile], doing: str, work: Callable[[ImageFile], None]
+) -> list[dict[str, str]]:
+    """Do the work on every image.
+
+    Returns:
+        The images that failed, with the reason of each, which is printed too.
+    """
+    from torch import OutOfMemoryError
+
+    from gramloop.util.progress import progress_bar
+
+    failures = []
+    with progress_bar(doing, len(files)) as advance:
+        for file in files:
+            reason = None
+            advance(file.path.name, 0)
+            try:
+                work(file)
+            except GramLoopError as error:
+                reason = str(error)
+            except (MemoryError, OutOfMemoryError):
+                reason = "it does not fit into memory; try a smaller --short-side"
+            if reason is not None:
+                failures.append({"image": str(file.path), "reason": reason})
+                print(reason if str(file.path) in reason else f"{file.path}: {reason}", file=sys.stderr)
+            advance(file.path.name)
+    return failures

@@ -1,0 +1,257 @@
+"""What a run depends on, opened and compared with what was planned: versions, weights, images and annotations.
+
+A run resumes only with what it began with, in every process and on every machine. Files are read for this once, when
+the evaluation is planned; each image is compared again as it is read (`gramloop.evaluate.loader`).
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, cast
+
+from gramloop import __version__
+from gramloop.data.checks import with_contents
+from gramloop.data.manifest import fingerprint, package_versions
+from gramloop.data.opening import OpenSuite, ReadOptions, Verify, open_suite
+from gramloop.data.records import DataSet, Record
+from gramloop.data.shifted import shift_record
+from gramloop.data.suites import Condition
+from gramloop.errors import GramLoopError
+from gramloop.evaluate.plan import DataSource, Plan, Positions, Subject, condition_of
+from gramloop.mitigations.calibration import CalibrationStats
+from gramloop.models.tiny import DEPTH_HEAD
+from gramloop.shifts.seeds import RECIPE_VERSION
+from gramloop.tasks.loading import load_numbered
+from gramloop.tasks.prediction import Prediction
+from gramloop.tasks.predictor import Predictor
+from gramloop.tasks.user_fingerprints import object_fingerprints, user_fingerprints
+from gramloop.util.checksums import file_digest, first_changed, load_checksums, save_checksums
+from gramloop.util.files import files_below
+
+SUGGESTION = "replay.json"  # may lie next to weights, and decides no prediction
+WEIGHTS = (".json", ".safetensors", ".pth")
+OTHER_WEIGHTS = (".bin", ".pt", ".txt")  # that transformers may have, too
+CLEAN_SET = "clean"  # the checksums of the set that conditions are made from
+_OR_ANOTHER = "or choose another folder for the results"
+
+
+def plan_subject(plan: Plan, folder: Path | None = None) -> Subject:
+    """A plan as workers open it; ``folder``, that of the results, may hold checksums that were computed before."""
+    return Subject(
+        hash=plan.hash,
+        task=plan.task,
+        categories=plan.classes,
+        load_predictor=partial(load_planned, plan, folder),
+        open_images=partial(PlannedImages, plan),
+        load_task=plan.load_task,
+        load_calibration=partial(load_calibration, plan),
+        label_free=plan.label_free,
+        truth_score=plan.truth_score,
+        alignment=plan.alignment,
+        batch=plan.batch,
+        pictures=plan.pictures,
+        diagnostics=plan.diagnostics,
+        device=plan.model.device,
+        threads=plan.model.threads,
+        description=plan.description,
+    )
+
+
+def load_planned(plan: Plan, folder: Path | None = None, device: str | None = None) -> Predictor[Prediction]:
+    """The model of a plan in whatever process; other versions, code or weights than planned are refused."""
+    if folder is not None:
+        load_checksums(folder)
+    check_origin(plan)
+    model = plan.model
+    predictor = load_numbered(
+        cast(Any, plan.task), model.files, model.sizes, device or model.device, plan.categories, model.dtype
+    )
+    _refuse_change(plan, loaded_checksums(model.files, predictor), in_files=False)
+    return predictor
+
+
+def load_calibration(plan: Plan) -> CalibrationStats | None:
+    """The statistics of in-distribution images that methods of a plan use."""
+    if plan.calibration is None:
+        return None
+    found = file_digest(Path(plan.calibration))
+    for method in plan.methods:
+        if method.calibration not in ("", found):
+            raise GramLoopError(
+                f"{plan.calibration} changed since {method.name} was planned: it is sha256 {found[:12]}…, and was "
+                f"{method.calibration[:12]}…; put it back, {_OR_ANOTHER}"
+            )
+    return CalibrationStats.read(plan.calibration)
+
+
+def check_origin(plan: Plan) -> None:
+    """Refuse other versions of packages, and other weights in files, than those that a plan was made with."""
+    now = origin_versions()
+    for name, then in plan.versions.items():
+        if now.get(name, "none") != then:
+            raise GramLoopError(
+                f"the evaluation was planned with {name} {then}, and {now.get(name, 'none')} is installed here; their "
+                f"numbers must not be mixed: install {then}, {_OR_ANOTHER}"
+            )
+    _refuse_change(plan, file_checksums(plan.model.files, plan.task), in_files=True)
+
+
+def _refuse_change(plan: Plan, found: Mapping[str, str], in_files: bool) -> None:
+    """Compare the checksums of all files, or of all else that a loaded model is known by, with those of the plan."""
+    files = plan.model.files
+    planned = {name for name in plan.model.sha256 if _is_file(name, files) == in_files}
+    for name in sorted({*planned, *found}):
+        then, now = plan.model.sha256.get(name), found.get(name)
+        if then != now:
+            kind, _, below = name.partition("/")
+            place = Path(files[kind], below) if kind in files else f"{name!r} of {next(iter(files.values()))}"
+            raise GramLoopError(
+                f"{place} changed since the evaluation was planned: it is {_short(now)}, and was {_short(then)}; put it "
+                f"back, {_OR_ANOTHER}"
+            )
+
+
+def _is_file(name: str, files: Mapping[str, str]) -> bool:
+    kind = name.split("/")[0]
+    return kind in files and kind not in ("make", "object")
+
+
+def _short(value: str | None) -> str:
+    if value is None:
+        return "not there"
+    return f"sha256 {value[:12]}…" if len(value) == 64 else value
+
+
+def weight_files(files: Mapping[str, str], task: str | None = None) -> dict[str, Path]:
+    """Every weight file that takes part in a task, by the name of its checksum. Code is no weight."""
+    found = {}
+    # the depth head decides predictions of depth alone
+    passed_over = (SUGGESTION,) if task == "depth" else (SUGGESTION, DEPTH_HEAD)
+    for name, place in files.items():
+        if name in ("make", "object"):
+            continue
+        path, endings = Path(place), WEIGHTS if name != "hf" else (*WEIGHTS, *OTHER_WEIGHTS)
+        if not path.exists():
+            raise GramLoopError(f"the {name} {path} does not exist")
+        if not path.is_dir():
+            found[name] = path
+            continue
+        for part in files_below(path):
+            if part.suffix in endings and part.name not in passed_over:
+                found[f"{name}/{part.relative_to(path).as_posix()}"] = part
+    return found
+
+
+def file_checksums(files: Mapping[str, str], task: str | None = None) -> dict[str, str]:
+    """The sha256 of every weight file that takes part in a task; a folder is hashed file by file."""
+    return {name: file_digest(path) for name, path in weight_files(files, task).items()}
+
+
+def loaded_checksums(files: Mapping[str, str], predictor: Predictor[Prediction]) -> dict[str, str]:
+    """Checksums of the code and the tensors of a loaded model that is no file; empty for others."""
+    if "make" in files:
+        return user_fingerprints(files["make"], predictor)
+    return object_fingerprints(predictor) if "object" in files else {}
+
+
+def save_known_checksums(plan: Plan, folder: Path) -> None:
+    """Keep in the results what is known of weights and images, so that no worker need read them to compare them."""
+    save_checksums(folder, [*weight_files(plan.model.files, plan.task).values(), Path(plan.data.root)])
+
+
+def origin_versions() -> dict[str, str]:
+    """Versions of everything that takes part in making images and predictions."""
+    found = {"gramloop": __version__, "shifts": str(RECIPE_VERSION), "python": platform.python_version()}
+    for name in ("torch", "transformers"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "none"
+    return {**found, **package_versions()}
+
+
+def open_data(
+    suite: str,
+    data: DataSource,
+    annotations: str | None,
+    conditions: Sequence[Condition],
+    labels: bool = True,
+    verify: Verify = "quick",
+) -> OpenSuite:
+    """The suite of a plan with these conditions; annotations are read where they are the truth."""
+    names = list(dict.fromkeys(condition.name for condition in conditions))
+    severities = sorted({condition.severity for condition in conditions if condition.severity})
+    return open_suite(
+        suite,
+        data.root,
+        conditions=names or None,
+        severities=severities or None,
+        origin=cast(Any, data.origin),
+        options=ReadOptions(
+            split=data.split,
+            classes=Path(data.classes) if data.classes else None,
+            task=cast(Any, annotations),
+            partial=data.partial,
+            labels=labels,
+            verify=verify,
+        ),
+        encoding=cast(Any, data.encoding),
+    )
+
+
+class PlannedImages:
+    """The images of a plan, which must be those that were planned."""
+
+    def __init__(self, plan: Plan, verify: Verify = "none") -> None:
+        self.plan = plan
+        conditions = [condition_of(key) for key in plan.conditions]
+        annotations = plan.load_task().annotations
+        opened = open_data(plan.suite, plan.data, annotations, conditions, not plan.label_free, verify)
+        if opened.clean is not None:
+            images = max(plan.conditions.values())
+            opened = replace(opened, clean=self._unchanged(CLEAN_SET, opened.clean, images, {}))
+        self.opened = opened
+        self._latest: tuple[str, DataSet] | None = None
+
+    def data(self, key: str) -> DataSet:
+        """The set of one condition; the latest is kept, since parts come condition by condition."""
+        if self._latest is None or self._latest[0] != key:
+            condition = condition_of(key)
+            data = self.opened.open(condition)
+            if self.opened.clean is None:
+                images = self.plan.conditions[key]
+                data = self._unchanged(key, data, images, self.opened.listed(condition))
+            self._latest = key, data
+        return self._latest[1]
+
+    def records(self, condition: str, images: Positions) -> list[Record]:
+        """The images at these positions; only these are shifted where the condition is made from the clean set."""
+        clean, key = self.opened.clean, condition_of(condition)
+        if clean is None or key in self.opened.ready:
+            data = self.data(condition)
+            return [data[position] for position in images]
+        shift = self.opened.shift(key)
+        return [shift_record(clean[position], shift) for position in images]
+
+    def clean_records(self, condition: str, images: Positions) -> list[Record]:
+        """The same images without their shift."""
+        clean = self.opened.clean
+        return self.records(condition, images) if clean is None else [clean[each] for each in images]
+
+    def _unchanged(self, key: str, data: DataSet, images: int, listed: Mapping[Path, str]) -> DataSet:
+        """The set, whose records know what their files held."""
+        planned = self.plan.data
+        if fingerprint(data) == planned.fingerprints.get(key):
+            marked, contents = with_contents(data, images, listed)
+            if contents == planned.contents.get(key):
+                return marked
+        other = first_changed(path for record in data for path in record.files)
+        raise GramLoopError(
+            f"the images or annotations in {data.root} changed since the evaluation was planned"
+            f"{f' ({other} is another file)' if other else ''}; put them back, {_OR_ANOTHER}"
+        )

@@ -1,1 +1,0 @@
-"""What replaying does at every window of a backbone, without labels."""

@@ -1,1 +1,0 @@
-"""A search for a setting within a stated budget, judged on what it has not seen."""

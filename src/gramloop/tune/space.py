@@ -1,0 +1,342 @@
+"""What a search may choose from: values for any fields of `ReplayConfig`, any mitigations, and their combinations.
+
+Every combination of a replay's values is one candidate. Combinations that the configuration refuses are left out, and of
+those that do the same on a given backbone one is kept, so that no budget is spent twice.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from gramloop.errors import GramLoopError
+from gramloop.mitigations.base import Mitigation, Stage
+from gramloop.mitigations.calibration import MIN_IMAGES, CalibrationStats, placeholder_stats
+from gramloop.mitigations.mitigated import check_stack, needs_calibration, stack_cost
+from gramloop.mitigations.replay import Replay
+from gramloop.mitigations.stack import ordered, parse_mitigations, replay_alone, stack_json, stack_text
+from gramloop.replay.config import (
+    FIELDS,
+    Field,
+    ReplayConfig,
+    ReplaySettings,
+    Window,
+    default_window,
+    describe_replay,
+    field_of,
+    split_setting,
+)
+from gramloop.replay.cost import route
+from gramloop.tasks.prediction import Prediction
+from gramloop.tasks.predictor import Predictor, check_replay
+
+Stack = tuple[Mitigation, ...]
+LONGEST = 2  # blocks of a window, by default
+STRENGTHS = (0.15, 0.5, 1.0)
+TAPPED_STRENGTHS = (0.25, 1.0)  # of a head on several blocks, which leaves more to choose
+TAP = "tap"  # as a value of until: the first block from the window's end on that the head reads
+DEFAULT_MITIGATIONS = (
+    *("recentre:c=1", "recentre:c=2", "recentre:0.1", "recentre:0.3", "recentre:0.5", "norms:0.1"),
+    *("denoise", "median", "levels", "sharpen"),
+    *("resize:1.1", "flip", "pair"),
+)
+DEFAULT_BLOCKS = 8  # single blocks that are replayed by default
+DEFAULT_STRENGTH = 0.5
+FREE = 1 + 1e-9  # baseline forwards that a candidate without extra cost takes
+_UNTIL = replace(FIELDS["until"], words=(TAP,))
+
+
+@dataclass(frozen=True)
+class Space:
+    """Replays and other mitigations, such as ``Space({"window": [(3, 3)]}, ["recentre:0.3", "denoise"])``.
+
+    Attributes:
+        values: of a replay, to try by field; every combination is a candidate. Without any, and without mitigations,
+            the published replay is the only one.
+        mitigations: as text or as objects; each is a candidate, alone or several joined by a plus.
+        fitting: leave out what a predictor cannot take, in place of refusing it.
+    """
+
+    values: Mapping[str, Sequence[object]] = field(default_factory=dict)
+    mitigations: Sequence[str | Sequence[Mitigation]] = ()
+    fitting: bool = False
+
+    def __post_init__(self) -> None:
+        if isinstance(self.mitigations, str):
+            raise GramLoopError(f"the mitigations to try are a list, not the text {self.mitigations!r}")
+        object.__setattr__(self, "mitigations", self.stacks)
+        checked = {}
+        for name, tried in self.values.items():
+            if isinstance(tried, str) or not isinstance(tried, Sequence) or not tried:
+                raise GramLoopError(f"the values of {name} are a list with at least one, not {tried!r}")
+            checked[name] = tuple(_field(name).check(name, each) for each in tried)
+        object.__setattr__(self, "values", checked)
+
+    @classmethod
+    def default(
+        cls, depth: int, longest: int = LONGEST, taps: Sequence[int] = (), **values: Sequence[object]
+    ) -> Space:
+        """All windows up to a length, one replay, three strengths; ``values`` take the place of these.
+
+        For a head on several ``taps``: two strengths, each shown to all of them or to the next one only.
+        """
+        usual: dict[str, Sequence[object]] = {"window": windows(depth, longest), "replays": (1,)}
+        usual["strength"] = STRENGTHS
+        if len(taps) > 1:
+            usual |= {"strength": TAPPED_STRENGTHS, "until": (None, TAP)}
+        return cls({**usual, **values})
+
+    @property
+    def stacks(self) -> tuple[Stack, ...]:
+        """The mitigations, as objects in the order in which they act."""
+        return tuple(
+            parse_mitigations(each) if isinstance(each, str) else ordered(each) for each in self.mitigations
+        )
+
+    @property
+    def has_replays(self) -> bool:
+        """Whether values of a replay are tried."""
+        return bool(self.values) or not self.mitigations
+
+    def replays(self, depth: int, taps: Sequence[int] = ()) -> tuple[ReplayConfig, ...]:
+        """Every replay that runs on ``depth`` blocks; ``taps`` are the blocks that the head reads."""
+        found: dict[ReplayConfig, None] = {}
+        refusal: GramLoopError | None = None
+        for combination in itertools.product(*self.values.values()):
+            settings = dict(zip(self.values, combination, strict=True))
+            try:
+                config = _canonical(_replay(settings, taps, depth), depth)
+            except GramLoopError as error:
+                refusal = refusal or error
+                continue
+            if config.replays:
+                found[config] = None
+        if not found and refusal is not None:
+            raise GramLoopError(f"no combination of the values to try can run: {refusal}")
+        return tuple(found)
+
+
+def windows(depth: int, longest: int = LONGEST) -> tuple[Window, ...]:
+    """Every window of 1 to ``longest`` blocks, short ones first."""
+    if not 1 <= longest <= depth:
+        raise GramLoopError(f"the longest window has 1 to {depth} blocks on this backbone, not {longest}")
+    lengths = range(1, longest + 1)
+    return tuple((start, start + size - 1) for size in lengths for start in range(depth - size + 1))
+
+
+def read_values(texts: Iterable[str]) -> dict[str, tuple[object, ...]]:
+    """Lists of values as on a command line: ``strength=0.2,1``, ``window=3-3,2-4``, ``gate=gram``."""
+    found = {}
+    for text in texts:
+        name, values = split_setting(text)
+        found[name] = tuple(_field(name).parse(name, part.strip()) for part in values.split(","))
+    return found
+
+
+def _field(name: str) -> Field:
+    return _UNTIL if name == "until" else field_of(name)
+
+
+def _replay(settings: Mapping[str, object], taps: Sequence[int], depth: int) -> ReplayConfig:
+    if settings.get("until") != TAP:
+        return ReplayConfig.from_json(settings)
+    if not taps:
+        raise GramLoopError("until=tap needs a head that says which blocks it reads; name the blocks")
+    config = ReplayConfig.from_json({**settings, "until": None})
+    _, end = config.window or default_window(depth)
+    return replace(config, until=min((tap for tap in taps if tap >= end), default=depth - 1))
+
+
+def _canonical(config: ReplayConfig, depth: int) -> ReplayConfig:
+    """The same replay on this depth with its window in numbers, and without settings that have no effect."""
+    placed = route(config, depth)
+    settings: ReplaySettings = {"window": (placed.start, placed.end)}
+    if placed.until == placed.last:
+        settings["until"] = None
+    if config.gate == "none":
+        settings["strength"] = ReplayConfig.strength
+    if not config.measures_drift:
+        settings |= {"gate_at": ReplayConfig.gate_at, "eps": ReplayConfig.eps}
+    elif placed.probe == placed.last:
+        settings["gate_at"] = "final"
+    else:
+        settings["gate_at"] = "end" if placed.probe == placed.end else placed.probe
+    return replace(config, **settings)
+
+
+def candidate_json(stack: Stack) -> dict[str, Any]:
+    """Plain values; a replay alone is its settings."""
+    config = replay_alone(stack)
+    return stack_json(stack) if config is None else config.as_json()
+
+
+def describe_candidate(stack: Stack) -> str:
+    """A replay alone in words, anything else as `parse_mitigations` reads it."""
+    config = replay_alone(stack)
+    return stack_text(stack) if config is None else describe_replay(config)
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """What can be tried."""
+
+    stacks: tuple[Stack, ...]
+    partners: tuple[Stack, ...]  # that need a replay, and are combined with one
+    left_out: tuple[tuple[str, str], ...]  # a text, and the reason
+    calibrates: bool  # whether calibration statistics have to be learnt
+    stats: CalibrationStats | None = field(default=None, repr=False, compare=False)  # given, or a placeholder
+
+    @property
+    def replays_only(self) -> bool:
+        """Whether the baseline prediction comes with every candidate."""
+        return all(replay_alone(stack) is not None for stack in self.stacks)
+
+    @property
+    def combines(self) -> bool:
+        """Whether there are candidates of two stages."""
+        pairs = itertools.combinations(self.stacks, 2)
+        return bool(self.partners) or any(not stages(one) & stages(other) for one, other in pairs)
+
+
+def default_space(predictor: Predictor[Prediction]) -> Space:
+    """Cheap mitigations of every stage and, if the predictor can be replayed, replays of some single blocks."""
+    last = max(len(predictor.blocks) - 2, 0)
+    places = sorted({round(step * last / (DEFAULT_BLOCKS - 1)) for step in range(DEFAULT_BLOCKS)})
+    values: dict[str, Sequence[object]] = {}
+    if predictor.blocks and _replay_refusal(predictor) is None:
+        values = {"window": [(block, block) for block in places], "replays": (1,)}
+        values["strength"] = (DEFAULT_STRENGTH,)
+    return Space(values, DEFAULT_MITIGATIONS, fitting=True)
+
+
+def list_candidates(
+    space: Space,
+    predictor: Predictor[Prediction],
+    max_cost: float | None = None,
+    clean: int = 0,
+    stats: CalibrationStats | None = None,
+) -> Candidates:
+    """The candidates of a space that a predictor can take.
+
+    Args:
+        space: replays and other mitigations.
+        predictor: what they are for; its weights are not needed.
+        max_cost: baseline forwards that a candidate may take.
+        clean: images that calibration statistics could be learnt from.
+        stats: calibration statistics that are given.
+    """
+    left_out: dict[str, str] = {}
+    stacks = dict.fromkeys(_replays(space, predictor, max_cost, left_out))
+    partners: list[Stack] = []
+    calibrates, known = False, stats or placeholder_stats(predictor, clean)
+    for given in space.stacks:
+        stack = _spelled_out(given, len(predictor.blocks))
+        try:
+            check_stack(stack, predictor, known)
+        except GramLoopError as error:
+            if _needs_a_replay(stack, predictor, known):
+                partners.append(stack)
+            elif space.fitting:
+                left_out[stack_text(given)] = str(error)
+            else:
+                raise
+            continue
+        cost = stack_cost(stack, predictor).multiplier
+        if not affordable(cost, max_cost):
+            left_out[stack_text(given)] = f"it costs {cost:.2f}x, more than the limit of {max_cost:g}"
+            continue
+        stacks[stack] = None
+        calibrates |= stats is None and clean >= MIN_IMAGES and needs_calibration(stack, predictor)
+    if not stacks:
+        reasons = "; ".join(f"{text}: {reason}" for text, reason in left_out.items())
+        raise GramLoopError(f"there is no candidate to try: {reasons or 'none works alone'}")
+    if not any("backbone" in stages(stack) for stack in stacks):
+        partners = []
+    return Candidates(tuple(stacks), tuple(partners), tuple(left_out.items()), calibrates, known)
+
+
+def affordable(cost: float, max_cost: float | None) -> bool:
+    """Whether a cost is within the limit, if there is one."""
+    return max_cost is None or cost <= max_cost + 1e-9
+
+
+def stages(stack: Stack) -> frozenset[Stage]:
+    """Where a stack acts."""
+    return frozenset(each.stage for each in stack)
+
+
+def combine(values: Mapping[Stack, float], partners: Sequence[Stack]) -> list[Stack]:
+    """Two winners of different stages as one stack, or a replay with a partner, the most promising first.
+
+    ``values`` are what candidates gained. Gains are taken to add up; what they really do is then measured.
+    """
+    winners: dict[frozenset[Stage], Stack] = {}
+    for stack, value in values.items():
+        best = winners.get(stages(stack))
+        if best is None or value > values[best]:
+            winners[stages(stack)] = stack
+    best_first = sorted(winners.values(), key=lambda stack: -values[stack])
+    pairs = itertools.combinations(best_first, 2)
+    found = [(values[one] + values[two], one, two) for one, two in pairs if not stages(one) & stages(two)]
+    found += [
+        (values[stack], stack, partner)
+        for stack in best_first
+        for partner in partners
+        if "backbone" in stages(stack) and not stages(stack) & stages(partner)
+    ]
+    return [ordered((*one, *two)) for _, one, two in sorted(found, key=lambda each: -each[0])]
+
+
+def _replays(
+    space: Space, predictor: Predictor[Prediction], max_cost: float | None, left_out: dict[str, str]
+) -> list[Stack]:
+    reason = _replay_refusal(predictor)
+    if not space.has_replays:
+        if space.fitting and reason is not None:
+            left_out["replay"] = reason
+        return []
+    if reason is not None:
+        raise GramLoopError(reason)
+    try:
+        stacks: list[Stack] = [
+            (Replay(each),) for each in space.replays(len(predictor.blocks), predictor.taps)
+        ]
+        found = [each for each in stacks if affordable(stack_cost(each, predictor).multiplier, max_cost)]
+        if not found:
+            raise GramLoopError(f"no candidate costs at most {max_cost} times the baseline forward")
+    except GramLoopError as error:
+        if not space.mitigations:
+            raise
+        left_out["replays"] = str(error)
+        return []
+    return found
+
+
+def _spelled_out(stack: Stack, depth: int) -> Stack:
+    """The same with a replay's window in numbers, and without settings that have no effect."""
+    return tuple(
+        replace(each, config=_canonical(each.config, depth)) if depth and isinstance(each, Replay) else each
+        for each in stack
+    )
+
+
+def _replay_refusal(predictor: Predictor[Prediction]) -> str | None:
+    """Why nothing of a predictor can be replayed."""
+    try:
+        check_replay(predictor, ReplayConfig(window=(0, 0), gate_at="end"))
+    except GramLoopError as error:
+        return str(error)
+    return None
+
+
+def _needs_a_replay(stack: Stack, predictor: Predictor[Prediction], stats: CalibrationStats | None) -> bool:
+    """Whether a refused stack works together with a replay."""
+    if "backbone" in stages(stack):
+        return False
+    try:
+        check_stack((Replay(ReplayConfig(window=(0, 0), gate_at="end")), *stack), predictor, stats)
+    except GramLoopError:
+        return False
+    return True
