@@ -44,6 +44,7 @@ class Running:
     bench: Any  # gramloop.app.trial.Bench
     server: Any  # uvicorn.Server
     thread: threading.Thread
+    first_trial: threading.Thread
 
 
 class Shield:
@@ -124,6 +125,7 @@ def serving(settings: AppSettings, port: int | None = None) -> Iterator[Running]
         finally:
             running.server.should_exit = True
             running.thread.join(timeout=10)
+            running.first_trial.join(timeout=30)  # torch aborts the process if it ends amid a prediction
             gc.unfreeze()
     finally:
         listening.close()
@@ -152,10 +154,11 @@ def _start(settings: AppSettings, listening: socket.socket, private: Path) -> Ru
         if not thread.is_alive() or time.monotonic() - begin > _PATIENCE:
             raise GramLoopError("the server of the page did not start; the lines above say more")
         time.sleep(0.01)
-    threading.Thread(target=_first_trial, args=(bench, scenes[0], server), daemon=True).start()
+    first = threading.Thread(target=_first_trial, args=(bench, scenes[0], server), daemon=True)
+    first.start()
     name = f"[{host}]" if ":" in host else host
     shown = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}.get(name, name)
-    return Running(f"http://{shown}:{number}/", bench, server, thread)
+    return Running(f"http://{shown}:{number}/", bench, server, thread, first)
 
 
 def _first_trial(bench: Any, scene: Path, server: Any) -> None:
