@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 
 import torch
-from gramloop.check.small_models import Precision
 
 from gramloop.check.cases import STORED, sampled
-from gramloop.check.small_models import HEADS
+from gramloop.check.small_models import HEADS, Precision
 
 if __name__ == "__main__":
     here = Precision(torch.device("cpu"))
