@@ -113,7 +113,7 @@ def test_it_is_evaluated_like_those_built_in(evaluated: Path) -> None:
         assert float(row["within1"]) == np.mean(found.rows.values["within1"])
         assert float(row["error"]) == np.mean(found.rows.values["error"])
         assert all(isinstance(each["number"], float) for each in found.first(plan.pictures))
-    assert [row["within1 gain"] for row in rows if row["condition"] == "mean"][0] == ""
+    assert next(row["within1 gain"] for row in rows if row["condition"] == "mean") == ""
 
 
 def test_a_command_knows_it_by_its_folder_alone(evaluated: Path, capsys: pytest.CaptureFixture[str]) -> None:

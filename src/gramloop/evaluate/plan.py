@@ -8,6 +8,7 @@ resume where one stopped, and a method can be added to a finished folder.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -241,7 +242,7 @@ class Plan:
         """The shards of one condition that hold images, with all methods."""
         images = self.conditions[key]
         edges = [shard * images // self.shards for shard in range(self.shards + 1)]
-        shards = [range(start, stop) for start, stop in zip(edges, edges[1:], strict=False) if start < stop]
+        shards = [range(start, stop) for start, stop in itertools.pairwise(edges) if start < stop]
         return tuple(Part(key, shard, self.methods) for shard in shards)
 
     @property
