@@ -14,7 +14,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-
 from evidence_picture import picture_stage
 from evidence_results import counts, mean_cost, over_images_of, results_of, tell
 from evidence_study import (

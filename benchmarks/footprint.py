@@ -15,8 +15,7 @@ from collections.abc import Iterator
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from gramloop.core.dry_run import Needs
-from gramloop.core.live_tensors import peak_of
+from fake_forward import Needs
 from gramloop.errors import UntunedWindowWarning
 from gramloop.models.detector import WindowedDetector
 from gramloop.models.dinov3 import Backbone, meta_backbone
@@ -26,9 +25,10 @@ from gramloop.models.released_names import SHAPES
 from gramloop.models.tiny import load_tiny
 from gramloop.replay.config import ReplayConfig
 from gramloop.tasks.detect import Detector
-from gramloop.tasks.footprint import Size, footprint
 from gramloop.tasks.segment import Segmenter
 from gramloop.util.progress import tracked
+from live_tensors import peak_of
+from model_memory import Size, footprint
 
 SIZES = {"vits16": "S", "vitb16": "B", "vitl16": "L", "vith16plus": "H+", "vit7b16": "7B"}
 CARDS = (16, 24, 40, 80)  # GB, of 10⁹ bytes; what a card has beyond is left to CUDA, its libraries and holes

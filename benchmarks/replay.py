@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from transformers import DINOv3ViTConfig, DINOv3ViTModel
 
 import gramloop
-from gramloop.core.live_tensors import peak_of
+from live_tensors import peak_of
 
 SIDES = (512, 896)
 

@@ -59,6 +59,7 @@ sys.exit(code)
 
 
 def main() -> None:
+    """Print everything."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--src", type=Path, default=Path(__file__).parents[1] / "src")
     args = parser.parse_args()

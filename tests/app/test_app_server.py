@@ -130,7 +130,6 @@ def test_ports_that_are_taken_or_wrong() -> None:
         (["--model", "no-such-model"], "there is no model 'no-such-model'"),
         (["--results", "/no/such"], "--results /no/such is no folder"),
         (["--backbone", "x.pth"], "--head FILE is missing"),
-        (["--short-side", "64"], "--short-side belongs to --head FILE"),
         (["--max-upload", "0"], "--max-upload is 0; it is above 0"),
         (["--max-pixels", "nan"], "--max-pixels is nan"),
         (["--longest-side", "5"], "the longest side is 5; it is 32 to 16384 pixels"),

@@ -48,8 +48,9 @@ def test_the_pages_file_can_be_run(tmp_path: Path) -> None:
     [text] = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
     path = tmp_path / "run.yaml"
     path.write_text(text)
-    found = parse(command_parser("evaluate")[0], "evaluate", ["--config", str(path)])
-    assert (found.condition, found.short_side) == (["noise", "fog"], 192)
+    parser, module = command_parser("evaluate")
+    found, _ = parse(parser, "evaluate", module.Options, ["--config", str(path)])
+    assert (found.data.condition, found.model.short_side) == (["noise", "fog"], 192)
 
 
 def test_the_pages_groups_are_those_that_there_are() -> None:

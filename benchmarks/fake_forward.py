@@ -18,10 +18,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gramloop.core.live_tensors import LiveTensors, bytes_of
 from gramloop.errors import GramLoopError
 from gramloop.util.forward_patch import ModuleForward as Run
 from gramloop.util.forward_patch import patched
+from live_tensors import LiveTensors, bytes_of
 
 _ANSWER = "gramloop_answer"  # of a tensor that somebody may want to be true or false
 _MODELS = (

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from gramloop.core.dry_run import Needs, needs_of
+from fake_forward import Needs, needs_of
 from gramloop.errors import GramLoopError
 from gramloop.models.detector import WindowLayout, all_valid
 from gramloop.models.dinov3 import Backbone
