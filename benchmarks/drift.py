@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from gramloop.core.drift import GramAnchor
 from gramloop.core.live_tensors import peak_of
+from gramloop.replay.gram import GramAnchor
 
 SHAPES = [(196, 384), (784, 384), (3136, 384), (12288, 384), (3136, 1024), (2400, 4096)]
 REPLAYS = 2

@@ -38,13 +38,12 @@ from evidence_study import (
     spread,
 )
 from evidence_tries import heads_stage, second_stage, tries_stage, windows_stage
-from gramloop.core.config import ReplayConfig
-from gramloop.core.settings import read_settings, write_replay
 from gramloop.data.suites import Condition
 from gramloop.evaluate.evaluation import evaluate
 from gramloop.evaluate.methods import parse_method
 from gramloop.evaluate.planning import make_plan
 from gramloop.models.backbone import default_taps
+from gramloop.replay.config import ReplayConfig, read_settings, write_replay
 from gramloop.tune.scan.files import read_scan, to_json
 from gramloop.tune.scan.scanning import scan_windows
 from gramloop.tune.scan.scores import ranked

@@ -17,14 +17,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from evidence_study import Study, load_backbone, load_deep_head, prepare, read_labels, spread
-from gramloop.core.config import Window
-from gramloop.core.drift import GramAnchor
-from gramloop.core.gate import interpolate, token_gate
-from gramloop.core.signals import length
-from gramloop.core.signals import spread as spread_of_lengths
 from gramloop.metrics.miou import count_pixels, mean_iou
 from gramloop.models.backbone import TappedViT, default_taps
 from gramloop.models.linear import load_linear_head
+from gramloop.replay.adaptive import length_spread as spread_of_lengths
+from gramloop.replay.adaptive import patch_length as length
+from gramloop.replay.config import Window
+from gramloop.replay.gram import GramAnchor, interpolate, token_gate
 from gramloop.shifts.corruptions import corrupt
 from gramloop.shifts.seeds import generator
 from gramloop.tasks.images import Normalisation, read_image

@@ -7,13 +7,13 @@ import json
 import numpy as np
 
 from evidence_study import SEARCHED, Study
-from gramloop.core.cost import extra_blocks
 from gramloop.evaluate.methods import Method
 from gramloop.evaluate.plan import read_plan
 from gramloop.evaluate.results import Results, collect
 from gramloop.evaluate.store import Store, read_condition
 from gramloop.metrics.bootstrap import Interval, cluster_bootstrap, image_bootstrap, miou_delta, verdict
 from gramloop.metrics.miou import mean_iou
+from gramloop.replay.cost import extra_blocks
 
 
 def results_of(study: Study, name: str) -> Results:

@@ -11,12 +11,11 @@ from torch import Tensor
 
 from evidence_branches import CLEAN, Branches, Condition, Counted, Gates, gains, measure, ordinary_score
 from evidence_study import ABLATION_SEVERITY, SEARCHED, TRIED_STRENGTHS, TRUST, TUNE_SEVERITY, Study
-from gramloop.core.config import ReplayConfig, Window
-from gramloop.core.gate import gram_gate, masked_median
-from gramloop.core.settings import describe_replay
 from gramloop.metrics.bootstrap import cluster_bootstrap, image_bootstrap, miou_delta, verdict
 from gramloop.metrics.miou import mean_iou
 from gramloop.models.backbone import default_taps
+from gramloop.replay.config import ReplayConfig, Window, describe_replay
+from gramloop.replay.gram import gram_gate, masked_median
 from gramloop.shifts.corruptions import CORRUPTIONS
 from gramloop.tune.scan.files import read_scan
 from gramloop.tune.scan.scores import rank_correlation

@@ -15,7 +15,6 @@ from collections.abc import Iterator
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from gramloop.core.config import ReplayConfig
 from gramloop.core.dry_run import Needs
 from gramloop.core.live_tensors import peak_of
 from gramloop.errors import UntunedWindowWarning
@@ -25,6 +24,7 @@ from gramloop.models.mask2former import Mask2FormerSegmentor, Mask2FormerShape
 from gramloop.models.plain_detr import PlainDetr, PlainDetrConfig
 from gramloop.models.released_names import SHAPES
 from gramloop.models.tiny import load_tiny
+from gramloop.replay.config import ReplayConfig
 from gramloop.tasks.detect import Detector
 from gramloop.tasks.footprint import Size, footprint
 from gramloop.tasks.segment import Segmenter

@@ -20,12 +20,12 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 
 from evidence_study import SHORT_SIDE, Sizes, Study, divide, fit, part_of
-from gramloop.core.settings import parse_replay
 from gramloop.data.opening import ReadOptions, open_suite
 from gramloop.data.records import Image8
 from gramloop.data.scenes.files import SceneFiles, write_scenes
 from gramloop.metrics.miou import count_pixels
 from gramloop.models.tiny import WEIGHTS
+from gramloop.replay.config import parse_replay
 from gramloop.tasks.loading import segmenter_of
 from gramloop.tasks.segment import Segmenter
 from label_free_results import Measured, tell

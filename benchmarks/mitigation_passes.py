@@ -22,13 +22,13 @@ import torch
 from numpy.typing import NDArray
 
 from evidence_study import SEARCHED, SHORT_SIDE, load_any, prepare, spread
-from gramloop.core.loop import attached
-from gramloop.core.settings import parse_replay
-from gramloop.core.signals import length
 from gramloop.mitigations.calibration import CalibrationStats
 from gramloop.mitigations.pixels import Denoise, PixelMitigation, appearance, appearance_range, noise_level
 from gramloop.mitigations.stack import parse_mitigations
 from gramloop.models.backbone import default_taps
+from gramloop.replay.adaptive import patch_length as length
+from gramloop.replay.attach import attached
+from gramloop.replay.config import parse_replay
 from gramloop.shifts.corruptions import CORRUPTIONS, corrupt
 from gramloop.shifts.seeds import generator
 from gramloop.tasks.images import RGB, read_image

@@ -21,7 +21,6 @@ from typing import Any
 import numpy as np
 
 from evidence_study import SEARCHED
-from gramloop.core.settings import replay_text
 from gramloop.data.scenes.drawing import Scene, scene
 from gramloop.data.truth import DepthMap
 from gramloop.evaluate.predicting import deterministic
@@ -42,6 +41,7 @@ from gramloop.mitigations.calibration import CalibrationStats
 from gramloop.mitigations.pixels import PixelMitigation
 from gramloop.mitigations.stack import parse_mitigations
 from gramloop.models.tiny import WEIGHTS, suggested_replay
+from gramloop.replay.config import replay_text
 from gramloop.shifts import CORRUPTIONS, corrupt
 from gramloop.tasks import load_predictor
 

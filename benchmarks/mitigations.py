@@ -14,13 +14,13 @@ from collections import defaultdict
 
 import numpy as np
 
-from gramloop.core.settings import replay_text
 from gramloop.data.scenes.drawing import scene
 from gramloop.evaluate.predicting import deterministic
 from gramloop.metrics.bootstrap import image_bootstrap, image_draws, mean_interval, miou_delta
 from gramloop.metrics.miou import count_pixels
 from gramloop.mitigations import apply, calibrate, stack_cost
 from gramloop.models.tiny import WEIGHTS, suggested_replay
+from gramloop.replay.config import replay_text
 from gramloop.shifts import CORRUPTIONS, corrupt
 from gramloop.tasks import load_predictor
 

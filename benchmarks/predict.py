@@ -15,12 +15,12 @@ import numpy as np
 import torch
 
 from gramloop import ReplayConfig, cost
-from gramloop.core.cost import counting
 from gramloop.models.backbone import default_taps
 from gramloop.models.dinov3 import Backbone
 from gramloop.models.linear import LinearHead, LinearSegmentor
 from gramloop.models.released_names import SHAPES
 from gramloop.tasks.segment import SegmentConfig, Segmenter
+from gramloop.util.forward_patch import counting
 
 
 def seconds(run: Callable[[], object]) -> tuple[float, float]:

@@ -191,7 +191,7 @@ def report(size: Size) -> str:
 def bootstrap(size: Size, replicates: int = REPLICATES) -> str:
     """The interval of the paired gain over images drawn with all their shifted versions."""
     from gramloop.report.load import load_runs, report_workers
-    from gramloop.report.resampling import resample
+    from gramloop.report.stats import resample
 
     workers = report_workers([size.results])
     drawn = resample(

@@ -42,6 +42,7 @@ ORDER = [
     "errors",
     "lazy",
     "util",
+    "replay",
     "core",
     "models",
     "shifts",
@@ -119,7 +120,7 @@ def test_no_import_runs_against_the_order() -> None:
         ("tasks/predictor.py", "from ..cli import main", "gramloop.cli.main"),
         ("tasks/predictor.py", "def late():\n    from gramloop.demo import table", "gramloop.demo.table"),
         ("tune/scan/map.py", "import_module('gramloop.report.load')", "gramloop.report.load"),
-        ("util/files.py", "from gramloop.core import config", "gramloop.core.config"),
+        ("util/files.py", "from gramloop.replay import config", "gramloop.replay.config"),
         ("errors.py", "from gramloop.util import files", "gramloop.util.files"),
     ],
 )
@@ -130,7 +131,7 @@ def test_a_planted_violation_is_found(tmp_path: Path, file: str, line: str, name
         (package / room / "ordinary.py").write_text(
             "from gramloop.errors import GramLoopError\nimport torch\n"
         )
-    (package / "__init__.py").write_text("from gramloop.core.loop import attach\n")
+    (package / "__init__.py").write_text("from gramloop.replay.attach import attach\n")
     assert against_the_order(package) == []
     (package / file).write_text(f"{line}\n")
     assert against_the_order(package) == [f"{file}:{1 + line.count(chr(10))} imports {name}"]

@@ -97,7 +97,7 @@ def row(name: str) -> str:
     backbone, own = parameters(predictor.backbone.model), parameters(inner)
     gigabytes = [f"{(backbone + own) * size / 1e9:.2f} GB" for size in (4, 2)]
     cost = predictor.cost(ReplayConfig(), paired=True)
-    cells = [f"`{name}`", released.backbone, f"{own / 1e6:.1f} M", *gigabytes, cost.ordinary, cost.blocks]
+    cells = [f"`{name}`", released.backbone, f"{own / 1e6:.1f} M", *gigabytes, cost.baseline, cost.blocks]
     return f"| {' | '.join(str(cell) for cell in cells)} |"
 
 

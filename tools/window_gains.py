@@ -13,12 +13,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gramloop.core.call import BlockCall
-from gramloop.core.config import ReplayConfig, Window
-from gramloop.core.drift import GramAnchor
-from gramloop.core.gate import gram_gate, interpolate, token_gate
-from gramloop.core.hosts import find_host
 from gramloop.models.tiny import TinyModel
+from gramloop.replay.blocks import BlockCall
+from gramloop.replay.config import ReplayConfig, Window
+from gramloop.replay.gram import GramAnchor, gram_gate, interpolate, token_gate
+from gramloop.replay.vit import find_vit
 from gramloop.tasks.images import to_tensor
 from gramloop.tune.scan.sweep import listening, replay_windows
 
@@ -28,7 +27,7 @@ def predict(
     tiny: TinyModel, image: np.ndarray, windows: Sequence[Window], strengths: Sequence[float]
 ) -> Iterator[np.ndarray]:
     """Label maps (H, W): the ordinary one, then every window at the first strength, at the second, ..."""
-    host = find_host(tiny.backbone)
+    host = find_vit(tiny.backbone)
     seen: list[tuple[BlockCall, list[Tensor]]] = []
     pixels = to_tensor(image)
     with listening(host, lambda call, states: seen.append((call, list(states)))):

@@ -6,7 +6,7 @@ loop.detach()                   # and the model is what it was
 
 from typing import TYPE_CHECKING
 
-from gramloop.errors import GramLoopError, GramLoopWarning, MeasuredElsewhereWarning, UntunedWindowWarning
+from gramloop.errors import GramLoopError, GramLoopWarning, UntunedWindowWarning
 from gramloop.lazy import lazy_names
 from gramloop.util.device import configure_cublas
 
@@ -14,15 +14,14 @@ if TYPE_CHECKING:
     from gramloop import evaluate as evaluate  # rooms that can be called, too
     from gramloop import export as export
     from gramloop import tune as tune
-    from gramloop.core.config import Adaptive, ReplayConfig
-    from gramloop.core.cost import Cost, cost, counting
-    from gramloop.core.known import Known, known_settings
-    from gramloop.core.loop import Loop, attach, attached
-    from gramloop.core.settings import parse_replay, read_replay, write_replay
-    from gramloop.core.trace import Trace
     from gramloop.mitigations.calibration import CalibrationStats, calibrate
     from gramloop.mitigations.features import recentre
     from gramloop.mitigations.mitigated import mitigate
+    from gramloop.replay.attach import Loop, attach, attached
+    from gramloop.replay.config import Adaptive, ReplayConfig, parse_replay, read_replay, write_replay
+    from gramloop.replay.cost import Cost, cost
+    from gramloop.replay.trace import Trace
+    from gramloop.util.forward_patch import counting
 else:
     __getattr__, __dir__ = lazy_names(__name__)
 
@@ -31,7 +30,7 @@ configure_cublas()  # later would be too late
 __version__ = "0.1.0"
 
 __all__ = [
-    "Adaptive", "CalibrationStats", "Cost", "GramLoopError", "GramLoopWarning", "Known", "Loop",
-    "MeasuredElsewhereWarning", "ReplayConfig", "Trace", "UntunedWindowWarning", "attach", "attached", "calibrate", "cost",
-    "counting", "known_settings", "mitigate", "parse_replay", "read_replay", "recentre", "write_replay",
+    "Adaptive", "CalibrationStats", "Cost", "GramLoopError", "GramLoopWarning", "Loop", "ReplayConfig", "Trace",
+    "UntunedWindowWarning", "attach", "attached", "calibrate", "cost", "counting", "mitigate", "parse_replay",
+    "read_replay", "recentre", "write_replay",
 ]  # fmt: skip

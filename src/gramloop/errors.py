@@ -10,8 +10,13 @@ class GramLoopWarning(UserWarning):
 
 
 class UntunedWindowWarning(GramLoopWarning):
-    """The window is a guess: nobody measured where replay helps on this backbone."""
+    """The window is a guess: it was not measured on this backbone."""
 
 
-class MeasuredElsewhereWarning(GramLoopWarning):
-    """The setting was measured on this backbone, but with another head, or to little gain."""
+def short_repr(value: object) -> str:
+    """A value for an error message: one line, not too long; tuples as lists, as files have them."""
+    try:
+        text = " ".join(repr(list(value) if isinstance(value, tuple) else value).split())
+    except Exception:  # a message about a value must not fail because of the value
+        return f"an unprintable {type(value).__name__}"
+    return text if len(text) <= 60 else text[:57] + "…"

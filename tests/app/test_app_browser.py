@@ -127,13 +127,13 @@ def test_the_first_page_shows_a_trial(visit: Any, app: Any) -> None:
     assert line(page).startswith("tiny · segmentation · impulse noise 3 · denoise+levels+replay:window=")
     titles = page.locator("#trial figcaption b").all_inner_texts()
     assert titles == [
-        *("clean image", "shifted image", "clean prediction", "ordinary", "treated"),
-        *("what differs", "drift and gate"),
+        *("clean image", "shifted image", "clean prediction", "baseline", "mitigated"),
+        "drift and gate",
     ]
     sizes = page.eval_on_selector_all(
         "#trial img", "all => all.map(image => [image.complete, image.naturalWidth > 100])"
     )
-    assert sizes == [[True, True]] * 7
+    assert sizes == [[True, True]] * 6
     assert all(page.eval_on_selector_all("#trial img", "all => all.map(image => image.alt.length > 4)"))
     assert page.locator(".gl-legend li").count() > 3
     found = numbers(page)

@@ -10,11 +10,11 @@ from gramloop.app.choices import (
     shift_choices,
     shift_of,
 )
-from gramloop.core.config import Adaptive, ReplayConfig
 from gramloop.data.records import Record
 from gramloop.errors import GramLoopError
 from gramloop.mitigations.replay import REPLAYS, SUBSTEPS
 from gramloop.mitigations.stack import KINDS, parse_mitigations, stack_text
+from gramloop.replay.config import Adaptive, ReplayConfig
 from gramloop.shifts import CORRUPTIONS, EXTRA_CORRUPTIONS, PERTURBATIONS, corrupt, generator
 
 REPLAY = ReplayConfig(window=(2, 3), replays=1)

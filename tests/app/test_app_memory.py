@@ -74,7 +74,7 @@ def test_no_figure_outlives_its_trial(
 ) -> None:
     from PIL import Image
 
-    from gramloop.report.figures.style import Sheet
+    from gramloop.util.plotting import Sheet
 
     drawn: list[weakref.ref[object]] = []
     make = Sheet.__post_init__

@@ -7,19 +7,17 @@ import numpy as np
 import pytest
 
 from gramloop.app.choices import mitigations_of
-from gramloop.app.comparing import agreement_of, row_of
+from gramloop.app.panes import agreement_of, compared_image
 from gramloop.app.settings import AppSettings, Limits, ModelSource
 from gramloop.app.telling import say, scores, signals
 from gramloop.app.trial import Bench, Trial
 from gramloop.app.uploads import Picture
-from gramloop.core.config import ReplayConfig
 from gramloop.data.scenes.drawing import scene
 from gramloop.errors import GramLoopError
 from gramloop.metrics.miou import count_pixels, mean_iou
 from gramloop.mitigations import apply
 from gramloop.mitigations.pixels import noise_level
-from gramloop.report.figures.depth import DepthRow
-from gramloop.report.figures.qualitative import SegmentationRow
+from gramloop.replay.config import ReplayConfig
 from gramloop.shifts.geometry import warp_labels
 from gramloop.tasks import open_model
 from gramloop.tasks.depth import Depth
@@ -97,14 +95,14 @@ def test_predictions_are_those_of_the_library(bench: Bench, small_model: Path, p
     assert isinstance(ordinary, Segmentation)
     assert isinstance(treated, Segmentation)
     assert isinstance(clean, Segmentation)
-    row = row_of(outcome)
-    assert isinstance(row, SegmentationRow)
-    assert np.array_equal(row.baseline, ordinary.labels)
-    assert np.array_equal(row.method, treated.labels)
-    assert np.array_equal(row.truth, clean.labels)
+    row = compared_image(outcome)
+    drawn = (*row.predictions, row.truth)
+    for each, expected in zip(drawn, (ordinary, treated, clean), strict=True):
+        assert isinstance(each, Segmentation)
+        assert np.array_equal(each.labels, expected.labels)
     assert (ordinary.labels != treated.labels).any()  # otherwise the above would say little
     found = agreement_of(outcome)
-    for shown, labels in ((found.ordinary, ordinary.labels), (found.treated, treated.labels)):
+    for shown, labels in ((found.baseline, ordinary.labels), (found.mitigated, treated.labels)):
         counts = count_pixels(labels, clean.labels.astype(np.uint16), 32, 65535)
         present = counts[:, counts[2] > 0]
         assert shown == pytest.approx(float(mean_iou(present)))
@@ -117,8 +115,8 @@ def test_predictions_are_those_of_the_library(bench: Bench, small_model: Path, p
 
 def test_the_clean_prediction_moves_with_the_pixels(bench: Bench, picture: Picture) -> None:
     outcome = bench.run(trial(picture, shift="p:translate", severity=5))
-    row, clean = row_of(outcome), outcome.clean_look.prediction
-    assert isinstance(row, SegmentationRow)
+    truth, clean = compared_image(outcome).truth, outcome.clean_look.prediction
+    assert isinstance(truth, Segmentation)
     assert isinstance(clean, Segmentation)
     assert outcome.shift is not None
     from gramloop.app.trial import _record
@@ -126,9 +124,9 @@ def test_the_clean_prediction_moves_with_the_pixels(bench: Bench, picture: Pictu
     moved = warp_labels(
         clean.labels.astype(np.uint16), outcome.shift.affine(_record(picture, outcome.shift)), 65535
     )
-    assert np.array_equal(row.truth, moved)
-    assert (row.truth == 65535).any()
-    assert agreement_of(outcome).treated is None
+    assert np.array_equal(truth.labels, np.where(moved == 65535, -1, moved.astype(np.int32)))
+    assert (truth.labels == -1).any()
+    assert agreement_of(outcome).mitigated is None
 
 
 def test_signals_are_of_their_own_image(bench: Bench, picture: Picture) -> None:
@@ -176,14 +174,14 @@ def test_boxes_and_depth_are_compared_too(picture: Picture) -> None:
         outcome = bench.run(Trial(picture, "tiny", task, "c:contrast", 4, wanted))  # type: ignore[arg-type]
         assert isinstance(outcome.ordinary.prediction, kind)
         page = say(outcome, bench.cache)
-        assert page.count("<figure>") == 7  # clean, shifted, clean prediction, both, difference, maps
+        assert page.count("<figure>") == 6  # clean, shifted, clean prediction, both, maps
         found = agreement_of(outcome)
-        assert 0 <= found.ordinary <= 100
+        assert 0 <= found.baseline <= 100
         if task == "depth":
-            row = row_of(outcome)
-            assert isinstance(row, DepthRow)
-            assert found.ordinary == pytest.approx(100 * row.within(row.baseline), abs=0.01)
-            assert found.treated == pytest.approx(100 * row.within(row.method), abs=0.01)
+            row = compared_image(outcome)
+            (changes,) = row.changes(row.style())
+            before, after = (f"{share:.1f}%" for share in (found.baseline, found.mitigated))
+            assert changes.text == f"{before} of pixels within a factor of 1.25 become {after}"
     clean = bench.run(Trial(picture, "tiny", "detection"))
-    assert agreement_of(clean).ordinary == 100  # a prediction agrees with itself
+    assert agreement_of(clean).baseline == 100  # a prediction agrees with itself
     assert clean.treated is None

@@ -20,7 +20,7 @@ from gramloop.check.small_models import HEADS
 from gramloop.check.way import Way, true_float32
 from gramloop.cli import main
 from gramloop.cli.check import machine_lines
-from gramloop.core import drift
+from gramloop.replay import gram
 from gramloop.util.device import deterministic_algorithms
 from stand_in_gpu import stand_in_gpu
 from stand_in_mps import stand_in_mps
@@ -70,8 +70,8 @@ def test_what_people_see(little: None, capsys: pytest.CaptureFixture[str]) -> No
 def test_a_wrong_machine_is_told(
     little: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    right = drift._squared_row_change
-    monkeypatch.setattr(drift, "_squared_row_change", lambda *given: right(*given) * 1.00001)
+    right = gram._squared_row_change
+    monkeypatch.setattr(gram, "_squared_row_change", lambda *given: right(*given) * 1.00001)
     assert main(["check", "--device", "cpu"]) == 1
     told = capsys.readouterr().out
     assert "do not trust numbers of this machine" in told.replace("\n", " ")

@@ -12,7 +12,6 @@ from PIL import Image
 
 from gramloop import cost
 from gramloop.cli import main
-from gramloop.core.settings import read_replay
 from gramloop.data.scenes.drawing import scene
 from gramloop.demo.advice import choice
 from gramloop.demo.methods import ways
@@ -22,9 +21,9 @@ from gramloop.mitigations.calibration import CalibrationStats
 from gramloop.mitigations.feature_hooks import feature_source
 from gramloop.mitigations.stack import replay_of
 from gramloop.models.tiny import SOURCE, WEIGHTS
-from gramloop.report.evidence import evidence_of
+from gramloop.replay.config import read_replay
 from gramloop.report.load import load_runs
-from gramloop.report.statistics import gains_of
+from gramloop.report.stats import compare_methods
 from gramloop.tasks import load_predictor
 
 SMALL = ["demo", "--quick", "--scenes", "2", "--workers", "1"]
@@ -67,13 +66,13 @@ def test_it_ends_in_a_table_a_picture_and_a_page(made: Path) -> None:
 def test_its_first_sentence_says_what_to_take_as_far_as_the_numbers_do(made: Path) -> None:
     """Two scenes show little: whatever is not shown jointly to help is not recommended."""
     first = (made / "demo.md").read_text().splitlines()[2]
-    gains = gains_of(load_runs([made / "results"]).runs, "images", replicates=2000)
-    found = [each for each in evidence_of(gains) if each.run.shifted]
+    runs = load_runs([made / "results"]).runs
+    found = [each for each in compare_methods(runs, ("images",), replicates=2000) if each.run.shifted]
     assert len(found) == 3
     for evidence in found:
         task = evidence.run.plan.task
         taken = choice(evidence)
-        assert bool(taken) == any(evidence.helps(method) for method in evidence.run.replays)
+        assert bool(taken) == any(evidence.helps(method) for method in evidence.run.compared)
         if taken:
             assert evidence.gains[ways(task)[taken]][0].joint.low > 0
     if not any(choice(each) for each in found):

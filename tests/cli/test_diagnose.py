@@ -10,11 +10,10 @@ from PIL import Image
 
 from golden import load_golden
 from gramloop.cli import main
-from gramloop.core.config import ReplayConfig
-from gramloop.core.settings import write_replay
 from gramloop.data.scenes.drawing import scene
 from gramloop.models.detector import DETECTOR_BACKBONE
 from gramloop.models.tiny import load_tiny, suggested_replay
+from gramloop.replay.config import ReplayConfig, write_replay
 from gramloop.tasks.diagnosis import diagnose
 from gramloop.tasks.images import to_tensor
 

@@ -170,19 +170,19 @@ def test_a_condition_without_one_usable_image_has_no_score(model, scenes, tmp_pa
 
 def test_settings_files_diagnostics_and_pictures_from_the_command_line(model, scenes, tmp_path, capsys):
     from gramloop import ReplayConfig
-    from gramloop.core.settings import write_replay
     from gramloop.evaluate.plan import read_plan
+    from gramloop.replay.config import write_replay
 
     tuned, other = tmp_path / "tuned.json", tmp_path / "other.json"
     write_replay(tuned, ReplayConfig((4, 5), 1))
-    write_replay(other, ReplayConfig((1, 2), 1, trust=0.5))
+    write_replay(other, ReplayConfig((1, 2), 1, eps=0.5))
     options = ["--diagnostics", "--pictures", "1", "--replay", str(tuned), "--method", "baseline"]
     out = tmp_path / "out"
     assert main(asked(model, scenes, out, *options, "--method", f"mine:{other}")) == 0
     plan = read_plan(out / "plan.json")
     assert (plan.diagnostics, plan.pictures) == (True, 1)
     replays = {method.name: method.replay for method in plan.methods if method.replay is not None}
-    assert replays["mine"] == ReplayConfig((1, 2), 1, trust=0.5)
+    assert replays["mine"] == ReplayConfig((1, 2), 1, eps=0.5)
     assert replays["gramloop"] == ReplayConfig((4, 5), 1)
     assert set(replays) == {"mine", "gramloop", "mine-raw", "mine-matched"}
     rows = list(csv.DictReader((out / "results.csv").read_text().splitlines()))

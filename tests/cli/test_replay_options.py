@@ -19,9 +19,8 @@ from hypothesis import strategies as st
 from gramloop import Adaptive, GramLoopError, ReplayConfig, cost
 from gramloop.cli import main
 from gramloop.cli.replay_options import add_replay_options, replay_of
-from gramloop.core.config import FIELDS
-from gramloop.core.settings import parse_replay, read_replay, write_replay
 from gramloop.evaluate.methods import Method, parse_method
+from gramloop.replay.config import FIELDS, parse_replay, read_replay, write_replay
 from gramloop.tune.search.space import Space, read_values
 
 WHOLE = st.integers(-3, 60)
@@ -84,19 +83,17 @@ RIGHT: dict[str, Callable[[Any], bool]] = {
     "gate_at": lambda v: (isinstance(v, str) and v in ("final", "end")) or index(v),
     "update_at": lambda v: isinstance(v, str) and v in ("final", "end"),
     "eps": lambda v: real(v, SMALLEST),
-    "trust": lambda v: v is None or real(v, SMALLEST),
     "adaptive": lambda v: (
         v is None
         or (
             isinstance(v, dict)
             and set(v) == {"signal", "off", "full"}
             and isinstance(v["signal"], str)
-            and v["signal"] in ("length", "spread", "step", "drift", "noise")
+            and v["signal"] in ("length", "spread", "noise")
             and real(v["off"], -LARGEST)
             and real(v["full"], -LARGEST)
         )
     ),
-    "matched_to": lambda v: real(v, 1, 1),  # any other belongs to strength "matched"
     "until": lambda v: v is None or index(v),
     "substeps": lambda v: v is None,  # a number belongs to one replay, and two are usual
 }
@@ -195,14 +192,10 @@ WRONG: list[tuple[str, Any, str]] = [
     ("eps", 0.0, "0"),
     ("eps", "abc", "abc"),
     ("eps", float("inf"), "1e999"),
-    ("trust", -0.5, "-0.5"),
-    ("trust", "abc", "abc"),
     ("adaptive", {"signal": "colour", "off": 0.0, "full": 1.0}, "colour:0:1"),
-    ("adaptive", {"signal": "step", "off": 0.0, "full": "x"}, "step:0:x"),
-    ("adaptive", {"signal": "step", "off": float("inf"), "full": 1.0}, "step:inf:1"),
-    ("adaptive", "step:0.5", "step:0.5"),
-    ("matched_to", 0.5, "0.5"),
-    ("matched_to", "abc", "abc"),
+    ("adaptive", {"signal": "noise", "off": 0.0, "full": "x"}, "noise:0:x"),
+    ("adaptive", {"signal": "noise", "off": float("inf"), "full": 1.0}, "noise:inf:1"),
+    ("adaptive", "noise:0.5", "noise:0.5"),
     ("until", -1, "-1"),
     ("until", 2.5, "2.5"),
     ("until", "end", "end"),
@@ -226,18 +219,16 @@ def test_a_command_ends_with_one_sentence(name: str, text: str, tmp_path: Path, 
 
 
 def test_options_for_every_setting() -> None:
-    words = (
-        "--window 3 4 --replays 3 --gate uniform --strength matched --matched-to 0.5 --gate-at 5 --eps 1e-5"
-    )
-    found = options(*words.split(), *["--trust", "0.25", "--until", "6", "--adaptive", "step:0.5:1"])
+    words = "--window 3 4 --replays 3 --gate uniform --strength matched --gate-at 5 --eps 1e-5"
+    found = options(*words.split(), *["--until", "6", "--adaptive", "noise:0.5:1"])
     assert found == ReplayConfig(
-        (3, 4), 3, "uniform", "matched", 5, "end", 1e-5, 0.25, Adaptive("step", 0.5, 1.0), 0.5, 6
+        (3, 4), 3, "uniform", "matched", 5, "end", 1e-5, Adaptive("noise", 0.5, 1.0), 6
     )
     assert options("--update-at", "final").update_at == "final"
 
 
 def test_options_override_a_file(tmp_path: Path) -> None:
-    stored = ReplayConfig((1, 2), 1, strength=0.5, trust=0.1, until=7)
+    stored = ReplayConfig((1, 2), 1, strength=0.5, until=7)
     write_replay(tmp_path / "replay.json", stored)
     given = ["--replay", str(tmp_path / "replay.json")]
     assert options(*given) == stored

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from gramloop.cli import main
-from gramloop.core.settings import read_replay, read_settings
+from gramloop.replay.config import read_replay, read_settings
 
 pytest.importorskip("transformers")
 

@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import nn
 
-from gramloop.core.config import ReplayConfig
 from gramloop.core.dry_run import needs_of
 from gramloop.core.live_tensors import LiveTensors, bytes_of
-from gramloop.core.loop import attached
 from gramloop.errors import GramLoopError
 from gramloop.models.tiny import load_tiny
+from gramloop.replay.attach import attached
+from gramloop.replay.config import ReplayConfig
 
 WAYS = {
     "ordinary": None,

@@ -9,10 +9,10 @@ import torch
 from torch import nn
 
 from allocations import allocated_peak
-from gramloop.core.config import ReplayConfig
 from gramloop.core.live_tensors import LiveTensors, bytes_of, peak_of
-from gramloop.core.loop import attached
 from gramloop.models.tiny import load_tiny
+from gramloop.replay.attach import attached
+from gramloop.replay.config import ReplayConfig
 
 WIDTHS = (32, 256, 64, 512, 16)
 

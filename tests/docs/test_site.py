@@ -108,7 +108,7 @@ def test_a_reader_searches_and_finds_the_reference(page: Any, address: str) -> N
     page.locator(".md-search__input").first.click()
     ready = page.locator(".md-search-result__meta", has_text="Type to start searching")
     ready.wait_for()  # words that come before the index is read are not looked for
-    page.locator(".md-search__input").first.press_sequentially("calibrating")  # keys, as it listens to them
+    page.locator(".md-search__input").first.press_sequentially("recentre")  # keys, as it listens to them
     found = page.locator(".md-search-result__link")
     found.first.wait_for()
     targets = [link.get_attribute("href") for link in found.all()]

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from gramloop.cli import main
-from gramloop.core.config import ReplayConfig
 from gramloop.data.scenes.drawing import scene
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.evaluation import evaluate
@@ -23,6 +22,7 @@ from gramloop.evaluate.predicting import LoopImage, deterministic
 from gramloop.evaluate.runner import _same_sizes, _windows
 from gramloop.evaluate.store import Store
 from gramloop.models.tiny import WEIGHTS
+from gramloop.replay.config import ReplayConfig
 from gramloop.tasks.loading import load_predictor
 from small_runs import SIDE, counts_of, rows_of, runner_of, small_plan
 
@@ -100,7 +100,7 @@ def test_images_of_a_batch_have_one_size():
 
 MODEL = """
 import numpy as np
-from gramloop.core.cost import Cost
+from gramloop.replay.cost import Cost
 from gramloop.data.scenes.drawing import STUFF, THINGS
 from gramloop.tasks.semantic import Segmentation
 

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 
-from gramloop.core.config import ReplayConfig
 from gramloop.data.opening import ReadOptions, open_set
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.evaluation import evaluate
@@ -19,10 +18,11 @@ from gramloop.evaluate.plan import DataSource, read_plan
 from gramloop.evaluate.store import PLAN, Store, read_condition
 from gramloop.metrics.depth import depth_scores
 from gramloop.models.tiny_heads import DenseDepthHead, load_depth_head
-from gramloop.report.assemble import make_document
-from gramloop.report.figures.drawing import draw_figures
+from gramloop.replay.config import ReplayConfig
+from gramloop.report.document import make_document
+from gramloop.report.figures import draw_figures
 from gramloop.report.load import load_runs
-from gramloop.report.statistics import gains_of
+from gramloop.report.stats import compare_methods
 from gramloop.tasks.base import get_task
 from gramloop.tasks.depth import Depth
 from gramloop.tasks.loading import load_predictor
@@ -100,14 +100,12 @@ def test_a_report_of_depth(depth_model: Path, scene_folder: Path, tmp_path: Path
     plan = small_plan(depth_model, scene_folder, "depth", sizes=SIZES)
     evaluate(plan, tmp_path, workers=1)
     loaded = load_runs([tmp_path])
-    (over_images,) = gains_of(loaded.runs, "images", replicates=200)
-    (over_families,) = gains_of(loaded.runs, replicates=200)
-    assert over_images.points == over_families.points
-    assert over_images.interval is not None
-    assert over_images.interval.estimate == pytest.approx(over_images.points)
-    drawn = draw_figures(loaded, (), False, [over_images])
+    evidence = compare_methods(loaded.runs, ("images",), replicates=200)
+    ((gain,),) = evidence[0].gains.values()
+    assert gain.interval.estimate == pytest.approx(loaded.runs[0].gain("gramloop"))
+    drawn = draw_figures(loaded, evidence, pdf=False)
     assert not drawn.remarks
-    document = make_document(loaded, [over_images], drawn.figures)
+    document = make_document(loaded, evidence, drawn.figures)
     words = [table.caption for section in document.sections for table in section.tables]
     assert any("within a factor of 1.25" in each for each in words)
     picture = next(figure for figure in drawn.figures if figure.section == "predictions")

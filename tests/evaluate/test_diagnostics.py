@@ -51,10 +51,10 @@ def test_companions_that_are_there_already_are_taken():
     given = [parse_method(name).with_window(12) for name in ("baseline", "ungated", "gramloop", "matched")]
     assert with_companions(given) == given
     assert with_companions(given[:2]) == given[:2]
-    late = [Method("late", ReplayConfig((4, 5), 1, trust=0.5))]
+    late = [Method("late", ReplayConfig((4, 5), 1, eps=0.5))]
     assert with_companions(late)[1:] == [
-        Method("late-raw", ReplayConfig((4, 5), 1, gate="none")),
-        Method("late-matched", ReplayConfig((4, 5), 1, gate="uniform", strength="matched", trust=0.5)),
+        Method("late-raw", ReplayConfig((4, 5), 1, gate="none", eps=0.5)),
+        Method("late-matched", ReplayConfig((4, 5), 1, gate="uniform", strength="matched", eps=0.5)),
     ]
     with pytest.raises(GramLoopError, match="late-raw is given twice"):
         check_methods(with_companions([*late, Method("late-raw", ReplayConfig((1, 2)))]))

@@ -5,8 +5,6 @@ import json
 import pytest
 
 from gramloop import ReplayConfig, cost
-from gramloop.core.config import Adaptive
-from gramloop.core.settings import write_replay
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.methods import (
     Method,
@@ -17,6 +15,7 @@ from gramloop.evaluate.methods import (
 )
 from gramloop.mitigations import stack_text
 from gramloop.mitigations.replay import REPLAYS
+from gramloop.replay.config import Adaptive, write_replay
 
 
 def test_names_of_the_table():
@@ -32,8 +31,8 @@ def test_settings_are_read_in_their_types():
     assert parse_method("m:gate=uniform,strength=matched,update_at=final").replay == ReplayConfig(
         gate="uniform", strength="matched", update_at="final"
     )
-    assert parse_method("m:gate=uniform,strength=matched,matched_to=0.5,until=none").replay == ReplayConfig(
-        gate="uniform", strength="matched", matched_to=0.5
+    assert parse_method("m:gate=uniform,strength=matched,until=none").replay == ReplayConfig(
+        gate="uniform", strength="matched"
     )
 
 
@@ -49,7 +48,7 @@ def test_settings_are_read_in_their_types():
         ("m:replays=two", "replays is 'two'"),
         ("m:strength=2", "strength is 2.0"),
         ("a b:replays=1", "is no name for a method"),
-        ("m:adaptive=spread", "in text step:0.2:0.4"),
+        ("m:adaptive=spread", "in text length:1.7:1.8"),
         ("m:nowhere.json", "cannot read nowhere.json, a file of replay settings"),
     ],
 )
@@ -65,14 +64,14 @@ def test_a_method_is_there_once():
         check_methods([])
 
 
-NESTED = ReplayConfig((5, 6), 1, trust=0.25, adaptive=Adaptive("spread", 0.1, 0.3))
+NESTED = ReplayConfig((5, 6), 1, eps=0.25, adaptive=Adaptive("spread", 0.1, 0.3))
 
 
 def test_settings_files_are_read(tmp_path):
     path = tmp_path / "mine.json"
     write_replay(path, NESTED, {"found": "here"})
     assert parse_method(f"mine:{path}") == Method("mine", NESTED)
-    assert parse_method("mine:window=5-6,replays=1,trust=0.25,adaptive=spread:0.1:0.3").replay == NESTED
+    assert parse_method("mine:window=5-6,replays=1,eps=0.25,adaptive=spread:0.1:0.3").replay == NESTED
     baseline, ungated = parse_method("baseline"), parse_method("ungated")
     tuned = Method("gramloop", NESTED)
     assert read_methods(["baseline", "gramloop", "ungated"], str(path)) == [baseline, tuned, ungated]

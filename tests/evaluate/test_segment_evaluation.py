@@ -28,11 +28,11 @@ from gramloop.evaluate.planning import Request, make_plan
 from gramloop.evaluate.rows import MethodRows
 from gramloop.evaluate.store import PLAN, Store, read_condition
 from gramloop.metrics.panoptic import STATISTICS, mean_quality, panoptic_statistics
-from gramloop.report.assemble import make_document
-from gramloop.report.figures.drawing import draw_figures
+from gramloop.report.document import make_document
+from gramloop.report.figures import draw_figures
 from gramloop.report.load import load_runs
 from gramloop.report.page import render
-from gramloop.report.statistics import gains_of
+from gramloop.report.stats import compare_methods
 from gramloop.tasks.base import get_task
 from gramloop.tasks.instance import stored_masks
 from gramloop.tasks.panoptic import segment_map, stored_segments
@@ -210,7 +210,7 @@ def test_a_small_pmt_killed_and_resumed_gives_the_table_of_one_run(
     metric = "PQ" if task == "panoptic" else "AP"
     assert float(rows[1][f"{metric} gain"]) == float(rows[1][metric]) - float(rows[0][metric])
     loaded = load_runs([tmp_path / "out"])
-    page = render(make_document(loaded, gains_of(loaded.runs, replicates=50)), ())
+    page = render(make_document(loaded, compare_methods(loaded.runs, replicates=50)), ())
     assert f"mPC ({metric})" in page
 
 
@@ -242,16 +242,15 @@ def test_a_clean_prediction_takes_the_place_of_labels(task: str, scenes: Path, t
 
 def test_the_page_shows_quality_in_its_parts(panoptic_run: Path, instance_run: Path, tmp_path: Path) -> None:
     loaded = load_runs([panoptic_run, instance_run])
-    gains = gains_of(loaded.runs, "images", replicates=100)
-    families = gains_of(loaded.runs, replicates=100)
-    for one, other in zip(gains, families, strict=True):
-        assert one.interval is not None
-        assert one.interval.units == 5
-        assert one.interval.estimate == pytest.approx(one.points, abs=1e-9)
-        assert one.points == other.points
-    drawn = draw_figures(loaded, (), False, gains)
+    evidence = compare_methods(loaded.runs, ("families", "images"), replicates=100)
+    for one in evidence:
+        for families, images in one.gains.values():
+            assert images.interval.units == 5
+            assert images.interval.estimate == pytest.approx(one.gain("gramloop"), abs=1e-9)
+            assert families.interval.estimate == pytest.approx(one.gain("gramloop"), abs=1e-9)
+    drawn = draw_figures(loaded, evidence, pdf=False)
     assert not drawn.remarks
-    document = make_document(loaded, gains, drawn.figures)
+    document = make_document(loaded, evidence, drawn.figures)
     captions = [figure.caption for figure in drawn.figures if figure.section == "predictions"]
     assert len(captions) == 2
     assert all("white lines part one segment from the next" in caption for caption in captions)

@@ -49,6 +49,9 @@ RENAMED_FILES: dict[str, str] = {}  # regular expression: replacement, on the pa
 
 # Never recorded: hashes of plans and files, times, versions, hosts, memory, paths.
 DROPPED_COLUMNS = {"seconds", "observed", "memory", "time"}
+# Not in the record: the interval that decides. What it decides is compared nowhere, for one rule replaced several.
+DROPPED_COLUMNS |= {"deciding estimate", "deciding low", "deciding high"}
+DECIDED_COLUMNS = re.compile(r"verdict|against .*")
 DROPPED_KEYS = {
     "at", "backbone", "begun", "data", "date", "file", "files", "found by", "hash", "host", "memory", "plan", "seconds", "sha256",
     "source sha256", "subject", "version", "versions",
@@ -98,7 +101,7 @@ PIXELS = "denoise levels sharpen"
 LOOKS = "flip scales:0.75,1,1.25 resize:1.25"
 STACKS = "both=levels+recentre:0.3+gramloop pair=gramloop+pair"
 RARE = (
-    "median gaussian:0.7 nlm:6 recentre:0.5,c=1 substeps:2,window=6-6 trusting:window=6-6,replays=1,trust=0.001 "
+    "median gaussian:0.7 nlm:6 recentre:0.5,c=1 substeps:2,window=6-6 "
     "rule:window=6-6,replays=1,adaptive=spread:0.05:0.1 short:window=6-6,replays=1,until=8"
 )
 
@@ -481,6 +484,20 @@ def _table(text: str) -> str:
     writer.writerow(RENAMED_COLUMNS.get(header[place], header[place]) for place in places)
     writer.writerows([RENAMED_VALUES.get(row[place], row[place]) for place in places] for row in rows)
     return out.getvalue()
+
+
+def results_only(name: str, text: str) -> str:
+    """A text without what a rule decided from the numbers of a table, and without drawings of predictions."""
+    if name == "arrays.json":
+        arrays = {
+            path: about for path, about in json.loads(text).items() if not path.endswith(".picture.png")
+        }
+        return json.dumps(arrays, indent=1)
+    if not name.startswith("report/"):
+        return text
+    header, *rows = csv.reader(text.splitlines())
+    places = [place for place, name in enumerate(header) if not DECIDED_COLUMNS.fullmatch(name)]
+    return "".join(f"{','.join(row[place] for place in places)}\n" for row in (header, *rows))
 
 
 def _lines(text: str) -> str:

@@ -18,8 +18,7 @@ from pathlib import Path
 import pytest
 
 from gramloop.cli import main
-from gramloop.core.config import ReplayConfig
-from gramloop.core.settings import write_replay
+from gramloop.replay.config import ReplayConfig, write_replay
 from gramloop.util.files import TEMPORARY
 from hostile_case import Case, World, plan_of
 from hostile_commands import bad_command, bad_results, bad_settings

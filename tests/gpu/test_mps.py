@@ -14,7 +14,7 @@ import gramloop
 from conftest import EMBEDDED, RELEASED, Load
 from gramloop.mitigations import apply, calibrate
 from gramloop.util.device import choose_device
-from library_models import MODELS, outputs
+from library_models import MODELS
 from small_runs import runner_of, small_plan, write_model, write_scene_set
 from stand_in_audit import (
     INDEXED_FROM_CPU,
@@ -120,7 +120,7 @@ def test_an_evaluation(tmp_path: Path) -> None:
 
 def test_calibrating_any_host() -> None:
     model, x = frozen("Dinov2Model")
-    with stand_in_mps(), gramloop.calibrating(moved(model, "mps")) as watched:
-        for _ in range(4):
-            outputs(model, x.to("mps"))
-        assert watched.source().images == 8
+    with stand_in_mps():
+        stats = gramloop.calibrate(moved(model, "mps"), [x.to("mps")] * 4)
+    assert stats.images == 8
+    assert stats.at == "norm"

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from conftest import Load
-from gramloop.core.drift import GramAnchor
 from gramloop.models import plain_detr
 from gramloop.models.linear import LinearHead
 from gramloop.models.plain_detr import sine_code
+from gramloop.replay.gram import GramAnchor
 from stand_in_audit import audit_determined, audit_float32, audit_host
 
 Loaders = Callable[[str], Load]

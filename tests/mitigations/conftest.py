@@ -1,11 +1,8 @@
 """The embedded model for every task, a transformers folder, a custom module, a function, scenes and statistics."""
 
-import numpy as np
 import pytest
-import torch
-from torch import nn
 
-from library_models import build
+from user_models import PatchDepth, grey_depth
 
 
 @pytest.fixture(scope="session")
@@ -46,41 +43,11 @@ def folder(tmp_path_factory):
     return open_model(f"hf:{save_model('DepthAnything', tmp_path_factory.mktemp('folder') / 'saved')}")
 
 
-class PatchDepth(nn.Module):
-    """A custom model: the mean channel of DINOv3's patches as depth, in any size that its patches divide."""
-
-    task = "depth"
-
-    def __init__(self):
-        super().__init__()
-        torch.manual_seed(0)
-        self.vit = build("DINOv3ViTModel")[0]
-        self.read = nn.Linear(32, 1)
-
-    def preprocess(self, pixels):
-        height, width = (side // 16 * 16 for side in pixels.shape[:2])
-        return torch.from_numpy(pixels[:height, :width].copy()).permute(2, 0, 1)[None] / 255
-
-    def forward(self, pixels):
-        patches = self.vit(pixels).last_hidden_state[:, 5:]
-        return self.read(patches).reshape(1, 1, pixels.shape[2] // 16, pixels.shape[3] // 16)
-
-    def postprocess(self, depth, size):
-        return nn.functional.interpolate(depth, size)[0, 0].abs() + 1
-
-
 @pytest.fixture(scope="session")
 def module():
     from gramloop.tasks import as_predictor
 
     return as_predictor(PatchDepth().eval(), "depth", name="PatchDepth")
-
-
-def grey_depth(pixels):
-    """As deep as it is bright: a model that treats left and right alike."""
-    from gramloop.tasks import Depth
-
-    return Depth(1 + pixels.mean(2, dtype=np.float32))
 
 
 @pytest.fixture(scope="session")

@@ -7,15 +7,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from conftest import grey_depth
-from gramloop.core.cost import counting
 from gramloop.errors import GramLoopError
 from gramloop.mitigations import apply, stack_cost
 from gramloop.mitigations.replay import SUBSTEPS
 from gramloop.mitigations.stack import KINDS
 from gramloop.tasks import as_predictor
 from gramloop.tasks.base import task_of
+from gramloop.util.forward_patch import counting
 from same_predictions import same
+from user_models import grey_depth
 
 # name: a neutral text, one that changes something, and the predictors that it is refused for
 BLOCKS, VIT, NORMS = "no transformer blocks", "no torch module with one ViT", "none with a running mean"

@@ -5,13 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gramloop.core.config import ReplayConfig
-from gramloop.core.cost import counting
 from gramloop.errors import GramLoopError
 from gramloop.mitigations import apply, calibrate, stack_cost
 from gramloop.mitigations.stack import parse_mitigations
+from gramloop.replay.config import ReplayConfig
 from gramloop.tasks import Pair, Predictor
 from gramloop.tasks.semantic import Segmentation
+from gramloop.util.forward_patch import counting
 from same_predictions import same
 
 LATE = "replay:window=9-9,replays=1"
@@ -97,7 +97,7 @@ def test_refusals_name_the_reason(segmenter, detector, stats):
             return Segmentation(np.zeros((4, 4), np.int32))
 
         def cost(self, replay=None, paired=False):
-            from gramloop.core.cost import Cost
+            from gramloop.replay.cost import Cost
 
             return Cost(1, 1)
 

@@ -111,9 +111,9 @@ def test_files_without_these_numbers_are_read_and_said_to_lack_them(tmp_path, st
     replace(stats, pixels={}).save(tmp_path / "old.safetensors")
     old = CalibrationStats.read(tmp_path / "old.safetensors")
     assert old.pixels == {}
-    for given in (old, None):
+    for lacking in (old, None):
         with pytest.raises(GramLoopError, match="levels needs the appearance of in-distribution images"):
-            Levels().check(None, (), given)
+            Levels().check(None, (), lacking)
 
 
 @pytest.mark.parametrize("mitigation", [Median(), Median(7), Gaussian(2.0), Nlm(), Denoise()], ids=str)

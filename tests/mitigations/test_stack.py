@@ -6,8 +6,6 @@ import numpy as np
 import pytest
 
 import gramloop
-from gramloop.core.config import ReplayConfig
-from gramloop.core.settings import read_replay, write_replay
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.methods import calibration_of, parse_method
 from gramloop.mitigations import (
@@ -18,6 +16,7 @@ from gramloop.mitigations import (
     stack_text,
     write_mitigations,
 )
+from gramloop.replay.config import ReplayConfig, read_replay, write_replay
 
 TEXT = "denoise+replay:window=9-9,replays=1+recentre:c=1"
 
@@ -156,7 +155,7 @@ def test_replays_have_the_names_of_the_table_or_settings():
         ("substeps:2,window=3", "window is '3'; it is a pair of blocks"),
         ("substeps:2+gramloop", "replay is given twice"),
         ("replay:substeps=2", "substeps is 2 and replays 2; substeps are taken once"),
-        ("replay:substeps=2,replays=1,update_at=final", "substeps end at the window's end"),
+        ("replay:substeps=2,replays=1,update_at=final", "substeps acts at the window's end"),
         ("scales", "scales takes the sizes"),
         ("scales:1,0", "each of scales takes a number from 0.1 to 10, not '0'"),
         ("resize:1,2", "resize takes a number"),

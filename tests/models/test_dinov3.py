@@ -49,7 +49,7 @@ def test_a_replay_on_a_released_file_is_the_reference(name, run, replay, golden,
         assert (tap.patches - expected.values[f"{run}.tap.{index}"]).abs().max() <= FEATURES
         assert (tap.cls - expected.values[f"{run}.cls.{index}"]).abs().max() <= FEATURES
     for index in (5, 7):
-        ordinary = backbone.tap(loop.ordinary[index], found[0].grid, index)
+        ordinary = backbone.tap(loop.baseline[index], found[0].grid, index)
         assert (ordinary.patches - expected.values[f"plain.tap.{index}"]).abs().max() <= FEATURES
 
 

@@ -10,13 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gramloop.report.assemble import make_document
-from gramloop.report.consistency import gram_consistency, ratios
-from gramloop.report.document import Document
-from gramloop.report.figures.consistency import consistency_figure
-from gramloop.report.figures.drawing import draw_figures
+from gramloop.report.consistency import consistency_figure, gram_consistency, ratios
+from gramloop.report.document import Document, make_document
+from gramloop.report.figures import draw_figures
 from gramloop.report.load import load_runs
-from gramloop.report.tables.gram import consistency_table
+from gramloop.report.tables.checks import consistency_table
 from small_stores import CONDITIONS, make_plan, pixels, write_store
 
 METHODS = ("baseline", "gramloop", "gramloop-raw", "gramloop-matched")
@@ -127,7 +125,7 @@ def test_without_ungated_drift_there_is_no_ratio_and_a_sentence_says_so(tmp_path
     assert table.rows[0] == ("Fog", 24, None, None, None)
     assert table.rows[1] == ("Snow", 24, 1.0, 1.0, 0.0)
     assert not section.figures
-    assert "Gram consistency of scenes-c is not drawn: the ungated replay of fog does not drift" in " ".join(
+    assert "A figure of scenes-c is left out: the ungated replay of fog does not drift" in " ".join(
         document.warnings
     )
 

@@ -12,8 +12,8 @@ from gramloop.evaluate.results import collect
 from gramloop.evaluate.store import UnusableFile
 from gramloop.report import load
 from gramloop.report.load import load_runs, report_workers
-from gramloop.report.measure import ConditionResults
-from gramloop.report.resampling import resample
+from gramloop.report.run import ConditionResults
+from gramloop.report.stats import resample
 from small_stores import CONDITIONS, make_plan, write_store
 
 
@@ -56,9 +56,9 @@ def test_processes_are_started_where_there_is_much_to_read(
     assert report_workers([tmp_path / "r"]) == 1
     assert report_workers([tmp_path / "r"], 3) == 3
     monkeypatch.setattr(load, "worker_count", lambda asked: 64)
-    monkeypatch.setattr(load, "MANY", 100)
+    monkeypatch.setattr(load, "_MANY", 100)
     monkeypatch.setattr(load, "available_memory", lambda: 64 * 10**9)
-    assert report_workers([tmp_path / "r"]) == load.MOST
+    assert report_workers([tmp_path / "r"]) == 8
     monkeypatch.setattr(load, "available_memory", lambda: 17 * 10**8)
     assert report_workers([tmp_path / "r"]) == 3  # of half a gigabyte each
     monkeypatch.setattr(load, "available_memory", lambda: 10**8)

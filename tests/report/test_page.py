@@ -9,12 +9,15 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from markdown_it import MarkdownIt
 
 from gramloop.metrics.bootstrap import Interval
-from gramloop.report.document import Document, Section, Verdict
+from gramloop.report.document import Document, RenderedFigure, Section
 from gramloop.report.page import render
-from gramloop.report.page.intervals import bar, reach
-from gramloop.report.tables.table import Column, Table
+from gramloop.report.page.rendering import interval_bar, reach
+from gramloop.report.stats import Verdict
+from gramloop.report.write import whole_markdown
+from gramloop.util.table import Column, Table
 from small_document import ROWS, small_document
 
 
@@ -101,7 +104,7 @@ def test_what_a_document_says_is_text_and_never_markup(page: str, parsed: Parsed
 
 @given(st.text(min_size=1, max_size=40))
 def test_any_text_comes_through_whole(text: str):
-    table = Table("k", text, text, (Column("a", text, "text"),), ((text,),))
+    table = Table(text, (Column("a", text, "text"),), ((text,),), key="k", caption=text)
     section = Section("k", text, "", (table,))
     parsed = Parsed(render(Document(text, text, (), (text,), (section,), {text: {text: text}})))
     expected = text.replace("\r\n", "\n").replace("\r", "\n")
@@ -180,7 +183,7 @@ def test_an_axis_reaches_the_farthest_end(ends: tuple[float, float], limit: floa
 def test_a_bar_stands_where_its_numbers_do(estimate: float, below: float, above: float):
     interval = Interval(estimate, estimate - below, estimate + above)
     limit = reach([interval])
-    drawn = bar(interval, limit, "gain")
+    drawn = interval_bar(interval, limit, "gain")
     low, high = (float(x) for x in re.search(r'"range" x1="([\d.]+)%" x2="([\d.]+)%"', drawn).groups())
     at = float(re.search(r'cx="([\d.]+)%"', drawn).group(1))
     assert 0 <= low <= at <= high <= 100
@@ -194,3 +197,21 @@ def test_an_interval_has_the_tone_of_the_side_of_zero_that_it_lies_on():
     expected = ["gain" if one.low > 0 else "loss" if one.high < 0 else "open" for *_, one, _ in ROWS if one]
     assert set(expected) == {"gain", "loss", "open"}
     assert re.findall(r'class="interval (\w+)"', body) == expected
+
+
+HOSTILE = "=x](http://evil) <img src=x onerror=alert(1)> **b** `c` # [l](javascript:1) - | 1. \n\n# title"
+
+
+def test_a_report_in_markdown_shows_hostile_names_as_text():
+    interval = Interval(1.0, 0.5, 2.0)
+    figure = RenderedFigure("f", HOSTILE, HOSTILE, b"", None, HOSTILE)
+    section = Section("s", HOSTILE, HOSTILE, (), (figure,))
+    verdict = Verdict(HOSTILE, HOSTILE, "helps", interval, HOSTILE)
+    document = Document(HOSTILE, HOSTILE, (verdict,), (HOSTILE,), (section,), {HOSTILE: {HOSTILE: HOSTILE}})
+    tokens = MarkdownIt("commonmark").parse(whole_markdown(document))
+    inline = [each for token in tokens for each in token.children or ()]
+    assert {token.type for token in tokens if "html" in token.type or "code" in token.type} == set()
+    assert {each.type for each in inline} == {"text", "strong_open", "strong_close", "image"}
+    assert [each.attrs["src"] for each in inline if each.type == "image"] == ["figures/f.png"]
+    headings = [token.tag for token in tokens if token.type == "heading_open"]
+    assert headings == ["h1", "h2", "h2", "h2", "h3", "h2", "h3"]

@@ -9,8 +9,8 @@ import pytest
 from PIL import Image
 
 from browser import PATIENCE, started_browser
-from gramloop.report.formats import csv, latex, markdown
 from gramloop.report.page import render
+from gramloop.util.table import Table
 from small_document import ORDERS, small_document
 
 FILES = ("figures/gains.png", "figures/gains.pdf", "tables/scores.csv")
@@ -188,9 +188,9 @@ def test_tables_are_copied_whole_after_sorting_too(page):
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     [table] = small_document().sections[0].tables
     page.locator("#table-scores thead button").first.click()
-    for name, write in {"CSV": csv, "Markdown": markdown, "LaTeX": latex}.items():
+    for name, write in {"CSV": Table.csv, "Markdown": Table.markdown, "LaTeX": Table.latex}.items():
         page.locator(f'#table-scores [data-copy="{name}"]').click()
-        page.wait_for_function("document.querySelector('#table-scores .told').textContent === 'Copied'")
+        page.wait_for_function("document.querySelector('#table-scores .status').textContent === 'Copied'")
         assert page.evaluate("navigator.clipboard.readText()") == write(table)
 
 

@@ -6,15 +6,11 @@ import pytest
 
 from gramloop.data.suites import display_name
 from gramloop.evaluate.methods import BASELINE
-from gramloop.metrics.bootstrap import Interval
-from gramloop.report.costs import PathCost, path_costs
-from gramloop.report.statistics import gains_of, verdict_of
-from gramloop.report.tables.ablation import partition_table, placement_table
-from gramloop.report.tables.classes import class_gains, class_tables
-from gramloop.report.tables.conditions import family_means
-from gramloop.report.tables.cost import cost_table
+from gramloop.report.stats import compare_methods
+from gramloop.report.tables.checks import class_gains, class_tables, partition_table, placement_table
+from gramloop.report.tables.conditions import PathCost, cost_table, family_means, path_costs
 from gramloop.report.tables.main import gains_table, main_results
-from gramloop.report.tables.table import Table
+from gramloop.util.table import Table
 from paper_runs import PAPER, PLACES, ade20k_run, class_run, coco_o_runs, family_run, timed_run
 
 SUITES = ("ade20k-c", "coco-p")
@@ -23,11 +19,11 @@ UNIT = 0.001 + 1e-9
 
 
 def shown(table: Table, row: int) -> list[str]:
-    return [table.text(row, place) for place in range(len(table.columns))]
+    return [table.cell_text(row, place) for place in range(len(table.columns))]
 
 
 def row_of(table: Table, name: str) -> list[str]:
-    return next(shown(table, row) for row in range(len(table.rows)) if table.text(row, 0) == name)
+    return next(shown(table, row) for row in range(len(table.rows)) if table.cell_text(row, 0) == name)
 
 
 @pytest.mark.parametrize("suite", SUITES)
@@ -66,19 +62,19 @@ def test_without_clean_coco_there_is_no_effective_robustness() -> None:
 @pytest.mark.parametrize("suite", SUITES)
 def test_intervals_and_verdicts(suite: str) -> None:
     """The stream of the paper's bootstrap is not known, hence two thousandths."""
-    (gain,) = gains_of((family_run(suite),))
+    (evidence,) = compare_methods((family_run(suite),))
+    ((gain,),) = evidence.gains.values()
     estimate, low, high = PAPER["intervals"][suite]
-    assert gain.points == pytest.approx(estimate, abs=UNIT)
-    assert gain.interval is not None
+    assert evidence.gain("gramloop") == pytest.approx(estimate, abs=UNIT)
     assert [gain.interval.low, gain.interval.high] == pytest.approx([low, high], abs=0.002)
     assert gain.interval.replicates == 10_000
-    assert verdict_of(gain).words == "helps"
-    families = len(PAPER["families"][suite])
-    assert f"over {families} shift families" in verdict_of(gain).sentence
-    assert "covers about 92%" in verdict_of(gain).sentence
-    row = gains_table([gain]).rows[0]
-    assert isinstance(row[4], Interval)
-    assert 0 < row[4].low < gain.interval.low < gain.interval.high < row[4].high  # it still helps, corrected
+    verdict = evidence.verdict("gramloop")
+    assert verdict.words == "helps"
+    assert f"over {len(PAPER['families'][suite])} shift families" in verdict.sentence
+    row = gains_table([evidence]).rows[0]
+    assert row[4] == row[7] == verdict.interval  # corrected for few families, it still helps
+    assert 0 < gain.corrected.low < gain.interval.low < gain.interval.high < gain.corrected.high
+    assert row[6] == pytest.approx(92, abs=0.7)  # percent that the interval of percentiles covers
 
 
 def test_partitions_mark_the_larger_number_where_the_paper_marks_its_own() -> None:
@@ -92,7 +88,7 @@ def test_partitions_mark_the_larger_number_where_the_paper_marks_its_own() -> No
             assert float(rows[start + place][3]) == pytest.approx(gain, abs=UNIT)
     assert PAPER["partitions"]["marked best"] == "gramloop"
     baseline_marked = [
-        table.text(row, 0) for row, place in sorted(table.best) if place == table.column(BASELINE)
+        table.cell_text(row, 0) for row, place in sorted(table.best) if place == table.column(BASELINE)
     ]
     gramloop_marked = [row for row, place in table.best if place == table.column("gramloop")]
     assert baseline_marked == ["S2"]

@@ -1,58 +1,32 @@
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from gramloop.data.suites import Condition, find_suite
-from gramloop.errors import GramLoopError
-from gramloop.metrics.bootstrap import Interval
-from gramloop.report.costs import path_costs
 from gramloop.report.load import load_runs
-from gramloop.report.measure import Spent
-from gramloop.report.run import Run
-from gramloop.report.tables.ablation import partition_table, placement_table
-from gramloop.report.tables.classes import class_tables
-from gramloop.report.tables.conditions import every_condition, every_metric, family_means, group_means
-from gramloop.report.tables.cost import cost_table
+from gramloop.report.run import Run, Spent
+from gramloop.report.tables.checks import class_tables, partition_table, placement_table
+from gramloop.report.tables.conditions import (
+    cost_table,
+    every_condition,
+    every_metric,
+    family_means,
+    group_means,
+    path_costs,
+)
 from gramloop.report.tables.main import main_results
-from gramloop.report.tables.table import Column, Table
 from paper_runs import cell, plan
 from small_stores import make_plan, write_store
-
-COLUMNS = (Column("a", "A"), Column("b", "B", signed=True), Column("c", "C", "interval", digits=3))
-
-
-def test_cells_as_they_are_shown() -> None:
-    rows = ((1.005, -0.5, Interval(0.1, -0.02, 0.3)), (None, float("nan"), None), (1234, 0.0, None))
-    table = Table("t", "T", "", COLUMNS, rows)
-    shown = [[table.text(row, place) for place in range(3)] for row in range(3)]
-    assert shown == [["1.00", "-0.50", "[-0.020, +0.300]"], ["–", "–", "–"], ["1,234", "+0.00", "–"]]
-
-
-def test_rows_that_do_not_fit_are_refused() -> None:
-    with pytest.raises(GramLoopError, match="2 cells for 3 columns"):
-        Table("t", "T", "", COLUMNS, ((1, 2),))
-    with pytest.raises(GramLoopError, match="1 rows, not 2 means"):
-        Table("t", "T", "", COLUMNS, ((1, 2, None),), footer=2)
-
-
-def test_the_best_is_the_largest_as_shown_and_ties_share_it() -> None:
-    rows = ((1.001, 5.0, None), (1.004, 4.0, None), (0.2, None, None))
-    table = Table("t", "T", "", COLUMNS, rows, ("a", "b"))
-    assert table.best == {(0, 1), (1, 1)}
-    assert replace(table, downwards=True).best == {(0, 0), (1, 0), (0, 1)}
-    assert replace(table, downwards=True, lowest=True, compared=("a",)).best == {(2, 0)}
-    assert replace(table, downwards=True, rows=rows[:2], compared=("a",)).best == set()  # they read alike
 
 
 def test_gains_are_taken_before_rounding() -> None:
     scores = {"baseline": 50.0004, "gramloop": 50.0016}  # shown, 50.000 and 50.002
     cells = tuple(cell(each, scores, "mIoU") for each in find_suite("ade20k-c").conditions)
     table = family_means(Run("ade20k-c", Path("r"), plan("ade20k-c"), cells))
-    assert [table.text(0, place) for place in (1, 2, 3)] == ["50.000", "50.002", "+0.001"]
+    assert [table.cell_text(0, place) for place in (1, 2, 3)] == ["50.000", "50.002", "+0.001"]
 
 
 def test_means_by_family_and_kind() -> None:
@@ -96,8 +70,8 @@ def test_every_metric_of_detections(tmp_path: Path) -> None:
     assert table is not None
     assert [column.key for column in table.columns[2:]] == ["AP", "AP50", "AP75", "APs", "APm", "APl"]
     assert len(table.rows) == 12
-    assert table.text(1, 2) == "100.000"
-    assert table.text(1, 4 + 1) == "–"  # no small object in the truth
+    assert table.cell_text(1, 2) == "100.000"
+    assert table.cell_text(1, 4 + 1) == "–"  # no small object in the truth
 
 
 def test_a_class_in_some_labels_only_is_counted_and_left_out() -> None:

@@ -7,7 +7,7 @@ import random
 from pathlib import Path
 
 import broken_files
-from gramloop.core.config import ReplayConfig
+from gramloop.replay.config import ReplayConfig
 from hostile_case import Case, World, copied, plan_of
 
 
@@ -95,7 +95,6 @@ REPLAY = (
     "--eps",
     "--until",
     "--gate-at",
-    "--trust",
     "--adaptive",
     "--update-at",
 )
@@ -143,7 +142,7 @@ def _harmless(command: list[str]) -> bool:
     """What would run after all: a split that both folders have, an empty list, help."""
     option, value = command[-2], command[-1]
     fine = {
-        "--until": ("None",), "--trust": ("None", "1e9", "7"), "--adaptive": ("None",), "--eps": ("1e9", "7"),
+        "--until": ("None",), "--adaptive": ("None",), "--eps": ("1e9", "7"),
         "--replays": ("7",), "--gate-at": (), "--pictures": (), "--short-side": (),
         "--images": ("9" * 30,), "--threads": (), "--data": ("",), "--model": (),
     }  # fmt: skip

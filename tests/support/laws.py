@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
-from gramloop.core.config import ReplayConfig
-from gramloop.core.cost import Cost, extra_blocks
 from gramloop.data.records import LabelledImage
 from gramloop.data.truth import PixelLabels
 from gramloop.mitigations.base import Mitigation
+from gramloop.replay.config import ReplayConfig
+from gramloop.replay.cost import Cost, extra_blocks
 from gramloop.tasks.prediction import Pair
 from gramloop.tasks.semantic import Segmentation
 from gramloop.tune.search.subject import Subject, subject_of

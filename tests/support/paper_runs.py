@@ -9,12 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from gramloop.core.config import ReplayConfig
 from gramloop.data.suites import Condition, find_suite
 from gramloop.evaluate.methods import BASELINE, Method
 from gramloop.evaluate.plan import DataSource, ModelSource, Plan
-from gramloop.report.measure import ConditionResults, Spent
-from gramloop.report.run import Run
+from gramloop.replay.config import ReplayConfig
+from gramloop.report.run import ConditionResults, Run, Spent
 
 PAPER: dict[str, Any] = json.loads(
     (Path(__file__).parents[1] / "metrics" / "paper_tables.json").read_text(encoding="utf-8")

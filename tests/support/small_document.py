@@ -6,15 +6,16 @@ import numpy as np
 from PIL import Image
 
 from gramloop.metrics.bootstrap import Interval
-from gramloop.report.document import Document, RenderedFigure, Section, Verdict
-from gramloop.report.tables.table import Column, Table
+from gramloop.report.document import Document, RenderedFigure, Section
+from gramloop.report.stats import Verdict
+from gramloop.util.table import Column, Table
 
 LONG_WORD = "sha256:" + "9f86d081884c7d65" * 8
 COLUMNS = (
     Column("condition", "condition", "text"),
-    Column("score", "mIoU"),
-    Column("gain", "gain", signed=True),
-    Column("interval", "95% interval", "interval"),
+    Column("score", "mIoU", digits=2),
+    Column("gain", digits=2, signed=True),
+    Column("interval", "95% interval", "interval", 2),
     Column("images", "images", digits=0),
 )
 # shown, 1.234 and 1.231 read alike, and as texts "10.50" stands before "9.25"
@@ -62,14 +63,14 @@ def small_document() -> Document:
                 "First paragraph.\n\nSecond paragraph.",
                 (
                     Table(
-                        "scores",
                         "Scores",
-                        "In percent.",
                         COLUMNS,
                         ROWS,
-                        ("score",),
                         ("A note.",),
-                        1,
+                        key="scores",
+                        caption="In percent.",
+                        compared=("score",),
+                        footer=1,
                         downwards=True,
                     ),
                 ),
@@ -80,7 +81,7 @@ def small_document() -> Document:
                     RenderedFigure("cost", "Cost", "", png(400, 300), None, "Two bars"),
                 ),
             ),
-            Section("all", "Everything", "", (Table("all", "Conditions", "", COLUMNS, long),)),
+            Section("all", "Everything", "", (Table("Conditions", COLUMNS, long, key="all"),)),
         ),
         facts={"Model": {"checksum": LONG_WORD, "depth": "12"}, "Versions": {"torch": "2.13.0"}},
     )

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from gramloop.core.config import ReplayConfig
 from gramloop.evaluate.methods import BASELINE, Method, parse_method, prediction_calls
 from gramloop.evaluate.plan import DataSource, ModelSource, Plan
 from gramloop.evaluate.rows import Facts, Failure, unit_schema
 from gramloop.evaluate.store import Store, open_folder
+from gramloop.replay.config import ReplayConfig
 
 GATED = ReplayConfig((3, 4))
 METHODS = {

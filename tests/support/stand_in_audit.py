@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import gramloop
 from dense_library_models import Called
 from gramloop import Adaptive, ReplayConfig
-from gramloop.core.trace import Trace
+from gramloop.replay.trace import Trace
 from gramloop.tasks import Depth, Detection, InstanceMasks, Panoptic, Prediction, Predictor, Segmentation
 from gramloop.tasks.renumbering import before_renumbering
 from library_models import build, outputs
@@ -29,10 +29,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "matched": {"gate": "uniform", "strength": "matched"},
     "ungated": {"gate": "none"},
     "until": {"until": 4},
-    "trust": {"trust": 1e-3},
     "length": {"adaptive": Adaptive("length", 0.0, 1e3)},
     "spread": {"adaptive": Adaptive("spread", 0.0, 2.0)},
-    "step": {"adaptive": Adaptive("step", 0.0, 2.0)},
+    "spread": {"adaptive": Adaptive("spread", 0.0, 2.0)},
     "drift": {"adaptive": Adaptive("drift", 0.0, 2.0)},
     "noise": {"adaptive": Adaptive("noise", 0.0, 1e-6)},
 }
@@ -61,7 +60,7 @@ def seen(model: nn.Module, x: Tensor, settings: dict[str, Any]) -> list[Tensor]:
     with gramloop.attached(model, config, trace=True, keep=[1, 5]) as loop:
         found = outputs(model, x)
         maps = [getattr(trace, field.name) for trace in loop.traces for field in fields(Trace)]
-        maps += loop.ordinary.values()
+        maps += loop.baseline.values()
         assert all(str(trace) for trace in loop.traces)
     flat = [each for one in maps for each in (one if isinstance(one, list) else [one])]
     return [each.cpu() for each in (*found, *flat) if isinstance(each, Tensor)]

@@ -6,8 +6,6 @@ import pytest
 import torch
 
 from allocations import allocated_peak
-from gramloop.core.config import ReplayConfig
-from gramloop.core.cost import counting
 from gramloop.core.live_tensors import peak_of
 from gramloop.errors import GramLoopError
 from gramloop.models.backbone import BackboneShape
@@ -17,10 +15,12 @@ from gramloop.models.mask2former import Mask2FormerSegmentor, Mask2FormerShape
 from gramloop.models.plain_detr import PlainDetr, PlainDetrConfig
 from gramloop.models.released_names import SHAPES
 from gramloop.models.tiny import WEIGHTS
+from gramloop.replay.config import ReplayConfig
 from gramloop.tasks.detect import DetectConfig, Detector
 from gramloop.tasks.footprint import footprint, views_of
 from gramloop.tasks.loading import load_predictor
 from gramloop.tasks.segment import SegmentConfig, Segmenter
+from gramloop.util.forward_patch import counting
 
 REPLAY = ReplayConfig((4, 5))
 SHAPE = BackboneShape(8, 64, head_dim=32)

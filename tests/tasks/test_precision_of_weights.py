@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from gramloop.core.config import ReplayConfig
 from gramloop.data.scenes.files import SceneFiles, draw_scenes
 from gramloop.errors import GramLoopError
 from gramloop.models.tiny import WEIGHTS
+from gramloop.replay.config import ReplayConfig
 from gramloop.tasks.loading import load_predictor
 
 TINY = {"folder": WEIGHTS}

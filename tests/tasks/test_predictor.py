@@ -3,8 +3,7 @@
 import ast
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 
 import numpy as np
 import pytest

@@ -11,16 +11,17 @@ from PIL import Image
 
 from golden import load_golden
 from gramloop import attached
-from gramloop.core.config import ReplayConfig
-from gramloop.core.cost import cost, counting
 from gramloop.errors import GramLoopError
 from gramloop.models.backbone import BackboneShape
 from gramloop.models.dinov3 import Backbone, load_backbone
 from gramloop.models.linear import LinearHead, LinearSegmentor
 from gramloop.models.mask2former import load_segmentor
+from gramloop.replay.config import ReplayConfig
+from gramloop.replay.cost import cost
 from gramloop.tasks.images import SATELLITE, WEB
 from gramloop.tasks.segment import SegmentConfig, Segmenter, load_segmenter
 from gramloop.tasks.sliding import Canvas, crop_grid
+from gramloop.util.forward_patch import counting
 
 SMALL = SegmentConfig(short_side=64, crop=64, stride=40, scores=True)
 PAPER = ReplayConfig(window=(21, 23))

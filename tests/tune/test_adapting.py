@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gramloop.core.config import Adaptive
+from gramloop.replay.config import Adaptive
 from gramloop.tune.search.adapting import best_rule, is_on, rules, switched
 from gramloop.tune.search.split import Sample
 from gramloop.tune.search.worth import PairedStatistics
@@ -69,7 +69,7 @@ def test_no_rule_where_replay_only_loses_or_signals_are_not_known() -> None:
 def test_a_rule_decides_as_the_replay_would(level: float, values: list[float]) -> None:
     import torch
 
-    from gramloop.core.signals import share
+    from gramloop.replay.adaptive import share
 
     for rule in (Adaptive("length", level, level), Adaptive("length", level, level * (1 - 1e-4))):
         got = share(rule, torch.tensor(values, dtype=torch.float64)).numpy() > 0

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from gramloop.core.cost import counting
 from gramloop.data.scenes.drawing import scene
 from gramloop.mitigations import apply, calibrate, parse_mitigations
 from gramloop.models.tiny import WEIGHTS
 from gramloop.tasks import load_predictor
 from gramloop.tune.search.looks import Looks
+from gramloop.util.forward_patch import counting
 
 REPLAY = "replay:window=9-9,replays=1"
 TEXTS = (

@@ -60,12 +60,12 @@ def attached_states(case: Case, window: tuple[int, int], replays: int) -> tuple[
     with gramloop.attached(model, **settings) as loop, torch.no_grad():
         seen: list[Tensor] = []
         # not prepended: this hook comes after the replay's and sees what the host goes on with
-        handle = loop.host.blocks[window[1]].register_forward_hook(lambda b, a, out: seen.append(out))
+        handle = loop.vit.blocks[window[1]].register_forward_hook(lambda b, a, out: seen.append(out))
         forward()
         handle.remove()
     trace = loop.trace
     assert trace is not None
-    return seen[0][0, loop.host.prefix :], trace  # (N, C)
+    return seen[0][0, loop.vit.prefix :], trace  # (N, C)
 
 
 def middle(values: Tensor) -> float:
@@ -104,7 +104,7 @@ def test_blocks_are_those_that_ran(name: str) -> None:
     case, max_length = CASES[name]
     model, forward = case()
     with gramloop.attached(model, replays=0) as loop:
-        blocks = loop.host.blocks
+        blocks = loop.vit.blocks
     ran = 0
 
     def counted(forward: Any) -> Any:
@@ -132,7 +132,7 @@ def test_the_naive_way_costs_what_it_is_said_to() -> None:
     executed = 0
     for window in windows:
         with gramloop.attached(model, window=window, replays=2, gate="none", trace=True) as loop:
-            with gramloop.counting(loop.host.blocks) as counter, torch.no_grad():
+            with gramloop.counting(loop.vit.blocks) as counter, torch.no_grad():
                 forward()
             executed += counter.blocks
     assert naive_blocks(6, windows, 2) == executed

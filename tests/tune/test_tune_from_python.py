@@ -10,8 +10,8 @@ import pytest
 import gramloop
 from dense_folders import save_model
 from gramloop import GramLoopError
-from gramloop.core.settings import read_replay
 from gramloop.mitigations import CalibrationStats
+from gramloop.replay.config import read_replay
 from gramloop.tasks import open_model
 from gramloop.tune import Space, Tuning
 from small_sets import write_semantic

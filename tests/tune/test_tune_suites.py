@@ -6,8 +6,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gramloop.core.config import ReplayConfig
-from gramloop.core.settings import read_settings
 from gramloop.data.opening import ReadOptions, open_suite
 from gramloop.data.records import LabelledImage
 from gramloop.data.suites import Condition
@@ -17,6 +15,7 @@ from gramloop.metrics.miou import count_pixels, mean_iou
 from gramloop.mitigations import CalibrationStats, calibrate
 from gramloop.mitigations.calibration import sha256_of
 from gramloop.mitigations.replay import Replay
+from gramloop.replay.config import ReplayConfig, read_settings
 from gramloop.tune.search.bench import Bench, Trial
 from gramloop.tune.search.display import describe_plan, print_tuning
 from gramloop.tune.search.plan import Options, plan_search

@@ -10,11 +10,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from gramloop.core.config import ReplayConfig
-from gramloop.core.settings import read_replay, read_settings
 from gramloop.data.truth import PixelLabels
 from gramloop.errors import GramLoopError
 from gramloop.mitigations.stack import replay_alone
+from gramloop.replay.config import ReplayConfig, read_replay, read_settings
 from gramloop.tune.search.journal import TRIALS
 from gramloop.tune.search.plan import Options, plan_search
 from gramloop.tune.search.space import Space

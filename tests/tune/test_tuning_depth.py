@@ -8,12 +8,12 @@ from types import MappingProxyType
 import numpy as np
 from torch import nn
 
-from gramloop.core.config import ReplayConfig
-from gramloop.core.cost import Cost
 from gramloop.data.records import LabelledImage
 from gramloop.data.truth import DepthMap
 from gramloop.metrics.depth import depth_scores
 from gramloop.mitigations.replay import Replay
+from gramloop.replay.config import ReplayConfig
+from gramloop.replay.cost import Cost
 from gramloop.tasks.depth import Depth
 from gramloop.tasks.prediction import Pair
 from gramloop.tune.search.bench import Bench, Trial

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from test_tuning import CALM, Counting, wait_for
 
-from gramloop.core.config import ReplayConfig
 from gramloop.mitigations import stack_text
+from gramloop.replay.config import ReplayConfig
 from gramloop.tune.search.choices import FREE
 from gramloop.tune.search.journal import TRIALS
 from gramloop.tune.search.plan import Options, plan_search

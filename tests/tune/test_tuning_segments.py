@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from torch import nn
 
-from gramloop.core.config import ReplayConfig
-from gramloop.core.cost import Cost
 from gramloop.data.records import LabelledImage
 from gramloop.metrics.ap import mask_average_precision
 from gramloop.metrics.matching import match_masks
 from gramloop.metrics.panoptic import mean_quality, panoptic_statistics
 from gramloop.mitigations.replay import Replay
+from gramloop.replay.config import ReplayConfig
+from gramloop.replay.cost import Cost
 from gramloop.tasks.instance import InstanceMasks, object_masks
 from gramloop.tasks.panoptic import Panoptic, Segment, segment_map
 from gramloop.tasks.prediction import Pair

@@ -82,7 +82,7 @@ def test_a_setting_that_changes_nothing_is_worth_nothing():
     subject = lawful_subject(Lawful(nothing), images=12, families=3)
     bench = Bench(subject)
     cells: dict[str, list[PairedStatistics]] = {}
-    from gramloop.core.config import ReplayConfig
+    from gramloop.replay.config import ReplayConfig
 
     for key, ids in subject.images.items():
         for place, image_id in enumerate(ids):

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gramloop.core.settings import read_settings
 from gramloop.data.manifest import read_manifest
 from gramloop.data.readers.coco import open_coco
 from gramloop.data.readers.depth import read_format
@@ -20,6 +19,7 @@ from gramloop.data.truth import DepthFormat
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.plan import read_plan
 from gramloop.models.checkpoint import open_checkpoint
+from gramloop.replay.config import read_settings
 from gramloop.tasks.transformers_models import architecture
 from gramloop.tune.scan.files import read_scan
 from gramloop.tune.search.journal import read_search_plan

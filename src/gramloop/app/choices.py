@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from gramloop.core.config import RULE, ReplayConfig, field_of
-from gramloop.core.fields import shown
-from gramloop.core.settings import split_setting
 from gramloop.data.shifted import Shift
 from gramloop.data.suites import SEVERITIES, display_name, find_suite
-from gramloop.errors import GramLoopError
+from gramloop.errors import GramLoopError, short_repr
 from gramloop.mitigations.base import Mitigation
 from gramloop.mitigations.replay import REPLAYS, SUBSTEPS, Replay
 from gramloop.mitigations.stack import KINDS, parse_mitigations
+from gramloop.replay.config import RULE, ReplayConfig, field_of, split_setting
 from gramloop.shifts.corruptions import CORRUPTIONS, EXTRA_CORRUPTIONS
 from gramloop.shifts.perturbations import PERTURBATIONS
 
@@ -54,7 +52,7 @@ def shift_of(choice: str, severity: int) -> Shift | None:
         raise GramLoopError(f"there is no shift {choice!r}; the list has all there are")
     if severity not in SEVERITIES:
         raise GramLoopError(
-            f"severity {shown(severity)} is not offered here; {SEVERITIES[0]} to {SEVERITIES[-1]} are"
+            f"severity {short_repr(severity)} is not offered here; {SEVERITIES[0]} to {SEVERITIES[-1]} are"
         )
     suite = find_suite(f"image-{kind}")
     (condition,) = suite.select([name], [severity])

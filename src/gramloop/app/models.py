@@ -9,14 +9,13 @@ from pathlib import Path
 from threading import Lock, RLock
 
 from gramloop.app.settings import AppSettings, ModelSource
-from gramloop.core.config import ReplayConfig, default_window
-from gramloop.core.fields import shown
-from gramloop.core.signals import observing
 from gramloop.data.records import Task
 from gramloop.data.scenes.drawing import scene
-from gramloop.errors import GramLoopError
+from gramloop.errors import GramLoopError, short_repr
 from gramloop.mitigations.calibration import CalibrationStats
 from gramloop.models.tiny import DEPTH_HEAD, SOURCE, WEIGHTS, suggested_replay, tiny_depth
+from gramloop.replay.config import ReplayConfig, default_window
+from gramloop.tasks.block_runs import observing
 from gramloop.tasks.images import RGB
 from gramloop.tasks.loading import load_predictor
 from gramloop.tasks.prediction import Prediction
@@ -111,7 +110,7 @@ class Models:
         """The model for a task; None for the one to begin with."""
         source = self._source(name)
         if not isinstance(task, str | None):
-            raise GramLoopError(f"the task is {shown(task)}; the list has all there are")
+            raise GramLoopError(f"the task is {short_repr(task)}; the list has all there are")
         wanted = self.tasks(name)[0] if task is None and "folder" in source.files else task or source.task
         with self._lock:
             if (name, wanted) not in self._opened:
@@ -137,7 +136,9 @@ class Models:
 
     def _source(self, name: str) -> ModelSource:
         if not isinstance(name, str) or name not in self.sources:
-            raise GramLoopError(f"there is no model {shown(name)} here; there are {', '.join(self.sources)}")
+            raise GramLoopError(
+                f"there is no model {short_repr(name)} here; there are {', '.join(self.sources)}"
+            )
         return self.sources[name]
 
     def _load(self, source: ModelSource, task: Task | None) -> Opened:

@@ -11,15 +11,14 @@ import numpy as np
 
 from gramloop.app.cache import Cache
 from gramloop.app.choices import EVERY, Order
-from gramloop.app.panes import Panes, row_panes
+from gramloop.app.panes import Panes, compared_panes
 from gramloop.app.settings import AppSettings
-from gramloop.core.fields import shown
 from gramloop.data.suites import Condition
-from gramloop.errors import GramLoopError
+from gramloop.errors import GramLoopError, short_repr
 from gramloop.evaluate.methods import BASELINE
 from gramloop.evaluate.results import measures_gain
 from gramloop.evaluate.store import UNITS as UNIT_FOLDER
-from gramloop.report.figures.kept import UNITS, Images, KeptImage, kept_images
+from gramloop.report.figures.images import KeptImage, ShownImages, kept_images
 from gramloop.report.load import OnProgress, find_results, load_runs
 from gramloop.report.run import Run
 
@@ -45,7 +44,9 @@ class ResultsRoom:
         self.roots = tuple(folder.resolve() for folder in settings.results)
         self.free = settings.local  # whether any folder may be typed in
         self.cache = cache
-        self._images: tuple[object, Images] | None = None  # of one run: the list of a large set fills memory
+        self._images: tuple[object, ShownImages] | None = (
+            None  # of one run: the list of a large set fills memory
+        )
         self._lock = Lock()
 
     def place(self, typed: str) -> Path:
@@ -72,8 +73,8 @@ class ResultsRoom:
 
     def ranked(self, run: Run, method: str) -> tuple[Ranked, ...]:
         """The images that keep pictures of the baseline and a method, in the order of the plan."""
-        if not isinstance(method, str) or method not in run.replays:
-            raise GramLoopError(f"{run.name} compares no method {shown(method)} with the baseline")
+        if not isinstance(method, str) or method not in run.compared:
+            raise GramLoopError(f"{run.name} compares no method {short_repr(method)} with the baseline")
         key = str(run.folder), _state(run.folder), method
         return self.cache.get("ranked", key, lambda: _ranked(run, method))
 
@@ -85,17 +86,17 @@ class ResultsRoom:
         def draw() -> Panes:
             with self._lock:
                 if self._images is None or self._images[0] != state:
-                    self._images = state, Images(run)
-                row = self._images[1].row(chosen.kept, method, "")
-            return row_panes(row, truth_words(run), (BASELINE, method))
+                    self._images = state, ShownImages(run)
+                row = self._images[1].compared(chosen.kept, method, "")
+            return compared_panes(row, truth_words(run), (BASELINE, method))
 
         return self.cache.get("stored pictures", key, draw)
 
 
 def _ranked(run: Run, method: str) -> tuple[Ranked, ...]:
-    task = run.plan.task
+    score = run.task.image_score
     return tuple(
-        Ranked(kept, kept.score(task, BASELINE), kept.score(task, method))
+        Ranked(kept, score(kept.rows[BASELINE]), score(kept.rows[method]))
         for kept in kept_images(run, method)
     )
 
@@ -104,7 +105,12 @@ def _state(path: Path) -> tuple[tuple[str, int], ...]:
     """What changes when results do: the plans, and when units were added last."""
     found = []
     for folder in find_results([path]):
-        for each in (folder, folder / UNIT_FOLDER, *sorted((folder / UNIT_FOLDER).glob("*"))):
+        for each in (
+            folder,
+            folder / UNIT_FOLDER,
+            *sorted((folder / UNIT_FOLDER).glob("*")),
+            *sorted((folder / UNIT_FOLDER).glob("*/*")),
+        ):
             try:
                 found.append((str(each), each.stat().st_mtime_ns))
             except OSError:
@@ -133,7 +139,7 @@ def truth_words(run: Run) -> str:
 
 def gain_words(run: Run, each: Ranked) -> str:
     """The scores of an image in a sentence; without labels, clean images have no gain."""
-    unit = UNITS[run.plan.task]
+    unit = f"points of {run.task.image_metric}"
     condition: Condition = each.kept.condition
     before, after = f"{each.ordinary:.1f}", f"{each.treated:.1f}"
     if not np.isfinite(each.gain):

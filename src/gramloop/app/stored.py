@@ -10,12 +10,10 @@ from gramloop.app import words
 from gramloop.app.choices import EVERY, ORDERS
 from gramloop.app.results import Ranked, ResultsRoom, conditions_of, gain_words, in_order
 from gramloop.app.shielding import sentences
-from gramloop.core.fields import shown
-from gramloop.errors import GramLoopError
+from gramloop.errors import GramLoopError, short_repr
 from gramloop.evaluate.methods import BASELINE
-from gramloop.report.figures.drawing import main_method
 from gramloop.report.load import count_conditions
-from gramloop.report.run import TASK_WORDS, Run
+from gramloop.report.run import Run
 from gramloop.report.tables.conditions import every_condition
 
 _AT_ONCE = 6  # images on a page of the list
@@ -25,7 +23,7 @@ def find_run(room: ResultsRoom, typed: str, name: str | None) -> Run:
     """An evaluation of a folder, by its name in the list."""
     runs = {run.name: run for run in room.open(typed)}
     if not isinstance(name, str) or name not in runs:
-        raise GramLoopError(f"there is no evaluation {shown(name)} in this folder; open it again")
+        raise GramLoopError(f"there is no evaluation {short_repr(name)} in this folder; open it again")
     return runs[name]
 
 
@@ -51,7 +49,7 @@ def opened(room: ResultsRoom, typed: str, progress: Any) -> list[Any]:
         return [gr.update(value=None, choices=[], visible=False), *hidden[1:], said]
     method, condition, page = chosen_run(room, typed, found[0].name)
     names = [run.name for run in found]
-    compared = bool(found[0].replays)
+    compared = bool(found[0].compared)
     return [
         gr.Dropdown(names, value=names[0], visible=True),
         method,
@@ -66,8 +64,8 @@ def chosen_run(room: ResultsRoom, typed: str, name: str) -> list[Any]:
     """The controls that depend on the evaluation: method, condition, page."""
     try:
         run = find_run(room, typed, name)
-        methods = list(run.replays)
-        method = main_method(run) if methods else None
+        methods = list(run.compared)
+        method = run.main_method if methods else None
         ranked = room.ranked(run, method) if method else ()
     except GramLoopError:
         return [gr.skip() for _ in range(3)]  # what follows says why
@@ -96,7 +94,7 @@ def scores(run: Run) -> str:
     """What was evaluated, and the scores of every condition."""
     plan = run.plan
     many = len(plan.conditions)
-    about = f"{TASK_WORDS[plan.task]} of {plan.suite}, {many} condition{'s' * (many > 1)}; compared with {run.truth_words}."
+    about = f"{run.task.title} of {plan.suite}, {many} condition{'s' * (many > 1)}; compared with {run.truth_words}."
     parts = [words.heading(run.name), words.paragraph(about[:1].upper() + about[1:])]
     if plan.label_free:
         parts.append(
@@ -108,10 +106,10 @@ def scores(run: Run) -> str:
 def images(room: ResultsRoom, run: Run, method: str, where: str, how: str, number: object) -> str:
     """A page of the images that keep both predictions; a number beyond the last means the last."""
     if not isinstance(how, str) or how not in ORDERS:
-        raise GramLoopError(f"there is no order {shown(how)}; there are {', '.join(ORDERS)}")
+        raise GramLoopError(f"there is no order {short_repr(how)}; there are {', '.join(ORDERS)}")
     if not isinstance(number, int | float) or number % 1 or number < 1:  # nan has a rest too
-        raise GramLoopError(f"there is no page {shown(number)}; pages are whole numbers from 1 on")
-    if not run.replays:
+        raise GramLoopError(f"there is no page {short_repr(number)}; pages are whole numbers from 1 on")
+    if not run.compared:
         return words.paragraph("There is no method to compare with the baseline.")
     ranked = in_order(room.ranked(run, method), ORDERS[how], where)
     if not ranked:

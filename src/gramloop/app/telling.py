@@ -7,20 +7,28 @@ import torch
 
 from gramloop.app import words
 from gramloop.app.cache import Cache
-from gramloop.app.comparing import agreement_of, row_of
-from gramloop.app.panes import Pane, Panes, difference_pane, maps_pane, photo_pane, row_panes
+from gramloop.app.panes import (
+    Pane,
+    Panes,
+    agreement_of,
+    compared_image,
+    compared_panes,
+    maps_pane,
+    photo_pane,
+)
 from gramloop.app.trial import Outcome
-from gramloop.core.config import ORDINARY_SIGNALS, route
-from gramloop.core.signals import share
 from gramloop.data.suites import display_name
 from gramloop.mitigations.pixels import appearance, noise_level
-from gramloop.report.figures.style import percent_of
-from gramloop.report.run import TASK_WORDS
-from gramloop.report.tables.table import Cell, Column, Table
+from gramloop.replay.adaptive import share
+from gramloop.replay.config import SIGNALS
+from gramloop.replay.cost import route
+from gramloop.tasks.base import get_task
 from gramloop.tasks.diagnosis import Spread
+from gramloop.util.plotting import percent_of
+from gramloop.util.table import Cell, Column, Table
 
 TRUTH = "clean prediction"
-METHODS = ("ordinary", "treated")
+METHODS = ("baseline", "mitigated")
 _SHOWN = {
     "noise": "noise, by the model's pixels",
     "length": "length of patches",
@@ -43,7 +51,7 @@ def caption(outcome: Outcome) -> str:
     """The trial in a line, mitigations as other commands take them."""
     shifted = "clean" if outcome.shift is None else outcome.shift.condition.display_name
     treated = outcome.mitigations or "no mitigation"
-    return f"{outcome.opened.name} · {TASK_WORDS[outcome.task]} · {shifted} · {treated}"
+    return f"{outcome.opened.name} · {get_task(outcome.task).title} · {shifted} · {treated}"
 
 
 def _key(outcome: Outcome) -> tuple[str, ...]:
@@ -53,33 +61,30 @@ def _key(outcome: Outcome) -> tuple[str, ...]:
 
 
 def _pictures(outcome: Outcome, cache: Cache) -> str:
-    def draw() -> tuple[Panes, tuple[Pane, ...]]:
-        row = row_of(outcome)
-        if outcome.treated is None:
-            found = row_panes(row, TRUTH, ("ordinary", "ordinary"))
-            return Panes(found.panes[:3], found.legend), ()
-        return row_panes(row, TRUTH, METHODS), (difference_pane(row, METHODS),)
+    def draw() -> Panes:
+        row = compared_image(outcome)
+        return compared_panes(row, TRUTH, METHODS[: len(row.predictions)])
 
-    drawn, more = cache.get("pictures", _key(outcome), draw)
+    drawn = cache.get("pictures", _key(outcome), draw)
     if outcome.shift is None:
-        return words.panes(drawn, more)
+        return words.panes(drawn)
     condition = outcome.shift.condition
     name = f"{display_name(condition.name)}, severity {condition.severity}"
     before = photo_pane("clean image", outcome.clean.pixels)
     first = Pane("shifted image", drawn.panes[0].png, name)
-    return words.panes(Panes((before, first, *drawn.panes[1:]), drawn.legend), more)
+    return words.panes(Panes((before, first, *drawn.panes[1:]), drawn.legend))
 
 
 def scores(outcome: Outcome) -> Table:
     """Agreement with the clean prediction, blocks and milliseconds of both."""
     found = agreement_of(outcome)
     ordinary, treated = outcome.ordinary, outcome.treated
-    gain = None if found.treated is None else found.treated - found.ordinary
+    gain = None if found.mitigated is None else found.mitigated - found.baseline
     rows: list[tuple[Cell, ...]] = [
         (
             f"agreement, {found.metric} (%)",
-            f"{found.ordinary:.1f}",
-            _text(found.treated, ".1f"),
+            f"{found.baseline:.1f}",
+            _text(found.mitigated, ".1f"),
             _text(gain, "+.1f"),
         ),
         (
@@ -104,7 +109,7 @@ def scores(outcome: Outcome) -> Table:
         "Agreement is with the ordinary prediction of the clean image; it is not accuracy. Blocks are those of "
         "one view of the image. Times are of one run each.",
     )
-    return Table("scores", "Scores", "Ordinary and treated", columns, tuple(rows), notes=notes)
+    return Table("Scores", columns, rows, notes, key="scores", caption="Baseline and mitigated")
 
 
 def signals(outcome: Outcome) -> Table:
@@ -113,7 +118,7 @@ def signals(outcome: Outcome) -> Table:
     looks = [{"noise, grey levels": noise_level(each), **appearance(each)} for each in (clean, shown)]
     rows: list[tuple[Cell, ...]] = [(name, looks[0][name], looks[1][name]) for name in looks[0]]
     block = _block(outcome)
-    for name in ORDINARY_SIGNALS:
+    for name in SIGNALS:
         values = [look.signals.get(name) for look in (outcome.clean_look, outcome.shown_look)]
         if values[0] and values[1]:
             rows.append((_SHOWN[name], values[0][block], values[1][block]))
@@ -123,14 +128,8 @@ def signals(outcome: Outcome) -> Table:
         Column("shifted", "Shifted", digits=3),
     )
     notes = [f"Patches are those after block {block}."] if outcome.shown_look.signals else []
-    return Table(
-        "signals",
-        "Signals",
-        "Signals of the image",
-        columns,
-        tuple(rows),
-        notes=(*notes, *_decision(outcome)),
-    )
+    notes += _decision(outcome)
+    return Table("Signals", columns, rows, notes, key="signals", caption="Signals of the image")
 
 
 def _block(outcome: Outcome) -> int:
@@ -186,7 +185,7 @@ def _replays(outcome: Outcome) -> Table:
         notes.append("Nothing was replayed: the adaptive rule passed over this image.")
     titles = ("Mean drift", "Median", "Largest", "Mean gate")
     columns = (Column("replay", "", "text"), *(Column(title, title, "mark") for title in titles))
-    return Table("replays", "Replays", "Each replay", columns, tuple(rows), notes=tuple(notes))
+    return Table("Replays", columns, rows, notes, key="replays", caption="Each replay")
 
 
 def _mean(values: np.ndarray) -> str:

@@ -11,7 +11,6 @@ from gramloop.app.choices import NO_SHIFT, shift_of
 from gramloop.app.models import Looked, Models, Opened, Timed
 from gramloop.app.settings import AppSettings
 from gramloop.app.uploads import Picture
-from gramloop.core.config import ReplayConfig
 from gramloop.data.records import Task
 from gramloop.data.shifted import Shift, ShiftedRecord
 from gramloop.data.truth import Truth
@@ -20,6 +19,7 @@ from gramloop.evaluate.plan import TRUTH_SCORE
 from gramloop.mitigations.base import Mitigation
 from gramloop.mitigations.mitigated import apply, stack_cost
 from gramloop.mitigations.stack import replay_of, stack_scales, stack_text
+from gramloop.replay.config import ReplayConfig
 from gramloop.tasks.base import task_of
 from gramloop.tasks.prediction import Prediction, ReplayMaps
 

@@ -21,11 +21,11 @@ from gramloop.app.models import About
 from gramloop.app.shielding import UNCHECKED, as_sent, as_text, image_input, sentences
 from gramloop.app.trial import Bench, Trial
 from gramloop.app.uploads import read_upload
-from gramloop.core.config import Gate, ReplayConfig, Signal
 from gramloop.data.records import Task
 from gramloop.data.suites import SEVERITIES
 from gramloop.errors import GramLoopError
-from gramloop.report.run import TASK_WORDS
+from gramloop.replay.config import Gate, ReplayConfig, Signal
+from gramloop.tasks.base import get_task
 
 _FIRST_SHIFT, _FIRST_SEVERITY = "c:impulse_noise", 3  # shows something on any image
 _HINT = "Drop an image, or take one of the scenes."
@@ -167,7 +167,7 @@ def _block(end: str, about: About) -> dict[str, Any]:
 
 
 def _tasks(bench: Bench, name: str) -> list[tuple[str, str]]:
-    return [(TASK_WORDS[task], task) for task in bench.models.tasks(name)]
+    return [(get_task(task).title, task) for task in bench.models.tasks(name)]
 
 
 def _of_model(bench: Bench, name: str) -> list[Any]:

@@ -8,8 +8,9 @@ from html import escape
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gramloop.app.panes import Legend, Pane, Panes
-    from gramloop.report.tables.table import Table
+    from gramloop.app.panes import Pane, Panes
+    from gramloop.util.plotting import Legend
+    from gramloop.util.table import Table
 
 
 def notice(text: str, kind: str = "problem") -> str:
@@ -44,9 +45,9 @@ def legend(entries: Legend) -> str:
     return f'<ul class="gl-legend">{items}</ul>' if entries else ""
 
 
-def panes(found: Panes, more: Sequence[Pane] = ()) -> str:
+def panes(found: Panes) -> str:
     """A row of pictures and its legend."""
-    return figures((*found.panes, *more)) + legend(found.legend)
+    return figures(found.panes) + legend(found.legend)
 
 
 def beside(*parts: str) -> str:
@@ -72,7 +73,8 @@ def line(text: str) -> str:
 def table(found: Table) -> str:
     """A table of the report, its caption above and its notes below."""
     head = "".join(
-        f'<th class="gl-{each.kind}" scope="col">{escape(each.title)}</th>' for each in found.columns
+        f'<th class="gl-{kind}" scope="col">{escape(each.heading)}</th>'
+        for each, kind in zip(found.columns, found.kinds, strict=True)
     )
     body = "".join(
         "<tr>" + "".join(_cell(found, row, column) for column in range(len(found.columns))) + "</tr>"
@@ -87,12 +89,12 @@ def table(found: Table) -> str:
 
 
 def _cell(found: Table, row: int, column: int) -> str:
-    text, about = found.text(row, column), found.columns[column]
+    text, about = found.cell_text(row, column), found.columns[column]
     value = found.rows[row][column]
-    kinds = [f"gl-{about.kind}"]
+    kinds = [f"gl-{found.kinds[column]}"]
     if about.signed and isinstance(value, int | float) and value == value:
         kinds.append("gl-up" if value > 0 else "gl-down" if value < 0 else "")
     if (row, column) in found.best:
         kinds.append("gl-best")
-    tag = "th scope=row" if about.kind == "text" and column == 0 else "td"
+    tag = "th scope=row" if found.kinds[column] == "text" and column == 0 else "td"
     return f'<{tag} class="{" ".join(filter(None, kinds))}">{escape(text)}</{tag.split()[0]}>'

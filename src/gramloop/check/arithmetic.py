@@ -12,11 +12,10 @@ from torch import Tensor
 from gramloop.check.case import Case, attempted, compared
 from gramloop.check.made import pattern
 from gramloop.check.way import Way
-from gramloop.core.config import Adaptive, ReplayConfig
-from gramloop.core.drift import GramAnchor
-from gramloop.core.gate import gram_gate
-from gramloop.core.loop import attached
 from gramloop.models.tiny import load_tiny
+from gramloop.replay.attach import attached
+from gramloop.replay.config import Adaptive, ReplayConfig
+from gramloop.replay.gram import GramAnchor, gram_gate
 
 # decimal digits, with one to spare below what a CPU gives: float32 where the lengths of patches are float64; on MPS, which
 # has no float64, lengths are float32; of final patches in float32, and with blocks in bfloat16
@@ -30,12 +29,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "matched constant gate": {"gate": "uniform", "strength": "matched"},
     "ungated": {"gate": "none"},
     "shown until block 8": {"until": 8},
-    "trusted drift": {"trust": 1e-3},
     "decided by noise": {"adaptive": Adaptive("noise", 0.0, 1.0)},
     "decided by length": {"adaptive": Adaptive("length", 0.0, 100.0)},
     "decided by spread": {"adaptive": Adaptive("spread", 0.0, 2.0)},
-    "decided by step": {"adaptive": Adaptive("step", 0.0, 2.0)},
-    "decided by drift": {"adaptive": Adaptive("drift", 0.0, 1.0)},
 }
 
 

@@ -12,11 +12,11 @@ from torch import Tensor
 from gramloop.check.case import Case, attempted
 from gramloop.check.made import pattern
 from gramloop.check.way import Way
-from gramloop.core.config import ReplayConfig
-from gramloop.core.cost import cost
-from gramloop.core.loop import attached
 from gramloop.models.dinov3 import Backbone
 from gramloop.models.tiny import load_tiny
+from gramloop.replay.attach import attached
+from gramloop.replay.config import ReplayConfig
+from gramloop.replay.cost import cost
 from gramloop.util.device import deterministic_algorithms
 
 _WINDOW = (6, 6)

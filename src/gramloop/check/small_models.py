@@ -9,8 +9,6 @@ from torch import Tensor, nn
 
 from gramloop.check.made import fill, pattern
 from gramloop.check.way import Way
-from gramloop.core.config import ReplayConfig
-from gramloop.core.loop import attached
 from gramloop.models.backbone import BackboneShape
 from gramloop.models.depther import Depther, DptDepthHead, DptShape
 from gramloop.models.detector import WindowedDetector
@@ -19,6 +17,8 @@ from gramloop.models.mask2former import Mask2FormerSegmentor, Mask2FormerShape
 from gramloop.models.plain_detr import PlainDetr, PlainDetrConfig
 from gramloop.models.pmt import PMT, PMTHead, PMTShape
 from gramloop.models.tiny import load_tiny, load_tiny_depth
+from gramloop.replay.attach import attached
+from gramloop.replay.config import ReplayConfig
 
 _SHAPE = BackboneShape(
     depth=4, width=64, head_dim=16, hidden=128, gated=False, qkv_bias=True, local_cls_norm=False, registers=2

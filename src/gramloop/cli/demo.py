@@ -48,8 +48,6 @@ def run(args: argparse.Namespace) -> Ended:
     from gramloop.demo.pictures import draw
     from gramloop.demo.reporting import make_report
     from gramloop.demo.table import conditions_table, summary_table
-    from gramloop.report.evidence import evidence_of
-    from gramloop.report.formats import markdown, terminal
     from gramloop.util.files import atomic_write, make_folder
     from gramloop.util.progress import progress_bar
 
@@ -63,13 +61,13 @@ def run(args: argparse.Namespace) -> Ended:
     experiment = prepare(args.out, size)
     _evaluate(experiment, args.workers)
     with progress_bar("report", None) as advance:
-        page, gains = make_report(experiment, args.out / "report", advance)
-    said = advice([evidence for evidence in evidence_of(gains) if evidence.run.shifted])
-    tables = summary_table(gains, said), conditions_table(gains)
+        page, evidence = make_report(experiment, args.out / "report", advance)
+    paragraph = advice([each for each in evidence if each.run.shifted])
+    tables = summary_table(evidence, paragraph), conditions_table(evidence)
     atomic_write(args.out / "demo.png", draw(exemplars(experiment)).png())
-    text = "\n".join(markdown(table, level) for level, table in enumerate(tables, start=1))
+    text = "\n".join(table.markdown(level) for level, table in enumerate(tables, start=1))
     atomic_write(args.out / "demo.md", text.encode())
-    console.print(terminal(tables[0]))
+    console.print(tables[0])
     console.print(
         f"\nThe whole report, tables and figures: [bold]{page}[/bold]\n"
         f"Three scenes, predicted in four ways, with drift and gate: [bold]{args.out / 'demo.png'}[/bold] "

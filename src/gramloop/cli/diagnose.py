@@ -119,7 +119,7 @@ def _write(view: View, file: ImageFile, shifts: Sequence[Shift]) -> dict[str, An
 
 
 def _line(name: str, found: Diagnosis) -> str:
-    from gramloop.report.figures.style import percent_of
+    from gramloop.util.plotting import percent_of
 
     last = found.as_json()
     step = last["replays"][-1]

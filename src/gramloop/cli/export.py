@@ -10,8 +10,8 @@ from gramloop.cli.help import examples
 from gramloop.cli.model_options import MODEL_HELP, TASKS, add_size_options, head_files, model_sizes
 from gramloop.cli.output import Ended
 from gramloop.cli.replay_options import add_replay_options, mitigations_of, replay_of
-from gramloop.core.config import FIELDS
 from gramloop.errors import GramLoopError
+from gramloop.replay.config import FIELDS
 
 FEATURES = "features"
 KEYS = {

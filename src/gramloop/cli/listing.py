@@ -71,10 +71,10 @@ def _suites() -> Lines:
 
 
 def _methods() -> Lines:
-    from gramloop.core.settings import describe_replay
     from gramloop.evaluate.methods import BASELINE
     from gramloop.mitigations.replay import REPLAYS
     from gramloop.mitigations.stack import KINDS
+    from gramloop.replay.config import describe_replay
 
     yield BASELINE, "the ordinary forward"
     yield from ((name, describe_replay(replay)) for name, replay in REPLAYS.items())
@@ -84,7 +84,7 @@ def _methods() -> Lines:
 
 
 def _hosts() -> Lines:
-    from gramloop.core.families import FAMILIES
+    from gramloop.replay.vit import FAMILIES
 
     for name, family in FAMILIES.items():
         yield name, f"blocks at {family.blocks}"

@@ -20,8 +20,8 @@ from gramloop.cli.model_options import (
 )
 from gramloop.cli.output import Ended
 from gramloop.cli.replay_options import add_replay_options, mitigations_of, replay_of
-from gramloop.core.config import ReplayConfig
 from gramloop.errors import GramLoopError
+from gramloop.replay.config import ReplayConfig
 
 if TYPE_CHECKING:
     from gramloop.tasks.outputs import ImageFile
@@ -171,7 +171,7 @@ def _write(
                 files.append(file.result(version, ending))
                 atomic_write(files[-1], content)
     if not args.no_picture:
-        from gramloop.tasks.pictures import draw_prediction
+        from gramloop.tasks.drawing import draw_prediction
 
         picture = draw_prediction(pixels, ordinary, changed, predictor.classes, args.threshold, name)
         files.append(file.result("picture", ".png"))

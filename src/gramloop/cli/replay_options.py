@@ -6,9 +6,8 @@ import argparse
 from typing import TYPE_CHECKING
 
 from gramloop.cli.help import default_words
-from gramloop.core.config import FIELDS, ReplayConfig
-from gramloop.core.settings import MITIGATIONS_KIND, read_content, read_replay
 from gramloop.errors import GramLoopError
+from gramloop.replay.config import FIELDS, MITIGATIONS_KIND, ReplayConfig, read_content, read_replay
 
 if TYPE_CHECKING:
     from gramloop.mitigations import StoredMitigations

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gramloop.report.document import Document
-    from gramloop.report.resampling import Over
+    from gramloop.report.stats import Over
 
 KEYS = {
     "page": "the report",
@@ -67,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> Ended:
     """Write the report and print its verdicts."""
-    from gramloop.report.writing import check_folder, report_files, write_report
+    from gramloop.report.write import check_folder, report_files, write_report
     from gramloop.util.progress import progress_bar
 
     check_folder(args.out)
@@ -99,24 +99,19 @@ def _as_json(document: Document, page: Path) -> dict[str, Any]:
 
 
 def _document(args: argparse.Namespace) -> Document:
-    from gramloop.report.assemble import make_document
-    from gramloop.report.figures.drawing import draw_figures
+    from gramloop.report.document import make_document
+    from gramloop.report.figures import draw_figures
     from gramloop.report.load import count_conditions, load_runs, report_workers
-    from gramloop.report.resampling import count_resamplings
-    from gramloop.report.statistics import gains_of
+    from gramloop.report.stats import compare_methods, count_resamplings
     from gramloop.util.progress import progress_bar
 
     workers = report_workers(args.results, args.workers)
     with progress_bar("reading", count_conditions(args.results)) as advance:
         loaded = load_runs(args.results, advance, workers)
     total = count_resamplings(loaded.runs) if args.bootstrap != "families" else None
-    chosen: Sequence[Over] = OVER if args.bootstrap == "both" else (args.bootstrap,)
+    over: Sequence[Over] = OVER if args.bootstrap == "both" else (args.bootstrap,)
     with progress_bar("resampling", total) as advance:
-        gains = [
-            gain
-            for over in chosen
-            for gain in gains_of(loaded.runs, over, on_progress=advance, workers=workers)
-        ]
+        evidence = compare_methods(loaded.runs, over, on_progress=advance, workers=workers)
     with progress_bar("drawing figures", None) as advance:
-        drawn = draw_figures(loaded, args.exemplar, not args.no_pdf, gains=gains, on_progress=advance)
-    return make_document(loaded, gains, drawn.figures, drawn.remarks)
+        drawn = draw_figures(loaded, evidence, args.exemplar, not args.no_pdf, on_progress=advance)
+    return make_document(loaded, evidence, drawn.figures, drawn.remarks)

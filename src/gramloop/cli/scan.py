@@ -220,7 +220,7 @@ def _backbone(args: argparse.Namespace) -> tuple[Any, Callable[[np.ndarray], Any
 
 def _whole_model(args: argparse.Namespace) -> tuple[Any, Callable[[np.ndarray], Any]]:
     """A model with its head, which is shown images as it was made to."""
-    from gramloop.core.config import ReplayConfig
+    from gramloop.replay.config import ReplayConfig
     from gramloop.tasks.model_spec import open_model
     from gramloop.tasks.module_predictor import ModulePredictor
     from gramloop.tasks.predictor import check_replay

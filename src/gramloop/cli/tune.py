@@ -94,7 +94,7 @@ def _add_space(group: argparse._ArgumentGroup) -> None:
         action="append",
         default=[],
         metavar="SETTING=V,V,…",
-        help="replays, and no other mitigations that are not named: values of any setting, window=3-3,2-4 strength=0.2,1 replays=1,2 gate=gram,uniform trust=none,0.001 "
+        help="replays, and no other mitigations that are not named: values of any setting, window=3-3,2-4 strength=0.2,1 replays=1,2 gate=gram,uniform "
         "gate_at=end,final until=none,tap,8 adaptive=none,step:0.2:0.4; can be repeated (all windows up to "
         "--longest, one replay, strengths 0.15, 0.5 and 1; for a head on several blocks strengths 0.25 and 1, each "
         "shown to all of them or to the next one only: until=none,tap)",
@@ -167,7 +167,7 @@ def run(args: argparse.Namespace) -> int | Ended:
 
 
 def _search(args: argparse.Namespace, scenes: Path) -> Search:
-    from gramloop.core.config import ReplayConfig
+    from gramloop.replay.config import ReplayConfig
     from gramloop.tasks.predictor import check_replay
     from gramloop.tune.search.plan import plan_search
     from gramloop.tune.search.space import LONGEST, Space, read_values, scanned_windows

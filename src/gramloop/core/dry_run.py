@@ -19,8 +19,9 @@ import torch
 from torch import Tensor, nn
 
 from gramloop.core.live_tensors import LiveTensors, bytes_of
-from gramloop.core.watch import Run, standing_around
 from gramloop.errors import GramLoopError
+from gramloop.util.forward_patch import ModuleForward as Run
+from gramloop.util.forward_patch import patched
 
 _ANSWER = "gramloop_answer"  # of a tensor that somebody may want to be true or false
 _MODELS = (
@@ -66,7 +67,7 @@ def needs_of(
     )
 
     with FakeTensorMode(allow_non_fake_inputs=True), _without_values(modules) as weights, torch.no_grad():
-        with _Valueless(weights) as live, standing_around(blocks, _Alike(blocks, live).around):
+        with _Valueless(weights) as live, patched(blocks, _Alike(blocks, live).around):
             try:
                 run()
             except (DataDependentOutputException, DynamicOutputShapeException) as error:

@@ -12,8 +12,7 @@ import hotcoco.mask
 import numpy as np
 from numpy.typing import NDArray
 
-from gramloop.core.fields import shown
-from gramloop.errors import GramLoopError
+from gramloop.errors import GramLoopError, short_repr
 
 _LONGEST = 12  # letters of a number, which then has 60 bits
 
@@ -59,7 +58,7 @@ def parse_runs(counts: Sequence[int] | str | bytes) -> NDArray[np.int64]:
     first = np.append(0, last[:-1] + 1)[: last.size]
     lengths = last - first + 1
     if not whole or lengths.max(initial=0) > _LONGEST:
-        raise GramLoopError(f"{shown(counts)} are not compressed run lengths")
+        raise GramLoopError(f"{short_repr(counts)} are not compressed run lengths")
     # five bits a letter, low bits first, sign-extended
     place = 5 * (np.arange(len(codes)) - np.repeat(first, lengths))
     values = np.add.reduceat((codes & 0x1F) << place, first) if last.size else np.zeros(0, np.int64)

@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gramloop.demo.methods import FREE, MITIGATIONS, ORDINARY, REPLAY, ways
-from gramloop.report.costs import time_of, work_of
-from gramloop.report.evidence import Evidence
-from gramloop.report.run import TASK_WORDS
-from gramloop.report.statistics import signed
+from gramloop.report.stats import Evidence, signed
 
 
 def advice(found: Sequence[Evidence]) -> str:
@@ -28,8 +25,8 @@ def choice(evidence: Evidence) -> str:
     """The cheapest way that is shown to help and not told apart from the best; an empty text where none is."""
     way_of = {method: way for way, method in ways(evidence.run.plan.task).items()}
     helping = [each for each in evidence.ranked if way_of[each] != ORDINARY and evidence.helps(each)]
-    alike = [each for each in helping if each == helping[0] or not evidence.told_apart(helping[0], each)]
-    cheapest = min(alike, key=lambda method: work_of(evidence.run, method), default=None)
+    alike = [each for each in helping if each == helping[0] or not evidence.differ(helping[0], each)]
+    cheapest = min(alike, key=lambda method: evidence.run.work(method), default=None)
     return "" if cheapest is None else way_of[cheapest]
 
 
@@ -42,10 +39,11 @@ def _taken(way: str, text: str, found: Sequence[Evidence]) -> str:
 
 def _cost(way: str, found: Sequence[Evidence]) -> str:
     pairs = [(each.run, ways(each.run.plan.task)[way]) for each in found]
-    times = sorted(time for run, method in pairs if (time := time_of(run, method)) is not None)
+    times = sorted(time for run, method in pairs if (time := run.time(method)) is not None)
     span = dict.fromkeys(f"{time:.2f}" for time in times[:1] + times[-1:])
     measured = f" and {' to '.join(span)} times the time" if span else ""
-    return f"for {work_of(*pairs[0]):.2f} times the blocks{measured}"
+    run, method = pairs[0]
+    return f"for {run.work(method):.2f} times the blocks{measured}"
 
 
 def _gains(way: str, found: Sequence[Evidence]) -> str:
@@ -70,13 +68,13 @@ def _about_replay(found: Sequence[Evidence]) -> str:
 def _how_sure(found: Sequence[Evidence]) -> str:
     drawn = found[0].drawn[0]
     return (
-        f"Intervals are over {drawn.units} scenes and hold for all {len(found[0].run.replays)} ways of a task together; "
+        f"Intervals are over {drawn.units} scenes and hold for all {len(found[0].run.compared)} ways of a task together; "
         "the ways were chosen on other scenes. On your model and data the answer may be another."
     )
 
 
 def _task(evidence: Evidence) -> str:
-    return TASK_WORDS[evidence.run.plan.task]
+    return evidence.run.task.title
 
 
 def _listed(words: Sequence[str]) -> str:

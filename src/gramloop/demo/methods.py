@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gramloop.core.settings import replay_text
 from gramloop.data.records import Task
 from gramloop.evaluate.methods import BASELINE, GRAMLOOP
 from gramloop.models.tiny import suggested_replay
+from gramloop.replay.config import replay_text
 
 ORDINARY, REPLAY, FREE, BOTH = "ordinary", "replay", "free", "both"
 CHANGED = (REPLAY, FREE, BOTH)

@@ -4,33 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from gramloop.core.settings import describe_replay
 from gramloop.data.records import Task
 from gramloop.demo.methods import BOTH, CHANGED, FREE, MITIGATIONS, ORDINARY, REPLAY, ways
 from gramloop.evaluate.methods import BASELINE
 from gramloop.models.tiny import suggested_replay
-from gramloop.report.run import TASK_WORDS, Run
-from gramloop.report.statistics import Gain
-from gramloop.report.tables.table import Cell, Column, Table
+from gramloop.replay.config import describe_replay
+from gramloop.report.run import Run
+from gramloop.report.stats import Evidence
+from gramloop.tasks.base import get_task
+from gramloop.util.table import Cell, Column, Table
 
 
-def summary_table(gains: Sequence[Gain], advice: str) -> Table:
+def summary_table(evidence: Sequence[Evidence], advice: str) -> Table:
     """Scores on clean scenes and over all shifts; gains and intervals are the report's own."""
     columns = (
         Column("task", "task", "text"),
         Column("scenes", "scenes", "text"),
-        Column(ORDINARY, ORDINARY),
-        *(Column(way, f"Δ {way}", "interval", estimate=True) for way in CHANGED),
+        Column(ORDINARY, digits=2),
+        *(Column(way, f"Δ {way}", "interval", 2, estimate=True) for way in CHANGED),
     )
     rows: list[tuple[Cell, ...]] = []
     for task in MITIGATIONS:
         for shifted, words in ((False, "clean"), (True, "mean of shifts")):
-            own = {gain.method: gain for gain in gains if _is(gain.run, task, shifted)}
-            run = own[ways(task)[REPLAY]].run
-            intervals = (own[ways(task)[way]].interval for way in CHANGED)
-            rows.append((f"{TASK_WORDS[task]}, {run.metric}", words, run.score(BASELINE), *intervals))
-    notes = _about([gain.run for gain in gains if gain.run.shifted])
-    return Table("demo", "The embedded model in four ways", advice, columns, tuple(rows), notes=tuple(notes))
+            own = next(each for each in evidence if _is(each.run, task, shifted))
+            intervals = (own.gains[ways(task)[way]][0].interval for way in CHANGED)
+            name = f"{own.run.task.title}, {own.run.metric}"
+            rows.append((name, words, own.run.score(BASELINE), *intervals))
+    notes = _about([each.run for each in evidence if each.run.shifted])
+    return Table("The embedded model in four ways", columns, rows, notes, key="demo", caption=advice)
 
 
 def _is(run: Run, task: Task, shifted: bool) -> bool:
@@ -47,19 +48,19 @@ def _about(runs: Sequence[Run]) -> Iterator[str]:
     )
     texts = dict.fromkeys(MITIGATIONS.values())
     free = "; ".join(
-        f"{text} for {' and '.join(TASK_WORDS[task] for task, own in MITIGATIONS.items() if own == text)}"
+        f"{text} for {' and '.join(get_task(task).title for task, own in MITIGATIONS.items() if own == text)}"
         for text in texts
     )
     yield f"Replay: {describe_replay(suggested_replay())}. Free (of blocks): {free}."
 
 
-def conditions_table(gains: Sequence[Gain]) -> Table:
+def conditions_table(evidence: Sequence[Evidence]) -> Table:
     """Every shift: the ordinary score of each task, and what the other ways add to it."""
-    runs = list({gain.run.name: gain.run for gain in gains if gain.run.shifted}.values())
+    runs = [each.run for each in evidence if each.run.shifted]
     columns = [Column("condition", "condition", "text")]
     for run in runs:
         columns.append(Column(run.metric, run.metric, digits=1))
-        columns += [Column(f"{run.metric} {way}", f"Δ {way}", signed=True) for way in CHANGED]
+        columns += [Column(f"{run.metric} {way}", f"Δ {way}", digits=2, signed=True) for way in CHANGED]
     rows: list[tuple[Cell, ...]] = []
     for condition in runs[0].shifted:
         cells: list[Cell] = [condition.display_name]
@@ -70,4 +71,4 @@ def conditions_table(gains: Sequence[Gain]) -> Table:
     caption = (
         "The ordinary score of each task, and what replay, free mitigations and both add to it, in points."
     )
-    return Table("demo-conditions", "Shift by shift", caption, tuple(columns), tuple(rows))
+    return Table("Shift by shift", columns, rows, key="demo-conditions", caption=caption)

@@ -11,7 +11,6 @@ import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
-from gramloop.core.cost import counting
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.memory import peak_memory, reset_peak
 from gramloop.evaluate.methods import Method, blocks_per_view
@@ -20,6 +19,7 @@ from gramloop.evaluate.provenance import plan_subject
 from gramloop.evaluate.runner import Runner
 from gramloop.tasks.base import read_labelled
 from gramloop.util.device import available_devices
+from gramloop.util.forward_patch import counting
 
 TRIED = 3  # images of an estimate
 _PICTURES = ("map_size", "map_scales", "maps")

@@ -49,7 +49,7 @@ from gramloop.util.device import choose_device, numbered_device
 from gramloop.util.files import locked
 from gramloop.util.processes import worker_count
 from gramloop.util.progress import tracked
-from gramloop.util.table import Shown, ShownTable
+from gramloop.util.table import Table, TableRepr
 
 Model = str | Predictor[Prediction] | nn.Module | Callable[..., object]
 
@@ -83,7 +83,7 @@ class StoreState:
 
 
 @dataclass(frozen=True)
-class EvaluationOutcome(Shown):
+class EvaluationOutcome(TableRepr):
     """The results of an evaluation, and what went wrong."""
 
     results: Results
@@ -91,8 +91,8 @@ class EvaluationOutcome(Shown):
     failures: tuple[tuple[str, Failure], ...] = field(default=())  # condition and image
     missed: tuple[Missed, ...] = ()  # parts that did not fit into memory: the next run tries them again
 
-    def _shown(self) -> ShownTable:
-        shown = self.results._shown()
+    def _table(self) -> Table:
+        shown = self.results._table()
         return replace(shown, notes=(*shown.notes, *self.rejected))
 
 

@@ -11,9 +11,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from gramloop.core.config import FIELDS, ReplayConfig, route
-from gramloop.core.cost import extra_blocks
-from gramloop.core.settings import parse_replay, read_replay, split_setting
 from gramloop.errors import GramLoopError
 from gramloop.mitigations.base import Mitigation
 from gramloop.mitigations.calibration import sha256_of
@@ -28,6 +25,8 @@ from gramloop.mitigations.stack import (
     stack_json,
     stack_scales,
 )
+from gramloop.replay.config import FIELDS, ReplayConfig, parse_replay, read_replay, split_setting
+from gramloop.replay.cost import extra_blocks, route
 
 BASELINE, GRAMLOOP = "baseline", "gramloop"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -214,7 +213,7 @@ def _with_window(replay: ReplayConfig, depth: int) -> ReplayConfig:
 
 def with_companions(methods: Sequence[Method]) -> list[Method]:
     """The methods and the trajectories that diagnostics compare the first Gram-gated one with: NAME-raw, NAME-matched."""
-    first = next((each for each in methods if each.replay is not None and each.replay.gate == "gram"), None)
+    first = next((each for each in methods if _has_companions(each.replay)), None)
     if first is None or first.replay is None:
         return list(methods)
     wanted = {"raw": _raw(first.replay), "matched": _matched(first.replay)}
@@ -230,18 +229,23 @@ def companions_of(methods: Sequence[Method]) -> Mapping[str, tuple[str, str, str
     names = {method.replay: method.name for method in reversed(methods) if method.replay is not None}
     found = {}
     for method in methods:
-        if method.replay is not None and method.replay.gate == "gram":
+        if method.replay is not None and _has_companions(method.replay):
             raw, uniform = names.get(_raw(method.replay)), names.get(_matched(method.replay))
             if raw is not None and uniform is not None:
                 found[method.name] = (raw, uniform, method.name)
     return found
 
 
+def _has_companions(replay: ReplayConfig | None) -> bool:
+    """Whether it has the Gram gate at full strength, whose mean strength "matched" follows."""
+    return replay is not None and replay.gate == "gram" and replay.strength == 1
+
+
 def _raw(replay: ReplayConfig) -> ReplayConfig:
     """Every step accepted whole, in every image."""
-    return replace(replay, gate="none", strength=1.0, trust=None, adaptive=None)
+    return replace(replay, gate="none", strength=1.0, adaptive=None)
 
 
 def _matched(replay: ReplayConfig) -> ReplayConfig:
     """The gate's mean step for every patch, per image and replay."""
-    return replace(replay, gate="uniform", strength="matched", matched_to=float(replay.strength))
+    return replace(replay, gate="uniform", strength="matched")

@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from gramloop.core.signals import observing
 from gramloop.data.records import Image8, LabelledImage, Record
 from gramloop.data.shifted import ShiftedRecord
 from gramloop.errors import GramLoopError
@@ -30,6 +29,7 @@ from gramloop.mitigations.mitigated import apply
 from gramloop.mitigations.replay import Replay
 from gramloop.mitigations.stack import replay_alone
 from gramloop.tasks.base import AnyTask, read_labelled
+from gramloop.tasks.block_runs import observing
 from gramloop.tasks.prediction import Prediction
 from gramloop.tasks.predictor import Predictor
 from gramloop.util.device import deterministic_algorithms

@@ -40,7 +40,7 @@ from gramloop.metrics.robustness import (
 )
 from gramloop.util.files import atomic_write
 from gramloop.util.progress import tracked
-from gramloop.util.table import Cell, Shown, ShownTable, text_cell
+from gramloop.util.table import Cell, Table, TableRepr, spreadsheet_text
 
 MEAN = "mean"  # over the shifted conditions: mPC, or COCO-O's mAP
 MCE_NOTE = "mCE: errors (100 - score) against the baseline's, by shift, in percent; 100 is the baseline, lower is better."
@@ -70,7 +70,7 @@ class ConditionScores:
 
 
 @dataclass(frozen=True, repr=False)
-class Results(Shown):
+class Results(TableRepr):
     """All conditions of a plan that are complete."""
 
     plan: Plan
@@ -116,11 +116,16 @@ class Results(Shown):
                 compared = baseline if measures_gain(self.plan, one.condition) else None
                 counts = [one.images, len(one.failures)]
                 gain = _gain(values[metrics[0]], compared, method)
-                row = [text_cell(one.condition), text_cell(method), *counts, *map(repr, values.values())]
+                row = [
+                    spreadsheet_text(one.condition),
+                    spreadsheet_text(method),
+                    *counts,
+                    *map(repr, values.values()),
+                ]
                 writer.writerow([*row, gain])
         means, blank = self.means(), [""] * (len(metrics) - 1)
         for method, mean in means.items():
-            row = [MEAN, text_cell(method), "", "", repr(mean), *blank]
+            row = [MEAN, spreadsheet_text(method), "", "", repr(mean), *blank]
             writer.writerow([*row, _gain(mean, means.get(BASELINE), method)])
         return stream.getvalue()
 
@@ -153,7 +158,7 @@ class Results(Shown):
 
     __repr__ = __str__
 
-    def _shown(self) -> ShownTable:
+    def _table(self) -> Table:
         names = self.methods
         rows: list[tuple[Cell, ...]] = [
             (one.condition, *(f"{one.scores[name][self.metric]:.3f}" for name in names))
@@ -169,7 +174,7 @@ class Results(Shown):
             rows.append(("mCE", *(f"{errors[name]:.3f}" for name in names)))
             notes.append(MCE_NOTE)
         title = f"{self.plan.suite}, {self.metric}"
-        return ShownTable(title, ("condition", *names), tuple(rows), tuple(notes))
+        return Table(title, ("condition", *names), tuple(rows), tuple(notes))
 
 
 def _gain(value: float, baseline: float | None, method: str) -> str:

@@ -37,7 +37,6 @@ from typing import Any, Self
 
 import torch
 
-from gramloop.core.cost import BlockCounter, counting
 from gramloop.data.checks import ChangedFileError
 from gramloop.data.records import Image8, LabelledImage, Record
 from gramloop.errors import GramLoopError
@@ -56,6 +55,7 @@ from gramloop.evaluate.predicting import CleanTruth, LoopImage, MethodPredictor,
 from gramloop.evaluate.rows import Background, Facts, Failure, UnitRows
 from gramloop.evaluate.store import Store
 from gramloop.tasks.prediction import Prediction
+from gramloop.util.forward_patch import BlockCounter, counting
 
 _WINDOW = 4  # batches among whose images those of one size are looked for
 

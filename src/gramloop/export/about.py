@@ -11,8 +11,6 @@ import torch
 from torch import nn
 
 from gramloop import __version__
-from gramloop.core.hosts import find_host
-from gramloop.core.loop import Loop, loops_on
 from gramloop.errors import GramLoopError
 from gramloop.export.subject import Subject
 from gramloop.mitigations.base import Mitigation
@@ -21,8 +19,10 @@ from gramloop.mitigations.feature_hooks import hooks_on
 from gramloop.mitigations.features import Recentre
 from gramloop.mitigations.replay import Replay
 from gramloop.mitigations.stack import replay_of
+from gramloop.replay.attach import Loop, loops_on
+from gramloop.replay.vit import find_vit
 from gramloop.util.json_files import checked, parse_json
-from gramloop.util.table import Cell, Shown, ShownTable
+from gramloop.util.table import Cell, Table, TableRepr
 
 KEY = "gramloop"  # of the metadata in ONNX; the file of the extra files in pt2 has it as its stem
 PT2_MEMBER = f"{KEY}.json"
@@ -32,7 +32,7 @@ _CLASSES = 8  # named in a table
 
 
 @dataclass(frozen=True)
-class About(Shown):
+class About(TableRepr):
     """The description of an exported file.
 
     gramloop, torch: the versions that wrote it.
@@ -64,7 +64,7 @@ class About(Shown):
         what = "a file that gramloop export wrote"
         return checked(parse_json(text.encode(), where, what), cls, where, what)
 
-    def _shown(self) -> ShownTable:
+    def _table(self) -> Table:
         rows: list[tuple[Cell, ...]] = [
             ("model", self.model),
             ("task", self.task),
@@ -74,9 +74,7 @@ class About(Shown):
             ("classes", self._class_words()),
             ("written by", f"gramloop {self.gramloop}, torch {self.torch}"),
         ]
-        return ShownTable(
-            "Exported model", ("", "what it is"), tuple(rows), (self.note,) if self.note else ()
-        )
+        return Table("Exported model", ("", "what it is"), tuple(rows), (self.note,) if self.note else ())
 
     def _class_words(self) -> str:
         named = [f"{number} {name or ''}".strip() for number, name in self.classes.items()]
@@ -128,6 +126,6 @@ def _mitigations(
 
 def _attached_loop(root: nn.Module) -> Loop | None:
     try:
-        return next(iter(loops_on(find_host(root))), None)
+        return next(iter(loops_on(find_vit(root))), None)
     except GramLoopError:
         return None

@@ -45,13 +45,13 @@ from gramloop.tasks.predictor import Predictor
 from gramloop.tasks.renumbering import before_renumbering
 from gramloop.util.files import TEMPORARY, UnwritableError, make_folder
 from gramloop.util.progress import Advance, progress_bar
-from gramloop.util.table import Shown, ShownTable
+from gramloop.util.table import Table, TableRepr
 
 MAX_BATCH = 64  # every image has its own part of the graph
 
 
 @dataclass(frozen=True)
-class ExportedFile(Shown):
+class ExportedFile(TableRepr):
     """A file that was written.
 
     path: where; ``beside`` are files with weights that it needs.
@@ -64,15 +64,15 @@ class ExportedFile(Shown):
     difference: float
     beside: tuple[Path, ...] = ()
 
-    def _shown(self) -> ShownTable:
-        shown = self.about._shown()
+    def _table(self) -> Table:
+        shown = self.about._table()
         size = sum(file.stat().st_size for file in (self.path, *self.beside) if file.exists())
         rows = (
             ("file", f"{self.path.name}, {self.format}, {size / 1e6:,.1f} MB"),
             ("difference to torch", f"{self.difference:.1e}, of {TOLERANCE:g} allowed"),
             *(("beside it", file.name) for file in self.beside),
         )
-        return ShownTable("Exported model", shown.columns, (*rows, *shown.rows), shown.notes)
+        return Table("Exported model", shown.columns, (*rows, *shown.rows), shown.notes)
 
 
 def export_model(
@@ -263,7 +263,7 @@ def _words(error: Exception) -> str:
     return (lines[0] if lines else type(error).__name__)[:300]
 
 
-class ExportedModel(Shown):
+class ExportedModel(TableRepr):
     """A file that was read back, ready to run: ``model(images)`` gives arrays by name."""
 
     def __init__(self, path: str | Path) -> None:
@@ -284,8 +284,8 @@ class ExportedModel(Shown):
             )
         return self._run(given)
 
-    def _shown(self) -> ShownTable:
-        return self.about._shown()
+    def _table(self) -> Table:
+        return self.about._table()
 
 
 def read_export(path: str | Path) -> ExportedModel:

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from gramloop.errors import GramLoopError
 from gramloop.metrics.miou import Stacked, mean_iou
-from gramloop.util.table import Shown, ShownTable
+from gramloop.util.table import Table, TableRepr
 
 REPLICATES = 10_000
 SEED = 20260724
@@ -39,8 +39,8 @@ VerdictWord = Literal["helps", "hurts", "inconclusive"]
 
 
 @dataclass(frozen=True)
-class Interval(Shown):
-    """A difference and the range that its resamples span."""
+class Interval(TableRepr):
+    """A difference and the range its resamples span."""
 
     estimate: float
     low: float
@@ -49,11 +49,11 @@ class Interval(Shown):
     replicates: int = REPLICATES
     units: int = 0  # families or images drawn from
 
-    def _shown(self) -> ShownTable:
+    def _table(self) -> Table:
         ends = tuple(f"{value:+.3f}" for value in (self.estimate, self.low, self.high))
         columns = ("estimate", "low", "high", "level", "drawn from", "replicates", "verdict")
         row = (*ends, f"{self.level:.0%}", self.units or None, self.replicates, verdict(self))
-        return ShownTable("Interval of a gain in points", columns, (row,))
+        return Table("Interval of a gain in points", columns, (row,))
 
     def __str__(self) -> str:
         return f"{self.estimate:+.3f} [{self.low:+.3f}, {self.high:+.3f}]"

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 from gramloop.errors import GramLoopError
-from gramloop.util.table import Shown, ShownTable, settings_table
+from gramloop.util.table import Table, TableRepr, settings_table
 
 if TYPE_CHECKING:  # features are treated with torch alone, without what images need
     from gramloop.mitigations.calibration import CalibrationStats
@@ -23,7 +23,7 @@ STAGES: tuple[Stage, ...] = ("pixels", "backbone", "features", "outputs")
 View = Callable[["RGB", float], list["Prediction"]]
 
 
-class Mitigation(Shown):
+class Mitigation(TableRepr):
     """One change to a prediction. Subclasses are frozen dataclasses and override what they need."""
 
     name: ClassVar[str]
@@ -51,7 +51,7 @@ class Mitigation(Shown):
         """One entry per forward pass over the image: its scale relative to the usual input size."""
         return (1.0,)
 
-    def _shown(self) -> ShownTable:
+    def _table(self) -> Table:
         acts_on = "blocks" if self.stage == "backbone" else self.stage
         return settings_table(f"{self.text}, which acts on {acts_on}", self)
 

@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from gramloop.core.known import fingerprint
-from gramloop.core.noise import noise, noise_response
 from gramloop.errors import GramLoopError
 from gramloop.mitigations.feature_hooks import PLACES, FeatureHooks, FeatureSource, Place, feature_source
 from gramloop.mitigations.features import patch_mean
+from gramloop.replay.adaptive import image_noise, noise_response
+from gramloop.replay.vit import ViT
 from gramloop.util.files import atomic_write
 from gramloop.util.json_files import parse_json
-from gramloop.util.table import Shown, ShownTable
+from gramloop.util.table import Table, TableRepr
 
 if TYPE_CHECKING:
     from gramloop.tasks.prediction import Prediction
@@ -39,7 +39,7 @@ Candidate = tuple[Place, tuple[int, ...]]
 
 
 @dataclass(frozen=True)
-class CalibrationStats(Shown):
+class CalibrationStats(TableRepr):
     """Statistics of in-distribution images.
 
     means, spreads: by block, (C,): of all patches, and the standard deviation of one view's mean; empty without a ViT.
@@ -64,7 +64,7 @@ class CalibrationStats(Shown):
         """Refuse statistics of another backbone or of other blocks than the head reads."""
         if not self.means:
             return
-        own = fingerprint(source.vit)
+        own = backbone_fingerprint(source.vit)
         wrong = [each for each in self.means.values() if source.width and each.shape != (source.width,)]
         if wrong or (own and self.backbone and own != self.backbone):
             raise GramLoopError(
@@ -111,7 +111,7 @@ class CalibrationStats(Shown):
             raise GramLoopError(f"{path} lacks the mean or the spread of a block; calibrate again")
         return stats
 
-    def _shown(self) -> ShownTable:
+    def _table(self) -> Table:
         rows = tuple(
             (tap, len(mean), float(mean.norm()), float(self.spreads[tap].norm()))
             for tap, mean in sorted(self.means.items())
@@ -131,7 +131,7 @@ class CalibrationStats(Shown):
         }
         title = f"{self.images} in-distribution images" + (f", patches {places[self.at]}" if rows else "")
         columns = ("block", "channels", "norm of the mean", "norm of its spread")
-        return ShownTable(title, columns, rows, tuple(notes))
+        return Table(title, columns, rows, tuple(notes))
 
 
 def read_stats(given: CalibrationStats | str | Path | None) -> CalibrationStats | None:
@@ -251,7 +251,7 @@ class FeatureRecorder:
             {tap: each.std(0).float() for tap, each in joined.items()},
             level,
             images,
-            "" if self.source is None else fingerprint(self.source.vit),
+            "" if self.source is None else backbone_fingerprint(self.source.vit),
             _level(self.levels),
             pixels,
             "norm" if self.place is None else self.place[0],
@@ -268,7 +268,7 @@ class FeatureRecorder:
 
     def _embedded(self, embedding: nn.Module, args: tuple[Any, ...], output: object) -> None:
         if args and isinstance(args[0], Tensor) and args[0].ndim == 4:
-            self.levels += noise(noise_response(args[0])).tolist()
+            self.levels += image_noise(noise_response(args[0])).tolist()
 
 
 def _watching(
@@ -370,3 +370,19 @@ def sha256_of(path: Path) -> str:
         return hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError as error:
         raise GramLoopError(f"cannot read the calibration statistics {path}: {error.strerror}") from error
+
+
+def backbone_fingerprint(vit: ViT) -> str:
+    """Depth, width and a checksum of the final norm, which any training changes; empty where there is no norm.
+
+    It is rounded to bfloat16, so that a model cast to half precision is still recognised.
+    """
+    norm = vit.final_norm
+    weight = getattr(norm, "weight", None)
+    if not isinstance(norm, nn.Module) or weight is None or weight.is_meta:
+        return ""
+    digest = hashlib.sha256(f"{vit.depth} {weight.shape[-1]}".encode())
+    for name, value in sorted(norm.state_dict().items()):
+        rounded = value.detach().to("cpu", torch.bfloat16).view(torch.int16)
+        digest.update(name.encode() + rounded.numpy().tobytes())
+    return digest.hexdigest()[:16]

@@ -19,11 +19,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from gramloop.core.hosts import Host, find_host
-from gramloop.core.layout import Layout
-from gramloop.core.watch import hide_from_compiler, show_to_compiler
 from gramloop.errors import GramLoopError
 from gramloop.models.backbone import Tap, TappedViT
+from gramloop.replay.vit import TokenLayout, ViT, find_vit
+from gramloop.util.forward_patch import hide_from_compiler, show_to_compiler
 
 Place = Literal["norm", "states", "blocks"]
 PLACES: tuple[Place, ...] = get_args(Place)
@@ -40,7 +39,7 @@ class FeatureSource:
     taps: the blocks that the head reads; empty if unknown.
     """
 
-    vit: Host
+    vit: ViT
     model: nn.Module
     backbone: TappedViT | None = None
     taps: tuple[int, ...] = ()
@@ -71,7 +70,7 @@ def feature_source(model: object, needed_by: str, **description: Any) -> Feature
     """
     from_predictor = callable(getattr(model, "predict", None))
     if isinstance(model, nn.Module) and not from_predictor:
-        found = FeatureSource(find_host(model, **description), getattr(model, "_orig_mod", model))
+        found = FeatureSource(find_vit(model, **description), getattr(model, "_orig_mod", model))
     else:
         found = _source_of_predictor(model, needed_by)
     if found.vit.shuffles:
@@ -82,7 +81,7 @@ def feature_source(model: object, needed_by: str, **description: Any) -> Feature
 
 
 def _source_of_predictor(predictor: Any, needed_by: str) -> FeatureSource:
-    vit: Host | None = predictor.host
+    vit: ViT | None = predictor.host
     if vit is None:
         name = getattr(predictor, "name", type(predictor).__name__)
         raise GramLoopError(
@@ -93,16 +92,16 @@ def _source_of_predictor(predictor: Any, needed_by: str) -> FeatureSource:
     if isinstance(backbone, TappedViT):
         return FeatureSource(vit, backbone, backbone, tuple(predictor.taps))
     model = getattr(predictor, "model", None)
-    return FeatureSource(vit, model if isinstance(model, nn.Module) else vit.vit)
+    return FeatureSource(vit, model if isinstance(model, nn.Module) else vit.module)
 
 
-def _has_norm(vit: Host) -> bool:
+def _has_norm(vit: ViT) -> bool:
     return isinstance(vit.final_norm, nn.Module) and not vit.layout.map
 
 
-def _returned_blocks(vit: Host) -> tuple[int, ...]:
+def _returned_blocks(vit: ViT) -> tuple[int, ...]:
     """The blocks that a ViT shows a head: the ``out_indices`` of transformers' backbones, or all."""
-    named, stages = getattr(vit.vit, "out_indices", None), vit.depth + 1
+    named, stages = getattr(vit.module, "out_indices", None), vit.depth + 1
     if vit.paths is None or not isinstance(named, Sequence):
         return tuple(range(vit.depth))
     return tuple(int(stage) % stages - 1 for stage in named if int(stage) % stages > 0)
@@ -218,7 +217,7 @@ class FeatureHooks(Hooks):
         ]
 
     def _states_hooks(self) -> list[Registration]:
-        return [(partial(self.vit.vit.register_forward_hook, prepend=True), self._after_vit)]
+        return [(partial(self.vit.module.register_forward_hook, prepend=True), self._after_vit)]
 
     def _blocks_hooks(self) -> list[Registration]:
         return [
@@ -284,13 +283,13 @@ class FeatureHooks(Hooks):
         if tap not in self.taps:
             return state
         if state.ndim == 4:
-            layout = Layout(map=layout.map or "BCHW")
+            layout = TokenLayout(map=layout.map or "BCHW")
         elif layout.map or state.shape[1] <= layout.others:
             return state
         changed = self._changed(tap, layout.tokens(state), replace(layout, map=""))
         return state if changed is None else layout.state(changed, layout.grid(state))
 
-    def _changed(self, tap: int, tokens: Tensor, layout: Layout) -> Tensor | None:
+    def _changed(self, tap: int, tokens: Tensor, layout: TokenLayout) -> Tensor | None:
         """Tokens (B, T, C) with their patches changed; None where they stay."""
         patches = layout.patches(tokens)
         self._here.forward.met += 1

@@ -17,10 +17,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from gramloop.core.hosts import find_host
 from gramloop.errors import GramLoopError
 from gramloop.mitigations.base import Mitigation, number
 from gramloop.mitigations.feature_hooks import FeatureHooks, FeatureSource, Hooks, Place, feature_source
+from gramloop.replay.vit import find_vit
 
 if TYPE_CHECKING:
     from gramloop.mitigations.calibration import CalibrationStats
@@ -248,7 +248,7 @@ def batch_norms(model: object) -> list[_BatchNorm]:
     """The batch norms with a running mean in a module, or in the modules of a predictor, outside its ViT."""
     if isinstance(model, nn.Module) and not hasattr(model, "host"):
         parts = [model]
-        kept: list[object] = [find_host(model).vit]
+        kept: list[object] = [find_vit(model).vit]
     else:
         parts = [each for each in vars(model).values() if isinstance(each, nn.Module)]
         vit = getattr(model, "host", None)

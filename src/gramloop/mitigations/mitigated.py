@@ -10,10 +10,6 @@ from typing import Literal, overload
 
 from torch import nn
 
-from gramloop.core.config import ReplayConfig
-from gramloop.core.cost import Cost
-from gramloop.core.hosts import Host
-from gramloop.core.loop import attach
 from gramloop.data.records import Task
 from gramloop.errors import GramLoopError
 from gramloop.mitigations.base import Mitigation, Stage, View
@@ -23,6 +19,10 @@ from gramloop.mitigations.outputs import PairMean, predict_scaled, with_scores
 from gramloop.mitigations.pixels import Denoise
 from gramloop.mitigations.replay import Replay
 from gramloop.mitigations.stack import Mitigations, Stack, read_stack, replay_of, stack_scales, stack_text
+from gramloop.replay.attach import attach
+from gramloop.replay.config import ReplayConfig
+from gramloop.replay.cost import Cost
+from gramloop.replay.vit import ViT
 from gramloop.tasks.class_names import Classes
 from gramloop.tasks.images import RGB, ImageLike, read_image
 from gramloop.tasks.prediction import Pair, Prediction
@@ -193,7 +193,7 @@ class Mitigated:
         return self.plain.blocks
 
     @property
-    def host(self) -> Host | None:
+    def host(self) -> ViT | None:
         """The ViT of these blocks."""
         return self.plain.host
 

@@ -6,14 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Self
 
-from gramloop.core.config import FIELDS, ReplayConfig
-from gramloop.core.settings import parse_replay, read_replay, replay_text, split_setting
 from gramloop.errors import GramLoopError
 from gramloop.mitigations.base import Mitigation
 from gramloop.mitigations.calibration import CalibrationStats
+from gramloop.replay.config import FIELDS, ReplayConfig, parse_replay, read_replay, replay_text, split_setting
 from gramloop.tasks.prediction import Prediction
 from gramloop.tasks.predictor import Predictor, check_replay
-from gramloop.util.table import ShownTable
+from gramloop.util.table import Table
 
 REPLAYS: Mapping[str, ReplayConfig] = {
     "gramloop": ReplayConfig(),
@@ -51,8 +50,8 @@ class Replay(Mitigation):
             return f"{SUBSTEPS}:{steps}{window}"
         return next(known, f"{self.name}:{replay_text(self.config)}")
 
-    def _shown(self) -> ShownTable:
-        return self.config._shown()
+    def _table(self) -> Table:
+        return self.config._table()
 
     def check(
         self, predictor: Predictor[Prediction], stack: Sequence[Mitigation], stats: CalibrationStats | None

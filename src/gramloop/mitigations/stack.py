@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gramloop.core.config import ReplayConfig
-from gramloop.core.settings import MITIGATIONS_KIND, read_content, read_replay, write_replay
 from gramloop.errors import GramLoopError
 from gramloop.mitigations.base import STAGES, Mitigation
 from gramloop.mitigations.calibration import CalibrationStats, read_stats, sha256_of
@@ -20,6 +18,7 @@ from gramloop.mitigations.features import Norms, Recentre
 from gramloop.mitigations.outputs import Flip, PairMean, Resize, Scales
 from gramloop.mitigations.pixels import Denoise, Gaussian, Levels, Median, Nlm, Sharpen
 from gramloop.mitigations.replay import REPLAYS, SUBSTEPS, Replay, parse_substeps
+from gramloop.replay.config import MITIGATIONS_KIND, ReplayConfig, read_content, read_replay, write_replay
 from gramloop.util.files import atomic_write
 
 Stack = tuple[Mitigation, ...]

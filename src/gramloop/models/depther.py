@@ -15,7 +15,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gramloop.core.precision import without_autocast
 from gramloop.errors import GramLoopError
 from gramloop.models.backbone import Tap, TappedViT, default_taps
 from gramloop.models.checkpoint import (
@@ -28,6 +27,7 @@ from gramloop.models.checkpoint import (
     renamed_plan,
 )
 from gramloop.models.dinov3 import backbone_of_head
+from gramloop.util.precision import without_autocast
 
 NEAR, FAR = 0.001, 100.0  # metres, between which the released head spaces its bins
 DEPTH_STRIDE = 32  # inputs whose sides are multiples of it keep their size

@@ -18,12 +18,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gramloop.core.precision import without_autocast
 from gramloop.errors import GramLoopError
 from gramloop.models.backbone import Tap, TappedViT, quarter_ends
 from gramloop.models.checkpoint import Checkpoint, Shapes, load_weights, open_checkpoint
 from gramloop.models.dinov3 import Backbone, backbone_of_head
 from gramloop.models.plain_detr import PlainDetr, infer_plain_detr
+from gramloop.util.precision import without_autocast
 
 DETECTOR_BACKBONE = "backbone.0._backbone.backbone."  # the backbone's names in a head's file
 

@@ -17,7 +17,6 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from gramloop.core.precision import without_autocast
 from gramloop.errors import GramLoopError
 from gramloop.models.backbone import BackboneShape, Tap, TappedViT
 from gramloop.models.checkpoint import (
@@ -39,6 +38,7 @@ from gramloop.models.released_names import (
     unread_shapes,
 )
 from gramloop.util.json_files import read_json
+from gramloop.util.precision import without_autocast
 
 ROPE_THETA = 100.0
 _COMPARED = (

@@ -21,13 +21,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gramloop.core.precision import without_autocast
 from gramloop.errors import GramLoopError
 from gramloop.models.backbone import Tap, TappedViT, quarter_ends
 from gramloop.models.checkpoint import Checkpoint, load_weights, open_checkpoint, renamed_plan
 from gramloop.models.dinov3 import Backbone, backbone_of_head
 from gramloop.models.mask2former import class_scores
 from gramloop.models.released_names import HEADS, PMT_CLASSES, PMT_QUERIES, strip_wrappers
+from gramloop.util.precision import without_autocast
 
 Rotary = tuple[Tensor, Tensor]  # cosines and sines, each (patches, head_dim)
 _UNUSED = "decoder.attn_mask_probs"  # of training; every file has it

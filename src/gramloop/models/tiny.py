@@ -16,8 +16,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gramloop.core.config import ReplayConfig
-from gramloop.core.settings import read_replay
 from gramloop.errors import GramLoopError
 from gramloop.models.checkpoint import load_weights, open_checkpoint
 from gramloop.models.dinov3 import Backbone, load_backbone
@@ -29,6 +27,7 @@ from gramloop.models.tiny_heads import (
     DenseDetectHead,
     load_depth_head,
 )
+from gramloop.replay.config import ReplayConfig, read_replay
 from gramloop.util.json_files import read_checked
 
 WEIGHTS = Path(__file__).parent / "weights"

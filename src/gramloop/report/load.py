@@ -1,18 +1,39 @@
-"""Opening stored evaluations: which suites there are, what is complete, and what may stand side by side."""
+"""Opening stored evaluations: which are there, what is complete, and which may be compared."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
 
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.methods import BASELINE
-from gramloop.evaluate.plan import AGREEMENT_NOTE, Plan
-from gramloop.evaluate.store import PLAN, UNITS, Store, UnusableFile, plan_in, read_condition, unit_owners
-from gramloop.report.measure import ConditionResults, measure_condition
-from gramloop.report.run import TASK_WORDS, Run
+from gramloop.evaluate.plan import AGREEMENT_NOTE, Plan, condition_of
+from gramloop.evaluate.results import score_condition
+from gramloop.evaluate.store import (
+    PLAN,
+    UNITS,
+    Store,
+    StoredCondition,
+    UnusableFile,
+    plan_in,
+    read_condition,
+    unit_owners,
+)
+from gramloop.report.run import ConditionResults, Run, Spent
 from gramloop.util.processes import available_memory, in_order, worker_count
+
+PARTS = 4  # fixed subsets of the images
+_DIVIDED = 2 * PARTS  # images; fewer are not divided
+_POST_DRIFT = "post_drift"  # the column with the final drift of the accepted states
+_MANY = 20_000  # predictions: fewer are read before processes have started
+_MOST_WORKERS = 8  # by default; each holds a whole condition
+_PROCESS_BYTES, _UNPACKED = 500_000_000, 14  # of memory: Python itself; for each byte of a condition's files
+OnProgress = Callable[[str], None]  # called with what is being read, resampled, drawn or written
 
 
 @dataclass(frozen=True)
@@ -24,29 +45,30 @@ class LoadedRuns:
     warnings: tuple[str, ...] = ()
 
 
-MANY = 20_000  # predictions: fewer are read before processes have started
-MOST = 8  # processes by default; each holds a whole condition
-PROCESS_BYTES, UNPACKED = (
-    500_000_000,
-    14,
-)  # of memory: Python and its packages; for each byte of a condition's files
-OnProgress = Callable[[str], None]  # called with what is being read, resampled, drawn or written
-
-
 def load_runs(
     folders: Sequence[Path], on_progress: OnProgress = lambda _: None, workers: int = 1
 ) -> LoadedRuns:
-    """Read results folders, in so many processes; a folder of results folders stands for those inside."""
+    """Read results folders.
+
+    Args:
+        folders: Folders of ``gramloop evaluate``; a folder of results folders stands for those inside.
+        on_progress: Called after every condition.
+        workers: Processes.
+    """
     places = find_results(folders)
     plans = [plan_in(place) for place in places]
-    _refuse_twice(places, plans)
+    first: dict[object, Path] = {}
+    for place, plan in zip(places, plans, strict=True):
+        key = plan.hash, plan.methods
+        if key in first:
+            raise GramLoopError(f"{first[key]} and {place} hold the same plan, {plan.hash}; give one of them")
+        first[key] = place
     runs = [
         _read(name, place, plan, on_progress, workers)
         for name, place, plan in zip(_names(places, plans), places, plans, strict=True)
     ]
     groups, reasons = _grouped(runs)
-    warnings = [sentence for run in runs for sentence in _warnings(run)]
-    return LoadedRuns(tuple(runs), groups, (*reasons, *warnings))
+    return LoadedRuns(tuple(runs), groups, (*reasons, *(text for run in runs for text in _warnings(run))))
 
 
 def find_results(folders: Sequence[Path]) -> list[Path]:
@@ -69,46 +91,25 @@ def count_conditions(folders: Sequence[Path]) -> int:
 
 
 def report_workers(folders: Sequence[Path], asked: int | None = None) -> int:
-    """The processes asked for; else all cores, up to 8, as memory allows, where there is so much to read that it pays."""
+    """The processes asked for; otherwise as many as cores and memory allow, up to 8, for large results."""
     if asked is not None:
         return worker_count(asked)
     places = find_results(folders)
     plans = [plan_in(place) for place in places]
-    if sum(plan.images * len(plan.methods) for plan in plans) < MANY:
+    if sum(plan.images * len(plan.methods) for plan in plans) < _MANY:
         return 1
-    largest = max(_largest_condition(place) for place in places)
-    fitting = int(available_memory() // (PROCESS_BYTES + UNPACKED * largest))
-    return max(1, min(worker_count(None), MOST, fitting))
-
-
-def _largest_condition(folder: Path) -> int:
-    """Bytes of the files of one condition, of that with most."""
-    conditions = (folder / UNITS).iterdir() if (folder / UNITS).is_dir() else ()
-    return max(
-        (sum(file.stat().st_size for file in each.rglob("*.parquet")) for each in conditions), default=0
-    )
-
-
-def _refuse_twice(places: Sequence[Path], plans: Sequence[Plan]) -> None:
-    first: dict[object, Path] = {}
-    for place, plan in zip(places, plans, strict=True):
-        key = plan.hash, plan.methods
-        if key in first:
-            raise GramLoopError(f"{first[key]} and {place} hold the same plan, {plan.hash}; give one of them")
-        first[key] = place
+    conditions = [each for place in places for each in (place / UNITS).glob("*")]
+    sizes = [sum(file.stat().st_size for file in each.rglob("*.parquet")) for each in conditions]
+    fitting = int(available_memory() // (_PROCESS_BYTES + _UNPACKED * max(sizes, default=0)))
+    return max(1, min(worker_count(None), _MOST_WORKERS, fitting))
 
 
 def _names(places: Sequence[Path], plans: Sequence[Plan]) -> list[str]:
-    """The suite; with its task, then its folder, then its plan, where that is not enough to tell runs apart."""
-    tries = [
-        (
-            plan.suite,
-            task := f"{plan.suite} {TASK_WORDS[plan.task]}",
-            f"{task} ({place.name})",
-            f"{task} ({place})",
-        )
-        for place, plan in zip(places, plans, strict=True)
-    ]
+    """The suite; with its task, then its folder, then its plan, where that does not tell runs apart."""
+    tries = []
+    for place, plan in zip(places, plans, strict=True):
+        task = f"{plan.suite} {plan.load_task().title}"
+        tries.append((plan.suite, task, f"{task} ({place.name})", f"{task} ({place})"))
     names = []
     for own in tries:
         others = [each for each in tries if each is not own]
@@ -121,7 +122,7 @@ def _read(name: str, folder: Path, plan: Plan, on_progress: OnProgress, workers:
     results: list[ConditionResults] = []
     missing: dict[str, str] = {}
     calls = [(Store(folder, plan), key) for key in plan.conditions]
-    for key, found in zip(plan.conditions, in_order(_measured, calls, workers), strict=True):
+    for key, found in zip(plan.conditions, in_order(_read_condition, calls, workers), strict=True):
         if isinstance(found, str):
             missing[key] = found
         else:
@@ -130,8 +131,8 @@ def _read(name: str, folder: Path, plan: Plan, on_progress: OnProgress, workers:
     return Run(name, folder, plan, tuple(results), missing)
 
 
-def _measured(store: Store[Plan], key: str) -> ConditionResults | str:
-    """One condition; or what is not there, in words."""
+def _read_condition(store: Store[Plan], key: str) -> ConditionResults | str:
+    """One condition; or what of it is missing."""
     wanted = [unit for part in store.plan.parts_of(key) for unit in part.units]
     held, damage = 0, []
     for unit in wanted:
@@ -144,8 +145,78 @@ def _measured(store: Store[Plan], key: str) -> ConditionResults | str:
     return "; ".join([f"{held} of {len(wanted)} units are stored", *damage])
 
 
-def unlike(first: Run, second: Run) -> str:
-    """Why the numbers of two runs cannot be set against each other; an empty string if they can."""
+# one condition
+
+
+def measure_condition(plan: Plan, stored: StoredCondition) -> ConditionResults:
+    """Everything a report needs of one condition."""
+    scored, used = score_condition(plan, stored), tuple(stored.image_ids)
+    found = ConditionResults(
+        condition_of(stored.key),
+        scored.images,
+        scored.scores,
+        scored.failures,
+        spent=_spent(stored),
+        ids=used,
+    )
+    if not scored.images:
+        return found
+    task = plan.load_task()
+    members = memberships([*used, *(failure.image_id for failure in scored.failures)], used)
+    classes, labelled, parts, drift = {}, None, {}, {}
+    for name, method in stored.methods.items():
+        scores = task.class_scores(method.rows, plan.classes, members)
+        classes[name], labelled = scores.scores, scores.labelled if labelled is None else labelled
+        if len(members) > 1:
+            parts[name] = scores.subsets.reshape(2, -1)
+        measured = [value for value in method.column(_POST_DRIFT) if value is not None]
+        if measured:
+            drift[name] = np.array(measured)
+    return replace(found, classes=classes, labelled=labelled, parts=parts, drift=drift)
+
+
+def partition_of(ids: Sequence[str]) -> dict[str, int]:
+    """The fixed subset, 0 to 3, of every image.
+
+    Images are ordered by the sha256 of their id and cut into four runs of equal length, give or take one. So
+    the division knows nothing of content or order, and is the same wherever these images are evaluated.
+    """
+    ordered = sorted(set(ids), key=lambda each: (hashlib.sha256(each.encode()).digest(), each))
+    return {each: place * PARTS // len(ordered) for place, each in enumerate(ordered)}
+
+
+def memberships(ids: Sequence[str], used: Sequence[str]) -> NDArray[np.int64]:  # → (1 + 2 x PARTS, used)
+    """Which of the images used count: all, then each subset, then each complement; of few images only all."""
+    rows = [np.ones(len(used), dtype=np.int64)]
+    if len(set(ids)) >= _DIVIDED:
+        part_of = partition_of(ids)
+        part = np.array([part_of[each] for each in used])
+        subsets = [(part == number).astype(np.int64) for number in range(PARTS)]
+        rows += [*subsets, *(1 - subset for subset in subsets)]
+    return np.stack(rows)
+
+
+def _spent(stored: StoredCondition) -> Spent:
+    calls: dict[str, float] = {}
+    for name, method in stored.methods.items():
+        for facts in method.facts:
+            call = "+".join(sorted([name, facts.paired_with])) if facts.paired_with else name
+            calls[call] = calls.get(call, 0.0) + facts.seconds
+    every = [method.facts for method in stored.methods.values()]
+    return Spent(
+        len(stored.image_ids),
+        sum(facts.wall_seconds for facts in every[0]),
+        calls,
+        max(facts.peak_memory for each in every for facts in each),
+        {name: float(sum(method.blocks)) for name, method in stored.methods.items()},
+    )
+
+
+# runs next to each other
+
+
+def incomparable(first: Run, second: Run) -> str:
+    """Why the numbers of two runs cannot be compared; an empty string if they can."""
     one, two = first.plan, second.plan
     if one.versions != two.versions:
         changed = [name for name in one.versions if one.versions[name] != two.versions.get(name)]
@@ -160,7 +231,7 @@ def unlike(first: Run, second: Run) -> str:
         if values[0] != values[1]:
             return f"they were made with {part} {values[0]} and {values[1]}"
     if one.task == two.task and one.model.sizes != two.model.sizes:
-        return "images were shown to the model in other sizes"
+        return "images were given to the model in other sizes"
     if one.suite == two.suite and one.task == two.task and one.data.fingerprints != two.data.fingerprints:
         return "they are of other images"
     if one.truth != two.truth:
@@ -175,7 +246,9 @@ def unlike(first: Run, second: Run) -> str:
 def _weights(plan: Plan, other: Plan) -> dict[str, str]:
     """Checksums that must agree: of all files for one task, without the head between tasks."""
     return {
-        name: value for name, value in plan.model.sha256.items() if plan.task == other.task or name != "head"
+        name: value
+        for name, value in plan.model.sha256.items()
+        if (plan.task == other.task or name != "head") and (name != "source" or name in other.model.sha256)
     }
 
 
@@ -183,15 +256,14 @@ def _grouped(runs: Sequence[Run]) -> tuple[tuple[tuple[Run, ...], ...], list[str
     groups: list[list[Run]] = []
     reasons: list[str] = []
     for run in runs:
-        against = [next((why for one in group if (why := unlike(one, run))), "") for group in groups]
-        home = next((group for group, why in zip(groups, against, strict=True) if not why), None)
+        home = next((group for group in groups if not any(incomparable(one, run) for one in group)), None)
         if home is not None:
             home.append(run)
             continue
         if groups:
-            other = next(one for one in groups[0] if unlike(one, run))
+            other, why = next((one, why) for one in groups[0] if (why := incomparable(one, run)))
             reasons.append(
-                f"{other.name} and {run.name} cannot be compared: {unlike(other, run)}. "
+                f"{other.name} and {run.name} cannot be compared: {why}. "
                 "They are shown separately, and nothing is averaged over both."
             )
         groups.append([run])

@@ -1,4 +1,4 @@
-"""One results folder of an evaluation, as a report sees it: what is complete, and the scores that follow."""
+"""One results folder of an evaluation: its complete conditions, and the scores and costs that follow."""
 
 from __future__ import annotations
 
@@ -11,19 +11,77 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gramloop.data.suites import Condition, Suite, find_suite
-from gramloop.evaluate.methods import BASELINE
+from gramloop.evaluate.methods import BASELINE, Method
 from gramloop.evaluate.plan import Plan, condition_of
-from gramloop.evaluate.store import Store, StoredCondition, read_condition
+from gramloop.evaluate.results import metrics_of
+from gramloop.evaluate.rows import Failure
 from gramloop.metrics.robustness import Comparison, compare
-from gramloop.report.measure import ConditionResults, Spent, main_metric
+from gramloop.mitigations.stack import replay_of, stack_scales
+from gramloop.tasks.base import AnyTask, Categories, get_task
 
-TASK_WORDS = {
-    "semantic": "segmentation",
-    "detection": "detection",
-    "depth": "depth",
-    "panoptic": "panoptic segmentation",
-    "instance": "instance segmentation",
-}
+
+@dataclass(frozen=True)
+class Spent:
+    """What units cost, added up: seconds are those of one device, whatever their number."""
+
+    images: int = 0
+    seconds: float = 0.0  # everything included
+    calls: Mapping[str, float] = field(default_factory=dict)  # "baseline+gramloop": seconds of predicting
+    peak_memory: int = 0  # bytes, the largest of any unit
+    blocks: Mapping[str, float] = field(default_factory=dict)  # method: blocks of all images, per view
+    alone: Mapping[str, tuple[float, ...]] = field(default_factory=dict)  # method: shares of a call
+
+    def __add__(self, other: Spent) -> Spent:
+        return Spent(
+            self.images + other.images,
+            self.seconds + other.seconds,
+            _added(self.calls, other.calls),
+            max(self.peak_memory, other.peak_memory),
+            _added(self.blocks, other.blocks),
+            {
+                name: self.alone.get(name, ()) + other.alone.get(name, ())
+                for name in {**self.alone, **other.alone}
+            },
+        )
+
+    def call_of(self, method: str) -> str | None:
+        """The call that predicted with a method, alone or together with others."""
+        return next((each for each in self.calls if method in each.split("+")), None)
+
+    def predicting(self, method: str) -> float | None:
+        """Seconds of predicting all images with one method alone; None where that was not measured."""
+        call = self.call_of(method)
+        if call is None or call == method:
+            return None if call is None else self.calls[call]
+        if not self.alone.get(method):
+            return None
+        # the median: a machine that does something else for a moment spoils a single sample
+        return self.calls[call] * float(np.median(self.alone[method]))
+
+    def per_image(self, predicting: float) -> float:
+        """Seconds of predicting, and of the handling of images, which all methods of a run share, per image."""
+        handling = self.seconds - sum(self.calls.values())
+        return (predicting + handling) / self.images
+
+
+def _added(first: Mapping[str, float], second: Mapping[str, float]) -> dict[str, float]:
+    return {name: first.get(name, 0) + second.get(name, 0) for name in {**first, **second}}
+
+
+@dataclass(frozen=True)
+class ConditionResults:
+    """One complete condition; arrays over classes follow the order of the plan's categories."""
+
+    condition: Condition
+    images: int
+    scores: Mapping[str, Mapping[str, float]]  # method: metric: percent
+    failures: tuple[Failure, ...] = ()
+    classes: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)  # method: (K,) main metric
+    labelled: NDArray[np.bool_] | None = None  # (K,) which classes the truth holds
+    parts: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)  # method: (2, parts)
+    drift: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)  # method: (images,) after the gate
+    spent: Spent = Spent()
+    ids: tuple[str, ...] = ()  # (images,) of those that were scored, in order of position
 
 
 @dataclass(frozen=True)
@@ -34,12 +92,22 @@ class Run:
     folder: Path
     plan: Plan
     results: tuple[ConditionResults, ...]  # in the plan's order
-    missing: Mapping[str, str] = field(default_factory=dict)  # condition: what is not there, in words
+    missing: Mapping[str, str] = field(default_factory=dict)  # condition: what is not there
 
     @cached_property
     def suite(self) -> Suite:
-        """The suite of the table of suites, or over one's own set."""
+        """The suite, of the built-in ones or over a custom data set."""
         return find_suite(self.plan.suite)
+
+    @property
+    def task(self) -> AnyTask:
+        """The task of all predictions."""
+        return get_task(self.plan.task)
+
+    @property
+    def categories(self) -> Categories:
+        """The classes that were scored."""
+        return Categories(self.plan.categories, frozenset(self.plan.things))
 
     @property
     def key(self) -> str:
@@ -49,12 +117,12 @@ class Run:
 
     @property
     def metric(self) -> str:
-        """mIoU, AP, delta1 or PQ."""
-        return main_metric(self.plan)
+        """The main metric, such as mIoU; without labels, agreement in it."""
+        return metrics_of(self.plan)[0]
 
     @property
     def changes_only(self) -> bool:
-        """Whether it only says how far clean predictions change: without labels, that is no gain and no loss."""
+        """Clean images without labels: scores say how far predictions change, which is no gain and no loss."""
         return self.plan.label_free and not self.shifted
 
     @property
@@ -69,7 +137,7 @@ class Run:
         return tuple(sorted(names, key=lambda name: name != BASELINE))
 
     @property
-    def replays(self) -> tuple[str, ...]:
+    def compared(self) -> tuple[str, ...]:
         """The methods that are compared with the baseline; none where it was not run."""
         names = self.methods
         return tuple(name for name in names if name != BASELINE) if BASELINE in names else ()
@@ -81,13 +149,18 @@ class Run:
         return tuple(name for name, replay in replays.items() if replay is not None and replay.gate == "gram")
 
     @property
+    def main_method(self) -> str:
+        """The method that figures of one method show: gramloop, otherwise the first Gram-gated one, or the first."""
+        return "gramloop" if "gramloop" in self.gated else (*self.gated, *self.compared, "")[0]
+
+    @property
     def complete(self) -> bool:
         """Whether every condition of the plan is there with a score for every method."""
         return not self.missing and not self.unscored
 
     @property
     def unscored(self) -> tuple[str, ...]:
-        """Conditions that are there and have no score, as when no image of them could be used."""
+        """Conditions without a score, as when none of their images could be used."""
         return tuple(
             result.condition.key
             for result in self.results
@@ -112,27 +185,31 @@ class Run:
         return shifted or self.results
 
     @property
-    def spent(self) -> Spent:
-        """What all stored conditions cost."""
-        return sum((result.spent for result in self.results), Spent())
+    def scope(self) -> str:
+        """What means are over, in words."""
+        return f"averaged over {len(self.shifted)} shifted conditions" if self.shifted else "on clean images"
 
     def scores(self, method: str) -> dict[Condition, float]:
         """The main metric of every complete condition."""
         return {result.condition: result.scores[method][self.metric] for result in self.results}
-
-    def compare(self, method: str, baseline: str = BASELINE) -> Comparison | None:
-        """Two methods over the shifted conditions; None where one is missing, for a mean would mislead."""
-        if not self.complete or not self.shifted:
-            return None
-        return compare(self.scores(baseline), self.scores(method), self.shifted)
 
     def score(self, method: str) -> float | None:
         """The suite's one number: mPC, COCO-O's mAP, or the score on clean images; None while incomplete."""
         if not self.complete:
             return None
         scores = self.scores(method)
-        chosen = self.shifted or tuple(scores)
-        return float(np.mean([scores[condition] for condition in chosen]))
+        return float(np.mean([scores[condition] for condition in self.shifted or tuple(scores)]))
+
+    def gain(self, method: str, other: str = BASELINE) -> float | None:
+        """The difference of two methods in points; None while incomplete."""
+        score, base = self.score(method), self.score(other)
+        return None if score is None or base is None else score - base
+
+    def compare(self, method: str) -> Comparison | None:
+        """A method and the baseline over the shifted conditions; None while incomplete."""
+        if not self.complete or not self.shifted:
+            return None
+        return compare(self.scores(BASELINE), self.scores(method), self.shifted)
 
     @property
     def score_title(self) -> str:
@@ -140,10 +217,6 @@ class Run:
         if not self.shifted:
             return self.metric
         return f"m{self.metric}" if self.suite.kind == "o" else f"mPC ({self.metric})"
-
-    def stored(self, key: str) -> StoredCondition | None:
-        """The rows of a complete condition, read again."""
-        return read_condition(Store(self.folder, self.plan), key)
 
     @property
     def unlabelled(self) -> tuple[str, ...]:
@@ -154,3 +227,34 @@ class Run:
         anywhere: NDArray[np.bool_] = np.any(seen, axis=0)
         pairs = zip(self.plan.categories.values(), anywhere, strict=True)
         return tuple(name for name, present in pairs if not present)
+
+    # cost
+
+    @cached_property
+    def spent(self) -> Spent:
+        """What all stored conditions cost."""
+        return sum((result.spent for result in self.results), Spent())
+
+    def method(self, name: str) -> Method:
+        """The method of a name."""
+        return next(each for each in self.plan.methods if each.name == name)
+
+    def work(self, name: str) -> float:
+        """Blocks executed, each times the area it sees, relative to the baseline.
+
+        Blocks are as counted, for a replay may decide image by image; by formula where diagnostics made it execute
+        more than it needs.
+        """
+        method, depth, blocks = self.method(name), self.plan.model.depth, self.spent.blocks
+        sizes = stack_scales(method.mitigations)
+        area = sum(size**2 for size in sizes) / len(sizes)
+        replay = method.replay or replay_of(method.mitigations)
+        adaptive = replay is not None and replay.adaptive is not None
+        if not blocks.get(name) or (self.plan.diagnostics and not adaptive):
+            return area * method.blocks(depth) / depth
+        return area * blocks[name] / (blocks.get(BASELINE) or depth * self.spent.images)
+
+    def time(self, name: str) -> float | None:
+        """Seconds of predicting relative to the baseline; None where one of them was not measured alone."""
+        own, base = self.spent.predicting(name), self.spent.predicting(BASELINE)
+        return None if own is None or not base else own / base

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,8 +21,16 @@ from gramloop.data.shifted import Shift, ShiftedRecord
 from gramloop.errors import GramLoopError
 from gramloop.metrics.bootstrap import ROWS_AT_ONCE, Score
 from gramloop.tasks.class_names import Classes
+from gramloop.tasks.drawing import NO_CLASS, Changes, DrawStyle
 from gramloop.tasks.prediction import Prediction
+from gramloop.util.plotting import Legend
+from gramloop.util.table import Cell, Table
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_NO_COLOURS: Mapping[int, str] = MappingProxyType({})
+_ROWS = 10  # of many boxes or classes in a table
 P = TypeVar("P", bound=Prediction)
 T = TypeVar("T")
 Row = Mapping[
@@ -75,17 +84,22 @@ class Rows:
 
 @dataclass(frozen=True)
 class ClassScores:
-    """The main metric of every class, and which classes the truth holds."""
+    """The main metric of every class, which classes the truth holds, and the main metric of subsets."""
 
     scores: NDArray[np.float64]  # (K,) in the order of the categories; NaN where there is none
     labelled: NDArray[np.bool_]  # (K,)
+    subsets: NDArray[np.float64]  # (subsets,)
 
 
 class Task(Generic[P, T]):
     """One task: subclasses hold everything that is specific to it. ``P`` is its prediction, ``T`` its truth."""
 
     name: ClassVar[str]
+    title: ClassVar[str]  # in headings and tables
     metrics: ClassVar[tuple[str, ...]]  # the main one first
+    metrics_caption: ClassVar[str] = ""  # what they are, for a table of all of them
+    class_metric: ClassVar[str] = "AP"  # the main metric of a single class
+    image_metric: ClassVar[str]  # what `image_score` is in
     columns: ClassVar[Mapping[str, str]]  # what `statistics` returns: "float64", or "float64[]" for lists
     picture_columns: ClassVar[Mapping[str, str]] = {"picture": "binary"}  # what `encode` returns
     prediction: ClassVar[type[Prediction]]
@@ -143,11 +157,18 @@ class Task(Generic[P, T]):
         """The main metric for any weights of the rows, as bootstraps and subsets need it."""
         raise NotImplementedError
 
-    def class_scores(self, rows: Rows, categories: Categories) -> ClassScores:
-        """The main metric class by class; empty for a task without classes."""
-        return ClassScores(np.zeros(0), np.zeros(0, dtype=np.bool_))
+    def class_scores(self, rows: Rows, categories: Categories, members: NDArray[np.int64]) -> ClassScores:
+        """The main metric class by class, empty for a task without classes, and of subsets of the images.
 
-    # files and figures
+        ``members`` (1 + subsets, images) says which images count: all in the first row, then those of each subset.
+        """
+        raise NotImplementedError
+
+    def image_score(self, row: Row) -> float:
+        """How good a stored prediction of one image is, in percent; it ranks the images that a report shows."""
+        raise NotImplementedError
+
+    # files
 
     def encode(self, prediction: P) -> Row:
         """What a unit keeps of a prediction for figures, in the ``picture_columns``."""
@@ -157,9 +178,66 @@ class Task(Generic[P, T]):
         """The same of a truth that was a clean prediction."""
         return {}
 
+    def decode(self, row: Row, column: str = "picture") -> P | None:
+        """The prediction that a stored row keeps for figures, or None."""
+        raise NotImplementedError
+
     def files(self, prediction: P, image: Path, name: str, classes: Classes) -> dict[str, bytes]:
         """The content of a prediction's files by ending; ``name`` is what they are called before it."""
         raise NotImplementedError
+
+    # figures
+
+    figure_caption: ClassVar[str] = ""  # of predictions in panels: {truth}, {before} and {after}
+
+    def as_prediction(self, truth: T) -> P:
+        """A truth in the form of a prediction, to be drawn like one."""
+        raise NotImplementedError
+
+    def size(self, prediction: P, image: Sequence[int] | None = None) -> tuple[int, int]:
+        """Height and width of what was predicted; ``image`` is the shape of the image, where it is known."""
+        raise NotImplementedError
+
+    def classes_in(self, prediction: P) -> set[int]:
+        """The numbers of the classes that were predicted."""
+        return set(np.unique(getattr(prediction, "labels", ())).astype(int).tolist()) - {NO_CLASS}
+
+    def summary(self, prediction: P) -> Table:
+        """What is in a prediction, as a small table."""
+        return Table(type(prediction).__name__, (), ())
+
+    def describe(self, prediction: P, style: DrawStyle) -> str:
+        """What is drawn of a prediction, in a few words."""
+        return ""
+
+    def style(
+        self,
+        predictions: Sequence[P],
+        classes: Classes,
+        threshold: float = 0.5,
+        known: Mapping[int, str] = _NO_COLOURS,
+    ) -> DrawStyle:
+        """Colours and scales that fit all predictions of an image; classes keep ``known`` colours if they can."""
+        return DrawStyle(classes, threshold)
+
+    def draw(
+        self,
+        axes: Axes,
+        image: NDArray[np.uint8],
+        prediction: P,
+        style: DrawStyle,
+        colours: Sequence[str] = (),
+    ) -> None:
+        """Draw a prediction over its image; ``colours`` are those of its boxes."""
+        raise NotImplementedError
+
+    def legend(self, style: DrawStyle) -> Legend:
+        """What colours stand for."""
+        return style.legend()
+
+    def changes(self, before: P, after: P, truth: P | None, style: DrawStyle) -> Changes:
+        """What the second prediction changes of the first, for better or worse where the truth is known."""
+        return Changes("")
 
     # test-time augmentation
 
@@ -229,6 +307,17 @@ def _register_built_in() -> None:
     for module in (semantic, detection, depth, panoptic, instance):
         register_task(module.TASK)
     _TASKS.update(added)
+
+
+def first_rows_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Cell]], what: str) -> Table:
+    """The first rows of many."""
+    notes = [f"The first {_ROWS} of {len(rows)} {what}."] if len(rows) > _ROWS else []
+    return Table(title, columns, rows[:_ROWS], notes)
+
+
+def pixels_text(shape: Sequence[int]) -> str:
+    """The size of an image, such as "640 x 480 pixels"."""
+    return f"{shape[1]} x {shape[0]} pixels"
 
 
 def read_labelled(record: Record | LabelledImage, task: str, labels: bool = True) -> LabelledImage | str:

@@ -13,10 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gramloop.core.loop import Loop
 from gramloop.errors import GramLoopError
 from gramloop.models.dinov3 import Backbone
 from gramloop.models.tiny_heads import DenseBoxes, DenseDetectHead
+from gramloop.replay.attach import Loop
 from gramloop.tasks.class_names import Classes
 from gramloop.tasks.detection import Detection
 from gramloop.tasks.images import RGB, WEB, Normalisation, resize, to_tensor

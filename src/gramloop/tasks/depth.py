@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,10 +20,18 @@ from gramloop.errors import GramLoopError
 from gramloop.metrics.bootstrap import Score, mean_score
 from gramloop.metrics.depth import Alignment, aligned_depth, depth_scores
 from gramloop.shifts.geometry import warp_depth
-from gramloop.tasks.base import Categories, Row, Rows, Task
+from gramloop.tasks.base import Categories, ClassScores, Row, Rows, Task, pixels_text
 from gramloop.tasks.class_names import Classes
+from gramloop.tasks.drawing import Changes, DrawStyle
 from gramloop.tasks.prediction import Prediction
+from gramloop.tasks.semantic import read_picture
+from gramloop.util.plotting import Legend, colour_of, draw_values, nearest, shrunk
+from gramloop.util.table import Table
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_NEAR_IS_BRIGHT, _FAR_IS_DARK = "viridis_r", "viridis"  # of depth, and of its inverse
 DEPTH_STEPS = 256  # to the metre in a stored depth picture
 
 
@@ -44,8 +53,16 @@ class DepthTask(Task[Depth, DepthMap]):
     """Every image has its own errors, and a set has their means."""
 
     name = "depth"
+    title = "depth"
     metrics = ("delta1", "delta2", "delta3", "AbsRel", "RMSE", "log10", "SILog")
-    columns = dict.fromkeys(metrics, "float64")
+    metrics_caption = (
+        "Means over images. delta1 to delta3 are the share of pixels whose depth is within a factor of 1.25, 1.25² and "
+        "1.25³ of the truth, in percent, higher is better; of the others lower is better: AbsRel, RMSE in metres, log10, "
+        "and SILog times 100."
+    )
+    image_metric = "delta1"
+    figure_caption = "Depth in metres, aligned as it was scored, all panels of an image on one scale; white pixels have no known depth."
+    columns: ClassVar[Mapping[str, str]] = dict.fromkeys(metrics, "float64")
     prediction = Depth
     truth_noun = "depth"
     truth_bytes = 4
@@ -87,6 +104,11 @@ class DepthTask(Task[Depth, DepthMap]):
         means = np.stack([rows.values[name] for name in self.metrics], axis=1).mean(axis=0).tolist()
         return dict(zip(self.metrics, means, strict=True))
 
+    def class_scores(self, rows: Rows, categories: Categories, members: NDArray[np.int64]) -> ClassScores:
+        with np.errstate(invalid="ignore"):  # a subset whose images could not be used has no score
+            means = members @ rows.values["delta1"] / members.sum(axis=1)
+        return ClassScores(np.zeros(0), np.zeros(0, dtype=np.bool_), means[1:])
+
     def scorer(self, rows: Rows, categories: Categories) -> Score:
         return mean_score(rows.values["delta1"])
 
@@ -95,6 +117,75 @@ class DepthTask(Task[Depth, DepthMap]):
 
     def encode_truth(self, truth: DepthMap) -> Row:
         return {"picture": depth_png(truth.metres)}
+
+    def image_score(self, row: Row) -> float:
+        return float(row["delta1"])
+
+    def decode(self, row: Row, column: str = "picture") -> Depth | None:
+        if row.get(column) is None:
+            return None
+        return Depth(read_picture(row[column]).astype(np.float32) / np.float32(DEPTH_STEPS))
+
+    def as_prediction(self, truth: DepthMap) -> Depth:
+        return Depth(np.where(truth.known, truth.metres, np.float32(np.nan)))
+
+    def size(self, prediction: Depth, image: Sequence[int] | None = None) -> tuple[int, int]:
+        return prediction.values.shape
+
+    def summary(self, prediction: Depth) -> Table:
+        values = prediction.values[np.isfinite(prediction.values)]
+        ends = np.quantile(values, [0, 0.5, 1]).tolist() if values.size else [None] * 3
+        what = "Inverse depth" if prediction.disparity else "Depth in metres"
+        title = f"{what} of {pixels_text(prediction.values.shape)}"
+        return Table(title, ("smallest", "median", "largest"), (ends,))
+
+    def describe(self, prediction: Depth, style: DrawStyle) -> str:
+        return "disparity" if prediction.disparity else "depth in m"
+
+    def style(
+        self,
+        predictions: Sequence[Depth],
+        classes: Classes,
+        threshold: float = 0.5,
+        known: Mapping[int, str] = MappingProxyType({}),
+    ) -> DrawStyle:
+        """The scale ends where few pixels of the first prediction exceed it, so that the horizon hides nothing."""
+        finite = predictions[0].values[np.isfinite(predictions[0].values)]
+        low, high = np.percentile(finite, [1, 98]).tolist() if finite.size else (0.0, 1.0)
+        low, unit = (low, "") if predictions[0].disparity else (0.0, " m")
+        return DrawStyle(classes, threshold, scale=(low, max(high, low + 1e-6)), unit=unit)
+
+    def draw(
+        self,
+        axes: Axes,
+        image: NDArray[np.uint8],
+        prediction: Depth,
+        style: DrawStyle,
+        colours: Sequence[str] = (),
+    ) -> None:
+        values = nearest(prediction.values, shrunk(image).shape)
+        colour_map = _FAR_IS_DARK if prediction.disparity else _NEAR_IS_BRIGHT
+        draw_values(axes, values, colour_map, style.scale[1], style.scale[0])
+
+    def legend(self, style: DrawStyle) -> Legend:
+        low, high = style.scale
+        colours = _NEAR_IS_BRIGHT if style.unit else _FAR_IS_DARK
+        shares = (0.0, 0.25, 0.5, 0.75, 1.0)
+        return [
+            (colour_of(colours, share), f"{low + share * (high - low):.3g}{style.unit}") for share in shares
+        ]
+
+    def changes(self, before: Depth, after: Depth, truth: Depth | None, style: DrawStyle) -> Changes:
+        if truth is None:
+            known = np.isfinite(before.values) & np.isfinite(after.values) & (before.values > 0)
+            ratio = np.abs(after.values[known] / before.values[known] - 1)
+            return Changes(f"depth changes by {ratio.mean() if ratio.size else 0.0:.1%} on average")
+        known = np.isfinite(truth.values)
+        shares = []
+        for each in (before, after):
+            ratio = each.values[known] / truth.values[known]
+            shares.append(float(np.mean((ratio < 1.25) & (ratio > 1 / 1.25))))
+        return Changes(f"{shares[0]:.1%} of pixels within a factor of 1.25 become {shares[1]:.1%}")
 
     def files(self, prediction: Depth, image: Path, name: str, classes: Classes) -> dict[str, bytes]:
         buffer = io.BytesIO()

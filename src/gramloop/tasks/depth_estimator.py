@@ -13,9 +13,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from gramloop.core.loop import Loop
 from gramloop.errors import GramLoopError
 from gramloop.models.backbone import Tap, TappedViT
+from gramloop.replay.attach import Loop
 from gramloop.tasks.depth import Depth
 from gramloop.tasks.images import RGB, WEB, Normalisation, resize_short_side, short_side_size, to_tensor
 from gramloop.tasks.maps import CropMaps

@@ -19,7 +19,6 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from gramloop.core.loop import Loop
 from gramloop.errors import GramLoopError
 from gramloop.models.detector import (
     WindowedDetector,
@@ -30,6 +29,7 @@ from gramloop.models.detector import (
 )
 from gramloop.models.dinov3 import Backbone
 from gramloop.models.plain_detr import best_detections
+from gramloop.replay.attach import Loop
 from gramloop.tasks.class_names import COCO, COCO_NUMBERS
 from gramloop.tasks.detection import Detection
 from gramloop.tasks.images import (

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -17,14 +17,23 @@ from gramloop.data.shifted import Shift, ShiftedRecord
 from gramloop.data.truth import Instances
 from gramloop.metrics.ap import DRAWS_AT_ONCE, ApResult, RankedMatches, rank_matches, score_matches
 from gramloop.metrics.bootstrap import Score
-from gramloop.metrics.boxes import BoxPredictions, GroundTruthBoxes
+from gramloop.metrics.boxes import BoxPredictions, GroundTruthBoxes, box_iou
 from gramloop.metrics.matching import Matches, match_boxes
-from gramloop.tasks.base import Categories, ClassScores, Row, Rows, Task
+from gramloop.metrics.miou import mean_of_known
+from gramloop.tasks.base import Categories, ClassScores, Row, Rows, Task, first_rows_table
 from gramloop.tasks.box_fusion import fuse_boxes
 from gramloop.tasks.class_names import Classes
+from gramloop.tasks.drawing import Changes, DrawStyle
 from gramloop.tasks.prediction import Prediction, WindowMaps
 from gramloop.tasks.semantic import renumbered
+from gramloop.util.plotting import BLUE, GREEN, ORANGE, PLUM, RED, draw_box, photograph, shrunk
+from gramloop.util.table import Cell, Table
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+PICTURE_SCORE, PICTURE_OVERLAP = 0.40, 0.50  # of boxes that a report shows, and that count as the same
+_MOST_DRAWN = 40  # boxes in one panel; with more of them none can be seen
 AP_METRICS = ("AP", "AP50", "AP75", "APs", "APm", "APl")
 
 
@@ -64,8 +73,18 @@ class DetectionTask(Task[Detection, Instances]):
     """Rows keep every box with its truth: AP needs all images at once."""
 
     name = "detection"
+    title = "detection"
     metrics = AP_METRICS
-    columns = {
+    metrics_caption = (
+        "COCO's average precision in percent: over IoU 0.50 to 0.95, at 0.50, at 0.75, and of small, medium and large "
+        "objects."
+    )
+    image_metric = "F1"
+    figure_caption = (
+        "Boxes with a score of at least 0.40, matched greedily to annotations of the same category at an overlap of at "
+        "least 0.50; these filters serve the picture and enter no score."
+    )
+    columns: ClassVar[Mapping[str, str]] = {
         "boxes": "float32[]",  # left, top, right, bottom of one box after the other
         "scores": "float32[]",
         "labels": "int32[]",
@@ -126,11 +145,18 @@ class DetectionTask(Task[Detection, Instances]):
     def scorer(self, rows: Rows, categories: Categories) -> Score:
         return self._ranked(rows, categories).average_precision
 
-    def class_scores(self, rows: Rows, categories: Categories) -> ClassScores:
-        order, every = categories.ids, np.ones((1, rows.images), dtype=np.int64)
-        by_category = self._ranked(rows, categories).by_category(every, len(order))
+    def class_scores(self, rows: Rows, categories: Categories, members: NDArray[np.int64]) -> ClassScores:
+        order = categories.ids
+        by_category = self._ranked(rows, categories).by_category(members, len(order))
         scores = by_category[0][np.argsort(np.argsort(order))]
-        return ClassScores(scores, ~np.isnan(scores))
+        return ClassScores(scores, ~np.isnan(scores), mean_of_known(by_category)[1:])
+
+    def image_score(self, row: Row) -> float:
+        """F1 of the boxes that pictures show: 100 for a perfect image, also for an empty one."""
+        found = sure_boxes(self._stored(row), PICTURE_SCORE)
+        truth = self._stored_truth(row)
+        both = len(found.scores) + len(truth.scores)
+        return 100.0 if not both else float(200 * (recovered_boxes(found, truth) >= 0).sum() / both)
 
     def _ranked(self, rows: Rows, categories: Categories) -> RankedMatches:
         return rank_matches(self._matches(rows, categories), categories.ids, rows.images)
@@ -142,6 +168,95 @@ class DetectionTask(Task[Detection, Instances]):
         if key not in known:
             known[key] = match_boxes(*_boxes(rows, categories))
         return known[key]
+
+    def decode(self, row: Row, column: str = "picture") -> Detection | None:
+        return self._stored(row) if column == "picture" else self._stored_truth(row)
+
+    def _stored(self, row: Row) -> Detection:
+        boxes, scores = (np.asarray(row[name], dtype=np.float32) for name in ("boxes", "scores"))
+        return Detection(boxes.reshape(-1, 4), scores, np.asarray(row["labels"], dtype=np.int64))
+
+    def _stored_truth(self, row: Row) -> Detection:
+        single = ~np.asarray(row["truth_crowd"], dtype=np.bool_)
+        boxes = np.asarray(row["truth_boxes"], dtype=np.float64).reshape(-1, 4)
+        return _annotated(boxes[single], np.asarray(row["truth_labels"], dtype=np.int64)[single])
+
+    def as_prediction(self, truth: Instances) -> Detection:
+        """Crowds are regions, not objects, and are not drawn."""
+        single = ~truth.iscrowd
+        return _annotated(truth.boxes[single], truth.categories[single])
+
+    def size(self, prediction: Detection, image: Sequence[int] | None = None) -> tuple[int, int]:
+        if image is not None:
+            return image[0], image[1]
+        corner = prediction.boxes[:, 2:].max(
+            axis=0, initial=1.0
+        )  # boxes do not tell how large their image is
+        return int(np.ceil(corner[1])), int(np.ceil(corner[0]))
+
+    def summary(self, prediction: Detection) -> Table:
+        columns = (prediction.labels, prediction.scores, prediction.boxes)
+        rows: list[tuple[Cell, ...]] = [
+            (int(label), float(score), *(f"{side:.1f}" for side in box))
+            for label, score, box in zip(*columns, strict=True)
+        ]
+        names = ("category", "score", "left", "top", "right", "bottom")
+        return first_rows_table(f"{len(rows)} detected boxes", names, rows, "boxes, best first")
+
+    def describe(self, prediction: Detection, style: DrawStyle) -> str:
+        count = len(sure_boxes(prediction, style.threshold).scores)
+        most = f"best {_MOST_DRAWN} of " * (count > _MOST_DRAWN)
+        return f"{most}{count} box{'es' * (count != 1)} ≥ {style.threshold:g}"
+
+    def draw(
+        self,
+        axes: Axes,
+        image: NDArray[np.uint8],
+        prediction: Detection,
+        style: DrawStyle,
+        colours: Sequence[str] = (),
+    ) -> None:
+        photograph(axes, shrunk(image, 1024), image.shape)
+        found = sure_boxes(prediction, style.threshold)
+        drawn = zip(found.boxes, found.scores, found.labels.tolist(), range(_MOST_DRAWN), strict=False)
+        for box, score, label, place in reversed(list(drawn)):  # the surest on top
+            if np.isnan(score):
+                draw_box(axes, box, GREEN, style.name(label), dashed=True)
+            else:
+                draw_box(axes, box, colours[place] if colours else BLUE, f"{style.name(label)} {score:.2f}")
+
+    def changes(
+        self, before: Detection, after: Detection, truth: Detection | None, style: DrawStyle
+    ) -> Changes:
+        pair = [sure_boxes(each, style.threshold) for each in (before, after)]
+        alone = [unmatched_boxes(*pair), unmatched_boxes(*reversed(pair))]
+        if truth is None:
+            colours = [[ORANGE if only else BLUE for only in each] for each in alone]
+            text = f"{alone[0].sum()} boxes gone, {alone[1].sum()} new"
+            return Changes(text, (), (colours[0], colours[1]), ((BLUE, "in both"), (ORANGE, "in one only")))
+        partners = [recovered_boxes(each, truth) for each in pair]
+        found = [set(each.tolist()) - {-1} for each in partners]
+        gained, lost = found[1] - found[0], found[0] - found[1]
+        colours = [
+            [colour if place in special else RED if place < 0 and only else own for place, only in each]
+            for each, special, colour, own in (
+                (zip(partners[0], alone[0], strict=True), lost, PLUM, BLUE),
+                (zip(partners[1], alone[1], strict=True), gained, GREEN, ORANGE),
+            )
+        ]
+        false = [each.count(RED) for each in colours]
+        return Changes(
+            f"of {len(truth.scores)} annotated objects {len(gained)} gained and {len(lost)} lost; "
+            f"{false[0]} false boxes of the baseline gone, {false[1]} new",
+            colours=(colours[0], colours[1]),
+            legend=(
+                (GREEN, "truth (dashed), or recovered by the method alone"),
+                (PLUM, "recovered by the baseline alone"),
+                (RED, "false, in one only"),
+                (BLUE, "other, baseline"),
+                (ORANGE, "other, method"),
+            ),
+        )
 
     def files(self, prediction: Detection, image: Path, name: str, classes: Classes) -> dict[str, bytes]:
         corners = prediction.boxes.astype(float)
@@ -199,6 +314,49 @@ class DetectionTask(Task[Detection, Instances]):
 
 
 TASK = DetectionTask()
+
+
+def _annotated(boxes: NDArray[Any], labels: NDArray[np.int64]) -> Detection:
+    """Boxes of left, top, width, height as a detection; truth has no scores."""
+    corners = np.concatenate([boxes[:, :2], boxes[:, :2] + boxes[:, 2:]], axis=1)
+    return Detection(corners, np.full(len(boxes), np.nan, dtype=np.float32), labels)
+
+
+def sure_boxes(found: Detection, threshold: float) -> Detection:
+    """The boxes that score at least the threshold, by falling score."""
+    order = np.argsort(-found.scores, kind="stable")
+    kept = order[~(found.scores[order] < threshold)]  # truth has no scores, and stays
+    return Detection(found.boxes[kept], found.scores[kept], found.labels[kept])
+
+
+def recovered_boxes(
+    found: Detection, truth: Detection, overlap: float = PICTURE_OVERLAP
+) -> NDArray[np.int64]:  # → (n,)
+    """For each prediction the true box that it recovers, or -1; for pictures alone, for AP has no threshold.
+
+    Predictions are served by falling score, in their order where scores tie. Each takes the free true box of
+    its category that it overlaps most, if by ``overlap`` or more.
+    """
+    partner = np.full(len(found.scores), -1, dtype=np.int64)
+    if not len(found.scores) or not len(truth.scores):
+        return partner
+    shared = box_iou(found.boxes, truth.boxes)
+    shared[found.labels[:, None] != truth.labels[None]] = -1
+    for index in np.argsort(-found.scores, kind="stable"):
+        best = int(shared[index].argmax())
+        if shared[index, best] >= overlap:
+            partner[index] = best
+            shared[:, best] = -1
+    return partner
+
+
+def unmatched_boxes(found: Detection, other: Detection) -> NDArray[np.bool_]:  # → (n,)
+    """Which boxes have no counterpart of the same class in the other prediction."""
+    if not len(other.scores):
+        return np.ones(len(found.scores), dtype=np.bool_)
+    same = found.labels[:, None] == other.labels[None]
+    alone: NDArray[np.bool_] = ~((box_iou(found.boxes, other.boxes) >= PICTURE_OVERLAP) & same).any(axis=1)
+    return alone
 
 
 def ap_metrics(found: ApResult) -> dict[str, float]:

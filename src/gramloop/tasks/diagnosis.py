@@ -15,10 +15,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from gramloop.core.config import ReplayConfig, ReplaySettings
-from gramloop.core.cost import Cost, extra_blocks
-from gramloop.core.loop import Loop, attached
 from gramloop.errors import GramLoopError
+from gramloop.replay.attach import Loop, attached
+from gramloop.replay.config import ReplayConfig, ReplaySettings
+from gramloop.replay.cost import Cost, extra_blocks
 from gramloop.tasks.images import RGB
 from gramloop.tasks.maps import per_patch
 from gramloop.tasks.prediction import Prediction
@@ -70,7 +70,7 @@ class Diagnosis:
         return {
             "grid": list(self.grid),
             "blocks": self.cost.blocks,
-            "ordinary_blocks": self.cost.ordinary,
+            "ordinary_blocks": self.cost.baseline,
             "multiplier": self.cost.multiplier,
             "replays": [self._step(index) for index in range(len(self.drift))],
             "post_drift": None if after is None else asdict(after),
@@ -134,15 +134,13 @@ def _diagnosis(loop: Loop, grid: tuple[int, int] | None) -> Diagnosis:
         raise GramLoopError(f"{trace.drift[0].shape[0]} images were given; a diagnosis is of one image")
     place = grid or trace.grid
     if place is None:
-        raise GramLoopError(
-            f"{loop.host.name} does not reveal its grid of patches; pass grid=(rows, columns)"
-        )
+        raise GramLoopError(f"{loop.vit.name} does not reveal its grid of patches; pass grid=(rows, columns)")
     if place[0] * place[1] != trace.drift[0].numel():
         raise GramLoopError(
             f"a grid of {place[0]} x {place[1]} does not hold the {trace.drift[0].numel()} patches of this image"
         )
     after = trace.post_drift
-    depth = loop.host.depth
+    depth = loop.vit.depth
     return Diagnosis(
         loop.config,
         _maps(trace.drift, place),

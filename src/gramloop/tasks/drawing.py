@@ -1,128 +1,200 @@
-"""How predictions are drawn: a colour for each class, labels over a grey photograph, boxes with their names.
-
-Colours stay apart for colour-blind eyes: those of Okabe and Ito for classes, blue and orange for boxes.
-"""
+"""How predictions are drawn: what panels of one image share, what changed between two predictions, whole pictures."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
-from PIL import Image
 
-from gramloop.data.truth import VOID, SegmentMap
+from gramloop.errors import GramLoopError
 from gramloop.tasks.class_names import Classes
-from gramloop.tasks.detection import Detection
-from gramloop.tasks.instance import InstanceMasks, object_masks
-from gramloop.tasks.panoptic import Panoptic, segment_map
+from gramloop.tasks.images import ImageLike, read_image
+from gramloop.util.plotting import (
+    CLASS_COLOURS,
+    DRIFT_MAP,
+    GATE_MAP,
+    LEGEND_LINE,
+    OTHER,
+    CaptionedFigure,
+    Legend,
+    Sheet,
+    draw_outline,
+    draw_values,
+    legend_lines,
+    make_axes,
+    photograph,
+    pyplot,
+    shrunk,
+    styled,
+)
 
-CLASS_COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#882255")
-OTHER_COLOUR = "#999999"
-NO_CLASS = -1  # of pixels without a segment
-SAME, CHANGED = "#0072B2", "#E69F00"
-MOST_BOXES = 60  # in one pane; beyond that the eye sees none of them
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
+    from gramloop.tasks.prediction import Prediction
 
-def segments_of(found: Panoptic | InstanceMasks, threshold: float) -> SegmentMap:
-    """The segments, or the masks that score at least ``threshold``, the best on top."""
-    return segment_map(found) if isinstance(found, Panoptic) else object_masks(found, threshold).as_map()
-
-
-def segment_classes(found: SegmentMap) -> NDArray[np.integer]:
-    """The class of every pixel that lies in a segment, (pixels,)."""
-    labels = np.append(NO_CLASS, found.categories)[found.places()]
-    classes: NDArray[np.integer] = labels[labels != NO_CLASS]
-    return classes
-
-
-def paint_segments(image: Image.Image, found: SegmentMap, colours: Mapping[int, str]) -> np.ndarray:
-    """Colours are classes, and white lines part one segment from the next; the photograph shows where there is none."""
-    ids = resize_labels(found.places(), image.size)
-    picture = blend(image, np.append(NO_CLASS, found.categories)[ids], colours)
-    picture[ids == VOID] = np.asarray(image)[ids == VOID]
-    picture[_rims(ids)] = 255
-    return picture
-
-
-def segment_words(kind: type, number: int, threshold: float) -> str:
-    """How many there are, and of what."""
-    word, limit = ("segment", "") if issubclass(kind, Panoptic) else ("mask", f" ≥ {threshold:g}")
-    return f"({number} {word}{'s' * (number != 1)}{limit})"
+NO_CLASS = -1  # of pixels without a class
+_PANEL, _GAP, _HEAD = 2.3, 0.08, 0.2  # inches
+_SCALE = 0.36  # inches of a colour bar with its words
+_TALLEST = 1.7  # of a panel's width
 
 
-def _rims(ids: np.ndarray) -> NDArray[np.bool_]:
-    """Pixels of a map (H, W) whose right or lower neighbour belongs to another segment."""
-    rims = np.zeros(ids.shape, dtype=np.bool_)
-    rims[:, :-1] |= ids[:, :-1] != ids[:, 1:]
-    rims[:-1] |= ids[:-1] != ids[1:]
-    return rims
+@dataclass(frozen=True)
+class DrawStyle:
+    """What the panels of one image share, so that they can be compared."""
+
+    classes: Classes = field(default_factory=dict)  # names
+    threshold: float = 0.5  # the least score of a box or mask that is drawn
+    colours: Mapping[int, str] = field(default_factory=dict)  # of the largest classes
+    others: bool = False  # whether there are classes without a colour
+    scale: tuple[float, float] = (0.0, 1.0)  # of depth
+    unit: str = ""  # of that scale
+
+    def name(self, label: int) -> str:
+        """The name of a class, or its number."""
+        return self.classes.get(label) or f"class {label}"
+
+    def legend(self) -> list[tuple[str, str]]:
+        """The colours of classes."""
+        entries = [(colour, self.name(label)) for label, colour in self.colours.items()]
+        return entries + ([(OTHER, "other classes")] if self.others else [])
 
 
-def take_boxes(found: Detection, which: NDArray[np.generic]) -> Detection:
-    """Some of the boxes, by index or mask."""
-    return Detection(found.boxes[which], found.scores[which], found.labels[which])
+@dataclass(frozen=True)
+class Changes:
+    """What one prediction changes of another, to be marked in their panels."""
+
+    text: str  # in a few words
+    outlines: Sequence[
+        tuple[NDArray[np.bool_], str]
+    ] = ()  # regions (H, W) of the second panel, and their colours
+    colours: tuple[Sequence[str], Sequence[str]] = ((), ())  # of the boxes in each panel
+    legend: Legend = ()
 
 
-def resize_labels(labels: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    """Labels (H, W) in another width and height, each pixel the label that is nearest."""
-    return np.asarray(Image.fromarray(labels.astype(np.int32)).resize(size, Image.Resampling.NEAREST))
+def class_style(
+    labels: Sequence[NDArray[Any]], classes: Classes, threshold: float, known: Mapping[int, str]
+) -> DrawStyle:
+    """The largest classes of some label maps, each with a colour; a class keeps one that is known, if it can."""
+    flat = np.concatenate([each.ravel() for each in labels])
+    numbers, counts = np.unique(flat[flat != NO_CLASS], return_counts=True)
+    largest = numbers[np.argsort(-counts, kind="stable")][: len(CLASS_COLOURS)].tolist()
+    own: dict[int, str] = {}
+    for label in largest:
+        if label in known and known[label] not in own.values():
+            own[label] = known[label]
+    for label in largest:
+        if label not in own:
+            free = [colour for colour in CLASS_COLOURS if colour not in own.values()]
+            own[label] = next((colour for colour in free if colour not in known.values()), free[0])
+    return DrawStyle(
+        classes, threshold, {label: own[label] for label in largest}, others=len(numbers) > len(largest)
+    )
 
 
-def class_colours(versions: list[np.ndarray]) -> dict[int, str]:
-    """The largest classes of either version, each with a colour of its own."""
-    labels, counts = np.unique(np.stack(versions), return_counts=True)
-    largest = labels[np.argsort(-counts, kind="stable")][: len(CLASS_COLOURS)]
-    return {int(label): colour for label, colour in zip(largest, CLASS_COLOURS, strict=False)}
+def draw_prediction(
+    image: NDArray[np.uint8],
+    baseline: Prediction,
+    changed: Prediction | None,
+    classes: Classes,
+    threshold: float = 0.5,
+    name: str = "replayed",
+) -> bytes:
+    """A picture as PNG: the input, both predictions, and the last replay's drift and gate where they are known.
+
+    Args:
+        image: What was predicted.
+        baseline: The prediction of the plain model.
+        changed: A second prediction of it.
+        classes: Names by number.
+        threshold: The least score of a box or mask that is drawn.
+        name: What the second prediction is called.
+    """
+    from gramloop.tasks.base import task_of
+
+    task, found = task_of(baseline), [each for each in (baseline, changed) if each is not None]
+    style = task.style(found, classes, threshold)
+    changes = Changes("") if changed is None else task.changes(baseline, changed, None, style)
+    trace = None if changed is None else changed.trace
+    legend = (*task.legend(style), *changes.legend)
+    count = 1 + len(found) + (2 if trace is not None else 0)
+    tall = _PANEL * min(max(image.shape[0] / image.shape[1], 0.3), _TALLEST)
+    below = LEGEND_LINE * len(legend_lines(legend, count * _PANEL)) + _SCALE * (trace is not None)
+    with styled():
+        sheet = Sheet(count * (_PANEL + _GAP), _HEAD + tall + below + 0.06)
+        panels = [
+            sheet.panel(place * (_PANEL + _GAP) + _GAP / 2, _HEAD, _PANEL, tall) for place in range(count)
+        ]
+        photograph(panels[0], shrunk(image)).set_title("input")
+        for panel, each, title, colours in zip(
+            panels[1:], found, ("baseline", name), changes.colours, strict=False
+        ):
+            task.draw(panel, image, each, style, colours)
+            panel.set_title(", ".join(filter(None, (title, task.describe(each, style)))))
+        if changed is not None:
+            panels[2].set_xlabel(changes.text, labelpad=2)
+        if trace is not None:
+            _draw_maps(sheet, panels[-2:], trace, _HEAD + tall + 0.05)
+        sheet.legend(legend, _HEAD + tall + 0.05 + _SCALE * (trace is not None))
+        return CaptionedFigure(sheet.figure, "", "", "").png()
 
 
-def blend(image: Image.Image, labels: np.ndarray, colours: Mapping[int, str]) -> np.ndarray:
-    """Labels in their colours over the photograph in grey, (H, W, 3); classes without a colour share one."""
-    paint = np.empty((*labels.shape, 3))
-    paint[:] = _rgb(OTHER_COLOUR)
-    for label, colour in colours.items():
-        paint[labels == label] = _rgb(colour)
-    grey = np.asarray(image.convert("L"), dtype=float)[..., None]  # the photo's own hues would mislead
-    return (0.35 * grey + 0.65 * paint).astype(np.uint8)
+def _draw_maps(sheet: Sheet, panels: Sequence[Any], trace: Any, top: float) -> None:
+    drift, gate = trace.drift[-1], trace.gate[-1]
+    high = float(np.nanpercentile(drift, 99)) or 1e-12
+    shown = draw_values(panels[0], drift, DRIFT_MAP, high), draw_values(panels[1], gate, GATE_MAP, 1.0)
+    panels[0].set_title(f"drift, mean {np.nanmean(drift):.1e}")
+    panels[1].set_title(f"gate, mean {np.nanmean(gate):.2f}")
+    for panel, each, label in zip(panels, shown, ("Gram drift", "gate"), strict=True):
+        place = panel.get_position()
+        left, width = place.x0 * sheet.width + 0.2, place.width * sheet.width - 0.4
+        sheet.colour_bar(each, (left, top, width), label, beyond=label != "gate")
 
 
-def _rgb(colour: str) -> tuple[int, int, int]:
-    return int(colour[1:3], 16), int(colour[3:5], 16), int(colour[5:7], 16)
+def plot_prediction(
+    found: Prediction, image: ImageLike | None, classes: Classes, threshold: float, ax: Axes | None
+) -> Axes:
+    """Draw a prediction into axes; see `Prediction.plot`."""
+    from gramloop.tasks.base import task_of
 
-
-def class_name(label: int, classes: Classes) -> str:
-    """The name of a class, or its number."""
-    return classes.get(label) or f"class {label}"
-
-
-def box_count(found: Detection, drawn: Detection) -> str:
-    """How many boxes there are, and how many of them are drawn."""
-    count = len(found.scores)
-    if len(drawn.scores) < count:
-        return f"best {len(drawn.scores)} of {count} boxes"
-    return "1 box" if count == 1 else f"{count} boxes"
-
-
-def draw_boxes(
-    pane: Axes, found: Detection, scale: NDArray[np.float64], shared: NDArray[np.bool_], classes: Classes
-) -> None:
-    """Boxes with class and score; ``shared`` ones in blue, others in orange."""
-    for corners, score, label, same in zip(
-        found.boxes * scale, found.scores, found.labels, shared, strict=True
-    ):
-        x1, y1, x2, y2 = corners
-        colour = SAME if same else CHANGED
-        pane.add_patch(Rectangle((x1, y1), x2 - x1, y2 - y1, fill=False, edgecolor="white", linewidth=2.6))
-        pane.add_patch(Rectangle((x1, y1), x2 - x1, y2 - y1, fill=False, edgecolor=colour, linewidth=1.6))
-        pane.text(
-            x1,
-            y1,
-            f"{class_name(int(label), classes)} {score:.2f}",
-            fontsize=6.5,
-            color="white" if same else "black",
-            verticalalignment="bottom",
-            bbox={"facecolor": colour, "edgecolor": "none", "pad": 1},
-            clip_on=True,
+    task, pixels = task_of(found), None if image is None else read_image(image)
+    size = task.size(found, None if pixels is None else pixels.shape)
+    if pixels is not None and size != pixels.shape[:2]:
+        raise GramLoopError(
+            f"the image has {pixels.shape[1]} x {pixels.shape[0]} pixels and the prediction {size[1]} x {size[0]}; give "
+            "the image that was predicted"
         )
+    canvas = np.full((*size, 3), 255, dtype=np.uint8) if pixels is None else pixels
+    style = task.style([found], classes, threshold)
+    ax = make_axes(ax, size)
+    task.draw(ax, canvas, found, style)
+    ax.set_aspect("equal")
+    ax.set_title(task.describe(found, style), fontsize=10)
+    if entries := task.legend(style):
+        from matplotlib.patches import Patch
+
+        handles = [Patch(color=colour, label=label) for colour, label in entries]
+        ax.legend(handles=handles, loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=7, frameon=False)
+    return ax
+
+
+def plot_pair(
+    baseline: Prediction, replayed: Prediction, image: ImageLike | None, classes: Classes, threshold: float
+) -> NDArray[np.object_]:
+    """Both predictions side by side; returns their axes, (2,)."""
+    pixels = None if image is None else read_image(image)
+    _, axes = pyplot().subplots(1, 2, figsize=(9.6, 4.5), layout="constrained")
+    for ax, found, name in zip(axes, (baseline, replayed), ("baseline", "replayed"), strict=True):
+        plot_prediction(found, pixels, classes, threshold, ax)
+        ax.set_title(", ".join(filter(None, (name, ax.get_title()))), fontsize=10)
+    both: NDArray[np.object_] = axes
+    return both
+
+
+def mark_outlines(panel: Any, changes: Changes) -> None:
+    """Outline in the second panel what changed."""
+    for mask, colour in changes.outlines:
+        draw_outline(panel, mask, colour)

@@ -10,11 +10,11 @@ import torch
 from torch import nn
 
 from gramloop.core.dry_run import Needs, needs_of
-from gramloop.core.loop import Loop
 from gramloop.errors import GramLoopError
 from gramloop.models.detector import WindowLayout, all_valid
 from gramloop.models.dinov3 import Backbone
 from gramloop.models.plain_detr import best_detections
+from gramloop.replay.attach import Loop
 from gramloop.tasks.dense_detect import DenseDetector
 from gramloop.tasks.depth_estimator import DepthEstimator
 from gramloop.tasks.detect import Detector, _Viewer, input_size

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,16 +15,20 @@ from PIL import Image
 from gramloop.data.masks import RunLengths, decode_mask, encode_mask, mask_area
 from gramloop.data.records import Record
 from gramloop.data.shifted import Shift, ShiftedRecord
-from gramloop.data.truth import ObjectMasks
+from gramloop.data.truth import ObjectMasks, SegmentMap
 from gramloop.errors import GramLoopError
 from gramloop.metrics.ap import DRAWS_AT_ONCE, mask_ap_score, mask_average_precision, rank_matches
 from gramloop.metrics.bootstrap import Score
 from gramloop.metrics.matching import ALL, AREAS, THRESHOLDS, Matches, match_masks
-from gramloop.tasks.base import Categories, ClassScores, Row, Rows, Task
+from gramloop.metrics.miou import mean_of_known
+from gramloop.tasks.base import Categories, ClassScores, Row, Rows, first_rows_table, pixels_text
 from gramloop.tasks.class_names import Classes
 from gramloop.tasks.detection import AP_METRICS, ap_metrics, image_identity, json_lines
+from gramloop.tasks.drawing import DrawStyle
 from gramloop.tasks.prediction import Prediction
+from gramloop.tasks.segments import SegmentTask
 from gramloop.tasks.semantic import renumbered
+from gramloop.util.table import Cell, Table
 
 SHOWN = 0.4  # least score of a mask that a stored picture keeps
 
@@ -75,12 +79,19 @@ class InstanceMasks(Prediction):
         return decode_mask(self.masks[index]).astype(np.bool_)
 
 
-class InstanceTask(Task[InstanceMasks, ObjectMasks]):
+class InstanceTask(SegmentTask[InstanceMasks, ObjectMasks]):
     """Rows keep how masks and objects were matched, not the masks: a set's AP follows from the matches."""
 
     name = "instance"
+    title = "instance segmentation"
+    class_metric = "Mask AP"
+    image_metric = "F1 over overlaps from 0.50 to 0.95"
+    metrics_caption = (
+        "COCO's average precision of masks in percent: over IoU 0.50 to 0.95, at 0.50, at 0.75, and of small, medium and "
+        "large objects."
+    )
     metrics = AP_METRICS
-    columns = {
+    columns: ClassVar[Mapping[str, str]] = {
         "scores": "float32[]",
         "labels": "int32[]",
         "found": "uint16[]",  # the four ranges of areas of one mask after the other
@@ -122,11 +133,15 @@ class InstanceTask(Task[InstanceMasks, ObjectMasks]):
     def scorer(self, rows: Rows, categories: Categories) -> Score:
         return mask_ap_score(self._matches(rows), categories.ids, rows.images)
 
-    def class_scores(self, rows: Rows, categories: Categories) -> ClassScores:
-        order, every = categories.ids, np.ones((1, rows.images), dtype=np.int64)
+    def class_scores(self, rows: Rows, categories: Categories, members: NDArray[np.int64]) -> ClassScores:
+        order = categories.ids
         ranked = rank_matches(self._matches(rows), order, rows.images)
-        scores = ranked.by_category(every, len(order))[0][np.argsort(np.argsort(order))]
-        return ClassScores(scores, ~np.isnan(scores))
+        by_category = ranked.by_category(members, len(order))
+        scores = by_category[0][np.argsort(np.argsort(order))]
+        return ClassScores(scores, ~np.isnan(scores), mean_of_known(by_category)[1:])
+
+    def image_score(self, row: Row) -> float:
+        return 100 * shown_f1(row)
 
     def _matches(self, rows: Rows) -> Matches:
         return Matches(
@@ -149,6 +164,37 @@ class InstanceTask(Task[InstanceMasks, ObjectMasks]):
             for mask, label in zip(truth.masks, truth.categories, strict=True)
         ]
         return {"picture": json.dumps({"size": list(truth.size), "masks": masks}).encode()}
+
+    def decode(self, row: Row, column: str = "picture") -> InstanceMasks | None:
+        stored = stored_masks(row, column)
+        return None if stored is None else self.as_prediction(stored)
+
+    def as_prediction(self, truth: ObjectMasks) -> InstanceMasks:
+        """Crowds are regions, not objects, and are not drawn."""
+        single = np.flatnonzero(~truth.crowd)
+        boxes = np.array([box_around(truth.mask(index)) for index in single.tolist()], dtype=np.float32)
+        masks, scores = tuple(truth.masks[index] for index in single), np.ones(len(single), dtype=np.float32)
+        return InstanceMasks(masks, scores, truth.categories[single], boxes.reshape(-1, 4), truth.size)
+
+    def segments(self, prediction: InstanceMasks, threshold: float) -> SegmentMap:
+        return object_masks(prediction, threshold).as_map()
+
+    def size(self, prediction: InstanceMasks, image: Sequence[int] | None = None) -> tuple[int, int]:
+        return prediction.size
+
+    def summary(self, prediction: InstanceMasks) -> Table:
+        columns = (prediction.labels, prediction.scores, prediction.boxes)
+        rows: list[tuple[Cell, ...]] = [
+            (int(label), float(score), *(f"{side:.0f}" for side in box))
+            for label, score, box in zip(*columns, strict=True)
+        ]
+        title = f"{len(rows)} masks in {pixels_text(prediction.size)}"
+        names = ("category", "score", "left", "top", "right", "bottom")
+        return first_rows_table(title, names, rows, "masks, best first")
+
+    def describe(self, prediction: InstanceMasks, style: DrawStyle) -> str:
+        count = int((prediction.scores >= style.threshold).sum())
+        return f"{count} mask{'s' * (count != 1)} ≥ {style.threshold:g}"
 
     def files(self, prediction: InstanceMasks, image: Path, name: str, classes: Classes) -> dict[str, bytes]:
         rows = [

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gramloop.core.trace import Trace
+from gramloop.replay.trace import Trace
 from gramloop.tasks.prediction import ReplayMaps, WindowMaps
 from gramloop.tasks.sliding import Canvas, Crop
 

@@ -1,7 +1,7 @@
 """Any torch module with its pre- and postprocessing as a predictor, replayed where one ViT is inside.
 
 Nothing is known of how its head reads the ViT: a pair runs the model twice, and its blocks remember the first time
-(`gramloop.core.memory`), so that it costs no more than a pair of the predictors that know their taps.
+(`gramloop.tasks.block_runs`), so that it costs no more than a pair of the predictors that know their taps.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gramloop.core.config import ReplayConfig
-from gramloop.core.cost import Cost, extra_blocks, pair_blocks
-from gramloop.core.hosts import Host, find_host
-from gramloop.core.loop import Loop, attached
-from gramloop.core.memory import remembering
 from gramloop.data.records import Task
 from gramloop.errors import GramLoopError
 from gramloop.models.backbone import refuse_many_tokens
+from gramloop.replay.attach import Loop, attached
+from gramloop.replay.config import ReplayConfig
+from gramloop.replay.cost import Cost, extra_blocks, pair_blocks
+from gramloop.replay.vit import ViT, find_vit
+from gramloop.tasks.block_runs import reusing_blocks
 from gramloop.tasks.class_names import Classes
 from gramloop.tasks.detection import Detection
 from gramloop.tasks.images import RGB
@@ -68,7 +68,7 @@ class ModulePredictor(ImagePredictor[P]):
         self._preprocess, self._postprocess = preprocess, postprocess
         self._shares = True  # until a pair shows that its passes have nothing in common
         try:
-            self.host: Host | None = find_host(model)
+            self.host: ViT | None = find_vit(model)
         except GramLoopError:
             self.host = None
 
@@ -143,7 +143,7 @@ class ModulePredictor(ImagePredictor[P]):
             return with_fields(_traced(found, loop), blocks=loop.blocks_executed)
 
     def _pair(self, given: object, size: Size, replay: ReplayConfig, trace: Tracing) -> list[P]:
-        with remembering(self.blocks) as memory:
+        with reusing_blocks(self.blocks) as memory:
             ordinary = self._ordinary(given, size)
             memory.repeat()
             replayed = self._replayed(given, size, replay, trace)

@@ -15,10 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gramloop.core.loop import Loop
 from gramloop.errors import GramLoopError
 from gramloop.models.backbone import Tap, TappedViT
 from gramloop.models.pmt import PMT, load_pmt, trained_side
+from gramloop.replay.attach import Loop
 from gramloop.tasks.class_names import COCO, COCO_PANOPTIC, Classes
 from gramloop.tasks.images import RGB, WEB, Normalisation, resize, to_tensor
 from gramloop.tasks.instance import InstanceMasks

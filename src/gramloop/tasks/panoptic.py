@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +14,7 @@ from PIL import Image
 
 from gramloop.data.records import Record
 from gramloop.data.shifted import Shift, ShiftedRecord
-from gramloop.data.truth import SegmentMap, segments_info, segments_png
+from gramloop.data.truth import VOID, SegmentMap, segments_info, segments_png
 from gramloop.errors import GramLoopError
 from gramloop.metrics.bootstrap import Score
 from gramloop.metrics.panoptic import (
@@ -25,11 +26,14 @@ from gramloop.metrics.panoptic import (
     panoptic_statistics,
     pq_score,
 )
-from gramloop.tasks.base import Categories, ClassScores, Row, Rows, Task
+from gramloop.tasks.base import Categories, ClassScores, Row, Rows, first_rows_table, pixels_text
 from gramloop.tasks.class_names import Classes
 from gramloop.tasks.detection import image_identity
+from gramloop.tasks.drawing import DrawStyle
 from gramloop.tasks.prediction import Prediction
+from gramloop.tasks.segments import SegmentTask
 from gramloop.tasks.semantic import labels_png, read_picture
+from gramloop.util.table import Table
 
 
 @dataclass(frozen=True)
@@ -64,13 +68,22 @@ class Panoptic(Prediction):
             )
 
 
-class PanopticTask(Task[Panoptic, SegmentMap]):
+class PanopticTask(SegmentTask[Panoptic, SegmentMap]):
     """Statistics per category and image add up to the panoptic quality of any set of images."""
 
     name = "panoptic"
+    title = "panoptic segmentation"
+    class_metric = "PQ"
+    image_metric = "PQ"
+    metrics_caption = (
+        "Panoptic quality in percent, PQ = SQ x RQ for each category: SQ is the mean overlap of the segments that were found, "
+        "RQ the share found (F1). Means over all categories, over things (th) and over stuff (st)."
+    )
     metrics = tuple(f"{quality}{group}" for group in ("", "th", "st") for quality in QUALITIES)
-    columns = {name: "float64[]" if name == STATISTICS[0] else "int32[]" for name in STATISTICS}
-    picture_columns = {"picture": "binary", "picture_categories": "int32[]"}
+    columns: ClassVar[Mapping[str, str]] = {
+        name: "float64[]" if name == STATISTICS[0] else "int32[]" for name in STATISTICS
+    }
+    picture_columns: ClassVar[Mapping[str, str]] = {"picture": "binary", "picture_categories": "int32[]"}
     prediction = Panoptic
     truth_noun = "segments"
     truth_bytes = 4
@@ -103,9 +116,13 @@ class PanopticTask(Task[Panoptic, SegmentMap]):
     def scorer(self, rows: Rows, categories: Categories) -> Score:
         return pq_score(self._statistics(rows))
 
-    def class_scores(self, rows: Rows, categories: Categories) -> ClassScores:
-        total = self._statistics(rows).sum(axis=0)
-        return ClassScores(class_quality(total)[0], total[1] + total[3] > 0)  # found or missed
+    def class_scores(self, rows: Rows, categories: Categories, members: NDArray[np.int64]) -> ClassScores:
+        sums = np.tensordot(members, self._statistics(rows), axes=1)  # (1 + subsets, 4, categories)
+        held = sums[0, 1] + sums[0, 3] > 0  # found or missed
+        return ClassScores(class_quality(sums[0])[0], held, mean_quality(sums)[1:, 0])
+
+    def image_score(self, row: Row) -> float:
+        return float(mean_quality(np.stack([row[name] for name in STATISTICS]))[0])
 
     def _statistics(self, rows: Rows) -> NDArray[np.float64]:  # → (images, 4, categories)
         return np.stack([rows.matrix(name).astype(np.float64) for name in STATISTICS], axis=1)
@@ -118,6 +135,40 @@ class PanopticTask(Task[Panoptic, SegmentMap]):
             "picture": labels_png(truth.places()),
             "picture_categories": truth.categories.astype(np.int32),
         }
+
+    def decode(self, row: Row, column: str = "picture") -> Panoptic | None:
+        stored = stored_segments(row, column)
+        return None if stored is None else self.as_prediction(stored)
+
+    def as_prediction(self, truth: SegmentMap) -> Panoptic:
+        """Crowds are regions, not segments, and are not drawn."""
+        single = ~truth.crowd
+        numbers, categories = truth.numbers[single], truth.categories[single]
+        kept = np.where(np.isin(truth.ids, numbers), truth.ids, VOID).astype(np.int32)
+        pairs = zip(numbers.tolist(), categories.tolist(), strict=True)
+        return Panoptic(kept, tuple(Segment(*pair, is_thing=True, score=1.0) for pair in pairs))
+
+    def segments(self, prediction: Panoptic, threshold: float) -> SegmentMap:
+        return segment_map(prediction)
+
+    def size(self, prediction: Panoptic, image: Sequence[int] | None = None) -> tuple[int, int]:
+        return prediction.segments.shape
+
+    def classes_in(self, prediction: Panoptic) -> set[int]:
+        return {info.category for info in prediction.infos}
+
+    def summary(self, prediction: Panoptic) -> Table:
+        sizes = dict(zip(*np.unique(prediction.segments, return_counts=True), strict=True))
+        rows = [
+            (info.id, info.category, "thing" if info.is_thing else "stuff", info.score, int(sizes[info.id]))
+            for info in prediction.infos
+        ]
+        title = f"{len(rows)} segments in {pixels_text(prediction.segments.shape)}"
+        columns = ("segment", "category", "kind", "score", "pixels")
+        return first_rows_table(title, columns, rows, "segments")
+
+    def describe(self, prediction: Panoptic, style: DrawStyle) -> str:
+        return f"{len(prediction.infos)} segment{'s' * (len(prediction.infos) != 1)}"
 
     def files(self, prediction: Panoptic, image: Path, name: str, classes: Classes) -> dict[str, bytes]:
         infos = segments_info(segment_map(prediction))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gramloop.tasks.class_names import Classes
-from gramloop.util.table import Shown, ShownTable
+from gramloop.util.table import Table, TableRepr
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -49,7 +49,7 @@ class WindowMaps(ReplayMaps):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Prediction(Shown):
+class Prediction(TableRepr):
     """What is known of every prediction, whatever its task.
 
     blocks: transformer blocks executed per view of the image; the mean where an adaptive replay passes over some.
@@ -75,17 +75,17 @@ class Prediction(Shown):
             threshold: the least score of a box or mask that is drawn.
             ax: where to draw; a new figure where nothing is given.
         """
-        from gramloop.util.plotting import pyplot
-
-        pyplot()  # its sentence where it is missing
-        from gramloop.tasks.plotting import plot_prediction
+        from gramloop.tasks.drawing import plot_prediction
 
         return plot_prediction(self, image, classes, threshold, ax)
 
-    def _shown(self) -> ShownTable:
-        from gramloop.tasks.prediction_tables import table_of
+    def _table(self) -> Table:
+        from gramloop.tasks.base import task_of
 
-        return table_of(self)
+        table = task_of(self).summary(self)
+        replayed = "" if self.trace is None else ", replayed; its trace has the maps of drift and gate"
+        note = f"{self.blocks} transformer block{'s' * (self.blocks != 1)} executed per view{replayed}."
+        return replace(table, notes=(*table.notes, note))
 
 
 P = TypeVar("P", bound=Prediction)
@@ -108,9 +108,6 @@ class Pair(Generic[P_co]):
         self, image: ImageLike | None = None, *, classes: Classes = _UNNAMED, threshold: float = 0.5
     ) -> Any:
         """Draw both predictions side by side, as `Prediction.plot` does; returns matplotlib's axes, (2,)."""
-        from gramloop.util.plotting import pyplot
-
-        pyplot()
-        from gramloop.tasks.plotting import plot_pair
+        from gramloop.tasks.drawing import plot_pair
 
         return plot_pair(self.ordinary, self.replayed, image, classes, threshold)

@@ -13,13 +13,14 @@ from typing import Generic, Literal, Protocol, overload, runtime_checkable
 import torch
 from torch import nn
 
-from gramloop.core.config import ReplayConfig, Route, route
-from gramloop.core.cost import Cost, extra_blocks
-from gramloop.core.hosts import Host, find_host
-from gramloop.core.loop import Loop, attached, check_host
 from gramloop.data.records import Task
 from gramloop.errors import GramLoopError
 from gramloop.models.backbone import Tap, TappedViT, largest_short_side, refuse_many_tokens
+from gramloop.replay.attach import Loop, attached
+from gramloop.replay.config import ReplayConfig
+from gramloop.replay.cost import Cost, Route, extra_blocks, route
+from gramloop.replay.guards import check_reach
+from gramloop.replay.vit import ViT, find_vit
 from gramloop.tasks.class_names import Classes
 from gramloop.tasks.images import RGB, WEB, ImageLike, Normalisation, read_image
 from gramloop.tasks.prediction import P, P_co, Pair, Prediction
@@ -45,7 +46,7 @@ class Predictor(Protocol[P_co]):
         """The transformer blocks, first to last, among which a replay's window lies; empty where it can have none."""
 
     @property
-    def host(self) -> Host | None:
+    def host(self) -> ViT | None:
         """The ViT whose blocks these are, to observe it; None where it is not at hand."""
 
     @property
@@ -82,7 +83,7 @@ def check_replay(predictor: Predictor[Prediction], replay: ReplayConfig) -> Rout
         name = getattr(predictor, "name", type(predictor).__name__)
         raise GramLoopError(f"{name} has no transformer blocks that could be replayed; leave out the replay")
     if predictor.host is not None:
-        check_host(predictor.host, replay)
+        check_reach(predictor.host, replay)
     return route(replay, len(predictor.blocks))
 
 
@@ -159,9 +160,9 @@ class ViTPredictor(ImagePredictor[P]):
         return tuple(self.backbone.blocks)
 
     @property
-    def host(self) -> Host:
+    def host(self) -> ViT:
         """The ViT that a replay is attached to."""
-        return find_host(self.backbone.model)
+        return find_vit(self.backbone.model)
 
     def cost(self, replay: Replay = None, paired: bool = False) -> Cost:
         """Blocks executed per view of an image; an adaptive replay may pass over some."""
@@ -249,7 +250,7 @@ class ViTPredictor(ImagePredictor[P]):
 
     def _ordinary(self, loop: Loop, taps: Sequence[Tap]) -> list[Tap]:
         """The taps of the latest forward without the replay."""
-        kept = loop.ordinary
+        kept = loop.baseline
         return [
             self.backbone.tap(kept[index], tap.grid, index) if index in kept else tap
             for index, tap in zip(self.taps, taps, strict=True)

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 
 from torch import nn
 
-from gramloop.core.cost import Cost
-from gramloop.core.hosts import Host
 from gramloop.data.records import Task
 from gramloop.errors import GramLoopError
+from gramloop.replay.cost import Cost
+from gramloop.replay.vit import ViT
 from gramloop.tasks.base import task_of
 from gramloop.tasks.images import RGB, ImageLike
 from gramloop.tasks.prediction import Pair, Prediction
@@ -34,7 +34,7 @@ class Renumbered(ImagePredictor[Prediction]):
         return self.predictor.blocks
 
     @property
-    def host(self) -> Host | None:
+    def host(self) -> ViT | None:
         """That of the predictor."""
         return self.predictor.host
 

@@ -18,7 +18,6 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gramloop.core.loop import Loop
 from gramloop.errors import GramLoopError
 from gramloop.models.backbone import TappedViT
 from gramloop.models.dinov2 import load_any_backbone
@@ -26,6 +25,7 @@ from gramloop.models.linear import LinearSegmentor, load_linear_head
 from gramloop.models.mask2former import SegmentationModel, load_segmentor
 from gramloop.models.pmt import load_pmt, trained_side
 from gramloop.models.released_names import HEADS, head_kind
+from gramloop.replay.attach import Loop
 from gramloop.tasks.class_names import ADE20K, COCO, COCO_PANOPTIC
 from gramloop.tasks.images import (
     RGB,

@@ -6,7 +6,8 @@ import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,9 +20,23 @@ from gramloop.errors import GramLoopError
 from gramloop.metrics.bootstrap import Score, miou_score
 from gramloop.metrics.miou import class_iou, count_pixels, mean_iou
 from gramloop.shifts.geometry import warp_labels
-from gramloop.tasks.base import Categories, ClassScores, Row, Rows, Task
+from gramloop.tasks.base import (
+    Categories,
+    ClassScores,
+    Row,
+    Rows,
+    Task,
+    first_rows_table,
+    pixels_text,
+)
 from gramloop.tasks.class_names import Classes
+from gramloop.tasks.drawing import NO_CLASS, Changes, DrawStyle, class_style
 from gramloop.tasks.prediction import Prediction
+from gramloop.util.plotting import GAINED, LOST, paint_classes, photograph, shrunk
+from gramloop.util.table import Table
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 UNSCORED = 65535  # where a shift moved no clean prediction to
 
@@ -38,8 +53,19 @@ class SemanticTask(Task[Segmentation, PixelLabels]):
     """Counts of pixels per class and image add up to the mIoU of any set of images."""
 
     name = "semantic"
+    title = "segmentation"
     metrics = ("mIoU",)
-    columns = {"intersection": "int64[]", "prediction": "int64[]", "label": "int64[]"}
+    class_metric = "IoU"
+    image_metric = "mIoU"
+    figure_caption = (
+        "Green outlines: scored pixels in which {after} alone agrees with the {truth}; magenta: those in which {before} "
+        "alone does. White pixels have no label."
+    )
+    columns: ClassVar[Mapping[str, str]] = {
+        "intersection": "int64[]",
+        "prediction": "int64[]",
+        "label": "int64[]",
+    }
     prediction = Segmentation
     truth_bytes = 2
     closed_classes = True
@@ -67,9 +93,14 @@ class SemanticTask(Task[Segmentation, PixelLabels]):
     def scorer(self, rows: Rows, categories: Categories) -> Score:
         return miou_score(self._counts(rows))
 
-    def class_scores(self, rows: Rows, categories: Categories) -> ClassScores:
-        total = self._counts(rows).sum(axis=0)
-        return ClassScores(class_iou(total), total[2] > 0)
+    def class_scores(self, rows: Rows, categories: Categories, members: NDArray[np.int64]) -> ClassScores:
+        sums = np.tensordot(members, self._counts(rows), axes=1)  # (1 + subsets, 3, classes)
+        return ClassScores(class_iou(sums[0]), sums[0, 2] > 0, np.asarray(mean_iou(sums))[1:])
+
+    def image_score(self, row: Row) -> float:
+        counts = np.stack([row[name] for name in self.columns])
+        present = counts[2] > 0  # of all classes, a few stray pixels of another one would decide
+        return float(mean_iou(counts[:, present])) if present.any() else float("nan")
 
     def _counts(self, rows: Rows) -> NDArray[np.int64]:  # → (images, 3, classes)
         return np.stack([rows.matrix(name) for name in self.columns], axis=1)
@@ -79,6 +110,61 @@ class SemanticTask(Task[Segmentation, PixelLabels]):
 
     def encode_truth(self, truth: PixelLabels) -> Row:
         return {"picture": labels_png(truth.indices.astype(np.int32))}
+
+    def decode(self, row: Row, column: str = "picture") -> Segmentation | None:
+        if row.get(column) is None:
+            return None
+        labels = read_picture(row[column])
+        return Segmentation(np.where(labels == UNSCORED, NO_CLASS, labels).astype(np.int32))
+
+    def as_prediction(self, truth: PixelLabels) -> Segmentation:
+        labels = np.where(truth.indices == truth.ignored, NO_CLASS, truth.indices.astype(np.int32))
+        return Segmentation(labels.astype(np.int32))
+
+    def size(self, prediction: Segmentation, image: Sequence[int] | None = None) -> tuple[int, int]:
+        return prediction.labels.shape
+
+    def summary(self, prediction: Segmentation) -> Table:
+        labels, counts = np.unique(prediction.labels, return_counts=True)
+        order, size = np.argsort(-counts, kind="stable"), prediction.labels.size
+        rows = [(int(labels[i]), int(counts[i]), f"{counts[i] / size:.1%}") for i in order]
+        title = f"Segmentation of {pixels_text(prediction.labels.shape)}"
+        return first_rows_table(title, ("class", "pixels", "share"), rows, "classes, largest first")
+
+    def style(
+        self,
+        predictions: Sequence[Segmentation],
+        classes: Classes,
+        threshold: float = 0.5,
+        known: Mapping[int, str] = MappingProxyType({}),
+    ) -> DrawStyle:
+        return class_style([each.labels for each in predictions], classes, threshold, known)
+
+    def draw(
+        self,
+        axes: Axes,
+        image: NDArray[np.uint8],
+        prediction: Segmentation,
+        style: DrawStyle,
+        colours: Sequence[str] = (),
+    ) -> None:
+        painted = paint_classes(shrunk(image), prediction.labels, style.colours, NO_CLASS)
+        photograph(axes, painted, image.shape)
+
+    def changes(
+        self, before: Segmentation, after: Segmentation, truth: Segmentation | None, style: DrawStyle
+    ) -> Changes:
+        if truth is None:
+            return Changes(f"{(before.labels != after.labels).mean():.1%} of pixels change their class")
+        scored = truth.labels != NO_CLASS
+        right = [scored & (each.labels == truth.labels) for each in (before, after)]
+        gained, lost = right[1] & ~right[0], right[0] & ~right[1]
+        shares = [f"{mask.sum() / max(int(scored.sum()), 1):.1%}" for mask in (gained, lost)]
+        return Changes(
+            f"{shares[0]} of pixels gained, {shares[1]} lost",
+            outlines=((lost, LOST), (gained, GAINED)),
+            legend=((GAINED, f"gained {shares[0]}"), (LOST, f"lost {shares[1]}")),
+        )
 
     def files(self, prediction: Segmentation, image: Path, name: str, classes: Classes) -> dict[str, bytes]:
         return {".png": labels_png(prediction.labels)}

@@ -22,9 +22,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from gramloop.core.cost import Cost
 from gramloop.data.records import Task
 from gramloop.errors import GramLoopError
+from gramloop.replay.cost import Cost
 from gramloop.tasks.base import task_names, task_of
 from gramloop.tasks.images import RGB
 from gramloop.tasks.module_predictor import ModulePredictor

@@ -9,13 +9,14 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from gramloop.core.config import ReplayConfig, route
-from gramloop.core.hosts import find_host
 from gramloop.errors import GramLoopError
 from gramloop.models.backbone import refuse_many_tokens
 from gramloop.models.checkpoint import refuse_unsound
 from gramloop.models.dinov2 import load_any_backbone
 from gramloop.models.tiny import TINY_SHORT_SIDE, load_tiny
+from gramloop.replay.config import ReplayConfig
+from gramloop.replay.cost import route
+from gramloop.replay.vit import find_vit
 from gramloop.tasks.diagnosis import Diagnosis, diagnose, diagnose_prediction
 from gramloop.tasks.images import (
     RGB,
@@ -81,7 +82,7 @@ def _whole_image(
     usual: int,
 ) -> Callable[[RGB], tuple[RGB, Diagnosis]]:
     """Look at the whole image at once, its short side as asked for, its long side rounded to patches."""
-    host = find_host(model)
+    host = find_vit(model)
     route(replay, host.depth)
     patch = 16 if host.patch_embedding is None else int(host.patch_embedding.stride[0])
     short_side = asked if asked is not None else usual - usual % patch

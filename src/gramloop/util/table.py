@@ -1,124 +1,364 @@
-"""Objects that show themselves: one table, as text, to rich, and as HTML in a notebook."""
+"""One table for terminals, notebooks, reports and the app: full-precision cells, and how each is formatted."""
 
 from __future__ import annotations
 
+import csv
+import io
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
+from functools import cached_property
 from html import escape
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-Cell = str | int | float | None
+from gramloop.errors import GramLoopError
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderResult
+
 ABSENT = "–"
+BETTER, WORSE, UNCLEAR = "+", "−", "·"  # marks of one method against another
 _NUMBER = re.compile(r"[+−-]?(\d[\d.,]*([eE][+-]?\d+)?|inf)[ ]?[%×]?")
+_TEXT_WIDTH = 20  # characters to which a column of text may shrink on a terminal
+
+
+class IntervalLike(Protocol):
+    """An estimate and the range around it."""
+
+    @property
+    def estimate(self) -> float: ...
+    @property
+    def low(self) -> float: ...
+    @property
+    def high(self) -> float: ...
+
+
+Cell = str | int | float | IntervalLike | None  # None is a number that does not exist; notes say why
 
 
 @dataclass(frozen=True)
-class ShownTable:
-    """A few rows under a title; ``notes`` are sentences below them."""
+class Column:
+    """One column and the format of its cells.
+
+    Args:
+        key: The name in CSV files.
+        title: The heading; the key by default.
+        kind: What the cells are; "mark" is a single sign. By default it follows from the cells.
+        digits: Decimals shown; four significant digits by default.
+        signed: Show gains with their sign, coloured by it.
+        unit: Appended to numbers, such as "×".
+        estimate: Show the estimate in front of an interval.
+    """
+
+    key: str
+    title: str | None = None
+    kind: Literal["", "text", "number", "interval", "mark"] = ""
+    digits: int | None = None
+    signed: bool = False
+    unit: str = ""
+    estimate: bool = False
+
+    @property
+    def heading(self) -> str:
+        """What stands above the column."""
+        return self.key if self.title is None else self.title
+
+    def format(self, cell: Cell) -> str:
+        """The cell as it is displayed."""
+        if cell is None or (isinstance(cell, float) and math.isnan(cell)):
+            return ABSENT
+        if isinstance(cell, str):
+            return cell
+        if not isinstance(cell, int | float) and hasattr(cell, "low"):
+            digits = 2 if self.digits is None else self.digits
+            ends = f"[{cell.low:+.{digits}f}, {cell.high:+.{digits}f}]"
+            return f"{cell.estimate:+.{digits}f} {ends}" if self.estimate else ends
+        sign = "+" if self.signed else ""
+        if self.digits is None:
+            return (f"{cell:{sign}.4g}" if isinstance(cell, float) else str(cell)) + self.unit
+        return (f"{cell:{sign},d}" if isinstance(cell, int) else f"{cell:{sign}.{self.digits}f}") + self.unit
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of full-precision cells under columns; numbers are rounded only when they are displayed.
+
+    Args:
+        title: One line.
+        columns: Columns, or just their names.
+        rows: A cell for each column.
+        notes: Sentences below the table.
+        caption: What the numbers are.
+        key: Names the table's files.
+        compared: Keys of the columns among which the best cell of each row is marked.
+        footer: How many of the last rows are means, which stay last when a reader sorts.
+        downwards: Mark the best cell of each column instead.
+        lowest: The best number is the lowest.
+    """
 
     title: str
-    columns: tuple[str, ...]
+    columns: tuple[Column, ...]
     rows: tuple[tuple[Cell, ...], ...]
     notes: tuple[str, ...] = ()
+    caption: str = ""
+    key: str = ""
+    compared: tuple[str, ...] = ()
+    footer: int = 0
+    downwards: bool = False
+    lowest: bool = False
 
-    def text(self) -> str:
-        """The table in columns of plain text; needs no package."""
-        lines = [[_spaced(name) for name in self.columns], *self._cells()]
-        widths = [max(len(line[place]) for line in lines) for place in range(len(self.columns))]
-        right = self._right()
+    def __init__(
+        self,
+        title: str,
+        columns: Iterable[Column | str],
+        rows: Iterable[Sequence[Cell]],
+        notes: Iterable[str] = (),
+        *,
+        caption: str = "",
+        key: str = "",
+        compared: Iterable[str] = (),
+        footer: int = 0,
+        downwards: bool = False,
+        lowest: bool = False,
+    ) -> None:
+        made = tuple(Column(each) if isinstance(each, str) else each for each in columns)
+        values = (title, made, tuple(map(tuple, rows)), tuple(notes), caption, key, tuple(compared))
+        for field, value in zip(fields(self), (*values, footer, downwards, lowest), strict=True):
+            object.__setattr__(self, field.name, value)
+        for row in self.rows:
+            if len(row) != len(made):
+                raise GramLoopError(
+                    f"a row of the table {key or title!r} has {len(row)} cells for {len(made)} columns"
+                )
+        if not 0 <= footer <= len(self.rows):
+            raise GramLoopError(f"the table {key or title!r} has {len(self.rows)} rows, not {footer} means")
 
-        def aligned(line: list[str]) -> str:
-            cells = zip(line, widths, right, strict=True)
-            return "  ".join(cell.rjust(w) if r else cell.ljust(w) for cell, w, r in cells).rstrip()
+    def cell_text(self, row: int, column: int) -> str:
+        """A cell as it is displayed."""
+        return self.columns[column].format(self.rows[row][column])
 
-        ruled = [aligned(lines[0]), "  ".join("─" * width for width in widths), *map(aligned, lines[1:])]
-        return "\n".join([self.title, *(ruled if self.rows else []), *self.notes])
+    def column(self, key: str) -> int:
+        """The index of a column."""
+        return next(index for index, column in enumerate(self.columns) if column.key == key)
 
-    def html(self) -> str:
-        """The table as HTML; whatever a name or a note holds, it is shown as text."""
-        sides = ["right" if right else "left" for right in self._right()]
-        head = "".join(_tag("th", *each) for each in zip(self.columns, sides, strict=True))
-        body = "".join(
-            f"<tr>{''.join(_tag('td', *each) for each in zip(line, sides, strict=True))}</tr>"
-            for line in self._cells()
-        )
-        notes = "".join(f"<p>{escape(note)}</p>" for note in self.notes)
-        table = f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody>" if self.rows else ""
-        return f"<table><caption>{escape(self.title)}</caption>{table}</table>{notes}"
+    @cached_property
+    def kinds(self) -> tuple[str, ...]:
+        """The kind of every column."""
+        return tuple(each.kind or self._kind(index) for index, each in enumerate(self.columns))
 
-    def rich(self) -> Any:
-        """The table as rich draws it."""
-        from rich import box
-        from rich.console import Group
-        from rich.table import Table
-        from rich.text import Text
+    def _kind(self, index: int) -> str:
+        known = [row[index] for row in self.rows if row[index] is not None]
+        numbers = (not isinstance(cell, str) or _NUMBER.fullmatch(cell) for cell in known)
+        return "number" if (known and all(numbers)) or self.columns[index].digits is not None else "text"
 
-        table = Table(box=box.SIMPLE_HEAD, title=Text(self.title), title_justify="left", title_style="bold")
-        for name, right in zip(self.columns, self._right(), strict=True):
-            table.add_column(Text(name), justify="right" if right else "left")
-        for line in self._cells():
-            table.add_row(*(Text(cell) for cell in line))  # a text holds no markup, whatever is in a name
-        return Group(table, *(Text(note) for note in self.notes)) if self.rows else Text(self.text())
+    @cached_property
+    def best(self) -> frozenset[tuple[int, int]]:
+        """Row and column of the best cells, compared as displayed: what reads alike is marked alike."""
+        rows = range(len(self.rows))
+        places = [index for index, each in enumerate(self.columns) if each.key in self.compared]
+        if self.downwards:
+            groups = [[(row, place) for row in rows] for place in places]
+        else:
+            groups = [[(row, place) for place in places] for row in rows]
+        return frozenset().union(*map(self._best_of, groups))
 
-    def _cells(self) -> list[list[str]]:
-        return [[_spaced(said(cell)) for cell in row] for row in self.rows]
+    def _best_of(self, group: list[tuple[int, int]]) -> set[tuple[int, int]]:
+        values = {
+            (row, place): round(float(cell), self.columns[place].digits or 15)
+            for row, place in group
+            if isinstance(cell := self.rows[row][place], int | float) and math.isfinite(cell)
+        }
+        if len(set(values.values())) < 2:  # where all tie, none is best
+            return set()
+        top = (min if self.lowest else max)(values.values())
+        return {place for place, value in values.items() if value == top}
 
-    def _right(self) -> list[bool]:
-        """The columns of numbers."""
-        columns = list(zip(*self._cells(), strict=True)) or [()] * len(self.columns)
+    def _lines(self) -> list[list[str]]:
+        """Headings, then all cells, each on one line and free of control characters."""
+        texts = [
+            [self.cell_text(row, place) for place in range(len(self.columns))]
+            for row in range(len(self.rows))
+        ]
         return [
-            any(cell != ABSENT for cell in column)
-            and all(cell == ABSENT or _NUMBER.fullmatch(cell) for cell in column)
-            for column in columns
+            [_one_line(text) for text in line] for line in ([each.heading for each in self.columns], *texts)
         ]
 
+    def text(self) -> str:
+        """Aligned plain text; needs no package."""
+        lines = self._lines()
+        widths = [max(len(line[place]) for line in lines) for place in range(len(self.columns))]
 
-class Shown:
-    """A mixin: ``_shown`` says what there is to see, and print, rich and notebooks show it."""
+        def aligned(line: list[str]) -> str:
+            cells = zip(line, widths, self.kinds, strict=True)
+            return "  ".join(
+                text.ljust(w) if kind == "text" else text.rjust(w) for text, w, kind in cells
+            ).rstrip()
 
-    def _shown(self) -> ShownTable:
+        ruled = [aligned(lines[0]), "  ".join("─" * width for width in widths), *map(aligned, lines[1:])]
+        caption = [self.caption] if self.caption else []
+        return "\n".join([self.title, *caption, *(ruled if self.rows else []), *self.notes])
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """For a terminal of any width: columns that do not fit follow below, next to the first columns again."""
+        from rich.text import Text
+
+        yield Text(self.title, style="bold")
+        if self.caption:
+            yield Text(self.caption)
+        lines = self._lines()
+        for places in self._fitting(lines, options.max_width) if self.rows else ():
+            yield self._grid(lines, places)
+        yield from map(Text, self.notes)
+
+    def _fitting(self, lines: list[list[str]], width: int) -> Iterator[list[int]]:
+        """The columns of each part of a table on a terminal of this width."""
+        from rich.cells import cell_len
+
+        widths = [max(cell_len(line[place]) for line in lines) + 2 for place in range(len(self.columns))]
+        least = [
+            min(w, _TEXT_WIDTH) if kind == "text" else w for w, kind in zip(widths, self.kinds, strict=True)
+        ]
+        heads = 0
+        while heads < min(2, len(least) - 1) and self.kinds[heads] == "text":
+            heads += 1
+        part = list(range(heads))
+        for place in range(heads, len(least)):
+            if len(part) > heads and sum(least[each] for each in (*part, place)) - 2 > width:
+                yield part
+                part = list(range(heads))
+            part.append(place)
+        yield part
+
+    def _grid(self, lines: list[list[str]], places: list[int]) -> Any:
+        from rich import box
+        from rich.table import Table as Grid
+        from rich.text import Text
+
+        grid = Grid(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+        for place in places:
+            text = self.kinds[place] == "text"
+            grid.add_column(
+                Text(lines[0][place]), justify="left" if text else "right", no_wrap=not text, overflow="fold"
+            )
+        last = len(self.rows) - self.footer
+        for row, line in enumerate(lines[1:]):  # cells are Text, so that no name is taken for markup
+            style = "bold" if self.footer and row >= last else ""
+            cells = [Text(line[place], style="bold" if (row, place) in self.best else "") for place in places]
+            grid.add_row(*cells, style=style, end_section=row == last - 1 and bool(self.footer))
+        return grid
+
+    def html(self) -> str:
+        """For a notebook; whatever a name or a note contains is shown as text."""
+        head, *lines = self._lines()
+        sides = ["left" if kind == "text" else "right" for kind in self.kinds]
+        heads = "".join(_tag("th", text, side) for text, side in zip(head, sides, strict=True))
+        body = "".join(
+            f"<tr>{''.join(_tag('td', text, side) for text, side in zip(line, sides, strict=True))}</tr>"
+            for line in lines
+        )
+        table = f"<thead><tr>{heads}</tr></thead><tbody>{body}</tbody>" if self.rows else ""
+        below = "".join(f"<p>{escape(text)}</p>" for text in (self.caption, *self.notes) if text)
+        return f"<table><caption>{escape(self.title)}</caption>{table}</table>{below}"
+
+    def markdown(self, level: int = 3) -> str:
+        """A heading, the caption, a pipe table with the best cells in bold, and the notes."""
+        lines = [f"{'#' * level} {markdown_text(self.title)}", ""]
+        lines += [markdown_text(self.caption), ""] if self.caption else []
+        lines.append(_piped(markdown_text(column.heading) for column in self.columns))
+        lines.append(_piped(":--" if kind == "text" else "--:" for kind in self.kinds))
+        for row in range(len(self.rows)):
+            lines.append(_piped(self._markdown_cell(row, place) for place in range(len(self.columns))))
+        for note in self.notes:
+            lines += ["", markdown_text(note)]
+        return "\n".join(lines) + "\n"
+
+    def _markdown_cell(self, row: int, place: int) -> str:
+        text = self.cell_text(row, place)
+        shown = (
+            markdown_text(text) if isinstance(self.rows[row][place], str) else text
+        )  # numbers hold no marks
+        return f"**{shown}**" if (row, place) in self.best else shown
+
+    def csv(self) -> str:
+        """One line per row in full precision; an interval takes three columns, a missing number is empty."""
+        stream = io.StringIO()
+        writer = csv.writer(stream, lineterminator="\n")
+        spans = [kind == "interval" for kind in self.kinds]
+        names = [
+            [f"{column.key} {end}" for end in ("estimate", "low", "high")] if span else [column.key]
+            for column, span in zip(self.columns, spans, strict=True)
+        ]
+        writer.writerow([spreadsheet_text(name) for group in names for name in group])
+        for row in self.rows:
+            cells = (_csv_cells(cell, span) for cell, span in zip(row, spans, strict=True))
+            writer.writerow([text for group in cells for text in group])
+        return stream.getvalue()
+
+    def latex(self) -> str:
+        r"""A table environment for the package booktabs, with \textbf around the best cells."""
+        places = "".join("l" if kind == "text" else "r" for kind in self.kinds)
+        lines = [
+            r"\begin{table}[t]",
+            r"  \centering",
+            r"  \small",
+            rf"  \begin{{tabular}}{{@{{}}{places}@{{}}}}",
+        ]
+        heads = [rf"\textbf{{{latex_text(column.heading)}}}" for column in self.columns]
+        lines += [r"    \toprule", f"    {' & '.join(heads)} \\\\", r"    \midrule"]
+        for row in range(len(self.rows)):
+            if self.footer and row == len(self.rows) - self.footer and row:
+                lines.append(r"    \midrule")
+            cells = [self._latex_cell(row, place) for place in range(len(self.columns))]
+            lines.append(f"    {' & '.join(cells)} \\\\")
+        words = " ".join([self.caption or self.title, *self.notes])
+        lines += [r"    \bottomrule", r"  \end{tabular}", rf"  \caption{{{latex_text(words)}}}"]
+        return "\n".join([*lines, rf"  \label{{tab:{self.key}}}", r"\end{table}"]) + "\n"
+
+    def _latex_cell(self, row: int, place: int) -> str:
+        text = self.cell_text(row, place)
+        number = not isinstance(self.rows[row][place], str) and text != ABSENT
+        shown = latex_text(text).replace("-", "$-$") if number else latex_text(text)  # a minus, not a hyphen
+        if shown.startswith(("[", "*")):  # which \\ would take for its argument
+            shown = "{" + shown[0] + "}" + shown[1:]
+        return rf"\textbf{{{shown}}}" if (row, place) in self.best else shown
+
+
+class TableRepr:
+    """A mixin for objects that print, and display in notebooks and with rich, as the table of ``_table``."""
+
+    def _table(self) -> Table:
         raise NotImplementedError
 
     def __str__(self) -> str:
         """The table as plain text."""
-        return self._shown().text()
+        return self._table().text()
 
-    def __rich__(self) -> Any:
+    def __rich__(self) -> Table:
         """The table for rich."""
-        return self._shown().rich()
+        return self._table()
 
     def _repr_html_(self) -> str:
-        """The table in a notebook."""
-        return self._shown().html()
+        """The table for a notebook."""
+        return self._table().html()
 
 
-def said(cell: Cell) -> str:
-    """A cell as it is shown: four digits of a number that is not whole."""
-    if cell is None or (isinstance(cell, float) and math.isnan(cell)):
-        return ABSENT
-    return f"{cell:.4g}" if isinstance(cell, float) else str(cell)
-
-
-def settings_table(title: str, owner: Any, notes: Iterable[str] = ()) -> ShownTable:
+def settings_table(title: str, owner: Any, notes: Iterable[str] = ()) -> Table:
     """The fields of a dataclass of settings, with their values."""
-    rows = tuple((field.name, _setting(getattr(owner, field.name))) for field in fields(owner))
-    return ShownTable(title, ("setting", "value"), rows, tuple(notes))
+    rows = [(field.name, _setting(getattr(owner, field.name))) for field in fields(owner)]
+    return Table(title, ("setting", "value"), rows, notes)
 
 
 def _setting(value: object) -> Cell:
-    return value if isinstance(value, str | int | float) and not isinstance(value, bool) else _words(value)
-
-
-def _words(value: object) -> str:
     if isinstance(value, tuple | list):
         return ", ".join(map(str, value))
+    if isinstance(value, str | int | float) and not isinstance(value, bool):
+        return value
     return "none" if value is None else str(value)
 
 
-def _spaced(text: str) -> str:
-    """One line of a text, without what would move the cursor of a terminal."""
+def _one_line(text: str) -> str:
+    """A text on one line, without what would move the cursor of a terminal."""
     return "".join(letter if letter.isprintable() else "�" for letter in " ".join(text.split()))
 
 
@@ -126,12 +366,55 @@ def _tag(name: str, text: str, side: str) -> str:
     return f'<{name} style="text-align:{side}">{escape(text)}</{name}>'
 
 
+def _piped(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+_MARKDOWN = re.compile(r"([\\`*_\[\]<>|#~&!])")
+_LIST = re.compile(r"([-+=]|\d+(?=[.)]))")  # at the beginning of a line
+
+
+def markdown_text(text: str) -> str:
+    """Text on one line, escaped so that Markdown displays it as it is."""
+    escaped = _MARKDOWN.sub(r"\\\1", " ".join(text.split()))
+    begun = _LIST.match(escaped)
+    if begun is None:
+        return escaped
+    end = begun.end()
+    return f"{escaped[:end]}\\{escaped[end:]}" if escaped[0].isdigit() else f"\\{escaped}"
+
+
+_LATEX = {
+    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
+    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}",
+    "--": "-{}-", "–": "--", "—": "---", "−": "$-$", "×": r"$\times$", "÷": r"$\div$", "Δ": r"$\Delta$",
+    "·": r"$\cdot$", "…": r"\ldots{}", "“": "``", "”": "''",
+}  # fmt: skip
+_SPECIAL = re.compile("|".join(map(re.escape, _LATEX)))
+
+
+def latex_text(text: str) -> str:
+    """Text on one line, escaped for LaTeX."""
+    return _SPECIAL.sub(lambda found: _LATEX[found.group()], " ".join(text.split()))
+
+
 _BREAK = re.compile(r"[\t\r\n\v\f\x00]")
 _FORMULA = re.compile(r"\s*[=+\-@＝＋－＠]")
-_CSV_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?(inf|nan)", re.IGNORECASE)
+_PLAIN_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?(inf|nan)", re.IGNORECASE)
 
 
-def text_cell(text: str) -> str:
-    """A text as one line of a CSV cell; one that a spreadsheet would run as a formula gets an apostrophe."""
+def spreadsheet_text(text: str) -> str:
+    """Text of a CSV cell on one line; what a spreadsheet would run as a formula gets an apostrophe."""
     text = _BREAK.sub(" ", text)
-    return f"'{text}" if _FORMULA.match(text) and not _CSV_NUMBER.fullmatch(text) else text
+    return f"'{text}" if _FORMULA.match(text) and not _PLAIN_NUMBER.fullmatch(text) else text
+
+
+def _csv_cells(cell: Cell, span: bool) -> list[str]:
+    if span:
+        ends = (None,) * 3 if cell is None else (cell.estimate, cell.low, cell.high)  # type: ignore[union-attr]
+        return ["" if end is None else repr(float(end)) for end in ends]
+    if cell is None:
+        return [""]
+    if isinstance(cell, float):
+        return ["" if cell != cell else repr(float(cell))]  # not a number is no number
+    return [spreadsheet_text(str(cell))]

@@ -56,12 +56,12 @@ def set_valid(loop: Any, mask: Any) -> None:
 
 def blocks_of(loop: Any) -> Sequence[nn.Module]:
     """The host's blocks, in order."""
-    return loop.host.blocks
+    return loop.vit.blocks
 
 
 def kept_outputs(loop: Any) -> dict[int, Any]:
-    """What the kept blocks returned in the ordinary pass."""
-    return loop.ordinary
+    """What the kept blocks returned in the baseline pass."""
+    return loop.baseline
 
 
 def trace_maps(loop: Any, names: Sequence[str]) -> list[Tensor]:
@@ -409,7 +409,7 @@ def paper_settings(end: int) -> dict[str, dict[str, Any]]:
 
 
 def other_settings(end: int) -> dict[str, dict[str, Any]]:
-    """Further combinations, and what the paper has not: trust, substeps, and rules that decide per image."""
+    """Further combinations, and what the paper has not: substeps, and rules that decide per image."""
     between = (
         20.6 if end == 3 else 9.15
     )  # the lengths of two images lie on both sides, in DINOv3 and Meta's ViT
@@ -425,19 +425,14 @@ def other_settings(end: int) -> dict[str, dict[str, Any]]:
         "from the first block": {"window": (0, end)},
         "to the last block": {"window": (end, 5 if end == 3 else 7)},
         "half strength": {"strength": 0.5},
-        "matched to half": {**MATCHED, "matched_to": 0.5},
         "final filter, ungated": {"update_at": "final", "gate": "none"},
         "final filter, uniform": {**UNIFORM, "update_at": "final"},
         "final filter, gate at the end": {"update_at": "final", "gate_at": "end"},
         "large eps": {"eps": 1.0},
-        "trust": {"trust": 1e-3},
-        "trust, ungated": {"trust": 1e-3, "gate": "none"},
         "substeps": {"substeps": 3, "replays": 1},
         "substeps, ungated, until": {"substeps": 2, "replays": 1, "gate": "none", "until": end + 1},
         "by length": {"adaptive": rule("length", 0.0, 30.0)},
         "by spread": {"adaptive": rule("spread", 0.2, 0.0)},
-        "by step": {"adaptive": rule("step", 0.2, 1.0)},
-        "by drift": {"adaptive": rule("drift", 0.0, 0.02)},
         "by noise": {"adaptive": rule("noise", 0.5, 0.8)},
         "by length, some": {"adaptive": rule("length", between, between)},
         "by length, some, until": {"adaptive": rule("length", between, between), "until": end + 1},

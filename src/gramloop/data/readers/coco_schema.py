@@ -11,10 +11,9 @@ from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 
-from gramloop.core.fields import shown
 from gramloop.data.checks import Problems
 from gramloop.data.masks import parse_runs
-from gramloop.errors import GramLoopError
+from gramloop.errors import GramLoopError, short_repr
 
 Id = Annotated[int, msgspec.Meta(ge=-(2**53), le=2**53)]  # what every JSON parser reads exactly
 Number = Annotated[float, msgspec.Meta(ge=-1e12, le=1e12)]  # neither infinite nor NaN, which is in no range
@@ -114,7 +113,7 @@ def _checked(entry: Any, kind: type[E], where: str, problems: Problems) -> E | N
 
 def _problem(reason: str, entry: Any, where: str) -> str:
     if not isinstance(entry, dict):
-        return f"{where} is {shown(entry)}, not an object with fields"
+        return f"{where} is {short_repr(entry)}, not an object with fields"
     words, _, path = reason.partition(" - at `$.")
     path = path.rstrip("`")
     name = f"{where} (id {entry['id']})" if type(entry.get("id")) is int else where
@@ -123,7 +122,7 @@ def _problem(reason: str, entry: Any, where: str) -> str:
         return f"{name} lacks {missing}: {_EXPECTED[missing]}"
     field = path.split("[")[0].split(".")[0]
     inner = f" ({path}: {words[:1].lower()}{words[1:]})" if path != field or "missing" in words else ""
-    return f"{name} has {field} {shown(entry.get(field))}, not {_EXPECTED[field]}{inner}"
+    return f"{name} has {field} {short_repr(entry.get(field))}, not {_EXPECTED[field]}{inner}"
 
 
 def annotation_problems(one: AnnotationEntry, height: int, width: int) -> list[str]:

@@ -18,12 +18,11 @@ from typing import Any, NamedTuple
 import cv2
 import numpy as np
 
-from gramloop.core.fields import shown
 from gramloop.data.readers.depth import FORMAT_FILE
 from gramloop.data.scenes.drawing import CLASSES, FAR, RECIPE, STUFF, THINGS, Scene, scene
 from gramloop.data.scenes.textures import Array
 from gramloop.data.truth import DepthFormat, SegmentMap, segments_info, segments_png
-from gramloop.errors import GramLoopError
+from gramloop.errors import GramLoopError, short_repr
 from gramloop.util.files import atomic_write, is_taken, remove_leftovers
 from gramloop.util.json_files import read_json
 from gramloop.util.processes import process_context, process_pool, run_unordered, worker_count
@@ -120,7 +119,7 @@ def _begin(folder: Path, wanted: SceneFiles) -> None:
     if settings.is_file():
         found = read_json(settings, _WHAT)
         if found != asdict(wanted):
-            raise GramLoopError(f"{folder} holds other scenes ({shown(found)}); choose a new folder")
+            raise GramLoopError(f"{folder} holds other scenes ({short_repr(found)}); choose a new folder")
     elif is_taken(folder):
         raise GramLoopError(f"{folder} is not empty and has no {SETTINGS_FILE}; choose a new folder")
     atomic_write(settings, (json.dumps(asdict(wanted), indent=2) + "\n").encode())

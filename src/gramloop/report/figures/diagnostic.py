@@ -14,18 +14,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gramloop.errors import GramLoopError
-from gramloop.report.figures.panels import bare, colour_bar, draw_values, photograph, shrunk
-from gramloop.report.figures.style import (
+from gramloop.tasks.diagnosis import Diagnosis
+from gramloop.util.plotting import (
     COLUMN,
     DRIFT_MAP,
     FULL,
     GATE_MAP,
-    Drawn,
+    CaptionedFigure,
     Sheet,
+    bare,
+    draw_values,
     percent_of,
+    photograph,
+    shrunk,
     styled,
 )
-from gramloop.tasks.diagnosis import Diagnosis
 
 _GAP, _TITLE, _NOTE, _FOOT, _SIDE, _EDGE = 0.07, 0.19, 0.2, 0.36, 0.17, 0.02  # inches
 _TALLEST = 1.5  # of a panel's width; a longer strip would leave nothing to see
@@ -48,14 +51,14 @@ class Diagnosed:
         return cls(label, image, found.drift[-1], found.gate[-1], found.post_drift)
 
 
-def diagnostic(rows: Sequence[Diagnosed], title: str = "Diagnostic") -> Drawn:
+def diagnostic(rows: Sequence[Diagnosed], title: str = "Diagnostic") -> CaptionedFigure:
     """The figure: two by two for one row, otherwise four columns."""
     if not rows:
         raise GramLoopError("a diagnostic figure needs at least one image")
     high = drift_scale(rows)
     with styled():
         figure = _square(rows[0], high) if len(rows) == 1 else _rows(rows, high)
-        return Drawn(figure, title, *_words(rows, high))
+        return CaptionedFigure(figure, title, *_words(rows, high))
 
 
 def drift_scale(rows: Sequence[Diagnosed]) -> float:
@@ -78,14 +81,9 @@ def _square(row: Diagnosed, high: float) -> Any:
     for panel, name, letter in zip(panels, _titles(row), "abcd", strict=True):
         panel.set_title(f"({letter}) {name}", loc="left", pad=2.5)
     below = lower + tall + 0.07
-    colour_bar(sheet, gate, (left[0] + 0.12, below, width - 0.24), "gate")
-    colour_bar(
-        sheet,
-        drift,
-        (left[1] + 0.12, below, width - 0.24),
-        "Gram drift, (b) and (d)",
-        beyond=_exceeds([row], high),
-    )
+    sheet.colour_bar(gate, (left[0] + 0.12, below, width - 0.24), "gate")
+    place = (left[1] + 0.12, below, width - 0.24)
+    sheet.colour_bar(drift, place, "Gram drift, (b) and (d)", beyond=_exceeds([row], high))
     return sheet.figure
 
 
@@ -107,11 +105,8 @@ def _rows(rows: Sequence[Diagnosed], high: float) -> Any:
         top += tall + _NOTE
     beyond = _exceeds(rows, high)
     for column, shown in ((1, drift), (2, gate), (3, drift)):
-        place = (left[column] + 0.12, top, width - 0.24)
-        if column == 2:
-            colour_bar(sheet, shown, place, "gate")
-        else:
-            colour_bar(sheet, shown, place, "Gram drift, all rows", beyond=beyond)
+        label, more = ("gate", False) if shown is gate else ("Gram drift, all rows", beyond)
+        sheet.colour_bar(shown, (left[column] + 0.12, top, width - 0.24), label, beyond=more)
     return sheet.figure
 
 
@@ -123,7 +118,7 @@ def _exceeds(rows: Sequence[Diagnosed], high: float) -> bool:
 
 def _fill(panels: Sequence[Any], row: Diagnosed, high: float) -> tuple[Any, Any]:
     """Draw one row's four panels; the shown drift and gate are what colour bars belong to."""
-    photograph(panels[0], shrunk(row.image), high=(row.image.shape[0], row.image.shape[1]))
+    photograph(panels[0], shrunk(row.image), row.image.shape)
     drift = draw_values(panels[1], row.drift, DRIFT_MAP, high)
     gate = draw_values(panels[2], row.gate, GATE_MAP, 1.0)
     if row.post is not None:

@@ -1,4 +1,4 @@
-"""Images with their predictions side by side: input, annotation, baseline and method, one row per image."""
+"""Images with their predictions side by side: input, truth and every method, one row per image."""
 
 from __future__ import annotations
 
@@ -7,198 +7,119 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
 from gramloop.errors import GramLoopError
-from gramloop.report.figures.boxes import DetectionRow, draw_detection, gist_of_boxes, legend_of_boxes
-from gramloop.report.figures.depth import DepthRow, depth_scale, draw_depth, gist_of_depth
-from gramloop.report.figures.panels import (
-    PixelRow,
-    colour_bar,
-    draw_legend,
-    draw_outline,
-    painted,
+from gramloop.tasks.base import AnyTask
+from gramloop.tasks.detection import PICTURE_SCORE
+from gramloop.tasks.drawing import Changes, DrawStyle, mark_outlines
+from gramloop.tasks.prediction import Prediction
+from gramloop.util.plotting import (
+    FULL,
+    LEGEND_LINE,
+    CaptionedFigure,
+    Legend,
+    Sheet,
+    legend_lines,
     photograph,
     shrunk,
+    styled,
 )
-from gramloop.report.figures.segments import (
-    SegmentsRow,
-    draw_segments,
-    gist_of_segments,
-    words_of_segments,
-)
-from gramloop.report.figures.style import CLASS_COLOURS, FULL, GAINED, LOST, OTHER, Drawn, Sheet, styled
 
-_GAP, _HEAD, _TITLE, _LEGEND, _EDGE = 0.06, 0.17, 0.17, 0.19, 0.02  # inches
-_SCALE = 0.32  # inches of a colour bar with its words
+_GAP, _HEAD, _TITLE, _EDGE = 0.06, 0.17, 0.17, 0.02  # inches
 _TALLEST = 1.35  # of a panel's width
 
 
 @dataclass(frozen=True)
-class SegmentationRow(PixelRow):
-    """Label maps."""
+class ComparedImage:
+    """One image with its truth and the predictions of several methods, the baseline first."""
 
-    names: Mapping[int, str] = field(default_factory=dict)
-    ignored: int = 255
+    title: str
+    image: NDArray[np.uint8]  # (H, W, 3)
+    task: AnyTask
+    truth: Prediction
+    predictions: tuple[Prediction, ...]
+    classes: Mapping[int, str] = field(default_factory=dict)
 
-    @property
-    def valid(self) -> NDArray[np.bool_]:
-        """Pixels that are scored."""
-        valid: NDArray[np.bool_] = self.truth != self.ignored
-        return valid
+    def __post_init__(self) -> None:
+        size = self.image.shape[:2]
+        for each in (self.truth, *self.predictions):
+            if (own := tuple(self.task.size(each, size))) != size:
+                raise GramLoopError(f"a prediction of {self.title!r} is {own}, unlike its image {size}")
 
-    @property
-    def gained(self) -> NDArray[np.bool_]:
-        """Scored pixels that the method gets right and the baseline does not."""
-        return _both(self.valid, self.method == self.truth, self.baseline != self.truth)
+    def style(self, known: Mapping[int, str] | None = None) -> DrawStyle:
+        """What all panels share."""
+        return self.task.style([self.truth, *self.predictions], self.classes, PICTURE_SCORE, known or {})
 
-    @property
-    def lost(self) -> NDArray[np.bool_]:
-        """Scored pixels that the baseline gets right and the method does not."""
-        return _both(self.valid, self.baseline == self.truth, self.method != self.truth)
+    def changes(self, style: DrawStyle) -> list[Changes]:
+        """What each further method changes of the baseline."""
+        first, *others = self.predictions
+        return [self.task.changes(first, each, self.truth, style) for each in others]
 
-    @property
-    def present(self) -> dict[int, int]:
-        """Classes of the row with their pixels over the three label maps, the largest first."""
-        labels, counts = np.unique(np.stack([self.truth, self.baseline, self.method]), return_counts=True)
-        order = np.argsort(-counts, kind="stable")
-        return {int(labels[i]): int(counts[i]) for i in order if labels[i] != self.ignored}
-
-
-Row = SegmentationRow | DetectionRow | DepthRow | SegmentsRow
-
-
-def _both(*masks: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    every: NDArray[np.bool_] = np.logical_and.reduce(masks)
-    return every
+    def draw(self, panels: Sequence[Any], style: DrawStyle) -> Legend:
+        """Draw input, truth and predictions into panels; returns what colours stand for."""
+        changes = self.changes(style)
+        photograph(panels[0], shrunk(self.image), self.image.shape)
+        self.task.draw(panels[1], self.image, self.truth, style)
+        before = changes[0].colours[0] if changes else ()
+        self.task.draw(panels[2], self.image, self.predictions[0], style, before)
+        for panel, prediction, each in zip(panels[3:], self.predictions[1:], changes, strict=True):
+            self.task.draw(panel, self.image, prediction, style, each.colours[1])
+            mark_outlines(panel, each)
+        return (*self.task.legend(style), *(changes[0].legend if len(changes) == 1 else ()))
 
 
 def qualitative(
-    rows: Sequence[Row],
+    rows: Sequence[ComparedImage],
     title: str = "Predictions",
     methods: Sequence[str] = ("baseline", "gramloop"),
     truth: str = "annotation",
-) -> Drawn:
-    """The figure, a row of four panels for each image; ``truth`` is what predictions are compared with."""
+) -> CaptionedFigure:
+    """The figure: a row of panels for each image; ``truth`` is what predictions are compared with."""
     if not rows:
         raise GramLoopError("a figure of predictions needs at least one image")
     with styled():
-        return Drawn(_draw(rows, methods, truth), title, *_words(rows, methods, truth))
+        return CaptionedFigure(_draw(rows, methods, truth), title, *_words(rows, methods, truth))
 
 
-def _draw(rows: Sequence[Row], methods: Sequence[str], truth: str) -> Any:
-    width = (FULL - 3 * _GAP - 2 * _EDGE) / 4
-    heights = [width * min(_shape(row)[0] / _shape(row)[1], _TALLEST) for row in rows]
-    detects = any(isinstance(row, DetectionRow) for row in rows)
-    legends = [_LEGEND if isinstance(row, SegmentationRow | SegmentsRow) else 0.05 for row in rows]
-    deep = [row for row in rows if isinstance(row, DepthRow)]
-    below = _LEGEND * detects + _SCALE * bool(deep)
-    sheet = Sheet(FULL, _HEAD + sum(heights) + sum(legends) + _TITLE * len(rows) + below)
-    left = [_EDGE + column * (width + _GAP) for column in range(4)]
-    for x, name in zip(left, ("input", truth, *methods), strict=True):
+def _draw(rows: Sequence[ComparedImage], methods: Sequence[str], truth: str) -> Any:
+    columns = ("input", truth, *methods)
+    width = (FULL - (len(columns) - 1) * _GAP - 2 * _EDGE) / len(columns)
+    heights = [width * min(row.image.shape[0] / row.image.shape[1], _TALLEST) for row in rows]
+    styles: list[DrawStyle] = []
+    known: dict[int, str] = {}
+    for row in rows:  # a class keeps its colour from row to row, if it can
+        styles.append(row.style(known))
+        known = {**styles[-1].colours, **known}
+    legends = [_legend_height(row, style) for row, style in zip(rows, styles, strict=True)]
+    sheet = Sheet(FULL, _HEAD + sum(heights) + sum(legends) + _TITLE * len(rows))
+    left = [_EDGE + column * (width + _GAP) for column in range(len(columns))]
+    for x, name in zip(left, columns, strict=True):
         sheet.text(x + width / 2, 0.03, name, ha="center", fontweight="bold")
-    colours = iter(class_colours([row for row in rows if isinstance(row, SegmentationRow | SegmentsRow)]))
     top = _HEAD
-    for row, tall, legend in zip(rows, heights, legends, strict=True):
+    for row, style, tall, below in zip(rows, styles, heights, legends, strict=True):
         sheet.text(_EDGE, top + 0.045, row.title, fontsize=6.5)
         top += _TITLE
-        panels = [sheet.panel(x, top, width, tall) for x in left]
-        if isinstance(row, DetectionRow):
-            draw_detection(panels, row)
-        elif isinstance(row, DepthRow):
-            photograph(panels[0], shrunk(row.image), high=row.image.shape[:2])
-            shown = draw_depth(panels[1:], row, depth_scale(deep))
-        elif isinstance(row, SegmentsRow):
-            draw_segments(sheet, panels, row, next(colours), top + tall)
-        else:
-            draw_segmentation(sheet, panels, row, next(colours), top + tall)
-        top += tall + legend
-    if deep:
-        place = (left[1] + 0.06, sheet.height - below + 0.02, 3 * width + 2 * _GAP - 0.12)
-        colour_bar(sheet, shown, place, "depth (m)", beyond=True)
-    if detects:
-        draw_legend(sheet, legend_of_boxes(methods, truth), sheet.height - 0.01, lower=True)
+        entries = row.draw([sheet.panel(x, top, width, tall) for x in left], style)
+        sheet.legend(entries, top + tall + 0.03)
+        top += tall + below
     return sheet.figure
 
 
-def _shape(row: Row) -> tuple[float, float]:
-    if isinstance(row, DetectionRow):
-        left, top, right, bottom = row.view
-        return bottom - top, right - left
-    return row.image.shape[0], row.image.shape[1]
+def _legend_height(row: ComparedImage, style: DrawStyle) -> float:
+    changes = row.changes(style)
+    entries = (*row.task.legend(style), *(changes[0].legend if len(changes) == 1 else ()))
+    return 0.06 + LEGEND_LINE * len(legend_lines(entries, FULL))
 
 
-def draw_segmentation(
-    sheet: Sheet, panels: Sequence[Any], row: SegmentationRow, colours: Mapping[int, str], below: float
-) -> None:
-    """Input, truth, baseline and method in four panels, and the classes' colours below."""
-    size = row.image.shape[0], row.image.shape[1]
-    small = shrunk(row.image)
-    photograph(panels[0], small, high=size)
-    for panel, labels in zip(panels[1:], (row.truth, row.baseline, row.method), strict=True):
-        photograph(panel, painted(small, labels, colours, row.ignored), high=size)
-    for mask, colour in ((row.lost, LOST), (row.gained, GAINED)):
-        draw_outline(panels[3], mask, colour, small.shape[:2])
-    handles: list[Any] = [
-        Patch(color=colour, label=row.names.get(label, f"class {label}")) for label, colour in colours.items()
+def _words(rows: Sequence[ComparedImage], methods: Sequence[str], truth: str) -> tuple[str, str]:
+    captions = dict.fromkeys(row.task.figure_caption for row in rows)
+    names = {"truth": truth, "before": methods[0], "after": methods[-1]}
+    columns = f"Columns: input, {truth}, {', '.join(methods)}; every row says why it was chosen."
+    caption = " ".join([columns, *(each.format(**names) for each in captions)])
+    gists = [
+        f"{row.title}: {change.text}{f' by {method}' if len(methods) > 2 else ''}."
+        for row in rows
+        for method, change in zip(methods[1:], row.changes(row.style()), strict=True)
     ]
-    if len(row.present) > len(colours):
-        handles.append(Patch(color=OTHER, label="others"))
-    share = max(int(row.valid.sum()), 1)
-    for mask, colour, word in ((row.gained, GAINED, "gained"), (row.lost, LOST, "lost")):
-        handles.append(Line2D([], [], color=colour, linewidth=1.4, label=f"{word} {mask.sum() / share:.1%}"))
-    draw_legend(sheet, handles, below + 0.02)
-
-
-def class_colours(rows: Sequence[SegmentationRow | SegmentsRow]) -> list[dict[int, str]]:
-    """The largest classes of each row with a colour of their own, which a class keeps from row to row if it can."""
-    known: dict[int, str] = {}
-    found = []
-    for row in rows:
-        largest = list(row.present)[: len(CLASS_COLOURS)]
-        own: dict[int, str] = {}
-        for label in largest:
-            if label in known and known[label] not in own.values():
-                own[label] = known[label]
-        for label in largest:
-            if label not in own:
-                free = [colour for colour in CLASS_COLOURS if colour not in own.values()]
-                own[label] = next((colour for colour in free if colour not in known.values()), free[0])
-                known.setdefault(label, own[label])
-        found.append({label: own[label] for label in largest})
-    return found
-
-
-def _words(rows: Sequence[Row], methods: Sequence[str], truth: str) -> tuple[str, str]:
-    parts = [f"Columns: input, {truth}, {methods[0]}, {methods[1]}; every row says why it was chosen."]
-    if any(isinstance(row, SegmentationRow) for row in rows):
-        parts.append(
-            f"Green outlines: scored pixels in which {methods[1]} alone agrees with the {truth}; magenta: those in which "
-            f"{methods[0]} alone does. White pixels have no label."
-        )
-    if any(isinstance(row, DetectionRow) for row in rows):
-        parts.append(
-            "Boxes with a score of at least 0.40, matched greedily to annotations of the same category at an "
-            "overlap of at least 0.50; these filters serve the picture and enter no score."
-        )
-    if any(isinstance(row, SegmentsRow) for row in rows):
-        parts.append(words_of_segments(methods, truth))
-    if any(isinstance(row, DepthRow) for row in rows):
-        parts.append(
-            "Depth in metres, aligned as it was scored, all panels on one scale; white pixels have no known depth."
-        )
-    caption = " ".join(parts)
-    return caption, " ".join([caption, *(_gist(row) for row in rows)])
-
-
-def _gist(row: Row) -> str:
-    if isinstance(row, DetectionRow):
-        return gist_of_boxes(row)
-    if isinstance(row, DepthRow):
-        return gist_of_depth(row)
-    if isinstance(row, SegmentsRow):
-        return gist_of_segments(row)
-    share = max(int(row.valid.sum()), 1)
-    return f"{row.title}: {row.gained.sum() / share:.1%} of pixels gained, {row.lost.sum() / share:.1%} lost."
+    return caption, " ".join([caption, *gists])

@@ -55,9 +55,9 @@ for (const button of document.querySelectorAll("[data-copy]")) {
   button.addEventListener("click", async () => {
     const figure = button.closest("figure");
     await copy(figure.querySelector(`template[data-format="${button.dataset.copy}"]`).content.textContent);
-    const told = figure.querySelector(".told");
-    told.textContent = "Copied";
-    setTimeout(() => { told.textContent = ""; }, 1500);
+    const status = figure.querySelector(".status");
+    status.textContent = "Copied";
+    setTimeout(() => { status.textContent = ""; }, 1500);
   });
 }
 

@@ -1,42 +1,54 @@
-"""From a document to HTML: what the template needs of each table, figure and verdict, and the page's policy."""
+"""From a document to one HTML file that opens from disk and asks no network for anything."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
 import math
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable
 from functools import cache
 from io import BytesIO
+from itertools import count
 from pathlib import Path
+from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 from PIL import Image
 
 from gramloop.metrics.bootstrap import Interval, verdict
-from gramloop.report.document import Document, RenderedFigure, Section, Verdict
-from gramloop.report.formats import csv, latex, markdown
-from gramloop.report.page.intervals import MINUS, bar, reach
-from gramloop.report.tables.table import BETTER, WORSE, Column, Table
+from gramloop.report.document import Document, RenderedFigure
+from gramloop.report.stats import Verdict
+from gramloop.util.table import BETTER, WORSE, Table
 
+MINUS = "\u2212"
 _HERE = Path(__file__).parent
-_LONG = 24  # rows; a longer table scrolls inside its own frame
+_LONG = 24  # rows; a longer table scrolls inside a frame
 _ENLARGED = 132  # CSS pixels for an inch of a figure: small print for paper is read at a distance on a screen
 _TONES = {"helps": "gain", "hurts": "loss"}
+_MARGIN = 4.0  # percent left free at both ends of an interval's axis, so that a dot at the limit stays whole
+_CLASSES = {"text": "text", "mark": "sign"}  # of columns; others are numbers
 
 
 def render(document: Document, files: Collection[str] = ()) -> str:
     """The page, complete in itself.
 
     Args:
-        document: what it says.
-        files: paths below the page's folder, such as ``figures/gains.pdf``: those of the document's tables and
+        document: What it says.
+        files: Paths below the page's folder, such as ``figures/gains.pdf``: those of the document's tables and
             figures that are named here are offered for download.
     """
     style, script = ((_HERE / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
-    numbers = _Numbers()
+    limit = reach(each.interval for each in document.verdicts)
+    tables, figures = count(1), count(1)
+    sections = [
+        {
+            "section": section,
+            "tables": [_table(table, next(tables), files) for table in section.tables],
+            "figures": [_figure(figure, next(figures), files) for figure in section.figures],
+        }
+        for section in document.sections
+    ]
     return (
         _environment()
         .get_template("page.html")
@@ -45,8 +57,9 @@ def render(document: Document, files: Collection[str] = ()) -> str:
             policy=_policy(style, script),
             style=Markup(style),
             script=Markup(script),
-            verdicts=list(_verdicts(document.verdicts)),
-            sections=[_section(section, numbers, files) for section in document.sections],
+            verdicts=[_verdict(each, limit) for each in document.verdicts],
+            limit=f"{limit:g}",
+            sections=sections,
         )
     )
 
@@ -64,61 +77,6 @@ def _environment() -> Environment:
     return made
 
 
-@dataclass
-class _Numbers:
-    """Tables and figures are numbered through the whole page."""
-
-    table: int = 0
-    figure: int = 0
-
-
-@dataclass(frozen=True)
-class _CellView:
-    text: str
-    value: str | None  # in full precision, for sorting; nothing where there is no number
-    classes: str
-    drawing: Markup
-
-
-@dataclass(frozen=True)
-class _TableView:
-    number: int
-    table: Table
-    kinds: list[str]
-    body: list[list[_CellView]]
-    foot: list[list[_CellView]]
-    long: bool
-    copies: dict[str, str]  # by format
-    links: list[tuple[str, str]]  # what is offered and where it lies
-
-
-@dataclass(frozen=True)
-class _FigureView:
-    number: int
-    figure: RenderedFigure
-    source: str
-    width: int
-    height: int
-    links: list[tuple[str, str]]
-
-
-@dataclass(frozen=True)
-class _SectionView:
-    section: Section
-    paragraphs: list[str]
-    tables: list[_TableView]
-    figures: list[_FigureView]
-
-
-@dataclass(frozen=True)
-class _VerdictView:
-    verdict: Verdict
-    tone: str
-    drawing: Markup
-    numbers: str
-    limit: str
-
-
 def _policy(style: str, script: str) -> str:
     """Nothing may be fetched, and nothing may run or style the page but what is written here."""
     hashes = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in (style, script)]
@@ -134,35 +92,22 @@ def _unbroken(text: str) -> Markup:
     return Markup(" ").join(whole.format(word) if "-" in word else word for word in text.split())
 
 
-def _verdicts(verdicts: tuple[Verdict, ...]) -> Iterator[_VerdictView]:
-    limit = reach(said.interval for said in verdicts)
-    for said in verdicts:
-        one, tone = said.interval, _TONES.get(said.words, "open")
-        drawing = Markup("") if one is None else bar(one, limit, tone, height=24, label=_interval_words(one))
-        numbers = "" if one is None else str(one).replace("-", MINUS)
-        yield _VerdictView(said, tone, drawing, numbers, f"{limit:g}")
+def _verdict(said: Verdict, limit: float) -> dict[str, Any]:
+    one, tone = said.interval, _TONES.get(said.words, "open")
+    drawing, numbers = Markup(""), ""
+    if one is not None:
+        estimate, low, high = (
+            f"{value:+.3f}".replace("-", MINUS) for value in (one.estimate, one.low, one.high)
+        )
+        label = f"gain {estimate}, {one.level:.0%} interval from {low} to {high}"
+        drawing, numbers = (
+            interval_bar(one, limit, tone, height=24, label=label),
+            f"{estimate} [{low}, {high}]",
+        )
+    return {"verdict": said, "tone": tone, "drawing": drawing, "numbers": numbers}
 
 
-def _interval_words(interval: Interval) -> str:
-    low, high, estimate = (
-        f"{value:+.3f}".replace("-", MINUS) for value in (interval.low, interval.high, interval.estimate)
-    )
-    return f"gain {estimate}, {interval.level:.0%} interval from {low} to {high}"
-
-
-def _section(section: Section, numbers: _Numbers, files: Collection[str]) -> _SectionView:
-    tables, figures = [], []
-    for table in section.tables:
-        numbers.table += 1
-        tables.append(_table(table, numbers.table, files))
-    for figure in section.figures:
-        numbers.figure += 1
-        figures.append(_figure(figure, numbers.figure, files))
-    paragraphs = [part.strip() for part in section.text.split("\n\n") if part.strip()]
-    return _SectionView(section, paragraphs, tables, figures)
-
-
-def _table(table: Table, number: int, files: Collection[str]) -> _TableView:
+def _table(table: Table, number: int, files: Collection[str]) -> dict[str, Any]:
     limits = [
         reach(row[place] for row in table.rows if isinstance(row[place], Interval))  # type: ignore[misc]
         for place in range(len(table.columns))
@@ -172,21 +117,27 @@ def _table(table: Table, number: int, files: Collection[str]) -> _TableView:
         for row in range(len(table.rows))
     ]
     last = len(cells) - table.footer
-    kinds = [_kind(column) for column in table.columns]
-    copies = {"CSV": csv(table), "Markdown": markdown(table), "LaTeX": latex(table)}
-    offers = _links("tables", table.key, ("csv", "md", "tex", "json"), files)
-    return _TableView(number, table, kinds, cells[:last], cells[last:], len(cells) > _LONG, copies, offers)
+    return {
+        "number": number,
+        "table": table,
+        "kinds": [_CLASSES.get(kind, "number") for kind in table.kinds],
+        "body": cells[:last],
+        "foot": cells[last:],
+        "long": len(cells) > _LONG,
+        "copies": {"CSV": table.csv(), "Markdown": table.markdown(), "LaTeX": table.latex()},
+        "links": _links("tables", table.key, ("csv", "md", "tex"), files),
+    }
 
 
-def _kind(column: Column) -> str:
-    return {"text": "text", "mark": "sign"}.get(column.kind, "number")
-
-
-def _cell(table: Table, row: int, place: int, limit: float) -> _CellView:
+def _cell(table: Table, row: int, place: int, limit: float) -> dict[str, Any]:
     cell, column = table.rows[row][place], table.columns[place]
-    text, classes, drawing, value = table.text(row, place), [_kind(column)], Markup(""), None
+    text, classes = table.cell_text(row, place), [_CLASSES.get(table.kinds[place], "number")]
+    drawing, value = Markup(""), None  # the value in full precision, for sorting
     if isinstance(cell, Interval):
-        drawing, value = bar(cell, limit, _TONES.get(verdict(cell), "open"), height=14), cell.estimate
+        drawing, value = (
+            interval_bar(cell, limit, _TONES.get(verdict(cell), "open"), height=14),
+            cell.estimate,
+        )
     elif isinstance(cell, int | float):
         value = cell
         if column.signed and value and math.isfinite(value):
@@ -198,20 +149,60 @@ def _cell(table: Table, row: int, place: int, limit: float) -> _CellView:
     if not isinstance(cell, str):
         text = text.replace("-", MINUS)
     known = value is not None and math.isfinite(value)
-    return _CellView(text, repr(value) if known else None, " ".join(classes), drawing)
+    return {
+        "text": text,
+        "value": repr(value) if known else None,
+        "classes": " ".join(classes),
+        "drawing": drawing,
+    }
 
 
-def _figure(figure: RenderedFigure, number: int, files: Collection[str]) -> _FigureView:
+def _figure(figure: RenderedFigure, number: int, files: Collection[str]) -> dict[str, Any]:
     with Image.open(BytesIO(figure.png)) as image:
         pixels, density = image.size, image.info.get("dpi", (_ENLARGED, _ENLARGED))
     width, height = (
         max(1, round(side * _ENLARGED / float(each))) for side, each in zip(pixels, density, strict=True)
     )
-    source = "data:image/png;base64," + base64.b64encode(figure.png).decode()
-    offers = _links("figures", figure.key, ("png", "pdf"), files)
-    return _FigureView(number, figure, source, width, height, offers)
+    return {
+        "number": number,
+        "figure": figure,
+        "source": "data:image/png;base64," + base64.b64encode(figure.png).decode(),
+        "width": width,
+        "height": height,
+        "links": _links("figures", figure.key, ("png", "pdf"), files),
+    }
 
 
 def _links(folder: str, key: str, endings: tuple[str, ...], files: Collection[str]) -> list[tuple[str, str]]:
     names = {ending: f"{folder}/{key}.{ending}" for ending in endings}
     return [(ending.upper(), name) for ending, name in names.items() if name in files]
+
+
+def reach(intervals: Iterable[Interval | None]) -> float:
+    """How far from zero a common axis must go: the largest end of any interval, rounded up to 1, 2 or 5."""
+    ends = [abs(end) for one in intervals if one is not None for end in (one.low, one.high, one.estimate)]
+    largest = max((end for end in ends if math.isfinite(end)), default=0.0)
+    if largest < 1e-12:  # nothing that a number with digits would show
+        return 1.0
+    power = 10.0 ** math.floor(math.log10(largest))
+    return next(step * power for step in (1, 2, 5, 10) if step * power >= largest * (1 - 1e-12))
+
+
+def interval_bar(interval: Interval, limit: float, tone: str, *, height: int = 20, label: str = "") -> Markup:
+    """The interval on an axis from -limit to +limit, as SVG; without a label it is decoration of its text."""
+    ends = (interval.low, interval.high, interval.estimate)
+    if not all(map(math.isfinite, ends)):
+        return Markup("")
+    shares = [max(-1.0, min(1.0, value / limit)) for value in ends]
+    low, high, at = (round(50 + share * (50 - _MARGIN), 2) for share in shares)
+    about = Markup('role="img" aria-label="{}"').format(label) if label else Markup('aria-hidden="true"')
+    drawing = (
+        '<svg class="interval {tone}" width="100%" height="{height}" {about}>'
+        '<line class="axis" x1="0%" x2="100%" y1="{middle}" y2="{middle}"/>'
+        '<line class="zero" x1="50%" x2="50%" y1="0" y2="{height}"/>'
+        '<line class="range" x1="{low}%" x2="{high}%" y1="{middle}" y2="{middle}"/>'
+        '<circle class="estimate" cx="{at}%" cy="{middle}" r="{radius}"/></svg>'
+    )
+    return Markup(drawing).format(
+        tone=tone, height=height, about=about, middle=height / 2, low=low, high=high, at=at, radius=height / 5
+    )

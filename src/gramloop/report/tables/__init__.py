@@ -1,1 +1,1 @@
-"""The tables of a report."""
+"""The tables of a report, each from loaded runs and what is known of their differences."""

@@ -1,26 +1,29 @@
-"""The first tables: every suite with every method, and how sure each gain is."""
+"""The first tables: every suite with every method, how sure each gain is, and methods against each other."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.methods import BASELINE
 from gramloop.evaluate.results import other_images
+from gramloop.metrics.bootstrap import coverage
 from gramloop.metrics.robustness import effective_robustness, mean_corruption_error, relative_performance
 from gramloop.report.run import Run
-from gramloop.report.statistics import Gain
-from gramloop.report.tables.table import Cell, Column, Table
+from gramloop.report.stats import Evidence, decision
+from gramloop.util.table import BETTER, UNCLEAR, WORSE, Cell, Column, Table
 
 DIGITS = 3  # of scores and gains, as the paper prints them
+TEXT: Final = "text"
 
 
 def method_columns(methods: Sequence[str]) -> tuple[Column, ...]:
     """A column for each method, then one for the gain of each over the baseline."""
-    scores = (Column(name, name, digits=DIGITS) for name in methods)
-    replays = _compared(methods)
-    titles = ["Δ"] if len(replays) == 1 else [f"Δ {name}" for name in replays]
-    gains = zip(replays, titles, strict=True)
+    scores = (Column(name, digits=DIGITS) for name in methods)
+    compared = _compared(methods)
+    titles = ["Δ"] if len(compared) == 1 else [f"Δ {name}" for name in compared]
+    gains = zip(compared, titles, strict=True)
     return (*scores, *(Column(f"{name} gain", title, digits=DIGITS, signed=True) for name, title in gains))
 
 
@@ -31,30 +34,22 @@ def method_cells(
 
     There are none where scores only say how far predictions change.
     """
-    ordinary = None if changes_only else scores.get(BASELINE)
+    base = None if changes_only else scores.get(BASELINE)
     each = {name: scores.get(name) for name in methods}
-    gains = (_difference(each[name], ordinary) for name in _compared(methods))
-    return (*each.values(), *gains)
+    return (*each.values(), *(_minus(each[name], base) for name in _compared(methods)))
 
 
 def _compared(methods: Sequence[str]) -> list[str]:
     return [name for name in methods if name != BASELINE] if BASELINE in methods else []
 
 
-def _difference(score: float | None, ordinary: float | None) -> float | None:
-    return None if score is None or ordinary is None else score - ordinary
-
-
-def methods_of(runs: Sequence[Run]) -> tuple[str, ...]:
-    """All methods of some runs, the baseline first."""
-    names = dict.fromkeys(name for run in runs for name in run.methods)
-    return tuple(sorted(names, key=lambda name: name != BASELINE))
+def _minus(score: float | None, base: float | None) -> float | None:
+    return None if score is None or base is None else score - base
 
 
 def main_results(group: Sequence[Run], key: str = "main") -> Table:
     """Clean scores, mPC, COCO-O's mAP and effective robustness of runs that were made alike."""
-    methods = methods_of(group)
-    columns = (Column("suite", "Suite", "text"), Column("metric", "Metric", "text"), *method_columns(methods))
+    methods = _methods_of(group)
     rows: list[tuple[Cell, ...]] = []
     notes = []
     for run in group:
@@ -68,25 +63,29 @@ def main_results(group: Sequence[Run], key: str = "main") -> Table:
         if not run.complete:
             notes.append(f"{run.name} has no mean: conditions are missing.")
         if (clean := clean_coco_of(run, group)) is not None:
-            robust = robustness_of(run, clean)
-            rows.append((run.name, "ER", *method_cells(methods, robust)))
+            rows.append((run.name, "ER", *method_cells(methods, robustness_of(run, clean))))
             notes.append("ER is COCO-O's mAP less 0.45 times the AP on clean COCO, in points.")
     what = "Agreement with the clean prediction" if group[0].plan.label_free else "Scores"
     return Table(
-        key,
         "Main results",
-        f"{what} in percent, higher is better; mPC is the unweighted mean over all shifted conditions. "
+        (Column("suite", "Suite", TEXT), Column("metric", "Metric", TEXT), *method_columns(methods)),
+        rows,
+        dict.fromkeys(notes),
+        key=key,
+        caption=f"{what} in percent, higher is better; mPC is the unweighted mean over all shifted conditions. "
         "Differences are computed before rounding.",
-        columns,
-        tuple(rows),
-        methods,
-        tuple(dict.fromkeys(notes)),
+        compared=methods,
     )
+
+
+def _methods_of(runs: Sequence[Run]) -> tuple[str, ...]:
+    names = dict.fromkeys(name for run in runs for name in run.methods)
+    return tuple(sorted(names, key=lambda name: name != BASELINE))
 
 
 def relative_results(group: Sequence[Run], key: str = "relative") -> Table | None:
     """What is left of the clean score, and errors against the baseline; None where neither is known."""
-    methods = methods_of(group)
+    methods = _methods_of(group)
     rows: list[tuple[Cell, ...]] = []
     notes: list[str] = []
     for run in group:
@@ -99,19 +98,16 @@ def relative_results(group: Sequence[Run], key: str = "relative") -> Table | Non
                 rows.append((run.name, name, *(values.get(method) for method in methods)))
     if not rows:
         return None
+    scores = (Column(name, digits=DIGITS) for name in methods)
     return Table(
-        key,
         "Relative to clean images and to the baseline",
-        "rPC: mPC in percent of the score on clean images, higher is better. mCE: errors (100 less the score) of a shift, "
-        "summed over its severities and divided by those of the baseline of the same run, the mean over shifts, in percent; "
-        "100 is the baseline, lower is better.",
-        (
-            Column("suite", "Suite", "text"),
-            Column("measure", "Measure", "text"),
-            *(Column(name, name, digits=DIGITS) for name in methods),
-        ),
-        tuple(rows),
-        notes=tuple(notes),
+        (Column("suite", "Suite", TEXT), Column("measure", "Measure", TEXT), *scores),
+        rows,
+        notes,
+        key=key,
+        caption="rPC: mPC in percent of the score on clean images, higher is better. mCE: errors (100 less the score) of a "
+        "shift, summed over its severities and divided by those of the baseline of the same run, the mean over shifts, in "
+        "percent; 100 is the baseline, lower is better.",
     )
 
 
@@ -129,9 +125,9 @@ def _relative(run: Run, clean: Run | None) -> dict[str, float]:
     found = {}
     for name in run.methods if clean is not None else ():
         assert clean is not None
-        mean, ordinary = run.score(name), clean.score(name) if name in clean.methods else None
-        if mean is not None and ordinary is not None and ordinary > 0:
-            found[name] = relative_performance(mean, ordinary)
+        mean, base = run.score(name), clean.score(name) if name in clean.methods else None
+        if mean is not None and base is not None and base > 0:
+            found[name] = relative_performance(mean, base)
     return found
 
 
@@ -157,68 +153,184 @@ def robustness_of(run: Run, clean: Run) -> dict[str, float | None]:
     """Effective robustness of the methods that both have."""
     found: dict[str, float | None] = {}
     for name in run.methods:
-        shifted, ordinary = run.score(name), clean.score(name) if name in clean.methods else None
-        known = shifted is not None and ordinary is not None
-        found[name] = effective_robustness(shifted, ordinary) if known else None  # type: ignore[arg-type]
+        shifted, base = run.score(name), clean.score(name) if name in clean.methods else None
+        found[name] = None if shifted is None or base is None else effective_robustness(shifted, base)
     return found
 
 
-def gains_table(gains: Sequence[Gain], key: str = "gains") -> Table:
-    """Each method's gain with its interval, as percentiles and corrected for few units, and the verdict."""
-    columns = (
-        Column("suite", "Suite", "text"),
-        Column("method", "Method", "text"),
-        Column("gain", "Δ", digits=DIGITS, signed=True),
-        Column("interval", "95% CI", "interval", digits=DIGITS),
-        Column("corrected", "95% CI, corrected", "interval", digits=DIGITS),
-        Column("units", "Drawn from", "text"),
-        Column("coverage", "Covers", digits=1, unit="%"),
-        Column("verdict", "Verdict", "text"),
-    )
-    rows = tuple(
-        (
-            gain.run.name,
-            gain.method,
-            gain.points,
-            gain.interval,
-            gain.corrected,
-            f"{gain.interval.units} {gain.over}" if gain.interval else None,
-            None if gain.coverage is None else 100 * gain.coverage,
-            gain.words,
-        )
-        for gain in gains
-        if gain.interval or not _elsewhere(gain, gains)
-    )
-    reasons = dict.fromkeys(
-        f"{gain.run.name}: no interval, for {gain.reason}."
-        for gain in gains
-        if gain.reason and not _elsewhere(gain, gains)
-    )
+def gains_table(evidence: Sequence[Evidence], key: str = "gains") -> Table:
+    """Each method's gain with its intervals and the verdict."""
+    rows: list[tuple[Cell, ...]] = []
+    for place in range(max((len(each.resampled) for each in evidence), default=0)):
+        for each in evidence:
+            rows += _gain_rows(each, place)
     return Table(
-        key, "How sure the gains are", _gains_caption(gains), columns, rows, notes=(*reasons, *_NOTES)
+        "How sure the gains are",
+        (
+            Column("suite", "Suite", TEXT),
+            Column("method", "Method", TEXT),
+            Column("gain", "Δ", digits=DIGITS, signed=True),
+            Column("interval", "95% CI", "interval", DIGITS),
+            Column("corrected", "95% CI, corrected", "interval", DIGITS),
+            Column("units", "Drawn from", TEXT),
+            Column("coverage", "Covers", digits=1, unit="%"),
+            Column("deciding", "95% CI, all methods", "interval", DIGITS),
+            Column("verdict", "Verdict", TEXT),
+        ),
+        rows,
+        (*_reasons(evidence), *_GAIN_NOTES),
+        key=key,
+        caption=_gains_caption(evidence),
     )
 
 
-def _elsewhere(gain: Gain, gains: Sequence[Gain]) -> bool:
-    """Whether the same gain has an interval over something else."""
-    alike = (each for each in gains if (each.run.name, each.method) == (gain.run.name, gain.method))
-    return any(each.interval for each in alike)
+def _gain_rows(evidence: Evidence, place: int) -> list[tuple[Cell, ...]]:
+    drawn, run = evidence.resampled[place], evidence.run
+    if drawn.scores:
+        found = {
+            method: next(each for each in evidence.gains[method] if each.drawn is drawn)
+            for method in run.compared
+        }
+        return [
+            (
+                run.name, method, run.gain(method), each.interval, each.corrected, f"{drawn.units} {drawn.over}",
+                100 * coverage(drawn.units), each.joint, decision(evidence.gains[method]),
+            )
+            for method, each in found.items()
+        ]  # fmt: skip
+    if evidence.drawn or (place and not evidence.drawn):
+        return []
+    return [(run.name, method, run.gain(method), *[None] * 5, "inconclusive") for method in run.compared]
 
 
-_NOTES = (
+def _reasons(evidence: Sequence[Evidence]) -> list[str]:
+    silent = [each for each in evidence if not each.drawn]
+    reasons = [
+        f"{each.run.name}: no interval, for {drawn.reason}." for each in silent for drawn in each.resampled
+    ]
+    return list(dict.fromkeys(reasons))
+
+
+_GAIN_NOTES = (
     "“Covers” is how often such a percentile interval holds the true gain if the effects of its units are normal; "
     "the corrected interval, stretched by Student's t, is meant to hold it in 95 of 100 cases.",
-    "The verdict goes by the percentile interval where that covers at least 90%, else by the corrected one.",
+    "The verdict goes by the last interval, which is corrected and holds for all methods of a run together; where "
+    "families and images were both drawn, both have to agree.",
 )
 
 
-def _gains_caption(gains: Sequence[Gain]) -> str:
-    drawn = next((gain.interval for gain in gains if gain.interval), None)
-    times = "" if drawn is None else f" {drawn.replicates:,} replicates."
-    said = {
+def _gains_caption(evidence: Sequence[Evidence]) -> str:
+    drawn = next(
+        (difference.interval for each in evidence for difference in sum(each.gains.values(), ())), None
+    )
+    sentences = {
         "families": "Paired cluster bootstrap over shift families: a family is drawn with all its severities and for "
         "both methods; clean images take no part.",
         "images": "Paired bootstrap over images: an image is drawn with all its shifted versions and for both methods.",
     }
-    drawn_over = dict.fromkeys(gain.over for gain in gains) or ("families",)
-    return " ".join(said[over] for over in drawn_over) + times
+    over = dict.fromkeys(each.over for one in evidence for each in one.resampled)
+    return " ".join(sentences[each] for each in over) + (
+        "" if drawn is None else f" {drawn.replicates:,} replicates."
+    )
+
+
+# methods against each other
+
+
+def matrix_table(evidence: Evidence) -> Table:
+    """Every method against every other, best first, as marks; it stays narrow with any number of methods."""
+    ranked, run = evidence.ranked, evidence.run
+    numbered = list(enumerate(ranked, start=1))
+    drawn = " and ".join(f"over {each.drawn_from}" for each in evidence.drawn)
+    return Table(
+        f"Which methods differ, {run.name}",
+        (
+            Column("rank", "#", digits=0),
+            Column("method", "Method", TEXT),
+            Column("score", run.score_title, digits=DIGITS),
+            *(Column(f"against {name}", str(place), "mark") for place, name in numbered),
+        ),
+        [
+            (place, name, evidence.score(name), *(_mark(evidence, name, other) for other in ranked))
+            for place, name in numbered
+        ],
+        key=f"{run.key}-matrix",
+        caption=f"A row's method against the one whose number heads the column: {BETTER} better, {WORSE} worse, "
+        f"{UNCLEAR} not significantly different. Marks go by 95% intervals {drawn}: of the baseline by those that hold for "
+        f"all {len(run.compared)} methods together, of other methods by those that hold for all {len(evidence.pairs)} pairs.",
+    )
+
+
+def _mark(evidence: Evidence, row: str, column: str) -> str:
+    if row == column:
+        return ""
+    first, second = sorted((row, column), key=evidence.ranked.index)
+    if not evidence.differ(first, second):
+        return UNCLEAR
+    return BETTER if row == first else WORSE
+
+
+def pairs_table(evidence: Evidence) -> Table:
+    """The numbers behind the marks: every pair, the better method first."""
+    rows: list[tuple[Cell, ...]] = [
+        (
+            better, worse, evidence.gain(better, worse), each.interval, each.corrected, each.joint,
+            f"{each.drawn.units} {each.drawn.over}", "yes" if evidence.differ(better, worse) else "no",
+        )
+        for (better, worse), differences in evidence.pairs.items()
+        for each in differences
+    ]  # fmt: skip
+    return Table(
+        f"Every two methods, {evidence.run.name}",
+        (
+            Column("better", "Method", TEXT),
+            Column("worse", "against", TEXT),
+            Column("gain", "Δ", digits=DIGITS, signed=True),
+            Column("interval", "95% CI", "interval", DIGITS),
+            Column("corrected", "95% CI, corrected", "interval", DIGITS),
+            Column("joint", "95% CI, all pairs", "interval", DIGITS),
+            Column("units", "Drawn from", TEXT),
+            Column("verdict", "Significant", TEXT),
+        ),
+        rows,
+        (
+            "The first interval is of percentiles, the second stretched by Student's t for few units; both are those "
+            f"of one pair alone. Of {len(evidence.pairs)} such intervals some miss by chance, so significance goes by the "
+            "third, which holds for all pairs together; that of a pair with the baseline goes by its verdict.",
+        ),
+        key=f"{evidence.run.key}-pairs",
+        caption=f"What a method gains over another in {evidence.run.score_title}, in points; families or images are drawn "
+        "for both alike.",
+    )
+
+
+def stacking_table(evidence: Evidence) -> Table:
+    """The gains of two methods, their sum, and that of both together."""
+    gains = (("first gain", "Δ first"), ("second gain", "Δ second"), ("sum", "Sum"), ("gain", "Δ together"))
+    rows: list[tuple[Cell, ...]] = []
+    for stack in evidence.stacks:
+        each = [evidence.gain(part) for part in stack.parts]
+        numbers = (*each, sum(each), evidence.gain(stack.whole))
+        for one in stack.excess:
+            drawn = f"{one.drawn.units} {one.drawn.over}"
+            rows.append((stack.whole, *stack.parts, *numbers, one.interval, one.joint, drawn, stack.words))
+    return Table(
+        f"How gains add, {evidence.run.name}",
+        (
+            Column("method", "Stack", TEXT),
+            Column("first", "First", TEXT),
+            Column("second", "Second", TEXT),
+            *(Column(key, title, digits=DIGITS, signed=True) for key, title in gains),
+            Column("excess", "Beyond the sum, 95% CI", "interval", DIGITS, estimate=True),
+            Column("joint", "all stacks", "interval", DIGITS),
+            Column("units", "Drawn from", TEXT),
+            Column("words", "Together", TEXT),
+        ),
+        rows,
+        (
+            "Whether they gain more or less than the sum goes by an interval that holds for all stacks together.",
+        ),
+        key=f"{evidence.run.key}-stacking",
+        caption=f"Gains over the baseline in {evidence.run.score_title}, in points, of two methods and of both together. "
+        "Beyond the sum is what they gain together less what they gain each alone.",
+    )

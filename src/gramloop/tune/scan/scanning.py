@@ -7,7 +7,7 @@ gramloop.tune.ranked(found)[:5]
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,11 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from gramloop.core.config import Window
-from gramloop.core.cost import Cost, cost
-from gramloop.core.loop import attached
 from gramloop.data.suites import Condition
 from gramloop.errors import GramLoopError
+from gramloop.replay.attach import attached
+from gramloop.replay.config import Window
+from gramloop.replay.cost import Cost, cost
+from gramloop.replay.guards import check_reach
 from gramloop.shifts.corruptions import corrupt
 from gramloop.shifts.seeds import generator
 from gramloop.tasks.images import RGB, ImageLike, read_image
@@ -141,8 +142,8 @@ def scan_windows(
     measured = []
     # A replay that does nothing: it finds the host, and refuses what could not be replayed.
     with attached(model, replays=0, blocks=blocks, norm=norm, prefix=prefix) as loop:
-        host = loop.host
-        host.check_plain_chain(host.depth - 1)
+        host = loop.vit
+        check_reach(host, replace(loop.route, reach=host.depth - 1))
         windows = all_windows(host.depth, max_length)
         for inputs in ready.values():
             for make in inputs:

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gramloop.core.config import Window
 from gramloop.errors import GramLoopError
+from gramloop.replay.config import Window
 from gramloop.tune.scan.scanning import Scan
 
 Score = Callable[[Scan], NDArray[np.float64]]  # -> (W,)

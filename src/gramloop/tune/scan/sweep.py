@@ -17,12 +17,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from gramloop.core.call import BlockCall, states_of
-from gramloop.core.config import Window
-from gramloop.core.drift import GramAnchor
-from gramloop.core.gate import masked_median
-from gramloop.core.hosts import Host
 from gramloop.errors import GramLoopError
+from gramloop.replay.blocks import BlockCall, states_of
+from gramloop.replay.config import Window
+from gramloop.replay.gram import GramAnchor, masked_median
+from gramloop.replay.vit import ViT
 
 ByWindow = dict[str, NDArray[np.float64]]  # name -> one number per window, (W,)
 
@@ -53,7 +52,7 @@ def naive_blocks(depth: int, windows: Sequence[Window], replays: int) -> int:
 
 
 def measure(
-    host: Host, forward: Callable[[], Any], windows: Sequence[Window], replays: int, chunk: int | None = None
+    host: ViT, forward: Callable[[], Any], windows: Sequence[Window], replays: int, chunk: int | None = None
 ) -> WindowStatistics:
     """Run ``forward``, one image through the host, and measure every window inside it.
 
@@ -74,7 +73,7 @@ def measure(
 
 
 @contextmanager
-def listening(host: Host, at_last_block: Callable[[BlockCall, list[Tensor]], None]) -> Iterator[None]:
+def listening(host: ViT, at_last_block: Callable[[BlockCall, list[Tensor]], None]) -> Iterator[None]:
     """Hand over how the host calls its blocks, and all their outputs, at the end of each of its forwards.
 
     It happens inside the forward, so that the host's own autocast holds for whatever is run then.
@@ -86,7 +85,7 @@ def listening(host: Host, at_last_block: Callable[[BlockCall, list[Tensor]], Non
             ordinary.clear()
         ordinary.append(_one_image(host, output))
         if index == host.depth - 1:
-            at_last_block(BlockCall(host, args, kwargs), ordinary)
+            at_last_block(BlockCall.of(host, args, kwargs)[0], ordinary)
 
     handles = [
         block.register_forward_hook(partial(after_block, index), with_kwargs=True)
@@ -99,7 +98,7 @@ def listening(host: Host, at_last_block: Callable[[BlockCall, list[Tensor]], Non
             handle.remove()
 
 
-def _one_image(host: Host, output: Any) -> Tensor:
+def _one_image(host: ViT, output: Any) -> Tensor:
     states = states_of(output)
     if len(states) != 1 or len(states[0]) != 1:
         images = sum(len(each) for each in states)
@@ -110,14 +109,14 @@ def _one_image(host: Host, output: Any) -> Tensor:
 
 
 def _measure_windows(
-    host: Host,
+    host: ViT,
     call: BlockCall,
     ordinary: list[Tensor],
     windows: Sequence[Window],
     replays: int,
     chunk: int | None,
 ) -> WindowStatistics:
-    anchor = GramAnchor(call.patches(ordinary[-1]))
+    anchor = GramAnchor(host.patches(ordinary[-1]))
     size = chunk or _affordable(ordinary[0])
     parts, blocks = [], host.depth
     for first in range(0, len(windows), size):
@@ -137,13 +136,13 @@ class _Sweep:
 
     def __init__(
         self,
-        host: Host,
+        host: ViT,
         call: BlockCall,
         ordinary: list[Tensor],
         anchor: GramAnchor,
         windows: Sequence[Window],
     ) -> None:
-        self.blocks = 0
+        self.blocks, self._host = 0, host
         self._depth, self._layout = host.depth, host.layout
         self._call, self._ordinary, self._anchor, self._windows = call, ordinary, anchor, windows
 
@@ -155,7 +154,7 @@ class _Sweep:
         for replay in range(1, replays + 1):
             proposal, final, blocks = replay_windows(self._call, self._depth, self._windows, state)
             self.blocks += blocks
-            drift = self._anchor.drift(self._call.patches(final))  # (W, N)
+            drift = self._anchor.drift(self._host.patches(final))  # (W, N)
             step = self._layout.patches(proposal.float() - state.float())  # (W, N, C)
             relative = _median(_length(step) / _length(self._layout.patches(state).float()))
             if replay == 1:
@@ -181,7 +180,7 @@ def replay_windows(
     alive, proposal, blocks = state.clone(), torch.empty_like(state), 0
     for index in range(windows[0][0], depth):
         entered = sum(start <= index for start, _ in windows)
-        alive[:entered] = call.run(index, index, [alive[:entered]])[0]
+        alive[:entered] = call.run(index, index, alive[:entered])
         blocks += entered
         for place, (_, end) in enumerate(windows[:entered]):
             if end == index:

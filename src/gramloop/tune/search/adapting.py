@@ -12,8 +12,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from gramloop.core.config import ORDINARY_SIGNALS, Adaptive
 from gramloop.data.records import Task
+from gramloop.replay.config import SIGNALS, Adaptive
 from gramloop.tune.search.worth import PairedStatistics, Worth, worth
 
 QUANTILES = 11  # thresholds tried per signal and direction, between the smallest and the largest value
@@ -41,7 +41,7 @@ def best_rule(
 def rules(cells: Cells, end: int) -> list[Adaptive]:
     """Switches at quantiles of every signal, in both directions."""
     found = []
-    for signal in ORDINARY_SIGNALS:
+    for signal in SIGNALS:
         values = [_signal(one, signal, end) for each in cells.values() for one in each]
         if not values or not np.isfinite(values).all():
             continue

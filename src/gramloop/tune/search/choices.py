@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from gramloop.core.config import ReplayConfig, Window
 from gramloop.errors import GramLoopError
 from gramloop.mitigations.base import Mitigation
 from gramloop.mitigations.calibration import MIN_IMAGES, CalibrationStats, placeholder_stats
 from gramloop.mitigations.mitigated import check_stack, needs_calibration, stack_cost
 from gramloop.mitigations.replay import Replay
 from gramloop.mitigations.stack import replay_alone, stack_text
+from gramloop.replay.config import ReplayConfig, Window
 from gramloop.tasks.prediction import Prediction
 from gramloop.tasks.predictor import Predictor, check_replay
 from gramloop.tune.search.space import Space

@@ -5,9 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from rich.box import SIMPLE
 from rich.console import Console
-from rich.table import Table
 
 from gramloop.evaluate.plan import AGREEMENT_NOTE
 from gramloop.tune.search.plan import ANY_CHANGE, Search
@@ -16,6 +14,7 @@ from gramloop.tune.search.tuning import Tuning
 from gramloop.tune.search.verdict import JudgedPart
 from gramloop.tune.search.words import counted
 from gramloop.tune.search.worth import CLEAN
+from gramloop.util.table import Cell, Column, Table
 
 
 def describe_plan(search: Search) -> str:
@@ -75,53 +74,43 @@ def print_tuning(tuning: Tuning, console: Console | None = None) -> None:
 
 
 def _finalists(tuning: Tuning) -> Table:
-    table = _table(f"Decision, {tuning.search.schedule.decide.images} fresh images")
-    table.add_column("candidate", overflow="fold")
     label_free = tuning.search.subject.label_free
     names = (
         ("agreement", "± s.e.", "clean changes", "cost")
         if label_free
         else ("gain", "± s.e.", "clean", "cost")
     )
-    for name in names:
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("")
+    rows: list[tuple[Cell, ...]] = []
     for one in tuning.outcome.finalists:
         chosen = tuning.outcome.chosen and one is tuning.outcome.leader
         clean = f"{-one.worth.clean:.2f}" if label_free else _signed(one.worth.clean)
-        numbers = [_signed(one.worth.gain), f"{one.worth.error:.2f}", clean]
-        table.add_row(describe_stack(one.stack), *numbers, f"{one.cost:.2f}x", "chosen" if chosen else "")
-    table.add_row(
-        tuning.search.nothing, "0.00", "", "0.00", "1.00x", "" if tuning.outcome.chosen else "chosen"
-    )
-    return table
+        numbers = (_signed(one.worth.gain), f"{one.worth.error:.2f}", clean, f"{one.cost:.2f}×")
+        rows.append((describe_stack(one.stack), *numbers, "chosen" if chosen else ""))
+    nothing = "" if tuning.outcome.chosen else "chosen"
+    rows.append((tuning.search.nothing, "0.00", None, "0.00", "1.00×", nothing))
+    title = f"Decision, {tuning.search.schedule.decide.images} fresh images"
+    return Table(title, ("candidate", *names, ""), rows)
 
 
 def _verdict(what: str, parts: Sequence[JudgedPart]) -> Table:
-    images = min(part.images for part in parts)
-    table = _table(f"Verdict on {what}, {images} images not searched, 95% intervals")
-    table.add_column("families", no_wrap=True)
-    gain = "agreement gain" if parts[0].label_free else "gain"
-    for name in ("ordinary", gain, "over families", "over images"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("", no_wrap=True)
+    rows: list[tuple[Cell, ...]] = []
     for part in parts:
         name = part.name if part.name == CLEAN else counted(part).rsplit(" ", 1)[0]
-        spans = [
-            "" if each is None else f"[{each.low:+.2f}, {each.high:+.2f}]".replace("[", r"\[")
-            for each in (part.over_families, part.over_images)
-        ]
         if part.changes_only:
-            table.add_row("clean", "", "", "", "", f"{-part.gain:.2f} points changed")
-            continue
-        scores = [f"{part.ordinary:.2f}", _signed(part.gain)]
-        table.add_row(name, *scores, *spans, part.word)
-    return table
+            rows.append((CLEAN, *[None] * 4, f"{-part.gain:.2f} points changed"))
+        else:
+            rows.append((name, part.ordinary, part.gain, part.over_families, part.over_images, part.word))
+    columns = (
+        Column("families", kind="text"),
+        Column("baseline", digits=2),
+        Column("agreement gain" if parts[0].label_free else "gain", digits=2, signed=True),
+        Column("over families", kind="interval", digits=2),
+        Column("over images", kind="interval", digits=2),
+        Column("", kind="text"),
+    )
+    images = min(part.images for part in parts)
+    return Table(f"Verdict on {what}, {images} images not searched, 95% intervals", columns, rows)
 
 
-def _table(title: str) -> Table:
-    return Table(title=title, title_justify="left", box=SIMPLE, pad_edge=False, padding=(0, 1, 0, 0))
-
-
-def _signed(value: float) -> str:
-    return f"{value:+.2f}" if math.isfinite(value) else "-"
+def _signed(value: float) -> str | None:
+    return f"{value:+.2f}" if math.isfinite(value) else None

@@ -10,12 +10,12 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 
-from gramloop.core.signals import observing
 from gramloop.errors import GramLoopError
 from gramloop.mitigations.calibration import CalibrationStats
 from gramloop.mitigations.pixels import PixelMitigation
 from gramloop.mitigations.replay import Replay
 from gramloop.mitigations.stack import replay_alone, stack_text
+from gramloop.tasks.block_runs import observing
 from gramloop.tasks.images import RGB
 from gramloop.tasks.prediction import Prediction
 from gramloop.tasks.predictor import Predictor

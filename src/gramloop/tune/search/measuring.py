@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from gramloop.core.config import Adaptive
 from gramloop.errors import GramLoopError
 from gramloop.mitigations.replay import Replay
 from gramloop.mitigations.stack import replay_alone
+from gramloop.replay.config import Adaptive
 from gramloop.tune.search.adapting import switched
 from gramloop.tune.search.bench import Trial
 from gramloop.tune.search.journal import Journal

@@ -6,11 +6,11 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from gramloop.core.config import Adaptive, ReplayConfig
 from gramloop.errors import GramLoopError
 from gramloop.mitigations.mitigated import check_stack
 from gramloop.mitigations.replay import Replay
 from gramloop.mitigations.stack import replay_alone, replay_of
+from gramloop.replay.config import Adaptive, ReplayConfig
 from gramloop.tasks.base import get_task
 from gramloop.tune.search.adapting import best_rule
 from gramloop.tune.search.choices import FREE

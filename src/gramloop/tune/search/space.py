@@ -11,13 +11,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from gramloop.core.config import FIELDS, ReplayConfig, ReplaySettings, Window, default_window, field_of, route
-from gramloop.core.cost import extra_blocks
-from gramloop.core.fields import Field
-from gramloop.core.settings import split_setting
 from gramloop.errors import GramLoopError
 from gramloop.mitigations.base import Mitigation
 from gramloop.mitigations.stack import ordered, parse_mitigations
+from gramloop.replay.config import (
+    FIELDS,
+    Field,
+    ReplayConfig,
+    ReplaySettings,
+    Window,
+    default_window,
+    field_of,
+    split_setting,
+)
+from gramloop.replay.cost import extra_blocks, route
 from gramloop.tune.scan.files import read_ranking
 
 LONGEST = 2  # blocks of a window, where nothing else is said
@@ -144,7 +151,7 @@ def plain(config: ReplayConfig, depth: int) -> ReplayConfig:
     if config.gate == "none":
         settings["strength"] = ReplayConfig.strength
     if not config.measures_drift:
-        settings |= {"gate_at": ReplayConfig.gate_at, "trust": None, "eps": ReplayConfig.eps}
+        settings |= {"gate_at": ReplayConfig.gate_at, "eps": ReplayConfig.eps}
     elif found.probe == found.last:
         settings["gate_at"] = "final"
     else:

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gramloop.core.settings import describe_replay
 from gramloop.mitigations.base import Mitigation, Stage
 from gramloop.mitigations.replay import Replay
 from gramloop.mitigations.stack import ordered, replay_alone, stack_json, stack_text
+from gramloop.replay.config import describe_replay
 from gramloop.tune.search.space import plain
 
 Stack = tuple[Mitigation, ...]

@@ -12,9 +12,9 @@ from tempfile import TemporaryDirectory
 from typing import Any, Unpack
 
 from gramloop import __version__
-from gramloop.core.config import ReplayConfig
 from gramloop.data.records import DataSet, LabelledImage, Record
 from gramloop.mitigations.stack import replay_alone, replay_of, stack_json, stack_text, write_mitigations
+from gramloop.replay.config import ReplayConfig
 from gramloop.tasks.prediction import Prediction
 from gramloop.tasks.predictor import Predictor
 from gramloop.tune.search.calibration import find_source
@@ -29,13 +29,13 @@ from gramloop.tune.search.verdict import parts_table
 from gramloop.tune.search.words import verdict_in_words
 from gramloop.tune.search.workers import start_workers
 from gramloop.util.files import locked
-from gramloop.util.table import Shown, ShownTable
+from gramloop.util.table import Table, TableRepr
 
 RESULT, SOURCE = "found.json", "source.safetensors"
 
 
 @dataclass(frozen=True)
-class Tuning(Shown):
+class Tuning(TableRepr):
     """What was chosen, what it does on unseen images, and how it was found."""
 
     search: Search
@@ -63,7 +63,7 @@ class Tuning(Shown):
         """The verdict in words."""
         return verdict_in_words(self.search, self.outcome)
 
-    def _shown(self) -> ShownTable:
+    def _table(self) -> Table:
         title = self.mitigations or "the plain model: nothing was chosen"
         return parts_table(self.outcome.parts, f"Chosen: {title}", [self.sentence])
 

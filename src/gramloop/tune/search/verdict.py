@@ -33,14 +33,14 @@ from gramloop.tune.search.worth import (
     detections_of,
     truth_of,
 )
-from gramloop.util.table import Cell, Shown, ShownTable
+from gramloop.util.table import Cell, Table, TableRepr
 
 REPLICATES = 2000  # of the bootstrap over images
 FEW_IMAGES, FEW_FAMILIES = 8, 4  # below these a percentile interval is too narrow to conclude from
 
 
 @dataclass(frozen=True)
-class JudgedPart(Shown):
+class JudgedPart(TableRepr):
     """One partition of the data: scores of both versions, and the gain's intervals."""
 
     name: str
@@ -78,7 +78,7 @@ class JudgedPart(Shown):
         """Whether it only says how far clean predictions change: without labels, that is no gain and no loss."""
         return self.label_free and self.name == CLEAN
 
-    def _shown(self) -> ShownTable:
+    def _table(self) -> Table:
         return parts_table([self], f"On unseen images: {self.name}")
 
     def as_json(self) -> dict[str, Any]:
@@ -97,7 +97,7 @@ class JudgedPart(Shown):
         }
 
 
-def parts_table(parts: Sequence[JudgedPart], title: str, notes: Sequence[str] = ()) -> ShownTable:
+def parts_table(parts: Sequence[JudgedPart], title: str, notes: Sequence[str] = ()) -> Table:
     """A row for each part, with the interval that reaches further."""
     columns = (
         "unseen images",
@@ -110,7 +110,7 @@ def parts_table(parts: Sequence[JudgedPart], title: str, notes: Sequence[str] = 
         "high",
         "verdict",
     )
-    return ShownTable(title, columns, tuple(map(_row, parts)), tuple(notes))
+    return Table(title, columns, tuple(map(_row, parts)), tuple(notes))
 
 
 def _row(part: JudgedPart) -> tuple[Cell, ...]:

@@ -1,0 +1,177 @@
+"""Drift and gate: how much a proposal changes each patch's relations, and how much of it each token accepts.
+
+With Q0 and Q1 the L2-normalised patches of the baseline pass and of a proposal, D = Q1 - Q0 and
+M = (Q0 + Q1) / 2, the change of the cosine-Gram matrix is exactly
+
+    Q1 Q1ᵀ - Q0 Q0ᵀ = D Mᵀ + M Dᵀ
+
+and the drift of patch p is the mean square of row p. Nothing is subtracted that is almost equal, so
+float32 keeps seven digits where the difference of two Gram matrices keeps four.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from gramloop.replay.config import ReplayConfig
+from gramloop.util.precision import full_float32
+
+# Beyond this many patches per channel, C x C products are cheaper and smaller than N x N ones.
+_PAIRWISE_LIMIT = 4
+# Up to this many patches one N x N product beats the bookkeeping of tiles.
+_UNTILED_PATCHES = 512
+_TILES = 8
+_TINY = 1e-12
+# A patch that grows or shrinks by more is not measured by its step.
+_FAR = 16.0
+
+
+class GramAnchor:
+    """The final-normed patches of the baseline pass, against which proposals are measured."""
+
+    def __init__(self, patches: Tensor, valid: Tensor | None = None) -> None:
+        """Keep ``patches`` (B, N, C); ``valid`` (B, N) bool leaves padding out."""
+        self._valid = valid
+        self._count = patches.shape[1] if valid is None else valid.sum(1).clamp(min=1)[:, None]
+        with full_float32(patches.device):
+            self._P0 = self._only_valid(patches.float())
+            self._inverse0 = _inverse_length(self._P0)
+            self._scale0 = self._inverse0.float()
+
+    def drift(self, patches: Tensor) -> Tensor:
+        """Mean squared change of each patch's Gram row, (B, N) float32; 0 on invalid patches."""
+        with full_float32(patches.device):
+            D, M2 = self._change_and_sum(self._only_valid(patches.float()))
+            # One image at a time: the same bits alone or in a batch, and the memory of one image.
+            rows = [_squared_row_change(D[i], M2[i]) for i in range(len(D))]
+            if not rows:
+                return patches.new_zeros(patches.shape[:2], dtype=torch.float32)
+            return (rows[0][None] if len(rows) == 1 else torch.stack(rows)).div_(4 * self._count)
+
+    def _change_and_sum(self, P1: Tensor) -> tuple[Tensor, Tensor]:
+        """D = Q1 - Q0 and 2 M = Q0 + Q1 of the L2-normalised patches, each (B, N, C).
+
+        Subtracting rounded unit vectors would cost three digits of D. Written with the step P1 - P0
+        and the change of the inverse lengths, every term is as small as D itself, as long as the step
+        does not change a patch's length by orders of magnitude. After a norm it cannot; where it does, D is
+        no small difference, and the unit vectors are subtracted.
+        """
+        inverse1 = _inverse_length(P1)
+        change = inverse1 / self._inverse0
+        near = ((change < _FAR) & (change > 1 / _FAR)).to(inverse1.dtype)  # (B, N, 1) of 0 and 1
+        D = torch.addcmul(P1, self._P0, near.float(), value=-1.0).mul_(inverse1.float())
+        D.addcmul_(self._P0, inverse1.mul_(near).sub_(self._inverse0).float())
+        return D, torch.addcmul(D, self._P0, self._scale0, value=2.0)
+
+    def _only_valid(self, patches: Tensor) -> Tensor:
+        return patches if self._valid is None else patches.masked_fill(~self._valid[..., None], 0.0)
+
+
+def _inverse_length(patches: Tensor) -> Tensor:
+    """1 / |p| of every patch, (B, N, C) -> (B, N, 1), in float64 so that differences of two keep their digits.
+
+    MPS has no float64; there drift has the textbook's accuracy.
+    """
+    wide = torch.float32 if patches.device.type == "mps" else torch.float64
+    length: Tensor = torch.linalg.vector_norm(patches, dim=-1, keepdim=True, dtype=wide)
+    return length.clamp_(min=_TINY).reciprocal_()
+
+
+def _squared_row_change(D: Tensor, M2: Tensor) -> Tensor:
+    """4 N times the drift: row sums of squares of D (2M)ᵀ + 2M Dᵀ, (N, C), (N, C) -> (N,)."""
+    patches, channels = D.shape
+    if patches > _PAIRWISE_LIMIT * channels:
+        return _from_channel_products(D, M2)
+    if patches > _UNTILED_PATCHES:
+        return _from_symmetric_tiles(D, M2)
+    A = D @ M2.T
+    length: Tensor = torch.linalg.vector_norm(A + A.T, dim=1)
+    return length.square_()
+
+
+def _from_symmetric_tiles(D: Tensor, M: Tensor) -> Tensor:
+    """D Mᵀ + M Dᵀ is symmetric: its tiles on and right of the diagonal give all row sums."""
+    patches = D.shape[0]
+    rows = -(-patches // _TILES)
+    total = D.new_zeros(patches)
+    for top in range(0, patches, rows):
+        bottom = min(top + rows, patches)
+        change = D[top:bottom] @ M[top:].T
+        change = change.addmm_(M[top:bottom], D[top:].T).square_()  # (rows, N - top)
+        total[top:bottom] += change.sum(1)
+        total[bottom:] += change[:, bottom - top :].sum(0)
+    return total
+
+
+def _from_channel_products(D: Tensor, M: Tensor) -> Tensor:
+    """The same row sums as quadratic forms of C x C matrices: O(N C²), for many patches."""
+    change = torch.addmm(D @ (M.T @ M), M, D.T @ M, alpha=2.0)
+    total = change.mul_(D).sum(1)
+    total += torch.mm(M, D.T @ D, out=change).mul_(M).sum(1)
+    return total
+
+
+def patch_gate(patches: Tensor, drift: Tensor | None, config: ReplayConfig, valid: Tensor | None) -> Tensor:
+    """The gate that a configuration gives each patch: (B, N, C) and its drift (B, N) -> (B, N) in [0, 1]."""
+    if drift is None or not config.measures_drift:
+        level = 1.0 if config.gate == "none" else float(config.strength)
+        gate = torch.full(patches.shape[:2], level, dtype=torch.float32, device=patches.device)
+        return gate if valid is None else torch.where(valid, gate, 0.0)
+    gate = gram_gate(drift, config.eps, valid)
+    if config.strength == "matched":
+        gate = mean_gate(gate, valid).expand_as(gate)
+        return torch.where(drift.isfinite() if valid is None else drift.isfinite() & valid, gate, 0.0)
+    return gate if config.strength == 1.0 else gate * float(config.strength)
+
+
+def gram_gate(drift: Tensor, eps: float, valid: Tensor | None = None) -> Tensor:
+    """exp(-drift / max(median, eps)) per image: (B, N) -> (B, N) in [0, 1].
+
+    The median runs over an image's valid patches with finite drift. A patch whose drift is not finite
+    and an invalid patch get gate 0: they keep the trajectory they are on.
+    """
+    counted = drift.isfinite() if valid is None else drift.isfinite() & valid
+    scale = masked_median(drift, counted).clamp(min=eps)
+    return torch.where(counted, torch.exp(-drift / scale), 0.0)
+
+
+def masked_median(values: Tensor, counted: Tensor) -> Tensor:
+    """Median of the counted entries of each row, (B, N) -> (B, 1); the mean of the middle two when even.
+
+    A row that counts nothing gives 0.
+    """
+    ordered = torch.where(counted, values, torch.inf).sort(dim=1).values
+    count = counted.sum(1, keepdim=True)
+    lower = ordered.gather(1, ((count - 1) // 2).clamp(min=0))
+    upper = ordered.gather(1, (count // 2).clamp(max=values.shape[1] - 1))
+    return torch.where(count > 0, (lower + upper) / 2, 0.0)
+
+
+def mean_gate(gate: Tensor, valid: Tensor | None = None) -> Tensor:
+    """The image-level gate, the mean over an image's valid patches: (B, N) -> (B, 1)."""
+    if valid is None:
+        return gate.mean(1, keepdim=True)
+    return gate.sum(1, keepdim=True) / valid.sum(1, keepdim=True).clamp(min=1)
+
+
+def token_gate(gate: Tensor, prefix: int, valid: Tensor | None = None, suffix: int = 0) -> Tensor:
+    """Patch gates between mean gates for the class, register and detection tokens around them: (B, P + N + S)."""
+    if prefix == suffix == 0:
+        return gate
+    mean = mean_gate(gate, valid)
+    around = [mean.expand(-1, prefix), gate, mean.expand(-1, suffix)]
+    return torch.cat(around if suffix else around[:2], dim=1)
+
+
+def interpolate(state: Tensor, proposal: Tensor, gate: Tensor) -> Tensor:
+    """Move each token its gate's share of the way to the proposal: (B, T, C), (B, T, C), (B, T).
+
+    In float32, or the state's dtype where that is wider, cast back. A gate of 0 keeps the state to the bit, also
+    where the proposal is not finite.
+    """
+    wide = torch.promote_types(state.dtype, torch.float32)
+    weight = gate.to(state.device)[..., None]
+    start = state.to(wide)
+    step = torch.where(weight > 0, proposal.to(state.device, wide) - start, 0.0)
+    return (start + weight * step).to(state.dtype)

@@ -1,0 +1,397 @@
+"""How sure a difference is: scores on resampled suites, intervals of every difference, and one rule for verdicts.
+
+Families of shifts or images are drawn once, the same for all methods, and every difference follows from these draws.
+
+The rule, wherever something is said to help, to hurt or to differ: a 95% interval that is corrected for few units and
+holds for all comparisons of its kind together leaves out zero, over everything that was drawn. Kinds of comparisons are
+methods with the baseline, two methods with each other, and stacks with the sum of their parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import combinations, groupby
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gramloop.evaluate.methods import BASELINE, Method
+from gramloop.evaluate.plan import AGREEMENT, Plan
+from gramloop.evaluate.store import Store, read_condition
+from gramloop.metrics.bootstrap import (
+    REPLICATES,
+    SEED,
+    Interval,
+    Score,
+    VerdictWord,
+    family_draws,
+    image_draws,
+    joint_intervals,
+    mean_interval,
+    selection_bias,
+    verdict,
+    widened,
+)
+from gramloop.mitigations.base import Mitigation
+from gramloop.mitigations.replay import Replay
+from gramloop.report.load import OnProgress
+from gramloop.report.run import Run
+from gramloop.util.processes import in_order
+from gramloop.util.table import Table, TableRepr
+
+Over = Literal["families", "images"]
+Draws = NDArray[np.float64]  # (1 + replicates,): on everything, then on every draw
+
+
+@dataclass(frozen=True)
+class Resampled:
+    """One run's suite, resampled; without scores where there is nothing to draw from, and why."""
+
+    run: Run
+    over: Over
+    scores: Mapping[str, Draws] = field(default_factory=dict, repr=False)
+    units: int = 0  # families or images drawn from
+    reason: str = ""
+
+    def difference(self, method: str, other: str = BASELINE) -> Draws:
+        """What a method gains over another: on everything, then on every draw."""
+        return self.scores[method] - self.scores[other]
+
+    @property
+    def drawn_from(self) -> str:
+        """The units, such as "15 shift families"."""
+        families = "domains" if self.run.suite.kind == "o" else "shift families"
+        return f"{self.units} {'images' if self.over == 'images' else families}"
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The difference of two methods, drawn from families or from images."""
+
+    drawn: Resampled
+    interval: Interval  # percentiles
+    joint: Interval  # holds for all differences of its kind together
+
+    @property
+    def corrected(self) -> Interval:
+        """The interval of this difference alone, widened for few units."""
+        return widened(self.interval)
+
+
+Differences = tuple[Difference, ...]  # of one pair: over families, over images, or both
+
+
+def significant(differences: Differences) -> bool:
+    """Whether a difference leaves out zero by the rule."""
+    return decision(differences) != "inconclusive"
+
+
+def decision(differences: Differences) -> VerdictWord:
+    """What the rule makes of a difference."""
+    words = {verdict(each.joint) for each in differences}
+    return words.pop() if len(words) == 1 else "inconclusive"
+
+
+def differences_of(
+    drawn: Sequence[Resampled], draws: Callable[[Resampled], Sequence[Draws]]
+) -> list[Differences]:
+    """Intervals of some differences, each alone and all together, for everything that was drawn from."""
+    columns = []
+    for one in drawn:
+        found = np.stack(draws(one))
+        joint = joint_intervals(found, one.units)
+        alone = [mean_interval([each], one.units) for each in found]
+        columns.append([Difference(one, *pair) for pair in zip(alone, joint, strict=True)])
+    return list(zip(*columns, strict=True))
+
+
+@dataclass(frozen=True)
+class Verdict(TableRepr):
+    """What the evidence says of one method on one suite."""
+
+    suite: str
+    method: str
+    words: VerdictWord
+    interval: Interval | None  # the one that decides
+    sentence: str
+
+    def _table(self) -> Table:
+        found = self.interval
+        ends = (None,) * 3 if found is None else (found.estimate, found.low, found.high)
+        row = (self.suite, self.method, self.words, *(None if end is None else f"{end:+.3f}" for end in ends))
+        columns = ("suite", "method", "verdict", "gain", "low", "high")
+        return Table(f"{self.method}: {self.words}", columns, (row,), (self.sentence,))
+
+
+@dataclass(frozen=True)
+class Stack:
+    """A method that is two others of the run together."""
+
+    whole: str
+    parts: tuple[str, str]
+    excess: Differences  # of the stack's gain over the sum
+
+    @property
+    def words(self) -> str:
+        """Whether the gains add."""
+        words = {"helps": "more than the sum", "hurts": "less than the sum"}
+        return words.get(decision(self.excess), "not told from the sum")
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """One run's methods compared with the baseline and with each other."""
+
+    run: Run
+    resampled: tuple[Resampled, ...]
+
+    @cached_property
+    def drawn(self) -> tuple[Resampled, ...]:
+        """What there was something to draw from."""
+        return tuple(each for each in self.resampled if each.scores)
+
+    @cached_property
+    def ranked(self) -> tuple[str, ...]:
+        """All methods of a complete run, the best first."""
+        return tuple(sorted(self.run.methods, key=lambda method: -self.score(method)))
+
+    def score(self, method: str) -> float:
+        """The suite's one number, of a complete run."""
+        score = self.run.score(method)
+        assert score is not None
+        return score
+
+    def gain(self, method: str, other: str = BASELINE) -> float:
+        """In points."""
+        return self.score(method) - self.score(other)
+
+    @cached_property
+    def gains(self) -> Mapping[str, Differences]:
+        """Of every method over the baseline; empty where nothing was drawn."""
+        methods = self.run.compared
+        found = differences_of(self.drawn, lambda drawn: [drawn.difference(method) for method in methods])
+        if len(methods) == 1:
+            found = [tuple(replace(each, joint=each.corrected) for each in one) for one in found]
+        return dict(zip(methods, found, strict=bool(found)))
+
+    @cached_property
+    def pairs(self) -> Mapping[tuple[str, str], Differences]:
+        """Of every two methods, the better one first."""
+        pairs = list(combinations(self.ranked, 2))
+        found = differences_of(self.drawn, lambda drawn: [drawn.difference(*pair) for pair in pairs])
+        return dict(zip(pairs, found, strict=True))
+
+    @cached_property
+    def stacks(self) -> list[Stack]:
+        """Every method that is made of two others of the run."""
+        found = list(
+            _stacked([self.run.method(name) for name in self.run.methods if name in self.run.compared])
+        )
+
+        def excess(drawn: Resampled) -> list[Draws]:
+            return [
+                drawn.difference(whole) - drawn.difference(first) - drawn.difference(second)
+                for whole, (first, second) in found
+            ]
+
+        differences = differences_of(self.drawn, excess) if found else []
+        return [Stack(*each, apart) for each, apart in zip(found, differences, strict=True)]
+
+    @property
+    def several(self) -> bool:
+        """Whether there are intervals of several methods, so that these can be compared with each other."""
+        return bool(self.drawn) and len(self.run.compared) > 1
+
+    def differ(self, better: str, worse: str) -> bool:
+        """Whether two methods, the better one first, differ significantly."""
+        if BASELINE in (better, worse):  # what is said of a method and the baseline is the same everywhere
+            return significant(self.gains[worse if better == BASELINE else better])
+        return significant(self.pairs[better, worse])
+
+    def helps(self, method: str) -> bool:
+        """Whether it gains significantly."""
+        return decision(self.gains[method]) == "helps"
+
+    def selection_bias(self, methods: Sequence[str]) -> float:
+        """How much the best of these owes to having been picked on the same images."""
+        each = (np.stack([drawn.difference(method) for method in methods]) for drawn in self.drawn)
+        return max(selection_bias(draws) for draws in each)
+
+    def verdict(self, method: str) -> Verdict:
+        """What the evidence says of one method."""
+        found = self.gains.get(method, ())
+        words = decision(found)
+        deciding = next((each.joint for each in found if verdict(each.joint) == words), None)
+        return Verdict(self.run.name, method, words, deciding, self._sentence(method, found))
+
+    def _sentence(self, method: str, found: Differences) -> str:
+        run, metric, points = self.run, self.run.metric, self.run.gain(method)
+        if run.plan.label_free:
+            metric = f"{AGREEMENT.capitalize()} with the clean prediction ({metric.removeprefix(AGREEMENT).strip()})"
+        reason = self.resampled[0].reason
+        if points is None:
+            return f"There is no mean {metric}, for {reason}."
+        scope = f"over {len(run.shifted)} shifted conditions" if run.shifted else "on clean images"
+        moved = f"{metric} {scope} changes by {signed(points)} points"
+        if not found:
+            return f"{moved}, without an interval: {reason}."
+        spans = " and ".join(
+            f"{signed(each.joint.low)} to {signed(each.joint.high)} over {each.drawn.drawn_from}"
+            for each in found
+        )
+        many = len(run.compared)
+        return f"{moved}, 95% interval {spans}" + f", for all {many} methods together" * (many > 1) + "."
+
+
+def _stacked(methods: Sequence[Method]) -> Iterator[tuple[str, tuple[str, str]]]:
+    made_of = {method.name: parts_of(method) for method in methods}
+    for whole, parts in made_of.items():
+        smaller = [name for name, own in made_of.items() if own < parts]
+        for first, second in combinations(smaller, 2):
+            if made_of[first] | made_of[second] == parts and not made_of[first] & made_of[second]:
+                yield whole, (first, second)
+
+
+def parts_of(method: Method) -> frozenset[Mitigation]:
+    """What a method is made of; a replay alone is one part."""
+    return frozenset(method.mitigations or ((Replay(method.replay),) if method.replay else ()))
+
+
+def signed(points: float, digits: int = 3) -> str:
+    """Points with their sign and a true minus."""
+    return f"{points:+.{digits}f}".replace("-", "−")
+
+
+# resampling
+
+
+def compare_methods(
+    runs: Sequence[Run],
+    over: Sequence[Over] = ("families",),
+    *,
+    replicates: int = REPLICATES,
+    seed: int = SEED,
+    on_progress: OnProgress = lambda _: None,
+    workers: int = 1,
+) -> list[Evidence]:
+    """Compare the methods of every run with its baseline and with each other.
+
+    Args:
+        runs: Loaded results.
+        over: What intervals are drawn over; with both, a claim has to hold over both.
+        replicates: Number of draws.
+        seed: Of the stream of draws.
+        on_progress: Called for every condition and method resampled.
+        workers: Processes.
+
+    Returns:
+        The evidence of every run that has gains.
+    """
+    options = {"replicates": replicates, "seed": seed, "workers": workers}
+    return [
+        Evidence(run, tuple(resample(run, each, on_progress=on_progress, **options) for each in over))
+        for run in runs
+        if run.compared and not run.changes_only
+    ]
+
+
+def count_resamplings(runs: Sequence[Run]) -> int:
+    """How often `compare_methods` over images calls ``on_progress``."""
+    resampled = [run for run in runs if run.compared and not run.changes_only]
+    return sum(len(run.methods) * len(run.averaged) if run.complete else 1 for run in resampled)
+
+
+def resample(
+    run: Run,
+    over: Over = "families",
+    *,
+    replicates: int = REPLICATES,
+    seed: int = SEED,
+    on_progress: OnProgress = lambda _: None,
+    workers: int = 1,
+) -> Resampled:
+    """The scores of every method on drawn suites; the number of processes changes nothing."""
+    if not run.complete:
+        on_progress(run.name)
+        many = len(run.missing) + len(run.unscored)
+        return Resampled(run, over, reason=f"{many} of {len(run.plan.conditions)} conditions have no score")
+    draws = (replicates, seed)
+    return (
+        _over_families(run, draws) if over == "families" else _over_images(run, draws, on_progress, workers)
+    )
+
+
+def _over_families(run: Run, draws: tuple[int, int]) -> Resampled:
+    if not run.shifted:
+        reason = "clean images are no shift; --bootstrap images draws images instead"
+        return Resampled(run, "families", reason=reason)
+    if len(run.families) < 2:
+        reason = f"{run.families[0]} is the only shift family, and one family says nothing of others"
+        return Resampled(run, "families", reason=reason)
+    ordered = sorted(run.shifted, key=lambda condition: condition.family)
+    drawn = {}
+    for method in run.methods:
+        scores = run.scores(method)
+        by_family = {
+            family: [scores[condition] for condition in members]
+            for family, members in groupby(ordered, key=lambda condition: condition.family)
+        }
+        drawn[method] = family_draws(by_family, replicates=draws[0], seed=draws[1])
+    return Resampled(run, "families", drawn, len(run.families))
+
+
+def _over_images(run: Run, draws: tuple[int, int], on_progress: OnProgress, workers: int) -> Resampled:
+    """Images drawn with all their shifted versions; images of domains, each domain's own."""
+    shared = run.suite.kind != "o"
+    # an image counts where every condition could use it, so that a draw means the same images everywhere
+    common = sorted(set.intersection(*(set(result.ids) for result in run.results))) if shared else None
+    calls = []
+    images = 0
+    for index, result in enumerate(run.averaged):
+        among = len(common) if common is not None else result.images
+        if among < 2:
+            few = f"{among} images of {result.condition} could be drawn, and it takes at least 2"
+            return Resampled(run, "images", reason=few)
+        images = among if shared else images + among
+        own = draws if shared else (draws[0], draws[1] + index)
+        calls.append((Store(run.folder, run.plan), result.condition.key, run.methods, common, own))
+    drawn: dict[str, list[Draws]] = {method: [] for method in run.methods}
+    for call, found in zip(calls, in_order(_draw_condition, calls, workers), strict=True):
+        for method, scores in zip(run.methods, found, strict=True):
+            drawn[method].append(scores)
+            on_progress(f"{run.name} {method} {call[1]}")
+    return Resampled(run, "images", {method: np.mean(each, axis=0) for method, each in drawn.items()}, images)
+
+
+def _draw_condition(
+    store: Store[Plan], key: str, methods: Sequence[str], common: Sequence[str] | None, draws: tuple[int, int]
+) -> list[Draws]:
+    """The scores of each method on one condition, then on every draw of its images or of those all conditions have."""
+    stored, task = read_condition(store, key), store.task
+    assert stored is not None
+    ids = stored.image_ids
+    among = ids if common is None else common
+    found = []
+    for method in methods:
+        scorer = task.scorer(stored.methods[method].rows, store.plan.classes)
+        score = _expanded(scorer, ids, among)
+        found.append(
+            image_draws(score, len(among), replicates=draws[0], seed=draws[1], rows=task.draws_at_once)
+        )
+    return found
+
+
+def _expanded(score: Score, ids: Sequence[str], among: Sequence[str]) -> Score:
+    """``score`` of weights over the images ``among``, where the condition's own images are ``ids``."""
+    place = {each: index for index, each in enumerate(ids)}
+    columns = np.array([place[each] for each in among])
+
+    def expanded(weights: NDArray[np.int64]) -> NDArray[np.float64]:
+        full = np.zeros((len(weights), len(ids)), dtype=np.int64)
+        full[:, columns] = weights
+        return score(full)
+
+    return expanded

@@ -1,0 +1,100 @@
+"""A report on disk: the page, a Markdown version, tables and figures as files, each whole or absent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from gramloop.errors import GramLoopError
+from gramloop.evaluate.store import PLAN
+from gramloop.report.document import Document
+from gramloop.report.load import OnProgress
+from gramloop.report.page import render
+from gramloop.util.files import atomic_write
+from gramloop.util.table import Table, markdown_text
+
+PAGE, MARKDOWN, TABLES, FIGURES = "index.html", "report.md", "tables", "figures"
+_FORMATS: dict[str, Callable[[Table], str]] = {"md": Table.markdown, "csv": Table.csv, "tex": Table.latex}
+
+
+def report_files(document: Document) -> dict[str, Callable[[], bytes]]:
+    """Every file of a report by its path in the folder, the page last; each is made when it is asked for."""
+    files: dict[str, Callable[[], bytes]] = {}
+    for section in document.sections:
+        for table in section.tables:
+            for ending, make in _FORMATS.items():
+                files[f"{TABLES}/{table.key}.{ending}"] = partial(_encoded, make, table)
+        for figure in section.figures:
+            for ending, data in (("png", figure.png), ("pdf", figure.pdf)):
+                if data is not None:
+                    files[f"{FIGURES}/{figure.key}.{ending}"] = partial(bytes, data)
+    others = tuple(files)
+    files[MARKDOWN] = lambda: whole_markdown(document).encode()
+    files[PAGE] = lambda: render(document, others).encode()
+    return files
+
+
+def _encoded(make: Callable[[Table], str], table: Table) -> bytes:
+    return make(table).encode()
+
+
+def write_report(document: Document, folder: Path, on_progress: OnProgress = lambda _: None) -> Path:
+    """Write all files and return the page; files of an earlier report that this one lacks are removed."""
+    files = report_files(document)
+    check_folder(folder)
+    for name, make in files.items():
+        atomic_write(folder / name, make())
+        on_progress(name)
+    for place in (TABLES, FIGURES):
+        for path in (folder / place).glob("*"):
+            if f"{place}/{path.name}" not in files and path.suffix in (".md", ".csv", ".tex", ".png", ".pdf"):
+                path.unlink(missing_ok=True)
+    return folder / PAGE
+
+
+def check_folder(folder: Path) -> None:
+    """Refuse a folder that is not one for reports, so that nothing of another kind is touched."""
+    if not folder.exists():
+        return
+    if not folder.is_dir():
+        raise GramLoopError(f"{folder} is a file; --out takes a folder for the report")
+    if (folder / PLAN).exists():
+        raise GramLoopError(
+            f"{folder} holds results of gramloop evaluate; choose another folder for the report"
+        )
+    names = {each.name for each in folder.iterdir() if not each.name.startswith(".")}
+    if PAGE not in names and names - {TABLES, FIGURES, MARKDOWN}:
+        raise GramLoopError(f"{folder} is not empty and holds no report; choose a new folder for it")
+
+
+def whole_markdown(document: Document) -> str:
+    """The report as one Markdown file, with figures in the folder next to it."""
+    plain = markdown_text
+    lines = [f"# {plain(document.title)}", "", plain(document.subtitle), ""]
+    if document.answers:
+        lines += ["## Which to take", ""]
+        for answer in document.answers:
+            lines += [f"**{plain(answer.suite)}.** {plain(' '.join(answer.sentences))}", ""]
+    if document.verdicts:
+        lines += ["## Verdict", ""]
+        for each in document.verdicts:
+            lines.append(
+                f"- **{plain(f'{each.suite}, {each.method}: {each.words}')}.** {plain(each.sentence)}"
+            )
+        lines.append("")
+    if document.warnings:
+        lines += ["## Warnings", "", *(f"- {plain(sentence)}" for sentence in document.warnings), ""]
+    for section in document.sections:
+        lines += [f"## {plain(section.title)}", ""]
+        lines += [plain(section.text), ""] if section.text else []
+        for table in section.tables:
+            lines += [table.markdown(), ""]
+        for figure in section.figures:
+            picture = f"![{plain(figure.alt)}]({FIGURES}/{figure.key}.png)"
+            lines += [f"### {plain(figure.title)}", "", picture, "", plain(figure.caption), ""]
+    lines += ["## Configuration and versions", ""]
+    for group, entries in document.facts.items():
+        lines += [f"### {plain(group)}", ""]
+        lines += [*(f"- {plain(name)}: {plain(value)}" for name, value in entries.items()), ""]
+    return "\n".join(lines).rstrip() + "\n"

@@ -1,0 +1,384 @@
+"""Intervals of gains, methods against each other, how gains add, and which to take: from stores whose answers are known."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gramloop.cli import main
+from gramloop.evaluate.store import Store, StoredCondition, read_condition
+from gramloop.metrics.bootstrap import Interval, cluster_bootstrap, image_bootstrap, miou_delta, verdict
+from gramloop.report.answers import answers_of
+from gramloop.report.load import load_runs
+from gramloop.report.run import Run
+from gramloop.report.stats import (
+    Difference,
+    Evidence,
+    Resampled,
+    Verdict,
+    compare_methods,
+    count_resamplings,
+    decision,
+    parts_of,
+)
+from gramloop.report.tables.main import gains_table, matrix_table, pairs_table, stacking_table
+from gramloop.util.table import BETTER, UNCLEAR, WORSE
+from html_tables import HOSTILE, Reader
+from small_runs import counts_of
+from small_stores import CONDITIONS, make_plan, pixels, write_store
+
+FAMILIES = ("fog", "snow", "pixelate", "contrast", "brightness", "impulse_noise")
+PIXELS = 100_000
+EFFECTS = {  # points of mIoU, in every family give or take a little
+    "baseline": 0.0,
+    "gramloop": 0.2,
+    "median": 3.0,
+    "recentre-0.3": 3.02,
+    "both": 6.0,
+    "denoise": -2.0,
+    "all": 6.4,
+}
+METHODS = [
+    "baseline", "gramloop", "median", "recentre:0.3", "both=median+recentre:0.3", "denoise",
+    "all=median+recentre:0.3+replay:window=3-4",
+]  # fmt: skip
+
+
+def known(condition: str, method: str, position: int) -> dict[str, Any]:
+    """One class, hit as often as the effect says; IoU is then the share of pixels that are hit."""
+    noise = np.random.default_rng([position, *map(ord, condition), *map(ord, method)]).normal(0, 0.05)
+    hits = round(PIXELS * (50 + EFFECTS[method] + noise) / 100)
+    return {
+        "intersection": [hits, 0, 0],
+        "prediction": [hits, 0, 0],
+        "label": [PIXELS, 0, 0],
+        "drift": [],
+        "gate": [],
+    }
+
+
+def one_run(folder: Path, **changes: object) -> Run:
+    write_store(folder, make_plan(**changes))  # type: ignore[arg-type]
+    return load_runs([folder]).runs[0]
+
+
+def gain_of(run: Run, *over: Any, **options: Any) -> Difference:
+    """The gain of the one method of a run."""
+    (evidence,) = compare_methods([run], over or ("families",), **options)
+    ((gain,),) = evidence.gains.values()
+    return gain
+
+
+def test_over_families_with_all_their_severities(tmp_path: Path) -> None:
+    run = one_run(tmp_path / "r")
+    gain = gain_of(run)
+    ours, theirs = run.scores("gramloop"), run.scores("baseline")
+    gains: dict[str, list[float]] = {}
+    for condition in run.shifted:
+        gains.setdefault(condition.name, []).append(ours[condition] - theirs[condition])
+    alone = cluster_bootstrap(gains)
+    assert gain.interval.units == alone.units == 3
+    assert [gain.interval.low, gain.interval.high] == pytest.approx([alone.low, alone.high], abs=1e-9)
+    assert run.gain("gramloop") == pytest.approx(gain.interval.estimate, abs=1e-9)
+
+
+def test_over_images_with_all_their_shifted_versions(tmp_path: Path) -> None:
+    run = one_run(tmp_path / "r")
+    progress: list[str] = []
+    gain = gain_of(run, "images", replicates=500, on_progress=progress.append)
+    stacks = [
+        np.stack([counts_of(stored(run, key).methods[method]) for key in CONDITIONS])
+        for method in ("baseline", "gramloop")
+    ]
+    together = image_bootstrap(miou_delta(*stacks), 12, replicates=500)
+    found = gain.interval
+    assert [found.estimate, found.low, found.high] == pytest.approx(
+        [together.estimate, together.low, together.high], abs=1e-9
+    )
+    assert run.gain("gramloop") == pytest.approx(together.estimate, abs=1e-9)
+    assert len(progress) == count_resamplings([run]) == 2 * len(CONDITIONS)
+
+
+def stored(run: Run, key: str) -> StoredCondition:
+    found = read_condition(Store(run.folder, run.plan), key)
+    assert found is not None
+    return found
+
+
+def test_an_image_that_failed_once_is_drawn_nowhere(tmp_path: Path) -> None:
+    write_store(tmp_path / "r", make_plan(), lost={"fog/1": [3]})
+    assert gain_of(load_runs([tmp_path / "r"]).runs[0], "images", replicates=50).interval.units == 11
+
+
+def test_over_images_of_detections(tmp_path: Path) -> None:
+    """The baseline misses a third of the cats and no dog, in every condition alike."""
+    run = one_run(tmp_path / "r", task="detection")
+    (evidence,) = compare_methods([run], ("images",), replicates=200)
+    assert evidence.verdict("gramloop").words == "helps"
+    ((gain,),) = evidence.gains.values()
+    assert gain.interval.estimate == pytest.approx(run.gain("gramloop"), abs=1e-9)
+
+
+def test_domains_are_drawn_each_for_itself(tmp_path: Path) -> None:
+    run = one_run(tmp_path / "r", suite="coco-o", task="detection", conditions=["sketch", "weather"])
+    (evidence,) = compare_methods([run], ("images",), replicates=50)
+    assert evidence.drawn[0].units == 24
+    assert "over 24 images" in evidence.verdict("gramloop").sentence
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        (
+            {"conditions": ["fog/1", "fog/3"]},
+            "fog is the only shift family, and one family says nothing of others",
+        ),
+        ({"suite": "scenes", "conditions": ["clean"]}, "clean images are no shift"),
+    ],
+    ids=["one family", "clean images"],
+)
+def test_without_an_interval_there_is_a_reason(tmp_path: Path, changes: dict[str, Any], reason: str) -> None:
+    run = one_run(tmp_path / "r", **changes)
+    (evidence,) = compare_methods([run])
+    found = evidence.verdict("gramloop")
+    assert (found.words, found.interval) == ("inconclusive", None)
+    assert reason in found.sentence
+    assert run.gain("gramloop") is not None
+    assert any(reason in note for note in gains_table([evidence]).notes)
+
+
+def test_missing_conditions_have_no_gain_and_say_why(tmp_path: Path) -> None:
+    write_store(tmp_path / "r", make_plan(), skip=["fog/1"])
+    for over in ("families", "images"):
+        (evidence,) = compare_methods(load_runs([tmp_path / "r"]).runs, (over,))  # type: ignore[arg-type]
+        assert evidence.gains == {}
+        assert "1 of 6 conditions have no score" in evidence.verdict("gramloop").sentence
+
+
+def test_equal_methods_do_not_differ(tmp_path: Path) -> None:
+    write_store(
+        tmp_path / "r", make_plan(), lambda condition, method, place: pixels(condition, "same", place)
+    )
+    (run,) = load_runs([tmp_path / "r"]).runs
+    (evidence,) = compare_methods([run])
+    assert (run.gain("gramloop"), evidence.verdict("gramloop").words) == (0, "inconclusive")
+
+
+def test_a_decision_needs_everything_that_was_drawn(tmp_path: Path) -> None:
+    drawn = Resampled(one_run(tmp_path / "r"), "families")
+    ends = {"helps": (0.1, 0.5), "hurts": (-0.5, -0.1), "inconclusive": (-0.1, 0.5)}
+    each = {
+        words: Difference(drawn, Interval(0.0, 0.0, 0.0), Interval(sum(span) / 2, *span, units=15))
+        for words, span in ends.items()
+    }
+    for words, one in each.items():
+        assert decision((one,)) == decision((one, one)) == words
+        assert decision((one, each["inconclusive"])) == "inconclusive"
+    assert decision(()) == "inconclusive"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("evidence")
+    plan = make_plan(methods=METHODS, conditions=[f"{name}/3" for name in FAMILIES])
+    write_store(made / "shifted", plan, known)
+    write_store(made / "clean", make_plan("scenes", methods=METHODS, conditions=["clean"]), known)
+    return made
+
+
+@pytest.fixture(scope="module")
+def evidence(folder: Path) -> Evidence:
+    (found,) = compare_methods(load_runs([folder / "shifted"]).runs)
+    return found
+
+
+@pytest.fixture(scope="module")
+def over_both(folder: Path) -> list[Evidence]:
+    return compare_methods(load_runs([folder]).runs, ("families", "images"), replicates=2000)
+
+
+def test_cards_tables_and_marks_never_contradict_each_other(over_both: list[Evidence]) -> None:
+    """A verdict is that of the interval beside it, in the table of gains, on the card and in the matrix."""
+    rows = {(row[0], row[1]): row[-1] for row in gains_table(over_both).rows}
+    for found in over_both:
+        for method in found.run.compared:
+            said = found.verdict(method)
+            assert said.interval is not None
+            assert said.words == verdict(said.interval) == rows[found.run.name, method]
+            first, second = sorted((method, "baseline"), key=found.ranked.index)
+            assert found.differ(first, second) == (said.words != "inconclusive")
+            assert found.helps(method) == (said.words == "helps")
+        matrix = matrix_table(found)
+        names = [row[1] for row in matrix.rows]
+        for method in found.run.compared:
+            mark = matrix.rows[names.index(method)][3 + names.index("baseline")]
+            words = {BETTER: "helps", WORSE: "hurts", UNCLEAR: "inconclusive"}
+            assert words[str(mark)] == found.verdict(method).words
+
+
+def test_the_interval_of_one_method_is_that_corrected_for_few_units(tmp_path: Path) -> None:
+    (found,) = compare_methods([one_run(tmp_path / "r")])
+    ((gain,),) = found.gains.values()
+    assert found.verdict("gramloop").interval == gain.joint == gain.corrected
+    assert gain.corrected.low < gain.interval.low
+
+
+def test_every_pair_has_the_interval_of_its_own_gains(evidence: Evidence) -> None:
+    assert evidence.ranked[:2] == ("all", "both")
+    assert len(evidence.pairs) == 7 * 6 / 2
+    scores = {name: evidence.run.scores(name) for name in evidence.run.methods}
+    for (better, worse), (found,) in evidence.pairs.items():
+        gains = {each.name: [scores[better][each] - scores[worse][each]] for each in evidence.run.shifted}
+        alone = cluster_bootstrap(gains)
+        assert (found.interval.low, found.interval.high) == pytest.approx((alone.low, alone.high), abs=1e-9)
+        assert evidence.gain(better, worse) == pytest.approx(alone.estimate, abs=1e-9)
+        assert evidence.gain(better, worse) >= 0
+        assert found.joint.low < found.corrected.low < found.corrected.high < found.joint.high
+
+
+def test_marks_say_what_differs(evidence: Evidence) -> None:
+    assert evidence.differ("all", "both")
+    assert not evidence.differ(*sorted(("median", "recentre-0.3"), key=evidence.ranked.index))
+    table = matrix_table(evidence)
+    marks = np.array([row[3:] for row in table.rows])
+    assert marks.shape == (7, 7)
+    assert (np.diag(marks) == "").all()
+    for row, column in zip(*np.triu_indices(7, 1), strict=True):
+        assert (marks[row, column], marks[column, row]) in {(BETTER, WORSE), (UNCLEAR, UNCLEAR)}
+    assert list(marks[-1, :-1]) == [WORSE] * 6  # denoise loses to everything
+    names = [row[1] for row in table.rows]
+    pair = [names.index("median"), names.index("recentre-0.3")]
+    assert marks[pair[0], pair[1]] == marks[pair[1], pair[0]] == UNCLEAR
+
+
+def test_pairs_in_every_format(evidence: Evidence) -> None:
+    table = pairs_table(evidence)
+    lines = table.csv().splitlines()
+    assert len(lines) == 1 + 21
+    assert lines[0].startswith("better,worse,gain,interval estimate,interval low,interval high")
+    first = lines[1].split(",")
+    assert first[:2] == ["all", "both"]
+    assert float(first[2]) == evidence.gain("all", "both")
+    assert f"| all | both | {evidence.gain('all', 'both'):+.3f} | [+0." in table.markdown()
+    assert r"$\cdot$" in matrix_table(evidence).latex()
+
+
+def test_gains_of_a_stack_beside_the_sum_of_its_parts(evidence: Evidence) -> None:
+    methods = {method.name: method for method in evidence.run.plan.methods}
+    assert len(parts_of(methods["all"])) == 3
+    assert parts_of(methods["gramloop"]) < parts_of(methods["all"])
+    found = {(each.whole, each.parts): each for each in evidence.stacks}
+    assert set(found) == {
+        ("both", ("median", "recentre-0.3")),
+        ("all", ("gramloop", "both")),
+    }  # no method is median with the replay, so the other ways to split it are not there
+    both = found["both", ("median", "recentre-0.3")]
+    expected = evidence.gain("both") - evidence.gain("median") - evidence.gain("recentre-0.3")
+    assert both.excess[0].interval.estimate == pytest.approx(expected, abs=1e-9)
+    assert both.words == "not told from the sum"
+    more = found["all", ("gramloop", "both")]
+    assert more.excess[0].interval.estimate == pytest.approx(0.2, abs=0.05)
+    assert more.words == "more than the sum"
+    rows = stacking_table(evidence).rows
+    assert rows[0][5] == pytest.approx(evidence.gain("median") + evidence.gain("recentre-0.3"))
+
+
+def test_words_begin_with_the_rival_that_beats_replay(over_both: list[Evidence]) -> None:
+    (answer,) = answers_of(over_both)
+    first, free, more = answer.sentences
+    assert re.match(r"both gains more than replay: \+6\.\d\d points at 1\.00× the work", first)
+    assert "not significant" not in first
+    assert free.startswith("At no extra work: take both, +6.")
+    assert "over 6 shift families; " in free
+    assert "over 12 images" in free
+    assert "on clean images +5.9" in free or "on clean images +6.0" in free
+    assert "; significantly more than the next, " in free
+    assert more.startswith("Below 2.4 times the work: take all, +6.4")
+    assert "significantly more than the next, both (+6.0" in more
+
+
+def test_nothing_helps_where_nothing_does(tmp_path: Path) -> None:
+    def luck(condition: str, method: str, position: int) -> dict[str, Any]:
+        """In a family a method gains or loses by chance; of twenty such seeds one would be told to help."""
+        row = known(condition, "baseline", position)
+        if method != "baseline":
+            shift = np.random.default_rng([1, *map(ord, condition + method)]).normal(0, 1)
+            row["intersection"] = row["prediction"] = [row["intersection"][0] + round(1000 * shift), 0, 0]
+        return row
+
+    write_store(
+        tmp_path / "r", make_plan(methods=METHODS, conditions=[f"{name}/3" for name in FAMILIES]), luck
+    )
+    (answer,) = answers_of(compare_methods(load_runs([tmp_path / "r"]).runs))
+    assert not any(": take " in sentence for sentence in answer.sentences)
+    assert any("nothing helps significantly" in sentence for sentence in answer.sentences)
+
+
+def test_the_command_says_which_to_take_and_writes_all_of_it(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "report"
+    assert main(["report", str(folder), "--out", str(out), "--bootstrap", "both", "--no-pdf"]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("scenes-c: both gains more than replay")
+    text = (out / "report.md").read_text()
+    assert text.index("## Which to take") < text.index("## Verdict")
+    page = (out / "index.html").read_text()
+    assert '<section id="answers"' in page
+    for name in ("matrix", "pairs", "stacking"):
+        for ending in ("md", "csv", "tex"):
+            assert (out / "tables" / f"scenes-c-{name}.{ending}").is_file()
+    assert (out / "figures" / "scenes-c-cost.png").is_file()
+
+
+def test_what_costs_more_and_does_not_differ_is_not_taken(tmp_path: Path) -> None:
+    """The stack with a replay gains a hair more than the free one of its parts."""
+    methods = ["baseline", "median", "gramloop", "all=median+replay:window=3-4"]
+    levels = {"baseline": "baseline", "median": "median", "gramloop": "gramloop", "all": "recentre-0.3"}
+    write_store(
+        tmp_path / "r",
+        make_plan(methods=methods, conditions=[f"{name}/3" for name in FAMILIES]),
+        lambda condition, method, place: known(condition, levels[method], place),
+    )
+    (evidence,) = compare_methods(load_runs([tmp_path / "r"]).runs)
+    assert evidence.run.time("median") is None  # only the work is known of these stores
+    assert evidence.ranked[0] == "all"
+    (answer,) = answers_of([evidence])
+    assert answer.sentences[-2].startswith("At no extra work: take median, +3.0")
+    assert answer.sentences[-1].startswith("Below 2.4 times the work: keep median. all gains most, +3.0")
+
+
+INTERVAL = Interval(1.25, 0.5, 2.0, units=15)
+
+
+def test_a_verdict_shows_its_interval_and_sentence() -> None:
+    verdict = Verdict("coco-c", HOSTILE, "helps", INTERVAL, f"about {HOSTILE}")
+    read = Reader(verdict._repr_html_())
+    assert read.rows[1] == ["coco-c", HOSTILE, "helps", "+1.250", "+0.500", "+2.000"]
+    assert read.notes == [f"about {HOSTILE}"]
+    assert "script" not in read.tags
+    assert "+1.250" in str(verdict)
+    assert repr(verdict).startswith("Verdict(suite='coco-c'")
+
+
+def test_a_verdict_without_an_interval_has_no_numbers() -> None:
+    row = Reader(Verdict("s", "m", "inconclusive", None, "why")._repr_html_()).rows[1]
+    assert row[3:] == ["–", "–", "–"]
+
+
+def test_an_interval_keeps_its_short_text_and_has_a_table() -> None:
+    assert str(INTERVAL) == "+1.250 [+0.500, +2.000]"
+    read = Reader(INTERVAL._repr_html_())
+    assert dict(zip(*read.rows, strict=True)) == {
+        "estimate": "+1.250",
+        "low": "+0.500",
+        "high": "+2.000",
+        "level": "95%",
+        "drawn from": "15",
+        "replicates": "10000",
+        "verdict": "helps",
+    }
