@@ -134,7 +134,7 @@ def test_ports_that_are_taken_or_wrong() -> None:
         (["--max-pixels", "nan"], "--max-pixels is nan"),
         (["--longest-side", "5"], "the longest side is 5; it is 32 to 16384 pixels"),
         (["--device", "abacus"], "abacus"),
-        (["--source", "no.json"], "--source no.json is no file"),
+        (["--calibration", "no.json"], "--calibration no.json is no file"),
         (["--host", "no.such.host.invalid"], "no.such.host.invalid"),
     ],
 )

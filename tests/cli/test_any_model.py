@@ -76,7 +76,7 @@ def test_predict_takes_any_model(tmp_path: Path, vit: Path, capsys: pytest.Captu
     pixels = np.random.default_rng(0).integers(0, 256, (40, 60, 3), np.uint8)
     Image.fromarray(pixels).save(image)
     out = tmp_path / "out"
-    window = ["--window", "1", "2"]
+    window = ["--method", "replay:window=1-2"]
     assert main(["predict", str(image), "--out", str(out), "--model", f"hf:{vit}", *window]) == 0
     assert {path.name for path in out.iterdir()} == {
         f"image.{part}.png" for part in ("ordinary", "replayed", "picture")
@@ -86,8 +86,8 @@ def test_predict_takes_any_model(tmp_path: Path, vit: Path, capsys: pytest.Captu
     plain = [str(image), "--out", str(out), "--model", f"{file}:make"]
     assert main(["predict", *plain]) == 2
     assert "leave out the replay" in capsys.readouterr().err
-    assert main(["predict", *plain, "--no-replay"]) == 0
-    with Image.open(out / "image.ordinary.png") as found:
+    assert main(["predict", *plain, "--method", "baseline"]) == 0
+    with Image.open(out / "image.baseline.png") as found:
         assert np.array_equal(np.asarray(found), pixels.mean(2) > 128)
     assert main(["predict", *plain, "--head", "x.pth"]) == 2
     assert "--model is a whole model" in capsys.readouterr().err
@@ -99,9 +99,17 @@ def test_detections_of_a_folder_are_written(tmp_path: Path) -> None:
     folder = save_model("Detr", tmp_path / "model")
     image = tmp_path / "image.png"
     Image.fromarray(np.random.default_rng(0).integers(0, 256, (40, 60, 3), np.uint8)).save(image)
-    arguments = [str(image), "--out", str(tmp_path / "out"), "--model", f"hf:{folder}", "--no-replay"]
+    arguments = [
+        str(image),
+        "--out",
+        str(tmp_path / "out"),
+        "--model",
+        f"hf:{folder}",
+        "--method",
+        "baseline",
+    ]
     assert main(["predict", *arguments]) == 0
-    found = json.loads((tmp_path / "out" / "image.ordinary.json").read_text())
+    found = json.loads((tmp_path / "out" / "image.baseline.json").read_text())
     assert found
     assert {entry["category_id"] for entry in found} <= {0, 1, 2}
 
@@ -142,7 +150,15 @@ def test_the_file_in_the_docs_runs(tmp_path: Path, data: Path) -> None:
 
 def test_diagnose_takes_a_whole_model(tmp_path: Path, vit: Path, data: Path) -> None:
     image = str(next((data / "images" / "validation").iterdir()))
-    arguments = [image, "--model", f"hf:{vit}", "--out", str(tmp_path / "diagnosis"), "--window", "1", "2"]
+    arguments = [
+        image,
+        "--model",
+        f"hf:{vit}",
+        "--out",
+        str(tmp_path / "diagnosis"),
+        "--method",
+        "replay:window=1-2",
+    ]
     assert main(["diagnose", *arguments]) == 0
     assert len(list((tmp_path / "diagnosis").glob("*.diagnosis.json"))) == 1
 
@@ -151,9 +167,9 @@ def test_diagnose_takes_a_whole_model(tmp_path: Path, vit: Path, data: Path) -> 
 def test_photographs_without_labels(name: str, tmp_path: Path, data: Path) -> None:
     folder = save_model(name, tmp_path / "model")
     photos = data / "images" / "validation"
-    shown = [str(sorted(photos.iterdir())[0]), "--model", f"hf:{folder}", "--no-replay"]
+    shown = [str(sorted(photos.iterdir())[0]), "--model", f"hf:{folder}", "--method", "baseline"]
     assert main(["predict", *shown, "--out", str(tmp_path / "predicted")]) == 0
-    assert list((tmp_path / "predicted").glob("*.ordinary.*"))
+    assert list((tmp_path / "predicted").glob("*.baseline.*"))
     arguments = [
         "--suite",
         "photos-c",

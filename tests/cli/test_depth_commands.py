@@ -64,7 +64,10 @@ def photo(tmp_path: Path) -> Path:
 
 def test_predict(photo: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    assert main(["predict", str(photo), "--task", "depth", "--window", "5", "5", "--out", str(out)]) == 0
+    assert (
+        main(["predict", str(photo), "--task", "depth", "--method", "replay:window=5-5", "--out", str(out)])
+        == 0
+    )
     ordinary, replayed = (np.load(out / f"street.{version}.npy") for version in ("ordinary", "replayed"))
     assert ordinary.shape == replayed.shape == (100, 128)
     assert ordinary.dtype == np.float32

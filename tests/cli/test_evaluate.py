@@ -60,7 +60,7 @@ def test_detection_on_a_set_of_ones_own(model, scenes, tmp_path):
         "--suite",
         "mine-p",
         "--task",
-        "detect",
+        "detection",
         "--model",
         str(model),
         "--out",
@@ -194,14 +194,14 @@ def test_settings_files_diagnostics_and_pictures_from_the_command_line(model, sc
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ([], "holds no evaluation to go on with"),
+        ([], "holds no evaluation to resume"),
         (["--status"], "holds no evaluation"),
         (["--suite", "coco-c"], "--data DIR is missing"),
         (["--suite", "coco-c", "--engine", "slurm", "--slurm", "gpu"], "--slurm takes NAME=VALUE"),
         (["--suite", "coco-x", "--data", "."], "did you mean"),
         (["--suite", "scenes-c", "--images", "1", "--backbone", "x"], "--head FILE is missing"),
         (["--suite", "scenes-c", "--images", "1", "--head", "nowhere.pth"], "nowhere.pth does not exist"),
-        (["--suite", "scenes-c", "--images", "1", "--task", "detect", "--crop", "64"], "--task segment"),
+        (["--suite", "scenes-c", "--images", "1", "--task", "detection", "--crop", "64"], "--task semantic"),
         (["--suite", "scenes-c", "--images", "1", "--model", "nowhere"], "there is no model 'nowhere'"),
         (
             ["--suite", "scenes-c", "--images", "1", "--replay", "no.json"],

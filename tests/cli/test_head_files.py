@@ -14,7 +14,7 @@ from gramloop.cli import main
 from gramloop.mitigations import apply
 from gramloop.tasks import DptDepthConfig, InstanceConfig, load_depth_estimator, load_instances
 
-REPLAY = ["--window", "3", "4"]
+REPLAY = ["--method", "replay:window=3-4"]
 
 
 @pytest.fixture(scope="module")
@@ -51,14 +51,14 @@ def test_masks_of_a_pmt_head_are_written(pmt, photo, tmp_path):
 
 
 def test_without_a_task_the_head_says_it(pmt, depther, photo, tmp_path):
-    assert main(["predict", str(photo), "--out", str(tmp_path / "a"), *given(pmt), "--short-side", "64", "--no-replay", "--no-picture"]) == 0  # fmt: skip
-    assert Image.open(tmp_path / "a" / "7.ordinary.png").size == (70, 50)  # seven classes: it segments
+    assert main(["predict", str(photo), "--out", str(tmp_path / "a"), *given(pmt), "--short-side", "64", "--method", "baseline", "--no-picture"]) == 0  # fmt: skip
+    assert Image.open(tmp_path / "a" / "7.baseline.png").size == (70, 50)  # seven classes: it segments
     options = ["--short-side", "64", "--flip", "--no-picture", *REPLAY]
     assert main(["predict", str(photo), "--out", str(tmp_path / "b"), *given(depther), *options]) == 0
     estimator = load_depth_estimator(*depther, config=DptDepthConfig(64, flip=True))
     pair = estimator.predict(photo, ReplayConfig(window=(3, 4)), paired=True)
-    assert np.array_equal(np.load(tmp_path / "b" / "7.ordinary.npy"), pair.ordinary.values)
-    assert np.array_equal(np.load(tmp_path / "b" / "7.replayed.npy"), pair.replayed.values)
+    assert np.array_equal(np.load(tmp_path / "b" / "7.baseline.npy"), pair.ordinary.values)
+    assert np.array_equal(np.load(tmp_path / "b" / "7.mitigated.npy"), pair.mitigated.values)
 
 
 def test_the_protocol_of_nyu_is_evaluated(depther, tmp_path):

@@ -16,7 +16,7 @@ from gramloop.models.dinov3 import meta_backbone
 from gramloop.tasks.detect import DetectConfig, load_detector
 from gramloop.tasks.segment import SegmentConfig, load_segmenter
 
-WINDOW = ["--window", "3", "4"]
+WINDOW = ["--method", "replay:window=3-4"]
 SMALL = ["--short-side", "64", "--crop", "64", "--stride", "48"]
 
 
@@ -53,7 +53,7 @@ def detect(models, tmp_path):
     def run(*arguments):
         files = ["--backbone", str(models / "backbone.pth"), "--head", str(models / "detector.pth")]
         size = ["--short-side", "96", "--out", str(tmp_path / "out")]
-        return main(["predict", *map(str, arguments), "--task", "detect", *files, *size, *WINDOW])
+        return main(["predict", *map(str, arguments), "--task", "detection", *files, *size, *WINDOW])
 
     return run
 
@@ -93,7 +93,7 @@ def test_labels_of_a_glob(models, photo, tmp_path):
     photo.transpose(Image.Transpose.FLIP_LEFT_RIGHT).save(tmp_path / "b.png")
     out = tmp_path / "out"
     head = models / "segmentor.pth"
-    arguments = ["--task", "segment", "--head", str(head), "--out", str(out), *SMALL, *WINDOW]
+    arguments = ["--task", "semantic", "--head", str(head), "--out", str(out), *SMALL, *WINDOW]
     assert main(["predict", str(tmp_path / "?.png"), *arguments]) == 0
     assert results(out) == [f"{n}.{kind}.png" for n in "ab" for kind in ("ordinary", "picture", "replayed")]
     segmenter = load_segmenter(None, head, config=SegmentConfig(short_side=64, crop=64, stride=48))
@@ -105,8 +105,8 @@ def test_labels_of_a_glob(models, photo, tmp_path):
 
 def test_without_replay_and_picture_there_is_one_result(detect, photo, tmp_path):
     photo.save(tmp_path / "a.png")
-    assert detect(tmp_path / "a.png", "--no-replay", "--no-picture") == 0
-    assert results(tmp_path / "out") == ["a.ordinary.json"]
+    assert detect(tmp_path / "a.png", "--method", "baseline", "--no-picture") == 0
+    assert results(tmp_path / "out") == ["a.baseline.json"]
 
 
 def test_bad_images_cost_a_sentence_each_and_the_others_are_done(detect, photo, tmp_path, capsys):
@@ -142,8 +142,8 @@ def test_unusual_images_are_handled(detect, photo, tmp_path):
     exif[0x0112] = 6  # to be turned by a quarter
     photo.convert("RGB").save(folder / "turned.jpg", exif=exif)
     Image.new("RGB", (2, 2), "red").save(folder / "tiny.png")
-    assert detect(folder, "--no-picture", "--no-replay") == 0
-    rows = json.loads((tmp_path / "out" / "turned.ordinary.json").read_text())
+    assert detect(folder, "--no-picture", "--method", "baseline") == 0
+    rows = json.loads((tmp_path / "out" / "turned.baseline.json").read_text())
     assert max(box[1] + box[3] for box in (row["bbox"] for row in rows)) > 50  # 70 pixels high now
 
 
@@ -167,13 +167,13 @@ MISUSES = {
         "truncated.pth cannot be read",
     ),
     "missing file": (["--backbone", "{}/none.pth", "--head", "{}/detector.pth"], "none.pth does not exist"),
-    "window past the end": (["--window", "6", "9"], "window [6, 9] reaches past the last block"),
+    "window past the end": (["--method", "replay:window=6-9"], "window [6, 9] reaches past the last block"),
     "strength": (["--strength", "much"], "strength is 'much'; it is "),
     "replays": (["--replays", "-1"], "replays is -1"),
     "threshold": (["--threshold", "7"], "--threshold is a score from 0 to 1"),
     "device": (["--device", "abacus"], "--device abacus is not on this machine"),
     "short side": (["--short-side", "0"], "must be positive"),
-    "crop": (["--crop", "64"], "--crop belongs to --task segment"),
+    "crop": (["--crop", "64"], "--crop belongs to --task semantic"),
 }
 
 
@@ -184,7 +184,7 @@ def test_misuse_is_one_sentence_and_writes_nothing(models, photo, tmp_path, caps
     if "--head" not in given and "--backbone" not in given:
         given += ["--backbone", str(models / "backbone.pth"), "--head", str(models / "detector.pth")]
     out = tmp_path / "out"
-    assert main(["predict", str(tmp_path / "a.png"), "--task", "detect", "--out", str(out), *given]) == 2
+    assert main(["predict", str(tmp_path / "a.png"), "--task", "detection", "--out", str(out), *given]) == 2
     error = capsys.readouterr().err
     assert said in error
     assert error.count("\n") == 1

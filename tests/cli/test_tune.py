@@ -102,7 +102,7 @@ def test_the_choice_is_predicted_with(model, scenes, tmp_path, capsys):
 
     found, image = tmp_path / "best.json", next((scenes / "images").rglob("*.png"))
     write_mitigations(found, parse_mitigations("median+flip"))
-    command = ["predict", str(image), "--model", str(model), "--task", "segment", "--short-side", "64"]
+    command = ["predict", str(image), "--model", str(model), "--task", "semantic", "--short-side", "64"]
     command += ["--out", str(tmp_path / "out"), "--replay", str(found)]
     assert main(command) == 0
     names = sorted(path.name for path in (tmp_path / "out").iterdir())

@@ -75,7 +75,7 @@ def test_evaluate_refuses_such_a_set_before_it_writes(
     write_scenes(root, SceneFiles(2, size=64), workers=1)
     for path in (root / "annotations" / "validation").glob("*.png"):
         Image.fromarray(np.zeros((64, 64), np.uint8)).save(path)
-    code = main(["evaluate", "--suite", "mine", "--data", str(root), "--task", "segment", "--out", str(out)])
+    code = main(["evaluate", "--suite", "mine", "--data", str(root), "--task", "semantic", "--out", str(out)])
     assert code == 2
     assert "none of its 2 images has anything to score" in capsys.readouterr().err
     assert not out.exists()
@@ -144,7 +144,9 @@ def test_an_annotation_file_is_refused_before_anything_is_written(tmp_path: Path
     content = json.loads(path.read_text())
     content["annotations"][0]["area"] = "big"
     path.write_text(json.dumps(content))
-    code = main(["evaluate", "--suite", "mine", "--data", str(root), "--task", "detect", "--out", str(out)])
+    code = main(
+        ["evaluate", "--suite", "mine", "--data", str(root), "--task", "detection", "--out", str(out)]
+    )
     assert code == 2
     assert "annotations[0] (id 1) has area 'big', not a finite number" in capsys.readouterr().err
     assert not out.exists()

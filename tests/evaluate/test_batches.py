@@ -213,7 +213,7 @@ def test_what_cannot_be_batched_is_a_sentence(model_folder, scene_folder, change
 def test_a_function_predicts_one_at_a_time(scene_folder: Path, tmp_path: Path, capsys):
     code = "import numpy as np\ndef make():\n    return lambda image: np.zeros(image.shape[:2], np.int32)\n"
     (tmp_path / "own.py").write_text(code)
-    arguments = ["evaluate", "--suite", "scenes-c", "--data", str(scene_folder), "--task", "segment"]
+    arguments = ["evaluate", "--suite", "scenes-c", "--data", str(scene_folder), "--task", "semantic"]
     arguments += ["--model", f"{tmp_path / 'own.py'}:make", "--batch", "2", "--out", str(tmp_path / "out")]
     assert main(arguments) == 2
     assert "predicts one image at a time; leave out --batch" in capsys.readouterr().err

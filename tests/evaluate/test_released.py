@@ -44,7 +44,7 @@ def domains(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_released_detector_on_domains(files, domains, tmp_path, capsys):
     out = tmp_path / "out"
-    arguments = ["evaluate", "--suite", "coco-o", "--data", str(domains), "--partial", "--task", "detect"]
+    arguments = ["evaluate", "--suite", "coco-o", "--data", str(domains), "--partial", "--task", "detection"]
     arguments += ["--backbone", str(files[0]), "--head", str(files[1]), "--short-side", "144"]
     arguments += ["--condition", "sketch", "--condition", "tattoo", "--shards", "2", "--workers", "1"]
     methods = ["--method", "baseline", "--method", "mine:window=3-4"]

@@ -127,6 +127,13 @@ def test_good_files_are_accepted(world: World, tmp_path: Path) -> None:
     """The cases begin from what works, or they would show nothing."""
     for task in ("segment", "detect", "depth"):
         assert main(plan_of(world, world.scenes, task, tmp_path / "out")) == 0
-    picture = ["predict", str(world.folder / "picture.png"), "--task", "segment", "--model", str(world.model)]
+    picture = [
+        "predict",
+        str(world.folder / "picture.png"),
+        "--task",
+        "semantic",
+        "--model",
+        str(world.model),
+    ]
     assert main([*picture, "--out", str(tmp_path / "a"), "--replay", str(world.folder / "replay.json")]) == 0
     assert main(["evaluate", "--out", str(world.folder / "results"), "--status"]) == 0

@@ -18,7 +18,14 @@ def bad_settings(world: World, rng: random.Random, place: Path) -> Case:
         file.write_bytes(broken_files.json_bytes(broken_files.change_json(good, rng)))
     else:
         file.write_bytes(broken_files.change_bytes((world.folder / "replay.json").read_bytes(), rng))
-    command = ["predict", str(world.folder / "picture.png"), "--task", "segment", "--model", str(world.model)]
+    command = [
+        "predict",
+        str(world.folder / "picture.png"),
+        "--task",
+        "semantic",
+        "--model",
+        str(world.model),
+    ]
     command += ["--out", str(place / "out"), "--replay", str(file), "--no-picture"]
     return Case(command, (place / "out",), lambda: _sound_settings(file))
 
@@ -87,7 +94,7 @@ NUMBERS = (
     "--images", "--shards", "--workers", "--severity", "--threads", "--pictures", "--short-side", "--jobs", "--prepare", "--batch",
 )  # fmt: skip
 CHOICES = ("--task", "--engine", "--origin", "--format", "--align", "--truth", "--device")
-NAMES = ("--suite", "--condition", "--method", "--model", "--data", "--replay", "--source", "--slurm")
+NAMES = ("--suite", "--condition", "--method", "--model", "--data", "--replay", "--calibration", "--slurm")
 REPLAY = (
     "--replays",
     "--gate",
@@ -113,16 +120,15 @@ def bad_command(world: World, rng: random.Random, place: Path) -> Case:
             "predict",
             str(world.folder / "picture.png"),
             "--task",
-            "segment",
+            "semantic",
             "--model",
             str(world.model),
         ]
         command += [
             "--out",
             str(place / "out"),
-            "--window",
-            "2",
-            "3",
+            "--method",
+            "replay:window=2-3",
             rng.choice(REPLAY),
             rng.choice([*BAD_VALUES, "7"]),
         ]

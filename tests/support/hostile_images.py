@@ -96,7 +96,9 @@ def bad_picture(world: World, rng: random.Random, place: Path) -> Case:
         data = broken_files.change_bytes((world.folder / "picture.png").read_bytes(), rng)
     file.write_bytes(data)
     command = ["predict", str(file), "--task", rng.choice(["segment", "detect"]), "--model", str(world.model)]
-    command += ["--out", str(place / "out"), "--window", "2", "3"] + ["--no-picture"] * rng.randrange(2)
+    command += ["--out", str(place / "out"), "--method", "replay:window=2-3"] + [
+        "--no-picture"
+    ] * rng.randrange(2)
     return Case(command, (place / "out",), lambda: _decodes(file))
 
 

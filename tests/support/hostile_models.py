@@ -28,7 +28,7 @@ def bad_weights(world: World, rng: random.Random, place: Path) -> Case:
         file.write_bytes(broken_files.json_bytes(changed))
         sound = lambda: _sound_model(content, changed)  # noqa: E731
     command = ["predict", str(world.folder / "picture.png"), "--task", task, "--model", str(model)]
-    command += ["--out", str(place / "out"), "--no-replay", "--no-picture"]
+    command += ["--out", str(place / "out"), "--method", "baseline", "--no-picture"]
     if rng.random() < 0.5:
         command = plan_of(world, world.scenes, task, place / "out")
         command[command.index("--model") + 1] = str(model)

@@ -101,7 +101,7 @@ def test_predict_writes_a_set_that_opens(tmp_path: Path) -> None:
         assert data[0].image_id == 5
         assert len(data[0].segments().numbers) > 2
         assert set(data.categories.values()) <= set(CLASSES)
-    masks = ["predict", str(tmp_path / "5.png"), "--model", f"{MODELS}:instances", "--no-replay"]
+    masks = ["predict", str(tmp_path / "5.png"), "--model", f"{MODELS}:instances", "--method", "baseline"]
     assert main([*masks, "--out", str(tmp_path / "masks")]) == 0
     rows = json.loads((tmp_path / "masks" / "5.ordinary.json").read_text())
     assert all(decode_mask(row["segmentation"]).shape == (96, 96) for row in rows)
