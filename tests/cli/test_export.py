@@ -19,7 +19,21 @@ def test_a_recentred_depth_model_and_what_it_says(tmp_path: Path, capsys: pytest
     out = tmp_path / "depth.pt2"
     options = ["--task", "depth", "--method", "recentre:c=2", "--calibration", str(SOURCE)]
     assert (
-        main(["export", "tiny", *options, "--height", "64", "--width", "80", "--out", str(out), "--json"])
+        main(
+            [
+                "export",
+                "--model",
+                "tiny",
+                *options,
+                "--height",
+                "64",
+                "--width",
+                "80",
+                "--out",
+                str(out),
+                "--json",
+            ]
+        )
         == 0
     )
     document = json.loads(capsys.readouterr().out)
@@ -59,7 +73,7 @@ def test_a_replayed_backbone_as_onnx(tmp_path: Path, capsys: pytest.CaptureFixtu
         "--width",
         "64",
     ]
-    assert main(["export", str(WEIGHTS / "backbone"), *options, "--out", str(out)]) == 0
+    assert main(["export", "--model", str(WEIGHTS / "backbone"), *options, "--out", str(out)]) == 0
     shown = capsys.readouterr().out
     assert "replay:window=10-10,replays=1" in shown
     assert "difference to torch" in shown
@@ -69,17 +83,12 @@ def test_a_replayed_backbone_as_onnx(tmp_path: Path, capsys: pytest.CaptureFixtu
     ("arguments", "words"),
     [
         ([], "--out FILE is missing"),
-        (["--out", "x.onnx"], "MODEL is missing"),
-        (["tiny", "--out", "x.onnx"], "--task is missing: segment, detect, depth"),
-        (["tiny", "--task", "semantic", "--out", "x.bin"], "the format is pt2 or onnx"),
-        (["tiny", "--task", "semantic", "--method", "gramloop", "--method", "replay:window=2-2", "--out", "x.pt2"], "--method names all mitigations"),
-        (["tiny", "--task", "semantic", "--calibration", "s", "--out", "x.pt2"], "--calibration belongs to --method"),
-        (["tiny", "--task", "semantic", "--method", "nlm", "--out", "x.pt2"], "cannot be exported; replays, recentre and norms can"),
-        (["tiny", "--show", "x.pt2"], "leave out MODEL and --out"),
+        (["--model", "tiny", "--task", "semantic", "--out", "x.bin"], "the format is pt2 or onnx"),
+        (["--model", "tiny", "--task", "semantic", "--calibration", "s", "--out", "x.pt2"], "--calibration belongs to --method"),
+        (["--model", "tiny", "--task", "semantic", "--method", "nlm", "--out", "x.pt2"], "cannot be exported; replays, recentre and norms can"),
         (["--show", "absent.pt2"], "absent.pt2 is not a file"),
-        (["--task", "features", "--out", "x.pt2"], "MODEL is missing: with --task features"),
-        (["absent", "--task", "features", "--out", "x.pt2"], "absent"),
-        (["tiny", "--task", "panoptic", "--out", "x.pt2"], "no model for the task panoptic"),
+        (["--model", "absent", "--task", "features", "--out", "x.pt2"], "absent"),
+        (["--model", "tiny", "--task", "panoptic", "--out", "x.pt2"], "no model for the task panoptic"),
     ],
     ids=lambda each: each if isinstance(each, str) else " ".join(each) or "nothing",
 )  # fmt: skip
