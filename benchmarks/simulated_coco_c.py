@@ -34,7 +34,7 @@ from gramloop.evaluate.provenance import PlannedImages, plan_subject
 from gramloop.evaluate.rows import Facts, UnitRows
 from gramloop.evaluate.runner import Done
 from gramloop.evaluate.store import PLAN, UNITS, Store, open_folder, plan_in
-from gramloop.metrics.bootstrap import REPLICATES
+from gramloop.metrics.bootstrap import REPLICATES, mean_interval
 from gramloop.util.processes import process_context, process_pool
 from simulated_set import made_up, write_set
 
@@ -197,7 +197,7 @@ def bootstrap(size: Size, replicates: int = REPLICATES) -> str:
     drawn = resample(
         load_runs([size.results], workers=workers).runs[0], "images", replicates=replicates, workers=workers
     )
-    return f"gain {drawn.interval(drawn.difference('gramloop', 'baseline'))}"
+    return f"gain {mean_interval([drawn.difference('gramloop', 'baseline')], drawn.units)}"
 
 
 def _gramloop(*words: object) -> str:

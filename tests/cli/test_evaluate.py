@@ -126,7 +126,7 @@ def test_a_dry_run_writes_nothing(model, scenes, tmp_path, capsys):
     told = capsys.readouterr().out
     assert "2 conditions, 8 units, 10 images" in told
     # 6 blocks, window [3, 3], two replays with two blocks after it: 6 + 2 (1 + 2) + 2
-    assert "14 blocks per view of an image (2.33 ordinary passes of 6)" in told
+    assert "14 blocks per view of an image (2.33 baseline passes of 6)" in told
     assert "140 blocks in all" in told
     assert "MB of results" in told
     assert not (tmp_path / "out").exists()

@@ -58,7 +58,7 @@ def test_without_a_task_the_head_says_it(pmt, depther, photo, tmp_path):
     estimator = load_depth_estimator(*depther, config=DptDepthConfig(64, flip=True))
     pair = estimator.predict(photo, ReplayConfig(window=(3, 4)), paired=True)
     assert np.array_equal(np.load(tmp_path / "b" / "7.baseline.npy"), pair.ordinary.values)
-    assert np.array_equal(np.load(tmp_path / "b" / "7.mitigated.npy"), pair.mitigated.values)
+    assert np.array_equal(np.load(tmp_path / "b" / "7.mitigated.npy"), pair.replayed.values)
 
 
 def test_the_protocol_of_nyu_is_evaluated(depther, tmp_path):
@@ -87,7 +87,7 @@ def test_the_protocol_of_nyu_is_evaluated(depther, tmp_path):
 MISUSES = {
     "a side for depth": ("depth", ["--side", "64"], "--side belongs to --task panoptic or instance"),
     "a mirror for masks": ("instance", ["--flip"], "--flip belongs to --task depth"),
-    "another task": ("detect", [], "is a PMT head, for the task semantic or panoptic or instance, not for detection"),
+    "another task": ("detection", [], "is a PMT head, for the task semantic or panoptic or instance, not for detection"),
     "unknown things": ("panoptic", ["--side", "64"], "which of the 7 classes of this head are things is not known"),
     "a crooked side": ("instance", ["--side", "60"], "needs a side that is a multiple of 16, not 60"),
 }  # fmt: skip

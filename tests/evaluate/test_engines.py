@@ -232,5 +232,5 @@ def test_a_folder_resumes_with_its_own_kind_of_device(fog: Plan, three_gpus: Non
 def test_a_cluster_shares_out_gpus_itself(fog: Plan, three_gpus: None, tmp_path: Path, capsys):
     arguments = ["evaluate", "--suite", "scenes-c", "--data", fog.data.root, "--engine", "slurm"]
     assert main([*arguments, "--device", "cuda:1", "--out", str(tmp_path / "out")]) == 2
-    assert "--device cuda:1 is one GPU of this machine; --engine slurm shares" in capsys.readouterr().err
+    assert "--device cuda:1 is one GPU of this machine; --engine slurm assigns" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()

@@ -125,7 +125,7 @@ def test_the_long_run_has_two_thousand_cases() -> None:
 
 def test_good_files_are_accepted(world: World, tmp_path: Path) -> None:
     """The cases begin from what works, or they would show nothing."""
-    for task in ("segment", "detect", "depth"):
+    for task in ("semantic", "detection", "depth"):
         assert main(plan_of(world, world.scenes, task, tmp_path / "out")) == 0
     picture = [
         "predict",
@@ -135,5 +135,5 @@ def test_good_files_are_accepted(world: World, tmp_path: Path) -> None:
         "--model",
         str(world.model),
     ]
-    assert main([*picture, "--out", str(tmp_path / "a"), "--replay", str(world.folder / "replay.json")]) == 0
+    assert main([*picture, "--out", str(tmp_path / "a"), "--method", str(world.folder / "replay.json")]) == 0
     assert main(["evaluate", "--out", str(world.folder / "results"), "--status"]) == 0

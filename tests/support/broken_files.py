@@ -136,8 +136,8 @@ def break_weights(path: Path, rng: random.Random) -> None:
         value.view(-1)[rng.randrange(value.numel())] = rng.choice([math.nan, math.inf, -math.inf])
     else:
         weights["extra"] = torch.zeros(2)
-    metadata = {"taps": json.dumps([2, 5])} if "segment" in path.name else {"format": "pt"}
-    if rng.random() < 0.2 and "segment" in path.name:
+    metadata = {"taps": json.dumps([2, 5])} if "semantic" in path.name else {"format": "pt"}
+    if rng.random() < 0.2 and "semantic" in path.name:
         metadata = {
             "taps": rng.choice(["", "[]", "[1", '["x"]', "[99]", "[-1, 5]", "[" * 5000, "null", "{}"])
         }

@@ -26,7 +26,7 @@ def bad_settings(world: World, rng: random.Random, place: Path) -> Case:
         "--model",
         str(world.model),
     ]
-    command += ["--out", str(place / "out"), "--replay", str(file), "--no-picture"]
+    command += ["--out", str(place / "out"), "--method", str(file), "--no-picture"]
     return Case(command, (place / "out",), lambda: _sound_settings(file))
 
 
@@ -110,7 +110,7 @@ REPLAY = (
 def bad_command(world: World, rng: random.Random, place: Path) -> Case:
     """A command that would run, with one value that is none of its option's."""
     if rng.random() < 0.6:
-        good = plan_of(world, world.scenes, "segment", place / "out")
+        good = plan_of(world, world.scenes, "semantic", place / "out")
         options, bad = rng.choice([NUMBERS, CHOICES, NAMES]), rng.choice(BAD_VALUES)
         if options is NUMBERS and bad == "1e9":
             bad = "1e9x"

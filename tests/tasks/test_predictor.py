@@ -220,8 +220,6 @@ def test_no_signature_with_a_predictor_or_a_prediction_says_any():
     passing = {name for name, names in found if names & PASSED}
     assert passing >= {
         "rows.py: add",
-        "subject.py: subject_of",
-        "tuning.py: tune",
         "diagnosis.py: diagnose_prediction",
         "predict.py: _write",
     }

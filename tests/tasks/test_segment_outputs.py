@@ -92,7 +92,7 @@ def test_predict_writes_a_set_that_opens(tmp_path: Path) -> None:
     assert main(["predict", str(tmp_path / "5.png"), "--model", model, "--out", str(tmp_path / "out")]) == 0
     names = sorted(path.name for path in (tmp_path / "out").iterdir())
     assert names == [
-        "5.ordinary.json", "5.ordinary.png", "5.picture.png", "5.replayed.json", "5.replayed.png",
+        "5.baseline.json", "5.baseline.png", "5.picture.png", "5.mitigated.json", "5.mitigated.png",
     ]  # fmt: skip
     for version in ("ordinary", "replayed"):
         data = open_panoptic(
@@ -103,7 +103,7 @@ def test_predict_writes_a_set_that_opens(tmp_path: Path) -> None:
         assert set(data.categories.values()) <= set(CLASSES)
     masks = ["predict", str(tmp_path / "5.png"), "--model", f"{MODELS}:instances", "--method", "baseline"]
     assert main([*masks, "--out", str(tmp_path / "masks")]) == 0
-    rows = json.loads((tmp_path / "masks" / "5.ordinary.json").read_text())
+    rows = json.loads((tmp_path / "masks" / "5.baseline.json").read_text())
     assert all(decode_mask(row["segmentation"]).shape == (96, 96) for row in rows)
 
 

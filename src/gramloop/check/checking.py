@@ -42,7 +42,7 @@ class Checked:
         judged = [case for case in self.cases if case.passed is not None]
         if not self.failed:
             return (
-                f"GramLoop computes what it should on {where}: {len(judged)} of {len(judged)} checks agree."
+                f"GramLoop computes on {where} what it should: {len(judged)} of {len(judged)} checks agree."
             )
         names = ", ".join(f"{case.group}: {case.name}" for case in self.failed[:3])
         return (

@@ -56,7 +56,7 @@ class ModelOptions:
         metavar="NAME",
     )
     short_side: int | None = option(
-        "size in which images are shown: 896 to segment (512 for a PMT head), 2048 to detect, 768 for Meta's depth head",
+        "size in which images are shown: 896 to segment (512 to a PMT head), 2048 to detect, 768 to Meta's depth head",
         None,
         metavar="N",
     )

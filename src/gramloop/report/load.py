@@ -58,13 +58,12 @@ def load_runs(
     """
     places = find_results(folders)
     plans = [plan_in(place) for place in places]
-    first: dict[str, Path] = {}
+    first: dict[object, Path] = {}
     for place, plan in zip(places, plans, strict=True):
-        if plan.hash in first:
-            raise GramLoopError(
-                f"{first[plan.hash]} and {place} hold the same plan, {plan.hash}; give one of them"
-            )
-        first[plan.hash] = place
+        key = plan.hash, plan.methods
+        if key in first:
+            raise GramLoopError(f"{first[key]} and {place} hold the same plan, {plan.hash}; give one of them")
+        first[key] = place
     runs = [
         _read(name, place, plan, on_progress, workers)
         for name, place, plan in zip(_names(places, plans), places, plans, strict=True)

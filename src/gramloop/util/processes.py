@@ -53,16 +53,17 @@ def worker_count(asked: int | None, threads: int = 1) -> int:
     return count
 
 
-def process_context(*preload: str) -> BaseContext:
+def process_context(*preload: str | None) -> BaseContext:
     """How processes are started: never forked, since forking a process with threads can hang.
 
     Args:
         preload: modules that workers need; a fork server, where the system has one, imports them once for all.
     """
-    if not preload or "forkserver" not in multiprocessing.get_all_start_methods():
+    wanted = [name for name in preload if name]
+    if not wanted or "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(list(preload))
+    context.set_forkserver_preload(wanted)
     return context
 
 
