@@ -31,9 +31,6 @@ from gramloop.shifts.corruptions import CORRUPTIONS, EXTRA_CORRUPTIONS
 from gramloop.shifts.perturbations import PERTURBATIONS
 from gramloop.tasks.base import Categories, get_task
 from gramloop.tasks.loading import load_predictor
-from gramloop.mitigations.stack import replay_of, stack_scales, stack_text
-from gramloop.replay.config import ReplayConfig
-from gramloop.tasks.base import task_of
 from gramloop.tasks.prediction import Prediction, ReplayMaps
 from gramloop.tasks.predictor import Predictor
 from gramloop.util.device import choose_device
