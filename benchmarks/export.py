@@ -25,7 +25,7 @@ from gramloop.export.subject import subject_of
 from gramloop.mitigations.mitigated import attach_stack
 from gramloop.mitigations.stack import read_stack
 from gramloop.models.tiny import SOURCE, suggested_replay
-from gramloop.tasks.model_spec import open_model
+from gramloop.tasks.loading import open_model
 
 Run = Callable[[], object]
 

@@ -15,9 +15,8 @@ from gramloop.models.detector import WindowLayout, all_valid
 from gramloop.models.dinov3 import Backbone
 from gramloop.models.plain_detr import best_detections
 from gramloop.replay.attach import Loop
-from gramloop.tasks.dense_detect import DenseDetector
 from gramloop.tasks.depth_estimator import DepthEstimator
-from gramloop.tasks.detect import Detector, _Viewer, input_size
+from gramloop.tasks.detect import DenseDetector, Detector, _Viewer, input_size
 from gramloop.tasks.images import short_side_size
 from gramloop.tasks.padded import PaddedSegmenter
 from gramloop.tasks.predictor import Replay, ViTPredictor
@@ -123,7 +122,7 @@ def _look_once(
     """One view and the head's own output; what is made of that on the way to the CPU is small beside them."""
     images = torch.empty(batch * views_of(predictor, size), 3, *predictor._largest_view(*size))
     taps = predictor.backbone(images, predictor.taps)
-    versions = [taps] if not paired or loop is None else [taps, predictor._ordinary(loop, taps)]
+    versions = [taps] if not paired or loop is None else [taps, predictor._baseline(loop, taps)]
     for version in versions:
         if isinstance(predictor, DepthEstimator):
             predictor.head.depth([tap.map for tap in version], size)

@@ -22,7 +22,7 @@ from gramloop.data.truth import Instances
 from gramloop.evaluate.methods import BASELINE
 from gramloop.models.tiny import WEIGHTS, load_tiny
 from gramloop.models.tiny_heads import DenseDetectConfig, DenseDetectHead
-from gramloop.tasks.dense_detect import DenseDetector
+from gramloop.tasks.detect import DenseDetector
 from gramloop.tasks.detection import Detection
 
 CATEGORIES = np.array(sorted(COCO_CATEGORY_IDS))

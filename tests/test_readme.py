@@ -28,9 +28,8 @@ def name_of(page: Path) -> str:
 def commands_of(page: Path) -> list[list[str]]:
     """The arguments of every gramloop command in the page's blocks; one that is cut short by an ellipsis is none."""
     found = []
-    for block in re.findall(
-        r"^```(?:sh|bash|console)?\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE
-    ):
+    blocks = re.findall(r"^```(\w*)\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    for block in (text for language, text in blocks if language in ("", "sh", "bash", "console")):
         for line in block.replace("\\\n", " ").splitlines():
             command = NEW.match(line.strip())
             if command and "…" not in line:
@@ -64,6 +63,7 @@ def test_the_readme_names_every_command() -> None:
 def test_a_strangers_path_over_own_photographs(tmp_path: Path) -> None:
     """The README's commands between ``make demo`` and the page, on a folder called photos, as they stand there."""
     (tmp_path / "photos").mkdir()
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
     for number in range(2):
         Image.fromarray(scene(number, 96, "val").image).save(tmp_path / "photos" / f"{number}.jpg")
     path = [each for each in commands_of(ROOT / "README.md") if each[0] in ("evaluate", "report")]

@@ -2,13 +2,14 @@
 
     python tools/run_notebooks.py [examples/notebooks/look_inside.ipynb …]
 
-Each runs in an empty folder of its own, with one thread, so that what it prints depends on nothing here.
+Each runs in an empty folder next to copies of the examples, with one thread, so that what it prints depends on nothing here.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
@@ -33,9 +34,12 @@ METADATA = {
 def run(path: Path, environment: Mapping[str, str] = ALONE) -> Any:
     """The notebook with the outputs of a fresh kernel."""
     notebook = nbformat.read(path, as_version=4)
-    with tempfile.TemporaryDirectory() as folder, patch.dict(os.environ, environment):
+    with tempfile.TemporaryDirectory() as root, patch.dict(os.environ, environment):
+        for example in FOLDER.parent.glob("*.py"):
+            shutil.copy(example, root)
+        (folder := Path(root) / "notebooks").mkdir()
         client = NotebookClient(
-            notebook, timeout=SECONDS, kernel_name="python3", resources={"metadata": {"path": folder}}
+            notebook, timeout=SECONDS, kernel_name="python3", resources={"metadata": {"path": str(folder)}}
         )
         client.execute()
     for cell in notebook.cells:

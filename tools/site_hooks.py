@@ -17,6 +17,7 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 sys.path.insert(0, str(Path(__file__).parent))
+from cli_reference import page as command_reference
 from notebook_pages import as_page
 
 ROOT = Path(__file__).parents[1]
@@ -39,7 +40,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def made_pages() -> Iterator[tuple[str, str | bytes]]:
-    """Addresses below the site's root, and what stands there."""
+    """Addresses below the site's root, and their content."""
+    yield "reference/commands.md", command_reference()
     for path in sorted((ROOT / "examples" / "notebooks").glob("*.ipynb")):
         page = as_page(path)
         yield f"examples/notebooks/{path.stem}.md", page.text

@@ -11,7 +11,8 @@ from gramloop.lazy import lazy_names
 from gramloop.util.device import configure_cublas
 
 if TYPE_CHECKING:
-    from gramloop import evaluate as evaluate  # rooms that can be called, too
+    from gramloop import compare as compare  # rooms that can be called, too
+    from gramloop import evaluate as evaluate
     from gramloop import export as export
     from gramloop import tune as tune
     from gramloop.mitigations.calibration import CalibrationStats, calibrate

@@ -1,8 +1,48 @@
 """What GramLoop says when it is used in a way that cannot work."""
 
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
 
 class GramLoopError(ValueError):
     """A mistake of the caller: one sentence that names the value and what would have been right."""
+
+
+class UserCodeError(GramLoopError):
+    """Code that the user provided failed; ``details`` is its own traceback."""
+
+    def __init__(self, message: str, details: str = "") -> None:
+        super().__init__(message, details)  # both, so that other processes can send it
+        self.details = details
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+    @classmethod
+    def of(cls, what: str, error: Exception) -> UserCodeError:
+        """The error of user-provided code, with its traceback from where that code begins."""
+        package, frames = Path(__file__).parent, error.__traceback__
+        while frames is not None and frames.tb_next is not None:
+            if not Path(frames.tb_frame.f_code.co_filename).is_relative_to(package):
+                break
+            frames = frames.tb_next
+        details = "".join(traceback.format_exception(type(error), error, frames, chain=False))
+        return cls(f"{what} with {type(error).__name__}: {error}", details)
+
+
+@contextmanager
+def user_code(what: str) -> Iterator[None]:
+    """Any error of user-provided code as a `UserCodeError`, which begins with ``what`` failed."""
+    try:
+        yield
+    except GramLoopError:
+        raise
+    except Exception as error:  # whatever it is, it is not ours
+        raise UserCodeError.of(what, error) from error
 
 
 class GramLoopWarning(UserWarning):

@@ -19,7 +19,6 @@ from gramloop.check.small_models import HEADS, Precision
 from gramloop.cli import main
 from gramloop.cli.check import machine_lines
 from gramloop.replay import gram
-from gramloop.tasks import heads
 from gramloop.util.device import deterministic_algorithms
 from stand_in_gpu import stand_in_gpu
 from stand_in_mps import stand_in_mps
@@ -52,7 +51,7 @@ def test_this_machine(capsys: pytest.CaptureFixture[str]) -> None:
 def little(monkeypatch: pytest.MonkeyPatch) -> None:
     """One placement, one head and no compiler: what comes out is printed in the same way."""
     monkeypatch.setattr(cases, "VARIANTS", {"Gram gate, as published": {}})
-    monkeypatch.setattr(heads, "HEADS", {"PMT": HEADS["PMT"]})
+    monkeypatch.setattr(cases, "HEADS", {"PMT": HEADS["PMT"]})
     monkeypatch.setattr(cases, "can_compile", lambda: False)
     monkeypatch.setattr(cases, "_ROUNDS", 2)
 
@@ -104,7 +103,7 @@ def test_what_a_device_cannot_do_is_a_line(
     def missing(precision: Precision) -> dict[str, Tensor]:
         raise NotImplementedError("\nno kernel for this [device]\nand much more")
 
-    monkeypatch.setattr(heads, "HEADS", {"PMT": missing})
+    monkeypatch.setattr(cases, "HEADS", {"PMT": missing})
     assert main(["check", "--device", "cpu", "--json"]) == 1
     found = json.loads(capsys.readouterr().out)
     [case] = [case for case in found["cases"] if case["group"] == "head"]

@@ -112,6 +112,7 @@ needs_proc = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="lo
 
 
 @needs_proc
+@pytest.mark.slow
 def test_ten_kills_and_resumes_give_the_bytes_of_one_run(tmp_path):
     check_kills(tmp_path, images=24, side=64, conditions=["impulse", "pixelate", "rotate"], kills=10)
 

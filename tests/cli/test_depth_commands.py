@@ -68,7 +68,7 @@ def test_predict(photo: Path, tmp_path: Path) -> None:
         main(["predict", str(photo), "--task", "depth", "--method", "replay:window=5-5", "--out", str(out)])
         == 0
     )
-    ordinary, replayed = (np.load(out / f"street.{version}.npy") for version in ("ordinary", "replayed"))
+    ordinary, replayed = (np.load(out / f"street.{version}.npy") for version in ("baseline", "mitigated"))
     assert ordinary.shape == replayed.shape == (100, 128)
     assert ordinary.dtype == np.float32
     assert (ordinary > 0).all()

@@ -12,7 +12,7 @@ from gramloop.cli import main
 from gramloop.export import read_about, read_export
 from gramloop.mitigations import CalibrationStats, apply
 from gramloop.models.tiny import SOURCE, WEIGHTS
-from gramloop.tasks.model_spec import open_model
+from gramloop.tasks.loading import open_model
 
 
 def test_a_recentred_depth_model_and_what_it_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -83,9 +83,9 @@ def test_a_replayed_backbone_as_onnx(tmp_path: Path, capsys: pytest.CaptureFixtu
     ("arguments", "words"),
     [
         ([], "--out FILE is missing"),
-        (["--model", "tiny", "--task", "semantic", "--out", "x.bin"], "the format is pt2 or onnx"),
+        (["--model", "tiny", "--task", "semantic", "--out", "x.bin"], "the format is pt2 (.pt2), onnx (.onnx), openvino (.xml)"),
         (["--model", "tiny", "--task", "semantic", "--calibration", "s", "--out", "x.pt2"], "--calibration belongs to --method"),
-        (["--model", "tiny", "--task", "semantic", "--method", "nlm", "--out", "x.pt2"], "cannot be exported; replays, recentre and norms can"),
+        (["--model", "tiny", "--task", "semantic", "--method", "flip", "--out", "x.pt2"], "norms and filters on pixels can be exported"),
         (["--show", "absent.pt2"], "absent.pt2 is not a file"),
         (["--model", "absent", "--task", "features", "--out", "x.pt2"], "absent"),
         (["--model", "tiny", "--task", "panoptic", "--out", "x.pt2"], "no model for the task panoptic"),

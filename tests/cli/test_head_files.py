@@ -44,7 +44,7 @@ def test_masks_of_a_pmt_head_are_written(pmt, photo, tmp_path):
     assert main(["predict", str(photo), "--out", str(tmp_path), *given(pmt), *options]) == 0
     found = load_instances(*pmt, config=InstanceConfig(64))
     pair = found.predict(photo, ReplayConfig(window=(3, 4)), paired=True)
-    for version, expected in (("ordinary", pair.ordinary), ("replayed", pair.replayed)):
+    for version, expected in (("baseline", pair.ordinary), ("mitigated", pair.replayed)):
         rows = json.loads((tmp_path / f"7.{version}.json").read_text())
         assert [row["segmentation"]["counts"] for row in rows] == [mask["counts"] for mask in expected.masks]
         assert {row["image_id"] for row in rows} == {7}

@@ -53,7 +53,7 @@ def detect(models, tmp_path):
     def run(*arguments):
         files = ["--backbone", str(models / "backbone.pth"), "--head", str(models / "detector.pth")]
         size = ["--short-side", "96", "--out", str(tmp_path / "out")]
-        return main(["predict", *map(str, arguments), "--task", "detection", *files, *size, *WINDOW])
+        return main(["predict", "--task", "detection", *files, *size, *WINDOW, *map(str, arguments)])
 
     return run
 

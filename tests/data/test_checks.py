@@ -11,9 +11,8 @@ from PIL import Image
 
 from gramloop.cli import main
 from gramloop.data.checks import refuse_unscorable, warn_of_rotated
-from gramloop.data.opening import ReadOptions, open_set
+from gramloop.data.opening import ReadOptions, open_photos, open_set
 from gramloop.data.readers.coco import open_coco
-from gramloop.data.readers.photos import open_photos
 from gramloop.data.readers.semantic import open_semantic
 from gramloop.data.records import DataSet
 from gramloop.data.records import decode_image as evaluated

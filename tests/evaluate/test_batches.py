@@ -162,7 +162,8 @@ def test_mixed_sizes_a_bad_image_and_a_ragged_end(mixed_set: Path, tmp_path: Pat
     )
     tall, low = (SIDE, SIDE), (SIDE - 16, SIDE)
     # positions 0, 3, 4 | 2, 5, 6 | 7, 8, 9 | 10: the single last one goes through predict
-    assert type(runner.predictor).shown[:4] == [[tall] * 3, [low] * 3, [tall] * 3, [tall]]
+    shown = [sizes for sizes in type(runner.predictor).shown if sizes != [low]]  # without the trial images
+    assert shown[:4] == [[tall] * 3, [low] * 3, [tall] * 3, [tall]]
     assert found.table.equals(expected.table)
     assert found.failures == expected.failures
     assert [failure.image_id for failure in found.failures] == ["00000001"]

@@ -1,12 +1,7 @@
-"""Engines: which GPU a worker gets, Ray and Slurm with a node lost on the way, and the same table everywhere."""
+"""Engines: which GPU a worker gets, how many cores, and what a machine lacks."""
 
-import os
-import shutil
 import sys
-import time
-from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -18,11 +13,10 @@ from gramloop.errors import GramLoopError
 from gramloop.evaluate.engines import CLUSTER_PREPARE, cores_of, local, preparing_processes, ray
 from gramloop.evaluate.engines.local import default_workers
 from gramloop.evaluate.engines.ray import run_ray
-from gramloop.evaluate.engines.slurm import Share, ShareOutcome, run_slurm
-from gramloop.evaluate.evaluation import Listener, evaluate, inspect_store
+from gramloop.evaluate.engines.slurm import run_slurm
+from gramloop.evaluate.evaluation import evaluate
 from gramloop.evaluate.plan import Plan
 from gramloop.evaluate.provenance import plan_subject
-from gramloop.evaluate.store import Store, open_folder
 from gramloop.util.device import gpus_of
 from gramloop.util.processes import available_cores
 from small_runs import job_of, small_plan
@@ -33,119 +27,14 @@ def plan(model_folder: Path, scene_folder: Path) -> Plan:
     return small_plan(model_folder, scene_folder, shards=11)
 
 
-@pytest.fixture(scope="module")
-def reference(plan: Plan, tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    folder = tmp_path_factory.mktemp("reference") / "out"
-    evaluate(plan, folder, workers=1)
-    return (folder / "results.csv").read_bytes()
-
-
-def test_a_share_skips_what_is_stored(plan: Plan, reference: bytes, tmp_path: Path):
-    store, subject = open_folder(tmp_path, plan), plan_subject(plan)
-    assert Share(subject, store, plan.parts[:2])() == ShareOutcome(2, ())
-    assert Share(subject, store, plan.parts)() == ShareOutcome(len(plan.parts) - 2, ())
-    evaluate(plan, tmp_path, workers=1)
-    assert (tmp_path / "results.csv").read_bytes() == reference
-
-
-@pytest.mark.slow
-def test_jobs_of_submitit_give_the_same_table(plan: Plan, reference: bytes, tmp_path: Path):
-    pytest.importorskip("submitit")
-    out = tmp_path / "out"
-    engine = partial(run_slurm, jobs=2, settings={"timeout_min": 5}, cluster="local")
-    evaluate(plan, out, engine=engine, engine_name="slurm")
-    assert (out / "results.csv").read_bytes() == reference
-    assert len(list(out.glob("units/*/*/*.parquet"))) == len(plan.units)
-
-
-@pytest.mark.slow
-def test_a_reason_for_missing_units_comes_back_from_the_job(plan: Plan, tmp_path: Path):
-    pytest.importorskip("submitit")
-    shutil.copytree(plan.data.root, tmp_path / "set")
-    with (tmp_path / "set" / "images" / "validation" / "00000000.png").open("ab") as stream:
-        stream.write(b"\0")
-    moved = replace(plan, data=replace(plan.data, root=str(tmp_path / "set")))
-    open_folder(tmp_path / "out", moved)
-    with pytest.raises(GramLoopError, match=r"33 parts are missing .* changed since"):
-        list(run_slurm(job_of(moved, tmp_path / "out"), jobs=1, cluster="local"))
-
-
-def test_a_machine_without_slurm_is_told(plan: Plan, tmp_path: Path):
-    pytest.importorskip("submitit")
-    if shutil.which("sbatch"):
-        pytest.skip("there is a Slurm here")
-    open_folder(tmp_path / "out", plan)
-    with pytest.raises(GramLoopError, match="no Slurm on this machine"):
-        list(run_slurm(job_of(plan, tmp_path / "out")))
-    with pytest.raises(GramLoopError, match="jobs must be at least 1"):
-        list(run_slurm(job_of(plan, tmp_path / "out"), jobs=0))
-
-
-@pytest.mark.parametrize("package", ["ray", "submitit"])
-def test_a_missing_package_is_named(package, plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setitem(sys.modules, package, None)  # how Python marks what cannot be imported
-    engine = {"ray": run_ray, "submitit": run_slurm}[package]
-    with pytest.raises(GramLoopError, match=f"pip install {package}"):
+@pytest.mark.parametrize(
+    ("engine", "message"), [(run_ray, "pip install ray"), (run_slurm, "sbatch is not found")]
+)
+def test_what_an_engine_lacks_is_named(engine, message: str, plan: Plan, tmp_path: Path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)  # how Python marks what cannot be imported
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(GramLoopError, match=message):
         list(engine(job_of(plan, tmp_path)))
-
-
-def test_a_preempted_share_is_queued_again_as_it_is(plan: Plan, tmp_path: Path):
-    pytest.importorskip("submitit")
-    share = Share(plan_subject(plan), Store(tmp_path, plan), plan.parts[:2])
-    assert share.checkpoint().function == share
-
-
-@pytest.fixture
-def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[object]:
-    """Three simulated nodes of one core each."""
-    ray = pytest.importorskip("ray")
-    from ray.cluster_utils import Cluster
-
-    paths = [str(Path(__file__).parents[1] / "support"), *filter(None, [os.environ.get("PYTHONPATH")])]
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
-    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
-    made.ray, made.nodes = ray, [made.add_node(num_cpus=1) for _ in range(2)]
-    ray.init(address=made.address, log_to_driver=False)
-    yield made
-    ray.shutdown()
-    made.shutdown()
-
-
-@pytest.mark.slow
-def test_a_lost_node_of_ray_costs_no_unit(plan: Plan, reference: bytes, tmp_path: Path, cluster):
-    seen: list[str] = []
-
-    class Killing(Listener):
-        def finished(self, done) -> None:
-            seen.append(str(done.part))
-            if len(seen) == 3:
-                cluster.remove_node(cluster.nodes[0], allow_graceful=False)
-
-    out = tmp_path / "out"
-    evaluate(plan, out, engine=run_ray, engine_name="ray", listener=Killing())
-    assert sorted(seen) == sorted(map(str, plan.parts))  # every part once
-    assert (out / "results.csv").read_bytes() == reference
-    assert not inspect_store(Store(out, plan)).rejected
-    deadline = time.monotonic() + 60
-    while sum(node["Alive"] for node in cluster.ray.nodes()) != 2:  # Ray takes a while to call a node dead
-        assert time.monotonic() < deadline, "no node was lost, so this test showed nothing"
-        time.sleep(0.1)
-
-
-@pytest.mark.slow
-def test_an_address_is_enough_to_join_a_cluster(plan: Plan, reference: bytes, tmp_path: Path, cluster):
-    cluster.ray.shutdown()  # the program joins by itself, as the command line does
-    evaluate(plan, tmp_path / "out", engine=partial(run_ray, address=cluster.address), engine_name="ray")
-    assert (tmp_path / "out" / "results.csv").read_bytes() == reference
-    assert not cluster.ray.is_initialized()
-
-
-@pytest.mark.slow
-def test_ray_brings_the_sentence_of_an_error(plan: Plan, tmp_path: Path, cluster):
-    wrong = replace(plan, data=replace(plan.data, fingerprints={"clean": "0" * 64}))
-    open_folder(tmp_path / "out", wrong)
-    with pytest.raises(GramLoopError, match="changed since the evaluation was planned"):
-        list(run_ray(job_of(wrong, tmp_path / "out")))
 
 
 @pytest.fixture(scope="module")

@@ -30,7 +30,7 @@ def test_a_function_in_memory(tmp_path: Path, data: Path) -> None:
     found = gramloop.evaluate(bright, data, suite="my-set-c", out=tmp_path / "out", **FEW)
     assert isinstance(found, Results)
     assert found.plan.model.kind == "object"
-    assert set(found.plan.model.sha256) == {"code"}
+    assert set(found.plan.model.sha256) == {"model", "model.code", "model.defaults"}
     assert "fog/3" in str(found)
     assert repr(found) == str(found)
     html = found._repr_html_()

@@ -184,7 +184,11 @@ def stored(folder: Path) -> int:
 
 
 @needs_proc
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT], ids=["killed", "interrupted"])
+@pytest.mark.parametrize(
+    "number",
+    [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.slow)],
+    ids=["killed", "interrupted"],
+)
 def test_stopped_runs_leave_no_process_and_lose_no_unit(plan, reference, tmp_path, number):
     out = tmp_path / "out"
     open_folder(out, plan)

@@ -13,7 +13,7 @@ from gramloop.data.scenes.files import SceneFiles, write_scenes
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.engines.local import run_local
 from gramloop.evaluate.engines.ray import _run_part
-from gramloop.evaluate.engines.slurm import Share, run_slurm
+from gramloop.evaluate.engines.slurm import Share
 from gramloop.evaluate.evaluation import Listener, evaluate, inspect_store
 from gramloop.evaluate.memory import is_out_of_memory
 from gramloop.evaluate.plan import DataSource, Plan
@@ -119,7 +119,6 @@ def test_the_command_names_them_and_ends_with_one(folder, monkeypatch, capsys):
 
 
 def test_clusters_report_them_too(folder: Path):
-    pytest.importorskip("submitit")
     plan = planned(folder)
     subject, store = plan_subject(plan), Store(folder / "out", plan)
     outcome = Share(subject, store, plan.parts)()
@@ -128,15 +127,6 @@ def test_clusters_report_them_too(folder: Path):
     [lost] = [part for part in plan.parts if str(part) == LOST[0]]
     assert isinstance(_run_part((subject, store, 0), lost), Missed)
     assert not store.path(lost.units[0]).exists()
-
-
-@pytest.mark.slow
-def test_an_array_of_jobs_yields_them(folder: Path):
-    pytest.importorskip("submitit")
-    plan = planned(folder)
-    found = list(run_slurm(job_of(plan, folder / "out"), jobs=2, cluster="local"))
-    assert sorted(str(one.part) for one in found if isinstance(one, Missed)) == sorted(LOST)
-    assert len(found) == len(plan.parts)
 
 
 def test_a_call_from_python_raises(folder: Path):

@@ -102,6 +102,9 @@ def test_which_methods_share_a_call(plan):
     assert prediction_calls([baseline]) == [(baseline,)]
     assert prediction_calls(replays) == [(method,) for method in replays]
     assert prediction_calls([replays[0], baseline]) == [(baseline, replays[0])]
+    short, whole = parse_method("loop-loop"), replays[0]
+    assert prediction_calls([baseline, short, whole]) == [(baseline, whole), (short,)]
+    assert prediction_calls([baseline, short]) == [(baseline, short)]
 
 
 def test_stored_boxes_are_those_of_separate_predictions(model_folder: Path, scene_folder: Path):
@@ -236,8 +239,11 @@ def test_a_filter_runs_once_and_one_that_changes_nothing_costs_no_prediction(run
 
 
 def test_calibration_belongs_to_the_methods_that_use_it(plan, runner, model_folder, scene_folder, tmp_path):
-    with pytest.raises(GramLoopError, match="needs the statistics of in-distribution features"):
-        small_plan(model_folder, scene_folder, methods=["baseline", "recentre:c=1"])
+    learnt = small_plan(model_folder, scene_folder, methods=["baseline", "recentre:c=1"])
+    assert learnt.calibration_split is not None
+    assert learnt.calibration_split.positions == (), "scenes of their own are drawn for it"
+    assert learnt.conditions == plan.conditions, "so that all others are judged"
+    assert [method.calibration for method in learnt.methods] == ["", learnt.calibration_split.contents]
     records = runner.images.records("fog/3", range(8))
     source = calibrate(runner.predictor, [record.image() for record in records])
     plans = []
@@ -264,8 +270,8 @@ def test_detections_are_merged(model_folder: Path, scene_folder: Path):
     finished = runner_of(plan).run_one(plan.parts[0])
     assert not any(rows.failures for rows in finished.rows.values())
     assert sum(each.blocks for each in finished.facts.values()) <= len(plan.parts[0]) * 6 * 5
-    with pytest.raises(GramLoopError, match="needs the statistics of in-distribution"):
-        small_plan(model_folder, scene_folder, "detection", methods=["baseline", "recentre:0.3"])
+    recentred = small_plan(model_folder, scene_folder, "detection", methods=["baseline", "recentre:0.3"])
+    assert recentred.calibration_split is not None
 
 
 # any subject, as tuning makes them

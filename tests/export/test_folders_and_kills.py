@@ -16,7 +16,7 @@ import torch
 import gramloop
 from dense_folders import save_model
 from gramloop.export import read_export
-from gramloop.tasks.model_spec import open_model
+from gramloop.tasks.loading import open_model
 
 
 @pytest.mark.slow

@@ -79,13 +79,15 @@ class Branches(nn.Module):
         return pixels + 1 if pixels.sum() > 0 else pixels
 
 
-def test_large_weights_lie_beside_and_old_ones_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from gramloop.export import exporting
+def test_large_weights_are_a_second_file_and_old_ones_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from gramloop.export import formats
 
-    monkeypatch.setattr(exporting, "ONE_FILE", 1000)
+    monkeypatch.setattr(formats, "ONE_FILE", 1000)
     path = tmp_path / "model.onnx"
     first = gramloop.export(Two().eval(), path, height=4, width=4)
-    (data,) = first.beside
+    (data,) = first.companions
     assert data.stat().st_size >= 4 * 4096
     assert path.stat().st_size < 4 * 4096
     x = np.ones((1, 3, 4, 4), np.float32)
@@ -94,8 +96,8 @@ def test_large_weights_lie_beside_and_old_ones_go(tmp_path: Path, monkeypatch: p
     with torch.no_grad():
         other.weight.mul_(2)
     second = gramloop.export(other, path, height=4, width=4)
-    assert sorted(each.name for each in tmp_path.iterdir()) == sorted([path.name, second.beside[0].name])
-    assert second.beside[0] != data, "a reader of the old file never saw weights of the new one"
+    assert sorted(each.name for each in tmp_path.iterdir()) == sorted([path.name, second.companions[0].name])
+    assert second.companions[0] != data, "a reader of the old file never saw weights of the new one"
     np.testing.assert_allclose(read_export(path)(x)["output_0"], 3.0, rtol=1e-6)
     assert str(path.name) in str(second)
 

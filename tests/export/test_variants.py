@@ -20,8 +20,7 @@ from gramloop import Adaptive, ReplayConfig, attached
 from gramloop.export import ExportedFile, read_about, read_export
 from gramloop.mitigations import CalibrationStats, apply
 from gramloop.models.tiny import SOURCE, load_tiny, normalise
-from gramloop.tasks.loading import detector_of
-from gramloop.tasks.model_spec import model_files, open_model
+from gramloop.tasks.loading import detector_of, model_files, open_model
 
 HIGH, WIDE = 72, 104  # 9 x 13 patches: no power of two, nothing square
 REPLAY = ReplayConfig(window=(10, 10), replays=1)

@@ -65,6 +65,8 @@ DECIDED_COLUMNS = re.compile(r"verdict|against .*")
 DROPPED_KEYS = {
     "at", "backbone", "begun", "data", "date", "file", "files", "found by", "hash", "host", "memory", "plan", "seconds", "sha256",
     "source sha256", "subject", "version", "versions",
+    "all families", "95% interval", "answer", "time",  # of tune's result, which the record does not have
+    "substeps", "trust", "until",  # settings of a replay that are listed now, or no longer; null in all cases
 }  # fmt: skip
 DROPPED_LINES = re.compile(r" took [\d.]+ m?s ")  # of printed tables
 
@@ -499,11 +501,21 @@ def results_only(name: str, text: str) -> str:
             path: about for path, about in json.loads(text).items() if not path.endswith(".picture.png")
         }
         return json.dumps(arrays, indent=1)
+    if name.endswith("found.json"):
+        return json.dumps(_without_verdicts(json.loads(text)), indent=1)
     if not name.startswith("report/"):
         return text
     header, *rows = csv.reader(text.splitlines())
     places = [place for place, name in enumerate(header) if not DECIDED_COLUMNS.fullmatch(name)]
     return "".join(f"{','.join(row[place] for place in places)}\n" for row in (header, *rows))
+
+
+def _without_verdicts(value: object) -> object:
+    """Without words that a rule chose; the numbers that they follow from stay."""
+    if isinstance(value, dict):
+        said = {key for key, each in value.items() if key == "verdict" and isinstance(each, str)}
+        return {key: _without_verdicts(each) for key, each in value.items() if key not in said}
+    return [_without_verdicts(each) for each in value] if isinstance(value, list) else value
 
 
 def _lines(text: str) -> str:

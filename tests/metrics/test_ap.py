@@ -439,6 +439,7 @@ def test_a_small_bootstrap_does_not_import_numba(tmp_path: Path) -> None:
     assert bootstrap_elsewhere(10**9, tmp_path).endswith("False\n")
 
 
+@pytest.mark.slow
 def test_damaged_and_missing_caches_of_compiled_code_change_nothing(tmp_path: Path) -> None:
     first = bootstrap_elsewhere(0, tmp_path / "cache")
     assert first.endswith("True\n")

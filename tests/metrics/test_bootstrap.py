@@ -20,6 +20,7 @@ from gramloop.metrics.bootstrap import (
     mean_delta,
     miou_delta,
     selection_bias,
+    spanning,
     verdict,
     widened,
 )
@@ -68,13 +69,23 @@ def test_the_documented_stream_and_order() -> None:
     [
         (0.01, 0.2, "helps"),
         (-0.2, -0.01, "hurts"),
-        (-0.1, 0.1, "inconclusive"),
-        (0.0, 0.2, "inconclusive"),
-        (-0.2, 0.0, "inconclusive"),
+        (-0.1, 0.1, "not significantly different"),
+        (0.0, 0.2, "not significantly different"),
+        (-0.2, 0.0, "not significantly different"),
     ],
 )
 def test_verdicts(low: float, high: float, words: str) -> None:
     assert verdict(Interval((low + high) / 2, low, high)) == words
+
+
+def test_one_interval_spans_several_so_that_zero_is_left_out_by_all_or_by_none() -> None:
+    above, below, around = (Interval(0.0, *ends, units=9) for ends in ((0.1, 0.5), (-0.5, -0.1), (-0.1, 0.2)))
+    assert spanning([]) is None
+    assert spanning([above]) == above
+    for first, second in ((above, around), (above, below), (below, around)):
+        assert verdict(spanning([first, second])) == "not significantly different"  # type: ignore[arg-type]
+    wide = spanning([above, Interval(0.2, 0.05, 0.3, units=5)])
+    assert (wide.low, wide.high, wide.units) == (0.05, 0.5, 5)  # type: ignore[union-attr]
 
 
 def test_families_that_cannot_be_resampled_are_refused() -> None:

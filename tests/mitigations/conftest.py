@@ -38,7 +38,7 @@ def estimator():
 def folder(tmp_path_factory):
     """Depth Anything on DINOv2, as transformers saves it."""
     from dense_folders import save_model
-    from gramloop.tasks.model_spec import open_model
+    from gramloop.tasks.loading import open_model
 
     return open_model(f"hf:{save_model('DepthAnything', tmp_path_factory.mktemp('folder') / 'saved')}")
 

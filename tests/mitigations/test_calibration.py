@@ -18,7 +18,7 @@ from gramloop.mitigations import (
 )
 from gramloop.mitigations.mitigated import needs_calibration
 from gramloop.shifts import corrupt
-from gramloop.tasks.model_spec import open_model
+from gramloop.tasks.loading import open_model
 
 # transformers folder: where its head reads, and of which blocks
 PLACES = {

@@ -8,7 +8,7 @@ from gramloop.errors import GramLoopError
 from gramloop.mitigations import apply
 from gramloop.tasks import as_predictor
 from gramloop.tasks.detection import Detection
-from gramloop.tasks.model_spec import open_model
+from gramloop.tasks.loading import open_model
 from gramloop.tasks.semantic import Segmentation
 from small_components import instances, panoptic
 

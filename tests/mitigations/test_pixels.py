@@ -11,14 +11,7 @@ from hypothesis import strategies as st
 
 from gramloop.errors import GramLoopError
 from gramloop.mitigations import CalibrationStats
-from gramloop.mitigations.pixels import (
-    USUAL_NOISE,
-    Denoise,
-    Gaussian,
-    Levels,
-    Median,
-    Nlm,
-    Sharpen,
+from gramloop.mitigations.filters import (
     appearance,
     appearance_range,
     brightness,
@@ -27,6 +20,7 @@ from gramloop.mitigations.pixels import (
     is_impulse_noise,
     noise_level,
 )
+from gramloop.mitigations.pixels import USUAL_NOISE, Denoise, Gaussian, Levels, Median, Nlm, Sharpen
 from gramloop.shifts import corrupt
 
 

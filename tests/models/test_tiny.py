@@ -140,6 +140,7 @@ def training(tmp_path: Path, *extra: str) -> list[str]:
     return ["--run", str(tmp_path / "run"), "--cache", str(tmp_path / "cache"), *common.split(), *extra]
 
 
+@pytest.mark.slow
 def test_training_resumes_to_the_same_weights(tmp_path: Path, trainer: ModuleType) -> None:
     from tiny_data import Scenes, render
 

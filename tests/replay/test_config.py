@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gramloop import Adaptive, GramLoopError, ReplayConfig
-from gramloop.replay.config import FIELDS, RULE, ReplaySettings, default_window
-from gramloop.replay.cost import route
+from gramloop.replay.config import FIELDS, RULE, ReplaySettings, default_window, route
 
 
 def test_the_default_window_of_the_paper() -> None:

@@ -86,24 +86,36 @@ def test_an_image_gets_the_same_bits_alone_and_in_a_batch(vit: nn.Module) -> Non
     assert torch.equal(together, alone)
 
 
-def test_matched_strength_is_the_mean_of_the_gram_gate(vit: nn.Module, x: Tensor) -> None:
+def test_matched_strength_is_the_mean_gate_of_the_gram_gated_trajectory(vit: nn.Module, x: Tensor) -> None:
+    for placement in ({}, {"gate_at": "end"}, {"update_at": "final"}):
+        with gramloop.attached(vit, window=WINDOW, replays=3, trace=True, **placement) as loop:
+            outputs(vit, x)
+            gram = loop.trace
+        with gramloop.attached(
+            vit, window=WINDOW, replays=3, gate="uniform", strength="matched", trace=True, **placement
+        ) as loop:
+            outputs(vit, x)
+            matched = loop.trace
+        assert gram is not None
+        assert matched is not None
+        for one, expected, gate in zip(matched.mean_gate, gram.mean_gate, matched.gate, strict=True):
+            torch.testing.assert_close(one, expected)
+            torch.testing.assert_close(gate, expected[:, None, None].expand_as(gate))
+        if placement != {"update_at": "final"}:  # where proposals do not depend on what was accepted
+            assert not torch.allclose(matched.drift[1], gram.drift[1], rtol=1e-3)
+
+
+def test_matched_strength_is_that_uniform_strength(vit: nn.Module, x: Tensor) -> None:
     with gramloop.attached(vit, window=WINDOW, replays=1, trace=True) as loop:
         outputs(vit, x)
         gram = loop.trace
-    with gramloop.attached(
-        vit, window=WINDOW, replays=1, gate="uniform", strength="matched", trace=True
-    ) as loop:
-        matched_output = outputs(vit, x)[0]
-        matched = loop.trace
     assert gram is not None
-    assert matched is not None
-    expected = gram.gate[0].mean((1, 2), keepdim=True).expand(2, 4, 4)
-    torch.testing.assert_close(matched.gate[0], expected)
-    torch.testing.assert_close(matched.mean_gate[0], gram.mean_gate[0])
+    with gramloop.attached(vit, window=WINDOW, replays=1, gate="uniform", strength="matched"):
+        matched = outputs(vit, x)[0]
     for image in range(2):
         level = float(gram.mean_gate[0][image])
         with gramloop.attached(vit, window=WINDOW, replays=1, gate="uniform", strength=level):
-            torch.testing.assert_close(outputs(vit, x)[0][image], matched_output[image])
+            torch.testing.assert_close(outputs(vit, x)[0][image], matched[image])
 
 
 def test_post_gating_drift_is_that_of_the_final_state(vit: nn.Module, x: Tensor) -> None:

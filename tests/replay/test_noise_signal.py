@@ -43,7 +43,7 @@ def test_of_gaussian_noise_it_is_the_standard_deviation(sigma: float) -> None:
 
 
 def test_it_is_the_estimate_on_bytes_in_other_units() -> None:
-    from gramloop.mitigations.pixels import noise_level
+    from gramloop.mitigations.filters import noise_level
 
     pixels = np.random.default_rng(0).integers(0, 256, (96, 128, 3), dtype=np.uint8)
     expected = noise_level(pixels) / 255

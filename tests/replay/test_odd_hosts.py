@@ -81,7 +81,7 @@ def test_a_model_that_was_compiled_and_run_before_is_replayed(vit: nn.Module, x:
 
 def test_two_replays_and_a_counter_leave_no_trace_in_any_order(vit: nn.Module, x: Tensor) -> None:
     first = gramloop.attach(vit, window=WINDOW)
-    with gramloop.counting(first.host.blocks):
+    with gramloop.counting(first.vit.blocks):
         first.detach()
         second = gramloop.attach(vit, window=WINDOW)
     second.detach()

@@ -20,12 +20,12 @@ def test_an_image_of_other_pixels_is_not_shown(tmp_path: Path):
     evaluate(plan, out, workers=1)
     loaded = load_runs([out])
     whole = draw_figures(loaded, pdf=False)
-    assert "predictions" in [figure.section for figure in whole.figures]
+    assert "scenes-c-predictions" in [figure.key for figure in whole.figures]
     assert whole.remarks == []
     victim = tmp_path / "set" / "images" / "validation" / "00000001.png"
     data = bytearray(victim.read_bytes())
     data[-5] ^= 1  # of the last checksum, which decoders pass over: the same size, and maybe the same picture
     victim.write_bytes(data)
     drawn = draw_figures(loaded, pdf=False)
-    assert "predictions" not in [figure.section for figure in drawn.figures]
+    assert "scenes-c-predictions" not in [figure.key for figure in drawn.figures]
     assert any("changed since" in remark for remark in drawn.remarks)

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
+from gramloop.evaluate.answer import Answer, MethodGain
 from gramloop.metrics.bootstrap import Interval
 from gramloop.report.document import Document, RenderedFigure, Section
 from gramloop.report.page import render
 from gramloop.report.page.rendering import interval_bar, reach
-from gramloop.report.stats import Verdict
 from gramloop.report.write import whole_markdown
 from gramloop.util.table import Column, Table
 from small_document import ROWS, small_document
@@ -106,7 +106,11 @@ def test_what_a_document_says_is_text_and_never_markup(page: str, parsed: Parsed
 def test_any_text_comes_through_whole(text: str):
     table = Table(text, (Column("a", text, "text"),), ((text,),), key="k", caption=text)
     section = Section("k", text, "", (table,))
-    parsed = Parsed(render(Document(text, text, (), (text,), (section,), {text: {text: text}})))
+    parsed = Parsed(
+        render(
+            Document(text, {text: text}, (Answer(text, text),), (), (text,), (section,), {text: {text: text}})
+        )
+    )
     expected = text.replace("\r\n", "\n").replace("\r", "\n")
     for tag in ("li", "h2", "dd"):
         assert any(
@@ -145,21 +149,28 @@ def test_headings_go_down_one_step_at_a_time(parsed: Parsed):
 def test_figures_have_words_and_their_printed_size(parsed: Parsed):
     images = [attributes for attributes, _ in parsed.all("img") if attributes["alt"]]
     assert [(each["alt"], each["width"], each["height"]) for each in images] == [
+        ("Bars", "550", "138"),
         ("A row of dots", "1100", "413"),  # 1600 x 600 pixels, 192 to the inch, shown at 132
         ("Two bars", "275", "206"),
     ]
 
 
-def test_an_interval_wears_the_colour_of_its_verdict(page: str):
-    """An interval of few units may leave out zero and still decide nothing."""
-    unsure = Verdict("s", "m", "inconclusive", Interval(0.2, 0.1, 0.3), "Too few families.")
-    drawn = render(Document("t", "", (unsure,), (), ()))
-    assert re.findall(r'class="interval (\w+)"', drawn) == ["open"]
-    assert re.findall(r'class="interval (\w+)"', page)[:2] == ["gain", "loss"]
+def test_the_answer_comes_first_and_everything_else_is_folded(page: str, parsed: Parsed):
+    order = [
+        "Use gramloop: mIoU rises.",
+        "figure-chart",
+        "gramloop predict photos",
+        "<details",
+        "table-scores",
+    ]
+    places = [page.index(each) for each in order]
+    assert places == sorted(places)
+    assert [("open" in attributes) for attributes, _ in parsed.all("details")] == [True, False, False, False]
+    assert [text for _, text in parsed.all("dt")[:2]] == ["Model", "Command"]
 
 
 def test_an_empty_document_is_a_page_too():
-    parsed = Parsed(render(Document("Nothing yet", "", (), (), ())))
+    parsed = Parsed(render(Document("Nothing yet")))
     assert [text for _, text in parsed.all("h1")] == ["Nothing yet"]
     assert not parsed.all("h2")
 
@@ -206,12 +217,15 @@ def test_a_report_in_markdown_shows_hostile_names_as_text():
     interval = Interval(1.0, 0.5, 2.0)
     figure = RenderedFigure("f", HOSTILE, HOSTILE, b"", None, HOSTILE)
     section = Section("s", HOSTILE, HOSTILE, (), (figure,))
-    verdict = Verdict(HOSTILE, HOSTILE, "helps", interval, HOSTILE)
-    document = Document(HOSTILE, HOSTILE, (verdict,), (HOSTILE,), (section,), {HOSTILE: {HOSTILE: HOSTILE}})
+    gain = MethodGain(HOSTILE, 2.0, 1.0, interval)
+    answer = Answer(HOSTILE, HOSTILE, "mIoU", "", (gain,), (), (HOSTILE,))
+    document = Document(
+        HOSTILE, {"Model": HOSTILE}, (answer,), (), (HOSTILE,), (section,), {HOSTILE: {HOSTILE: HOSTILE}}
+    )
     tokens = MarkdownIt("commonmark").parse(whole_markdown(document))
     inline = [each for token in tokens for each in token.children or ()]
     assert {token.type for token in tokens if "html" in token.type or "code" in token.type} == set()
-    assert {each.type for each in inline} == {"text", "strong_open", "strong_close", "image"}
+    assert {each.type for each in inline} == {"text", "softbreak", "image"}
     assert [each.attrs["src"] for each in inline if each.type == "image"] == ["figures/f.png"]
     headings = [token.tag for token in tokens if token.type == "heading_open"]
     assert headings == ["h1", "h2", "h2", "h2", "h3", "h2", "h3"]

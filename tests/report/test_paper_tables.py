@@ -6,6 +6,7 @@ import pytest
 
 from gramloop.data.suites import display_name
 from gramloop.evaluate.methods import BASELINE
+from gramloop.report.answers import method_gain
 from gramloop.report.stats import compare_methods
 from gramloop.report.tables.checks import class_gains, class_tables, partition_table, placement_table
 from gramloop.report.tables.conditions import PathCost, cost_table, family_means, path_costs
@@ -68,9 +69,9 @@ def test_intervals_and_verdicts(suite: str) -> None:
     assert evidence.gain("gramloop") == pytest.approx(estimate, abs=UNIT)
     assert [gain.interval.low, gain.interval.high] == pytest.approx([low, high], abs=0.002)
     assert gain.interval.replicates == 10_000
-    verdict = evidence.verdict("gramloop")
-    assert verdict.words == "helps"
-    assert f"over {len(PAPER['families'][suite])} shift families" in verdict.sentence
+    verdict = method_gain(evidence, "gramloop")
+    assert verdict.verdict == "helps"
+    assert evidence.drawn[0].drawn_from == f"{len(PAPER['families'][suite])} shift families"
     row = gains_table([evidence]).rows[0]
     assert row[4] == row[7] == verdict.interval  # corrected for few families, it still helps
     assert 0 < gain.corrected.low < gain.interval.low < gain.interval.high < gain.corrected.high

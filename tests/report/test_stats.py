@@ -10,18 +10,27 @@ import numpy as np
 import pytest
 
 from gramloop.cli import main
+from gramloop.evaluate.answer import Answer, MethodGain
 from gramloop.evaluate.store import Store, StoredCondition, read_condition
-from gramloop.metrics.bootstrap import Interval, cluster_bootstrap, image_bootstrap, miou_delta, verdict
-from gramloop.report.answers import answers_of
+from gramloop.metrics.bootstrap import (
+    UNDECIDED,
+    Interval,
+    cluster_bootstrap,
+    image_bootstrap,
+    miou_delta,
+    verdict,
+)
+from gramloop.mitigations.stack import read_mitigations, stack_text
+from gramloop.report.answers import answers_of, method_gain
 from gramloop.report.load import load_runs
 from gramloop.report.run import Run
 from gramloop.report.stats import (
     Difference,
     Evidence,
     Resampled,
-    Verdict,
     compare_methods,
     count_resamplings,
+    deciding,
     decision,
     parts_of,
 )
@@ -118,7 +127,7 @@ def test_over_images_of_detections(tmp_path: Path) -> None:
     """The baseline misses a third of the cats and no dog, in every condition alike."""
     run = one_run(tmp_path / "r", task="detection")
     (evidence,) = compare_methods([run], ("images",), replicates=200)
-    assert evidence.verdict("gramloop").words == "helps"
+    assert evidence.helps("gramloop")
     ((gain,),) = evidence.gains.values()
     assert gain.interval.estimate == pytest.approx(run.gain("gramloop"), abs=1e-9)
 
@@ -127,7 +136,8 @@ def test_domains_are_drawn_each_for_itself(tmp_path: Path) -> None:
     run = one_run(tmp_path / "r", suite="coco-o", task="detection", conditions=["sketch", "weather"])
     (evidence,) = compare_methods([run], ("images",), replicates=50)
     assert evidence.drawn[0].units == 24
-    assert "over 24 images" in evidence.verdict("gramloop").sentence
+    (answer,) = answers_of([run], [evidence])
+    assert "Intervals are over 24 images." in answer.notes
 
 
 @pytest.mark.parametrize(
@@ -144,9 +154,10 @@ def test_domains_are_drawn_each_for_itself(tmp_path: Path) -> None:
 def test_without_an_interval_there_is_a_reason(tmp_path: Path, changes: dict[str, Any], reason: str) -> None:
     run = one_run(tmp_path / "r", **changes)
     (evidence,) = compare_methods([run])
-    found = evidence.verdict("gramloop")
-    assert (found.words, found.interval) == ("inconclusive", None)
-    assert reason in found.sentence
+    (answer,) = answers_of([run], [evidence])
+    (found,) = answer.gains
+    assert (found.verdict, found.interval, answer.method) == (UNDECIDED, None, "")
+    assert reason in answer.notes[0]
     assert run.gain("gramloop") is not None
     assert any(reason in note for note in gains_table([evidence]).notes)
 
@@ -156,7 +167,8 @@ def test_missing_conditions_have_no_gain_and_say_why(tmp_path: Path) -> None:
     for over in ("families", "images"):
         (evidence,) = compare_methods(load_runs([tmp_path / "r"]).runs, (over,))  # type: ignore[arg-type]
         assert evidence.gains == {}
-        assert "1 of 6 conditions have no score" in evidence.verdict("gramloop").sentence
+        (answer,) = answers_of([evidence.run], [evidence])
+        assert answer.sentence == "No answer yet: 1 of 6 conditions have no score."
 
 
 def test_equal_methods_do_not_differ(tmp_path: Path) -> None:
@@ -165,20 +177,20 @@ def test_equal_methods_do_not_differ(tmp_path: Path) -> None:
     )
     (run,) = load_runs([tmp_path / "r"]).runs
     (evidence,) = compare_methods([run])
-    assert (run.gain("gramloop"), evidence.verdict("gramloop").words) == (0, "inconclusive")
+    assert (run.gain("gramloop"), decision(evidence.gains["gramloop"])) == (0, UNDECIDED)
 
 
 def test_a_decision_needs_everything_that_was_drawn(tmp_path: Path) -> None:
     drawn = Resampled(one_run(tmp_path / "r"), "families")
-    ends = {"helps": (0.1, 0.5), "hurts": (-0.5, -0.1), "inconclusive": (-0.1, 0.5)}
+    ends = {"helps": (0.1, 0.5), "hurts": (-0.5, -0.1), UNDECIDED: (-0.1, 0.5)}
     each = {
         words: Difference(drawn, Interval(0.0, 0.0, 0.0), Interval(sum(span) / 2, *span, units=15))
         for words, span in ends.items()
     }
     for words, one in each.items():
         assert decision((one,)) == decision((one, one)) == words
-        assert decision((one, each["inconclusive"])) == "inconclusive"
-    assert decision(()) == "inconclusive"
+        assert decision((one, each[UNDECIDED])) == UNDECIDED
+    assert decision(()) == UNDECIDED
 
 
 @pytest.fixture(scope="module")
@@ -206,24 +218,29 @@ def test_cards_tables_and_marks_never_contradict_each_other(over_both: list[Evid
     rows = {(row[0], row[1]): row[-1] for row in gains_table(over_both).rows}
     for found in over_both:
         for method in found.run.compared:
-            said = found.verdict(method)
+            said = method_gain(found, method)
             assert said.interval is not None
-            assert said.words == verdict(said.interval) == rows[found.run.name, method]
+            assert said.verdict == verdict(said.interval) == rows[found.run.name, method]
             first, second = sorted((method, "baseline"), key=found.ranked.index)
-            assert found.differ(first, second) == (said.words != "inconclusive")
-            assert found.helps(method) == (said.words == "helps")
+            assert found.differ(first, second) == (said.verdict != UNDECIDED)
+            assert found.helps(method) == (said.verdict == "helps")
         matrix = matrix_table(found)
         names = [row[1] for row in matrix.rows]
         for method in found.run.compared:
             mark = matrix.rows[names.index(method)][3 + names.index("baseline")]
-            words = {BETTER: "helps", WORSE: "hurts", UNCLEAR: "inconclusive"}
-            assert words[str(mark)] == found.verdict(method).words
+            words = {BETTER: "helps", WORSE: "hurts", UNCLEAR: UNDECIDED}
+            assert words[str(mark)] == method_gain(found, method).verdict
+        tables = [gains_table([found]), pairs_table(found)]
+        for table in tables:  # what a table shows next to an interval is what the interval says
+            place = table.column("deciding")
+            for row in table.rows:
+                assert (verdict(row[place]) == UNDECIDED) == (row[-1] in (UNDECIDED, "no"))
 
 
 def test_the_interval_of_one_method_is_that_corrected_for_few_units(tmp_path: Path) -> None:
     (found,) = compare_methods([one_run(tmp_path / "r")])
     ((gain,),) = found.gains.values()
-    assert found.verdict("gramloop").interval == gain.joint == gain.corrected
+    assert deciding(found.gains["gramloop"]) == gain.joint == gain.corrected
     assert gain.corrected.low < gain.interval.low
 
 
@@ -263,7 +280,7 @@ def test_pairs_in_every_format(evidence: Evidence) -> None:
     first = lines[1].split(",")
     assert first[:2] == ["all", "both"]
     assert float(first[2]) == evidence.gain("all", "both")
-    assert f"| all | both | {evidence.gain('all', 'both'):+.3f} | [+0." in table.markdown()
+    assert f"| all | both | {evidence.gain('all', 'both'):+.3f} | 6 families | [+0." in table.markdown()
     assert r"$\cdot$" in matrix_table(evidence).latex()
 
 
@@ -279,7 +296,7 @@ def test_gains_of_a_stack_beside_the_sum_of_its_parts(evidence: Evidence) -> Non
     both = found["both", ("median", "recentre-0.3")]
     expected = evidence.gain("both") - evidence.gain("median") - evidence.gain("recentre-0.3")
     assert both.excess[0].interval.estimate == pytest.approx(expected, abs=1e-9)
-    assert both.words == "not told from the sum"
+    assert both.words == "not significantly different from the sum"
     more = found["all", ("gramloop", "both")]
     assert more.excess[0].interval.estimate == pytest.approx(0.2, abs=0.05)
     assert more.words == "more than the sum"
@@ -287,18 +304,26 @@ def test_gains_of_a_stack_beside_the_sum_of_its_parts(evidence: Evidence) -> Non
     assert rows[0][5] == pytest.approx(evidence.gain("median") + evidence.gain("recentre-0.3"))
 
 
-def test_words_begin_with_the_rival_that_beats_replay(over_both: list[Evidence]) -> None:
-    (answer,) = answers_of(over_both)
-    first, free, more = answer.sentences
-    assert re.match(r"both gains more than replay: \+6\.\d\d points at 1\.00× the work", first)
-    assert "not significant" not in first
-    assert free.startswith("At no extra work: take both, +6.")
-    assert "over 6 shift families; " in free
-    assert "over 12 images" in free
-    assert "on clean images +5.9" in free or "on clean images +6.0" in free
-    assert "; significantly more than the next, " in free
-    assert more.startswith("Below 2.4 times the work: take all, +6.4")
-    assert "significantly more than the next, both (+6.0" in more
+def test_the_answer_names_method_gain_interval_cost_and_clean_score(over_both: list[Evidence]) -> None:
+    (answer,) = answers_of([each.run for each in over_both], over_both)
+    found = next(each for each in over_both if each.run.shifted)
+    best = next(each for each in answer.gains if each.method == "all")
+    assert answer.method == "all"
+    interval = deciding(found.gains["all"])
+    assert interval == best.interval
+    low, high = f"{interval.low:+.2f}", f"{interval.high:+.2f}"
+    assert re.match(
+        r"Use all: mIoU under shift rises from 50\.\d\d to 56\.\d\d \(\+6\.\d\d points", answer.sentence
+    )
+    assert (
+        f"95% interval [{low}, {high}]), at {found.run.work('all'):.2f}× the work of the baseline"
+        in answer.sentence
+    )
+    assert re.search(r"; clean (49|50)\.\d\d → 56\.\d\d\.$", answer.sentence)
+    assert [each.method for each in answer.gains] == [name for name in found.ranked if name != "baseline"]
+    assert answer.notes[0].startswith(
+        "Intervals are over 6 shift families and 12 images, and hold for all 6 methods"
+    )
 
 
 def test_nothing_helps_where_nothing_does(tmp_path: Path) -> None:
@@ -313,9 +338,10 @@ def test_nothing_helps_where_nothing_does(tmp_path: Path) -> None:
     write_store(
         tmp_path / "r", make_plan(methods=METHODS, conditions=[f"{name}/3" for name in FAMILIES]), luck
     )
-    (answer,) = answers_of(compare_methods(load_runs([tmp_path / "r"]).runs))
-    assert not any(": take " in sentence for sentence in answer.sentences)
-    assert any("nothing helps significantly" in sentence for sentence in answer.sentences)
+    runs = load_runs([tmp_path / "r"]).runs
+    (answer,) = answers_of(runs, compare_methods(runs))
+    assert (answer.method, answer.deploy) == ("", ())
+    assert answer.sentence.startswith("Use the model as it is: none of 6 methods significantly improves mIoU")
 
 
 def test_the_command_says_which_to_take_and_writes_all_of_it(
@@ -324,15 +350,19 @@ def test_the_command_says_which_to_take_and_writes_all_of_it(
     out = tmp_path / "report"
     assert main(["report", str(folder), "--out", str(out), "--bootstrap", "both", "--no-pdf"]) == 0
     said = capsys.readouterr().out
-    assert said.startswith("scenes-c: both gains more than replay")
-    text = (out / "report.md").read_text()
-    assert text.index("## Which to take") < text.index("## Verdict")
-    page = (out / "index.html").read_text()
-    assert '<section id="answers"' in page
+    assert said.startswith("scenes-c\nUse all: mIoU under shift rises")
+    assert "gramloop predict photos" in said
+    *lines, page = said.splitlines()
+    assert page == str(out / "index.html")
+    assert all(len(line) <= 80 for line in lines if not line.startswith("  "))
+    assert "Use all: mIoU under shift rises" in (out / "report.md").read_text()
+    assert '<p class="sentence">Use all: ' in (out / "index.html").read_text()
+    stored = read_mitigations(out / "best.json").stack
+    assert stack_text(stored) == "median+replay:window=3-4+recentre:0.3"
     for name in ("matrix", "pairs", "stacking"):
         for ending in ("md", "csv", "tex"):
             assert (out / "tables" / f"scenes-c-{name}.{ending}").is_file()
-    assert (out / "figures" / "scenes-c-cost.png").is_file()
+    assert (out / "figures" / "scenes-c-gains.png").is_file()
 
 
 def test_what_costs_more_and_does_not_differ_is_not_taken(tmp_path: Path) -> None:
@@ -347,27 +377,24 @@ def test_what_costs_more_and_does_not_differ_is_not_taken(tmp_path: Path) -> Non
     (evidence,) = compare_methods(load_runs([tmp_path / "r"]).runs)
     assert evidence.run.time("median") is None  # only the work is known of these stores
     assert evidence.ranked[0] == "all"
-    (answer,) = answers_of([evidence])
-    assert answer.sentences[-2].startswith("At no extra work: take median, +3.0")
-    assert answer.sentences[-1].startswith("Below 2.4 times the work: keep median. all gains most, +3.0")
+    (answer,) = answers_of([evidence.run], [evidence])
+    assert answer.method == "median"
+    assert "all gains more, but not significantly, and costs more." in answer.notes
 
 
 INTERVAL = Interval(1.25, 0.5, 2.0, units=15)
 
 
-def test_a_verdict_shows_its_interval_and_sentence() -> None:
-    verdict = Verdict("coco-c", HOSTILE, "helps", INTERVAL, f"about {HOSTILE}")
-    read = Reader(verdict._repr_html_())
-    assert read.rows[1] == ["coco-c", HOSTILE, "helps", "+1.250", "+0.500", "+2.000"]
-    assert read.notes == [f"about {HOSTILE}"]
+def test_an_answer_is_a_table_in_notebooks() -> None:
+    gains = (MethodGain(HOSTILE, 51.25, 50.0, INTERVAL, 2.0, 1.5), MethodGain("m", 50.0, 50.0))
+    answer = Answer("coco-c", "Use it.", "AP", HOSTILE, gains, (), (f"about {HOSTILE}",))
+    read = Reader(answer._repr_html_())
+    assert read.rows[1:] == [
+        [f"{HOSTILE} ←", "+1.25", "[+0.50, +2.00]", "helps", "1.50×"],
+        ["m", "+0.00", "–", "n.s.", "–"],
+    ]
+    assert f"about {HOSTILE}" in read.notes
     assert "script" not in read.tags
-    assert "+1.250" in str(verdict)
-    assert repr(verdict).startswith("Verdict(suite='coco-c'")
-
-
-def test_a_verdict_without_an_interval_has_no_numbers() -> None:
-    row = Reader(Verdict("s", "m", "inconclusive", None, "why")._repr_html_()).rows[1]
-    assert row[3:] == ["–", "–", "–"]
 
 
 def test_an_interval_keeps_its_short_text_and_has_a_table() -> None:

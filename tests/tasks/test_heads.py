@@ -17,7 +17,7 @@ from gramloop.tasks import (
     Segmenter,
     load_predictor,
 )
-from gramloop.tasks.heads import head_task
+from gramloop.tasks.loading import head_task
 
 PMT = {
     "pmt_small_coco_panoptic": ("panoptic", PanopticSegmenter, "dinov3_vits16"),

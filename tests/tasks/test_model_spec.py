@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from dense_folders import save_model
 from small_hub import hub
 
@@ -29,6 +31,7 @@ def open_from_hub(address: str, home: Path, token: str) -> str:
     return found.stdout.strip()
 
 
+@pytest.mark.slow
 def test_a_name_of_the_hub(tmp_path: Path) -> None:
     folder = save_model("DPT", tmp_path / "served")
     with hub("someone/segments", folder, "secret") as address:

@@ -1,15 +1,12 @@
 """All predictors are one kind of thing: what they say about themselves is true, and their types leave nothing open."""
 
-import ast
 from dataclasses import replace
-from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
-import gramloop
 from golden import load_golden
 from gramloop import Adaptive, Cost, GramLoopError, ReplayConfig, counting
 from gramloop.evaluate.methods import Method, prediction_calls
@@ -18,8 +15,7 @@ from gramloop.evaluate.predicting import LoopImage, MethodPredictor
 from gramloop.models.detector import DETECTOR_BACKBONE
 from gramloop.models.tiny import load_tiny
 from gramloop.tasks.class_names import COCO
-from gramloop.tasks.dense_detect import DenseDetector
-from gramloop.tasks.detect import DetectConfig, load_detector
+from gramloop.tasks.detect import DenseDetector, DetectConfig, load_detector
 from gramloop.tasks.detection import Detection
 from gramloop.tasks.prediction import Pair
 from gramloop.tasks.predictor import Predictor, check_replay
@@ -100,7 +96,7 @@ def test_what_a_predictor_costs_is_what_it_executes(predictor, image, replay):
             found = predictor.predict(image, replay, paired=paired)
         said = predictor.cost(replay, paired)
         assert counter.blocks == views * said.blocks == views * found.blocks
-        assert said.ordinary == len(predictor.blocks)
+        assert said.baseline == len(predictor.blocks)
 
 
 def test_an_adaptive_replay_costs_no_more_than_is_said(predictor, image):
@@ -186,41 +182,3 @@ def test_a_replay_is_checked_against_the_blocks(predictor):
     assert check_replay(predictor, ReplayConfig(window=(2, 3))).end == 3
     with pytest.raises(GramLoopError, match="reaches past the last block"):
         check_replay(predictor, ReplayConfig(window=(20, 21)))
-
-
-PASSED = {
-    "Predictor",
-    "Prediction",
-    "Pair",
-    "Segmentation",
-    "Detection",
-    "ViTPredictor",
-    "P",
-    "P_co",
-    "Truth",
-}
-
-
-def signatures(path):
-    """Every function's name with all names in its annotations."""
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            given = node.args
-            each = [*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg]
-            notes = [one.annotation for one in each if one is not None] + [node.returns]
-            names = {
-                inner.id for note in notes if note for inner in ast.walk(note) if isinstance(inner, ast.Name)
-            }
-            yield f"{path.name}: {node.name}", names
-
-
-def test_no_signature_with_a_predictor_or_a_prediction_says_any():
-    files = Path(gramloop.__file__).parent.rglob("*.py")
-    found = [each for path in files for each in signatures(path)]
-    passing = {name for name, names in found if names & PASSED}
-    assert passing >= {
-        "rows.py: add",
-        "diagnosis.py: diagnose_prediction",
-        "predict.py: _write",
-    }
-    assert [name for name, names in found if names & PASSED and "Any" in names] == []

@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 from dense_folders import DEPTH, LABELS, MODELS, save_model
 from gramloop import GramLoopError, ReplayConfig, counting
 from gramloop.tasks import Depth, Detection, Segmentation, open_model
+from gramloop.tasks.transformers_models import load_processor
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (50, 70, 3), np.uint8)
 AT_END = ReplayConfig(window=(1, 2), gate_at="end")
@@ -186,3 +187,13 @@ def test_weights_that_are_missing_or_not_finite(tmp_path: Path) -> None:
     )
     harmless = changed(whole, tmp_path / "harmless", lambda weights: weights.pop(unread))
     assert same(open_model(f"hf:{harmless}").predict(PIXELS), open_model(f"hf:{whole}").predict(PIXELS))
+
+
+def test_code_that_a_folder_ships_is_never_run(tmp_path: Path) -> None:
+    """Neither run nor asked about: a processor known by its own code alone is refused."""
+    (tmp_path / "own.py").write_text("raise SystemExit('ran')\n")
+    (tmp_path / "config.json").write_text('{"model_type": "mine", "auto_map": {"AutoConfig": "own.Config"}}')
+    content = '{"auto_map": {"AutoImageProcessor": "own.Processor"}, "image_processor_type": "Processor"}'
+    (tmp_path / "preprocessor_config.json").write_text(content)
+    with pytest.raises(GramLoopError, match="code of its own"):
+        load_processor(tmp_path, "Mine")

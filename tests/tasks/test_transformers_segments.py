@@ -14,7 +14,7 @@ from dense_folders import LABELS, save_model
 from gramloop.data.masks import decode_mask
 from gramloop.errors import GramLoopError
 from gramloop.tasks import InstanceMasks, Panoptic, open_model
-from gramloop.tasks.transformers_segments import read_masks, read_segments, thing_numbers
+from gramloop.tasks.transformers_models import read_masks, read_segments, thing_numbers
 
 NAMES = {0: "sky", 1: "car", 2: "road"}  # of these COCO counts cars
 PIXELS = np.random.default_rng(0).integers(0, 256, (50, 70, 3), np.uint8)

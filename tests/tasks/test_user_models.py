@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 from gramloop import GramLoopError, ReplayConfig
+from gramloop.errors import UserCodeError
 from gramloop.tasks import (
     Depth,
     Detection,
@@ -21,7 +23,6 @@ from gramloop.tasks import (
     as_predictor,
     open_model,
 )
-from gramloop.tasks.user_fingerprints import user_fingerprints
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (32, 48, 3), np.uint8)
 MODULE = """
@@ -130,7 +131,7 @@ def test_a_package_is_imported_by_name(tmp_path: Path, monkeypatch: pytest.Monke
         ("def make(): return lambda image: ([[1, 2, 3]], [1], [1])", r"they are \(n, 4\)"),
         ("import torch\ndef make(): return torch.nn.ReLU()", "ReLU without preprocess and postprocess"),
         ("import no_such_package_at_all", "needs the package 'no_such_package_at_all'"),
-        ("1 / 0", "cannot be imported: ZeroDivisionError"),
+        ("1 / 0", "cannot be imported: it failed with ZeroDivisionError"),
         (
             "def make():\n def f(image): return image[..., 0] > 3\n f.task = 'sing'\n return f",
             "'sing'; it is one of semantic, detection, depth",
@@ -153,18 +154,16 @@ def test_names_that_are_no_model() -> None:
             open_model(spec)
 
 
-def test_code_and_weights_decide_the_fingerprint(tmp_path: Path) -> None:
-    def fingerprint(text: str) -> dict[str, str]:
-        spec = write(tmp_path, text)
-        return user_fingerprints(spec, open_model(spec))
-
-    first = fingerprint(MODULE)
-    assert set(first) == {"make", "weights of model"}
-    assert fingerprint(MODULE) == first
-    commented = fingerprint(MODULE + "# a comment\n")
-    assert commented["make"] != first["make"]
-    assert commented["weights of model"] == first["weights of model"]
-    assert fingerprint(MODULE.replace("seed(0)", "seed(1)"))["weights of model"] != first["weights of model"]
+def test_the_error_of_a_model_comes_with_its_own_traceback(tmp_path: Path) -> None:
+    spec = write(tmp_path, "def make():\n    return lambda image: image.no_such_attribute\n")
+    with pytest.raises(UserCodeError, match="failed on a grey trial image of 64 x 64") as failed:
+        open_model(spec)
+    lines = failed.value.details.splitlines()
+    assert lines[1].endswith('my_models.py", line 2, in <lambda>')
+    assert lines[-1].startswith("AttributeError: ")
+    assert not any("gramloop/tasks" in line for line in lines)
+    again = pickle.loads(pickle.dumps(failed.value))
+    assert (str(again), again.details) == (str(failed.value), failed.value.details)
 
 
 def test_entry_points_offer_models_by_name(tmp_path: Path) -> None:
@@ -178,11 +177,11 @@ def test_entry_points_offer_models_by_name(tmp_path: Path) -> None:
         "from gramloop.cli import main\n"
         "main(['list', 'models'])\n"
         "from gramloop.tasks import open_model\n"
-        "from gramloop.tasks.user_fingerprints import user_fingerprints\n"
+        "from gramloop.tasks.identity import user_content\n"
         "import numpy as np\n"
         "found = open_model('street')\n"
         "print(found.predict(np.full((4, 4, 3), 7, np.uint8)).labels.max())\n"
-        "print(user_fingerprints('street_models:make', found).keys())\n"
+        "print(user_content({'make': 'street_models:make'}, found).keys())\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert "street               street_models:make, of street-models 1.2" in done.stdout

@@ -9,8 +9,7 @@ import pytest
 from gramloop.errors import GramLoopError
 from gramloop.mitigations import parse_mitigations, stack_text
 from gramloop.models.tiny import WEIGHTS
-from gramloop.replay.config import Adaptive, ReplayConfig
-from gramloop.replay.cost import route
+from gramloop.replay.config import Adaptive, ReplayConfig, route
 from gramloop.tasks import load_predictor
 from gramloop.tasks.user_models import FunctionPredictor
 from gramloop.tune.space import (

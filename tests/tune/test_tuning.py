@@ -53,7 +53,7 @@ def records_of(target, key=CLEAN):
     return images.records(key, range(len(target.images[key])))
 
 
-@pytest.mark.parametrize("task", ["semantic", "detection"])
+@pytest.mark.parametrize("task", [pytest.param("semantic", marks=pytest.mark.slow), "detection"])
 def test_one_and_two_workers_give_the_same_bytes(model_folder, scene_folder, tmp_path, task):
     target = suite_target(small_request(model_folder, scene_folder, task))
     assert list(target.images) == ["clean", "impulse_noise/3", "fog/3", "pixelate/3"]
@@ -108,7 +108,7 @@ def test_the_verdict_is_that_of_the_images(model_folder, scene_folder, tmp_path)
     assert (part.baseline, part.mitigated) == tuple(float(mean_iou(total)) for total in totals)
 
 
-@pytest.mark.parametrize("task", ["semantic", "detection"])
+@pytest.mark.parametrize("task", ["semantic", pytest.param("detection", marks=pytest.mark.slow)])
 def test_without_labels_a_change_of_clean_predictions_is_no_gain(model_folder, scene_folder, tmp_path, task):
     target = suite_target(small_request(model_folder, scene_folder, task, truth="clean"))
     assert target.about["truth"] == "clean"
@@ -150,7 +150,9 @@ def test_images_in_memory_without_labels_need_their_clean_versions(model_folder,
         memory_target(plain.subject.load_predictor(None), data, truth="clean")
 
 
-@pytest.mark.parametrize(("task", "truth"), [("semantic", "labels"), ("detection", "clean")])
+@pytest.mark.parametrize(
+    ("task", "truth"), [pytest.param("semantic", "labels", marks=pytest.mark.slow), ("detection", "clean")]
+)
 def test_statistics_are_learnt_from_clean_images_of_the_search(model_folder, tmp_path, task, truth):
     folder = write_scene_set(tmp_path / "set", 22)
     target = suite_target(small_request(model_folder, folder, task, truth=truth))

@@ -131,7 +131,10 @@ assert not compiler.deterministic
 """
 
 
-@pytest.mark.parametrize("imported", ["before", "within", "never"])
+@pytest.mark.parametrize(
+    "imported",
+    [pytest.param("before", marks=pytest.mark.slow), "within", pytest.param("never", marks=pytest.mark.slow)],
+)
 def test_the_compiler_is_told_and_not_imported_for_it(imported: str) -> None:
     subprocess.run([sys.executable, "-c", BEFORE_AND_WITHIN, imported], check=True)
 

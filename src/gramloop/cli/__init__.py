@@ -47,7 +47,9 @@ GROUPS = {
         "calibrate": "learn statistics of in-distribution images, for mitigations that need them",
         "evaluate": "compare methods over a suite, resumable at any moment",
         "tune": "find which mitigations help a model under shift, if any",
+        "compare": "find out whether a model is as good as another one, clean and under shift",
         "report": "turn stored results into one page, tables and figures",
+        "reproduce": "run a recipe: every table and figure of the paper",
     },
     "Make data": {
         "corrupt": "write the shifted conditions of a suite to disk",
@@ -74,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command.
 
     Returns:
-        0 when it succeeded, 1 for a partial failure, 2 for misuse, 130 and 143 when it was stopped.
+        0 when it succeeded, 1 for a partial failure or a failed gate, 2 for misuse, 3 for an undecided gate, 130 and 143 when it was stopped.
     """
     words = list(sys.argv[1:] if argv is None else argv)
     for stream in (sys.stdout, sys.stderr):
@@ -142,12 +144,13 @@ def _command(name: str, words: Sequence[str]) -> int:
             ended: Ended = module.run(options)
             document = dict(ended.document()) if scripted else {}
         code = ended.code
-        if common.save_config is not None and code in (0, 1):
+        if common.save_config is not None and code in (0, 1, 3):
             save_settings(common.save_config, name, options)
             if not common.quiet:
                 print(f"gramloop {name} --config {common.save_config} runs this again", file=sys.stderr)
     except GramLoopError as error:
         problem = str(error)
+        print(getattr(error, "details", ""), end="", file=sys.stderr)  # of user-provided code
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("gramloop"):
             raise

@@ -99,7 +99,7 @@ def settings_of(options: Options) -> AppSettings:
 def _models(options: Options) -> list[ModelSource]:
     """Those given, in their order, and the embedded one."""
     from gramloop.app.settings import ModelSource
-    from gramloop.tasks.model_spec import model_files
+    from gramloop.tasks.loading import model_files
 
     found, stats = [], options.calibration
     if stats is not None and not stats.is_file():

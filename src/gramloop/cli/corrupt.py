@@ -32,8 +32,7 @@ KEYS = {
 
 EPILOG = (
     "Stop it whenever you like: the same command resumes. The exit code is 1 where images could not be read."
-    f"{EXAMPLES}  gramloop corrupt data/coco data/coco-c --suite coco-c\n"
-    "  gramloop corrupt photos photos-c --suite photos-c --condition weather --severity 3"
+    f"{EXAMPLES}  gramloop corrupt coco coco-noise --suite my-coco-c --condition noise --severity 3"
 )
 
 

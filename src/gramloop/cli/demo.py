@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gramloop.cli.options import MANY, option
-from gramloop.cli.output import Ended
+from gramloop.cli.output import Ended, print_answer
 from gramloop.cli.shared import EXAMPLES
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 KEYS = {
     "page": "the report",
     "picture": "scenes, predicted in four ways",
-    "table": "the summary, as Markdown",
+    "table": "the answers, as Markdown",
     "seconds": "of everything",
 }
 
@@ -40,15 +40,11 @@ class Options:
 
 
 def run(options: Options) -> Ended:
-    """Run the evaluations, say what to take, print the tables, write the picture and the page."""
-    from rich.console import Console
-
-    from gramloop.demo.advice import advice
+    """Run the evaluations, print the answers, write the picture and the page."""
     from gramloop.demo.exemplars import exemplars
     from gramloop.demo.experiment import QUICK, Size, prepare
     from gramloop.demo.pictures import draw
     from gramloop.demo.reporting import make_report
-    from gramloop.demo.table import conditions_table, summary_table
     from gramloop.util.files import atomic_write, make_folder
     from gramloop.util.progress import progress_bar
 
@@ -56,26 +52,18 @@ def run(options: Options) -> Ended:
     if options.scenes is not None:
         size = replace(size, scenes=options.scenes)
     make_folder(options.out)
-    console, begin = Console(), time.perf_counter()
+    begin = time.perf_counter()
     experiment = prepare(options.out, size)
     _evaluate(experiment, options.workers)
     with progress_bar("report", None) as advance:
-        page, evidence = make_report(experiment, options.out / "report", advance)
-    paragraph = advice([each for each in evidence if each.run.shifted])
-    tables = summary_table(evidence, paragraph), conditions_table(evidence)
+        page, answers = make_report(experiment, options.out / "report", advance)
     atomic_write(options.out / "demo.png", draw(exemplars(experiment)).png())
-    text = "\n".join(table.markdown(level) for level, table in enumerate(tables, start=1))
+    text = "\n".join(answer.markdown() for answer in answers)
     atomic_write(options.out / "demo.md", text.encode())
-    console.print(tables[0])
-    console.print(
-        f"\nThe whole report, tables and figures: [bold]{page}[/bold]\n"
-        f"Three scenes, predicted in four ways, with drift and gate: [bold]{options.out / 'demo.png'}[/bold] "
-        f"({time.perf_counter() - begin:.0f} s)\n\nOn your own model it is two lines:\n\n"
-        "    [cyan]import gramloop[/cyan]\n"
-        "    [cyan]loop = gramloop.attach(model)[/cyan]   # loop.detach() undoes it\n\n"
-        "and which way to take on it, gramloop tune and gramloop evaluate tell: docs/mitigations.md.\n",
-        soft_wrap=True,
-    )
+    for answer in answers:
+        print_answer(answer)
+    print("The embedded model knows drawn scenes only. Find the method for your model with gramloop tune.")
+    print(f"Report: {page}\nPictures of three scenes, with drift and gate: {options.out / 'demo.png'}")
     files = {"page": page, "picture": options.out / "demo.png", "table": options.out / "demo.md"}
     seconds = time.perf_counter() - begin
     return Ended(0, lambda: {**files, "seconds": seconds})

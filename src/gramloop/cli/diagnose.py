@@ -16,10 +16,9 @@ from gramloop.errors import GramLoopError
 
 if TYPE_CHECKING:
     from gramloop.data.shifted import Shift
-    from gramloop.tasks.diagnosis import Diagnosis
+    from gramloop.tasks.diagnosis import Diagnosis, View
     from gramloop.tasks.images import RGB
     from gramloop.tasks.outputs import ImageFile
-    from gramloop.tasks.views import View
 
 KEYS = {
     "out": "the folder",
@@ -33,7 +32,7 @@ EPILOG = (
     "For each image DIR gets NAME.diagnosis.png and .pdf (input, drift of the last proposal, gate, drift of the accepted "
     "state, all drift on one scale) and .json with the numbers behind it. The exit code is 1 where an image failed."
     f"{EXAMPLES}  gramloop diagnose photo.jpg --shift impulse_noise --out out/diagnosis\n"
-    "  gramloop diagnose photos --backbone FOLDER --shift weather --severity 3 --method replay:window=21-23 --out out/diagnosis"
+    "  gramloop diagnose photos --backbone FOLDER --shift fog --severity 3 --method replay:window=3-4 --out out/diagnosis"
 )
 
 
@@ -141,6 +140,9 @@ def _shifts(name: str | None, severities: Sequence[int] | None) -> list[Shift]:
         if severities:
             raise GramLoopError("--severity belongs to --shift NAME, which is missing")
         return []
+    import numpy as np
+
+    from gramloop.data.records import Record
     from gramloop.data.shifted import Shift
     from gramloop.data.suites import find_suite
     from gramloop.shifts.corruptions import CORRUPTION_GROUPS as CORRUPTED
@@ -160,13 +162,17 @@ def _shifts(name: str | None, severities: Sequence[int] | None) -> list[Shift]:
     kind, condition = known[name]
     suite = find_suite(f"image-{kind}")
     chosen = suite.select([condition], severities or (1, 3, 5))
-    return [Shift(suite.name, suite.kind, each) for each in chosen]
+    shifts = [Shift(suite.name, suite.kind, each) for each in chosen]
+    blank = np.zeros((64, 64, 3), np.uint8)
+    for shift in shifts:  # a severity that a shift does not have is refused before any image is read
+        shift.pixels(blank, Record("blank", Path(), "blank", *blank.shape[:2]))
+    return shifts
 
 
 def _view(options: Options) -> View:
     """The model that the options name."""
     from gramloop.mitigations.stack import read_stack, replay_alone
-    from gramloop.tasks.views import backbone_view, predictor_view, tiny_view
+    from gramloop.tasks.diagnosis import backbone_view, predictor_view, tiny_view
     from gramloop.util.device import choose_device
 
     replay = replay_alone(read_stack(options.method)[0])
@@ -174,6 +180,8 @@ def _view(options: Options) -> View:
         raise GramLoopError(
             f"--method {options.method} is no replay alone, and only a replay has drift and gate"
         )
+    if not replay.replays:
+        raise GramLoopError("a replay of 0 passes has nothing to diagnose; replays must be at least 1")
     model, side = options.model, options.model.short_side
     if model.head is None and model.backbone is not None:
         return backbone_view(Path(model.backbone), replay, choose_device(model.device), side)

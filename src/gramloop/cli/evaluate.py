@@ -47,10 +47,10 @@ EPILOG = (
     "--out DIR, resumes. A method that is added later is the only thing that runs. An image that cannot be used counts for "
     "no method, is named at the end and makes the exit code 1; so does a unit that does not fit into memory."
     f"{EXAMPLES}  gramloop evaluate --suite scenes-c --images 8 --condition noise --severity 3 --out out/first\n"
-    "  gramloop evaluate --suite my-photos-c --data photos --truth clean --model hf:FOLDER --out out/mine\n"
-    "  gramloop evaluate --suite coco-c --data coco --head head.pth --dry-run --save-config run.yaml --out out/coco\n"
+    "  gramloop evaluate --suite my-photos-c --data photos --truth clean --model hf:FOLDER --severity 3 --out out/mine\n"
+    "  gramloop evaluate --suite scenes-c --images 8 --condition blur --severity 5 --dry-run --save-config run.yaml --out out/second\n"
     "  gramloop evaluate --config run.yaml\n"
-    "  gramloop evaluate --out out/coco --status --json"
+    "  gramloop evaluate --out out/second --status --json"
 )
 
 
@@ -76,7 +76,7 @@ class WorkOptions:
     address: str = option("of the Ray cluster (auto: this machine's)", "auto", metavar="A")
     jobs: int = option("jobs in the Slurm array (8)", 8, metavar="N", limits=(1, MANY))
     slurm: list[str] = option(
-        "for submitit: slurm_partition=gpu, …; can be repeated", [], metavar="NAME=VALUE"
+        "an option of sbatch: partition=gpu, time=600, …; can be repeated", [], metavar="NAME=VALUE"
     )
     threads: int = option("threads per process (1); numbers depend on it", 1, metavar="N", limits=(1, 1024))
 
@@ -123,8 +123,7 @@ class Options:
         metavar="NAME",
     )
     calibration: Path | None = option(
-        "statistics of in-distribution images, as gramloop calibrate writes them (learnt from clean images that are not "
-        "judged)",
+        "statistics of in-distribution images, as gramloop calibrate writes them",
         None,
         metavar="FILE",
     )
@@ -145,14 +144,10 @@ def run(options: Options) -> Ended:
     """Evaluate; 1 if images had to be excluded."""
     if options.status:
         return _status(options)
-    if options.work.slurm and options.work.engine != "slurm":
-        raise GramLoopError(
-            f"--slurm {options.work.slurm[0]} belongs to --engine slurm, not to --engine {options.work.engine}"
-        )
     if options.dry_run:
         with tempfile.TemporaryDirectory() as scratch:
             return _dry_run(_plan(options, Path(scratch) / "scenes"), options)
-    engine = _engine(options)
+    engine = engine_of(options.work, options.model.device)
     return _evaluate(_plan(options, options.out / "scenes"), options, engine)
 
 
@@ -192,6 +187,7 @@ def request_of(
         truth=data.truth,
         truth_score=TRUTH_SCORE if data.truth_score is None else data.truth_score,
         verify=data.verify,
+        version=model.model_version,
     )
 
 
@@ -199,7 +195,7 @@ def _plan(options: Options, scenes: Path) -> Plan:
     """The plan that the options describe, or the one in the folder where they describe none."""
     from gramloop.evaluate.methods import BASELINE, read_methods
     from gramloop.evaluate.planning import make_plan
-    from gramloop.evaluate.store import check_before_drawing
+    from gramloop.evaluate.store import check_before_drawing, split_in
     from gramloop.util.checksums import load_checksums
 
     if options.suite is None:
@@ -216,6 +212,7 @@ def _plan(options: Options, scenes: Path) -> Plan:
         replace(
             request,
             calibration=None if options.calibration is None else str(options.calibration.resolve()),
+            calibration_split=split_in(options.out),
             methods=options.method,
             shards=options.work.shards,
             diagnostics=options.stored.diagnostics,
@@ -261,9 +258,13 @@ def _describes(options: Options) -> str:
     return ""
 
 
-def _engine(options: Options) -> Engine | None:
+def engine_of(work: WorkOptions, device: str | None) -> Engine | None:
     """Where the units run; None is this machine."""
-    work, device = options.work, options.model.device or ""
+    device = device or ""
+    if work.slurm and work.engine != "slurm":
+        raise GramLoopError(
+            f"--slurm {work.slurm[0]} belongs to --engine slurm, not to --engine {work.engine}"
+        )
     if work.engine != "local" and ":" in device:
         raise GramLoopError(
             f"--device {device} is one GPU of this machine; --engine {work.engine} assigns GPUs itself: --device cuda"
@@ -283,11 +284,12 @@ def _engine(options: Options) -> Engine | None:
 def _setting(text: str) -> tuple[str, Any]:
     name, equals, value = text.partition("=")
     if not name or not equals:
-        raise GramLoopError(f"--slurm takes NAME=VALUE, such as slurm_partition=gpu, not {text!r}")
+        raise GramLoopError(f"--slurm takes NAME=VALUE, such as partition=gpu, not {text!r}")
     return name, int(value) if value.isdecimal() else value
 
 
 def _evaluate(plan: Plan, options: Options, engine: Engine | None) -> Ended:
+    from gramloop.evaluate.cost import TRIED, time_methods
     from gramloop.evaluate.display import Display, print_effective, print_results
     from gramloop.evaluate.evaluation import Listener, evaluate
     from gramloop.evaluate.results import check_clean_results, check_coco_results
@@ -300,6 +302,8 @@ def _evaluate(plan: Plan, options: Options, engine: Engine | None) -> Ended:
     check_clean_results(plan, clean)
     store = Store(out, plan)
     note(f"{len(plan.units)} units, {plan.images} images, plan {plan.hash}")
+    if plan.calibration_split is not None:
+        note(str(plan.calibration_split))
     stored = partial(_count_stored, store)
     try:
         with nullcontext(Listener()) if is_quiet() else Display(store) as listener:
@@ -314,6 +318,11 @@ def _evaluate(plan: Plan, options: Options, engine: Engine | None) -> Ended:
                 device=numbered_device(options.model.device) if engine is None else None,
                 prepare=options.work.prepare,
             )
+        worthwhile = (
+            len(plan.methods) > 1 and plan.images >= 20 * TRIED
+        )  # where it costs little in comparison
+        if engine is None and worthwhile and not outcome.missed:
+            time_methods(plan, out, numbered_device(options.model.device))
     except KeyboardInterrupt as stop:
         print(
             f"gramloop evaluate: stopped with {stored()} of {len(plan.units)} units stored; "

@@ -39,7 +39,7 @@ def run(options: Options) -> Ended:
 
 
 def _models() -> Lines:
-    from gramloop.tasks.model_spec import FORMS, offered
+    from gramloop.tasks.loading import FORMS, offered
 
     return [*FORMS, *((name, _described(entry)) for name, entry in sorted(offered().items()))]
 

@@ -17,9 +17,12 @@ from contextlib import ExitStack, contextmanager, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gramloop.errors import GramLoopWarning
+
+if TYPE_CHECKING:
+    from gramloop.evaluate.answer import Answer
 
 ENVELOPE = {
     "command": "the command's name",
@@ -43,6 +46,16 @@ def note(text: str) -> None:
     """Print a line about the work under way, unless the command is quiet."""
     if not _silent:
         print(text, file=sys.stderr)
+
+
+def print_answer(answer: Answer) -> None:
+    """Print what to use, the table of methods, and the lines that deploy it."""
+    from rich.console import Console
+
+    Console().print(answer)
+    for line in answer.deploy:
+        print(f"  {line}")
+    print()
 
 
 def is_quiet() -> bool:

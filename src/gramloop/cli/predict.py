@@ -29,8 +29,8 @@ EPILOG = (
     "boxes, or masks as run lengths), .npy (depth) or .png and .json (COCO's panoptic format), and NAME.picture.png with "
     "input, both predictions, drift and gate. Results of earlier runs are replaced. The exit code is 1 where an image failed."
     f"{EXAMPLES}  gramloop predict photos --task depth --out out/depth\n"
-    "  gramloop predict street.jpg --model hf:FOLDER --method replay:window=5-7 --out out/street\n"
-    "  gramloop predict photos --model hf:FOLDER --method out/tune/best.json --out out/photos --json"
+    "  gramloop predict street.jpg --model hf:FOLDER --method replay:window=3-4 --out out/street\n"
+    "  gramloop predict photos --method out/tune/best.json --out out/photos --json"
 )
 
 

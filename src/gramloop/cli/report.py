@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from gramloop.cli.options import option
-from gramloop.cli.output import Ended
+from gramloop.cli.output import Ended, print_answer
 from gramloop.cli.shared import EXAMPLES
 
 if TYPE_CHECKING:
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 KEYS = {
     "page": "the report",
-    "answers": "which method to take, by suite: suite, sentences",
-    "verdicts": "of each method: suite, method, verdict (helps, hurts or inconclusive), gain, low, high, sentence",
+    "answers": "of each suite: suite, sentence, method to use (empty for the model as it is), deploy, notes",
+    "verdicts": "of each method: suite, method, verdict (helps, hurts or not significantly different), gain, low, high, time",
     "warnings": "what a reader should know",
 }
 OVER: tuple[Over, ...] = ("families", "images")
@@ -29,7 +29,7 @@ EPILOG = (
     "Nothing is predicted again: all numbers and figures come from what gramloop evaluate stored. DIR gets index.html, which "
     "needs no other file and no network, report.md, tables/ (Markdown, CSV in full precision, LaTeX) and figures/ (PNG, PDF)."
     f"{EXAMPLES}  gramloop report out/first --out out/report\n"
-    "  gramloop report out/coco out/coco-c --bootstrap both --out out/report"
+    "  gramloop report out/first out/second --bootstrap both --out out/both"
 )
 
 
@@ -57,7 +57,9 @@ class Options:
 
 
 def run(options: Options) -> Ended:
-    """Write the report and print its verdicts."""
+    """Write the report and print its answers."""
+    from rich.console import Console
+
     from gramloop.report.write import check_folder, report_files, write_report
     from gramloop.util.progress import progress_bar
 
@@ -66,26 +68,23 @@ def run(options: Options) -> Ended:
     with progress_bar("writing", len(report_files(document))) as advance:
         page = write_report(document, options.out, advance)
     for answer in document.answers:
-        print(f"{answer.suite}: {' '.join(answer.sentences)}")
-    for verdict in document.verdicts:
-        print(f"{verdict.suite}, {verdict.method}: {verdict.words}. {verdict.sentence}")
+        print_answer(answer)
     if document.warnings:
         many = len(document.warnings)
-        print(f"{many} warning{'s' * (many > 1)}, in the report; the first: {document.warnings[0]}")
+        first = f"{many} warning{'s' * (many > 1)}, in the report; the first: {document.warnings[0]}"
+        Console().print(first, markup=False, highlight=False)
     print(page)
     return Ended(0, lambda: _as_json(document, page))
 
 
 def _as_json(document: Document, page: Path) -> dict[str, Any]:
     verdicts = []
-    for verdict in document.verdicts:
-        found = verdict.interval
-        ends: dict[str, float | None] = {"gain": None, "low": None, "high": None}
-        if found is not None:
-            ends = {"gain": found.estimate, "low": found.low, "high": found.high}
-        about = {"suite": verdict.suite, "method": verdict.method, "verdict": verdict.words}
-        verdicts.append({**about, **ends, "sentence": verdict.sentence})
-    answers = [{"suite": answer.suite, "sentences": answer.sentences} for answer in document.answers]
+    for answer in document.answers:
+        for one in answer.gains:
+            ends = (None, None) if one.interval is None else (one.interval.low, one.interval.high)
+            about = {"suite": answer.name, "method": one.method, "verdict": one.verdict, "gain": one.gain}
+            verdicts.append({**about, "low": ends[0], "high": ends[1], "time": one.time})
+    answers = [answer.as_json() for answer in document.answers]
     return {"page": page, "answers": answers, "verdicts": verdicts, "warnings": list(document.warnings)}
 
 
@@ -105,4 +104,4 @@ def _document(options: Options) -> Document:
         evidence = compare_methods(loaded.runs, over, on_progress=advance, workers=workers)
     with progress_bar("drawing figures", None) as advance:
         drawn = draw_figures(loaded, evidence, options.exemplar, options.pdf, on_progress=advance)
-    return make_document(loaded, evidence, drawn.figures, drawn.remarks)
+    return make_document(loaded, evidence, drawn.figures, drawn.remarks, options.out)

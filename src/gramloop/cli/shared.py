@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from gramloop.tasks.predictor import Predictor
 
 MODEL_HELP = (
-    "tiny (embedded; it knows drawn scenes only), hf:FOLDER (transformers; hf:NAME downloads it), my_models.py:make, "
-    "package.module:make, or a name of gramloop list models"
+    "tiny (embedded; it knows drawn scenes only), hf:FOLDER (transformers; hf:NAME downloads it), model.onnx, model.xml, "
+    "my_models.py:make, package.module:make, or a name of gramloop list models"
 )
 METHOD_HELP = "a mitigation: gramloop, recentre:c=2, denoise+levels, replay:window=5-7,replays=3, or the file that gramloop tune wrote"
 EXAMPLES = "\n\nExamples:\n"
@@ -46,7 +46,7 @@ class ModelOptions:
         metavar="TASK",
     )
     backbone: str | None = option("DINOv3 weights, or a transformers folder", None, metavar="FILE")
-    head: str | None = option("the head's weights; then --model is not used", None, metavar="FILE")
+    head: str | None = option("the head's weights, in place of --model", None, metavar="FILE")
     dtype: Literal["float32", "bfloat16"] = option(
         "of the backbone's weights; bfloat16 halves their memory and rounds (float32)", "float32"
     )
@@ -65,16 +65,23 @@ class ModelOptions:
     whole: bool = option("segment the whole image at once", False)
     side: int | None = option("of the square that panoptic and instance heads see (640)", None, metavar="N")
     flip: bool = option("depth: the mean with the mirror image, as for NYU", False)
+    model_version: str = option(
+        "what you call a model of your own code, where its content may change or its predictions vary",
+        "",
+        metavar="NAME",
+    )
     verify_weights: bool = option("compare weight files with the sha256 in their names", False)
 
     def files(self) -> dict[str, str]:
         """The model as `gramloop.tasks.load_predictor` takes it."""
         if self.head is not None:
+            if self.model != "tiny":
+                raise GramLoopError(f"--model {self.model} is a whole model; leave it out, or --head")
             given = {"backbone": self.backbone, "head": self.head}
             return {name: str(Path(path).resolve()) for name, path in given.items() if path is not None}
         if self.backbone is not None:
             raise GramLoopError("--head FILE is missing: a backbone alone predicts nothing")
-        from gramloop.tasks.model_spec import model_files
+        from gramloop.tasks.loading import model_files
 
         return model_files(self.model)
 

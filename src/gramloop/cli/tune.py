@@ -34,8 +34,8 @@ EPILOG = (
     "export and gramloop.mitigations.apply take, and attach where it is a replay alone. Stop it whenever you like: the same "
     "command resumes. A prediction is one image under one condition with one candidate; no more than the budget are made, "
     "the verdict's included."
-    f"{EXAMPLES}  gramloop tune --suite scenes-c --images 40 --budget 800 --out out/tune\n"
-    "  gramloop tune --suite mine-c --data photos --truth clean --model hf:FOLDER --keep-unseen weather --out out/tune"
+    f"{EXAMPLES}  gramloop tune --suite scenes-c --images 24 --budget 600 --out out/tune\n"
+    "  gramloop tune --suite mine-c --data photos --truth clean --model hf:FOLDER --keep-unseen weather --budget 600 --out out/tune-mine"
 )
 
 

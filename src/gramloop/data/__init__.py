@@ -5,11 +5,18 @@ from typing import TYPE_CHECKING
 from gramloop.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from gramloop.data.opening import READERS, OpenSuite, Reader, ReadOptions, open_set, open_suite
+    from gramloop.data.opening import (
+        READERS,
+        OpenSuite,
+        Reader,
+        ReadOptions,
+        open_photos,
+        open_set,
+        open_suite,
+    )
     from gramloop.data.readers.coco import open_coco
     from gramloop.data.readers.depth import open_depth
     from gramloop.data.readers.panoptic import open_panoptic
-    from gramloop.data.readers.photos import open_photos
     from gramloop.data.readers.semantic import open_semantic
     from gramloop.data.records import ClassList, DataSet, LabelledImage, Record
     from gramloop.data.scenes.drawing import Scene, scene

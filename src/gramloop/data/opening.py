@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Literal
 
 import numpy as np
 
-from gramloop.data.checks import Check, Problems
+from gramloop.data.checks import Check, Problems, image_problem, orientation, read_headers
 from gramloop.data.manifest import condition_problems, listed_checksums, read_manifest
 from gramloop.data.readers.coco import COCO_CATEGORIES_ONLY, COCO_VAL2017, coco_root, open_coco
 from gramloop.data.readers.depth import DEPTH_FORMATS, depth_root, open_depth
@@ -19,10 +20,10 @@ from gramloop.data.readers.panoptic import (
     open_panoptic,
     panoptic_root,
 )
-from gramloop.data.readers.photos import open_photos, without_annotations
 from gramloop.data.readers.semantic import (
     ADE20K_IMAGES,
     DEFAULT_SPLIT,
+    IMAGE_SUFFIXES,
     ade20k_classes,
     open_semantic,
     semantic_root,
@@ -34,6 +35,44 @@ from gramloop.data.suites import SEVERITIES, Condition, Suite, find_suite
 from gramloop.errors import GramLoopError
 from gramloop.shifts.common import LEAST_SIDE
 from gramloop.shifts.geometry import GEOMETRIC
+from gramloop.util.files import files_below
+
+
+def open_photos(folder: Path | str, task: TaskName = "semantic", *, check: Check = "headers") -> DataSet:
+    """Open every image at or below a folder, without annotations and classes.
+
+    Args:
+        folder: where they lie. An image is called by its path below the folder, without the suffix where that is
+            unique, as in a set of label pictures: the same image then gets the same shifts.
+        task: what a model predicts on them.
+        check: ``headers`` opens every file, ``decode`` reads every pixel of it.
+    """
+    folder = Path(folder)
+    problems = Problems(folder)
+    paths = [
+        path
+        for path in files_below(folder)
+        if path.suffix.lower() in IMAGE_SUFFIXES and not path.name.startswith(".")
+    ]
+    if not paths:
+        problems.add(f"{folder} holds no images ({', '.join(IMAGE_SUFFIXES)})")
+    names = [path.relative_to(folder) for path in paths]
+    often = Counter(name.with_suffix("") for name in names)
+    records = []
+    for path, name, header in zip(paths, names, read_headers(paths, check, "images"), strict=True):
+        problems.add(image_problem(path, header))
+        size = header.size if orientation(path) < 5 else header.size[::-1]
+        key = name.with_suffix("") if often[name.with_suffix("")] == 1 else name
+        records.append(Record(key.as_posix(), path, name.as_posix(), *size, upright=True))
+    problems.raise_if_any()
+    return DataSet(folder, task, tuple(records), {})
+
+
+def without_annotations(data: DataSet, task: TaskName) -> DataSet:
+    """The images of an annotated set alone."""
+    bare = tuple(replace(record, label_path=None, annotations=None) for record in data)
+    return DataSet(data.root, task, bare, {})
+
 
 Origin = Literal["auto", "folders", "generated"]
 Verify = Literal["none", "quick", "full"]

@@ -10,6 +10,7 @@ from gramloop.data.records import Task
 from gramloop.data.scenes.files import SceneFiles, draw_scenes
 from gramloop.demo.methods import methods_of
 from gramloop.errors import GramLoopError
+from gramloop.evaluate.cost import time_methods
 from gramloop.evaluate.evaluation import Listener, evaluate
 from gramloop.evaluate.plan import DataSource, Plan
 from gramloop.evaluate.planning import Request, make_plan
@@ -96,3 +97,5 @@ def run(experiment: Experiment, listener: Listener, workers: int | None = None) 
     """Evaluate what is not stored yet."""
     for part in experiment.parts:
         evaluate(part.plan, part.folder, workers=workers, listener=listener)
+    for part in (experiment.segmentation, experiment.detection, experiment.depth):
+        time_methods(part.plan, part.folder)

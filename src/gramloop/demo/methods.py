@@ -12,7 +12,7 @@ from gramloop.replay.config import replay_text
 ORDINARY, REPLAY, FREE, BOTH = "ordinary", "replay", "free", "both"
 CHANGED = (REPLAY, FREE, BOTH)
 
-# what gained most for each task on scenes of another split, among those that docs/demo.md lists
+# what gained most for each task on scenes of another split, among those that docs/evidence.md lists
 MITIGATIONS: Mapping[Task, str] = {
     "semantic": "denoise:11+levels",
     "detection": "denoise:11+levels",

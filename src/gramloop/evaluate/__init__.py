@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from gramloop.lazy import calls, lazy_names
 
 if TYPE_CHECKING:
+    from gramloop.evaluate.answer import Answer, MethodGain
     from gramloop.evaluate.cost import MethodCost, measure_cost
     from gramloop.evaluate.evaluation import EvaluationOutcome, evaluate, evaluate_model
     from gramloop.evaluate.methods import Method, parse_method
@@ -18,7 +19,7 @@ else:
     calls(__name__, "evaluate_model")  # gramloop.evaluate(model, data, suite=…, out=…)
 
 __all__ = [
-    "DataSource", "EvaluationOutcome", "Method", "MethodCost", "MethodRows", "Part", "Plan", "Request", "Results",
-    "Store", "Subject", "Unit", "collect", "evaluate", "evaluate_model", "make_plan", "maps_of", "measure_cost",
+    "Answer", "DataSource", "EvaluationOutcome", "Method", "MethodCost", "MethodGain", "MethodRows", "Part", "Plan",
+    "Request", "Results", "Store", "Subject", "Unit", "collect", "evaluate", "evaluate_model", "make_plan", "maps_of", "measure_cost",
     "parse_method", "read_condition", "read_plan", "trajectories_of",
 ]  # fmt: skip

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, TypedDict
 
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
@@ -19,10 +21,20 @@ from gramloop.evaluate.provenance import plan_subject
 from gramloop.evaluate.runner import Runner
 from gramloop.tasks.base import read_labelled
 from gramloop.util.device import available_devices
+from gramloop.util.files import atomic_write
 from gramloop.util.forward_patch import counting
+from gramloop.util.json_files import read_checked
 
 TRIED = 3  # images of an estimate
+TIMES = "times.json"  # in a results folder
 _PICTURES = ("map_size", "map_scales", "maps")
+
+
+class _Times(TypedDict):
+    """The content of ``times.json``."""
+
+    images: int
+    seconds: dict[str, float]
 
 
 @dataclass(frozen=True)
@@ -82,10 +94,30 @@ def measure_cost(
                     seconds[method.name].append(took)
                     blocks[method.name] += counter.blocks
     found = []
-    for name, each in seconds.items():
+    for name, each in seconds.items() if pixels else ():
         low, middle, high = np.percentile(each, [25, 50, 75]).tolist()
         found.append(MethodCost(name, len(each), middle, high - low, blocks[name] / len(each), peaks[name]))
     return found
+
+
+def time_methods(plan: Plan, folder: Path, device: str | None = None) -> dict[str, float]:
+    """Seconds of an image by method, each measured alone on a few images and kept in the results folder."""
+    known = read_times(folder)
+    missing = [method.name for method in plan.methods if method.name not in known]
+    if missing:  # all of them again: only times of one moment can be compared
+        known = {each.method: each.seconds for each in measure_cost(plan, images=TRIED, device=device)}
+        content = json.dumps({"images": TRIED, "seconds": known}, indent=1)
+        atomic_write(folder / TIMES, f"{content}\n".encode())
+    return known
+
+
+def read_times(folder: Path) -> dict[str, float]:
+    """What `time_methods` measured; empty where it did not."""
+    if not (folder / TIMES).is_file():
+        return {}
+    return dict(
+        read_checked(folder / TIMES, _Times, "times of methods, written by gramloop evaluate")["seconds"]
+    )
 
 
 def estimate(plan: Plan) -> Estimate:
@@ -119,6 +151,7 @@ def describe(plan: Plan, workers: int) -> str:
     lines = [
         f"plan {plan.hash}: {plan.suite}, {plan.task}, methods {', '.join(each.name for each in plan.methods)}",
         f"{len(plan.conditions)} conditions, {len(plan.units)} units, {plan.images} images",
+        *([] if plan.calibration_split is None else [str(plan.calibration_split)]),
         f"{blocks} blocks per view of an image ({blocks / depth:.2f} baseline passes of {depth})",
     ]
     if plan.model.device not in {name.partition(":")[0] for name in available_devices()}:

@@ -74,6 +74,10 @@ class Display(Listener):
         """A stored file cannot be used."""
         self._console.print(Text(message, style="yellow"), soft_wrap=True)
 
+    def waiting(self, message: str) -> None:
+        """What a cluster is waited for."""
+        self._console.print(Text(message), soft_wrap=True)
+
     def missed(self, missed: Missed) -> None:
         """A part did not fit into memory."""
         self._console.print(Text(f"{missed.part}: {missed.reason}", style="red"), soft_wrap=True)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,7 +15,7 @@ from torch import nn
 from gramloop.data.scenes.files import COUNT, SUITE, SceneFiles, draw_scenes
 from gramloop.data.suites import find_suite
 from gramloop.errors import GramLoopError
-from gramloop.evaluate.engines import Engine, Job, mixed_order, preparing_processes
+from gramloop.evaluate.engines import Engine, Job, NotStarted, mixed_order, preparing_processes
 from gramloop.evaluate.engines.local import default_workers, run_local
 from gramloop.evaluate.plan import DataSource, Part, Plan, TruthKind, Unit
 from gramloop.evaluate.planning import Request, make_plan
@@ -37,10 +38,10 @@ from gramloop.evaluate.store import (
     check_folder,
     open_folder,
     record_start,
+    split_in,
 )
-from gramloop.tasks.held_models import hold_model
-from gramloop.tasks.loading import Precision, check_precision
-from gramloop.tasks.model_spec import model_files
+from gramloop.tasks.identity import hold_model
+from gramloop.tasks.loading import Precision, check_precision, model_files
 from gramloop.tasks.prediction import Prediction
 from gramloop.tasks.predictor import Predictor
 from gramloop.tasks.user_models import as_predictor
@@ -65,6 +66,9 @@ class Listener:
 
     def images(self, number: int) -> None:
         """So many more images were predicted."""
+
+    def waiting(self, message: str) -> None:
+        """Nothing was finished for a while: what a cluster is waited for, and why."""
 
     def finished(self, done: Done) -> None:
         """A part was run and stored."""
@@ -147,7 +151,7 @@ def evaluate(
     checked = any(not Store(folder, plan).path(unit).is_file() for unit in plan.units)
     if checked:
         check_can_run(plan, verify)
-    with locked(folder):
+    with _without_traces(folder), locked(folder):
         store = open_folder(folder, plan)
         state = inspect_store(store)
         if state.missing and not checked:
@@ -164,13 +168,29 @@ def evaluate(
             save_known_checksums(plan, folder)
             ahead = preparing_processes(plan.model.device, prepare) > 0
             parts = mixed_order(plan, state.missing) if ahead else state.missing
-            job = Job(plan_subject(plan, folder), store, parts, listener.images, device, prepare)
+            job = Job(
+                plan_subject(plan, folder), store, parts, listener.images, listener.waiting, device, prepare
+            )
             record_start(store, _start_entry(job, engine_name, workers))
             missed = _run(engine(job) if engine is not None else run_local(job, workers), listener)
         results = collect(store)
         write_results(store, results)
     failures = tuple((one.condition, failure) for one in results.conditions for failure in one.failures)
     return EvaluationOutcome(results, warnings, failures, missed)
+
+
+@contextmanager
+def _without_traces(folder: Path) -> Iterator[None]:
+    """Remove the files that a run wrote into its folder where a cluster refuses to run anything."""
+    before = set(folder.iterdir()) if folder.is_dir() else None
+    try:
+        yield
+    except NotStarted:
+        for path in set(folder.iterdir()) - (before or set()):
+            path.unlink()
+        if before is None:
+            folder.rmdir()
+        raise
 
 
 def _run(outcomes: Iterable[Done | Missed], listener: Listener) -> tuple[Missed, ...]:
@@ -227,6 +247,7 @@ class SetOptions(TypedDict, total=False):
     truth: "clean" compares with what the plain model predicts on the clean image, and needs no labels.
     split, classes: of a set of label pictures.
     device: where it runs: auto, cpu, cuda, cuda:1 or mps.
+    version: what you call a model of your own code, where its content may change or its predictions vary.
     """
 
     task: str | None
@@ -237,6 +258,7 @@ class SetOptions(TypedDict, total=False):
     split: str
     classes: Path | str | None
     device: str | None
+    version: str
 
 
 def evaluate_model(
@@ -275,7 +297,8 @@ def evaluate_model(
         check_before_drawing(Path(out), Path(out) / SCENES)
     load_checksums(Path(out))
     request, many = request_for(model, data, suite, Path(out), workers, **options)
-    plan = make_plan(replace(request, methods=methods, batch=batch, dtype=dtype))
+    split = split_in(Path(out))
+    plan = make_plan(replace(request, methods=methods, batch=batch, dtype=dtype, calibration_split=split))
     device = numbered_device(options.get("device"))
     outcome = evaluate(plan, Path(out), workers=many, device=device, prepare=prepare)
     if outcome.missed:
@@ -324,5 +347,6 @@ def request_for(
         images=images,
         truth=options.get("truth", "labels"),
         device=device.type,
+        version=options.get("version", ""),
     )
     return request, workers

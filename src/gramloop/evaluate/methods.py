@@ -25,8 +25,8 @@ from gramloop.mitigations.stack import (
     stack_json,
     stack_scales,
 )
-from gramloop.replay.config import FIELDS, ReplayConfig, parse_replay, read_replay, split_setting
-from gramloop.replay.cost import extra_blocks, route
+from gramloop.replay.config import FIELDS, ReplayConfig, parse_replay, read_replay, route, split_setting
+from gramloop.replay.cost import extra_blocks
 
 BASELINE, GRAMLOOP = "baseline", "gramloop"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -183,13 +183,23 @@ def calibration_of(given: str | Path | None, methods: Sequence[Method]) -> Path 
 
 
 def prediction_calls(methods: Sequence[Method]) -> list[tuple[Method, ...]]:
-    """Which methods one call predicts: the baseline comes with the first replay, all others alone."""
+    """Which methods one call predicts: the baseline comes with the first replay that runs all its blocks, others alone.
+
+    Where there is none, it comes with the first replay, whose count of blocks is then larger by the baseline's own.
+    """
     baseline = [method for method in methods if method.name == BASELINE]
     replays = [method for method in methods if method.replay is not None]
     if not baseline or not replays:
         return [(method,) for method in methods]
-    paired = (baseline[0], replays[0])
+    paired = (baseline[0], next((method for method in replays if _runs_whole(method.replay)), replays[0]))
     return [paired, *((method,) for method in methods if method not in paired)]
+
+
+def _runs_whole(replay: ReplayConfig | None) -> bool:
+    """Whether a replay runs the last block of the baseline pass for its own sake."""
+    if replay is None:
+        return False
+    return replay.update_at == "final" or (replay.measures_drift and replay.gate_at == "final")
 
 
 def blocks_per_view(methods: Sequence[Method], depth: int, traced: bool = False) -> int:
@@ -202,7 +212,9 @@ def blocks_per_view(methods: Sequence[Method], depth: int, traced: bool = False)
     if not replays:
         return others + (depth if any(method.name == BASELINE for method in methods) else 0)
     if traced:
-        replays = [replace(each, gate="gram", strength=1.0) for each in replays]
+        replays = [
+            each if each.measures_drift else replace(each, gate="gram", strength=1.0) for each in replays
+        ]
     return others + sum(depth + extra_blocks(replay, depth) for replay in replays)
 
 

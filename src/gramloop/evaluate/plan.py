@@ -25,6 +25,7 @@ from gramloop.evaluate.methods import Method, check_methods, companions_of
 from gramloop.metrics.depth import Alignment
 from gramloop.mitigations.calibration import CalibrationStats
 from gramloop.tasks.base import AnyTask, Categories, get_task, task_names
+from gramloop.tasks.identity import Behaviour, first_change
 from gramloop.tasks.loading import Precision
 from gramloop.tasks.prediction import Prediction
 from gramloop.tasks.predictor import Predictor
@@ -65,7 +66,7 @@ class DataSource:
 class ModelSource:
     """The model: its files with their checksums, how it is given images, and on what it runs."""
 
-    kind: str  # "tiny", "files" (a backbone and a head), "hf", "make" or "object"
+    kind: str  # "tiny", "files" (a backbone and a head), "hf", "graph", "make" or "object"
     files: Mapping[str, str]  # as `gramloop.tasks.load_predictor` takes them
     sha256: Mapping[str, str]
     depth: int
@@ -73,6 +74,25 @@ class ModelSource:
     device: str = "cpu"  # its type; numbers of different types must not be mixed
     threads: int = 1  # per worker; sums depend on it
     dtype: Precision = "float32"  # of the backbone's weights
+    behaviour: Behaviour | None = None  # of a model of the user's code: what it predicts on trial images
+
+
+@dataclass(frozen=True)
+class CalibrationSplit:
+    """Clean images that calibration statistics are learnt from, and that are not judged.
+
+    positions: in the whole clean set; empty where scenes are drawn for it.
+    contents: a checksum over the images.
+    side: of drawn scenes.
+    """
+
+    positions: tuple[int, ...]
+    contents: str
+    side: int = 0
+
+    def __str__(self) -> str:
+        images = f"{len(self.positions)} clean images" if self.positions else "scenes drawn for it"
+        return f"calibration statistics are learnt from {images} that are not judged"
 
 
 @dataclass(frozen=True)
@@ -141,7 +161,7 @@ class ImageSource(Protocol):
         """The same images without their shift; only where the truth is the clean prediction."""
 
 
-def _no_calibration() -> None:
+def _no_calibration(predictor: Predictor[Prediction], images: ImageSource) -> None:
     return None
 
 
@@ -158,7 +178,7 @@ class Subject:
         load_predictor: makes the predictor on a device; the device is None where the subject's own is meant.
         open_images: opens the images.
         load_task: finds the task in a process that may not have registered it yet.
-        load_calibration: reads the statistics of in-distribution images, where there are any.
+        load_calibration: reads or learns the statistics of in-distribution images, where methods use some.
         label_free: compare with the baseline's prediction on the clean image, and read no labels.
         truth_score: of a clean prediction's box or mask that counts as an object.
         alignment: of predicted depth with the true one.
@@ -177,7 +197,9 @@ class Subject:
     load_predictor: Callable[[str | None], Predictor[Prediction]] = field(repr=False)
     open_images: Callable[[], ImageSource] = field(repr=False)
     load_task: Callable[[], AnyTask] = field(repr=False)
-    load_calibration: Callable[[], CalibrationStats | None] = field(default=_no_calibration, repr=False)
+    load_calibration: Callable[[Predictor[Prediction], ImageSource], CalibrationStats | None] = field(
+        default=_no_calibration, repr=False
+    )
     label_free: bool = False
     truth_score: float = TRUTH_SCORE
     alignment: Alignment = "auto"
@@ -213,6 +235,7 @@ class Plan:
     things: tuple[int, ...] = ()  # of a panoptic set: countable categories, unlike stuff
     batch: int = 1  # images of one size that the model is given at once
     calibration: str | None = None  # the file with statistics of in-distribution images
+    calibration_split: CalibrationSplit | None = None  # what they are learnt from, where no file is given
 
     def __post_init__(self) -> None:
         check_methods(self.methods)
@@ -262,11 +285,12 @@ class Plan:
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def identity(self) -> dict[str, Any]:
-        """What the hash is over: all but methods, diagnostics, and where files lie."""
+        """What the hash is over: all but methods, diagnostics, where files lie, and what is compared with a tolerance."""
         content = self.as_json()
-        for name in ("methods", "diagnostics", "calibration"):
+        for name in ("methods", "diagnostics", "calibration", "calibration_split"):
             del content[name]
         del content["data"]["root"], content["data"]["classes"], content["model"]["files"]
+        del content["model"]["behaviour"]
         return content
 
     def as_json(self) -> dict[str, Any]:
@@ -280,6 +304,7 @@ class Plan:
             "data": asdict(self.data),
             "model": asdict(self.model),
             "versions": dict(self.versions),
+            "calibration_split": self.calibration_split and asdict(self.calibration_split),
         }
 
     @property
@@ -313,11 +338,20 @@ def trajectories_of(plan: Plan) -> Mapping[str, tuple[str, str, str]]:
 
 def difference(found: Plan, wanted: Plan) -> str:
     """The first thing in which two plans differ, in words; an empty string if their results fit together."""
+    if changed := first_change(found.model.sha256, wanted.model.sha256):
+        return f"another model: {changed} differs"
+    if wanted.calibration_split is not None and found.calibration_split is None and found.data != wanted.data:
+        return (
+            "all images, of which none is left to learn calibration statistics from (--calibration FILE gives "
+            "statistics of others)"
+        )
     return first_difference(found.identity(), wanted.identity())
 
 
 def merged(found: Plan, wanted: Plan, folder: Path) -> Plan:
     """The plan of a folder with the methods and diagnostics of another one of the same hash added to it."""
+    versioned = "version" in found.model.sha256
+    check_behaviour(found.model.behaviour, wanted.model.behaviour, versioned, f"{folder} holds results")
     known = {method.name: method for method in found.methods}
     for method in wanted.methods:
         if known.get(method.name, method) != method:
@@ -327,9 +361,36 @@ def merged(found: Plan, wanted: Plan, folder: Path) -> Plan:
     methods = (*found.methods, *(method for method in wanted.methods if method.name not in known))
     if len({method.calibration for method in methods if method.calibration}) > 1:
         raise GramLoopError(f"{folder} holds methods with another calibration; choose another folder")
-    diagnostics = found.diagnostics or wanted.diagnostics
-    calibration = wanted.calibration or found.calibration
-    return replace(wanted, methods=methods, diagnostics=diagnostics, calibration=calibration)
+    return replace(
+        wanted,
+        methods=methods,
+        diagnostics=found.diagnostics or wanted.diagnostics,
+        calibration=wanted.calibration or found.calibration,
+        calibration_split=wanted.calibration_split or found.calibration_split,
+        model=replace(wanted.model, behaviour=found.model.behaviour),
+    )
+
+
+def check_behaviour(before: Behaviour | None, now: Behaviour | None, known: bool, what: str) -> None:
+    """Refuse to add to results of another model, or of one that cannot be recognised.
+
+    Args:
+        before: of the model that the results are of.
+        now: of the model at hand.
+        known: whether the user gave it a version.
+        what: the results, in a few words.
+    """
+    if before is None or now is None:
+        return
+    if not before.repeatable and not known:
+        raise GramLoopError(
+            f"{what} of a model that predicts one image in several ways, so it cannot be recognised; give it a version "
+            '(--model-version v1, in Python version="v1") and another folder'
+        )
+    if not now.same_as(before):
+        raise GramLoopError(
+            f"{what} of another model: this one predicts other things on the trial images; choose another folder"
+        )
 
 
 def read_plan(path: Path) -> Plan:
@@ -378,3 +439,4 @@ class _StoredPlan(msgspec.Struct, forbid_unknown_fields=True):
     things: tuple[int, ...]
     batch: Annotated[int, msgspec.Meta(ge=1, le=10**6)]
     calibration: str | None
+    calibration_split: CalibrationSplit | None = None

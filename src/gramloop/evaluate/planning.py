@@ -13,6 +13,7 @@ from gramloop.data.opening import OpenSuite
 from gramloop.data.records import DataSet, Image8
 from gramloop.data.suites import find_suite
 from gramloop.errors import GramLoopError
+from gramloop.evaluate.calibration_split import choose_split, hold_out
 from gramloop.evaluate.methods import (
     BASELINE,
     GRAMLOOP,
@@ -24,6 +25,7 @@ from gramloop.evaluate.methods import (
 from gramloop.evaluate.plan import (
     PICTURES,
     TRUTH_SCORE,
+    CalibrationSplit,
     DataSource,
     ModelSource,
     Plan,
@@ -31,18 +33,19 @@ from gramloop.evaluate.plan import (
     check_truth,
     load_task,
 )
+from gramloop.evaluate.predicting import deterministic
 from gramloop.evaluate.provenance import (
     CLEAN_SET,
     file_checksums,
-    loaded_checksums,
     open_data,
     origin_versions,
 )
 from gramloop.metrics.depth import ALIGNMENTS, Alignment
-from gramloop.mitigations.calibration import CalibrationStats, sha256_of
-from gramloop.mitigations.mitigated import check_stack
+from gramloop.mitigations.calibration import SPLIT_IMAGES, CalibrationStats, placeholder_stats, sha256_of
+from gramloop.mitigations.mitigated import check_stack, needs_calibration, requires_calibration
 from gramloop.mitigations.replay import REPLAYS
 from gramloop.tasks.base import AnyTask
+from gramloop.tasks.identity import identify
 from gramloop.tasks.loading import Precision, kind_of, load_predictor
 from gramloop.tasks.prediction import Prediction
 from gramloop.tasks.predictor import Predictor, Replay, Tracing, ViTPredictor, check_replay
@@ -77,6 +80,8 @@ class Request:
         batch: images of one size that the model is given at once.
         verify: compare every file of a written suite with its checksums, not some.
         calibration: a file with statistics of in-distribution images, for mitigations that use them.
+        calibration_split: of a folder that methods are added to; by default one is chosen where methods need it.
+        version: what the user calls a model of their own code; it takes the place of the code's content.
     """
 
     suite: str
@@ -101,6 +106,8 @@ class Request:
     batch: int = 1
     verify: bool = False
     calibration: str | None = None
+    calibration_split: CalibrationSplit | None = None
+    version: str = ""
 
     def __post_init__(self) -> None:
         check_truth(self.truth, self.truth_score)
@@ -139,7 +146,8 @@ def plan_and_model(request: Request) -> tuple[Plan, Predictor[Prediction]]:
             f"an alignment belongs to depth; leave {request.alignment!r} out for {predictor.task}"
         )
     opened = _open(request, task)
-    methods, calibration = _methods(request, predictor)
+    methods, calibration, split = _methods(request, predictor, opened)
+    opened = hold_out(opened, split, request.images)
     images = _Images(request, task, predictor)
     for condition in opened.conditions:
         data = opened.open(condition) if opened.clean is None else opened.clean
@@ -153,7 +161,7 @@ def plan_and_model(request: Request) -> tuple[Plan, Predictor[Prediction]]:
         shards=request.shards or max(1, -(-max(counts.values()) // SHARD)),
         categories=images.categories,
         data=replace(request.data, fingerprints=images.fingerprints, contents=images.contents),
-        model=_model(request, predictor),
+        model=_model(request, predictor, images.smallest),
         versions=origin_versions(),
         diagnostics=request.diagnostics,
         pictures=request.pictures,
@@ -163,41 +171,56 @@ def plan_and_model(request: Request) -> tuple[Plan, Predictor[Prediction]]:
         things=tuple(sorted(images.things)),
         batch=request.batch,
         calibration=None if calibration is None else str(calibration),
+        calibration_split=split,
     )
     return plan, images.predictor
 
 
-def _model(request: Request, predictor: Predictor[Prediction]) -> ModelSource:
-    sha256 = {**loaded_checksums(request.files, predictor), **file_checksums(request.files, predictor.task)}
+def _model(request: Request, predictor: Predictor[Prediction], size: tuple[int, int]) -> ModelSource:
+    device = (
+        request.device if "object" in request.files else "cpu"
+    )  # where `load_predictor` puts the user's models
+    with deterministic(request.threads):
+        content, behaviour = identify(request.files, predictor, size, device, request.version)
+    sha256 = {**content, **file_checksums(request.files, predictor.task)}
     return ModelSource(
         kind_of(request.files),
         request.files,
         sha256,
-        predictor.cost().ordinary,
+        predictor.cost().baseline,
         dict(request.sizes),
         request.device,
         request.threads,
         request.dtype,
+        behaviour,
     )
 
 
-def _methods(request: Request, predictor: Predictor[Prediction]) -> tuple[tuple[Method, ...], Path | None]:
-    """The methods with their windows resolved, each checked with the model; and their calibration file."""
+def _methods(
+    request: Request, predictor: Predictor[Prediction], opened: OpenSuite
+) -> tuple[tuple[Method, ...], Path | None, CalibrationSplit | None]:
+    """The methods with windows resolved, each checked with the model; their calibration file, or calibration split."""
     named = read_methods(request.methods or _default_methods(predictor), request.replay)
     calibration = calibration_of(request.calibration, named)
     stats = None if calibration is None else CalibrationStats.read(calibration)
     digest = "" if calibration is None else sha256_of(calibration)
-    depth = predictor.cost().ordinary
+    split, depth = request.calibration_split, predictor.cost().baseline
+    if stats is None and any(requires_calibration(each.mitigations, predictor) for each in named):
+        split = split or choose_split(opened, request.images)
     methods = []
     for method in named:
+        used = digest if method.uses_calibration else ""
         if method.replay is not None:
             check_replay(predictor, method.replay)
-        check_stack(method.mitigations, predictor, stats)
-        used = replace(method, calibration=digest if method.uses_calibration else "", calibration_file=None)
-        methods.append(used.with_window(depth))
+        if split is not None and needs_calibration(method.mitigations, predictor):
+            check_stack(method.mitigations, predictor, placeholder_stats(predictor, SPLIT_IMAGES))
+            used = split.contents
+        else:
+            check_stack(method.mitigations, predictor, stats)
+        methods.append(replace(method, calibration=used, calibration_file=None).with_window(depth))
     methods = with_companions(methods) if request.diagnostics else methods
     check_batch(request.batch, predictor, methods, request.truth)
-    return tuple(methods), calibration
+    return tuple(methods), calibration, split
 
 
 def _default_methods(predictor: Predictor[Prediction]) -> tuple[str, ...]:
@@ -219,6 +242,7 @@ class _Images:
         self.things: frozenset[int] = frozenset()
         self.fingerprints: dict[str, str] = {}
         self.contents: dict[str, str] = {}
+        self.smallest = (0, 0)  # height and width of the image with the fewest pixels
 
     def add(self, key: str, data: DataSet, owner: str, opened: OpenSuite) -> None:
         """One condition; ``owner`` names the set whose checksums are kept for it."""
@@ -237,6 +261,9 @@ class _Images:
             return
         if not label_free:
             check_categories(self.predictor, self.task, data)
+        sizes = [(record.height, record.width) for record in data[:images]]
+        sizes += [self.smallest] if all(self.smallest) else []
+        self.smallest = min(sizes, key=lambda size: (size[0] * size[1], size))
         check_sizes(self.predictor, data, images)
         warn_of_rotated(data, images)
         if not label_free:

@@ -22,14 +22,17 @@ from gramloop.data.records import DataSet, Record
 from gramloop.data.shifted import shift_record
 from gramloop.data.suites import Condition
 from gramloop.errors import GramLoopError
-from gramloop.evaluate.plan import DataSource, Plan, Positions, Subject, condition_of
+from gramloop.evaluate.calibration_split import hold_out, learn_stats
+from gramloop.evaluate.plan import DataSource, ImageSource, Plan, Positions, Subject, condition_of
+from gramloop.evaluate.predicting import deterministic
 from gramloop.mitigations.calibration import CalibrationStats
 from gramloop.models.tiny import DEPTH_HEAD
 from gramloop.shifts.seeds import RECIPE_VERSION
-from gramloop.tasks.loading import load_numbered
+from gramloop.tasks.graph_runtime import runtime_versions
+from gramloop.tasks.identity import check_identity, first_change, is_user_code
+from gramloop.tasks.loading import load_numbered, name_conclusions
 from gramloop.tasks.prediction import Prediction
 from gramloop.tasks.predictor import Predictor
-from gramloop.tasks.user_fingerprints import object_fingerprints, user_fingerprints
 from gramloop.util.checksums import file_digest, first_changed, load_checksums, save_checksums
 from gramloop.util.files import files_below
 
@@ -49,7 +52,7 @@ def plan_subject(plan: Plan, folder: Path | None = None) -> Subject:
         load_predictor=partial(load_planned, plan, folder),
         open_images=partial(PlannedImages, plan),
         load_task=plan.load_task,
-        load_calibration=partial(load_calibration, plan),
+        load_calibration=partial(_planned_stats, plan, folder),
         label_free=plan.label_free,
         truth_score=plan.truth_score,
         alignment=plan.alignment,
@@ -71,12 +74,31 @@ def load_planned(plan: Plan, folder: Path | None = None, device: str | None = No
     predictor = load_numbered(
         cast(Any, plan.task), model.files, model.sizes, device or model.device, plan.categories, model.dtype
     )
-    _refuse_change(plan, loaded_checksums(model.files, predictor), in_files=False)
+    if model.behaviour is not None:
+        given = model.files, predictor, device or model.device, model.sha256, model.behaviour
+        with deterministic(model.threads):
+            changed = check_identity(*given)
+        if changed:
+            raise GramLoopError(
+                f"{next(iter(model.files.values()))} changed since the evaluation was planned: {changed} differs; put it "
+                f"back, {_OR_ANOTHER}"
+            )
     return predictor
 
 
+def _planned_stats(
+    plan: Plan, folder: Path | None, predictor: Predictor[Prediction], images: ImageSource
+) -> CalibrationStats | None:
+    """The statistics that methods of a plan use: of a file, or learnt from the plan's calibration split."""
+    if plan.calibration_split is None or not any(method.calibration for method in plan.methods):
+        return load_calibration(plan)
+    assert isinstance(images, PlannedImages)
+    with deterministic(plan.model.threads):
+        return learn_stats(plan, folder, predictor, images.whole)
+
+
 def load_calibration(plan: Plan) -> CalibrationStats | None:
-    """The statistics of in-distribution images that methods of a plan use."""
+    """The statistics of in-distribution images in the file of a plan."""
     if plan.calibration is None:
         return None
     found = file_digest(Path(plan.calibration))
@@ -98,27 +120,18 @@ def check_origin(plan: Plan) -> None:
                 f"the evaluation was planned with {name} {then}, and {now.get(name, 'none')} is installed here; their "
                 f"numbers must not be mixed: install {then}, {_OR_ANOTHER}"
             )
-    _refuse_change(plan, file_checksums(plan.model.files, plan.task), in_files=True)
-
-
-def _refuse_change(plan: Plan, found: Mapping[str, str], in_files: bool) -> None:
-    """Compare the checksums of all files, or of all else that a loaded model is known by, with those of the plan."""
-    files = plan.model.files
-    planned = {name for name in plan.model.sha256 if _is_file(name, files) == in_files}
-    for name in sorted({*planned, *found}):
-        then, now = plan.model.sha256.get(name), found.get(name)
-        if then != now:
-            kind, _, below = name.partition("/")
-            place = Path(files[kind], below) if kind in files else f"{name!r} of {next(iter(files.values()))}"
-            raise GramLoopError(
-                f"{place} changed since the evaluation was planned: it is {_short(now)}, and was {_short(then)}; put it "
-                f"back, {_OR_ANOTHER}"
-            )
-
-
-def _is_file(name: str, files: Mapping[str, str]) -> bool:
-    kind = name.split("/")[0]
-    return kind in files and kind not in ("make", "object")
+    files, planned = plan.model.files, plan.model.sha256
+    if is_user_code(files):
+        return
+    found = file_checksums(files, plan.task)
+    if changed := first_change(planned, found):
+        kind, _, below = changed.partition("/")
+        now_is, was = (_short(each.get(changed)) for each in (found, planned))
+        place = Path(files[kind], below) if kind in files else f"the {changed}"
+        raise GramLoopError(
+            f"{place} changed since the evaluation was planned: it is {now_is}, and was {was}; put "
+            f"it back, {_OR_ANOTHER}"
+        )
 
 
 def _short(value: str | None) -> str:
@@ -148,15 +161,13 @@ def weight_files(files: Mapping[str, str], task: str | None = None) -> dict[str,
 
 
 def file_checksums(files: Mapping[str, str], task: str | None = None) -> dict[str, str]:
-    """The sha256 of every weight file that takes part in a task; a folder is hashed file by file."""
-    return {name: file_digest(path) for name, path in weight_files(files, task).items()}
-
-
-def loaded_checksums(files: Mapping[str, str], predictor: Predictor[Prediction]) -> dict[str, str]:
-    """Checksums of the code and the tensors of a loaded model that is no file; empty for others."""
-    if "make" in files:
-        return user_fingerprints(files["make"], predictor)
-    return object_fingerprints(predictor) if "object" in files else {}
+    """The sha256 of every weight file that takes part in a task, what names decide, and the version of what runs a graph."""
+    found = {name: file_digest(path) for name, path in weight_files(files, task).items()}
+    return {
+        **found,
+        **name_conclusions(files),
+        **(runtime_versions(Path(files["graph"])) if "graph" in files else {}),
+    }
 
 
 def save_known_checksums(plan: Plan, folder: Path) -> None:
@@ -211,9 +222,10 @@ class PlannedImages:
         self.plan = plan
         conditions = [condition_of(key) for key in plan.conditions]
         annotations = plan.load_task().annotations
-        opened = open_data(plan.suite, plan.data, annotations, conditions, not plan.label_free, verify)
+        self.whole = open_data(plan.suite, plan.data, annotations, conditions, not plan.label_free, verify)
+        images = max(plan.conditions.values())
+        opened = hold_out(self.whole, plan.calibration_split, images)
         if opened.clean is not None:
-            images = max(plan.conditions.values())
             opened = replace(opened, clean=self._unchanged(CLEAN_SET, opened.clean, images, {}))
         self.opened = opened
         self._latest: tuple[str, DataSet] | None = None

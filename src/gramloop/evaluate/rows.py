@@ -24,8 +24,8 @@ from gramloop.errors import GramLoopError
 from gramloop.evaluate.plan import Subject, Unit
 from gramloop.metrics.depth import NoScoreError
 from gramloop.tasks.base import AnyTask, Rows
-from gramloop.tasks.maps import per_patch
 from gramloop.tasks.prediction import Prediction, ReplayMaps
+from gramloop.tasks.sliding import per_patch
 
 LONGEST = 64  # cells along the long side of a kept map
 CLEAN_PREFIX = (

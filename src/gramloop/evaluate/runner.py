@@ -39,7 +39,7 @@ import torch
 
 from gramloop.data.checks import ChangedFileError
 from gramloop.data.records import Image8, LabelledImage, Record
-from gramloop.errors import GramLoopError
+from gramloop.errors import GramLoopError, UserCodeError
 from gramloop.evaluate.loader import Loaded, Loader
 from gramloop.evaluate.memory import (
     OutOfMemoryError,
@@ -115,8 +115,9 @@ class Runner:
                 with suppress(ImportError):  # pyarrow looks for it at its first table: not while a GPU waits
                     import_module("pandas")
             self.predictor = subject.load_predictor(str(self.device))
-            self.methods = MethodPredictor(subject, self.predictor, subject.load_calibration())
             self.images = subject.open_images()
+            stats = subject.load_calibration(self.predictor, self.images)
+            self.methods = MethodPredictor(subject, self.predictor, stats)
         except BaseException:
             self.close()
             raise
@@ -252,9 +253,12 @@ class Runner:
             with meter.timed(call, len(batch)):
                 self.methods.predict(batch, call)
             return
+        except GramLoopError:
+            raise
         except Exception as error:
             if not is_out_of_memory(error):
-                raise
+                name = getattr(self.predictor, "name", type(self.predictor).__name__)
+                raise UserCodeError.of(f"{name} failed on {batch[0].about[0]}", error) from error
         # outside, where the error no longer holds the tensors of its frames
         raise too_large(self.predictor, self.device, [image.about for image in batch])
 

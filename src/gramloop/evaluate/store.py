@@ -23,6 +23,7 @@ import hashlib
 import json
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -32,7 +33,16 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
 from gramloop.errors import GramLoopError
-from gramloop.evaluate.plan import Part, Plan, Unit, difference, merged, parse_plan, read_plan
+from gramloop.evaluate.plan import (
+    CalibrationSplit,
+    Part,
+    Plan,
+    Unit,
+    difference,
+    merged,
+    parse_plan,
+    read_plan,
+)
 from gramloop.evaluate.rows import Facts, Failure, MethodRows, content_digest, unit_schema
 from gramloop.tasks.base import AnyTask
 from gramloop.util.files import atomic_write, is_taken, remove_leftovers
@@ -301,6 +311,13 @@ def check_folder(folder: Path, plan: Plan) -> Plan:
     return merged(found, plan, folder)
 
 
+def split_in(folder: Path) -> CalibrationSplit | None:
+    """The calibration split that the evaluation in a folder holds out, if there is one."""
+    with suppress(GramLoopError):  # what is wrong with the folder is reported when it is checked
+        return plan_in(folder).calibration_split
+    return None
+
+
 def check_before_drawing(folder: Path, scenes: Path) -> None:
     """Refuse a folder that cannot be meant, before scenes are drawn into it."""
     if (folder / PLAN).is_file() or unit_owners(folder):
@@ -317,9 +334,11 @@ def plan_in(folder: Path) -> Plan:
     """The plan of a results folder: its plan.json, or where that is gone what its units hold. Nothing is written."""
     owners, path = unit_owners(folder), folder / PLAN
     if not path.is_file():
+        if not owners:
+            raise GramLoopError(f"{folder} holds no evaluation; gramloop evaluate --suite NAME begins one")
         if len(owners) != 1 or (plan := _recorded(next(iter(owners.values())))) is None:
             raise GramLoopError(
-                f"{folder} has no {PLAN}, and its units belong to {' and '.join(owners) or 'no plan'}; run the command "
+                f"{folder} has no {PLAN}, and its units belong to {' and '.join(owners)}; run the command "
                 "that began the evaluation again"
             )
         return plan
@@ -347,6 +366,13 @@ def unit_owners(folder: Path) -> dict[str, list[Path]]:
         if first is not None and about is not None and isinstance(about.get("plan"), str):
             found.setdefault(about["plan"], []).append(first)
     return dict(sorted(found.items(), key=lambda pair: -len(pair[1])))
+
+
+def seconds_per_image(folder: Path) -> float | None:
+    """How long an image took with all methods, by one unit of each condition and method; None where none is stored."""
+    found = [_about(path) or {} for files in unit_owners(folder).values() for path in files]
+    paces = [each["facts"]["wall_seconds"] / len(each["unit"]["images"]) for each in found if "facts" in each]
+    return sum(paces) / len(paces) if paces else None
 
 
 def _recorded(files: Sequence[Path]) -> Plan | None:

@@ -1,4 +1,4 @@
-"""Export: a model with its mitigation as one file, for torch alone or for onnxruntime, checked when it is written."""
+"""Export: a model with its mitigation for torch, onnxruntime or OpenVINO, checked when it is written."""
 
 from typing import TYPE_CHECKING
 

@@ -21,11 +21,11 @@ from gramloop.mitigations.replay import Replay
 from gramloop.mitigations.stack import replay_of
 from gramloop.replay.attach import Loop, loops_on
 from gramloop.replay.vit import find_vit
+from gramloop.tasks.graph_runtime import METADATA
 from gramloop.util.json_files import checked, parse_json
 from gramloop.util.table import Cell, Table, TableRepr
 
-KEY = "gramloop"  # of the metadata in ONNX; the file of the extra files in pt2 has it as its stem
-PT2_MEMBER = f"{KEY}.json"
+PT2_MEMBER = f"{METADATA}.json"  # of the extra files
 _BYTES = "uint8 RGB images ({batch}, {high}, {wide}, 3), in exactly this size; normalising is inside"
 _FLOATS = "float32 images ({batch}, 3, {high}, {wide}), normalised as the model expects it"
 _CLASSES = 8  # named in a table
@@ -38,8 +38,10 @@ class About(TableRepr):
     gramloop, torch: the versions that wrote it.
     model, task, classes: what it predicts; classes by number, None where they have no name.
     mitigations: as `gramloop.mitigations` reads them; empty for the baseline.
-    settings: normalisation, the replay's settings, and the origin of calibration statistics.
+    settings: normalisation, the replay's settings, the origin of calibration statistics, and a precision below fp32.
     input, outputs: a description by name; ``shape`` is that of the input.
+    recipe: how images are prepared and outputs read, as `gramloop.tasks.onnx_models.GraphRecipe` has it; empty where
+        nothing that can be evaluated comes out.
     """
 
     gramloop: str
@@ -52,6 +54,7 @@ class About(TableRepr):
     input: dict[str, str]
     shape: tuple[int, ...]
     outputs: dict[str, str]
+    recipe: dict[str, Any]
     note: str = ""
 
     def to_json(self) -> str:
@@ -83,13 +86,18 @@ class About(TableRepr):
 
 
 def describe(
-    subject: Subject, stack: Sequence[Mitigation], stats: CalibrationStats | None, batch: int
+    subject: Subject,
+    stack: Sequence[Mitigation],
+    stats: CalibrationStats | None,
+    batch: int,
+    precision: str = "fp32",
 ) -> About:
     """The description of a subject with its mitigations."""
     high, wide = subject.size
     shape = (batch, 3, high, wide) if subject.normalisation is None else (batch, high, wide, 3)
     words = (_FLOATS if subject.normalisation is None else _BYTES).format(batch=batch, high=high, wide=wide)
     text, settings = _mitigations(subject, stack, stats)
+    settings |= {"precision": precision} if precision != "fp32" else {}
     return About(
         __version__,
         torch.__version__,
@@ -101,6 +109,7 @@ def describe(
         {subject.input_name: words},
         shape,
         dict(subject.outputs),
+        dict(subject.recipe),
         subject.note,
     )
 

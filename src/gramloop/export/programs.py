@@ -27,12 +27,14 @@ BOXES = {
     "scores": "(B, n) float32, 0 where there is no box",
     "classes": "(B, n) int64: keys of classes, -1 where there is no box",
 }
+BOX_RECIPE = {"read": "boxes", "outputs": {"labels": "classes"}, "box_unit": "input"}
 
 
 class Program(nn.Module):
     """Images (B, H, W, 3) uint8 in, the tensors of ``outputs`` in their order out."""
 
     outputs: ClassVar[Mapping[str, str]]  # name: shape, type and meaning
+    recipe: ClassVar[Mapping[str, object]] = {}  # how `gramloop.tasks.onnx_models` reads them
     mean: Tensor
     std: Tensor
 
@@ -53,6 +55,7 @@ class SegmentProgram(Program):
         "labels": "(B, H, W) int32: the class of every pixel",
         "logits": "(B, classes, H, W) float32: the scores whose largest is the class",
     }
+    recipe: ClassVar[Mapping[str, object]] = {"read": "logits"}
 
     def __init__(self, model: SegmentationModel, normalisation: Normalisation) -> None:
         super().__init__(normalisation)
@@ -71,6 +74,7 @@ class DepthProgram(Program):
     """The distance of every pixel."""
 
     outputs: ClassVar[Mapping[str, str]] = {"depth": "(B, H, W) float32, in metres"}
+    recipe: ClassVar[Mapping[str, object]] = {"read": "depth"}
 
     def __init__(
         self, backbone: TappedViT, head: DepthHead, flip: bool, normalisation: Normalisation
@@ -93,6 +97,7 @@ class DenseDetectProgram(Program):
     """Boxes of a one-stage head, doubles suppressed."""
 
     outputs: ClassVar[Mapping[str, str]] = BOXES
+    recipe: ClassVar[Mapping[str, object]] = BOX_RECIPE
     numbers: Tensor
 
     def __init__(
@@ -147,6 +152,7 @@ class WindowedDetectProgram(Program):
     """Boxes of the released detector, without suppression or threshold."""
 
     outputs: ClassVar[Mapping[str, str]] = BOXES
+    recipe: ClassVar[Mapping[str, object]] = BOX_RECIPE
 
     def __init__(self, model: WindowedDetector, keep: int, normalisation: Normalisation) -> None:
         super().__init__(normalisation)

@@ -11,11 +11,11 @@ share for any number, and :func:`widened` corrects for it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from statistics import NormalDist
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,7 +35,8 @@ Weights = NDArray[np.int64]  # (replicates, images): how often each image was dr
 Score = Callable[[Weights], NDArray[np.float64]]  # (replicates,): one method's score of each draw
 Delta = Callable[[Weights], NDArray[np.float64]]  # (replicates,): the paired difference of each draw
 Draws = NDArray[np.float64]  # (comparisons, 1 + replicates): each difference, then that of every draw
-VerdictWord = Literal["helps", "hurts", "inconclusive"]
+VerdictWord = Literal["helps", "hurts", "not significantly different"]
+UNDECIDED: Final = "not significantly different"
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,19 @@ def verdict(interval: Interval) -> VerdictWord:
     """Whether an interval of a gain lies above zero, below it, or around it."""
     if interval.low > 0:
         return "helps"
-    return "hurts" if interval.high < 0 else "inconclusive"
+    return "hurts" if interval.high < 0 else UNDECIDED
+
+
+def spanning(intervals: Iterable[Interval]) -> Interval | None:
+    """The one interval of several of the same gain, which reaches as far as any of them.
+
+    So it leaves out zero only where all of them do, on the same side. None where there is none.
+    """
+    found = list(intervals)
+    if not found:
+        return None
+    low, high = min(each.low for each in found), max(each.high for each in found)
+    return replace(found[0], low=low, high=high, units=min(each.units for each in found))
 
 
 def cluster_bootstrap(

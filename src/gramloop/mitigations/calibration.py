@@ -170,7 +170,7 @@ def calibrate(
     """
     if isinstance(model, nn.Module) and not callable(getattr(model, "predict", None)):
         return _calibrate_module(model, images, description)
-    from gramloop.mitigations.pixels import appearance, appearance_range, noise_level
+    from gramloop.mitigations.filters import appearance, appearance_range, noise_level
     from gramloop.tasks.images import read_image
     from gramloop.tasks.renumbering import before_renumbering
 
@@ -342,18 +342,19 @@ def placeholder_stats(predictor: Predictor[Prediction], images: int) -> Calibrat
 
 
 def split_for_calibration(
-    ids: Sequence[object], count: int = SPLIT_IMAGES
+    ids: Sequence[object], count: int = SPLIT_IMAGES, share: float = 0.5
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Divide images into those to calibrate on and those to judge: always the same ones, whatever their order.
 
     Args:
         ids: what names each image.
-        count: images to calibrate on, at most half of all.
+        count: images to calibrate on, at most.
+        share: of all images, at most.
 
     Returns:
         The positions of either, in rising order.
     """
-    count = min(count, len(ids) // 2)
+    count = min(count, int(len(ids) * share))
     if count < MIN_IMAGES:
         raise GramLoopError(
             f"{len(ids)} images are too few to calibrate on some and judge the others: at least {2 * MIN_IMAGES} are "

@@ -21,8 +21,8 @@ from torch.utils.hooks import RemovableHandle
 
 from gramloop.errors import GramLoopError
 from gramloop.models.backbone import Tap, TappedViT
+from gramloop.replay.blocks import hide_from_compiler, show_to_compiler
 from gramloop.replay.vit import TokenLayout, ViT, find_vit
-from gramloop.util.forward_patch import hide_from_compiler, show_to_compiler
 
 Place = Literal["norm", "states", "blocks"]
 PLACES: tuple[Place, ...] = get_args(Place)

@@ -41,7 +41,7 @@ class StackCost(Cost):
     @property
     def multiplier(self) -> float:
         """Work per baseline forward: a block on an image of twice the area counts twice."""
-        return self.area * self.blocks / self.ordinary
+        return self.area * self.blocks / self.baseline
 
     def _rows(self) -> tuple[tuple[Cell, ...], ...]:
         executed, baseline, share = super()._rows()
@@ -63,8 +63,12 @@ def check_stack(
 
 def needs_calibration(stack: Sequence[Mitigation], predictor: Predictor[Prediction]) -> bool:
     """Whether calibration statistics would change what a stack does, or are required by it."""
-    if any(isinstance(each, Denoise) and each.level is None for each in stack):
-        return True
+    learns = any(isinstance(each, Denoise) and each.level is None for each in stack)
+    return learns or requires_calibration(stack, predictor)
+
+
+def requires_calibration(stack: Sequence[Mitigation], predictor: Predictor[Prediction]) -> bool:
+    """Whether a stack cannot do without calibration statistics; ``denoise`` has a threshold to fall back on."""
     try:
         check_stack(stack, predictor)
     except GramLoopError:
@@ -207,7 +211,7 @@ class Mitigated:
         config, both = self._chosen(replay, paired)
         one, scales = self.plain.cost(config, both), stack_scales(self.stack)
         area = sum(scale**2 for scale in scales) / len(scales)
-        return StackCost(one.blocks * len(scales), one.ordinary, area)
+        return StackCost(one.blocks * len(scales), one.baseline, area)
 
     @overload
     def predict(

@@ -13,9 +13,8 @@ from gramloop.errors import GramLoopError
 from gramloop.mitigations.base import Mitigation, View, number
 from gramloop.mitigations.calibration import CalibrationStats
 from gramloop.tasks.base import get_task
-from gramloop.tasks.dense_detect import DenseDetector
 from gramloop.tasks.depth_estimator import DepthConfig, DepthEstimator
-from gramloop.tasks.detect import DetectConfig
+from gramloop.tasks.detect import DenseDetector, DetectConfig
 from gramloop.tasks.images import RGB, resize
 from gramloop.tasks.module_predictor import ModulePredictor
 from gramloop.tasks.padded import PaddedConfig

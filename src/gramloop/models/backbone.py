@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -194,12 +193,3 @@ def refuse_many_tokens(rows: int, columns: int, what: str, advice: str = "") -> 
             f"{MOST_TOKENS:,}: in every head of every block attention would weigh {tokens**2:.1e} pairs, "
             f"{memory:,.0f} GB if held together; {advice or 'crop it or resize it to fewer pixels'}"
         )
-
-
-def largest_short_side(height: int, width: int, multiple: int, patch: int) -> int:
-    """The longest short side, a multiple of ``multiple``, with which an image stays within the tokens; 0 if none does."""
-    ratio = max(height, width) / min(height, width)
-    short = int(math.sqrt(MOST_TOKENS / ratio) * patch) // multiple * multiple
-    while short and (short / patch) * math.ceil(short * ratio / patch) > MOST_TOKENS:
-        short -= multiple
-    return short

@@ -1,7 +1,7 @@
 """When to replay an image: numbers of the baseline pass that change under shift, without labels.
 
 Corruptions change the early blocks of a ViT in ways that the lengths of patch tokens show: noise makes them
-longer, and almost any corruption makes them more alike in length (docs/replay-evidence.md has the measurement). Both
+longer, and almost any corruption makes them more alike in length (docs/evidence.md has measurements). Both
 are known before anything is replayed, and so is the noise of the pixels.
 """
 

@@ -7,11 +7,13 @@ otherwise belong to the host's own forward: prefix, window, suffix, taps and hea
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from gramloop.replay.cost import Route
+from gramloop.replay.config import Route
 from gramloop.replay.gram import GramAnchor, interpolate, patch_gate, token_gate
 from gramloop.replay.trace import Trace
 from gramloop.replay.vit import TokenLayout
@@ -51,19 +53,33 @@ def gram_gated_replay(
     """
     config, s, e, p, last = settings.config, settings.start, settings.end, settings.probe, settings.last
     at_final = config.update_at == "final"
+    accept = partial(_accept, settings=settings, layout=layout, valid=valid, share=share)
     P, Y = suffix(Z) if suffix else _suffix(Z, run, settings)  # line 1: Y_0 = S(Z_0), and P at the probe
     anchor = GramAnchor(patches(P), valid) if settings.measures else None  # line 2: Q_0
     X = Y if at_final else Z  # the state that is updated
+    G, G_hat, d_G = Z, Z, None  # the Gram-gated trajectory, where the strength is matched to it
     del P, Y
+
+    def probe(Z_hat: Tensor) -> tuple[Tensor, Tensor | None]:
+        P_hat = run(e + 1, p, Z_hat) if anchor or at_final else Z_hat  # line 4: S, as far as the probe
+        return P_hat, anchor.drift(patches(P_hat)) if anchor else None  # lines 5 and 6, without Gram matrices
+
+    def follow_gated(G: Tensor, G_hat: Tensor, d_G: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        gate = patch_gate(layout.patches(G), d_G, replace(config, gate="gram", strength=1.0), valid)
+        G, _ = accept(G, G_hat, gate)
+        G_hat = run(s, e, G)
+        return G, G_hat, probe(G_hat)[1]
+
     for _ in range(config.replays):  # line 3
         Z_hat = (
             run(s, e, Z) if window_input is None else _substeps(Z, run, settings, window_input)
         )  # line 4: F
-        P_hat = run(e + 1, p, Z_hat) if anchor or at_final else Z_hat  # line 4: S, as far as the probe
-        d = anchor.drift(patches(P_hat)) if anchor else None  # lines 5 and 6, without the Gram matrices
+        P_hat, d = probe(Z_hat)
         X_hat = run(p + 1, last, P_hat) if at_final else Z_hat
-        g = patch_gate(layout.patches(X), d, config, valid)  # line 7
-        X_new, g = _accept(X, X_hat, g, settings, layout, valid, share)  # lines 8 and 9
+        if config.strength == "matched" and not at_final:  # the mean gate of the gated trajectory G
+            G, G_hat, d_G = follow_gated(G, G_hat, d_G) if d_G is not None else (Z, Z_hat, d)
+        g = patch_gate(layout.patches(X), d if d_G is None else d_G, config, valid)  # line 7
+        X_new, g = accept(X, X_hat, g)  # lines 8 and 9
         if trace is not None and d is not None:
             trace.record(d, g, layout.patches(X_new - X), valid)
         X, Z = X_new, Z_hat if at_final else X_new  # the final filter loops on ungated

@@ -16,15 +16,28 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from gramloop.errors import GramLoopError, UntunedWindowWarning
-from gramloop.replay import guards
 from gramloop.replay.adaptive import image_noise, image_signal, noise_response, share
 from gramloop.replay.algorithm import gram_gated_replay
-from gramloop.replay.blocks import BlockCall, hidden_states, states_of, with_hidden, with_states
-from gramloop.replay.config import PAPER_DEPTH, ReplayConfig, ReplaySettings, read_replay
-from gramloop.replay.cost import Route, route
+from gramloop.replay.blocks import (
+    BlockCall,
+    BlockOrderCheck,
+    check_patches,
+    check_running,
+    check_vit,
+    embedded_grid,
+    hidden_states,
+    hide_from_compiler,
+    keep_first,
+    registering,
+    show_to_compiler,
+    states_of,
+    versions,
+    with_hidden,
+    with_states,
+)
+from gramloop.replay.config import PAPER_DEPTH, ReplayConfig, ReplaySettings, Route, read_replay, route
 from gramloop.replay.trace import Trace
 from gramloop.replay.vit import Grid, Norm, ViT, find_vit
-from gramloop.util.forward_patch import hide_from_compiler, show_to_compiler
 
 ValidMasks = Tensor | Sequence[Tensor] | None
 _NO_THREAD = -1
@@ -122,7 +135,7 @@ class _Forward:
 class _Forwards:
     """One thread's forwards, the latest and the next; ``valid`` masks hold for all inside `Loop.valid`."""
 
-    def __init__(self, listens: bool, check: guards.BlockOrderCheck) -> None:
+    def __init__(self, listens: bool, check: BlockOrderCheck) -> None:
         self.listens, self.check = listens, check
         self.latest, self.next = _Forward(), _Forward()
         self.valid: ValidMasks = None
@@ -146,7 +159,7 @@ class _PerThread(threading.local):
     def __init__(self, thread: int | None, vit: ViT, at: Route) -> None:
         # never assigned again: a compiled graph writes into what a thread-local holds, but not its attributes
         listens = thread is None or thread == threading.get_ident()
-        self.forwards = _Forwards(listens, guards.BlockOrderCheck(vit, at))
+        self.forwards = _Forwards(listens, BlockOrderCheck(vit, at))
         self.thread, self._made_of = thread, (vit, at)
 
     def __reduce__(self) -> tuple[type[_PerThread], tuple[Any, ...]]:
@@ -171,7 +184,7 @@ class Loop:
         self._wants_noise = (
             config.replays > 0 and config.adaptive is not None and config.adaptive.signal == "noise"
         )
-        guards.check_vit(vit, at, self._wants_noise)
+        check_vit(vit, at, self._wants_noise)
         self._here = _PerThread(threading.get_ident() if this_thread else None, vit, at)
         self._handles: list[RemovableHandle] = []
         self._held_first: list[tuple[nn.Module, str, RemovableHandle]] = []
@@ -193,20 +206,12 @@ class Loop:
         """Block index -> output of the kept block in the latest baseline pass, before the final norm."""
         forward = self._here.forwards.latest
         for index, then in forward.versions.items():
-            if guards.versions(forward.baseline[index]) != then:
+            if versions(forward.baseline[index]) != then:
                 raise GramLoopError(
                     f"the kept output of block {index} of {self.vit.name} was written into by a later one, which works in "
                     "place; let blocks return new states, as in x = x + …"
                 )
         return forward.baseline
-
-    @property
-    def ordinary(self) -> dict[int, Any]:
-        return self.baseline
-
-    @property
-    def host(self) -> ViT:
-        return self.vit
 
     @property
     def blocks_executed(self) -> int:
@@ -234,7 +239,7 @@ class Loop:
 
     def detach(self) -> None:
         """Remove every hook; the model is what it was before."""
-        with guards.registering:
+        with registering:
             self._here.forwards.check.end()
             for handle in self._handles:
                 handle.remove()
@@ -249,7 +254,7 @@ class Loop:
 
     def _register(self, model: nn.Module) -> None:
         vit, at, check = self.vit, self.route, self._here.forwards.check
-        with guards.registering:
+        with registering:
             if any(self._here.meets(other._here) for other in loops_on(vit)):
                 raise GramLoopError(f"{vit.name} has a replay attached already; detach() that one first")
             for index in sorted({*at.keep, *at.steps}):
@@ -279,7 +284,7 @@ class Loop:
     def _before_forward(self, *_: Any) -> None:
         if not torch.compiler.is_compiling():
             self.vit.check_unchanged()
-            guards.keep_first(self._held_first)
+            keep_first(self._held_first)
 
     def _after_forward(self, *_: Any) -> None:
         if not torch.compiler.is_compiling():
@@ -289,7 +294,7 @@ class Loop:
         self._before_forward()  # a part of a model may be called by a method of its own
         if self._here.forwards.listens:
             response = noise_response(args[0]) if self._wants_noise else None
-            grid = guards.embedded_grid(self.vit, args[0], output)
+            grid = embedded_grid(self.vit, args[0], output)
             self._here.forwards.next.embedded.append((grid, response))
 
     def _before_checked(self, block: nn.Module, args: Any, kwargs: Any = None) -> None:
@@ -322,12 +327,12 @@ class Loop:
         if not forwards.listens or len(rest) < 2:
             return None
         kwargs, output = rest
-        guards.check_running(self.vit, block)
+        check_running(self.vit, block)
         forward = forwards.begin() if index == self._first else forwards.latest
         if index in at.keep and (at.shows_baseline(index) or (forward.skipped and index > at.end)):
             forward.baseline[index] = output[0] if isinstance(output, tuple) else output
             if not torch.compiler.is_compiling():
-                forward.versions[index] = guards.versions(output)
+                forward.versions[index] = versions(output)
         if index not in at.steps:
             return None
         states = [self.vit.layout.tokens(state) for state in states_of(output)]
@@ -356,7 +361,7 @@ class Loop:
         for i, call in enumerate(BlockCall.of(vit, args, kwargs)):
             Z, (grid, response) = states[i], embedded[i]
             grid = call.grid or grid
-            valid = guards.check_patches(vit, Z, grid, given[i])
+            valid = check_patches(vit, Z, grid, given[i])
             entry = _Entry(
                 call, {self.route.end: Z}, valid, None, Trace(grid) if self._trace else None, inputs[i]
             )

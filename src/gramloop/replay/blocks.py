@@ -1,18 +1,32 @@
-"""Calling a ViT's blocks again, as the host called them."""
+"""Running a host's blocks again as the host ran them, and refusing hosts where that would give wrong numbers.
+
+Replays and probes run blocks one after the other, without the hooks that others put on them. Where such a hook changes
+a state, where the host does so between two blocks, or where blocks are given different arguments, they would compute
+something else than the host. `BlockOrderCheck` sees that in the host's own pass, once per set of hooks.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import threading
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
-from weakref import WeakSet
+from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
-from gramloop.errors import GramLoopError
+from gramloop.errors import GramLoopError, GramLoopWarning
+from gramloop.replay.config import ReplayConfig, Route, route
 from gramloop.replay.vit import Grid, ViT
+from gramloop.util.forward_patch import ForwardPatch, patching
 
+registering = threading.RLock()  # torch can give two threads that register hooks at once the same handle
+# by first block: the kinds of calls that were checked
+_plain: WeakKeyDictionary[nn.Module, set[tuple[object, ...]]] = WeakKeyDictionary()
+_NO_BLOCK = -2
 _pure: WeakSet[nn.Module] = WeakSet()  # blocks that were seen to leave their input alone
 
 
@@ -116,3 +130,279 @@ def _first_run(block: nn.Module, *args: Any, **kwargs: Any) -> Any:
         )
     _pure.add(block)
     return output
+
+
+def check_vit(vit: ViT, at: Route, needs_pixels: bool = False) -> None:
+    """Refuse a ViT that cannot be replayed in this way."""
+    if any(block.training for block in vit.blocks):
+        raise GramLoopError(
+            f"{vit.name} is in training mode; replay is for frozen models: call model.eval() first"
+        )
+    check_reach(vit, at)
+    if needs_pixels and vit.embedding is None:
+        raise GramLoopError(
+            f"{vit.name} does not show the image that its patches are cut from, so its noise cannot decide; take length"
+        )
+
+
+def check_reach(vit: ViT, replay: Route | ReplayConfig) -> None:
+    """Refuse a replay that reaches into blocks of a ViT that are no plain chain."""
+    at = route(replay, vit.depth) if isinstance(replay, ReplayConfig) else replay
+    if at.runs_blocks and at.reach >= vit.plain_depth:
+        raise GramLoopError(
+            f"{vit.name} cannot be replayed as far as block {at.reach}: {vit.why_not_plain}; window and gate_at must lie "
+            f"below block {vit.plain_depth}"
+            if vit.plain_depth
+            else f"{vit.name} cannot be replayed: {vit.why_not_plain}"
+        )
+
+
+def check_running(vit: ViT, block: nn.Module) -> None:
+    """Refuse training mode, and blocks that activation checkpointing runs again."""
+    if not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1:
+        raise GramLoopError(
+            f"{vit.name} is run again inside a backward pass, by activation checkpointing; turn that off, or detach()"
+        )
+    if block.training:
+        raise GramLoopError(f"{vit.name} was put into training mode with a replay attached")
+
+
+class BlockOrderCheck:
+    """Watches one thread's forward: whether each block is given what the one before returned, and the same arguments.
+
+    From the window's first block to the last that replays and probes run. Hooks are there for one forward only.
+    """
+
+    def __init__(self, vit: ViT, at: Route) -> None:
+        self._vit, self._reach, self._resumes = vit, at.reach, at.resumes and at.until == at.reach
+        self._start = at.start if at.config.replays else at.end
+        self.first = max(self._start - 1, 0)  # the first block that is watched
+        self._thread, self._handles = threading.get_ident(), list[RemovableHandle]()
+        self._key: tuple[object, ...] = ()
+        self._index, self._states, self._others = _NO_BLOCK, list[Tensor](), dict[str, Any]()
+
+    def begin(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """The first watched block is about to run: watch this forward, unless one of its kind was watched before."""
+        self.end()
+        blocks = self._vit.blocks[self.first : self._reach + 2]
+        hooks = (key for block in blocks for kind in _KINDS for key, _ in _foreign(block, kind))
+        self._key = (self._start, self._reach, self._resumes, len(args), *kwargs, *hooks)
+        if self._key in _plain.setdefault(self._vit.blocks[0], set()):
+            return
+        with registering:
+            for index in range(self.first, self._reach + 1):
+                self._watch(index, partial(self._after, index), prepend=True)
+            if self._reach == self._vit.depth - 1:
+                self._watch(self._reach, self._after_all, prepend=False)
+        if self._start == 0:
+            self.pass_on(-1, states_of(hidden_states(args, kwargs)))
+
+    def _watch(self, index: int, hook: Callable[..., Any], prepend: bool) -> None:
+        block = self._vit.blocks[index]
+        self._handles.append(block.register_forward_hook(hook, with_kwargs=True, prepend=prepend))
+
+    def _after(self, index: int, block: nn.Module, args: Any, *rest: Any) -> None:
+        """What a block was given and returned, before the hooks of others."""
+        if threading.get_ident() != self._thread or len(rest) < 2:
+            return
+        if index >= self._start:
+            self._check_states(index, states_of(hidden_states(args, rest[0])))
+            self._check_others(index, *with_hidden(args, rest[0], None))
+        self.pass_on(index, states_of(rest[1]))
+        if index == self._reach < self._vit.depth - 1 and not self._resumes:
+            self._passed()
+
+    def _after_all(self, block: nn.Module, args: Any, *rest: Any) -> None:
+        """What the last block returned, after the hooks of others."""
+        if threading.get_ident() == self._thread and len(rest) == 2:
+            self._check_states(self._vit.depth, states_of(rest[1]))
+            self._passed()
+
+    def pass_on(self, index: int, states: list[Tensor]) -> None:
+        """Block ``index`` returns these, in the host's own layout."""
+        if self._handles:
+            self._index, self._states = index, states
+
+    def resume(self, until: int, given: list[Tensor], states: list[Tensor]) -> None:
+        """The block after ``until`` is given other states in place of these."""
+        self._check_states(until + 1, given)
+        if self._handles and until == self._reach:
+            self._passed()
+        self.pass_on(until, states)
+
+    def end(self) -> None:
+        """Stop watching."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+        self._index, self._states, self._others = _NO_BLOCK, [], {}
+
+    def _passed(self) -> None:
+        seen = _plain[self._vit.blocks[0]]
+        if len(seen) > 100:  # a host that registers new hooks for every forward
+            seen.clear()
+        seen.add(self._key)
+        self.end()
+
+    def _check_states(self, index: int, given: list[Tensor]) -> None:
+        """Refuse states after block ``index - 1`` that it did not return."""
+        if self._index != index - 1 or _equal(given, self._states):
+            return
+        self.end()
+        blocks, name = self._vit.blocks, self._vit.name
+        hooks = [*(_foreign(blocks[index - 1], _KINDS[0]) if index else [])]
+        hooks += _foreign(blocks[index], _KINDS[1]) if index < len(blocks) else []
+        who = f"the hook {_name(hooks[0][1])} changes" if hooks else "the model changes"
+        raise GramLoopError(
+            f"{who} what block {index - 1} of {name} returns before block {index} is given it; replays and probes "
+            "would not: remove it, do it inside a block, or choose window, gate_at and until before or after it"
+            if index < len(blocks)
+            else f"{who} what the last block of {name} returns; probes would not see that: do it after the blocks"
+        )
+
+    def _check_others(self, index: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Refuse other arguments, besides the state, than block ``index - 1`` was given."""
+        now = {f"argument {place}": value for place, value in enumerate(args, start=1)} | kwargs
+        before, self._others = self._others or now, now
+        different = [
+            name for name in {**before, **now} if not _equal(before.get(name, ...), now.get(name, ...))
+        ]
+        if different and self._index == index - 1:
+            self.end()
+            raise GramLoopError(
+                f"block {index} of {self._vit.name} is given another {different[0]} than block {index - 1}; a replay gives "
+                "all blocks the same, so window, gate_at and until must stay among blocks that are given the same"
+            )
+
+
+_KINDS = ("_forward_hooks", "_forward_pre_hooks")
+
+
+def versions(output: Any) -> list[int]:
+    """How often the states in a block's output were written to; inference tensors do not tell."""
+    return [state._version for state in states_of(output) if not state.is_inference()]
+
+
+def keep_first(held: Sequence[tuple[nn.Module, str, RemovableHandle]]) -> None:
+    """Move our hooks before those that others registered since: the host's captures must see the refined state."""
+    for module, kind, handle in held:
+        hooks = getattr(module, kind)
+        for key, hook in tuple(hooks.items()):  # at once: other threads may attach meanwhile
+            if key == handle.id:
+                break
+            if not _is_ours(hook):
+                if handle.id in hooks:
+                    hooks.move_to_end(handle.id, last=False)
+                break
+
+
+def _is_ours(hook: Callable[..., Any]) -> bool:
+    return str(getattr(getattr(hook, "func", hook), "__module__", None)).startswith("gramloop.replay.")
+
+
+def _foreign(block: nn.Module, kind: str) -> Iterator[tuple[int, Callable[..., Any]]]:
+    """The hooks that others put on a block."""
+    return ((key, hook) for key, hook in tuple(getattr(block, kind).items()) if not _is_ours(hook))
+
+
+def _name(hook: Callable[..., Any]) -> str:
+    target = getattr(hook, "func", hook)
+    return str(getattr(target, "__qualname__", type(target).__qualname__))
+
+
+def _equal(one: Any, other: Any) -> bool:
+    if one is other:
+        return True
+    if isinstance(one, Tensor) and isinstance(other, Tensor):
+        return _same_values(one, other)
+    if isinstance(one, tuple | list) and isinstance(other, tuple | list):
+        return len(one) == len(other) and all(map(_equal, one, other))
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return one.keys() == other.keys() and all(_equal(one[name], other[name]) for name in one)
+    return type(one) is type(other) and isinstance(one, bool | int | float | str) and one == other
+
+
+def _same_values(one: Tensor, other: Tensor) -> bool:
+    """Whether two states hold the same numbers; a host may cast or move them between blocks."""
+    if one.shape != other.shape or one.is_meta or other.is_meta:
+        return one.shape == other.shape
+    with torch.no_grad():
+        alike = one.to(other)
+        return torch.equal(alike, other) or bool(((alike == other) | (alike.isnan() & other.isnan())).all())
+
+
+def embedded_grid(vit: ViT, image: Tensor, output: Tensor) -> Grid:
+    """The patch grid of one embedded input, with a warning if the host drops a margin of it."""
+    if image.ndim != 4:
+        raise GramLoopError(
+            f"the input has shape {tuple(image.shape)}: images packed into one sequence are not replayed; give (B, C, H, W)"
+        )
+    height, width = image.shape[-2:]
+    conv, size = vit.patch_embedding, getattr(vit.embedding, "patch_size", 1)
+    down, across = (conv.stride[0], conv.stride[1]) if conv else (size, size)
+    if (conv is None or conv.padding == (0, 0)) and (height % down or width % across):
+        warnings.warn(
+            f"the input is {height} x {width}, not a multiple of the patch size {down}: the host drops "
+            f"the last {height % down} rows and {width % across} columns",
+            GramLoopWarning,
+            stacklevel=3,
+        )
+    return (output.shape[-2], output.shape[-1]) if conv else (height // down, width // across)
+
+
+def check_patches(vit: ViT, tokens: Tensor, grid: Grid | None, mask: Tensor | None) -> Tensor | None:
+    """Refuse tokens (B, T, C) that do not make the grid, and a mask that does not fit; the mask as (B, N) bool."""
+    layout, (images, count), others = vit.layout, tokens.shape[:2], vit.layout.others
+    if count <= others:
+        raise GramLoopError(
+            f"a block returned {count} tokens of which {others} are no patches; prefix must be smaller"
+        )
+    if grid is not None and count != others + grid[0] * grid[1]:
+        behind = f" and {layout.suffix} after the patches" if layout.suffix else ""
+        raise GramLoopError(
+            f"a block returned {count} tokens where {layout.prefix} prefix tokens{behind} and a patch "
+            f"grid of {grid[0]} x {grid[1]} make {others + grid[0] * grid[1]}; if the prefix is another, pass prefix="
+        )
+    if mask is None:
+        return None
+    if vit.shuffles:
+        raise GramLoopError(
+            f"{vit.name} shuffles its patches, so a mask of valid patches cannot be matched to them"
+        )
+    flat, shapes = mask.flatten(1), [(images, count - others), (images, *(grid or mask.shape[1:]))]
+    if mask.dtype != torch.bool or tuple(mask.shape) not in shapes or tuple(flat.shape) != shapes[0]:
+        raise GramLoopError(
+            f"the valid-patch mask is {mask.dtype} of shape {tuple(mask.shape)}; this forward has {images} images of "
+            f"{count - others} patches, so it is bool of shape {' or '.join(map(str, shapes))}"
+        )
+    return flat.to(tokens.device)
+
+
+_shown: WeakKeyDictionary[nn.Module, int] = WeakKeyDictionary()  # how often each was shown to the compiler
+
+
+def show_to_compiler(modules: Sequence[nn.Module]) -> list[nn.Module]:
+    """Let models that were compiled before be compiled again, now that these modules have hooks.
+
+    A compiled graph checks whether a module has a ``forward`` of its own, but by default not whether it has hooks.
+    """
+    with patching:
+        shown = [module for module in modules if module in _shown or "forward" not in vars(module)]
+        for module in shown:
+            _shown[module] = _shown.get(module, 0) + 1
+            vars(module).setdefault("forward", module.forward)
+        return shown
+
+
+def hide_from_compiler(shown: Sequence[nn.Module]) -> None:
+    """Undo `show_to_compiler`, once no other replay has shown a module."""
+    with patching:
+        for module in shown:
+            left = _shown.pop(module, 1) - 1
+            own = vars(module).get("forward")
+            if left:
+                _shown[module] = left
+            elif isinstance(own, ForwardPatch):
+                own.own = None
+            elif getattr(own, "__func__", None) is type(module).forward:  # and not what was put there since
+                del vars(module)["forward"]

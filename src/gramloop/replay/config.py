@@ -8,7 +8,7 @@ came from Python, a file, a command line or a list of settings.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, astuple, dataclass, replace
 from numbers import Integral, Real
@@ -206,7 +206,7 @@ class ReplayConfig(TableRepr):
     replays: how often the window is replayed (K). 0 leaves the model as it is.
     gate: "gram" accepts each patch by its drift, "uniform" every token by ``strength``, "none" everything.
     strength: scales the Gram gate, or is the uniform gate itself. "matched" (uniform only) takes, per image
-        and replay, the mean that the Gram gate would have had.
+        and replay, the mean gate of the Gram-gated trajectory of the same image, which runs along.
     gate_at: where drift is measured: "final" (the last block), "end" (the window's last block), or the
         index of a block between; always after the encoder's final norm.
     update_at: where the accepted step is applied: "end" (the window's last block) or "final" (the last
@@ -280,6 +280,83 @@ def default_window(depth: int) -> Window:
     stop = round((PAPER_WINDOW[1] + 1) / PAPER_DEPTH * depth)
     start = min(start, depth - 1)
     return start, max(start, min(stop, depth) - 1)
+
+
+@dataclass(frozen=True)
+class Route:
+    """A configuration on a backbone of ``depth`` blocks: which block does what.
+
+    start, end: the window, s and e in the paper. probe: drift is measured after this block.
+    until: the head sees the replay up to this block; ``resumes`` if the host continues from the baseline after it.
+    keep: blocks whose baseline output is wanted.
+    measures: whether proposals are probed.
+    reach: the last block that is run besides the host's own pass: for a proposal, the probe, a kept block or ``until``.
+    steps: blocks after which there is something to do.
+    """
+
+    config: ReplayConfig
+    depth: int
+    start: int
+    end: int
+    probe: int
+    until: int
+    keep: tuple[int, ...]
+    measures: bool
+    resumes: bool
+    reach: int
+    steps: frozenset[int]
+
+    @property
+    def last(self) -> int:
+        """Index of the last block."""
+        return self.depth - 1
+
+    @property
+    def at_final(self) -> bool:
+        """Whether the accepted step is applied at the last block."""
+        return self.config.update_at == "final"
+
+    @property
+    def runs_blocks(self) -> bool:
+        """Whether blocks are run besides the host's own pass."""
+        return self.config.replays > 0 or self.reach > self.end
+
+    @property
+    def probes_accepted(self) -> bool:
+        """Whether the accepted state gets to the probe."""
+        return self.probe == self.last if self.at_final else not self.resumes or self.probe <= self.until
+
+    def shows_baseline(self, index: int) -> bool:
+        """Whether the host's own forward shows the baseline output of a block."""
+        return self.at_final or index < self.end or (self.resumes and index > self.until)
+
+
+def route(config: ReplayConfig, depth: int, keep: Sequence[int] = (), trace: bool = False) -> Route:
+    """Place a configuration on ``depth`` blocks, or say which index lies outside."""
+    (start, end), last = config.window or default_window(depth), depth - 1
+    if end > last:
+        raise GramLoopError(
+            f"window [{start}, {end}] reaches past the last block: this backbone has {depth} blocks, 0 to {last}"
+        )
+    probe = {"end": end, "final": last}[config.gate_at] if isinstance(config.gate_at, str) else config.gate_at
+    until = last if config.until is None else config.until
+    for name, block in (("gate_at", probe), ("until", until)):
+        if not end <= block <= last:
+            raise GramLoopError(
+                f"{name} is block {block}; it lies from the window's end, {end}, to the last block, {last}"
+            )
+    if outside := [index for index in keep if not 0 <= index <= last]:
+        raise GramLoopError(f"keep names block {outside[0]}; the blocks are 0 to {last}")
+    measures = config.replays > 0 and (config.measures_drift or trace)
+    resumes = config.replays > 0 and until < last
+    kept = [index for index in keep if not resumes or index <= until]
+    reach = max([end, *kept, probe if measures else 0, until if resumes else 0])
+    steps = {end, probe} if trace else {end}
+    if config.update_at == "final":
+        reach, steps = (last if config.replays else end), {end, probe, last}
+    return Route(
+        config, depth, start, end, probe, until, tuple(keep), measures, resumes, reach, frozenset(steps)
+    )
 
 
 def parse_replay(text: str) -> ReplayConfig:

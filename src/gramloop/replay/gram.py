@@ -11,11 +11,14 @@ float32 keeps seven digits where the difference of two Gram matrices keeps four.
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+
 import torch
 from torch import Tensor
 
 from gramloop.replay.config import ReplayConfig
-from gramloop.util.precision import full_float32
 
 # Beyond this many patches per channel, C x C products are cheaper and smaller than N x N ones.
 _PAIRWISE_LIMIT = 4
@@ -25,6 +28,8 @@ _TILES = 8
 _TINY = 1e-12
 # A patch that grows or shrinks by more is not measured by its step.
 _FAR = 16.0
+_switching = threading.Lock()
+_inside: list[str] = []  # the precision to restore, once for each thread for which it is switched
 
 
 class GramAnchor:
@@ -175,3 +180,37 @@ def interpolate(state: Tensor, proposal: Tensor, gate: Tensor) -> Tensor:
     start = state.to(wide)
     step = torch.where(weight > 0, proposal.to(state.device, wide) - start, 0.0)
     return (start + weight * step).to(state.dtype)
+
+
+def full_float32(device: torch.device) -> AbstractContextManager[None]:
+    """Turn autocast and reduced-precision float32 products (TF32, bfloat16) off, then restore them.
+
+    A bfloat16 Gram errs by about as much as a typical drift. Inside a compiled or exported graph the
+    process-wide product precision cannot be switched: there, leave it at PyTorch's default, "highest".
+    """
+    if torch.compiler.is_compiling():
+        precision = "highest"
+    else:
+        with _switching:
+            precision = _inside[0] if _inside else torch.get_float32_matmul_precision()
+    if precision == "highest" and not torch.is_autocast_enabled(device.type):
+        return nullcontext()
+    return _switched(device, precision)
+
+
+@contextmanager
+def _switched(device: torch.device, precision: str) -> Iterator[None]:
+    with torch.autocast(device.type, enabled=False):
+        if precision == "highest":
+            yield
+            return
+        with _switching:
+            _inside.append(precision)
+            torch.set_float32_matmul_precision("highest")
+        try:
+            yield
+        finally:
+            with _switching:
+                _inside.pop()
+                if not _inside:  # the last thread out restores
+                    torch.set_float32_matmul_precision(precision)

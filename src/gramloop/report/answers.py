@@ -1,123 +1,153 @@
-"""Which method to take: the best at no extra work, below 1.25 times the work, below 2.4 times.
+"""The answers of a report: which method to use on each suite.
 
-The best of many on the same images is biased by its selection. So a method is taken only where the rule of
-`gramloop.report.stats` says that it helps, its selection bias is estimated, and the next best is named with it.
+Use the cheapest method that helps and is not significantly worse than the best one. Cost is measured time, or work where
+time was not measured.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
+from pathlib import Path
 
+from gramloop.evaluate.answer import (
+    Answer,
+    MethodGain,
+    deploy_lines,
+    keep_baseline,
+    method_text,
+    model_options,
+    recommend,
+    short_path,
+)
 from gramloop.evaluate.methods import BASELINE
-from gramloop.evaluate.plan import AGREEMENT
-from gramloop.mitigations.stack import replay_of
+from gramloop.mitigations.calibration import sha256_of
+from gramloop.mitigations.replay import Replay
 from gramloop.report.run import Run
-from gramloop.report.stats import Difference, Differences, Evidence, signed
+from gramloop.report.stats import Evidence, deciding
 
-FREE = 1.05
-LIMITS = ((FREE, "At no extra work"), (1.25, "Below 1.25 times the work"), (2.4, "Below 2.4 times the work"))
-
-
-@dataclass(frozen=True)
-class Answer:
-    """Which method to take on one suite, in sentences, the most important first."""
-
-    suite: str
-    sentences: tuple[str, ...]
+_TIME_STEP = 0.05  # times that differ by less are noise
 
 
-def answers_of(evidence: Sequence[Evidence]) -> list[Answer]:
-    """For every run with shifts and several methods; runs on clean images say what these do there."""
-    return [
-        Answer(each.run.name, (*_replay_and_rivals(each), *_by_cost(each, evidence)))
-        for each in evidence
-        if each.several and each.run.shifted
-    ]
+def answers_of(runs: Sequence[Run], evidence: Sequence[Evidence], folder: Path | None = None) -> list[Answer]:
+    """One answer for every run; clean runs are part of the answers under shift where there are any.
+
+    Args:
+        runs: Loaded results.
+        evidence: Their methods compared.
+        folder: Where files with the recommended methods will be written.
+    """
+    found = {each.run.name: each for each in evidence}
+    answered = [run for run in runs if run.shifted] or list(runs)
+    answers = []
+    for run in answered:
+        answer = _answer(run, found.get(run.name), runs)
+        if answer.method:
+            name = "best.json" if len(answered) == 1 else f"best-{run.key}.json"
+            answer = _with_deployment(answer, run, folder, name)
+        answers.append(answer)
+    return answers
 
 
-def _replay_and_rivals(evidence: Evidence) -> Iterator[str]:
-    """Whether anything else does better than replay, or replay better than anything else."""
-    ranked = [evidence.run.method(name) for name in evidence.ranked if name != BASELINE]
-    replays = [each.name for each in ranked if each.replay is not None]
-    rivals = [each.name for each in ranked if each.replay is None and replay_of(each.mitigations) is None]
-    if not replays or not rivals:
-        return
-    better, worse = sorted((replays[0], rivals[0]), key=evidence.ranked.index)
-    if evidence.gain(better) <= 0:
-        yield f"Neither replay nor any other mitigation gains: the least loss is {better}'s, {_gain(evidence, better)}."
-        return
-    than = "than replay" if better == rivals[0] else "than any method without replay"
-    doubt = "" if evidence.differ(better, worse) else ", not significant"
-    yield (
-        f"{better} gains more {than}: {signed(evidence.gain(better), 2)} points at {_cost(evidence.run, better)} against "
-        f"{signed(evidence.gain(worse), 2)} of {worse} at {_cost(evidence.run, worse)}; the difference is "
-        f"{_spans(evidence.pairs[better, worse])}{doubt}."
-    )
+def _answer(run: Run, evidence: Evidence | None, runs: Sequence[Run]) -> Answer:
+    if evidence is None or not run.complete:
+        return Answer(run.name, _no_answer(run), run.metric)
+    clean = _clean_run(run, runs)
+    gains = tuple(method_gain(evidence, name, clean) for name in evidence.ranked if name != BASELINE)
+    chosen = recommended(evidence)
+    scope = "under shift" if run.shifted else "on clean images"
+    if chosen:
+        sentence = recommend(next(each for each in gains if each.method == chosen), run.metric, scope)
+    else:
+        sentence = keep_baseline(gains, run.metric, scope)
+    return Answer(run.name, sentence, run.metric, chosen, gains, notes=tuple(_notes(evidence, chosen)))
 
 
-def _by_cost(evidence: Evidence, others: Sequence[Evidence]) -> Iterator[str]:
-    run, nearest, taken, seen = evidence.run, "", "", 0
-    for limit, words in LIMITS:
-        within = [name for name in evidence.ranked if name != BASELINE and run.work(name) <= limit]
-        if len(within) == seen:
-            continue
-        best, seen = within[0], len(within)
-        if best == nearest:
-            yield f"{words}: nothing gains more than {best}."
-        elif not evidence.helps(best):
-            yield f"{words}: nothing helps significantly. {best} comes nearest, {_gain(evidence, best)}."
-        elif taken and not evidence.differ(best, taken):
-            yield (
-                f"{words}: keep {taken}. {best} gains most, {_gain(evidence, best)}, but is not significantly better, and "
-                f"costs more: {_cost(run, best)}."
-            )
-        else:
-            taken = best
-            more = f"{_cost(run, best)}{_clean(run, best, others)}{_next(evidence, within)}"
-            yield f"{words}: take {best}, {_gain(evidence, best)}, at {more}."
-        nearest = best
-
-
-def _gain(evidence: Evidence, method: str) -> str:
-    metric = evidence.run.metric.replace(AGREEMENT, "agreement in")
-    return f"{signed(evidence.gain(method), 2)} points of {metric}, {_spans(evidence.gains[method])}"
-
-
-def _next(evidence: Evidence, within: Sequence[str]) -> str:
-    """The runner-up, whether it differs, and the selection bias of the best."""
-    if len(within) < 2:
+def recommended(evidence: Evidence) -> str:
+    """The cheapest method that helps and is not significantly worse than the best; empty where none helps."""
+    if not evidence.gains:
         return ""
-    best, second = within[:2]
-    words = "significantly more than" if evidence.differ(best, second) else "not significantly more than"
-    bias = evidence.selection_bias(within)
-    biased = f". As the best of {len(within)} on these images it is overestimated by about {bias:.2f}" * (
-        bias >= 0.005
-    )
-    return f"; {words} the next, {second} ({signed(evidence.gain(second), 2)}){biased}"
+    helping = [name for name in evidence.ranked if name != BASELINE and evidence.helps(name)]
+    alike = [name for name in helping if name == helping[0] or not evidence.differ(helping[0], name)]
+    return min(alike, key=lambda name: _cost(evidence.run, name), default="")
 
 
-def _clean(run: Run, method: str, others: Sequence[Evidence]) -> str:
-    """What it does on clean images, where they were evaluated as well."""
-    for other in others:
-        alike = other.run.plan.task == run.plan.task and other.run.suite.base == run.suite.base
-        points = other.run.gain(method) if method in other.run.compared else None
-        if alike and not other.run.shifted and points is not None:
-            span = "".join(f" {_ends(each)}" for each in other.gains.get(method, ()))
-            return f"; on clean images {signed(points, 2)}{span}"
-    return ""
+def shown_methods(run: Run, evidence: Sequence[Evidence]) -> tuple[str, ...]:
+    """The methods that figures show: the recommended one and the replay; otherwise the best one."""
+    found = next((each for each in evidence if each.run is run and run.complete), None)
+    chosen = recommended(found) if found is not None else ""
+    names = [name for name in (chosen, run.main_replay) if name]
+    if not names and found is not None:
+        names = [name for name in found.ranked if name != BASELINE][:1]
+    return tuple(dict.fromkeys(names or run.compared[:1]))
 
 
-def _cost(run: Run, method: str) -> str:
-    time = run.time(method)
-    measured = "" if time is None else f" and {time:.2f}× the time"
-    return f"{run.work(method):.2f}× the work{measured}"
+def _cost(run: Run, name: str) -> float:
+    times = {each: run.time(each) for each in run.compared}
+    if any(time is None for time in times.values()):
+        return run.work(name)
+    return max(1.0, round((times[name] or 1.0) / _TIME_STEP) * _TIME_STEP)
 
 
-def _spans(differences: Differences) -> str:
-    return "; ".join(f"{_ends(each)} over {each.drawn.drawn_from}" for each in differences)
+def method_gain(evidence: Evidence, name: str, clean: Run | None = None) -> MethodGain:
+    """What the evidence says of one method of a complete run."""
+    run, on_clean = evidence.run, None
+    if clean is not None and name in clean.compared:
+        scores = clean.score(BASELINE), clean.score(name)
+        on_clean = scores if None not in scores else None
+    interval = deciding(evidence.gains.get(name, ()))
+    numbers = evidence.score(name), evidence.score(BASELINE)
+    return MethodGain(name, *numbers, interval, run.work(name), run.time(name), on_clean)  # type: ignore[arg-type]
 
 
-def _ends(difference: Difference) -> str:
-    interval = difference.joint
-    return f"[{signed(interval.low, 2)}, {signed(interval.high, 2)}]"
+def _no_answer(run: Run) -> str:
+    if run.changes_only:
+        moved = ", ".join(
+            f"{name} {100 - score:.2f}" for name in run.compared if (score := run.score(name)) is not None
+        )
+        return (
+            "No answer: clean images without labels only show how far predictions change "
+            f"(points of {run.metric}: {moved}). Evaluate a shifted suite, such as {run.suite.base}-c."
+        )
+    if not run.complete:
+        lost = len(run.missing) + len(run.unscored)
+        return f"No answer yet: {lost} of {len(run.plan.conditions)} conditions have no score."
+    if BASELINE not in run.methods:
+        return "No answer: the baseline was not evaluated, so there is nothing to compare with."
+    return "No answer: the baseline is the only method that was evaluated."
+
+
+def _clean_run(run: Run, runs: Sequence[Run]) -> Run | None:
+    """The evaluation of the same task on the clean images, if it is complete."""
+    if not run.shifted or run.plan.label_free:
+        return None
+    same = (each for each in runs if not each.shifted and each.complete and each.suite.base == run.suite.base)
+    return next((each for each in same if each.plan.task == run.plan.task), None)
+
+
+def _notes(evidence: Evidence, chosen: str) -> Iterator[str]:
+    """How the intervals were drawn, and what the choice owes to selection."""
+    if not evidence.drawn:
+        yield f"There is no interval: {evidence.resampled[0].reason}."
+        return
+    many, ranked = len(evidence.run.compared), [name for name in evidence.ranked if name != BASELINE]
+    together = f", and hold for all {many} methods together" * (many > 1)
+    yield f"Intervals are over {' and '.join(each.drawn_from for each in evidence.drawn)}{together}."
+    if chosen and chosen != ranked[0]:
+        yield f"{ranked[0]} gains more, but not significantly, and costs more."
+    if chosen and many > 1 and (bias := evidence.selection_bias(ranked)) >= 0.005:
+        yield f"As the best of {many} on these images, {ranked[0]} is overestimated by about {bias:.2f} points."
+
+
+def _with_deployment(answer: Answer, run: Run, folder: Path | None, name: str) -> Answer:
+    """With the lines that use the method: as a file of the report where there is one, otherwise as text."""
+    plan, method = run.plan, run.method(answer.method)
+    model, alone = model_options(plan.model), method.replay is not None
+    stats = Path(plan.calibration) if method.calibration and plan.calibration else None
+    known = stats is None or (stats.is_file() and sha256_of(stats) == method.calibration)
+    if folder is None or not known:
+        file = "" if stats is None else short_path(stats)
+        return replace(answer, deploy=tuple(deploy_lines(model, plan.task, method_text(method), alone, file)))
+    stack = method.mitigations or ((Replay(method.replay),) if method.replay else ())
+    lines = tuple(deploy_lines(model, plan.task, short_path(folder / name), alone))
+    return replace(answer, deploy=lines, file=name, stack=stack, calibration=stats)

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
-from gramloop import __version__
 from gramloop.errors import GramLoopError
+from gramloop.evaluate.answer import Answer, model_options, short_path
 from gramloop.evaluate.methods import Method
 from gramloop.evaluate.store import MANIFEST
+from gramloop.mitigations.replay import REPLAYS
 from gramloop.mitigations.stack import stack_text
 from gramloop.replay.config import describe_replay, replay_text
-from gramloop.report.answers import Answer, answers_of
+from gramloop.report.answers import answers_of
 from gramloop.report.consistency import gram_consistency
 from gramloop.report.load import LoadedRuns
 from gramloop.report.run import Run
-from gramloop.report.stats import Evidence, Verdict
+from gramloop.report.stats import Evidence
 from gramloop.report.tables.checks import class_tables, consistency_table, partition_table, placement_table
 from gramloop.report.tables.conditions import (
     cost_table,
@@ -49,6 +52,7 @@ class RenderedFigure:
     pdf: bytes | None
     alt: str  # the figure in words
     section: str = ""  # the key of the section it belongs to
+    photograph: bool = False  # whether it shows images, whose colours must stay
 
 
 @dataclass(frozen=True)
@@ -60,6 +64,7 @@ class Section:
     text: str
     tables: tuple[Table, ...] = ()
     figures: tuple[RenderedFigure, ...] = ()
+    folded: bool = True
 
 
 @dataclass(frozen=True)
@@ -67,12 +72,21 @@ class Document:
     """The whole report."""
 
     title: str
-    subtitle: str
-    verdicts: tuple[Verdict, ...]
-    warnings: tuple[str, ...]
-    sections: tuple[Section, ...]
-    facts: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # configuration and versions
+    about: Mapping[str, str] = field(default_factory=dict)  # model, data and command
     answers: tuple[Answer, ...] = ()
+    figures: tuple[RenderedFigure, ...] = ()  # of the answers
+    warnings: tuple[str, ...] = ()
+    sections: tuple[Section, ...] = ()  # everything else
+    facts: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # configuration and versions
+
+    def figures_of(self, answer: Answer) -> list[RenderedFigure]:
+        """The chart of an answer and the pictures of its method."""
+        return [figure for figure in self.figures if figure.section == answer_section(answer.name)]
+
+
+def answer_section(name: str) -> str:
+    """The section of the figures of an answer."""
+    return f"answer {name}"
 
 
 def make_document(
@@ -80,8 +94,17 @@ def make_document(
     evidence: Sequence[Evidence],
     figures: Sequence[RenderedFigure] = (),
     remarks: Sequence[str] = (),
+    folder: Path | None = None,
 ) -> Document:
-    """The report of loaded results, the evidence of their methods and figures; remarks join the warnings."""
+    """The report of loaded results.
+
+    Args:
+        loaded: The results.
+        evidence: Their methods compared.
+        figures: What was drawn of them.
+        remarks: Further warnings.
+        folder: Where the report will be written, for the lines that use its files.
+    """
     sections = []
     for key, title, text, make in _OUTLINE:
         tables = tuple(table for table in make(loaded, evidence) if table is not None)
@@ -92,12 +115,12 @@ def make_document(
     suites = _listed(dict.fromkeys(run.plan.suite for run in loaded.runs))
     return Document(
         title=f"{'Mitigations' if others else 'Gram-gated replay'} on {suites}",
-        subtitle=_subtitle(loaded),
-        verdicts=tuple(each.verdict(method) for each in evidence for method in each.run.compared),
+        about=_about(loaded),
+        answers=tuple(answers_of(loaded.runs, evidence, folder)),
+        figures=tuple(figure for figure in figures if figure.section.startswith(answer_section(""))),
         warnings=tuple(dict.fromkeys((*loaded.warnings, *remarks))),
         sections=tuple(sections),
         facts=_facts(loaded),
-        answers=tuple(answers_of(evidence)),
     )
 
 
@@ -183,7 +206,6 @@ _CONSISTENCY = (
 )
 _OUTLINE: tuple[tuple[str, str, str, Callable[[LoadedRuns, Sequence[Evidence]], Tables]], ...] = (
     ("main", "Main results", "", _main),
-    ("tradeoff", "Gain against cost", "", _figures_only),
     ("methods", "Methods against each other", "", _methods),
     ("severity", "By shift and severity", "", _shifts),
     ("placement", "Placement of gate and update", _PLACEMENT, _placement),
@@ -202,16 +224,47 @@ def _listed(words: Sequence[str] | Mapping[str, None]) -> str:
     return f"{', '.join(rest)} and {last}" if rest else last
 
 
-def _subtitle(loaded: LoadedRuns) -> str:
+def _about(loaded: LoadedRuns) -> dict[str, str]:
+    """Model and data, and the command that evaluates the first suite."""
     runs = loaded.runs
-    tasks = _listed(dict.fromkeys(run.task.title for run in runs))
-    methods = len(dict.fromkeys(name for run in runs for name in run.methods))
-    conditions = sum(len(run.results) for run in runs)
-    images = sum(result.images for run in runs for result in run.results)
-    return (
-        f"{tasks[0].upper()}{tasks[1:]}: {methods} methods, {conditions} conditions, {images:,} images; "
-        f"from stored results, gramloop {__version__}"
-    )
+    models = _listed(dict.fromkeys(_model_name(each) for each in runs))
+    tasks = _listed(dict.fromkeys(each.task.title for each in runs))
+    roots = _listed(dict.fromkeys(short_path(each.plan.data.root) for each in runs))
+    images = max(max(each.plan.conditions.values()) for each in runs)
+    plan = runs[0].plan
+    names = [_method_option(each) for each in plan.methods]
+    words = [
+        f"gramloop evaluate --suite {plan.suite} --task {plan.task}",
+        model_options(plan.model),
+        f"--data {shlex.quote(short_path(plan.data.root))}",
+        f"--method {' '.join(map(shlex.quote, names))}",
+        "--truth clean" * plan.label_free,
+        f"--out {shlex.quote(short_path(runs[0].folder))}",
+    ]
+    return {
+        "Model": f"{models}, {tasks}",
+        "Data": f"{roots}: {images:,} images, {_listed(dict.fromkeys(_conditions_of(each) for each in runs))}",
+        "Command": " ".join(word for word in words if word),
+    }
+
+
+def _method_option(method: Method) -> str:
+    """A method as ``gramloop evaluate --method`` takes it, with its name."""
+    if method.mitigations:
+        return f"{method.name}={stack_text(method.mitigations)}"
+    if method.replay is None or method.name in REPLAYS:
+        return method.name
+    return f"{method.name}:{replay_text(method.replay)}"
+
+
+def _model_name(run: Run) -> str:
+    options = model_options(run.plan.model)
+    return options.removeprefix("--model ") or next(iter(run.plan.model.files.values()), run.plan.model.kind)
+
+
+def _conditions_of(run: Run) -> str:
+    many = len(run.plan.conditions)
+    return f"{run.plan.suite} ({many} condition{'s' * (many != 1)})"
 
 
 def _facts(loaded: LoadedRuns) -> dict[str, dict[str, str]]:
@@ -252,9 +305,14 @@ def _about_run(run: Run) -> dict[str, str]:
         "batch": "1 image at a time" if plan.batch == 1 else f"{plan.batch} images of one size at a time",
         "sizes": ", ".join(f"{name} {value}" for name, value in model.sizes.items()) or "the model's own",
         "seed": f"{plan.seed} (no prediction depends on it)",
-        **{f"sha256 of {name}": value for name, value in model.sha256.items()},
+        **described_weights(model.sha256),
         **_starts(run),
     }
+
+
+def described_weights(sha256: Mapping[str, str]) -> dict[str, str]:
+    """Checksums, and what else identifies a model, such as a version, by what they are of."""
+    return {f"sha256 of {name}" if len(value) == 64 else name: value for name, value in sha256.items()}
 
 
 def _starts(run: Run) -> dict[str, str]:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gramloop.errors import GramLoopError
+from gramloop.evaluate.cost import read_times
 from gramloop.evaluate.methods import BASELINE
 from gramloop.evaluate.plan import AGREEMENT_NOTE, Plan, condition_of
 from gramloop.evaluate.results import score_condition
@@ -26,6 +27,7 @@ from gramloop.evaluate.store import (
 )
 from gramloop.report.run import ConditionResults, Run, Spent
 from gramloop.tasks.base import get_task
+from gramloop.tasks.loading import INPUT_SIZE
 from gramloop.util.processes import available_memory, in_order, worker_count
 
 PARTS = 4  # fixed subsets of the images
@@ -129,7 +131,7 @@ def _read(name: str, folder: Path, plan: Plan, on_progress: OnProgress, workers:
         else:
             results.append(found)
         on_progress(f"{name} {key}")
-    return Run(name, folder, plan, tuple(results), missing)
+    return Run(name, folder, plan, tuple(results), missing, read_times(folder))
 
 
 def _read_condition(store: Store[Plan], key: str) -> ConditionResults | str:
@@ -253,10 +255,9 @@ def incomparable(first: Run, second: Run) -> str:
 
 
 def _weights(plan: Plan, other: Plan) -> dict[str, str]:
-    """Checksums that must agree: of all files for one task, without the head between tasks."""
-    return {
-        name: value for name, value in plan.model.sha256.items() if plan.task == other.task or name != "head"
-    }
+    """Checksums that must agree: of all files for one task, without the head and its input size between tasks."""
+    own = () if plan.task == other.task else ("head", INPUT_SIZE)
+    return {name: value for name, value in plan.model.sha256.items() if name not in own}
 
 
 def _grouped(runs: Sequence[Run]) -> tuple[tuple[tuple[Run, ...], ...], list[str]]:

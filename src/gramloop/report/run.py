@@ -29,7 +29,6 @@ class Spent:
     calls: Mapping[str, float] = field(default_factory=dict)  # "baseline+gramloop": seconds of predicting
     peak_memory: int = 0  # bytes, the largest of any unit
     blocks: Mapping[str, float] = field(default_factory=dict)  # method: blocks of all images, per view
-    alone: Mapping[str, tuple[float, ...]] = field(default_factory=dict)  # method: shares of a call
 
     def __add__(self, other: Spent) -> Spent:
         return Spent(
@@ -38,10 +37,6 @@ class Spent:
             _added(self.calls, other.calls),
             max(self.peak_memory, other.peak_memory),
             _added(self.blocks, other.blocks),
-            {
-                name: self.alone.get(name, ()) + other.alone.get(name, ())
-                for name in {**self.alone, **other.alone}
-            },
         )
 
     def call_of(self, method: str) -> str | None:
@@ -50,13 +45,7 @@ class Spent:
 
     def predicting(self, method: str) -> float | None:
         """Seconds of predicting all images with one method alone; None where that was not measured."""
-        call = self.call_of(method)
-        if call is None or call == method:
-            return None if call is None else self.calls[call]
-        if not self.alone.get(method):
-            return None
-        # the median: a machine that does something else for a moment spoils a single sample
-        return self.calls[call] * float(np.median(self.alone[method]))
+        return self.calls[method] if self.call_of(method) == method else None
 
     def per_image(self, predicting: float) -> float:
         """Seconds of predicting, and of the handling of images, which all methods of a run share, per image."""
@@ -93,6 +82,7 @@ class Run:
     plan: Plan
     results: tuple[ConditionResults, ...]  # in the plan's order
     missing: Mapping[str, str] = field(default_factory=dict)  # condition: what is not there
+    times: Mapping[str, float] = field(default_factory=dict)  # method: seconds of an image, measured alone
 
     @cached_property
     def suite(self) -> Suite:
@@ -149,9 +139,10 @@ class Run:
         return tuple(name for name, replay in replays.items() if replay is not None and replay.gate == "gram")
 
     @property
-    def main_method(self) -> str:
-        """The method that figures of one method show: gramloop, otherwise the first Gram-gated one, or the first."""
-        return "gramloop" if "gramloop" in self.gated else (*self.gated, *self.compared, "")[0]
+    def main_replay(self) -> str:
+        """The replay that figures show: gramloop, otherwise the first Gram-gated one; empty without the baseline."""
+        gated = [name for name in self.gated if name in self.compared]
+        return "gramloop" if "gramloop" in gated else (*gated, "")[0]
 
     @property
     def complete(self) -> bool:
@@ -255,6 +246,6 @@ class Run:
         return area * blocks[name] / (blocks.get(BASELINE) or depth * self.spent.images)
 
     def time(self, name: str) -> float | None:
-        """Seconds of predicting relative to the baseline; None where one of them was not measured alone."""
-        own, base = self.spent.predicting(name), self.spent.predicting(BASELINE)
+        """Seconds of an image relative to the baseline; None where one of them was not measured alone."""
+        own, base = self.times.get(name), self.times.get(BASELINE)
         return None if own is None or not base else own / base

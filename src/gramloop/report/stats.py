@@ -19,11 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gramloop.evaluate.methods import BASELINE, Method
-from gramloop.evaluate.plan import AGREEMENT, Plan
+from gramloop.evaluate.plan import Plan
 from gramloop.evaluate.store import Store, read_condition
 from gramloop.metrics.bootstrap import (
     REPLICATES,
     SEED,
+    UNDECIDED,
     Interval,
     Score,
     VerdictWord,
@@ -32,6 +33,7 @@ from gramloop.metrics.bootstrap import (
     joint_intervals,
     mean_interval,
     selection_bias,
+    spanning,
     verdict,
     widened,
 )
@@ -40,7 +42,6 @@ from gramloop.mitigations.replay import Replay
 from gramloop.report.load import OnProgress
 from gramloop.report.run import Run
 from gramloop.util.processes import in_order
-from gramloop.util.table import Table, TableRepr
 
 Over = Literal["families", "images"]
 Draws = NDArray[np.float64]  # (1 + replicates,): on everything, then on every draw
@@ -84,15 +85,15 @@ class Difference:
 Differences = tuple[Difference, ...]  # of one pair: over families, over images, or both
 
 
-def significant(differences: Differences) -> bool:
-    """Whether a difference leaves out zero by the rule."""
-    return decision(differences) != "inconclusive"
+def deciding(differences: Differences) -> Interval | None:
+    """The one interval of a difference: it holds over everything that was drawn; None where nothing was."""
+    return spanning(each.joint for each in differences)
 
 
 def decision(differences: Differences) -> VerdictWord:
     """What the rule makes of a difference."""
-    words = {verdict(each.joint) for each in differences}
-    return words.pop() if len(words) == 1 else "inconclusive"
+    interval = deciding(differences)
+    return UNDECIDED if interval is None else verdict(interval)
 
 
 def differences_of(
@@ -109,24 +110,6 @@ def differences_of(
 
 
 @dataclass(frozen=True)
-class Verdict(TableRepr):
-    """What the evidence says of one method on one suite."""
-
-    suite: str
-    method: str
-    words: VerdictWord
-    interval: Interval | None  # the one that decides
-    sentence: str
-
-    def _table(self) -> Table:
-        found = self.interval
-        ends = (None,) * 3 if found is None else (found.estimate, found.low, found.high)
-        row = (self.suite, self.method, self.words, *(None if end is None else f"{end:+.3f}" for end in ends))
-        columns = ("suite", "method", "verdict", "gain", "low", "high")
-        return Table(f"{self.method}: {self.words}", columns, (row,), (self.sentence,))
-
-
-@dataclass(frozen=True)
 class Stack:
     """A method that is two others of the run together."""
 
@@ -138,7 +121,7 @@ class Stack:
     def words(self) -> str:
         """Whether the gains add."""
         words = {"helps": "more than the sum", "hurts": "less than the sum"}
-        return words.get(decision(self.excess), "not told from the sum")
+        return words.get(decision(self.excess), "not significantly different from the sum")
 
 
 @dataclass(frozen=True)
@@ -205,11 +188,18 @@ class Evidence:
         """Whether there are intervals of several methods, so that these can be compared with each other."""
         return bool(self.drawn) and len(self.run.compared) > 1
 
+    def apart(self, better: str, worse: str) -> Interval | None:
+        """The one interval of the difference of two methods, the better one first."""
+        if better == BASELINE:  # what is said of a method and the baseline is the same everywhere
+            gain = deciding(self.gains[worse])
+            ends = (0, 0, 0) if gain is None else (-gain.estimate, -gain.high, -gain.low)
+            return gain and replace(gain, estimate=ends[0], low=ends[1], high=ends[2])
+        return deciding(self.gains[better] if worse == BASELINE else self.pairs[better, worse])
+
     def differ(self, better: str, worse: str) -> bool:
         """Whether two methods, the better one first, differ significantly."""
-        if BASELINE in (better, worse):  # what is said of a method and the baseline is the same everywhere
-            return significant(self.gains[worse if better == BASELINE else better])
-        return significant(self.pairs[better, worse])
+        interval = self.apart(better, worse)
+        return interval is not None and verdict(interval) != UNDECIDED
 
     def helps(self, method: str) -> bool:
         """Whether it gains significantly."""
@@ -219,31 +209,6 @@ class Evidence:
         """How much the best of these owes to having been picked on the same images."""
         each = (np.stack([drawn.difference(method) for method in methods]) for drawn in self.drawn)
         return max(selection_bias(draws) for draws in each)
-
-    def verdict(self, method: str) -> Verdict:
-        """What the evidence says of one method."""
-        found = self.gains.get(method, ())
-        words = decision(found)
-        deciding = next((each.joint for each in found if verdict(each.joint) == words), None)
-        return Verdict(self.run.name, method, words, deciding, self._sentence(method, found))
-
-    def _sentence(self, method: str, found: Differences) -> str:
-        run, metric, points = self.run, self.run.metric, self.run.gain(method)
-        if run.plan.label_free:
-            metric = f"{AGREEMENT.capitalize()} with the clean prediction ({metric.removeprefix(AGREEMENT).strip()})"
-        reason = self.resampled[0].reason
-        if points is None:
-            return f"There is no mean {metric}, for {reason}."
-        scope = f"over {len(run.shifted)} shifted conditions" if run.shifted else "on clean images"
-        moved = f"{metric} {scope} changes by {signed(points)} points"
-        if not found:
-            return f"{moved}, without an interval: {reason}."
-        spans = " and ".join(
-            f"{signed(each.joint.low)} to {signed(each.joint.high)} over {each.drawn.drawn_from}"
-            for each in found
-        )
-        many = len(run.compared)
-        return f"{moved}, 95% interval {spans}" + f", for all {many} methods together" * (many > 1) + "."
 
 
 def _stacked(methods: Sequence[Method]) -> Iterator[tuple[str, tuple[str, str]]]:
@@ -258,11 +223,6 @@ def _stacked(methods: Sequence[Method]) -> Iterator[tuple[str, tuple[str, str]]]
 def parts_of(method: Method) -> frozenset[Mitigation]:
     """What a method is made of; a replay alone is one part."""
     return frozenset(method.mitigations or ((Replay(method.replay),) if method.replay else ()))
-
-
-def signed(points: float, digits: int = 3) -> str:
-    """Points with their sign and a true minus."""
-    return f"{points:+.{digits}f}".replace("-", "−")
 
 
 # resampling

@@ -25,10 +25,10 @@ def report_files(document: Document) -> dict[str, Callable[[], bytes]]:
         for table in section.tables:
             for ending, make in _FORMATS.items():
                 files[f"{TABLES}/{table.key}.{ending}"] = partial(_encoded, make, table)
-        for figure in section.figures:
-            for ending, data in (("png", figure.png), ("pdf", figure.pdf)):
-                if data is not None:
-                    files[f"{FIGURES}/{figure.key}.{ending}"] = partial(bytes, data)
+    for figure in (*document.figures, *(one for section in document.sections for one in section.figures)):
+        for ending, data in (("png", figure.png), ("pdf", figure.pdf)):
+            if data is not None:
+                files[f"{FIGURES}/{figure.key}.{ending}"] = partial(bytes, data)
     others = tuple(files)
     files[MARKDOWN] = lambda: whole_markdown(document).encode()
     files[PAGE] = lambda: render(document, others).encode()
@@ -43,6 +43,9 @@ def write_report(document: Document, folder: Path, on_progress: OnProgress = lam
     """Write all files and return the page; files of an earlier report that this one lacks are removed."""
     files = report_files(document)
     check_folder(folder)
+    for answer in document.answers:
+        if answer.file:
+            answer.write(folder)
     for name, make in files.items():
         atomic_write(folder / name, make())
         on_progress(name)
@@ -71,18 +74,13 @@ def check_folder(folder: Path) -> None:
 def whole_markdown(document: Document) -> str:
     """The report as one Markdown file, with figures in the folder next to it."""
     plain = markdown_text
-    lines = [f"# {plain(document.title)}", "", plain(document.subtitle), ""]
-    if document.answers:
-        lines += ["## Which to take", ""]
-        for answer in document.answers:
-            lines += [f"**{plain(answer.suite)}.** {plain(' '.join(answer.sentences))}", ""]
-    if document.verdicts:
-        lines += ["## Verdict", ""]
-        for each in document.verdicts:
-            lines.append(
-                f"- **{plain(f'{each.suite}, {each.method}: {each.words}')}.** {plain(each.sentence)}"
-            )
-        lines.append("")
+    lines = [f"# {plain(document.title)}", ""]
+    lines += [f"- {name}: {plain(value)}" for name, value in document.about.items()]
+    for answer in document.answers:
+        lines += ["", answer.markdown()]
+        for figure in document.figures_of(answer):
+            lines += [f"![{plain(figure.alt)}]({FIGURES}/{figure.key}.png)", ""]
+    lines.append("")
     if document.warnings:
         lines += ["## Warnings", "", *(f"- {plain(sentence)}" for sentence in document.warnings), ""]
     for section in document.sections:

@@ -5,17 +5,20 @@ from typing import TYPE_CHECKING
 from gramloop.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from gramloop.tasks.dense_detect import DenseDetector
     from gramloop.tasks.depth import Depth
-    from gramloop.tasks.depth_estimator import DepthConfig, DepthEstimator
-    from gramloop.tasks.detect import DetectConfig, Detector, load_detector
+    from gramloop.tasks.depth_estimator import (
+        DepthConfig,
+        DepthEstimator,
+        DptDepthConfig,
+        DptDepthEstimator,
+        load_depth_estimator,
+    )
+    from gramloop.tasks.detect import DenseDetector, DetectConfig, Detector, load_detector
     from gramloop.tasks.detection import Detection
     from gramloop.tasks.diagnosis import Diagnosis, diagnose
-    from gramloop.tasks.dpt_depth import DptDepthConfig, DptDepthEstimator, load_depth_estimator
     from gramloop.tasks.images import Normalisation, read_image, to_tensor
     from gramloop.tasks.instance import InstanceMasks
-    from gramloop.tasks.loading import load_predictor
-    from gramloop.tasks.model_spec import open_model
+    from gramloop.tasks.loading import load_predictor, open_model
     from gramloop.tasks.module_predictor import ModulePredictor
     from gramloop.tasks.padded import (
         InstanceConfig,

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -29,8 +30,9 @@ from gramloop.models.detector import (
 )
 from gramloop.models.dinov3 import Backbone
 from gramloop.models.plain_detr import best_detections
+from gramloop.models.tiny_heads import DenseBoxes, DenseDetectHead
 from gramloop.replay.attach import Loop
-from gramloop.tasks.class_names import COCO, COCO_NUMBERS
+from gramloop.tasks.class_names import COCO, COCO_NUMBERS, Classes
 from gramloop.tasks.detection import Detection
 from gramloop.tasks.images import (
     RGB,
@@ -40,9 +42,9 @@ from gramloop.tasks.images import (
     resize,
     to_tensor,
 )
-from gramloop.tasks.maps import trace_kinds, window_maps
-from gramloop.tasks.prediction import WindowMaps
+from gramloop.tasks.prediction import ReplayMaps
 from gramloop.tasks.predictor import ViTPredictor
+from gramloop.tasks.sliding import maps_of, patch_maps, trace_kinds
 
 
 @dataclass(frozen=True)
@@ -108,14 +110,11 @@ class Detector(ViTPredictor[Detection]):
         layout = WindowLayout.of(*input_size(height, width, self.config, patch), self.model.windows, patch)
         return layout.rows[0][1], layout.columns[0][1]  # the overview has the size of the first window
 
-    def _shown(self, height: int, width: int) -> tuple[str, str]:
-        return f" in windows, at a short side of {self.config.short_side}", "show it smaller (--short-side N)"
-
     def _finish(
         self,
         found: tuple[Tensor, Tensor],
         sizes: Sequence[tuple[tuple[int, int], tuple[int, ...]]],
-        maps: Sequence[WindowMaps | None],
+        maps: Sequence[ReplayMaps | None],
         blocks: int,
     ) -> list[Detection]:
         results = []
@@ -144,22 +143,21 @@ class _Viewer:
         self.blocks = loop.blocks_executed
         if loop.trace is not None and loop.trace.drift:
             self._views.append(trace_kinds(loop.trace))
-        return [*([join_taps(detector._ordinary(loop, taps))] if self._paired else []), join_taps(taps)]
+        return [*([join_taps(detector._baseline(loop, taps))] if self._paired else []), join_taps(taps)]
 
-    def maps(self, batch: Tensor, sizes: Sequence[tuple[int, int]]) -> Sequence[WindowMaps | None]:
+    def maps(self, batch: Tensor, sizes: Sequence[tuple[int, int]]) -> Sequence[ReplayMaps | None]:
         """The maps of each image, without its padding."""
         if not self._views:
             return [None] * len(sizes)
         patch = self._detector.backbone.shape.patch
-        overview, windows = self._views[0], self._views[1:]
-        layout = self._detector.model.layout(batch)
-        joined = {kind: layout.join([view[kind] for view in windows]) for kind in overview}
+        layout, windows = self._detector.model.layout(batch), self._views[1:]  # the first is the overview
+        joined = {kind: layout.join([view[kind] for view in windows]) for kind in windows[0]}
         found = []
         for index, (height, width) in enumerate(sizes):
             rows, columns = height // patch, width // patch
-            whole = {kind: maps[index, :, :rows, :columns].numpy() for kind, maps in joined.items()}
-            small = {kind: maps[index].numpy() for kind, maps in overview.items()}
-            found.append(window_maps(whole, small))
+            found.append(
+                maps_of({kind: maps[index, :, :rows, :columns].numpy() for kind, maps in joined.items()})
+            )
         return found
 
 
@@ -186,3 +184,63 @@ def load_detector(
     normalisation = normalisation_of(backbone) if isinstance(backbone, str | Path) else WEB
     model = load_windowed_detector(head, backbone, dtype=dtype, device=device, verify=verify)
     return Detector(model, config, normalisation)
+
+
+class DenseDetector(ViTPredictor[Detection]):
+    """A backbone and a one-stage head; class c of the head is the c-th of ``classes``, from 1 where none are given."""
+
+    task = "detection"
+    batches = True
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        head: DenseDetectHead,
+        tap: int,
+        classes: Classes | None = None,
+        normalisation: Normalisation = WEB,
+    ) -> None:
+        backbone.check_taps([tap])
+        classes = classes or dict.fromkeys(range(1, head.config.classes + 1))
+        if len(classes) != head.config.classes:
+            raise GramLoopError(
+                f"{len(classes)} categories were given for a head of {head.config.classes} classes"
+            )
+        super().__init__(backbone, [tap], classes, normalisation)
+        self.head = head
+
+    def _look_at(self, pixels: Sequence[RGB], loop: Loop | None, paired: bool) -> list[list[Detection]]:
+        size = (pixels[0].shape[0], pixels[0].shape[1])
+        shown = torch.cat([self._prepare(each) for each in pixels]).to(self.backbone.device)
+        versions = []
+        for (tap,), blocks, measured in self._runs(shown, loop, paired):
+            pairs = zip(self.head.detect(tap.map), patch_maps(measured, len(pixels)), strict=True)
+            versions.append(
+                [self._detection(found, shown.shape[-2:], size, blocks, trace) for found, trace in pairs]
+            )
+        return versions
+
+    def _prepare(self, pixels: RGB) -> Tensor:  # → (1, 3, H, W)
+        size = self._largest_view(pixels.shape[0], pixels.shape[1])
+        return to_tensor(resize(pixels, size), self.normalisation)
+
+    def _largest_view(self, height: int, width: int) -> tuple[int, int]:
+        patch = self.backbone.shape.patch
+        rows, columns = (max(1, int(side / patch + 0.5)) for side in (height, width))
+        return rows * patch, columns * patch
+
+    def _detection(
+        self,
+        found: DenseBoxes,
+        shown: Sequence[int],
+        size: tuple[int, int],
+        blocks: int,
+        maps: ReplayMaps | None,
+    ) -> Detection:
+        height, width = size
+        scale = torch.tensor([width / shown[1], height / shown[0]]).repeat(2)
+        boxes = (found.boxes.cpu() * scale).numpy()
+        boxes[:, 0::2] = boxes[:, 0::2].clip(0, width)
+        boxes[:, 1::2] = boxes[:, 1::2].clip(0, height)
+        labels = np.array(list(self.classes), dtype=np.int64)[found.classes.cpu().numpy()]
+        return Detection(boxes, found.scores.cpu().numpy(), labels, blocks=blocks, trace=maps)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import WeakKeyDictionary
@@ -24,7 +24,7 @@ from gramloop.tasks.base import Categories, ClassScores, Row, Rows, Task, first_
 from gramloop.tasks.box_fusion import fuse_boxes
 from gramloop.tasks.class_names import Classes
 from gramloop.tasks.drawing import Changes, DrawStyle
-from gramloop.tasks.prediction import Prediction, WindowMaps
+from gramloop.tasks.prediction import Prediction
 from gramloop.tasks.semantic import renumbered
 from gramloop.util.plotting import BLUE, GREEN, ORANGE, PLUM, RED, draw_box, photograph, shrunk
 from gramloop.util.table import Cell, Table
@@ -44,7 +44,6 @@ class Detection(Prediction):
     boxes: NDArray[np.float32]  # (n, 4): left, top, right, bottom
     scores: NDArray[np.float32]  # (n,)
     labels: NDArray[np.int64]  # (n,) category ids
-    trace: WindowMaps | None = field(default=None, kw_only=True)
 
 
 _MATCHES: WeakKeyDictionary[Rows, dict[tuple[int, ...], Matches]] = WeakKeyDictionary()

@@ -47,7 +47,7 @@ SATELLITE = Normalisation((0.430, 0.411, 0.296), (0.213, 0.156, 0.143))  # model
 
 def normalisation_of(weights: str | Path, otherwise: Normalisation = WEB) -> Normalisation:
     """What a backbone was trained with: models of satellite images have ``sat493m`` in the name of their file."""
-    return SATELLITE if "sat493m" in str(weights) else otherwise
+    return SATELLITE if "sat493m" in str(Path(weights).absolute()) else otherwise
 
 
 def read_image(source: ImageLike) -> RGB:

@@ -25,8 +25,8 @@ from gramloop.tasks.base import Categories, ClassScores, Row, Rows, first_rows_t
 from gramloop.tasks.class_names import Classes
 from gramloop.tasks.detection import AP_METRICS, ap_metrics, image_identity, json_lines
 from gramloop.tasks.drawing import DrawStyle
+from gramloop.tasks.panoptic import SegmentTask
 from gramloop.tasks.prediction import Prediction
-from gramloop.tasks.segments import SegmentTask
 from gramloop.tasks.semantic import renumbered
 from gramloop.util.table import Cell, Table
 

@@ -23,11 +23,10 @@ from gramloop.replay.cost import Cost, extra_blocks, pair_blocks
 from gramloop.replay.vit import ViT, find_vit
 from gramloop.tasks.block_runs import reusing_blocks
 from gramloop.tasks.class_names import Classes
-from gramloop.tasks.detection import Detection
 from gramloop.tasks.images import RGB
-from gramloop.tasks.maps import trace_kinds, window_maps
-from gramloop.tasks.prediction import P, ReplayMaps
+from gramloop.tasks.prediction import P
 from gramloop.tasks.predictor import ImagePredictor, Replay, Tracing, check_replay, wants_trace
+from gramloop.tasks.sliding import patch_maps
 
 Size = tuple[int, int]  # height and width of the original image
 Steps = tuple[Callable[[RGB], Any], Callable[[object, Size], P]]  # preprocess and postprocess
@@ -71,6 +70,11 @@ class ModulePredictor(ImagePredictor[P]):
             self.host: ViT | None = find_vit(model)
         except GramLoopError:
             self.host = None
+
+    @property
+    def steps(self) -> dict[str, object]:
+        """What is done before and after the module."""
+        return {"preprocess": self._preprocess, "postprocess": self._postprocess}
 
     @property
     def blocks(self) -> Sequence[nn.Module]:
@@ -183,8 +187,4 @@ def _traced(found: P, loop: Loop) -> P:
     trace = loop.trace
     if trace is None or not trace.drift or trace.grid is None or len(trace.drift[0]) != 1:
         return found
-    maps = {kind: values[0].numpy() for kind, values in trace_kinds(trace).items()}
-    if isinstance(found, Detection):
-        return with_fields(found, trace=window_maps(maps, maps))
-    post = maps["post_drift"][0] if "post_drift" in maps else None
-    return with_fields(found, trace=ReplayMaps(maps["drift"], maps["gate"], post))
+    return with_fields(found, trace=patch_maps(loop)[0])

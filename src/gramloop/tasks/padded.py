@@ -7,7 +7,7 @@ median or mean.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -22,12 +22,11 @@ from gramloop.replay.attach import Loop
 from gramloop.tasks.class_names import COCO, COCO_PANOPTIC, Classes
 from gramloop.tasks.images import RGB, WEB, Normalisation, resize, to_tensor
 from gramloop.tasks.instance import InstanceMasks
-from gramloop.tasks.maps import CropMaps
 from gramloop.tasks.panoptic import Panoptic, Segment
 from gramloop.tasks.prediction import P, ReplayMaps
 from gramloop.tasks.predictor import ViTPredictor
 from gramloop.tasks.queries import Masks, best_masks, merged_segments
-from gramloop.tasks.sliding import Crop
+from gramloop.tasks.sliding import whole_maps
 
 
 @dataclass(frozen=True)
@@ -96,20 +95,15 @@ class PaddedSegmenter(ViTPredictor[P]):
     def _largest_view(self, height: int, width: int) -> tuple[int, int]:
         return self.side, self.side
 
-    def _shown(self, height: int, width: int) -> tuple[str, str]:
-        return f" in a square of {self.side}", "take a smaller one (--side N)"
-
     def _look(self, pixels: RGB, loop: Loop | None, paired: bool) -> list[P]:
         inside = self.shown_size(pixels.shape[0], pixels.shape[1])
         shown = to_tensor(self.in_square(pixels), self.normalisation).to(self.backbone.device)
         if loop is not None and min(inside) < self.side:
             loop.set_valid(self._valid(inside))
-        taps = self.backbone(shown, self.taps)
-        depth = self.backbone.shape.depth
-        if loop is None:
-            return [self._predict(taps, pixels, depth)]
-        replayed = self._predict(taps, pixels, loop.blocks_executed, self._maps(loop, inside))
-        return [*([self._predict(self._ordinary(loop, taps), pixels, depth)] if paired else []), replayed]
+        return [
+            self._predict(taps, pixels, blocks, self._maps(measured, inside))
+            for taps, blocks, measured in self._runs(shown, loop, paired)
+        ]
 
     def shown_size(self, height: int, width: int) -> tuple[int, int]:
         """Height and width of an image in the square."""
@@ -130,19 +124,15 @@ class PaddedSegmenter(ViTPredictor[P]):
         valid[:, : -(-inside[0] // patch), : -(-inside[1] // patch)] = True
         return valid.to(self.backbone.device)
 
-    def _maps(self, loop: Loop, inside: tuple[int, int]) -> ReplayMaps | None:
-        maps = CropMaps(self.side, self.side)
-        maps.add([Crop(0, 0, self.side, self.side)], loop.trace)
-        found = maps.finish(self.backbone.shape.patch)
+    def _maps(self, loop: Loop | None, inside: tuple[int, int]) -> ReplayMaps | None:
+        [found] = whole_maps(loop, (self.side, self.side), self.backbone.shape.patch)
         if found is None:
             return None
-        high, wide = inside
-        post = None if found.post_drift is None else found.post_drift[:high, :wide]
-        return replace(
-            found, drift=found.drift[:, :high, :wide], gate=found.gate[:, :high, :wide], post_drift=post
-        )
+        part = np.s_[..., : inside[0], : inside[1]]
+        post = None if found.post_drift is None else found.post_drift[part]
+        return replace(found, drift=found.drift[part], gate=found.gate[part], post_drift=post)
 
-    def _predict(self, taps: Sequence[Tap], pixels: RGB, blocks: int, maps: ReplayMaps | None = None) -> P:
+    def _predict(self, taps: Sequence[Tap], pixels: RGB, blocks: int, maps: ReplayMaps | None) -> P:
         logits, masks = self.model.predict(taps)
         size = (pixels.shape[0], pixels.shape[1])
         made = Masks.padded(masks[0], self.side, self.shown_size(*size), size)
@@ -229,7 +219,7 @@ def load_panoptic(
 ) -> PanopticSegmenter:
     """A panoptic segmenter from files: a DINOv3, whose weights have ``dtype``, and a PMT head."""
     model = load_pmt(head, backbone, dtype=dtype, device=device, verify=verify)
-    return PanopticSegmenter(model, config or PanopticConfig(**side_of(head)))
+    return PanopticSegmenter(model, config or PanopticConfig(side=trained_side(head) or PaddedConfig.side))
 
 
 def load_instances(
@@ -243,10 +233,4 @@ def load_instances(
 ) -> InstanceSegmenter:
     """An instance segmenter from files: a DINOv3, whose weights have ``dtype``, and a PMT head."""
     model = load_pmt(head, backbone, dtype=dtype, device=device, verify=verify)
-    return InstanceSegmenter(model, config or InstanceConfig(**side_of(head)))
-
-
-def side_of(head: str | Path) -> Mapping[str, int]:
-    """The side in which a released head was trained, where the name of its file or folder tells it."""
-    side = trained_side(head)
-    return {} if side is None else {"side": side}
+    return InstanceSegmenter(model, config or InstanceConfig(side=trained_side(head) or PaddedConfig.side))

@@ -22,7 +22,10 @@ _UNNAMED: Classes = MappingProxyType({})
 
 @dataclass(frozen=True)
 class ReplayMaps:
-    """What each replay measured, over the resized image, averaged where crops overlap."""
+    """What each replay measured: over the resized image, averaged where crops overlap, or per patch.
+
+    Every window of a detector is gated on its own, so values of different windows share a scale but not a median.
+    """
 
     drift: NDArray[np.float32]  # (K, h, w), of each proposal
     gate: NDArray[np.float32]  # (K, h, w)
@@ -34,18 +37,6 @@ class ReplayMaps:
         from gramloop.util.plotting import plot_replays
 
         return plot_replays(list(self.drift), list(self.gate), self.post_drift)
-
-
-@dataclass(frozen=True, kw_only=True)
-class WindowMaps(ReplayMaps):
-    """The same per patch, window beside window; and in the overview.
-
-    Every window is gated on its own, so values of different windows share a scale but not a median.
-    """
-
-    overview_drift: NDArray[np.float32]  # (K, h', w')
-    overview_gate: NDArray[np.float32]  # (K, h', w')
-    overview_post_drift: NDArray[np.float32] | None = None  # (h', w')
 
 
 @dataclass(frozen=True, kw_only=True)

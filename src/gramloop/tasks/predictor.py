@@ -11,15 +11,15 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Generic, Literal, Protocol, overload, runtime_checkable
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from gramloop.data.records import Task
 from gramloop.errors import GramLoopError
-from gramloop.models.backbone import Tap, TappedViT, largest_short_side, refuse_many_tokens
+from gramloop.models.backbone import Tap, TappedViT, refuse_many_tokens
 from gramloop.replay.attach import Loop, attached
-from gramloop.replay.config import ReplayConfig
-from gramloop.replay.cost import Cost, Route, extra_blocks, route
-from gramloop.replay.guards import check_reach
+from gramloop.replay.blocks import check_reach
+from gramloop.replay.config import ReplayConfig, Route, route
+from gramloop.replay.cost import Cost, extra_blocks
 from gramloop.replay.vit import ViT, find_vit
 from gramloop.tasks.class_names import Classes
 from gramloop.tasks.images import RGB, WEB, ImageLike, Normalisation, read_image
@@ -96,13 +96,6 @@ def check_pair(replay: Replay, paired: bool) -> None:
 def wants_trace(replay: ReplayConfig, trace: Tracing) -> bool:
     """Whether drift and gate are kept: as asked, or where the replay measures them anyway."""
     return replay.measures_drift and replay.replays > 0 if trace is None else trace
-
-
-def smaller_view(height: int, width: int, short: int, multiple: int, patch: int) -> tuple[str, str]:
-    """The words of a view with a short side, and the largest one that would be small enough."""
-    fits = largest_short_side(height, width, multiple, patch)
-    advice = f"a short side of {fits} would do (--whole --short-side {fits}), or " if fits else ""
-    return f" at a short side of {short}", f"{advice}cut it into pieces"
 
 
 class ImagePredictor(Generic[P]):
@@ -203,24 +196,15 @@ class ViTPredictor(ImagePredictor[P]):
         if not self.batches:
             raise GramLoopError(f"{type(self).__name__} predicts one image at a time; leave out the batch")
 
-    def tokens(self, height: int, width: int) -> int:
-        """Patches that the model sees at once of an image of this size; 0 if not known."""
-        rows, columns = (side // self.backbone.shape.patch for side in self._largest_view(height, width))
-        return rows * columns
-
     def check_size(self, height: int, width: int) -> None:
         """Refuse an image whose largest view has more tokens than can be worked on; nothing is computed."""
         rows, columns = (side // self.backbone.shape.patch for side in self._largest_view(height, width))
-        shown, advice = self._shown(height, width)
-        refuse_many_tokens(rows, columns, f"an image of {width} x {height}{shown}", advice)
+        advice = "show it smaller (--short-side, --crop or --side), or cut it into pieces"
+        refuse_many_tokens(rows, columns, f"an image of {width} x {height}", advice)
 
     def _largest_view(self, height: int, width: int) -> tuple[int, int]:
         """Height and width, in pixels, of the largest part of an image that the model sees at once; 0 if not known."""
         return 0, 0
-
-    def _shown(self, height: int, width: int) -> tuple[str, str]:
-        """How an image of this size is shown, and what would help if that is too large."""
-        return "", ""
 
     def _versions(self, pixels: RGB, replay: Replay, paired: bool, trace: Tracing) -> Sequence[P]:
         self.check_size(pixels.shape[0], pixels.shape[1])
@@ -248,7 +232,17 @@ class ViTPredictor(ImagePredictor[P]):
         end = route(replay, self.backbone.shape.depth).end
         return tuple(tap for tap in self.taps if paired and tap >= end)
 
-    def _ordinary(self, loop: Loop, taps: Sequence[Tap]) -> list[Tap]:
+    def _runs(
+        self, shown: Tensor, loop: Loop | None, paired: bool
+    ) -> list[tuple[list[Tap], int, Loop | None]]:
+        """Of the baseline, if paired, and the last version: taps, blocks executed, and the replay that measured."""
+        taps, depth = self.backbone(shown, self.taps), self.backbone.shape.depth
+        if loop is None:
+            return [(taps, depth, None)]
+        last = (taps, loop.blocks_executed, loop)
+        return [(self._baseline(loop, taps), depth, None), last] if paired else [last]
+
+    def _baseline(self, loop: Loop, taps: Sequence[Tap]) -> list[Tap]:
         """The taps of the latest forward without the replay."""
         kept = loop.baseline
         return [

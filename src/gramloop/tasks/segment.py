@@ -36,11 +36,10 @@ from gramloop.tasks.images import (
     short_side_size,
     to_tensor,
 )
-from gramloop.tasks.maps import CropMaps
 from gramloop.tasks.prediction import ReplayMaps
-from gramloop.tasks.predictor import ViTPredictor, smaller_view
+from gramloop.tasks.predictor import ViTPredictor
 from gramloop.tasks.semantic import Segmentation
-from gramloop.tasks.sliding import Canvas, Crop, crop_grid, even_windows
+from gramloop.tasks.sliding import Canvas, Crop, CropMaps, crop_grid, even_windows, whole_maps
 
 _SCORES_AT_ONCE = 1 << 26  # numbers; all classes of a photograph in full size would need gigabytes
 
@@ -95,11 +94,6 @@ class Segmenter(ViTPredictor[Segmentation]):
                 f"this model needs sides that are multiples of {model.granularity}, not {side}"
             )
 
-    @torch.no_grad()
-    def mean_scores(self, pixels: Tensor) -> Tensor:  # (1, 3, H, W)
-        """The ordinary scores (classes, H, W) of an image that is resized and normalised already."""
-        return self._run(pixels, None, paired=False)[0][0]
-
     def _look(self, pixels: RGB, loop: Loop | None, paired: bool) -> list[Segmentation]:
         means, maps, blocks = self._run(self._prepare(pixels), loop, paired)
         size = (pixels.shape[0], pixels.shape[1])
@@ -119,17 +113,12 @@ class Segmenter(ViTPredictor[Segmentation]):
         """Whole images of one size; windows go another way."""
         size, depth = (pixels[0].shape[0], pixels[0].shape[1]), self.backbone.shape.depth
         shown = torch.cat([self._prepare(each) for each in pixels]).to(self.backbone.device)
-        high, wide = shown.shape[-2:]
         versions = [each.to("cpu", torch.float32) for each in self._scores(shown, loop, paired)]
+        maps = whole_maps(loop, shown.shape[-2:], self.backbone.shape.patch, len(pixels))
+        blocks = depth if loop is None else loop.blocks_executed
         ordinary = [[self._finish(mean, size, depth) for mean in each] for each in versions[:-1]]
-        last = []
-        for number, mean in enumerate(versions[-1]):
-            maps = CropMaps(high, wide)
-            if loop is not None:
-                maps.add([Crop(0, 0, high, wide)], loop.trace, number)
-            blocks = depth if loop is None else loop.blocks_executed
-            last.append(self._finish(mean, size, blocks, maps.finish(self.backbone.shape.patch)))
-        return [*ordinary, last]
+        pairs = zip(versions[-1], maps, strict=True)
+        return [*ordinary, [self._finish(mean, size, blocks, trace) for mean, trace in pairs]]
 
     def _prepare(self, pixels: RGB) -> Tensor:  # → (1, 3, H, W)
         multiple = self.model.granularity if self.config.mode == "whole" else 1
@@ -144,14 +133,6 @@ class Segmenter(ViTPredictor[Segmentation]):
         if config.mode == "even":
             return config.short_side, config.short_side
         return short_side_size(height, width, config.short_side, multiple=self.model.granularity)
-
-    def _shown(self, height: int, width: int) -> tuple[str, str]:
-        if self.config.mode == "slide":
-            return f" through windows of {self.config.crop}", "take smaller windows (--crop N --stride N)"
-        if self.config.mode == "even":
-            return f" through windows of {self.config.short_side}", "take smaller ones (--short-side N)"
-        patch, granularity = self.backbone.shape.patch, self.model.granularity
-        return smaller_view(height, width, self.config.short_side, granularity, patch)
 
     def _run(
         self, pixels: Tensor, loop: Loop | None, paired: bool
@@ -191,7 +172,7 @@ class Segmenter(ViTPredictor[Segmentation]):
         prior = model.prior(batch)
         taps = model.backbone(batch, model.taps)
         if paired and loop is not None:
-            yield model.scores(prior, self._ordinary(loop, taps), size, exact)
+            yield model.scores(prior, self._baseline(loop, taps), size, exact)
         yield model.scores(prior, taps, size, exact)
 
     def _finish(

@@ -9,28 +9,156 @@ from __future__ import annotations
 import copy
 import inspect
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from torch import Tensor, nn
 
 from gramloop.data.records import Task
 from gramloop.errors import GramLoopError
 from gramloop.models.checkpoint import refuse_unsound
-from gramloop.tasks.class_names import Classes
+from gramloop.tasks.class_names import COCO, Classes
 from gramloop.tasks.depth import Depth
 from gramloop.tasks.images import LARGEST, RGB, short_side_size
-from gramloop.tasks.missing_weights import settle_missing
+from gramloop.tasks.instance import InstanceMasks
 from gramloop.tasks.module_predictor import ModulePredictor, Size, Steps
+from gramloop.tasks.panoptic import Panoptic, Segment
 from gramloop.tasks.prediction import Prediction
-from gramloop.tasks.reading import read_prediction
+from gramloop.tasks.queries import Masks, best_masks
 from gramloop.tasks.semantic import Segmentation
-from gramloop.tasks.transformers_segments import read_masks, read_segments, thing_numbers
+from gramloop.tasks.user_models import read_prediction
 from gramloop.util.json_files import checked, read_json
+
+KEPT = 100  # masks of one image
+
+
+def thing_numbers(classes: Classes) -> frozenset[int]:
+    """The classes that COCO counts as things, by name; all of them where no name is COCO's."""
+    names = set(COCO.values())
+    known = frozenset(number for number, name in classes.items() if name in names)
+    return known or frozenset(classes)
+
+
+def read_segments(processor: Any, outputs: Any, size: Size, classes: Classes) -> Panoptic:
+    """The segments of one image of ``size`` (height, width)."""
+    _refuse_windows(processor)
+    read, things = processor.post_process_panoptic_segmentation, thing_numbers(classes)
+    none: dict[str, Any] = (
+        {"label_ids_to_fuse": set()} if "label_ids_to_fuse" in inspect.signature(read).parameters else {}
+    )
+    found = read(outputs, target_sizes=[size], **none)[0]
+    given = found["segmentation"].cpu().numpy()
+    segments = np.zeros(size, np.int32)
+    infos: list[Segment] = []
+    stuff: dict[int, int] = {}
+    for info in found["segments_info"]:
+        mask, kind, score = given == info["id"], int(info["label_id"]), float(info["score"])
+        if not mask.any():
+            continue
+        number = len(infos) + 1 if kind in things else stuff.setdefault(kind, len(infos) + 1)
+        if number > len(infos):
+            infos.append(Segment(number, kind, kind in things, score))
+        elif score > infos[number - 1].score:
+            infos[number - 1] = Segment(number, kind, False, score)
+        segments[mask] = number
+    return Panoptic(segments, tuple(infos))
+
+
+def read_masks(processor: Any, outputs: Any, size: Size) -> InstanceMasks:
+    """The masks of one image of ``size`` (height, width), best first."""
+    _refuse_windows(processor)
+    read = processor.post_process_instance_segmentation
+    if "return_binary_maps" not in inspect.signature(read).parameters:
+        return _from_queries(processor, outputs, size)
+    shown = _on_cpu(outputs)
+    found: Mapping[str, Any] = read(shown, threshold=0.0, target_sizes=[size], return_binary_maps=True)[0]
+    infos = found["segments_info"]
+    maps = found["segmentation"].cpu().numpy().reshape(-1, *size)[: len(infos)] > 0
+    scores, labels = (np.array([info[key] for info in infos]) for key in ("score", "label_id"))
+    return InstanceMasks.from_masks(maps, scores, labels)
+
+
+def _on_cpu(outputs: Any) -> SimpleNamespace:
+    """The queries, for processors that paint them into a map of the CPU wherever they are."""
+    names = ("class_queries_logits", "masks_queries_logits")
+    return SimpleNamespace(**{name: getattr(outputs, name).cpu() for name in names})
+
+
+def _from_queries(processor: Any, outputs: Any, size: Size) -> InstanceMasks:
+    """EoMT's: from the padded square back to the image, then the best pairs of query and class."""
+    short, long = (processor.size.get(f"{which}_edge") for which in ("shortest", "longest"))
+    if not short:
+        raise GramLoopError(
+            f"the image processor shows images in the size {dict(processor.size)}; masks of instances need shortest_edge, as "
+            "the folders for instances have it"
+        )
+    square = (short, long or short)
+    logits = F.interpolate(outputs.masks_queries_logits.float(), square, mode="bilinear", align_corners=False)
+    whole = processor.unpad_image(logits, [size], processor.size)[0]  # (queries, H, W)
+    masks = Masks(size, lambda chosen: whole[chosen], size[0] * size[1])
+    found = best_masks(outputs.class_queries_logits[0], masks, KEPT)
+    return InstanceMasks(found.masks, found.scores, found.classes, found.boxes, size)
+
+
+def _refuse_windows(processor: Any) -> None:
+    if getattr(processor, "do_split_image", False):
+        raise GramLoopError(
+            "the image processor cuts images into windows (do_split_image), as for a class per pixel; segments and "
+            "masks need a folder whose processor shows the whole image"
+        )
+
+
+_BLANK = np.full((64, 64, 3), 128, dtype=np.uint8)
+
+
+def settle_missing(
+    model: nn.Module, missing: Iterable[str], preprocess: Callable[[Any], Mapping[str, Any]], path: Path
+) -> None:
+    """Set missing weights to 0 where a look at a grey image does not depend on them, else refuse the model.
+
+    Nothing that is read can be NaN and leave every output finite.
+    """
+    held = model.state_dict()
+    lacking = [name for name in missing if name in held and held[name].is_floating_point()]
+    if not lacking:
+        return
+    with torch.no_grad():
+        for name in lacking:
+            held[name].fill_(torch.nan)
+        given = {name: _placed(value, model) for name, value in preprocess(_BLANK).items()}
+        reads = any(not value.isfinite().all() for value in _tensors(model(**given)))
+        for name in lacking:
+            held[name].zero_()
+    if reads:
+        raise GramLoopError(
+            f"{path} lacks {len(lacking)} of the model's weights, such as {lacking[0]}; its config.json and weights come "
+            "from one save_pretrained of a whole model"
+        )
+
+
+def _placed(value: Any, model: nn.Module) -> Any:
+    return value.to(next(model.parameters()).device) if isinstance(value, Tensor) else value
+
+
+def _tensors(output: Any) -> Iterator[Tensor]:
+    """Every floating-point tensor in a model's output."""
+    if isinstance(output, Tensor):
+        if output.is_floating_point():
+            yield output
+    elif isinstance(output, Mapping):
+        for each in output.values():
+            yield from _tensors(each)
+    elif isinstance(output, list | tuple):
+        for each in output:
+            yield from _tensors(each)
+
 
 Read = Callable[[Any, Any, list[Size]], Any]  # a processor, the model's outputs and the image's size
 
@@ -95,21 +223,15 @@ def load_transformers_model(
     """
     path = Path(folder)
     name = architecture(path)
-    found, read = _head(name, path)
-    if task in ("panoptic", "instance") and _kind(name) == UNIVERSAL:
-        found = task
-    if task is not None and found != task:
-        raise GramLoopError(f"{path} holds {name}, a model for {found}, not for {task}")
+    found = chosen_task(name, path, task)
     with _opening(path):
         kind, processor = (
             _model_class(name, path),
-            _processor(path, name),
+            load_processor(path, name),
         )  # these may refuse, weights take long
         model, missing = _model(kind, path, torch.device(device))
     labels = {} if found == "depth" else model.config.id2label
     classes: Classes = {int(number): str(label) for number, label in labels.items()}
-    inverse = _is_inverse(name, model.config)
-
     taken = inspect.signature(model.forward).parameters
 
     def steps(processor: Any, scores: bool = False) -> Steps[Prediction]:
@@ -118,15 +240,10 @@ def load_transformers_model(
             given = processor(images=pixels, return_tensors="pt")
             return {key: value for key, value in given.items() if key in taken}
 
+        plain = output_reader(name, found, processor, model.config, classes)
+
         def postprocess(outputs: object, size: Size) -> Prediction:
-            if found == "panoptic":
-                return read_segments(processor, outputs, size, classes)
-            if found == "instance":
-                return read_masks(processor, outputs, size)
-            if scores:
-                return _read_scores(outputs, size)
-            prediction = read_prediction(read(processor, outputs, [size]), size, name)
-            return replace(prediction, disparity=inverse) if isinstance(prediction, Depth) else prediction
+            return _read_scores(outputs, size) if scores else plain(outputs, size)
 
         return preprocess, postprocess
 
@@ -145,6 +262,34 @@ def load_transformers_model(
     predictor.variants, predictor.has_size = variants, bool(_sides(processor))
     predictor.things = thing_numbers(classes) if found == "panoptic" else frozenset()
     return predictor
+
+
+def chosen_task(name: str, path: Path, asked: Task | None) -> Task:
+    """What an architecture predicts: as asked, if it can, otherwise what its head is for."""
+    found = _head(name, path)[0]
+    if asked in ("panoptic", "instance") and _kind(name) == UNIVERSAL:
+        found = asked
+    if asked is not None and found != asked:
+        raise GramLoopError(f"{path} holds {name}, a model for {found}, not for {asked}")
+    return found
+
+
+def output_reader(
+    name: str, task: Task, processor: Any, config: Any, classes: Classes
+) -> Callable[[Any, Size], Prediction]:
+    """What turns the outputs of an architecture, and the image's size, into a prediction."""
+    read = _HEADS[_kind(name) or UNIVERSAL][1]
+    inverse = _is_inverse(name, config)
+
+    def postprocess(outputs: Any, size: Size) -> Prediction:
+        if task == "panoptic":
+            return read_segments(processor, outputs, size, classes)
+        if task == "instance":
+            return read_masks(processor, outputs, size)
+        prediction = read_prediction(read(processor, outputs, [size]), size, name)
+        return replace(prediction, disparity=inverse) if isinstance(prediction, Depth) else prediction
+
+    return postprocess
 
 
 def _sides(processor: Any, of: str = "size") -> dict[str, int]:
@@ -256,7 +401,8 @@ def _model(kind: Any, path: Path, device: torch.device) -> tuple[Any, list[str]]
     return model.to(device).eval().requires_grad_(False), sorted(told["missing_keys"])
 
 
-def _processor(path: Path, name: str) -> Any:
+def load_processor(path: Path, name: str) -> Any:
+    """The image processor of a folder."""
     from transformers import AutoImageProcessor
     from transformers.utils import is_torchvision_available
 
@@ -266,7 +412,14 @@ def _processor(path: Path, name: str) -> Any:
         )
     if name in _READ_BY_TORCHVISION and not is_torchvision_available():
         raise GramLoopError(f"{path} holds {name}, whose outputs are read with torchvision; install that")
-    return AutoImageProcessor.from_pretrained(path, local_files_only=True)
+    try:
+        return AutoImageProcessor.from_pretrained(path, local_files_only=True, trust_remote_code=False)
+    except ValueError as error:
+        if "trust_remote_code" not in str(error):
+            raise
+        raise GramLoopError(
+            f"{path} needs code of its own to prepare images, which is never run; wrap the model in a function of yours"
+        ) from error
 
 
 @contextmanager

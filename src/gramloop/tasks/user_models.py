@@ -13,27 +13,109 @@ import importlib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from numpy.typing import NDArray
+from torch import Tensor, nn
 
 from gramloop.data.records import Task
-from gramloop.errors import GramLoopError
+from gramloop.errors import GramLoopError, UserCodeError, user_code
 from gramloop.replay.cost import Cost
 from gramloop.tasks.base import task_names, task_of
+from gramloop.tasks.class_names import Classes
+from gramloop.tasks.depth import Depth
+from gramloop.tasks.detection import Detection
 from gramloop.tasks.images import RGB
 from gramloop.tasks.module_predictor import ModulePredictor
 from gramloop.tasks.prediction import Prediction
 from gramloop.tasks.predictor import ImagePredictor, Predictor, Replay, Tracing, check_replay
-from gramloop.tasks.reading import read_classes, read_prediction
+from gramloop.tasks.semantic import Segmentation
+
+_BOXES = ("boxes", "scores", "labels")
+
+
+def read_prediction(found: object, size: tuple[int, int], name: str) -> Prediction:
+    """A prediction of an image of ``size`` (height, width), from one of the forms below.
+
+    A `Prediction` is taken as it is. A class for every pixel is an integer array (H, W). Boxes in pixels (left, top,
+    right, bottom) come with scores and labels, as a mapping with these names or a tuple in this order. Distances in
+    metres are a floating-point array (H, W); inverse ones need ``Depth(values, disparity=True)``.
+    """
+    if isinstance(found, Prediction):
+        return found
+    if isinstance(found, Mapping) and set(_BOXES) <= set(found):
+        found = tuple(found[part] for part in _BOXES)
+    if isinstance(found, tuple) and len(found) == 3:
+        return _detection(*(_array(part) for part in found), name=name)
+    values = _array(found)
+    if values.ndim == 2 and np.issubdtype(values.dtype, np.integer):
+        _check_size(values, size, name)
+        return Segmentation(values.astype(np.int32))
+    if values.ndim == 2 and np.issubdtype(values.dtype, np.floating):
+        _check_size(values, size, name)
+        return Depth(values.astype(np.float32))
+    raise GramLoopError(
+        f"{name} returned {_said(found)}; it is an integer array (H, W) with a class for every pixel, boxes, scores and "
+        "labels, or a floating-point array (H, W) with a distance in metres for every pixel"
+    )
+
+
+def read_classes(given: object, name: str) -> Classes:
+    """Numbers and names of classes: names in order, or names by number; none where nothing is given."""
+    if given is None:
+        return {}
+    pairs = (
+        given.items()
+        if isinstance(given, Mapping)
+        else enumerate(given if isinstance(given, list | tuple) else ())
+    )
+    classes = {number: None if label is None else str(label) for number, label in pairs}
+    if not classes or not all(isinstance(number, int) and number >= 0 for number in classes):
+        raise GramLoopError(
+            f"the classes of {name} are {given!r}; they are a list of names, or names by number"
+        )
+    return classes
+
+
+def _detection(
+    boxes: NDArray[np.generic], scores: NDArray[np.generic], labels: NDArray[np.generic], *, name: str
+) -> Detection:
+    many = len(scores) if scores.ndim == 1 else -1
+    if (many and boxes.shape != (many, 4)) or labels.shape != (many,):
+        raise GramLoopError(
+            f"{name} returned boxes {boxes.shape}, scores {scores.shape} and labels {labels.shape}; they are (n, 4), "
+            "(n,) and (n,)"
+        )
+    best = np.argsort(-scores.astype(np.float64), kind="stable")
+    corners = boxes.reshape(many, 4)[best].astype(np.float32)
+    return Detection(corners, scores[best].astype(np.float32), labels[best].astype(np.int64))
+
+
+def _check_size(values: NDArray[np.generic], size: tuple[int, int], name: str) -> None:
+    if values.shape != size:
+        raise GramLoopError(
+            f"{name} returned {values.shape[1]} x {values.shape[0]} pixels for an image of {size[1]} x {size[0]}; a "
+            "prediction has the size of its image"
+        )
+
+
+def _array(value: object) -> NDArray[np.generic]:
+    return value.detach().cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)
+
+
+def _said(found: object) -> str:
+    if isinstance(found, np.ndarray | Tensor):
+        return f"{found.dtype} {tuple(found.shape)}"
+    return type(found).__name__
+
 
 Function = Callable[[RGB], object]
-_LOOK = 64  # side of the grey image that a function is shown to learn its task
+_TRIAL = 64  # side of the grey image that shows the task of a model
 
 
 class FunctionPredictor(ImagePredictor[Prediction]):
@@ -50,8 +132,11 @@ class FunctionPredictor(ImagePredictor[Prediction]):
         """Without a ``task`` the function is shown a grey image, and what it returns tells."""
         self.function, self.name = function, name
         self.classes = read_classes(classes, name)
-        grey = np.full((_LOOK, _LOOK, 3), 128, np.uint8)
-        self.task: Any = task or task_of(read_prediction(function(grey), grey.shape[:2], name)).name
+        self.task: Any = task
+        if task is None:
+            grey = np.full((_TRIAL, _TRIAL, 3), 128, np.uint8)
+            with user_code(f"{name} failed on a grey trial image of {_TRIAL} x {_TRIAL} pixels"):
+                self.task = task_of(read_prediction(function(grey), grey.shape[:2], name)).name
 
     def cost(self, replay: Replay = None, paired: bool = False) -> Cost:
         """A model without blocks counts as one."""
@@ -78,13 +163,9 @@ def load_user_model(
     make = find_make(spec)
     # somebody's own code cannot be asked to read no weights
     place = torch.device("cpu" if str(device) == "meta" else device)
-    try:
+    with user_code(f"{spec} failed"):
         takes = "device" in inspect.signature(make).parameters
         made = make(device=place) if takes else make()
-    except GramLoopError:
-        raise
-    except Exception as error:  # whatever it is, it happened in somebody else's code
-        raise GramLoopError(f"{spec} failed with {type(error).__name__}: {error}") from error
     found = as_predictor(
         made, task or getattr(make, "task", None), getattr(make, "classes", None), spec, place
     )
@@ -143,7 +224,8 @@ def _of_module(
         module, before, postprocess, task or "semantic", read_classes(classes, name), name
     )
     if task is None:
-        found: Any = task_of(predictor.predict(np.full((_LOOK, _LOOK, 3), 128, np.uint8))).name
+        with user_code(f"{name} failed on a grey trial image of {_TRIAL} x {_TRIAL} pixels"):
+            found: Any = task_of(predictor.predict(np.full((_TRIAL, _TRIAL, 3), 128, np.uint8))).name
         predictor.task = found
     return predictor
 
@@ -153,7 +235,7 @@ def find_make(spec: str) -> Callable[..., object]:
     place, _, attribute = spec.rpartition(":")
     if not place or not attribute:
         raise GramLoopError(f"{spec!r} names no function; it is my_models.py:make or package.module:make")
-    found: object = _module(place)
+    found: object = import_code(place)
     for part in attribute.split("."):
         found = getattr(found, part, None)
     if not callable(found):
@@ -161,7 +243,8 @@ def find_make(spec: str) -> Callable[..., object]:
     return found
 
 
-def _module(place: str) -> ModuleType:
+def import_code(place: str) -> ModuleType:
+    """The module of ``FILE.py`` or ``package.module``."""
     try:
         return _of_file(Path(place)) if place.endswith(".py") else importlib.import_module(place)
     except GramLoopError:
@@ -170,8 +253,8 @@ def _module(place: str) -> ModuleType:
         if error.name is not None and place.startswith(error.name):
             raise GramLoopError(f"there is no module {error.name}, which {place} names") from error
         raise GramLoopError(f"{place} needs the package {error.name!r}, which is not installed") from error
-    except Exception as error:  # somebody else's code
-        raise GramLoopError(f"{place} cannot be imported: {type(error).__name__}: {error}") from error
+    except Exception as error:  # of user-provided code
+        raise UserCodeError.of(f"{place} cannot be imported: it failed", error) from error
 
 
 def _of_file(path: Path) -> ModuleType:

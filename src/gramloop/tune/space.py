@@ -26,9 +26,9 @@ from gramloop.replay.config import (
     default_window,
     describe_replay,
     field_of,
+    route,
     split_setting,
 )
-from gramloop.replay.cost import route
 from gramloop.tasks.prediction import Prediction
 from gramloop.tasks.predictor import Predictor, check_replay
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import cast
 
 from gramloop.data.records import DataSet, LabelledImage, Record
 from gramloop.data.shifted import Shift, shift_data_set
@@ -13,9 +14,12 @@ from gramloop.data.suites import Condition
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.plan import TRUTH_SCORE, Positions, Subject, TruthKind, check_truth
 from gramloop.evaluate.planning import Request, plan_and_model
+from gramloop.evaluate.predicting import deterministic
 from gramloop.evaluate.provenance import PlannedImages, plan_subject
 from gramloop.mitigations.calibration import sha256_of
 from gramloop.tasks.base import Categories, get_task
+from gramloop.tasks.identity import Behaviour, identify
+from gramloop.tasks.model_content import content_of
 from gramloop.tasks.prediction import Prediction
 from gramloop.tasks.predictor import Predictor, check_predictor
 from gramloop.tune.split import CLEAN
@@ -34,6 +38,7 @@ class Target:
         images: ids by condition, in the order in which they were taken.
         about: checksums and versions, for the plan and the result.
         calibration: a file of calibration statistics, if one was given.
+        behaviour: of a model of the user's code, what it predicts on trial images.
     """
 
     subject: Subject
@@ -41,6 +46,7 @@ class Target:
     images: Mapping[str, tuple[str, ...]] = field(repr=False)
     about: Mapping[str, object] = field(default_factory=dict, repr=False)
     calibration: str | None = None
+    behaviour: Behaviour | None = None
 
     def __post_init__(self) -> None:
         if not any(key != CLEAN for key in self.images):
@@ -68,7 +74,8 @@ def suite_target(request: Request) -> Target:
         "dtype": plan.model.dtype,
         "versions": dict(plan.versions),
     }
-    return _target(subject, predictor, images().ids(), about, request.calibration)
+    found = _target(subject, predictor, images().ids(), about, request.calibration)
+    return replace(found, behaviour=plan.model.behaviour)
 
 
 class _SuiteImages(PlannedImages):
@@ -166,6 +173,32 @@ def memory_target(
     )
     ids = {key: tuple(str(record.image_id) for record in records) for key, records in data.items()}
     return _target(subject, made, ids, about or {}, calibration)
+
+
+def with_identity(target: Target, version: str = "") -> Target:
+    """A target in memory with digests of its model and images, so that its search is resumed with these alone."""
+    subject, data = target.subject, cast(MemoryImages, target.subject.open_images()).data
+    sizes = [
+        each.pixels.shape[:2] if isinstance(each, LabelledImage) else (each.height, each.width)
+        for records in data.values()
+        for each in records
+    ]
+    files = {"object": getattr(target.predictor, "name", type(target.predictor).__name__)}
+    with deterministic(subject.threads):
+        content, seen = identify(files, target.predictor, min(sizes), subject.device, version)
+    identity = {"model": content, "data": {key: _digest(records) for key, records in data.items()}}
+    return replace(target, about={**identity, **target.about}, behaviour=seen)
+
+
+def _digest(records: Records) -> str:
+    """The digest of images in memory with their truths, or of the files of records."""
+    held = [
+        (each.image_id, each.pixels, each.truth)
+        if isinstance(each, LabelledImage)
+        else (each.image_id, tuple(each.files))
+        for each in records
+    ]
+    return content_of({"images": held})["images"]
 
 
 def _loaded(predictor: Predictor[Prediction], device: str | None) -> Predictor[Prediction]:

@@ -21,13 +21,15 @@ from gramloop.data.records import DataSet
 from gramloop.data.suites import find_suite
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.engines.local import start_workers
+from gramloop.evaluate.plan import check_behaviour
 from gramloop.evaluate.predicting import deterministic
 from gramloop.evaluate.runner import Runner
 from gramloop.evaluate.store import PLAN, UNITS, Store
-from gramloop.mitigations.calibration import MIN_IMAGES, calibrate, read_stats, sha256_of
+from gramloop.mitigations.calibration import MIN_IMAGES, CalibrationStats, calibrate, read_stats, sha256_of
 from gramloop.mitigations.mitigated import stack_cost
 from gramloop.mitigations.stack import Stack, replay_alone
 from gramloop.tasks.base import read_labelled
+from gramloop.tasks.identity import Behaviour
 from gramloop.tune.halving import JOINING, Options, StageSize, plan_schedule
 from gramloop.tune.measurements import Measurements, Search
 from gramloop.tune.result import Tuning
@@ -41,7 +43,7 @@ from gramloop.tune.space import (
     list_candidates,
 )
 from gramloop.tune.split import CLEAN, split_data
-from gramloop.tune.target import SCENE_SPLIT, Records, Target, memory_target, suite_target
+from gramloop.tune.target import SCENE_SPLIT, Records, Target, memory_target, suite_target, with_identity
 from gramloop.util.device import numbered_device
 from gramloop.util.files import atomic_write, locked, remove_leftovers
 from gramloop.util.json_files import checked, first_difference, read_json
@@ -51,7 +53,8 @@ DEFAULT_SEVERITY = 3  # of a generated suite, by default
 MAX_CALIBRATION = 32  # clean images that calibration statistics are learnt from, at most
 CALIBRATION_SHARE = 20  # of the budget, one part in so many
 _KIND = "gramloop tune"
-_UNDECIDED = ("begun", "calibration")  # entries of a plan that do not decide the outcome
+_WHAT = "a plan written by gramloop tune"
+_UNDECIDED = ("begun", "calibration", "behaviour")  # entries of a plan that do not decide the outcome
 
 
 def tune(
@@ -88,7 +91,9 @@ def tune(
     if isinstance(data, DataSet | Mapping):
         if suite is not None:
             more["suite"] = suite
+        version = more.pop("version", "")
         target = memory_target(model, data, calibration=given, **more)
+        target = target if out is None else with_identity(target, version)
         workers = workers or 1
     else:
         if suite is None or out is None:
@@ -147,6 +152,7 @@ def plan_search(target: Target, space: Space | None, budget: int, options: Optio
         "categories": target.subject.categories.ids,
         "threads": target.subject.threads,
         "subject": dict(target.about),
+        "behaviour": None if target.behaviour is None else asdict(target.behaviour),
         "candidates": [candidate_json(stack) for stack in candidates],
         "partners": [candidate_json(stack) for stack in offered.partners],
     }
@@ -183,7 +189,7 @@ def run_tuning(
             plan = _begin(folder, search)
             stats = _find_calibration(search, folder, plan, device)
             advance(search.schedule.calibration)
-            subject = replace(search.subject, load_calibration=partial(read_stats, stats))
+            subject = replace(search.subject, load_calibration=partial(_read_stats, stats))
             store = Store(folder, subject)
             with start_workers(subject, store, workers, device) as processes:
                 digest = "" if stats is None else sha256_of(stats)
@@ -195,6 +201,10 @@ def run_tuning(
     return tuning
 
 
+def _read_stats(stats: Path | None, *_: object) -> CalibrationStats | None:
+    return read_stats(stats)
+
+
 def check_search_folder(folder: Path, search: Search) -> dict[str, Any] | None:
     """The plan in a folder, None if there is none; refuses the folder of another search. Nothing is written."""
     found = read_search_plan(folder)
@@ -203,6 +213,13 @@ def check_search_folder(folder: Path, search: Search) -> dict[str, Any] | None:
         raise GramLoopError(
             f"{folder} holds a search with {difference}; choose another folder, or the settings it was begun with"
         )
+    if found is not None:
+        seen = (found.get("behaviour"), search.plan.get("behaviour"))
+        before, now = (
+            None if one is None else checked(one, Behaviour, str(folder / PLAN), _WHAT) for one in seen
+        )
+        known = "version" in found["subject"].get("model", {})
+        check_behaviour(before, now, known, f"{folder} holds a search")
     if found is None and (folder / UNITS).exists():
         raise GramLoopError(f"{folder} has {UNITS} but no {PLAN}; choose another folder")
     return found
@@ -210,7 +227,7 @@ def check_search_folder(folder: Path, search: Search) -> dict[str, Any] | None:
 
 def read_search_plan(folder: Path) -> dict[str, Any] | None:
     """The plan of the search in a folder, None if there is none."""
-    path, what = folder / PLAN, "a plan written by gramloop tune"
+    path, what = folder / PLAN, _WHAT
     if not path.is_file():
         return None
     plan: dict[str, Any] = checked(read_json(path, what), dict[str, Any], str(path), what)

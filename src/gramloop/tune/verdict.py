@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -12,23 +13,22 @@ from numpy.typing import NDArray
 
 from gramloop.errors import GramLoopError
 from gramloop.metrics.bootstrap import (
+    UNDECIDED,
     Delta,
     Interval,
     VerdictWord,
     Weights,
     cluster_bootstrap,
     image_bootstrap,
+    spanning,
     verdict,
+    widened,
 )
 from gramloop.tune.gain import PairedRow, PairedRows, Scoring
 from gramloop.tune.split import CLEAN, Split, family
 from gramloop.util.table import Cell, Table, TableRepr
 
 HOLDOUT_REPLICATES = 2000  # of the bootstrap over images
-MIN_RESAMPLED = {
-    "images": 8,
-    "families": 4,
-}  # below these a percentile interval is too narrow to conclude from
 
 
 @dataclass(frozen=True)
@@ -55,18 +55,15 @@ class HoldoutResult(TableRepr):
         found = {"families": self.over_families, "images": self.over_images}
         return {name: each for name, each in found.items() if each is not None}
 
-    @property
-    def word(self) -> VerdictWord:
-        """Helps or hurts if every interval says so, and one of them rests on enough to be trusted."""
-        kind = "families" if self.over_images is None else "images"
-        enough = kind in self.intervals and self.intervals[kind].units >= MIN_RESAMPLED[kind]
-        words = {verdict(each) for each in self.intervals.values()}
-        return words.pop() if enough and len(words) == 1 else "inconclusive"
+    @cached_property
+    def interval(self) -> Interval | None:
+        """The one that decides: it spans what families and images give, each corrected for few units."""
+        return spanning(map(widened, self.intervals.values()))
 
     @property
-    def widest(self) -> Interval | None:
-        """The interval to quote."""
-        return max(self.intervals.values(), key=lambda each: each.high - each.low, default=None)
+    def word(self) -> VerdictWord:
+        """Whether it helps or hurts, by that interval."""
+        return UNDECIDED if self.interval is None else verdict(self.interval)
 
     @property
     def changes_only(self) -> bool:

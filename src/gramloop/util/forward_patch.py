@@ -1,4 +1,4 @@
-"""Patch the forward of modules: watch them run, answer for them, or let a compiler see that they have hooks."""
+"""Patch the forward of modules: watch them run, or answer for them."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from torch import nn
 
 ModuleForward = Callable[..., Any]
-_patching = threading.RLock()  # patches come and go in any order
+patching = threading.RLock()  # patches come and go in any order
 
 
 class ForwardPatch:
@@ -34,7 +33,7 @@ class ForwardPatch:
 def patched(blocks: Sequence[nn.Module], around: ModuleForward) -> Iterator[None]:
     """Call ``around`` with a block's index, what runs it, and its arguments, in place of the block, in any thread."""
     added = [(vars(block), block, partial(around, index)) for index, block in enumerate(blocks)]
-    with _patching:
+    with patching:
         for own, block, each in added:
             if not isinstance(own.get("forward"), ForwardPatch):
                 own["forward"] = ForwardPatch(block)
@@ -42,7 +41,7 @@ def patched(blocks: Sequence[nn.Module], around: ModuleForward) -> Iterator[None
     try:
         yield
     finally:
-        with _patching:
+        with patching:
             for own, _, each in added:
                 patch = own["forward"]
                 patch.arounds = tuple(one for one in patch.arounds if one is not each)
@@ -70,33 +69,3 @@ def counting(blocks: Sequence[nn.Module]) -> Iterator[BlockCounter]:
 
     with patched(blocks, count):
         yield counter
-
-
-_shown: WeakKeyDictionary[nn.Module, int] = WeakKeyDictionary()  # how often each was shown to the compiler
-
-
-def show_to_compiler(modules: Sequence[nn.Module]) -> list[nn.Module]:
-    """Let models that were compiled before be compiled again, now that these modules have hooks.
-
-    A compiled graph checks whether a module has a ``forward`` of its own, but by default not whether it has hooks.
-    """
-    with _patching:
-        shown = [module for module in modules if module in _shown or "forward" not in vars(module)]
-        for module in shown:
-            _shown[module] = _shown.get(module, 0) + 1
-            vars(module).setdefault("forward", module.forward)
-        return shown
-
-
-def hide_from_compiler(shown: Sequence[nn.Module]) -> None:
-    """Undo `show_to_compiler`, once no other replay has shown a module."""
-    with _patching:
-        for module in shown:
-            left = _shown.pop(module, 1) - 1
-            own = vars(module).get("forward")
-            if left:
-                _shown[module] = left
-            elif isinstance(own, ForwardPatch):
-                own.own = None
-            elif getattr(own, "__func__", None) is type(module).forward:  # and not what was put there since
-                del vars(module)["forward"]

@@ -49,6 +49,7 @@ class Column:
         signed: Show gains with their sign, coloured by it.
         unit: Appended to numbers, such as "×".
         estimate: Show the estimate in front of an interval.
+        shown: Whether people see it; CSV files have all columns.
     """
 
     key: str
@@ -58,6 +59,7 @@ class Column:
     signed: bool = False
     unit: str = ""
     estimate: bool = False
+    shown: bool = True
 
     @property
     def heading(self) -> str:
@@ -138,6 +140,20 @@ class Table:
         """A cell as it is displayed."""
         return self.columns[column].format(self.rows[row][column])
 
+    @cached_property
+    def visible(self) -> Table:
+        """The table with the columns that people see."""
+        if all(column.shown for column in self.columns):
+            return self
+        places = [place for place, column in enumerate(self.columns) if column.shown]
+        columns = [self.columns[place] for place in places]
+        rows = [[row[place] for place in places] for row in self.rows]
+        same = {
+            name: getattr(self, name)
+            for name in ("caption", "key", "compared", "footer", "downwards", "lowest")
+        }
+        return Table(self.title, columns, rows, self.notes, **same)
+
     def column(self, key: str) -> int:
         """The index of a column."""
         return next(index for index, column in enumerate(self.columns) if column.key == key)
@@ -186,6 +202,8 @@ class Table:
 
     def text(self) -> str:
         """Aligned plain text; needs no package."""
+        if self.visible is not self:
+            return self.visible.text()
         lines = self._lines()
         widths = [max(len(line[place]) for line in lines) for place in range(len(self.columns))]
 
@@ -203,6 +221,9 @@ class Table:
         """For a terminal of any width: columns that do not fit follow below, next to the first columns again."""
         from rich.text import Text
 
+        if self.visible is not self:
+            yield self.visible
+            return
         yield Text(self.title, style="bold")
         if self.caption:
             yield Text(self.caption)
@@ -250,6 +271,8 @@ class Table:
 
     def html(self) -> str:
         """For a notebook; whatever a name or a note contains is shown as text."""
+        if self.visible is not self:
+            return self.visible.html()
         head, *lines = self._lines()
         sides = ["left" if kind == "text" else "right" for kind in self.kinds]
         heads = "".join(_tag("th", text, side) for text, side in zip(head, sides, strict=True))
@@ -263,6 +286,8 @@ class Table:
 
     def markdown(self, level: int = 3) -> str:
         """A heading, the caption, a pipe table with the best cells in bold, and the notes."""
+        if self.visible is not self:
+            return self.visible.markdown(level)
         lines = [f"{'#' * level} {markdown_text(self.title)}", ""]
         lines += [markdown_text(self.caption), ""] if self.caption else []
         lines.append(_piped(markdown_text(column.heading) for column in self.columns))
@@ -297,6 +322,8 @@ class Table:
 
     def latex(self) -> str:
         r"""A table environment for the package booktabs, with \textbf around the best cells."""
+        if self.visible is not self:
+            return self.visible.latex()
         places = "".join("l" if kind == "text" else "r" for kind in self.kinds)
         lines = [
             r"\begin{table}[t]",

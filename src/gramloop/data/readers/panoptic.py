@@ -23,15 +23,17 @@ from gramloop.data.readers.coco import (
     COCO_CATEGORY_IDS,
     Content,
     Expected,
+    ImageEntry,
+    SegmentsEntry,
     annotation_files,
     check_expected,
+    checked_entries,
     find_annotation_file,
     find_images_folder,
     image_entries,
     read_categories,
     read_coco,
 )
-from gramloop.data.readers.coco_schema import ImageEntry, SegmentsEntry, checked_entries
 from gramloop.data.records import DataSet, Record
 
 _STUFF = """92 93 95 100 107 109 112 118 119 122 125 128 130 133 138 141 144 145 147 148 149 151 154 155 156 159 161 166 168 171

@@ -17,7 +17,12 @@ from gramloop.evaluate.runner import Done, Missed
 from gramloop.evaluate.store import Store
 from gramloop.util.processes import MOST_WORKERS, available_cores
 
+SILENCE = 60.0  # seconds without a finished part after which the user learns what is waited for
 CLUSTER_PREPARE = 8  # processes that read images for each GPU of a cluster, where its nodes have the cores
+
+
+class NotStarted(GramLoopError):  # noqa: N818 - the state of a run
+    """A cluster refuses to run anything."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +34,7 @@ class Job:
         store: where results go.
         parts: what is to be done.
         on_images: called with the number of images that were predicted since the last call.
+        on_wait: called with a message about what a cluster is waited for.
         device: one of this machine's, of the subject's type; None takes all of them.
         prepare: processes that read images for each model process, 0 for a thread; None for as many as there are cores.
     """
@@ -37,6 +43,7 @@ class Job:
     store: Store[Any]
     parts: Sequence[Part]
     on_images: Callable[[int], None] = lambda images: None
+    on_wait: Callable[[str], None] = lambda message: None
     device: str | None = None
     prepare: int | None = None
 

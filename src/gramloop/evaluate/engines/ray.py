@@ -7,19 +7,23 @@ are whole or absent there too, so one that ran twice after a loss was merely sto
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import Any
 
 from gramloop.errors import GramLoopError
-from gramloop.evaluate.engines import Job, cluster_package, cores_of
+from gramloop.evaluate.engines import SILENCE, Job, NotStarted, cluster_package, cores_of
 from gramloop.evaluate.plan import Part, Subject
 from gramloop.evaluate.runner import Done, Missed, Runner
 from gramloop.evaluate.store import Store
+from gramloop.util.files import RESUME_HINT
 
 _RETRIES = 5  # lost nodes that one part may survive
 _POLL = 1.0  # seconds
+_NO_NODE = 120.0  # seconds in which a cluster that grows may start a node that is large enough
 _PATIENCE = 20.0  # seconds for a cluster to answer
 
 
@@ -30,25 +34,92 @@ def run_ray(job: Job, address: str | None = None) -> Iterator[Done | Missed]:
     if owns:
         _connect(ray, address)
     prepare = _preparing(ray, job)
-    task = ray.remote(_run_part).options(
-        max_retries=_RETRIES,
-        num_cpus=job.subject.threads + prepare,
-        num_gpus=1 if job.subject.device == "cuda" else 0,
-    )
+    needs = {"CPU": job.subject.threads + prepare, "GPU": 1 if job.subject.device == "cuda" else 0}
+    task = ray.remote(_run_part).options(max_retries=_RETRIES, num_cpus=needs["CPU"], num_gpus=needs["GPU"])
+    head = _head(ray, address)
     shared = ray.put((job.subject, job.store, prepare))
     pending: list[Any] = [task.remote(shared, part) for part in job.parts]
+    watch = _Watch(ray, job, head, needs)
     try:
         while pending:
             ready, pending = ray.wait(pending, num_returns=1, timeout=_POLL)
             for reference in ready:
                 done = _result(ray, reference)
                 job.on_images(len(done.part))
+                watch.finished()
                 yield done
+            if not ready:
+                watch.check(len(pending))
     finally:
+        _leave(ray, pending if watch.has_head else [], owns or not watch.has_head)
+
+
+def _head(ray: Any, address: str | None) -> str:
+    """Where the cluster's head listens, or nothing where Ray does not say."""
+    if (address or "").startswith("ray://"):
+        return str(address)
+    return str(getattr(ray.get_runtime_context(), "gcs_address", ""))
+
+
+class _Watch:
+    """Reports what is waited for, and gives up where nothing can come."""
+
+    def __init__(self, ray: Any, job: Job, head: str, needs: dict[str, int]) -> None:
+        self._ray, self._job, self._head, self._needs = ray, job, head, needs
+        self._reported = self._reachable = self._held = time.monotonic()
+        self._some_done = False
+        self.has_head = True
+
+    def finished(self) -> None:
+        """A part was finished."""
+        self._reported, self._some_done = time.monotonic(), True
+
+    def check(self, pending: int) -> None:
+        """Raise where the head is gone or no node is large enough, each for a while; report every minute."""
+        now = time.monotonic()
+        try:
+            check_address(self._head)
+            self._reachable = now
+        except GramLoopError as error:
+            if now - self._reachable > _PATIENCE:
+                self.has_head = False
+                raise GramLoopError(f"the Ray cluster's head is gone ({error}); {RESUME_HINT}") from error
+            return
+        nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
+        if any(all(node.get(name, 0) >= many for name, many in self._needs.items()) for node in nodes):
+            self._held = now
+        wanted = " and ".join(f"{many} {name}" for name, many in self._needs.items() if many)
+        if now - self._held > _NO_NODE:
+            kind = GramLoopError if self._some_done else NotStarted
+            raise kind(f"no node of the Ray cluster has {wanted}, which a part needs; {_sizes(nodes)}")
+        if now - self._reported >= SILENCE:
+            self._reported = now
+            state = _sizes(nodes) if self._held == now else f"no node has {wanted}; {_sizes(nodes)}"
+            self._job.on_wait(f"waiting for {pending} parts from Ray: {state}")
+
+
+def _sizes(nodes: Sequence[dict[str, float]]) -> str:
+    found = Counter(
+        " and ".join(f"{node[name]:.0f} {name}" for name in ("CPU", "GPU") if node.get(name))
+        for node in nodes
+    )
+    return "its nodes: " + (
+        ", ".join(f"{many} with {size or 'neither'}" for size, many in found.items()) or "none"
+    )
+
+
+def _leave(ray: Any, pending: Sequence[Any], owns: bool) -> None:
+    """Cancel what is left and leave the cluster; in a thread, since Ray waits long for one that is gone."""
+
+    def leave() -> None:
         for reference in pending:
             ray.cancel(reference, force=False)
         if owns:
             ray.shutdown()
+
+    thread = Thread(target=leave, daemon=True)
+    thread.start()
+    thread.join(_PATIENCE)
 
 
 def _preparing(ray: Any, job: Job) -> int:
@@ -107,8 +178,7 @@ def _result(ray: Any, reference: Any) -> Done | Missed:
         raise
     except ray.exceptions.RayError as error:
         raise GramLoopError(
-            f"the Ray cluster lost a part {_RETRIES + 1} times ({type(error).__name__}); finished units are "
-            "kept, and the same command resumes from there"
+            f"the Ray cluster lost a part {_RETRIES + 1} times ({type(error).__name__}); {RESUME_HINT}"
         ) from error
 
 

@@ -1,38 +1,72 @@
-"""Slurm, through submitit: an array of jobs, each with its share of the parts.
+"""Slurm: an array of jobs, each with its share of the parts.
 
-All nodes see the folders of weights, images and results under the same paths. The program that submits watches
-for finished units; when it is stopped, so are the jobs, and starting it again submits what is missing. A job that
-is preempted or runs out of time is queued again and resumes with the units that it has not stored.
+All nodes see the folders of weights, images and results under the same paths. The program that submits watches for
+finished units; when it is stopped, so are the jobs, and starting it again submits what is missing. Slurm itself queues a
+preempted job or one of a lost node again, and it resumes with the parts that it has not stored. What is missing after
+jobs reached their time limit is submitted again for as long as that brings new parts.
 """
 
 from __future__ import annotations
 
+import math
+import pickle
+import re
+import secrets
+import shlex
+import shutil
+import subprocess
+import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from gramloop.errors import GramLoopError
-from gramloop.evaluate.engines import Job, cluster_package, cores_of
+from gramloop.evaluate.engines import SILENCE, Job, NotStarted, cores_of
 from gramloop.evaluate.plan import Part, Subject
 from gramloop.evaluate.runner import Done, Missed, Runner
-from gramloop.evaluate.store import Store
+from gramloop.evaluate.store import Store, seconds_per_image
+from gramloop.util.files import RESUME_HINT, atomic_write
 
-_POLL = 2.0  # seconds between looks at the folder
-LOGS = "slurm"  # folder of submitit's files below that of the results
+LOGS = "slurm"  # folder of shares and logs below that of the results
+_POLL = 2.0  # seconds between checks of the folder and the queue
+_LATE = 10.0  # seconds that a shared file system may take to show what an ended job wrote
+_UNREACHABLE = 1800.0  # seconds that the controller may be away while nothing finishes
+_ANSWER = 120.0  # seconds for a command of Slurm
+_SPARE, _MARGIN = 600.0, 2.0  # seconds and factor by which a time limit exceeds the estimate
+_SHARES = "shares.pickle"
+_RUN = "import sys; from gramloop.evaluate.engines.slurm import run_share; run_share(*sys.argv[1:])"
+_WAITS = {"PENDING", "RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT"}
+_WAITS |= {"REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESIZING", "RESV_DEL_HOLD", "SPECIAL_EXIT", "REVOKED"}
+_AGAIN = {
+    "TIMEOUT",
+    "DEADLINE",
+    "NODE_FAIL",
+    "PREEMPTED",
+    "BOOT_FAIL",
+}  # ends of jobs that may be submitted again
+_NEVER = re.compile(  # reasons for which a pending job never starts
+    r"Partition(TimeLimit|NodeLimit|Config)|BadConstraints|DependencyNeverSatisfied|(Account|QOS)NotAllowed|Invalid(Account|QOS)"
+    r"|\w*Max\w*PerJob\w*|AssocMaxJobsLimit|ReservationDeleted|JobHoldMaxRequeue"
+    r"|launch failed requeued held|job requeued in held state"
+)
 
 
 @dataclass(frozen=True)
 class ShareOutcome:
-    """What one job of the array did: how many parts it ran, and those that did not fit into its memory."""
+    """What one job did: how many parts it ran, those that did not fit into its memory, and why it failed if it did."""
 
     ran: int
     missed: tuple[Missed, ...]
+    error: str = ""
 
 
 @dataclass(frozen=True)
 class Share:
-    """What one job of the array does; it pickles, and skips what is stored when it is started again."""
+    """What one job of the array does; it skips what is stored when it is started again."""
 
     subject: Subject
     store: Store[Any]
@@ -48,63 +82,244 @@ class Share:
             missed = tuple(one for one in runner.run(left) if isinstance(one, Missed))
         return ShareOutcome(len(left) - len(missed), missed)
 
-    def checkpoint(self) -> Any:
-        """Called by submitit when the job is about to be stopped from outside."""
-        return cluster_package("submitit").helpers.DelayedSubmission(self)
+
+def run_share(folder: str, number: str) -> None:
+    """What a job of Slurm executes: one of the shares in a folder, whose outcome is written next to it."""
+    shares: list[Share] = pickle.loads(Path(folder, _SHARES).read_bytes())
+    try:
+        outcome = shares[int(number)]()
+    except Exception as error:
+        reason = str(error) if isinstance(error, GramLoopError) else f"{type(error).__name__}: {error}"
+        atomic_write(Path(folder, f"{number}.pickle"), pickle.dumps(ShareOutcome(0, (), reason)))
+        raise
+    atomic_write(Path(folder, f"{number}.pickle"), pickle.dumps(outcome))
 
 
 def run_slurm(
-    job: Job,
-    *,
-    jobs: int = 8,
-    settings: Mapping[str, Any] | None = None,
-    cluster: str = "slurm",
+    job: Job, *, jobs: int = 8, settings: Mapping[str, Any] | None = None
 ) -> Iterator[Done | Missed]:
-    """Run the job's parts in an array of up to ``jobs`` jobs; ``settings`` are submitit's, such as partition."""
+    """Run the job's parts in an array of up to ``jobs`` jobs.
+
+    Args:
+        job: what to run.
+        jobs: how many jobs share the parts.
+        settings: options of sbatch by name, such as partition and time.
+
+    Returns:
+        Every part, as it is found in the store.
+    """
     if jobs < 1:
         raise GramLoopError(f"the number of jobs must be at least 1, not {jobs}")
-    prepare = cores_of(job.subject, job.prepare) - job.subject.threads
-    shares = [Share(job.subject, job.store, tuple(job.parts[first::jobs]), prepare) for first in range(jobs)]
-    submitted = _submit(job, [share for share in shares if share.parts], dict(settings or {}), cluster)
+    if shutil.which("sbatch") is None:
+        raise NotStarted("there is no Slurm on this machine: the command sbatch is not found")
     left = list(job.parts)
-    try:
-        while left:
-            ended = all(
-                each.done() for each in submitted
-            )  # before looking, so that no last unit is overlooked
-            for part in list(left):
-                if not job.store.missing([part]):
-                    left.remove(part)
-                    job.on_images(len(part))
-                    yield Done(part, _excluded(job.store, part))
-            if left and ended:
-                for number, missed in _missed(submitted, left):
-                    left.remove(number)
-                    yield missed
-            if left and ended:
-                raise GramLoopError(_why(submitted, len(left)))
-            if left:
-                time.sleep(_POLL)
-    finally:
-        for each in submitted:
-            if not each.done():
-                each.cancel()
+    while left:
+        before = len(left)
+        array = _submit(job, left, jobs, settings or {})
+        try:
+            yield from _watch(job, array, left)
+        finally:
+            array.cancel(job)
+        if left:
+            _check_ends(array, len(left), before - len(left), fresh=len(left) == len(job.parts))
+            job.on_wait(f"{len(left)} parts are missing ({array.describe(ended=True)}) and submitted again")
 
 
-def _submit(job: Job, shares: Sequence[Share], settings: dict[str, Any], cluster: str) -> list[Any]:
-    submitit = cluster_package("submitit")
-    try:
-        executor = submitit.AutoExecutor(folder=job.store.folder / LOGS, cluster=cluster)
-    except RuntimeError as error:
-        raise GramLoopError(f"there is no Slurm on this machine: {error}") from error
-    gpus = {"gpus_per_node": 1} if job.subject.device == "cuda" else {}
-    wanted = {"name": "gramloop", "cpus_per_task": cores_of(job.subject, job.prepare) + 1, **gpus, **settings}
-    try:
-        executor.update_parameters(**wanted)
-    except (TypeError, NameError, ValueError) as error:
-        raise GramLoopError(f"submitit refuses the settings {wanted}: {error}") from error
-    submitted: list[Any] = executor.submit_array(list(shares))
-    return submitted
+class _Array:
+    """A submitted array: what Slurm says of its jobs, and what they left in their folder."""
+
+    def __init__(self, number: str, folder: Path) -> None:
+        self.number, self.folder = number, folder
+        self.states = {
+            number: ("PENDING", "just submitted")
+        }  # state and reason of each job, the last that is known
+        self.trouble, self.answered = (
+            "",
+            time.monotonic(),
+        )  # why the controller does not answer, and when it last did
+
+    @property
+    def waiting(self) -> list[tuple[str, str]]:
+        """State and reason of jobs that have not ended."""
+        return [each for each in self.states.values() if each[0] in _WAITS]
+
+    def update(self) -> None:
+        """Ask Slurm for its jobs; those that it no longer knows and that had not ended are lost."""
+        wanted = ("--noheader", "--array", "--states=all", "--format=%i|%T|%r", f"--jobs={self.number}")
+        answer = _call("squeue", *wanted)
+        self.trouble = "" if not answer.returncode or "Invalid job id" in answer.stderr else _message(answer)
+        if self.trouble:
+            return
+        self.answered = time.monotonic()
+        lines = [line.split("|", 2) for line in answer.stdout.splitlines()]
+        found = {name: (state, reason) for name, state, reason in lines}
+        if found:
+            self.states.pop(self.number, None)
+        for name, (state, _) in self.states.items():
+            found.setdefault(name, ("LOST", "") if state in _WAITS else self.states[name])
+        self.states = found
+
+    @property
+    def hopeless(self) -> str:
+        """The reason for which none of the jobs that are left will ever start, or nothing."""
+        waiting = self.waiting
+        never = [reason for state, reason in waiting if state == "PENDING" and _NEVER.fullmatch(reason)]
+        return never[0] if waiting and len(never) == len(waiting) else ""
+
+    def describe(self, *, ended: bool = False) -> str:
+        """Jobs that are waited for and why, or those that ended and how."""
+        if self.trouble:
+            return f"Slurm does not answer ({self.trouble})"
+        counted = Counter(each for each in self.states.values() if (each[0] in _WAITS) != ended)
+        words = [
+            f"{many} {state.lower().replace('_', ' ')}"
+            + (f" ({reason})" if reason not in ("None", "") else "")
+            for (state, reason), many in counted.most_common()
+        ]
+        return ", ".join(words)
+
+    def outcomes(self) -> list[ShareOutcome]:
+        """What ended jobs wrote."""
+        return [pickle.loads(path.read_bytes()) for path in sorted(self.folder.glob("[0-9]*.pickle"))]
+
+    def cancel(self, job: Job) -> None:
+        """Cancel what is left; where the controller is away, the user learns how to."""
+        if self.waiting and (answer := _call("scancel", self.number)).returncode:
+            job.on_wait(f"jobs may still run: scancel {self.number} failed ({_message(answer)})")
+
+
+def _submit(job: Job, parts: Sequence[Part], jobs: int, settings: Mapping[str, Any]) -> _Array:
+    """Submit parts as an array of jobs; what was written is removed where Slurm refuses it."""
+    prepare = cores_of(job.subject, job.prepare) - job.subject.threads
+    shares = [Share(job.subject, job.store, tuple(parts[first::jobs]), prepare) for first in range(jobs)]
+    shares = [share for share in shares if share.parts]
+    folder = job.store.folder.resolve() / LOGS / secrets.token_hex(4)
+    given = _options(settings)
+    options = {
+        "job-name": "gramloop",
+        "array": f"0-{len(shares) - 1}",
+        "nodes": 1,
+        "ntasks": 1,
+        "cpus-per-task": cores_of(job.subject, job.prepare) + 1,
+        "output": "/dev/null",  # sbatch would not understand every path; the script redirects itself
+        **({"gpus-per-node": 1} if job.subject.device == "cuda" else {}),
+        **_time_limit(job, shares[0], given),
+        **given,
+    }
+    words = [f"--{name}={value}" if value != "" else f"--{name}" for name, value in options.items()]
+    command = shlex.join([sys.executable, "-u", "-c", _RUN, str(folder)])
+    log = shlex.quote(str(folder / "job-"))
+    script = (
+        f'#!/bin/sh\nexec >>{log}"$SLURM_ARRAY_TASK_ID".log 2>&1\nexec {command} "$SLURM_ARRAY_TASK_ID"\n'
+    )
+    atomic_write(folder / _SHARES, pickle.dumps(shares))
+    answer = _call("sbatch", "--parsable", "--requeue", *words, script=script)
+    if answer.returncode:
+        shutil.rmtree(folder)
+        with suppress(OSError):  # logs of earlier jobs stay
+            folder.parent.rmdir()
+        raise NotStarted(f"Slurm refuses the jobs: {_message(answer)}")
+    return _Array(answer.stdout.strip().partition(";")[0], folder)
+
+
+def _options(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of sbatch by their long names; timeout_min, mem_gb and the prefix slurm_ are understood too."""
+    found = {}
+    for given, value in settings.items():
+        name = given.removeprefix("slurm_").replace("_", "-")
+        if not re.fullmatch(r"[a-z][a-z-]*", name):
+            raise NotStarted(
+                f"--slurm {given}={value} is no option of sbatch, such as partition=gpu or time=120"
+            )
+        name, value = {"timeout-min": ("time", value), "mem-gb": ("mem", f"{value}G")}.get(
+            name, (name, value)
+        )
+        found[name] = value
+    return found
+
+
+def _time_limit(job: Job, share: Share, options: Mapping[str, Any]) -> dict[str, str]:
+    """The time to ask for, where stored units say how long an image takes; no more than the partition allows."""
+    pace = seconds_per_image(job.store.folder)
+    if "time" in options or pace is None:
+        return {}
+    minutes = math.ceil((_SPARE + _MARGIN * pace * sum(map(len, share.parts))) / 60)
+    partition = str(options.get("partition", ""))
+    allowed = []
+    for line in _call("sinfo", "--noheader", "--format=%P|%l").stdout.splitlines():
+        name, _, limit = line.partition("|")
+        if name.rstrip("*") in partition.split(",") if partition else name.endswith("*"):
+            allowed.append(_minutes(limit))
+    return {"time": str(min([minutes, *allowed]))} if allowed else {}
+
+
+def _minutes(limit: str) -> int:
+    """A time limit as sinfo writes it, days-hours:minutes:seconds or infinite."""
+    days, _, clock = limit.rpartition("-")
+    if not re.fullmatch(r"[\d:]+", clock):
+        return sys.maxsize
+    seconds = 0
+    for digits in clock.split(":"):
+        seconds = 60 * seconds + int(digits)
+    return int(days or 0) * 1440 + seconds // 60
+
+
+def _watch(job: Job, array: _Array, left: list[Part]) -> Iterator[Done | Missed]:
+    """Yield parts as they are stored, and take them from ``left``, until nothing more can come."""
+    heard = reported = time.monotonic()
+    ended: float | None = None
+    while left:
+        array.update()
+        for part in [part for part in left if not job.store.missing([part])]:
+            left.remove(part)
+            heard = reported = time.monotonic()
+            job.on_images(len(part))
+            yield Done(part, _excluded(job.store, part))
+        now = time.monotonic()
+        if not array.waiting:
+            yield from _missed(array, left)
+            ended = ended or now
+            if now - ended > _LATE:
+                return
+        if array.hopeless or now - max(heard, array.answered) > _UNREACHABLE:
+            return
+        if now - reported >= SILENCE:
+            reported = now
+            job.on_wait(
+                f"waiting for {len(left)} parts from Slurm's array {array.number}: {array.describe()}"
+            )
+        if left:
+            time.sleep(_POLL)
+
+
+def _check_ends(array: _Array, missing: int, finished: int, *, fresh: bool) -> None:
+    """Raise why parts are missing, unless jobs ended in a way that submitting them again may help."""
+    ends = {state for state, _ in array.states.values()} - {"COMPLETED"}
+    errors = [outcome.error for outcome in array.outcomes() if outcome.error]
+    kind: type[GramLoopError] = GramLoopError
+    if errors:
+        reason = errors[0]
+    elif array.hopeless:
+        reason = f"its jobs can never start ({array.hopeless}; see scontrol show job {array.number})"
+        kind = NotStarted if fresh else GramLoopError
+    elif array.trouble or array.waiting:
+        reason = array.describe()
+    elif ends and ends <= _AGAIN:
+        if finished:
+            return
+        reason = f"{array.describe(ended=True)} before one part was finished; ask for more time or use more --shards"
+    else:
+        reason = f"{array.describe(ended=True)}; see {array.folder}"
+    raise kind(f"{missing} parts are missing from Slurm's array {array.number}: {reason}; {RESUME_HINT}")
+
+
+def _missed(array: _Array, left: list[Part]) -> Iterator[Missed]:
+    """The parts that jobs report to be too large for their memory; they are taken from ``left``."""
+    for missed in [each for outcome in array.outcomes() for each in outcome.missed]:
+        for part in list(left):
+            if (part.condition, part.images) == (missed.part.condition, missed.part.images):
+                left.remove(part)
+                yield missed
 
 
 def _excluded(store: Store[Any], part: Part) -> int:
@@ -113,24 +328,23 @@ def _excluded(store: Store[Any], part: Part) -> int:
     return len({failure.position for unit in stored if unit is not None for failure in unit.failures})
 
 
-def _missed(submitted: Sequence[Any], left: Sequence[Part]) -> Iterator[tuple[Part, Missed]]:
-    """The parts that jobs report to be too large for their memory."""
-    for each in submitted:
-        for missed in each.result().missed if each.exception() is None else ():
-            same = [
-                part
-                for part in left
-                if (part.condition, part.images) == (missed.part.condition, missed.part.images)
-            ]
-            yield from ((part, missed) for part in same)
+def _call(*words: str, script: str | None = None) -> subprocess.CompletedProcess[str]:
+    """A command of Slurm; one that does not answer has failed."""
+    try:
+        return subprocess.run(
+            words,
+            input=script,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_ANSWER,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return subprocess.CompletedProcess(words, 1, "", str(error))
 
 
-def _why(submitted: Sequence[Any], missing: int) -> str:
-    """The first reason that a job gives: the message of a GramLoopError, or its last line."""
-    for each in submitted:
-        if (error := each.exception()) is not None:
-            lines = str(error).strip().splitlines()
-            sentences = [line for line in lines if "GramLoopError: " in line]
-            reason = sentences[-1].partition("GramLoopError: ")[2] if sentences else lines[-1]
-            return f"{missing} parts are missing after all jobs ended: {reason}"
-    return f"{missing} parts are missing after all jobs ended; see {LOGS}/ among the results"
+def _message(answer: subprocess.CompletedProcess[str]) -> str:
+    """What a command of Slurm wrote about its failure, in one line."""
+    lines = [re.sub(r"^\w+: (error: )?", "", line).strip() for line in answer.stderr.splitlines()]
+    return "; ".join(filter(None, lines)) or f"{answer.args[0]} ended with {answer.returncode}"

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.methods import BASELINE
+from gramloop.report.answers import method_gain, recommended, shown_methods
 from gramloop.report.consistency import consistency_figure, gram_consistency
-from gramloop.report.document import RenderedFigure
-from gramloop.report.figures.cost import MethodPoint, gain_against_cost
+from gramloop.report.document import RenderedFigure, answer_section
+from gramloop.report.figures.chart import gain_chart
 from gramloop.report.figures.heat import Gains, severity_heat
 from gramloop.report.figures.images import (
     ShownImages,
@@ -23,7 +24,6 @@ from gramloop.report.run import Run
 from gramloop.report.stats import Evidence
 from gramloop.util.plotting import CaptionedFigure
 
-SECTIONS = ("severity", "tradeoff", "consistency", "diagnostic", "predictions")
 Named = Iterator[tuple[str, CaptionedFigure]]  # by the key that names the files
 
 
@@ -41,15 +41,15 @@ class Figures:
         pdf: bool,
         on_progress: OnProgress,
         failure: str,
+        photograph: bool = False,
     ) -> None:
         """Render figures of a section; ``failure`` says what is missing where that cannot be done."""
         try:
             for key, drawn in named:
                 on_progress(drawn.title)
                 files = drawn.png(), drawn.pdf() if pdf else None
-                self.figures.append(
-                    RenderedFigure(key, drawn.title, drawn.caption, *files, drawn.alt, section)
-                )
+                words = drawn.title, drawn.caption
+                self.figures.append(RenderedFigure(key, *words, *files, drawn.alt, section, photograph))
         except GramLoopError as error:
             self.remarks.append(f"{failure}: {error}.".replace("..", "."))
 
@@ -65,7 +65,7 @@ def draw_figures(
 
     Args:
         loaded: The results.
-        evidence: Their methods compared, for the figures of gains against cost.
+        evidence: Their methods compared, for the charts of gains and the choice of methods to show.
         exemplars: Images to show, ``CONDITION:IMAGE``; without them the best, the worst and a typical one are.
         pdf: Draw each also for paper.
         on_progress: Called with the title of each figure that is about to be rendered.
@@ -73,25 +73,27 @@ def draw_figures(
     result = Figures()
     wanted = [parse_exemplar(text) for text in exemplars]
     missing = dict.fromkeys(wanted)
+    answered = [run for run in loaded.runs if run.shifted] or list(loaded.runs)
     for group in loaded.groups:
-        result.add("severity", _suites(group), pdf, on_progress, "Gains by suite are not drawn")
+        result.add("severity", _suites(group, evidence), pdf, on_progress, "Gains by suite are not drawn")
     for run in loaded.runs:
-        failure = f"A figure of {run.name} is left out"
-        result.add("severity", _heat(run), pdf, on_progress, failure)
-        result.add("tradeoff", _cost(run, evidence), pdf, on_progress, failure)
+        failure, methods = f"A figure of {run.name} is left out", shown_methods(run, evidence)
+        first = answer_section(run.name) if run in answered else "predictions"
+        result.add(first, _chart(run, evidence), pdf, on_progress, failure)
+        result.add("severity", _heat(run, methods), pdf, on_progress, failure)
         result.add("consistency", _consistency(run), pdf, on_progress, failure)
-        method = run.main_method
-        kept = kept_images(run, method) if method in run.compared else []
+        kept = kept_images(run, methods) if methods else []
         chosen = [(each, image) for each in wanted for image in kept if image.is_called(*each)]
         for each, _ in chosen:
             missing.pop(each, None)
         if kept and (chosen or not wanted):
             images, named = ShownImages(run), [image for _, image in chosen]
             failure = f"Figures with images of {run.name} are left out"
-            drawn = diagnostic_figures(images, method, kept, named)
-            result.add("diagnostic", drawn, pdf, on_progress, failure)
-            drawn = prediction_figures(images, method, kept, named)
-            result.add("predictions", drawn, pdf, on_progress, failure)
+            drawn = prediction_figures(images, methods, kept, named)
+            result.add(first, drawn, pdf, on_progress, failure, photograph=True)
+            if run.main_replay in methods:
+                drawn = diagnostic_figures(images, run.main_replay, kept, named)
+                result.add("diagnostic", drawn, pdf, on_progress, failure, photograph=True)
     if missing:
         condition, image = next(iter(missing))
         raise GramLoopError(
@@ -102,26 +104,33 @@ def draw_figures(
     return result
 
 
-def _suites(group: Sequence[Run]) -> Named:
-    """Gains by suite and severity, where there are several suites to compare."""
+def suite_gains(runs: Sequence[Run], method: str) -> Gains:
+    """Gains by suite and severity, of the complete suites that have severities."""
     rows: dict[tuple[str, int], float] = {}
-    method = group[0].main_method
-    for run in group:
+    for run in runs:
         compared = run.compare(method) if method in run.compared else None
         if compared is not None and all(condition.severity for condition in run.shifted):
             for severity, scores in compared.by_severity().items():
                 rows[run.name, severity] = scores.delta
-    if len({name for name, _ in rows}) > 1:
-        metrics = " and ".join(dict.fromkeys(run.metric for run in group))
-        yield f"suites-severity-{group[0].key}", severity_heat(Gains.of(rows, metrics, method, "suite"))
+    metrics = " and ".join(dict.fromkeys(run.metric for run in runs))
+    return Gains.of(rows, metrics, method, "suite")
 
 
-def _heat(run: Run) -> Named:
-    """Gains by shift and severity, one figure for each Gram-gated method."""
+def _suites(group: Sequence[Run], evidence: Sequence[Evidence]) -> Named:
+    """Gains by suite and severity, where there are several suites to compare."""
+    for method in dict.fromkeys(name for run in group for name in shown_methods(run, evidence)):
+        severe = [run for run in group if method in run.compared and run.compare(method) is not None]
+        severe = [run for run in severe if all(condition.severity for condition in run.shifted)]
+        if len({run.name for run in severe}) > 1:
+            yield f"suites-severity-{group[0].key}-{method}", severity_heat(suite_gains(severe, method))
+
+
+def _heat(run: Run, methods: Sequence[str]) -> Named:
+    """Gains by shift and severity, one figure for each method."""
     if BASELINE not in run.methods or not run.shifted:
         return
     base = run.scores(BASELINE)
-    for method in run.gated:
+    for method in methods:
         scores = run.scores(method)
         gains = {
             (each.name, each.severity): scores.get(each, float("nan")) - base.get(each, float("nan"))
@@ -130,17 +139,12 @@ def _heat(run: Run) -> Named:
         yield f"{run.key}-severity-{method}", severity_heat(Gains.of(gains, run.metric, method)).of(run.name)
 
 
-def _cost(run: Run, evidence: Sequence[Evidence]) -> Named:
-    """Gain against work and time of all methods."""
+def _chart(run: Run, evidence: Sequence[Evidence]) -> Named:
+    """The gain and the cost of all methods."""
     found = next((each for each in evidence if each.run is run), None)
-    if found is None or not run.shifted or not run.complete:
-        return
-    points = []
-    for method in run.compared:
-        interval = found.verdict(method).interval
-        points.append(MethodPoint(method, run.work(method), found.gain(method), interval, run.time(method)))
-    over = " and ".join(each.drawn_from for each in found.drawn)
-    yield f"{run.key}-cost", gain_against_cost(points, run.metric, over).of(run.name)
+    if found is not None and run.complete:
+        gains = [method_gain(found, method) for method in run.compared]
+        yield f"{run.key}-gains", gain_chart(gains, run.metric, recommended(found)).of(run.name)
 
 
 def _consistency(run: Run) -> Named:

@@ -51,11 +51,13 @@ class Diagnosed:
         return cls(label, image, found.drift[-1], found.gate[-1], found.post_drift)
 
 
-def diagnostic(rows: Sequence[Diagnosed], title: str = "Diagnostic") -> CaptionedFigure:
-    """The figure: two by two for one row, otherwise four columns."""
+def diagnostic(
+    rows: Sequence[Diagnosed], title: str = "Diagnostic", high: float | None = None
+) -> CaptionedFigure:
+    """The figure: two by two for one row, otherwise four columns; ``high`` is where the scale of drift ends."""
     if not rows:
         raise GramLoopError("a diagnostic figure needs at least one image")
-    high = drift_scale(rows)
+    high = high or drift_scale(rows)
     with styled():
         figure = _square(rows[0], high) if len(rows) == 1 else _rows(rows, high)
         return CaptionedFigure(figure, title, *_words(rows, high))

@@ -51,10 +51,10 @@ class KeptImage:
         return maps_of(self.rows[method])
 
 
-def kept_images(run: Run, method: str) -> list[KeptImage]:
-    """The images that keep a prediction of the baseline and of ``method``, condition after condition."""
+def kept_images(run: Run, names: Sequence[str]) -> list[KeptImage]:
+    """The images that keep a prediction of the baseline and of these methods, condition after condition."""
     store, found = Store(run.folder, run.plan), []
-    methods = [each for each in run.plan.methods if each.name in (BASELINE, method)]
+    methods = [each for each in run.plan.methods if each.name in (BASELINE, *names)]
     for key in run.plan.conditions:
         parts = [part for part in run.plan.parts_of(key) if part.images[0] < run.plan.pictures]
         try:
@@ -72,7 +72,7 @@ def kept_images(run: Run, method: str) -> list[KeptImage]:
             continue
         for position in sorted(set.intersection(*(set(each) for each in kept.values()))):
             named = {name: each[position] for name, each in kept.items()}
-            found.append(KeptImage(condition_of(key), position, named[method]["image_id"], named))
+            found.append(KeptImage(condition_of(key), position, named[BASELINE]["image_id"], named))
     return found
 
 
@@ -103,15 +103,16 @@ class ShownImages:
         assert maps is not None
         return Diagnosed(label, self.record(kept).image(), maps.last_drift, maps.last_gate, maps.post_drift)
 
-    def compared(self, kept: KeptImage, method: str, title: str) -> ComparedImage:
+    def compared(self, kept: KeptImage, methods: Sequence[str], title: str) -> ComparedImage:
         """A row of the figure of predictions."""
         task, record = self.run.task, self.record(kept)
-        found = [each for name in (BASELINE, method) if (each := task.decode(kept.rows[name])) is not None]
+        names = (BASELINE, *methods)
+        found = [each for name in names if (each := task.decode(kept.rows[name])) is not None]
         if self.run.plan.label_free:
-            truth = task.decode(kept.rows[method], f"{CLEAN_PREFIX}picture")
+            truth = task.decode(kept.rows[methods[0]], f"{CLEAN_PREFIX}picture")
         else:
             truth = task.as_prediction(task.read_truth(record))
-        if truth is None or len(found) < 2:
+        if truth is None or len(found) < len(names):
             raise GramLoopError(f"image {kept.image_id} of {kept.condition} keeps no picture")
         return ComparedImage(title, record.image(), task, truth, tuple(found), self.run.plan.categories)
 
@@ -151,22 +152,23 @@ def severities_of_one_image(kept: Sequence[KeptImage], method: str) -> list[Kept
 
 
 def prediction_figures(
-    images: ShownImages, method: str, kept: Sequence[KeptImage], chosen: Sequence[KeptImage]
+    images: ShownImages, methods: Sequence[str], kept: Sequence[KeptImage], chosen: Sequence[KeptImage]
 ) -> Iterator[tuple[str, CaptionedFigure]]:
-    """Baseline and method in the images that the reader chose, or in the best, the worst and a typical one."""
+    """Baseline and methods in the images that the reader chose, or in the best, the worst and a typical one of the first."""
     run = images.run
     if run.changes_only:
         return
     pairs = [(image, "chosen by the reader") for image in {each.place: each for each in chosen}.values()]
     if not pairs:
         shifted = [image for image in kept if image.condition.name != "clean"] or list(kept)
-        gains = {index: image_gain(run, image, method) for index, image in enumerate(shifted)}
+        gains = {index: image_gain(run, image, methods[0]) for index, image in enumerate(shifted)}
         unit = f"points of {run.task.image_metric}" + " with the clean prediction" * run.plan.label_free
         pairs = [(shifted[index], why) for index, why in choose(gains, unit).items()]
-    rows = [images.compared(image, method, f"{why} · {image.place}") for image, why in pairs[:_MOST_ROWS]]
+    rows = [images.compared(image, methods, f"{why} · {image.place}") for image, why in pairs[:_MOST_ROWS]]
     if rows:
         truth = "clean prediction" if run.plan.label_free else "annotation"
-        drawn = qualitative(rows, f"Predictions of baseline and {method}", (BASELINE, method), truth)
+        title = f"Predictions of {', '.join((BASELINE, *methods[:-1]))} and {methods[-1]}"
+        drawn = qualitative(rows, title, (BASELINE, *methods), truth)
         yield f"{run.key}-predictions", drawn.of(run.name)
 
 

@@ -61,51 +61,8 @@ for (const button of document.querySelectorAll("[data-copy]")) {
   });
 }
 
-/* Figures open in a dialog; Esc is the browser's own, the arrow keys go on to the next figure. */
+/* What is folded is printed too. */
 
-const dialog = document.getElementById("zoom");
-const figures = [...document.querySelectorAll(".enlarge")];
-let shown = 0;
-
-function show(index) {
-  shown = (index + figures.length) % figures.length;
-  const source = figures[shown].querySelector("img");
-  const image = dialog.querySelector("img");
-  image.src = source.src;
-  image.alt = source.alt;
-  document.getElementById("zoom-title").textContent =
-    figures[shown].closest("figure").querySelector("h3").textContent;
-  if (!dialog.open) dialog.showModal();
-}
-
-figures.forEach((button, index) => button.addEventListener("click", () => show(index)));
-dialog.querySelector(".close").addEventListener("click", () => dialog.close());
-dialog.querySelector(".canvas").addEventListener("click", () => dialog.close());
-dialog.addEventListener("keydown", (event) => {
-  if (event.key === "ArrowRight") show(shown + 1);
-  if (event.key === "ArrowLeft") show(shown - 1);
+window.addEventListener("beforeprint", () => {
+  for (const part of document.querySelectorAll("details")) part.open = true;
 });
-dialog.addEventListener("close", () => {
-  dialog.querySelector("img").removeAttribute("src");
-  figures[shown].focus();
-});
-
-/* Contents: folded away on small screens, and marked where one reads. */
-
-const contents = document.querySelector(".contents details");
-const wide = window.matchMedia("(min-width: 75rem)");
-const fold = () => { contents.open = wide.matches; };
-wide.addEventListener("change", fold);
-fold();
-
-const links = new Map([...contents.querySelectorAll("a")].map((link) => [link.hash.slice(1), link]));
-const seen = new Set();
-const watcher = new IntersectionObserver((entries) => {
-  for (const entry of entries) seen[entry.isIntersecting ? "add" : "delete"](entry.target.id);
-  const current = [...links.keys()].find((id) => seen.has(id));
-  for (const [id, link] of links) {
-    if (id === current) link.setAttribute("aria-current", "location");
-    else link.removeAttribute("aria-current");
-  }
-}, { rootMargin: "0px 0px -60% 0px" });
-for (const id of links.keys()) watcher.observe(document.getElementById(id));

@@ -18,7 +18,6 @@ from PIL import Image
 
 from gramloop.metrics.bootstrap import Interval, verdict
 from gramloop.report.document import Document, RenderedFigure
-from gramloop.report.stats import Verdict
 from gramloop.util.table import BETTER, WORSE, Table
 
 MINUS = "\u2212"
@@ -39,13 +38,16 @@ def render(document: Document, files: Collection[str] = ()) -> str:
             figures that are named here are offered for download.
     """
     style, script = ((_HERE / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
-    limit = reach(each.interval for each in document.verdicts)
-    tables, figures = count(1), count(1)
+    tables = count(1)
+    answers = [
+        {"answer": answer, "figures": [_figure(figure, files) for figure in document.figures_of(answer)]}
+        for answer in document.answers
+    ]
     sections = [
         {
             "section": section,
             "tables": [_table(table, next(tables), files) for table in section.tables],
-            "figures": [_figure(figure, next(figures), files) for figure in section.figures],
+            "figures": [_figure(figure, files) for figure in section.figures],
         }
         for section in document.sections
     ]
@@ -57,8 +59,7 @@ def render(document: Document, files: Collection[str] = ()) -> str:
             policy=_policy(style, script),
             style=Markup(style),
             script=Markup(script),
-            verdicts=[_verdict(each, limit) for each in document.verdicts],
-            limit=f"{limit:g}",
+            answers=answers,
             sections=sections,
         )
     )
@@ -66,15 +67,13 @@ def render(document: Document, files: Collection[str] = ()) -> str:
 
 @cache
 def _environment() -> Environment:
-    made = Environment(
+    return Environment(
         loader=FileSystemLoader(_HERE),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters["unbroken"] = _unbroken
-    return made
 
 
 def _policy(style: str, script: str) -> str:
@@ -86,28 +85,8 @@ def _policy(style: str, script: str) -> str:
     )
 
 
-def _unbroken(text: str) -> Markup:
-    """Words with a hyphen (names of suites, dates) stay on one line."""
-    whole = Markup('<span class="whole">{}</span>')
-    return Markup(" ").join(whole.format(word) if "-" in word else word for word in text.split())
-
-
-def _verdict(said: Verdict, limit: float) -> dict[str, Any]:
-    one, tone = said.interval, _TONES.get(said.words, "open")
-    drawing, numbers = Markup(""), ""
-    if one is not None:
-        estimate, low, high = (
-            f"{value:+.3f}".replace("-", MINUS) for value in (one.estimate, one.low, one.high)
-        )
-        label = f"gain {estimate}, {one.level:.0%} interval from {low} to {high}"
-        drawing, numbers = (
-            interval_bar(one, limit, tone, height=24, label=label),
-            f"{estimate} [{low}, {high}]",
-        )
-    return {"verdict": said, "tone": tone, "drawing": drawing, "numbers": numbers}
-
-
-def _table(table: Table, number: int, files: Collection[str]) -> dict[str, Any]:
+def _table(whole: Table, number: int, files: Collection[str]) -> dict[str, Any]:
+    table = whole.visible
     limits = [
         reach(row[place] for row in table.rows if isinstance(row[place], Interval))  # type: ignore[misc]
         for place in range(len(table.columns))
@@ -124,7 +103,7 @@ def _table(table: Table, number: int, files: Collection[str]) -> dict[str, Any]:
         "body": cells[:last],
         "foot": cells[last:],
         "long": len(cells) > _LONG,
-        "copies": {"CSV": table.csv(), "Markdown": table.markdown(), "LaTeX": table.latex()},
+        "copies": {"CSV": whole.csv(), "Markdown": table.markdown(), "LaTeX": table.latex()},
         "links": _links("tables", table.key, ("csv", "md", "tex"), files),
     }
 
@@ -157,14 +136,13 @@ def _cell(table: Table, row: int, place: int, limit: float) -> dict[str, Any]:
     }
 
 
-def _figure(figure: RenderedFigure, number: int, files: Collection[str]) -> dict[str, Any]:
+def _figure(figure: RenderedFigure, files: Collection[str]) -> dict[str, Any]:
     with Image.open(BytesIO(figure.png)) as image:
         pixels, density = image.size, image.info.get("dpi", (_ENLARGED, _ENLARGED))
     width, height = (
         max(1, round(side * _ENLARGED / float(each))) for side, each in zip(pixels, density, strict=True)
     )
     return {
-        "number": number,
         "figure": figure,
         "source": "data:image/png;base64," + base64.b64encode(figure.png).decode(),
         "width": width,
@@ -188,21 +166,20 @@ def reach(intervals: Iterable[Interval | None]) -> float:
     return next(step * power for step in (1, 2, 5, 10) if step * power >= largest * (1 - 1e-12))
 
 
-def interval_bar(interval: Interval, limit: float, tone: str, *, height: int = 20, label: str = "") -> Markup:
-    """The interval on an axis from -limit to +limit, as SVG; without a label it is decoration of its text."""
+def interval_bar(interval: Interval, limit: float, tone: str, *, height: int = 20) -> Markup:
+    """The interval on an axis from -limit to +limit, as SVG; it decorates its text."""
     ends = (interval.low, interval.high, interval.estimate)
     if not all(map(math.isfinite, ends)):
         return Markup("")
     shares = [max(-1.0, min(1.0, value / limit)) for value in ends]
     low, high, at = (round(50 + share * (50 - _MARGIN), 2) for share in shares)
-    about = Markup('role="img" aria-label="{}"').format(label) if label else Markup('aria-hidden="true"')
     drawing = (
-        '<svg class="interval {tone}" width="100%" height="{height}" {about}>'
+        '<svg class="interval {tone}" width="100%" height="{height}" aria-hidden="true">'
         '<line class="axis" x1="0%" x2="100%" y1="{middle}" y2="{middle}"/>'
         '<line class="zero" x1="50%" x2="50%" y1="0" y2="{height}"/>'
         '<line class="range" x1="{low}%" x2="{high}%" y1="{middle}" y2="{middle}"/>'
         '<circle class="estimate" cx="{at}%" cy="{middle}" r="{radius}"/></svg>'
     )
     return Markup(drawing).format(
-        tone=tone, height=height, about=about, middle=height / 2, low=low, high=high, at=at, radius=height / 5
+        tone=tone, height=height, middle=height / 2, low=low, high=high, at=at, radius=height / 5
     )

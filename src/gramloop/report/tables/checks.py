@@ -24,7 +24,7 @@ from gramloop.report.tables.main import (
 )
 from gramloop.util.table import ABSENT, Cell, Column, Table
 
-_PLACES = {"end": "Loop end", "final": "Final layer"}
+PLACES = {"end": "Loop end", "final": "Final layer"}
 _TOP = 10  # classes
 _DIVISION = (
     "Images are ordered by the SHA-256 of their id and cut into four runs of equal length, so the subsets do not "
@@ -48,8 +48,8 @@ def placement_table(run: Run, group: Sequence[Run]) -> Table | None:
         gain = None if score is None or base is None else score - base
         robust = (robustness_of(peer, clean)[name],) if clean else ()
         gate_at = replay.gate_at
-        gate = _PLACES[gate_at] if isinstance(gate_at, str) else f"Block {gate_at}"
-        rows.append((gate, _PLACES[replay.update_at], name, score, gain, *robust))
+        gate = PLACES[gate_at] if isinstance(gate_at, str) else f"Block {gate_at}"
+        rows.append((gate, PLACES[replay.update_at], name, score, gain, *robust))
     return Table(
         f"Placement of gate and update, {run.name}",
         (

@@ -191,6 +191,8 @@ def path_costs(run: Run, group: Sequence[Run] = ()) -> list[PathCost]:
     costs = []
     for name in run.methods if spent.images else ():
         call, predicting = spent.call_of(name), spent.predicting(name)
+        if predicting is None and name in run.times:
+            predicting = run.times[name] * spent.images
         together = call is not None and predicting is None and name != BASELINE
         if together:
             predicting = spent.calls[str(call)]

@@ -8,10 +8,10 @@ from typing import Final
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.methods import BASELINE
 from gramloop.evaluate.results import other_images
-from gramloop.metrics.bootstrap import coverage
+from gramloop.metrics.bootstrap import UNDECIDED, coverage
 from gramloop.metrics.robustness import effective_robustness, mean_corruption_error, relative_performance
 from gramloop.report.run import Run
-from gramloop.report.stats import Evidence, decision
+from gramloop.report.stats import Evidence, deciding, decision
 from gramloop.util.table import BETTER, UNCLEAR, WORSE, Cell, Column, Table
 
 DIGITS = 3  # of scores and gains, as the paper prints them
@@ -170,11 +170,11 @@ def gains_table(evidence: Sequence[Evidence], key: str = "gains") -> Table:
             Column("suite", "Suite", TEXT),
             Column("method", "Method", TEXT),
             Column("gain", "Δ", digits=DIGITS, signed=True),
-            Column("interval", "95% CI", "interval", DIGITS),
-            Column("corrected", "95% CI, corrected", "interval", DIGITS),
+            Column("interval", "95% CI", "interval", DIGITS, shown=False),
+            Column("corrected", "95% CI, corrected", "interval", DIGITS, shown=False),
             Column("units", "Drawn from", TEXT),
-            Column("coverage", "Covers", digits=1, unit="%"),
-            Column("deciding", "95% CI, all methods", "interval", DIGITS),
+            Column("coverage", "Covers", digits=1, unit="%", shown=False),
+            Column("deciding", "95% interval", "interval", DIGITS),
             Column("verdict", "Verdict", TEXT),
         ),
         rows,
@@ -194,13 +194,13 @@ def _gain_rows(evidence: Evidence, place: int) -> list[tuple[Cell, ...]]:
         return [
             (
                 run.name, method, run.gain(method), each.interval, each.corrected, f"{drawn.units} {drawn.over}",
-                100 * coverage(drawn.units), each.joint, decision(evidence.gains[method]),
+                100 * coverage(drawn.units), deciding(evidence.gains[method]), decision(evidence.gains[method]),
             )
             for method, each in found.items()
         ]  # fmt: skip
     if evidence.drawn or (place and not evidence.drawn):
         return []
-    return [(run.name, method, run.gain(method), *[None] * 5, "inconclusive") for method in run.compared]
+    return [(run.name, method, run.gain(method), *[None] * 5, UNDECIDED) for method in run.compared]
 
 
 def _reasons(evidence: Sequence[Evidence]) -> list[str]:
@@ -212,10 +212,8 @@ def _reasons(evidence: Sequence[Evidence]) -> list[str]:
 
 
 _GAIN_NOTES = (
-    "“Covers” is how often such a percentile interval holds the true gain if the effects of its units are normal; "
-    "the corrected interval, stretched by Student's t, is meant to hold it in 95 of 100 cases.",
-    "The verdict goes by the last interval, which is corrected and holds for all methods of a run together; where "
-    "families and images were both drawn, both have to agree.",
+    "The interval is corrected for few units by Student's t and holds for all methods of a run together; where families "
+    "and images were both drawn, it spans both. The CSV file adds the percentile interval of each method alone.",
 )
 
 
@@ -275,7 +273,8 @@ def pairs_table(evidence: Evidence) -> Table:
     rows: list[tuple[Cell, ...]] = [
         (
             better, worse, evidence.gain(better, worse), each.interval, each.corrected, each.joint,
-            f"{each.drawn.units} {each.drawn.over}", "yes" if evidence.differ(better, worse) else "no",
+            f"{each.drawn.units} {each.drawn.over}", evidence.apart(better, worse),
+            "yes" if evidence.differ(better, worse) else "no",
         )
         for (better, worse), differences in evidence.pairs.items()
         for each in differences
@@ -286,17 +285,17 @@ def pairs_table(evidence: Evidence) -> Table:
             Column("better", "Method", TEXT),
             Column("worse", "against", TEXT),
             Column("gain", "Δ", digits=DIGITS, signed=True),
-            Column("interval", "95% CI", "interval", DIGITS),
-            Column("corrected", "95% CI, corrected", "interval", DIGITS),
-            Column("joint", "95% CI, all pairs", "interval", DIGITS),
+            Column("interval", "95% CI", "interval", DIGITS, shown=False),
+            Column("corrected", "95% CI, corrected", "interval", DIGITS, shown=False),
+            Column("joint", "95% CI, all pairs", "interval", DIGITS, shown=False),
             Column("units", "Drawn from", TEXT),
+            Column("deciding", "95% interval", "interval", DIGITS),
             Column("verdict", "Significant", TEXT),
         ),
         rows,
         (
-            "The first interval is of percentiles, the second stretched by Student's t for few units; both are those "
-            f"of one pair alone. Of {len(evidence.pairs)} such intervals some miss by chance, so significance goes by the "
-            "third, which holds for all pairs together; that of a pair with the baseline goes by its verdict.",
+            f"The interval holds for all {len(evidence.pairs)} pairs together; that of a pair with the baseline is the one of "
+            "its verdict. The CSV file adds the intervals of each pair alone.",
         ),
         key=f"{evidence.run.key}-pairs",
         caption=f"What a method gains over another in {evidence.run.score_title}, in points; families or images are drawn "
@@ -310,10 +309,12 @@ def stacking_table(evidence: Evidence) -> Table:
     rows: list[tuple[Cell, ...]] = []
     for stack in evidence.stacks:
         each = [evidence.gain(part) for part in stack.parts]
-        numbers = (*each, sum(each), evidence.gain(stack.whole))
+        numbers, apart = (*each, sum(each), evidence.gain(stack.whole)), deciding(stack.excess)
         for one in stack.excess:
             drawn = f"{one.drawn.units} {one.drawn.over}"
-            rows.append((stack.whole, *stack.parts, *numbers, one.interval, one.joint, drawn, stack.words))
+            rows.append(
+                (stack.whole, *stack.parts, *numbers, one.interval, one.joint, drawn, apart, stack.words)
+            )
     return Table(
         f"How gains add, {evidence.run.name}",
         (
@@ -321,15 +322,14 @@ def stacking_table(evidence: Evidence) -> Table:
             Column("first", "First", TEXT),
             Column("second", "Second", TEXT),
             *(Column(key, title, digits=DIGITS, signed=True) for key, title in gains),
-            Column("excess", "Beyond the sum, 95% CI", "interval", DIGITS, estimate=True),
-            Column("joint", "all stacks", "interval", DIGITS),
+            Column("excess", "Beyond the sum, 95% CI", "interval", DIGITS, estimate=True, shown=False),
+            Column("joint", "all stacks", "interval", DIGITS, shown=False),
             Column("units", "Drawn from", TEXT),
+            Column("deciding", "Beyond the sum, 95% interval", "interval", DIGITS, estimate=True),
             Column("words", "Together", TEXT),
         ),
         rows,
-        (
-            "Whether they gain more or less than the sum goes by an interval that holds for all stacks together.",
-        ),
+        ("The interval holds for all stacks together.",),
         key=f"{evidence.run.key}-stacking",
         caption=f"Gains over the baseline in {evidence.run.score_title}, in points, of two methods and of both together. "
         "Beyond the sum is what they gain together less what they gain each alone.",

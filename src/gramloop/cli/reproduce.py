@@ -1,0 +1,158 @@
+"""``gramloop reproduce``: every table and figure of the paper, or of any recipe, from one command."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from gramloop.cli.evaluate import WorkOptions, engine_of
+from gramloop.cli.options import group, option
+from gramloop.cli.output import Ended, is_quiet, note, stop_code
+from gramloop.cli.shared import EXAMPLES, NAMED, device_kind
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from gramloop.evaluate.evaluation import EvaluationOutcome, Listener
+    from gramloop.evaluate.plan import Plan
+    from gramloop.evaluate.store import Store
+    from gramloop.reproduce.files import Missing
+    from gramloop.reproduce.running import Reproduction
+
+KEYS = {
+    "recipe": "its title",
+    "outputs": "the tables and figures that were asked for",
+    "evaluations": "name: images, blocks, hours, bytes: what it costs by the recipe's own numbers; hours may be null",
+    "missing": "files and folders that are not there: name, source",
+    "excluded": "how many predictions count for no method",
+    "page": "the paper's numbers next to yours; null where none is written",
+}
+EPILOG = (
+    "RECIPE is paper (every table and figure of the paper, on the released 7B model), mini (the same on the embedded model and "
+    "drawn scenes, in minutes), or a YAML file of your own. DIR gets a folder for every evaluation and report/index.html. "
+    "Stop it whenever you like: the same command resumes."
+    f"{EXAMPLES}  gramloop reproduce mini --out out/mini\n"
+    "  gramloop reproduce --dry-run --out out/paper\n"
+    "  gramloop reproduce --weights weights --data data --only main,placement --out out/paper\n"
+    "  gramloop reproduce --weights weights --data data --engine slurm --jobs 64 --slurm partition=gpu --out out/paper\n"
+    "  gramloop reproduce --out out/paper --status"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What is reproduced from which files."""
+
+    recipe: str = option("paper, mini, or a YAML file (paper)", "paper", metavar="RECIPE", positional=True)
+    out: Path = option("folder for evaluations and the page", metavar="DIR")
+    weights: Path | None = option("folder with the released weights, at any depth", None, metavar="DIR")
+    data: Path | None = option("folder with the data sets", None, metavar="DIR")
+    only: str = option("some outputs, such as main,placement (all); nothing else is run", "", metavar="NAMES")
+    dry_run: bool = option("list what is missing and what it would cost, and run nothing", False)
+    status: bool = option("show how far DIR is, and run nothing", False)
+    device: str | None = option(
+        "cpu, cuda, cuda:1, mps or auto: the GPU where there is one, else the CPU (auto)",
+        None,
+        metavar="NAME",
+    )
+    dtype: Literal["float32", "bfloat16"] = option("of the backbone's weights (float32)", "float32")
+    work: WorkOptions = group(WorkOptions, "work")
+
+
+def run(options: Options) -> Ended:
+    """Run what is missing and write the page; 1 if images had to be excluded."""
+    from gramloop.reproduce.files import refuse_missing
+    from gramloop.reproduce.page import make_page
+    from gramloop.reproduce.running import status_table
+
+    work = _reproduction(options)
+    missing = work.files.missing(work.evaluations)
+    if options.status:
+        print(status_table(work).text())
+        return Ended(0, lambda: _document(work, missing))
+    if options.dry_run:
+        _print_price(work, missing)
+        return Ended(0, lambda: _document(work, missing))
+    refuse_missing(missing)
+    excluded = 0
+    try:
+        for name, outcome in work.run(_listener):
+            excluded += _report(name, outcome)
+    except KeyboardInterrupt as stop:
+        print("gramloop reproduce: stopped; the same command resumes", file=sys.stderr)
+        return Ended(stop_code(stop), lambda: _document(work, missing))
+    page = make_page(work)
+    print(page)
+    return Ended(1 if excluded else 0, lambda: _document(work, missing, excluded, page))
+
+
+def _reproduction(options: Options) -> Reproduction:
+    from gramloop.reproduce.files import FoundFiles
+    from gramloop.reproduce.recipe import read_recipe
+    from gramloop.reproduce.running import Reproduction, WorkSettings
+    from gramloop.util.device import numbered_device
+
+    recipe, idle = read_recipe(options.recipe), options.dry_run or options.status
+    outputs = recipe.select([name.strip() for name in options.only.split(",") if name.strip()])
+    engine = None if idle else engine_of(options.work, options.device)
+    settings = WorkSettings(
+        device=device_kind(options.device, idle or options.work.engine != "local"),
+        dtype=options.dtype,
+        threads=options.work.threads,
+        batch=options.work.batch,
+        shards=options.work.shards,
+        workers=options.work.workers,
+        prepare=options.work.prepare,
+        engine=engine,
+        engine_name=options.work.engine,
+        numbered_device=numbered_device(options.device) if engine is None and not idle else None,
+    )
+    files = FoundFiles(recipe, options.weights, options.data, options.out)
+    return Reproduction(recipe, outputs, files, options.out, settings)
+
+
+def _listener(name: str, store: Store[Plan]) -> AbstractContextManager[Listener]:
+    from gramloop.evaluate.display import Display
+    from gramloop.evaluate.evaluation import Listener
+
+    note(f"{name}: {len(store.plan.units)} units, {store.plan.images} images")
+    return nullcontext(Listener()) if is_quiet() else Display(store)
+
+
+def _report(name: str, outcome: EvaluationOutcome) -> int:
+    """Print what could not be used; how much that was."""
+    for condition, failure in outcome.failures[:NAMED]:
+        print(f"{name}, {condition}, image {failure.image_id}: {failure.reason}", file=sys.stderr)
+    for missed in outcome.missed[:NAMED]:
+        print(f"{name}, {missed.part}: {missed.reason}; the same command tries it again", file=sys.stderr)
+    return len(outcome.failures) + len(outcome.missed)
+
+
+def _print_price(work: Reproduction, missing: list[Missing]) -> None:
+    from gramloop.reproduce.price import price_table
+
+    print(f"{work.recipe.title}: {', '.join(work.outputs)}\n")
+    print(price_table(work.recipe, work.evaluations).text())
+    print("\nEvery file is there." if not missing else f"\nMissing ({len(missing)}):")
+    for each in missing:
+        print(f"  {each.name}\n    for {', '.join(each.users)}; from {each.source}")
+
+
+def _document(
+    work: Reproduction, missing: list[Missing], excluded: int = 0, page: Path | None = None
+) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    from gramloop.reproduce.price import price_of
+
+    return {
+        "recipe": work.recipe.title,
+        "outputs": list(work.outputs),
+        "evaluations": {name: asdict(price_of(work.recipe, one)) for name, one in work.evaluations.items()},
+        "missing": [{"name": each.name, "source": each.source} for each in missing],
+        "excluded": excluded,
+        "page": page,
+    }

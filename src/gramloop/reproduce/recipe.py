@@ -1,0 +1,362 @@
+"""A recipe: models, data, evaluations, and the tables and figures that are made of them, in one readable file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from gramloop.data.suites import find_suite
+from gramloop.errors import GramLoopError
+from gramloop.evaluate.methods import BASELINE, Method, read_methods, with_companions
+from gramloop.util.json_files import checked
+from gramloop.util.yaml_files import read_yaml
+
+SHIPPED = ("paper", "mini")
+Printed = Mapping[str, Mapping[str, Sequence[float]]]  # output: row: numbers, in the order of its columns
+_HERE = Path(__file__).parent
+_WHAT = "a recipe for gramloop reproduce"
+
+
+class _Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An entry of a recipe: a misspelt field is refused."""
+
+
+class Price(_Entry, frozen=True):
+    """What one image costs, as far as it is known beforehand.
+
+    Args:
+        views: forward passes of an image.
+        tokens: of all of them.
+        seconds: of one device by blocks of a view, the head and everything else included.
+        like: a model whose time of a block and token is taken instead.
+        bytes: stored for each method.
+    """
+
+    views: int = 1
+    tokens: int = 1
+    seconds: dict[int, float] = {}
+    like: str = ""
+    bytes: float = 0
+
+
+class ModelEntry(_Entry, frozen=True):
+    """A backbone and a head by the names of their files, or what ``--model`` takes; and how it is given images."""
+
+    task: str
+    backbone: str = ""
+    head: str = ""
+    model: str = ""
+    source: str = ""
+    depth: int = 40
+    sizes: dict[str, Any] = {}
+    price: Price = Price()
+
+
+class DataEntry(_Entry, frozen=True):
+    """A set: folders in which it may lie and what it holds there; or scenes to be drawn.
+
+    Args:
+        folders: below ``--data``; the first that holds the file or folder ``holds`` is taken.
+        holds: what makes it this set.
+        source: where it comes from.
+        images: of every condition; of all domains together for a suite of domains.
+        scenes: draw so many scenes instead.
+        partial: accept a part of a public set.
+    """
+
+    folders: tuple[str, ...] = ()
+    holds: str = "."
+    source: str = ""
+    images: int = 0
+    scenes: int = 0
+    partial: bool = False
+
+
+class EvaluationEntry(_Entry, frozen=True):
+    """One evaluation, in the words of ``gramloop evaluate``; ``only`` are ids of images, ``keep`` those to keep."""
+
+    suite: str
+    data: str
+    model: str
+    methods: tuple[str, ...]
+    conditions: tuple[str, ...] = ()
+    severities: tuple[int, ...] = ()
+    only: tuple[str, ...] = ()
+    keep: tuple[str, ...] = ()
+    diagnostics: bool = False
+    pictures: int = 0
+    time_images: int = 0
+
+    @property
+    def all_methods(self) -> list[Method]:
+        """The methods that are run, companions of diagnostics among them."""
+        methods = read_methods(self.methods)
+        return with_companions(methods) if self.diagnostics else methods
+
+
+class ScoreColumn(_Entry, frozen=True):
+    """A column of scores; with ``clean``, effective robustness."""
+
+    evaluation: str
+    title: str
+    clean: str = ""
+
+
+class ImageRow(_Entry, frozen=True):
+    """A row of a figure: an image of an evaluation, by default the one that gains most; and what is shown of it.
+
+    Args:
+        evaluation: its name.
+        condition: such as impulse/3.
+        image: its id.
+        crop: left, top, right and bottom in pixels.
+        categories: names of the only classes that are drawn.
+    """
+
+    evaluation: str
+    condition: str = ""
+    image: str = ""
+    crop: tuple[int, int, int, int] | None = None
+    categories: tuple[str, ...] = ()
+
+
+class Layout(_Entry, frozen=True, tag_field="layout"):
+    """A table or a figure; ``layout`` names its kind."""
+
+    title: str
+
+    @property
+    def compared(self) -> tuple[str, ...]:
+        """The methods that it is made of."""
+        return tuple(
+            dict.fromkeys(getattr(self, "methods", None) or (BASELINE, getattr(self, "method", BASELINE)))
+        )
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """The evaluations that it is made of."""
+        found: list[str] = []
+        for name in ("evaluation", "evaluations", "clean", "columns", "rows"):
+            found += _named(getattr(self, name, ()))
+        return tuple(dict.fromkeys(found))
+
+
+def _named(value: Any) -> Iterable[str]:
+    if isinstance(value, str):
+        return [value] if value else []
+    if isinstance(value, ScoreColumn | ImageRow):
+        return [value.evaluation, *_named(getattr(value, "clean", ""))]
+    return [name for each in value for name in _named(each)]
+
+
+class MethodsTable(Layout, frozen=True, tag="methods"):
+    """Methods as rows, suites as columns, and the gain of the last method over the first."""
+
+    methods: tuple[str, ...]
+    columns: tuple[ScoreColumn, ...]
+
+
+class IntervalsTable(Layout, frozen=True, tag="intervals"):
+    """Gains with intervals of a cluster bootstrap over families."""
+
+    method: str
+    evaluations: tuple[str, ...]
+
+
+class PartitionsTable(Layout, frozen=True, tag="partitions"):
+    """Scores on subsets and complements.
+
+    Args:
+        method: compared with the baseline.
+        evaluation: its name.
+        lists: files with the ids of the images of each subset, one per line, next to the recipe; four subsets by the
+            hash of the ids by default.
+    """
+
+    method: str
+    evaluation: str
+    lists: tuple[str, ...] = ()
+
+
+class PlacementTable(Layout, frozen=True, tag="placement"):
+    """Where drift is measured and the step applied; with ``clean``, also effective robustness.
+
+    Each method comes from the first evaluation that has it.
+    """
+
+    methods: tuple[str, ...]
+    evaluations: tuple[str, ...]
+    clean: tuple[str, ...] = ()
+
+
+class ComputeTable(Layout, frozen=True, tag="compute"):
+    """Blocks, time and memory of each method, pooled over evaluations."""
+
+    methods: tuple[str, ...]
+    evaluations: tuple[str, ...]
+
+
+class FamiliesTable(Layout, frozen=True, tag="families"):
+    """Means over the severities of each shift."""
+
+    method: str
+    evaluation: str
+
+
+class ClassesTable(Layout, frozen=True, tag="classes"):
+    """The classes that gain most."""
+
+    method: str
+    evaluation: str
+    top: int = 10
+
+
+class SeverityFigure(Layout, frozen=True, tag="severity"):
+    """Gains by suite and severity."""
+
+    method: str
+    evaluations: tuple[str, ...]
+
+
+class ConsistencyFigure(Layout, frozen=True, tag="consistency"):
+    """Gram consistency at matched strength, by shift."""
+
+    method: str
+    evaluation: str
+
+
+class DiagnosticFigure(Layout, frozen=True, tag="diagnostic"):
+    """Drift and gate of one image under several conditions; ``drift`` is where the scale of all maps ends."""
+
+    method: str
+    image: str
+    rows: tuple[ImageRow, ...]
+    drift: float | None = None
+
+
+class QualitativeFigure(Layout, frozen=True, tag="qualitative"):
+    """Input, annotation, baseline and method, a row for each image."""
+
+    method: str
+    rows: tuple[ImageRow, ...]
+
+
+AnyLayout = (
+    MethodsTable | IntervalsTable | PartitionsTable | PlacementTable | ComputeTable | FamiliesTable
+    | ClassesTable | SeverityFigure | ConsistencyFigure | DiagnosticFigure | QualitativeFigure
+)  # fmt: skip
+
+
+class Recipe(_Entry, frozen=True):
+    """Everything that is run, and what is made of it.
+
+    Args:
+        title: what is reproduced with what.
+        models, data: by names that evaluations use.
+        evaluations: by the name of their folder.
+        outputs: by the name that ``--only`` takes.
+        printed: a file of numbers to compare with, next to the recipe.
+        comparable: whether the model and the images are those of the printed numbers, so that differences mean something.
+        titles: of methods, in tables.
+        folder: where the recipe lies.
+    """
+
+    title: str
+    models: dict[str, ModelEntry]
+    data: dict[str, DataEntry]
+    evaluations: dict[str, EvaluationEntry]
+    outputs: dict[str, AnyLayout]
+    printed: str = ""
+    comparable: bool = True
+    titles: dict[str, str] = {}
+    folder: str = ""
+
+    def __post_init__(self) -> None:
+        for name, one in self.evaluations.items():
+            _known(one.model, self.models, f"the model of the evaluation {name}")
+            _known(one.data, self.data, f"the data of the evaluation {name}")
+            find_suite(one.suite).select(one.conditions or None, one.severities or None)
+            read_methods(one.methods)
+        for name, model in self.models.items():
+            if model.price.like:
+                _known(model.price.like, self.models, f"the price of the model {name}")
+            if bool(model.model) == bool(model.head):
+                raise GramLoopError(f"the model {name} needs either a head (and its backbone) or a model")
+        for name, output in self.outputs.items():
+            for each in output.needs:
+                _known(each, self.evaluations, f"an evaluation of the output {name}")
+
+    def select(self, only: Sequence[str] = ()) -> dict[str, AnyLayout]:
+        """The outputs of these names; all by default."""
+        for name in only:
+            _known(name, self.outputs, "--only")
+        return {name: output for name, output in self.outputs.items() if not only or name in only}
+
+    def needed(self, outputs: Mapping[str, AnyLayout]) -> dict[str, EvaluationEntry]:
+        """The evaluations that these outputs are made of, in the recipe's order, with the methods that they need.
+
+        Without methods where only their cost is measured.
+        """
+        found = {}
+        for name, one in self.evaluations.items():
+            users = [output for output in outputs.values() if name in output.needs]
+            scored = {
+                method for each in users if not isinstance(each, ComputeTable) for method in each.compared
+            }
+            timed = any(isinstance(each, ComputeTable) for each in users)
+            traced = any(isinstance(each, ConsistencyFigure) for each in users)
+            if users:
+                found[name] = replace(
+                    one,
+                    methods=tuple(text for text in one.methods if read_methods([text])[0].name in scored),
+                    diagnostics=one.diagnostics and traced,
+                    time_images=one.time_images if timed else 0,
+                )
+        return found
+
+    def timed_methods(self, name: str, outputs: Mapping[str, AnyLayout]) -> list[Method]:
+        """The methods of an evaluation whose cost these outputs show."""
+        users = [each for each in outputs.values() if isinstance(each, ComputeTable) and name in each.needs]
+        wanted = {method for each in users for method in each.methods}
+        return [each for each in read_methods(self.evaluations[name].methods) if each.name in wanted]
+
+    def method_title(self, name: str) -> str:
+        """A method as tables call it."""
+        return self.titles.get(name, name)
+
+    def numbers(self) -> Printed:
+        """The printed numbers."""
+        if not self.printed:
+            return {}
+        path = Path(self.folder) / self.printed
+        return checked(
+            read_yaml(path, "a file of printed numbers"), _NUMBERS, str(path), "a file of printed numbers"
+        )
+
+
+_NUMBERS = dict[str, dict[str, list[float]]]
+
+
+def _known(name: str, names: Iterable[str], what: str) -> None:
+    listed = list(names)
+    if name not in listed:
+        raise GramLoopError(f"{what} is {name!r}, which is none of {', '.join(listed)}")
+
+
+def read_recipe(name: str | Path) -> Recipe:
+    """Read a recipe.
+
+    Args:
+        name: that of a shipped one (paper, mini), or a YAML file.
+    """
+    path = _HERE / f"{name}.yaml" if str(name) in SHIPPED else Path(name)
+    if not path.is_file():
+        raise GramLoopError(f"there is no recipe {str(name)!r}; give a YAML file, or {' or '.join(SHIPPED)}")
+    content = read_yaml(path, _WHAT)
+    if isinstance(content, dict):
+        content = {**content, "folder": str(path.parent)}
+    return checked(content, Recipe, str(path), _WHAT)

@@ -1,0 +1,213 @@
+"""Slurm on this machine: the same bytes as a local run whatever ends jobs, and a reason where nothing can come."""
+
+import os
+import re
+import stat
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from evaluate_command import MODEL, Command, write_given
+from gramloop.cli import main
+from gramloop.evaluate.engines.slurm import Share, ShareOutcome, _minutes
+from gramloop.evaluate.evaluation import evaluate
+from gramloop.evaluate.plan import Plan
+from gramloop.evaluate.provenance import plan_subject
+from gramloop.evaluate.store import open_folder
+from loopback_slurm import LoopbackSlurm, loopback_slurm, needs_slurm
+from small_runs import small_plan
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoopbackSlurm]:
+    with loopback_slurm(tmp_path_factory.mktemp("slurm")) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_given(tmp_path_factory.mktemp("given"))
+
+
+@pytest.fixture(scope="module")
+def reference(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    run = Command(folder, tmp_path_factory.mktemp("local") / "out")
+    assert run.end()[0] == 0
+    return (run.out / "results.csv").read_bytes()
+
+
+@needs_slurm
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["out", r"back\slash %A 'quoted'"])
+def test_a_plain_run(cluster, folder: Path, reference: bytes, tmp_path: Path, name: str):
+    run = Command(folder, tmp_path / name, "--jobs", "3", slurm=cluster.conf)
+    assert run.end()[0] == 0
+    assert (run.out / "results.csv").read_bytes() == reference
+    assert len(list(run.out.glob("slurm/*/job-*.log"))) == 3
+    assert not cluster.jobs()
+
+
+@needs_slurm
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["partition=nowhere"], "Invalid partition name specified"),
+        (["mem=9999G"], "Slurm refuses the jobs: .*(Memory|configuration)"),
+        (["cpus_per_task=64"], r"its jobs can never start \(PartitionConfig"),
+        (["cpus_per_task=5"], "CPU count per node can not be satisfied"),
+        (["time=600"], r"its jobs can never start \(PartitionTimeLimit"),
+        (["constraint=gold"], "Slurm refuses the jobs: .*Invalid feature"),
+        (["sparkle=1"], "unrecognized option '--sparkle=1'"),
+    ],
+)
+def test_what_slurm_cannot_run_is_one_message(cluster, folder, tmp_path, words, reason):
+    run = Command(
+        folder, tmp_path / "out", *(each for word in words for each in ("--slurm", word)), slurm=cluster.conf
+    )
+    code, said = run.end(60)
+    assert code == 2
+    assert re.search(reason, said)
+    assert not run.out.exists()
+    assert not cluster.jobs()
+
+
+@needs_slurm
+@pytest.mark.slow
+def test_jobs_cancelled_while_they_wait(cluster, folder: Path, reference: bytes, tmp_path: Path):
+    run = Command(folder, tmp_path / "out", "--jobs", "2", "--slurm", "hold=", slurm=cluster.conf)
+    run.until(lambda: "waiting for 24 parts from Slurm's array" in run.said)
+    assert re.search(r"2 pending \(JobHeldUser\)", run.said)
+    cluster.run("scancel", "--user=root")
+    code, said = run.end(60)
+    assert code == 2
+    assert re.search(r"24 parts are missing from Slurm's array \d+: 2 cancelled", said)
+    again = Command(folder, tmp_path / "out", slurm=cluster.conf)
+    assert again.end()[0] == 0
+    assert (run.out / "results.csv").read_bytes() == reference
+
+
+@needs_slurm
+@pytest.mark.slow
+def test_a_job_cancelled_while_it_runs(cluster, folder: Path, reference: bytes, tmp_path: Path):
+    run = Command(folder, tmp_path / "out", "--jobs", "2", slurm=cluster.conf, pause=3)
+    run.until(lambda: run.stored > 1)
+    cluster.run("scancel", "--user=root")
+    code, said = run.end(60)
+    assert code == 2
+    assert re.search(r"parts are missing from Slurm's array \d+: 2 cancelled", said)
+    assert "the same command resumes" in said
+    again = Command(folder, tmp_path / "out", slurm=cluster.conf)
+    assert again.end()[0] == 0
+    assert (run.out / "results.csv").read_bytes() == reference
+
+
+@needs_slurm
+@pytest.mark.slow
+def test_a_time_limit_is_no_end_while_parts_come(cluster, folder: Path, reference: bytes, tmp_path: Path):
+    run = Command(folder, tmp_path / "out", "--jobs", "2", "--slurm", "time=1", slurm=cluster.conf, pause=9)
+    code, said = run.end(420)
+    assert code == 0
+    assert "timeout) and submitted again" in said
+    assert (run.out / "results.csv").read_bytes() == reference
+
+
+@needs_slurm
+@pytest.mark.slow
+def test_a_time_limit_that_no_part_meets(cluster, folder: Path, tmp_path: Path):
+    run = Command(folder, tmp_path / "out", "--jobs", "1", "--slurm", "time=1", slurm=cluster.conf, pause=300)
+    code, said = run.end(240)
+    assert code == 2
+    assert re.search(
+        r"24 parts are missing .*1 timeout.* before one part was finished; ask for more time", said
+    )
+
+
+@needs_slurm
+@pytest.mark.slow
+def test_a_lost_node_costs_no_unit(cluster, folder: Path, reference: bytes, tmp_path: Path):
+    run = Command(
+        folder, tmp_path / "out", "--jobs", "3", "--slurm", "exclusive=", slurm=cluster.conf, pause=2
+    )
+    run.until(lambda: run.stored > 3)
+    cluster.kill_node("n2")
+    try:
+        assert run.end()[0] == 0
+    finally:
+        cluster.run("slurmd", "-N", "n2")
+    assert (run.out / "results.csv").read_bytes() == reference
+
+
+@needs_slurm
+@pytest.mark.slow
+def test_a_controller_that_goes_away(cluster, folder: Path, reference: bytes, tmp_path: Path):
+    run = Command(folder, tmp_path / "out", "--jobs", "2", slurm=cluster.conf, pause=3)
+    run.until(lambda: run.stored > 1)
+    cluster.stop_controller()
+    run.process.send_signal(2)  # as Ctrl-C: the jobs cannot be cancelled now
+    code, said = run.end(90)
+    cluster.start_controller()
+    assert code == 130
+    assert re.search(r"jobs may still run: scancel \d+ failed", said)
+    cluster.run("scancel", "--user=root")
+    again = Command(folder, tmp_path / "out", slurm=cluster.conf)
+    assert again.end()[0] == 0
+    assert (run.out / "results.csv").read_bytes() == reference
+
+
+@needs_slurm
+@pytest.mark.slow
+def test_the_error_of_a_job_comes_back(cluster, folder: Path, tmp_path: Path):
+    model = tmp_path / "model.py"
+    model.write_text(MODEL.replace('time.sleep(float(os.environ.get("SECONDS_PER_IMAGE", "0")))', "[][1]"))
+    (tmp_path / "set").symlink_to(folder / "set")
+    run = Command(tmp_path, tmp_path / "out", "--jobs", "2", slurm=cluster.conf)
+    code, said = run.end()
+    assert code != 0
+    assert "list index out of range" in said
+
+
+@pytest.fixture
+def slurm_without_partition(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stand-in for sbatch that refuses everything as the real one does."""
+    (tmp_path / "bin").mkdir()
+    sbatch = tmp_path / "bin" / "sbatch"
+    sbatch.write_text(
+        "#!/bin/sh\ncat >/dev/null\necho 'sbatch: error: invalid partition specified: gpu' >&2\nexit 1\n"
+    )
+    sbatch.chmod(sbatch.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
+
+
+def test_jobs_that_are_refused_leave_nothing(
+    slurm_without_partition, model_folder: Path, scene_folder: Path, tmp_path: Path, capsys
+):
+    words = ["evaluate", "--suite", "scenes-c", "--data", str(scene_folder), "--model", str(model_folder)]
+    words += ["--task", "semantic", "--condition", "fog", "--engine", "slurm", "--slurm", "partition=gpu"]
+    assert main([*words, "--out", str(tmp_path / "out")]) == 2
+    assert "Slurm refuses the jobs: invalid partition specified: gpu" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.fixture(scope="module")
+def plan(model_folder: Path, scene_folder: Path) -> Plan:
+    return small_plan(model_folder, scene_folder, shards=11)
+
+
+def test_a_share_skips_what_is_stored(plan: Plan, tmp_path: Path):
+    store, subject = open_folder(tmp_path / "out", plan), plan_subject(plan)
+    assert Share(subject, store, plan.parts[:2])() == ShareOutcome(2, ())
+    assert Share(subject, store, plan.parts)() == ShareOutcome(len(plan.parts) - 2, ())
+    evaluate(plan, tmp_path / "out", workers=1)
+    evaluate(plan, tmp_path / "local", workers=1)
+    found, expected = ((tmp_path / name / "results.csv").read_bytes() for name in ("out", "local"))
+    assert found == expected
+
+
+@pytest.mark.parametrize(
+    ("limit", "minutes"), [("infinite", sys.maxsize), ("1:00:00", 60), ("30:00", 30), ("2-12:00:00", 3600)]
+)
+def test_time_limits_of_partitions(limit: str, minutes: int):
+    assert _minutes(limit) == minutes

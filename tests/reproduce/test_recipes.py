@@ -1,0 +1,77 @@
+"""Recipes: what is refused, what they need and what they cost."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gramloop.cli import main
+from gramloop.errors import GramLoopError
+from gramloop.reproduce import read_recipe
+
+PATHS = {"baseline": 40, "loop-loop": 46, "final-final": 78, "gramloop": 94}  # blocks, as printed
+
+
+@pytest.mark.parametrize("name", ["paper", "mini"])
+def test_a_shipped_recipe_has_every_table_and_figure(name: str) -> None:
+    recipe = read_recipe(name)
+    tables = [
+        "main",
+        "intervals",
+        "partitions",
+        "placement",
+        "compute",
+        "corruptions",
+        "perturbations",
+        "classes",
+    ]
+    assert {*tables, "severity", "consistency", "diagnostic", "qualitative"} == set(recipe.outputs)
+
+
+def test_an_output_needs_its_own_evaluations_alone() -> None:
+    recipe = read_recipe("paper")
+    wanted = recipe.needed({"corruptions": recipe.outputs["corruptions"]})
+    assert list(wanted) == ["ade20k-c"]
+    assert wanted["ade20k-c"].time_images == 0
+
+
+def test_blocks_of_the_four_paths_are_the_printed_ones() -> None:
+    methods = read_recipe("paper").evaluations["coco-o"].all_methods
+    assert {each.name: each.blocks(40) for each in methods if each.name in PATHS} == PATHS
+
+
+def test_the_price_is_known_without_weights(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out"
+    assert main(["reproduce", "--dry-run", "--json", "--out", str(out)]) == 0
+    document = json.loads(capsys.readouterr().out)
+    coco = document["evaluations"]["coco"]
+    # 5,000 images: the pair once and two more replays, at the paper's seconds for each path
+    assert coco["hours"] == pytest.approx(19.4, abs=0.1)
+    assert {each["name"] for each in document["missing"]} >= {"dinov3_vit7b16_pretrain_lvd1689m-a955f4ea.pth"}
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("titel: x\n", "titel"),
+        ("[1, 2", "recipe"),
+        ("title: x\nmodels: {}\ndata: {}\nevaluations: {}\noutputs: {main: {layout: none}}\n", "layout"),
+    ],
+    ids=["unknown key", "not YAML", "unknown layout"],
+)
+def test_a_bad_recipe_is_refused_by_name(text: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "recipe.yaml"
+    path.write_text(text)
+    with pytest.raises(GramLoopError, match=message):
+        read_recipe(path)
+
+
+def test_unknown_recipes_and_outputs_are_misuse(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = str(tmp_path / "out")
+    assert main(["reproduce", "papre", "--dry-run", "--out", out]) == 2
+    assert main(["reproduce", "--only", "table9", "--dry-run", "--out", out]) == 2
+    assert "table9" in capsys.readouterr().err
+    assert not Path(out).exists()
