@@ -245,6 +245,7 @@ def test_results_are_the_report_of_a_folder(visit: Any, stored_results: Path) ->
     assert page.locator("#folder input").input_value() == str(stored_results / "detection")
     assert report.locator("table").count() > 2
     assert report.locator("img").first.evaluate("image => image.complete && image.naturalWidth > 100")
+    report.locator("details").evaluate_all("all => all.forEach(each => each.open = true)")
     header = report.locator("th[data-kind=number]").first
     header.locator("button").click()
     assert header.get_attribute("aria-sort") == "ascending"  # the report's script runs

@@ -234,5 +234,5 @@ def test_lack_of_memory_in_a_batch_says_so(model_folder: Path, scene_folder: Pat
     single = small_plan(model_folder, scene_folder)
     runner = runner_of(single)
     monkeypatch.setattr(runner.predictor.model.backbone, "forward", forward)
-    with pytest.raises(GramLoopError, match=r"00000000\.png \(64 x 64, 64 tokens at once\) does not fit"):
+    with pytest.raises(GramLoopError, match=r"00000000\.png \(64 x 64\) does not fit"):
         runner.run_one(single.parts[0])

@@ -251,7 +251,9 @@ def test_the_page_shows_quality_in_its_parts(panoptic_run: Path, instance_run: P
     drawn = draw_figures(loaded, evidence, pdf=False)
     assert not drawn.remarks
     document = make_document(loaded, evidence, drawn.figures)
-    captions = [figure.caption for figure in drawn.figures if figure.section == "predictions"]
+    captions = [
+        figure.caption for figure in drawn.figures if figure.photograph and "predictions" in figure.key
+    ]
     assert len(captions) == 2
     assert all("white lines part one segment from the next" in caption for caption in captions)
     tables = {table.key: table for section in document.sections for table in section.tables}

@@ -12,7 +12,6 @@ import torch
 from gramloop.errors import GramLoopError
 from gramloop.tasks.prediction import Prediction
 from gramloop.tasks.predictor import Predictor
-from gramloop.tasks.renumbering import before_renumbering
 
 # what PyTorch says in a plain RuntimeError: on the CPU, on MPS, and in libraries below CUDA
 _WORDS = ("can't allocate memory", "not enough memory", "out of memory", "ALLOC_FAILED")
@@ -35,9 +34,7 @@ def too_large(
 ) -> OutOfMemoryError:
     """The error about images (name, height, width) that were predicted together, and what to change."""
     name, height, width = max(images, key=lambda image: image[1] * image[2])
-    plain = before_renumbering(predictor)
-    tokens = getattr(plain, "tokens", lambda height, width: 0)(height, width)
-    about = f"{width} x {height}{f', {tokens:,} tokens at once' if tokens else ''}"
+    about = f"{width} x {height}"
     advice = ["a smaller --short-side"]
     if len(images) > 1:
         about += f", in a batch of {len(images)}"
