@@ -21,17 +21,19 @@ from gramloop.replay.algorithm import gram_gated_replay
 from gramloop.replay.blocks import (
     BlockCall,
     BlockOrderCheck,
+    check_images,
     check_patches,
     check_running,
     check_vit,
     embedded_grid,
+    gather_in_forward,
     hidden_states,
     hide_from_compiler,
     host_mask,
     in_graph,
     keep_first,
     registering,
-    release_inner_hooks,
+    release,
     show_to_compiler,
     states_of,
     unobserved,
@@ -121,11 +123,13 @@ class _Entry:
 class _Forward:
     """One forward: what is known before the window's end, and what it leaves.
 
+    images: how many the model, or its patch embedding, was given.
     embedded: patch grid and, if it decides, noise response of each input that the patch embedding cut.
     skipped: no image is replayed, so that the host's own blocks show the baseline pass.
     versions: how often kept outputs had been written to when they were kept.
     """
 
+    images: int | None = None
     embedded: list[tuple[Grid, Tensor | None]] = field(default_factory=list)
     valid: ValidMasks = None
     window_inputs: list[Tensor] = field(default_factory=list)
@@ -194,6 +198,7 @@ class Loop:
         self._handles: list[RemovableHandle] = []
         self._held_first: list[tuple[nn.Module, str, RemovableHandle]] = []
         self._shown: list[nn.Module] = []
+        self._gathering: list[nn.Module] = []
         self._first = min(at.end, *at.keep, vit.depth)
 
     @property
@@ -250,7 +255,7 @@ class Loop:
                 handle.remove()
             hide_from_compiler(self._shown)
             if not any(loops_on(self.vit)):
-                release_inner_hooks(self.vit)
+                release(self.vit, self._gathering)
             self._handles, self._held_first, self._shown = [], [], []
 
     def __enter__(self) -> Loop:
@@ -264,6 +269,7 @@ class Loop:
         with registering:
             if any(self._here.meets(other._here) for other in loops_on(vit)):
                 raise GramLoopError(f"{vit.name} has a replay attached already; detach() that one first")
+            self._gathering = gather_in_forward(vit.blocks)
             for index in sorted({*at.keep, *at.steps}):
                 self._add(vit.blocks[index], partial(self._after_block, index))
             if at.runs_blocks:
@@ -288,17 +294,19 @@ class Loop:
         self._handles.append(handle)
         self._held_first.append((block, "_forward_pre_hooks" if before else "_forward_hooks", handle))
 
-    def _before_forward(self, *_: Any) -> None:
+    def _before_forward(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         if not in_graph():
             self.vit.check_unchanged()
             keep_first(self._held_first)
+            if args and isinstance(args[0], Tensor) and self._here.forwards.listens:
+                self._here.forwards.next.images = args[0].shape[0]
 
     def _after_forward(self, *_: Any) -> None:
         if not in_graph():
             self._here.forwards.end()
 
     def _after_embedding(self, embedding: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> None:
-        self._before_forward()  # a part of a model may be called by a method of its own
+        self._before_forward(embedding, args)  # a part of a model may be called by a method of its own
         if self._here.forwards.listens:
             response = noise_response(args[0]) if self._wants_noise else None
             grid = embedded_grid(self.vit, args[0], output)
@@ -368,6 +376,7 @@ class Loop:
         for i, call in enumerate(BlockCall.of(vit, args, kwargs)):
             Z, (grid, response) = states[i], embedded[i]
             grid = call.grid or grid
+            check_images(vit, Z, forward.images, kwargs)
             mask = host_mask(vit, Z, args, kwargs) if given[i] is None else given[i]
             valid = check_patches(vit, Z, grid, mask)
             entry = _Entry(
@@ -400,8 +409,9 @@ class Loop:
     def _replay(self, forward: _Forward) -> list[Tensor]:
         """Algorithm 1 on every resolution; nothing where no image is replayed."""
         config, at, vit, entries, refined = self.config, self.route, self.vit, forward.entries, []
+        shares = [each.share for each in entries if each.share is not None and not each.share.is_meta]
         if not in_graph():  # a graph cannot ask
-            forward.skipped = all(each.share is not None and not bool(each.share.any()) for each in entries)
+            forward.skipped = len(shares) == len(entries) and not any(bool(each.any()) for each in shares)
         for entry in entries:
             Z, trace = entry.states[at.end], entry.trace
             if forward.skipped:

@@ -7,6 +7,7 @@ something else than the host. `BlockOrderCheck` sees that in the host's own pass
 
 from __future__ import annotations
 
+import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -82,7 +83,9 @@ def _hidden_name(kwargs: Mapping[str, Any]) -> str:
 
 class _Thread(threading.local):
     def __init__(self) -> None:
-        self.replaying = [False]  # a compiled graph writes into what a thread-local holds, but not its attributes
+        self.replaying = [
+            False
+        ]  # a compiled graph writes into what a thread-local holds, but not its attributes
 
 
 _thread = _Thread()
@@ -140,11 +143,13 @@ def _inner_hooks(vit: ViT, first: int, last: int) -> Iterator[tuple[dict[int, An
                         yield hooks, key, hook, f"block {index} of {vit.name}"
 
 
-def release_inner_hooks(vit: ViT) -> None:
-    """Put back what `InnerHook` took the place of."""
+def release(vit: ViT, gathering: Sequence[nn.Module]) -> None:
+    """Undo what `InnerHook` took the place of, and `gather_in_forward`."""
     for hooks, key, hook, _ in _inner_hooks(vit, 0, vit.depth - 1):
         if isinstance(hook, InnerHook):
             hooks[key] = hook.hook
+    for block in gathering:
+        vars(block).pop("forward", None)
 
 
 class BlockCall:
@@ -179,11 +184,7 @@ class BlockCall:
         for block in self.vit.blocks[first : last + 1]:
             state = self.shaped(tokens)
             args, kwargs = with_hidden(self._args, self._kwargs, [state] if self.listed else state)
-            run = (
-                block.forward
-                if in_graph() or block in _pure
-                else partial(_first_run, block)
-            )
+            run = block.forward if in_graph() or block in _pure else partial(_first_run, block)
             tokens = self.vit.layout.tokens(states_of(run(*args, **kwargs))[0])
             self.executed += 1
         return tokens
@@ -432,6 +433,20 @@ def embedded_grid(vit: ViT, image: Tensor, output: Tensor) -> Grid:
     return (output.shape[-2], output.shape[-1]) if conv else (height // down, width // across)
 
 
+def check_images(vit: ViT, tokens: Tensor, images: int | None, kwargs: Mapping[str, Any]) -> None:
+    """Refuse states that hold several images in one sequence, or tokens where images are expected."""
+    packed = kwargs.get("cu_seqlens")
+    if vit.layout.map == "TC" and isinstance(packed, Tensor) and len(packed) > 2:
+        raise GramLoopError(
+            f"{len(packed) - 1} images are packed into one sequence; give {vit.name} one at a time"
+        )
+    first, second = tokens.shape[:2]
+    if vit.paths is None and not vit.layout.map and first != images == second:
+        raise GramLoopError(
+            f"blocks carry states of shape {tuple(tokens.shape)} for {images} images: tokens come first; pass layout='TBC'"
+        )
+
+
 def check_patches(vit: ViT, tokens: Tensor, grid: Grid | None, mask: Tensor | None) -> Tensor | None:
     """Refuse tokens (B, T, C) that do not make the grid, and a mask that does not fit; the mask as (B, N) bool."""
     layout, (images, count), others = vit.layout, tokens.shape[:2], vit.layout.others
@@ -482,6 +497,17 @@ def host_mask(vit: ViT, tokens: Tensor, args: Sequence[Any], kwargs: Mapping[str
         valid = seen[:, vit.layout.prefix : -vit.layout.suffix or None]
         return valid if in_graph() or not bool(valid.all()) else None
     return None
+
+
+def gather_in_forward(blocks: Sequence[nn.Module]) -> list[nn.Module]:
+    """Let blocks that FSDP has sharded gather their weights for replays and probes too, which call ``forward``."""
+    fsdp: Any = sys.modules.get("torch.distributed.fsdp")
+    sharded = [
+        each for each in blocks if fsdp and isinstance(each, fsdp.FSDPModule) and "forward" not in vars(each)
+    ]
+    for block in sharded:
+        fsdp.register_fsdp_forward_method(block, "forward")
+    return sharded
 
 
 _shown: WeakKeyDictionary[nn.Module, int] = WeakKeyDictionary()  # how often each was shown to the compiler

@@ -105,7 +105,9 @@ def _from_symmetric_tiles(D: Tensor, M: Tensor) -> Tensor:
     for top in range(0, patches, rows):
         bottom = min(top + rows, patches)
         change = D[..., top:bottom, :] @ M[..., top:, :].transpose(-1, -2)
-        change = _add_product(change, M[..., top:bottom, :], D[..., top:, :].transpose(-1, -2)).square_()  # (rows, N - top)
+        change = _add_product(
+            change, M[..., top:bottom, :], D[..., top:, :].transpose(-1, -2)
+        ).square_()  # (rows, N - top)
         total[..., top:bottom] += change.sum(-1)
         total[..., bottom:] += change[..., bottom - top :].sum(-2)
     return total
@@ -202,7 +204,8 @@ def full_float32(device: torch.device) -> AbstractContextManager[None]:
     else:
         with _switching:
             precision = _inside[0] if _inside else torch.get_float32_matmul_precision()
-    if precision == "highest" and not torch.is_autocast_enabled(device.type):
+    on_meta = device.type == "meta"  # nothing is computed there, and autocast does not know it
+    if on_meta or (precision == "highest" and not torch.is_autocast_enabled(device.type)):
         return nullcontext()
     return _switched(device, precision)
 

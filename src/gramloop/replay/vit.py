@@ -345,7 +345,9 @@ def _described(
     if layout not in LAYOUTS:
         raise GramLoopError(f"layout is {layout!r}; it is one of {', '.join(LAYOUTS)}")
     if "H" in layout and prefix:
-        raise GramLoopError(f"prefix is {prefix}; blocks that carry maps, {layout}, have no tokens but patches")
+        raise GramLoopError(
+            f"prefix is {prefix}; blocks that carry maps, {layout}, have no tokens but patches"
+        )
     embedding, carried = _patch_embedding(model, blocks), cast(Map, layout.removeprefix("BTC"))
     return ViT(name, model, blocks, norm, TokenLayout(prefix, map=carried), embedding, len(blocks))
 
