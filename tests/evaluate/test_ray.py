@@ -74,7 +74,7 @@ def test_a_head_that_is_gone(cluster, folder: Path, tmp_path: Path):
 
 
 def test_the_error_of_a_task_comes_back(cluster, folder: Path, tmp_path: Path):
-    (tmp_path / "model.py").write_text(MODEL.replace("np.full(", "np.missing("))
+    (tmp_path / "model.py").write_text(MODEL.replace("time.sleep(", "np.missing("))
     (tmp_path / "set").symlink_to(folder / "set")
     code, said = started(tmp_path, cluster, tmp_path / "out").end()
     assert code == 2

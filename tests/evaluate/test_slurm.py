@@ -161,7 +161,7 @@ def test_a_controller_that_goes_away(cluster, folder: Path, reference: bytes, tm
 @pytest.mark.slow
 def test_the_error_of_a_job_comes_back(cluster, folder: Path, tmp_path: Path):
     model = tmp_path / "model.py"
-    model.write_text(MODEL.replace('time.sleep(float(os.environ.get("SECONDS_PER_IMAGE", "0")))', "[][1]"))
+    model.write_text(MODEL.replace("time.sleep(", "[][1] + ("))
     (tmp_path / "set").symlink_to(folder / "set")
     run = Command(tmp_path, tmp_path / "out", "--jobs", "2", slurm=cluster.conf)
     code, said = run.end()

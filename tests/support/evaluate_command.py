@@ -17,9 +17,12 @@ import os, time
 import numpy as np
 from gramloop.data.scenes.drawing import STUFF, THINGS
 
+ON_CLUSTER = "SLURM_JOB_ID" in os.environ or "RAY_RAYLET_PID" in os.environ
+
 def make():
     def predict(image):
-        time.sleep(float(os.environ.get("SECONDS_PER_IMAGE", "0")))
+        if ON_CLUSTER:
+            time.sleep(float(os.environ.get("SECONDS_PER_IMAGE", "0")))
         return np.full(image.shape[:2], int(image.mean()) % 15, np.int32)
     predict.task = "semantic"
     predict.classes = [*STUFF, *THINGS]

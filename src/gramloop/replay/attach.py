@@ -21,16 +21,22 @@ from gramloop.replay.algorithm import gram_gated_replay
 from gramloop.replay.blocks import (
     BlockCall,
     BlockOrderCheck,
+    check_images,
     check_patches,
     check_running,
     check_vit,
     embedded_grid,
+    gather_in_forward,
     hidden_states,
     hide_from_compiler,
+    host_mask,
+    in_graph,
     keep_first,
     registering,
+    release,
     show_to_compiler,
     states_of,
+    unobserved,
     versions,
     with_hidden,
     with_states,
@@ -53,6 +59,7 @@ def attach(
     norm: Norm | None = None,
     prefix: int | None = None,
     which: str | None = None,
+    layout: str = "BTC",
     this_thread: bool = False,
     **settings: Unpack[ReplaySettings],
 ) -> Loop:
@@ -71,13 +78,13 @@ def attach(
         config: the replay, or a settings file as `gramloop tune` writes it; the published replay by default.
         trace: keep drift and gate maps of the latest forward in ``loop.trace``.
         keep: blocks whose output in the baseline pass is kept in ``loop.baseline``, for paired predictions.
-        blocks, norm, prefix, which: describe or name the ViT where it is of an unknown family, or one of several;
+        blocks, norm, prefix, layout, which: describe or name the ViT where it is of an unknown family, or one of several;
             see `find_vit`.
         this_thread: replay in forwards of the calling thread alone. Others run the model as if nothing were attached,
             or with what they attach in this way.
         settings: fields of `ReplayConfig` that take the place of those in ``config``.
     """
-    vit = find_vit(model, blocks, norm, prefix, which)
+    vit = find_vit(model, blocks, norm, prefix, which, layout)
     config = read_replay(config) if isinstance(config, str | Path) else config or ReplayConfig()
     if not isinstance(config, ReplayConfig):
         raise GramLoopError(
@@ -116,11 +123,13 @@ class _Entry:
 class _Forward:
     """One forward: what is known before the window's end, and what it leaves.
 
+    images: how many the model, or its patch embedding, was given.
     embedded: patch grid and, if it decides, noise response of each input that the patch embedding cut.
     skipped: no image is replayed, so that the host's own blocks show the baseline pass.
     versions: how often kept outputs had been written to when they were kept.
     """
 
+    images: int | None = None
     embedded: list[tuple[Grid, Tensor | None]] = field(default_factory=list)
     valid: ValidMasks = None
     window_inputs: list[Tensor] = field(default_factory=list)
@@ -189,6 +198,7 @@ class Loop:
         self._handles: list[RemovableHandle] = []
         self._held_first: list[tuple[nn.Module, str, RemovableHandle]] = []
         self._shown: list[nn.Module] = []
+        self._gathering: list[nn.Module] = []
         self._first = min(at.end, *at.keep, vit.depth)
 
     @property
@@ -244,6 +254,8 @@ class Loop:
             for handle in self._handles:
                 handle.remove()
             hide_from_compiler(self._shown)
+            if not any(loops_on(self.vit)):
+                release(self.vit, self._gathering)
             self._handles, self._held_first, self._shown = [], [], []
 
     def __enter__(self) -> Loop:
@@ -257,6 +269,7 @@ class Loop:
         with registering:
             if any(self._here.meets(other._here) for other in loops_on(vit)):
                 raise GramLoopError(f"{vit.name} has a replay attached already; detach() that one first")
+            self._gathering = gather_in_forward(vit.blocks)
             for index in sorted({*at.keep, *at.steps}):
                 self._add(vit.blocks[index], partial(self._after_block, index))
             if at.runs_blocks:
@@ -281,24 +294,26 @@ class Loop:
         self._handles.append(handle)
         self._held_first.append((block, "_forward_pre_hooks" if before else "_forward_hooks", handle))
 
-    def _before_forward(self, *_: Any) -> None:
-        if not torch.compiler.is_compiling():
+    def _before_forward(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+        if not in_graph():
             self.vit.check_unchanged()
             keep_first(self._held_first)
+            if args and isinstance(args[0], Tensor) and self._here.forwards.listens:
+                self._here.forwards.next.images = args[0].shape[0]
 
     def _after_forward(self, *_: Any) -> None:
-        if not torch.compiler.is_compiling():
+        if not in_graph():
             self._here.forwards.end()
 
     def _after_embedding(self, embedding: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> None:
-        self._before_forward()  # a part of a model may be called by a method of its own
+        self._before_forward(embedding, args)  # a part of a model may be called by a method of its own
         if self._here.forwards.listens:
             response = noise_response(args[0]) if self._wants_noise else None
             grid = embedded_grid(self.vit, args[0], output)
             self._here.forwards.next.embedded.append((grid, response))
 
     def _before_checked(self, block: nn.Module, args: Any, kwargs: Any = None) -> None:
-        if self._here.forwards.listens and kwargs is not None and not torch.compiler.is_compiling():
+        if self._here.forwards.listens and kwargs is not None and not in_graph():
             self._here.forwards.check.begin(args, kwargs)
 
     def _before_window(self, block: nn.Module, args: Any, kwargs: Any = None) -> None:
@@ -331,7 +346,7 @@ class Loop:
         forward = forwards.begin() if index == self._first else forwards.latest
         if index in at.keep and (at.shows_baseline(index) or (forward.skipped and index > at.end)):
             forward.baseline[index] = output[0] if isinstance(output, tuple) else output
-            if not torch.compiler.is_compiling():
+            if not in_graph():
                 forward.versions[index] = versions(output)
         if index not in at.steps:
             return None
@@ -361,7 +376,9 @@ class Loop:
         for i, call in enumerate(BlockCall.of(vit, args, kwargs)):
             Z, (grid, response) = states[i], embedded[i]
             grid = call.grid or grid
-            valid = check_patches(vit, Z, grid, given[i])
+            check_images(vit, Z, forward.images, kwargs)
+            mask = host_mask(vit, Z, args, kwargs) if given[i] is None else given[i]
+            valid = check_patches(vit, Z, grid, mask)
             entry = _Entry(
                 call, {self.route.end: Z}, valid, None, Trace(grid) if self._trace else None, inputs[i]
             )
@@ -382,7 +399,8 @@ class Loop:
             if at.at_final:
                 entry.states[index] = tokens
         if index == (at.last if at.at_final else at.end):
-            refined = self._replay(forward)
+            with unobserved():
+                refined = self._replay(forward)
         for entry, tokens in zip(forward.entries, refined or states, strict=True):
             if index == at.probe and entry.trace is not None and entry.trace.anchor is not None:
                 entry.trace.record_accepted(self.vit.patches(tokens))
@@ -391,8 +409,9 @@ class Loop:
     def _replay(self, forward: _Forward) -> list[Tensor]:
         """Algorithm 1 on every resolution; nothing where no image is replayed."""
         config, at, vit, entries, refined = self.config, self.route, self.vit, forward.entries, []
-        if not torch.compiler.is_compiling():  # a graph cannot ask
-            forward.skipped = all(each.share is not None and not bool(each.share.any()) for each in entries)
+        shares = [each.share for each in entries if each.share is not None and not each.share.is_meta]
+        if not in_graph():  # a graph cannot ask
+            forward.skipped = len(shares) == len(entries) and not any(bool(each.any()) for each in shares)
         for entry in entries:
             Z, trace = entry.states[at.end], entry.trace
             if forward.skipped:

@@ -7,15 +7,18 @@ something else than the host. `BlockOrderCheck` sees that in the host's own pass
 
 from __future__ import annotations
 
+import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 from torch.utils.hooks import RemovableHandle
 
 from gramloop.errors import GramLoopError, GramLoopWarning
@@ -27,7 +30,13 @@ registering = threading.RLock()  # torch can give two threads that register hook
 # by first block: the kinds of calls that were checked
 _plain: WeakKeyDictionary[nn.Module, set[tuple[object, ...]]] = WeakKeyDictionary()
 _NO_BLOCK = -2
+_HIDDEN = -1e4  # and below: what is added to attention scores in order to hide tokens
 _pure: WeakSet[nn.Module] = WeakSet()  # blocks that were seen to leave their input alone
+
+
+def in_graph() -> bool:
+    """Whether a graph is made of what runs, which cannot ask for values."""
+    return torch.compiler.is_compiling() or torch.jit.is_tracing()
 
 
 def states_of(output: Any) -> list[Tensor]:
@@ -72,6 +81,77 @@ def _hidden_name(kwargs: Mapping[str, Any]) -> str:
     raise GramLoopError(f"blocks are called with hidden states first; these are given {sorted(kwargs)}")
 
 
+class _Thread(threading.local):
+    def __init__(self) -> None:
+        self.replaying = [
+            False
+        ]  # a compiled graph writes into what a thread-local holds, but not its attributes
+
+
+_thread = _Thread()
+
+
+@contextmanager
+def unobserved() -> Iterator[None]:
+    """What this thread runs here is not shown to hooks inside blocks that only observe."""
+    _thread.replaying[0] = True
+    try:
+        yield
+    finally:
+        _thread.replaying[0] = False
+
+
+class InnerHook:
+    """A hook of others on a module inside a block, which replays and probes leave out unless it changes something.
+
+    Collectors, such as those of attention maps and Grad-CAM, so see each block once. A hook that changes what its module
+    is given or returns belongs to the block, and is called by replays and probes as well.
+    """
+
+    def __init__(self, hook: Callable[..., Any], place: str) -> None:
+        self.hook, self.place, self.changes, self._left_out = hook, place, False, False
+
+    def __call__(self, *call: Any) -> Any:
+        if _thread.replaying[0] and not self.changes:
+            self._left_out = True
+            return None
+        if self.changes or torch.compiler.is_compiling():
+            return self.hook(*call)
+        values = [value for value in tree_leaves(call[1:]) if isinstance(value, Tensor)]
+        before = [value.clone() if value.is_inference() else value._version for value in values]
+        result = self.hook(*call)
+        same = [
+            _same_values(value, then) if isinstance(then, Tensor) else value._version == then
+            for value, then in zip(values, before, strict=True)
+        ]
+        self.changes = result is not None or not all(same)
+        if self.changes and self._left_out:
+            raise GramLoopError(
+                f"the hook {_name(self.hook)} inside {self.place} changes what its module is given or returns, and this "
+                "forward's probes left it out, as they do with hooks that only observe; that is known now: run the forward again"
+            )
+        return result
+
+
+def _inner_hooks(vit: ViT, first: int, last: int) -> Iterator[tuple[dict[int, Any], int, Any, str]]:
+    """Hooks of others on modules inside blocks: where they are registered, under which key, and in which block."""
+    for index in range(first, last + 1):
+        for module in vit.blocks[index].modules():
+            if (module._forward_hooks or module._forward_pre_hooks) and module is not vit.blocks[index]:
+                for hooks in (module._forward_hooks, module._forward_pre_hooks):
+                    for key, hook in tuple(hooks.items()):
+                        yield hooks, key, hook, f"block {index} of {vit.name}"
+
+
+def release(vit: ViT, gathering: Sequence[nn.Module]) -> None:
+    """Undo what `InnerHook` took the place of, and `gather_in_forward`."""
+    for hooks, key, hook, _ in _inner_hooks(vit, 0, vit.depth - 1):
+        if isinstance(hook, InnerHook):
+            hooks[key] = hook.hook
+    for block in gathering:
+        vars(block).pop("forward", None)
+
+
 class BlockCall:
     """How the host called a block: its hidden states aside, every block is given the same arguments."""
 
@@ -104,11 +184,7 @@ class BlockCall:
         for block in self.vit.blocks[first : last + 1]:
             state = self.shaped(tokens)
             args, kwargs = with_hidden(self._args, self._kwargs, [state] if self.listed else state)
-            run = (
-                block.forward
-                if torch.compiler.is_compiling() or block in _pure
-                else partial(_first_run, block)
-            )
+            run = block.forward if in_graph() or block in _pure else partial(_first_run, block)
             tokens = self.vit.layout.tokens(states_of(run(*args, **kwargs))[0])
             self.executed += 1
         return tokens
@@ -119,7 +195,7 @@ class BlockCall:
 
 
 def _first_run(block: nn.Module, *args: Any, **kwargs: Any) -> Any:
-    """BlockForward a block for the first time, and refuse it if it writes into its input, which a replay needs again."""
+    """Run a block for the first time, and refuse it if it writes into its input, which a replay needs again."""
     (state,) = states_of(hidden_states(args, kwargs))
     before = state.clone() if state.is_inference() else state._version
     output = block.forward(*args, **kwargs)
@@ -184,6 +260,9 @@ class BlockOrderCheck:
     def begin(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """The first watched block is about to run: watch this forward, unless one of its kind was watched before."""
         self.end()
+        for found, key, hook, place in _inner_hooks(self._vit, self._start, self._reach):
+            if not isinstance(hook, InnerHook) and not _source(hook).startswith("torch."):  # as of FSDP
+                found[key] = InnerHook(hook, place)
         blocks = self._vit.blocks[self.first : self._reach + 2]
         hooks = (key for block in blocks for kind in _KINDS for key, _ in _foreign(block, kind))
         self._key = (self._start, self._reach, self._resumes, len(args), *kwargs, *hooks)
@@ -296,8 +375,12 @@ def keep_first(held: Sequence[tuple[nn.Module, str, RemovableHandle]]) -> None:
                 break
 
 
+def _source(hook: Callable[..., Any]) -> str:
+    return str(getattr(getattr(hook, "func", hook), "__module__", None))
+
+
 def _is_ours(hook: Callable[..., Any]) -> bool:
-    return str(getattr(getattr(hook, "func", hook), "__module__", None)).startswith("gramloop.replay.")
+    return _source(hook).startswith("gramloop.replay.")
 
 
 def _foreign(block: nn.Module, kind: str) -> Iterator[tuple[int, Callable[..., Any]]]:
@@ -350,6 +433,20 @@ def embedded_grid(vit: ViT, image: Tensor, output: Tensor) -> Grid:
     return (output.shape[-2], output.shape[-1]) if conv else (height // down, width // across)
 
 
+def check_images(vit: ViT, tokens: Tensor, images: int | None, kwargs: Mapping[str, Any]) -> None:
+    """Refuse states that hold several images in one sequence, or tokens where images are expected."""
+    packed = kwargs.get("cu_seqlens")
+    if vit.layout.map == "TC" and isinstance(packed, Tensor) and len(packed) > 2:
+        raise GramLoopError(
+            f"{len(packed) - 1} images are packed into one sequence; give {vit.name} one at a time"
+        )
+    first, second = tokens.shape[:2]
+    if vit.paths is None and not vit.layout.map and first != images == second:
+        raise GramLoopError(
+            f"blocks carry states of shape {tuple(tokens.shape)} for {images} images: tokens come first; pass layout='TBC'"
+        )
+
+
 def check_patches(vit: ViT, tokens: Tensor, grid: Grid | None, mask: Tensor | None) -> Tensor | None:
     """Refuse tokens (B, T, C) that do not make the grid, and a mask that does not fit; the mask as (B, N) bool."""
     layout, (images, count), others = vit.layout, tokens.shape[:2], vit.layout.others
@@ -376,6 +473,41 @@ def check_patches(vit: ViT, tokens: Tensor, grid: Grid | None, mask: Tensor | No
             f"{count - others} patches, so it is bool of shape {' or '.join(map(str, shapes))}"
         )
     return flat.to(tokens.device)
+
+
+def host_mask(vit: ViT, tokens: Tensor, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Tensor | None:
+    """Which patches of tokens (B, T, C) the host itself leaves out of attention, as padding: those that no query sees.
+
+    Returns:
+        What is image, (B, N) bool; None where the host hides nothing.
+    """
+    images, count = tokens.shape[:2]
+    for name, value in [*(("", each) for each in args), *kwargs.items()]:
+        if type(value).__name__ == "BlockMask":
+            raise GramLoopError(f"{vit.name} masks tokens by flex attention; give set_valid() what is image")
+        if not isinstance(value, Tensor) or value.shape[-1:] != (count,) or vit.shuffles:
+            continue
+        if value.ndim == 4:  # (B, heads, queries, keys), bool or to be added
+            seen = value if value.dtype == torch.bool else value > _HIDDEN
+            seen = seen.flatten(1, 2).any(1).expand(images, -1)
+        elif value.ndim == 2 and len(value) == images and "mask" in name:
+            seen = value != 0
+        else:
+            continue
+        valid = seen[:, vit.layout.prefix : -vit.layout.suffix or None]
+        return valid if in_graph() or not bool(valid.all()) else None
+    return None
+
+
+def gather_in_forward(blocks: Sequence[nn.Module]) -> list[nn.Module]:
+    """Let blocks that FSDP has sharded gather their weights for replays and probes too, which call ``forward``."""
+    fsdp: Any = sys.modules.get("torch.distributed.fsdp")
+    sharded = [
+        each for each in blocks if fsdp and isinstance(each, fsdp.FSDPModule) and "forward" not in vars(each)
+    ]
+    for block in sharded:
+        fsdp.register_fsdp_forward_method(block, "forward")
+    return sharded
 
 
 _shown: WeakKeyDictionary[nn.Module, int] = WeakKeyDictionary()  # how often each was shown to the compiler

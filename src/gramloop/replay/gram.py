@@ -48,6 +48,8 @@ class GramAnchor:
         """Mean squared change of each patch's Gram row, (B, N) float32; 0 on invalid patches."""
         with full_float32(patches.device):
             D, M2 = self._change_and_sum(self._only_valid(patches.float()))
+            if torch.jit.is_tracing() or torch.compiler.is_exporting():  # a graph for any number of images
+                return _squared_row_change(D, M2) / (4 * self._count)
             # One image at a time: the same bits alone or in a batch, and the memory of one image.
             rows = [_squared_row_change(D[i], M2[i]) for i in range(len(D))]
             if not rows:
@@ -84,37 +86,46 @@ def _inverse_length(patches: Tensor) -> Tensor:
 
 
 def _squared_row_change(D: Tensor, M2: Tensor) -> Tensor:
-    """4 N times the drift: row sums of squares of D (2M)ᵀ + 2M Dᵀ, (N, C), (N, C) -> (N,)."""
-    patches, channels = D.shape
+    """4 N times the drift: row sums of squares of D (2M)ᵀ + 2M Dᵀ, (…, N, C), (…, N, C) -> (…, N)."""
+    patches, channels = D.shape[-2:]
     if patches > _PAIRWISE_LIMIT * channels:
         return _from_channel_products(D, M2)
     if patches > _UNTILED_PATCHES:
         return _from_symmetric_tiles(D, M2)
-    A = D @ M2.T
-    length: Tensor = torch.linalg.vector_norm(A + A.T, dim=1)
+    A = D @ M2.transpose(-1, -2)
+    length: Tensor = torch.linalg.vector_norm(A + A.transpose(-1, -2), dim=-1)
     return length.square_()
 
 
 def _from_symmetric_tiles(D: Tensor, M: Tensor) -> Tensor:
     """D Mᵀ + M Dᵀ is symmetric: its tiles on and right of the diagonal give all row sums."""
-    patches = D.shape[0]
+    patches = D.shape[-2]
     rows = -(-patches // _TILES)
-    total = D.new_zeros(patches)
+    total = D.new_zeros(D.shape[:-1])
     for top in range(0, patches, rows):
         bottom = min(top + rows, patches)
-        change = D[top:bottom] @ M[top:].T
-        change = change.addmm_(M[top:bottom], D[top:].T).square_()  # (rows, N - top)
-        total[top:bottom] += change.sum(1)
-        total[bottom:] += change[:, bottom - top :].sum(0)
+        change = D[..., top:bottom, :] @ M[..., top:, :].transpose(-1, -2)
+        change = _add_product(
+            change, M[..., top:bottom, :], D[..., top:, :].transpose(-1, -2)
+        ).square_()  # (rows, N - top)
+        total[..., top:bottom] += change.sum(-1)
+        total[..., bottom:] += change[..., bottom - top :].sum(-2)
     return total
 
 
 def _from_channel_products(D: Tensor, M: Tensor) -> Tensor:
     """The same row sums as quadratic forms of C x C matrices: O(N C²), for many patches."""
-    change = torch.addmm(D @ (M.T @ M), M, D.T @ M, alpha=2.0)
-    total = change.mul_(D).sum(1)
-    total += torch.mm(M, D.T @ D, out=change).mul_(M).sum(1)
+    change = _add_product(D @ (M.transpose(-1, -2) @ M), M, D.transpose(-1, -2) @ M, alpha=2.0)
+    total = change.mul_(D).sum(-1)
+    total += torch.matmul(M, D.transpose(-1, -2) @ D, out=change).mul_(M).sum(-1)
     return total
+
+
+def _add_product(total: Tensor, one: Tensor, other: Tensor, alpha: float = 1.0) -> Tensor:
+    """total + alpha * one @ other; the total is used up."""
+    if total.ndim == 2:
+        return total.addmm_(one, other, alpha=alpha)
+    return total.add_(one @ other, alpha=alpha)
 
 
 def patch_gate(patches: Tensor, drift: Tensor | None, config: ReplayConfig, valid: Tensor | None) -> Tensor:
@@ -193,7 +204,8 @@ def full_float32(device: torch.device) -> AbstractContextManager[None]:
     else:
         with _switching:
             precision = _inside[0] if _inside else torch.get_float32_matmul_precision()
-    if precision == "highest" and not torch.is_autocast_enabled(device.type):
+    on_meta = device.type == "meta"  # nothing is computed there, and autocast does not know it
+    if on_meta or (precision == "highest" and not torch.is_autocast_enabled(device.type)):
         return nullcontext()
     return _switched(device, precision)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -18,30 +18,43 @@ from gramloop.errors import GramLoopError
 
 Grid = tuple[int, int]  # rows and columns of patches
 Norm = nn.Module | Callable[[Tensor], Tensor]
+Map = Literal["", "TBC", "TC", "BHWC", "BCHW"]  # (B, T, C) where empty
+LAYOUTS = ("BTC", "TBC", "TC", "BHWC", "BCHW")  # images, tokens, channels, rows and columns of patches
 
 
 @dataclass(frozen=True)
 class TokenLayout:
-    """Tokens (B, T, C), or a map of the patches, which is worked on as its flattened tokens (B, H * W, C).
+    """How blocks carry tokens, or a map of the patches; all are worked on as (B, T, C).
 
     prefix, suffix: how many class, register and detection tokens come before and after the patches.
-    map: the order of dimensions where blocks carry a map; such blocks may form windows inside themselves.
+    map: the order of dimensions where it is another; blocks that carry a map may form windows inside themselves.
     """
 
     prefix: int = 0
     suffix: int = 0
-    map: Literal["", "BHWC", "BCHW"] = ""
+    map: Map = ""
 
     def tokens(self, state: Tensor) -> Tensor:
         """A block's state as (B, T, C)."""
+        if state.ndim != (len(self.map) or 3):
+            raise GramLoopError(
+                f"a block carries a state of shape {tuple(state.shape)}, which is not {self.map or 'BTC'}; describe the ViT "
+                f"with blocks=, norm=, prefix= and layout=, one of {', '.join(LAYOUTS)}"
+            )
+        if not self.map:
+            return state
+        if self.map == "BCHW":
+            return state.flatten(2).transpose(1, 2)
         if self.map == "BHWC":
             return state.flatten(1, 2)
-        return state.flatten(2).transpose(1, 2) if self.map == "BCHW" else state
+        return state[None] if self.map == "TC" else state.transpose(0, 1)
 
     def state(self, tokens: Tensor, grid: Grid | None) -> Tensor:
-        """Tokens as blocks pass them on; ``grid`` is that of the map."""
-        if grid is None:
+        """Tokens as blocks carry them; ``grid`` is that of the map."""
+        if not self.map:
             return tokens
+        if grid is None:
+            return tokens[0] if self.map == "TC" else tokens.transpose(0, 1).contiguous()
         batch, _, channels = tokens.shape
         if self.map == "BHWC":
             return tokens.reshape(batch, *grid, channels)
@@ -49,9 +62,9 @@ class TokenLayout:
 
     def grid(self, state: Tensor) -> Grid | None:
         """The patch grid of a map; None for tokens, which do not show it."""
-        if not self.map:
+        if "H" not in self.map:
             return None
-        rows = 1 if self.map == "BHWC" else 2
+        rows = self.map.index("H")
         return state.shape[rows], state.shape[rows + 1]
 
     def patches(self, tokens: Tensor) -> Tensor:
@@ -190,6 +203,7 @@ _BETWEEN = (
 _FAMILIES: dict[str, Family] = {
     # Meta's own modules
     "DinoVisionTransformer": Family("blocks", "norm", _meta_prefix),
+    "ImageEncoderViT": Family("blocks", "", _BHWC),
     # transformers, tokens
     "DINOv3ViTModel DINOv3ViTBackbone Sapiens2Model Sapiens2Backbone": Family(
         "model.layer", "norm", _REGISTERS
@@ -202,10 +216,14 @@ _FAMILIES: dict[str, Family] = {
     "ViTMAEModel": Family("layers", "layernorm", 1, shuffles=True),
     "DeiTModel": Family("layers", "layernorm", 2),
     "IJepaModel": Family("layers", "layernorm", 0),
-    "CLIPVisionModel OwlViTVisionTransformer Owlv2VisionTransformer MLCDVisionModel": Family(
-        "encoder.layers", "post_layernorm", 1
+    "CLIPVisionModel OwlViTVisionTransformer Owlv2VisionTransformer MLCDVisionModel BlipVisionModel "
+    "Blip2VisionModel InstructBlipVisionModel": Family("encoder.layers", "post_layernorm", 1),
+    "SiglipVisionModel Siglip2VisionModel Idefics2VisionTransformer Idefics3VisionTransformer "
+    "SmolVLMVisionTransformer": Family("encoder.layers", "post_layernorm", 0),
+    "InternVLVisionModel": Family("encoder.layer", "layernorm", 1),
+    "Qwen2VisionTransformerPretrainedModel": Family(
+        "blocks", "merger.ln_q", TokenLayout(map="TC"), shuffles=True
     ),
-    "SiglipVisionModel Siglip2VisionModel": Family("encoder.layers", "post_layernorm", 0),
     "Aimv2VisionModel": Family("encoder.layers", "rms_norm", 0),
     "PixioModel": Family("layers", "layernorm", _CLASSES),
     "PixioBackbone": Family("pixio.layers", "layernorm", _CLASSES),
@@ -233,6 +251,7 @@ def find_vit(
     norm: Norm | None = None,
     prefix: int | None = None,
     which: str | None = None,
+    layout: str = "BTC",
 ) -> ViT:
     """The one ViT in a model.
 
@@ -240,6 +259,8 @@ def find_vit(
         model: a ViT, or a model that contains one.
         blocks, norm, prefix: describe a ViT of an unknown family: its blocks in order, its final norm, and how many
             class and register tokens come before the patches.
+        layout: the order of dimensions of the states that such blocks carry: BTC (images, tokens, channels), TBC, TC for
+            one image, BHWC or BCHW.
         which: the path of the ViT, or of a part that contains it, where a model holds several.
     """
     if not isinstance(model, nn.Module):
@@ -252,10 +273,15 @@ def find_vit(
             raise GramLoopError(f"{type(model).__name__} has no module {which!r}; its ViTs are at: {known}")
         model = parts[which]
     if blocks is not None:
-        return _described(model, tuple(blocks), norm, prefix)
-    if norm is not None or prefix is not None:
-        raise GramLoopError("norm and prefix describe a ViT together with blocks; blocks is missing")
+        return _described(model, tuple(blocks), norm, prefix, layout)
+    if norm is not None or prefix is not None or layout != "BTC":
+        raise GramLoopError("norm, prefix and layout describe a ViT together with blocks; blocks is missing")
     found = list(_known_vits(model))
+    if any(type(module).__name__ == "FeatureGetterNet" for module in model.modules()):
+        raise GramLoopError(
+            "timm's features_only removes blocks and the final norm, with which drift is measured; take the model without it "
+            "(forward_intermediates gives the same features), or describe what is left: blocks=, norm= and prefix="
+        )
     if len(found) == 1:
         return _known(*found[0])
     if found:
@@ -298,7 +324,13 @@ def _known(path: str, module: nn.Module, family: Family) -> ViT:
     )  # fmt: skip
 
 
-def _described(model: nn.Module, blocks: tuple[nn.Module, ...], norm: Norm | None, prefix: int | None) -> ViT:
+def _described(
+    model: nn.Module,
+    blocks: tuple[nn.Module, ...],
+    norm: Norm | None,
+    prefix: int | None,
+    layout: str,
+) -> ViT:
     name = type(model).__name__
     if not blocks or not set(blocks) <= set(model.modules()):
         raise GramLoopError(f"blocks must be modules of {name}, in the order in which they run")
@@ -310,8 +342,14 @@ def _described(model: nn.Module, blocks: tuple[nn.Module, ...], norm: Norm | Non
         raise GramLoopError(
             f"prefix is {prefix!r}; with blocks= it is the number of tokens before the patches"
         )
-    embedding = _patch_embedding(model, blocks)
-    return ViT(name, model, blocks, norm, TokenLayout(prefix), embedding, len(blocks))
+    if layout not in LAYOUTS:
+        raise GramLoopError(f"layout is {layout!r}; it is one of {', '.join(LAYOUTS)}")
+    if "H" in layout and prefix:
+        raise GramLoopError(
+            f"prefix is {prefix}; blocks that carry maps, {layout}, have no tokens but patches"
+        )
+    embedding, carried = _patch_embedding(model, blocks), cast(Map, layout.removeprefix("BTC"))
+    return ViT(name, model, blocks, norm, TokenLayout(prefix, map=carried), embedding, len(blocks))
 
 
 def _blocks_and_norm(module: nn.Module, blocks: str, norm: str) -> tuple[tuple[nn.Module, ...], Any]:

@@ -48,6 +48,7 @@ _AGAIN = {
     "PREEMPTED",
     "BOOT_FAIL",
 }  # ends of jobs that may be submitted again
+_NO_LAUNCH = "JobLaunchFailure"  # of a job whose node was lost as it started
 _NEVER = re.compile(  # reasons for which a pending job never starts
     r"Partition(TimeLimit|NodeLimit|Config)|BadConstraints|DependencyNeverSatisfied|(Account|QOS)NotAllowed|Invalid(Account|QOS)"
     r"|\w*Max\w*PerJob\w*|AssocMaxJobsLimit|ReservationDeleted|JobHoldMaxRequeue"
@@ -121,7 +122,11 @@ def run_slurm(
         finally:
             array.cancel(job)
         if left:
-            _check_ends(array, len(left), before - len(left), fresh=len(left) == len(job.parts))
+            try:
+                _check_ends(array, len(left), before - len(left), fresh=len(left) == len(job.parts))
+            except NotStarted:
+                _remove(array.folder)
+                raise
             job.on_wait(f"{len(left)} parts are missing ({array.describe(ended=True)}) and submitted again")
 
 
@@ -152,7 +157,7 @@ class _Array:
             return
         self.answered = time.monotonic()
         lines = [line.split("|", 2) for line in answer.stdout.splitlines()]
-        found = {name: (state, reason) for name, state, reason in lines}
+        found = {each: (state, reason) for name, state, reason in lines for each in _tasks(name)}
         if found:
             self.states.pop(self.number, None)
         for name, (state, _) in self.states.items():
@@ -173,7 +178,7 @@ class _Array:
         counted = Counter(each for each in self.states.values() if (each[0] in _WAITS) != ended)
         words = [
             f"{many} {state.lower().replace('_', ' ')}"
-            + (f" ({reason})" if reason not in ("None", "") else "")
+            + (f" ({reason})" if reason not in ("None", "") and state not in ("TIMEOUT", "CANCELLED") else "")
             for (state, reason), many in counted.most_common()
         ]
         return ", ".join(words)
@@ -215,11 +220,15 @@ def _submit(job: Job, parts: Sequence[Part], jobs: int, settings: Mapping[str, A
     atomic_write(folder / _SHARES, pickle.dumps(shares))
     answer = _call("sbatch", "--parsable", "--requeue", *words, script=script)
     if answer.returncode:
-        shutil.rmtree(folder)
-        with suppress(OSError):  # logs of earlier jobs stay
-            folder.parent.rmdir()
+        _remove(folder)
         raise NotStarted(f"Slurm refuses the jobs: {_message(answer)}")
     return _Array(answer.stdout.strip().partition(";")[0], folder)
+
+
+def _remove(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    with suppress(OSError):  # logs of earlier jobs stay
+        folder.parent.rmdir()
 
 
 def _options(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -251,6 +260,16 @@ def _time_limit(job: Job, share: Share, options: Mapping[str, Any]) -> dict[str,
         if name.rstrip("*") in partition.split(",") if partition else name.endswith("*"):
             allowed.append(_minutes(limit))
     return {"time": str(min([minutes, *allowed]))} if allowed else {}
+
+
+def _tasks(name: str) -> Iterator[str]:
+    """The jobs that a line of squeue is about: those that end before they start stay together, as 7_[0-3,5%2]."""
+    job, bracket, numbers = name.partition("_[")
+    if not bracket:
+        yield name
+    for part in numbers.rstrip("]").partition("%")[0].split(",") if bracket else ():
+        first, _, last = part.partition("-")
+        yield from (f"{job}_{number}" for number in range(int(first), int(last or first) + 1))
 
 
 def _minutes(limit: str) -> int:
@@ -294,7 +313,8 @@ def _watch(job: Job, array: _Array, left: list[Part]) -> Iterator[Done | Missed]
 
 def _check_ends(array: _Array, missing: int, finished: int, *, fresh: bool) -> None:
     """Raise why parts are missing, unless jobs ended in a way that submitting them again may help."""
-    ends = {state for state, _ in array.states.values()} - {"COMPLETED"}
+    states = array.states.values()
+    ends = {"NODE_FAIL" if reason == _NO_LAUNCH else state for state, reason in states} - {"COMPLETED"}
     errors = [outcome.error for outcome in array.outcomes() if outcome.error]
     kind: type[GramLoopError] = GramLoopError
     if errors:
