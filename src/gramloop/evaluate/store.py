@@ -218,6 +218,19 @@ class Store(Generic[D]):
             tuple(unit.facts for unit in stored),
         )
 
+    def image_ids(self, unit: Unit) -> list[str]:
+        """The ids of a unit's images, read without anything else; none while it is not stored."""
+        path = self.path(unit)
+        try:
+            found: list[str] = pq.read_table(path, columns=["image_id"], partitioning=None)[
+                "image_id"
+            ].to_pylist()
+        except FileNotFoundError:
+            return []
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise UnusableFile(f"{path} is torn or damaged ({error})") from error
+        return found
+
     def quarantine(self, unit: Unit) -> Path:
         """Rename a foreign file, so that the unit can be computed and nothing is lost."""
         path = self.path(unit)

@@ -15,6 +15,7 @@ from gramloop.report.load import LoadedRuns, load_runs, report_workers
 from gramloop.report.write import write_report
 from gramloop.reproduce import figures, tables
 from gramloop.reproduce.paper import AUTHORS, BIBTEX, CODE, TITLE
+from gramloop.reproduce.pool import read_costs
 from gramloop.reproduce.recipe import (
     AnyLayout,
     ClassesTable,
@@ -29,7 +30,7 @@ from gramloop.reproduce.recipe import (
     QualitativeFigure,
     SeverityFigure,
 )
-from gramloop.reproduce.running import Reproduction, read_costs
+from gramloop.reproduce.running import Reproduction
 from gramloop.reproduce.tables import Context, PaperTable, claims_table
 from gramloop.util.progress import progress_bar
 
