@@ -81,7 +81,7 @@ def impulse_figure(key: str, layout: DiagnosticFigure, made: Context) -> Named:
 
 def _kept(run: Run, method: str, condition: str, image: str) -> KeptImage:
     """An image that an evaluation kept, by its id."""
-    for each in kept_images(run, [method], condition):
+    for each in kept_images(run, [method], condition or "*"):
         if each.is_called(condition or each.condition.key, image):
             return each
     raise GramLoopError(
@@ -105,7 +105,7 @@ def _compared(run: Run, method: str, row: ImageRow) -> ComparedImage:
     if row.image:
         kept, why = _kept(run, method, row.condition, row.image), "chosen"
     else:
-        images = kept_images(run, [method], row.condition)
+        images = kept_images(run, [method], row.condition or "*")
         gains = [image_gain(run, each, method) for each in images]
         if not np.isfinite(gains).any():
             raise GramLoopError(

@@ -111,7 +111,7 @@ class ImageRow(_Entry, frozen=True):
 
     Args:
         evaluation: its name.
-        condition: such as impulse/3.
+        condition: such as impulse/3, or */5 for all of severity 5.
         image: its id.
         crop: left, top, right and bottom in pixels.
         categories: names of the only classes that are drawn.

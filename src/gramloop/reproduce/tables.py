@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,7 +31,7 @@ from gramloop.reproduce.recipe import (
     PlacementTable,
     Recipe,
 )
-from gramloop.util.table import ABSENT, Cell, Column, Table
+from gramloop.util.table import ABSENT, Cell, Column, SignedNumber, Table
 
 GAIN, MEAN = "gain", "mean"  # rows of printed numbers
 _NARROW = 3  # columns of numbers; of more, the paper's numbers become rows
@@ -73,6 +74,7 @@ class PaperRow:
     values: tuple[Cell, ...]
     printed: Sequence[float] | None = None
     more: tuple[Cell, ...] = ()  # of columns that the paper does not have
+    signed: bool = False
 
 
 @dataclass(frozen=True)
@@ -129,11 +131,20 @@ class PaperTable:
 
     def _lines(self, row: PaperRow, comparable: bool) -> Iterator[tuple[Cell, ...]]:
         none = (None,) * len(self.more)
+        sign = _signed if row.signed else _same
         if row.printed is not None:
-            yield (*row.heads, "paper", *row.printed, *none)
-        yield (*row.heads, "yours", *row.values, *(row.more or none))
+            yield (*row.heads, "paper", *map(sign, row.printed), *none)
+        yield (*row.heads, "yours", *map(sign, row.values), *(row.more or none))
         if row.printed is not None and comparable:
-            yield (*row.heads, "difference", *map(_minus, row.values, row.printed), *none)
+            yield (*row.heads, "difference", *map(_signed, map(_minus, row.values, row.printed)), *none)
+
+
+def _signed(value: Cell) -> Cell:
+    return SignedNumber(value) if isinstance(value, int | float) else value
+
+
+def _same(value: Cell) -> Cell:
+    return value
 
 
 def _minus(value: Cell, other: Cell) -> float | None:
@@ -158,7 +169,7 @@ def main_table(key: str, layout: MethodsTable, made: Context) -> PaperTable:
     title, method = made.recipe.method_title, layout.methods[-1]
     rows = [PaperRow((title(name),), tuple(scores[name]), made.printed(key, name)) for name in layout.methods]
     gains = tuple(_minus(*pair) for pair in zip(scores[method], scores[layout.methods[0]], strict=True))
-    rows.append(PaperRow(("Δ",), gains, made.printed(key, GAIN)))
+    rows.append(PaperRow(("Δ",), gains, made.printed(key, GAIN), signed=True))
     intervals = {name: _interval(made.runs[name], method) for name in layout.needs}
     rows.append(
         PaperRow(
@@ -232,7 +243,9 @@ def partitions_table(key: str, layout: PartitionsTable, made: Context) -> PaperT
             rows.append(PaperRow((text, title(name)), cells, made.printed(key, f"{kind} {name}")))
         if values[0] is not None and values[1] is not None:
             gains = values[1] - values[0]
-            rows.append(PaperRow((text, "Δ"), tuple(gains.tolist()), made.printed(key, f"{kind} {GAIN}")))
+            rows.append(
+                PaperRow((text, "Δ"), tuple(gains.tolist()), made.printed(key, f"{kind} {GAIN}"), signed=True)
+            )
             made.claims.append(
                 Claim(
                     f"{kind}s improved",
@@ -348,12 +361,13 @@ def _compute_words(
     )
     caption = (
         "Transformer blocks of one view, as counted; their number by the formula relative to the baseline; seconds of one "
-        "device per image; peak memory of each path."
+        "device per image, reading it included; peak memory of each path."
     )
     notes = [
         f"Each path ran alone on {sample} images of {' and '.join(layout.evaluations)}: medians, pooled by the number of images "
         f"in each. Seconds between the quartiles: {spreads}.",
-        "The paper divides the wall time of 64 GPUs over all 11,782 images, data handling included; yours leaves that out.",
+        "The paper's time is the wall time of 64 GPUs over all 11,782 images, times 64, over the number of images; yours is "
+        "that of one device, which reads and predicts one image after the other.",
     ]
     return caption, notes
 
@@ -383,7 +397,7 @@ def _pooled(made: Context, layout: ComputeTable, method: str) -> PooledCost | No
 
     return PooledCost(
         mean([each.blocks for each in costs]),
-        mean([each.seconds for each in costs]),
+        mean([each.seconds + each.reading for each in costs]),
         mean([each.spread for each in costs]),
         max(each.peak_memory for each in costs),
     )
@@ -462,7 +476,8 @@ def classes_tables(key: str, layout: ClassesTable, made: Context) -> list[PaperT
             caption,
         )
     ]
-    known = {name: found.names.index(name) for name in printed if name in found.names}
+    first = [re.split("[,;]", name)[0].strip() for name in found.names]  # ADE20K lists synonyms
+    known = {name: first.index(name) for name in printed if name in first}
     if known:
         rows = [row(place, printed[name]) for name, place in known.items()]
         tables.insert(0, PaperTable(key, layout.title, ("Your rank", "Class"), columns, rows, caption))

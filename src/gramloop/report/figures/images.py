@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import Any, TypeVar
 
 import numpy as np
@@ -51,18 +52,18 @@ class KeptImage:
         return maps_of(self.rows[method])
 
 
-def kept_images(run: Run, names: Sequence[str], only: str = "") -> list[KeptImage]:
+def kept_images(run: Run, names: Sequence[str], only: str = "*") -> list[KeptImage]:
     """The images that keep a prediction of the baseline and of these methods, condition after condition.
 
     Args:
         run: the evaluation.
         names: of methods.
-        only: a condition's key; all conditions by default.
+        only: a condition's key, or a pattern such as */5.
     """
     store, found, keep = Store(run.folder, run.plan), [], frozenset(run.plan.keep)
     methods = [each for each in run.plan.methods if each.name in (BASELINE, *names)]
     for key in run.plan.conditions:
-        if only not in ("", key):
+        if not fnmatchcase(key, only):
             continue
         try:
             parts = [
