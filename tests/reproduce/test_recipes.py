@@ -27,7 +27,9 @@ def test_a_shipped_recipe_has_every_table_and_figure(name: str) -> None:
         "perturbations",
         "classes",
     ]
-    assert {*tables, "severity", "consistency", "diagnostic", "examples", "qualitative"} == set(recipe.outputs)
+    assert {*tables, "severity", "consistency", "diagnostic", "examples", "qualitative"} == set(
+        recipe.outputs
+    )
 
 
 def test_an_output_needs_its_own_evaluations_alone() -> None:

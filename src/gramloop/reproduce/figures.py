@@ -92,7 +92,7 @@ def _kept(run: Run, method: str, condition: str, image: str) -> KeptImage:
 def shift_figure(key: str, layout: QualitativeFigure, made: Context) -> Named:
     """Input, annotation, baseline and method, a row for each image."""
     rows = [_compared(made.runs[each.evaluation], layout.method, each) for each in layout.rows]
-    title = made.recipe.method_title
+    title = made.recipe.title_of
     yield (
         key,
         qualitative(

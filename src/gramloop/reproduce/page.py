@@ -61,7 +61,8 @@ def make_page(work: Reproduction) -> Path:
     folders = [work.out / name for name, one in work.evaluations.items() if one.methods]
     with progress_bar("reading", None) as advance:
         loaded = load_runs(folders, advance, report_workers(folders)) if folders else LoadedRuns((), ())
-    runs = {run.folder.name: replace(run, name=run.folder.name) for run in loaded.runs}
+    title = work.recipe.title_of
+    runs = {run.folder.name: replace(run, name=title(run.folder.name)) for run in loaded.runs}
     made = Context(work.recipe, runs, read_costs(work.out))
     with progress_bar("drawing", len(work.outputs)) as advance:
         document = make_document(made, work.outputs, loaded.warnings, advance)

@@ -261,7 +261,7 @@ class Recipe(_Entry, frozen=True):
         outputs: by the name that ``--only`` takes.
         printed: a file of numbers to compare with, next to the recipe.
         comparable: whether the model and the images are those of the printed numbers, so that differences mean something.
-        titles: of methods, in tables.
+        titles: of methods and evaluations, in tables.
         folder: where the recipe lies.
     """
 
@@ -324,8 +324,8 @@ class Recipe(_Entry, frozen=True):
         wanted = {method for each in users for method in each.methods}
         return [each for each in read_methods(self.evaluations[name].methods) if each.name in wanted]
 
-    def method_title(self, name: str) -> str:
-        """A method as tables call it."""
+    def title_of(self, name: str) -> str:
+        """A method or an evaluation as tables call it."""
         return self.titles.get(name, name)
 
     def numbers(self) -> Printed:

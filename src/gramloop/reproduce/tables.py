@@ -100,8 +100,9 @@ class PaperTable:
         else:
             columns = (Column("numbers", "Numbers", "text"), *self.columns)
             rows = [line for row in self.rows for line in self._lines(row, comparable)]
+        title = re.sub(r"^Table \d+: ", "", self.title)  # pages count tables
         return Table(
-            self.title, (*heads, *columns, *self.more), rows, self.notes, key=self.key, caption=self.caption
+            title, (*heads, *columns, *self.more), rows, self.notes, key=self.key, caption=self.caption
         )
 
     def _columns(self, comparable: bool) -> tuple[Column, ...]:
@@ -166,17 +167,14 @@ def main_table(key: str, layout: MethodsTable, made: Context) -> PaperTable:
         ]
         for method in layout.methods
     }
-    title, method = made.recipe.method_title, layout.methods[-1]
+    title, method = made.recipe.title_of, layout.methods[-1]
     rows = [PaperRow((title(name),), tuple(scores[name]), made.printed(key, name)) for name in layout.methods]
     gains = tuple(_minus(*pair) for pair in zip(scores[method], scores[layout.methods[0]], strict=True))
     rows.append(PaperRow(("Δ",), gains, made.printed(key, GAIN), signed=True))
-    intervals = {name: _interval(made.runs[name], method) for name in layout.needs}
-    rows.append(
-        PaperRow(
-            ("95% CI of Δ",),
-            tuple(None if each.clean else intervals[each.evaluation] for each in layout.columns),
-        )
-    )
+    found = {name: _interval(made.runs[name], method) for name in layout.needs}
+    for text, end in (("Δ, 95% CI from", "low"), ("to", "high")):
+        ends = (None if each.clean else getattr(found[each.evaluation], end, None) for each in layout.columns)
+        rows.append(PaperRow((text,), tuple(ends), signed=True))
     columns = tuple(
         _score(f"{each.evaluation} {'ER' if each.clean else 'score'}", each.title) for each in layout.columns
     )
@@ -220,7 +218,8 @@ def intervals_table(key: str, layout: IntervalsTable, made: Context) -> PaperTab
     for name in layout.evaluations:
         found = _interval(made.runs[name], layout.method)
         ends = (None,) * 2 if found is None else (found.low, found.high)
-        rows.append(PaperRow((name,), (made.runs[name].gain(layout.method), *ends), made.printed(key, name)))
+        run = made.runs[name]
+        rows.append(PaperRow((run.name,), (run.gain(layout.method), *ends), made.printed(key, name)))
     columns = (
         _score(GAIN, "Δ", True),
         _score("low", "95% CI low", True),
@@ -232,7 +231,7 @@ def intervals_table(key: str, layout: IntervalsTable, made: Context) -> PaperTab
 
 def partitions_table(key: str, layout: PartitionsTable, made: Context) -> PaperTable:
     """Scores on subsets of the images and on their complements."""
-    run, title = made.runs[layout.evaluation], made.recipe.method_title
+    run, title = made.runs[layout.evaluation], made.recipe.title_of
     lists = [_read_ids(Path(made.recipe.folder) / name) for name in layout.lists]
     scores = {name: _parts(run, name, lists) for name in (BASELINE, layout.method)}
     rows = []
@@ -337,7 +336,7 @@ def compute_table(key: str, layout: ComputeTable, made: Context) -> PaperTable:
             )
             observed = None if base is None else cost.seconds / base.seconds
             values = (blocks, method.blocks(depth) / depth, cost.seconds, observed, cost.peak / 1e9)
-        rows.append(PaperRow((made.recipe.method_title(name),), values, made.printed(key, name)))
+        rows.append(PaperRow((made.recipe.title_of(name),), values, made.printed(key, name)))
     columns = (
         Column("blocks", "Blocks", digits=0),
         Column("analytic", "Analytic", digits=2, unit="×"),
@@ -355,9 +354,7 @@ def _compute_words(
         max((each.images for each in made.costs.get(name, ())), default=0) for name in layout.evaluations
     )
     spreads = ", ".join(
-        f"{made.recipe.method_title(name)} {cost.spread:.3f}"
-        for name, cost in found.items()
-        if cost is not None
+        f"{made.recipe.title_of(name)} {cost.spread:.3f}" for name, cost in found.items() if cost is not None
     )
     caption = (
         "Transformer blocks of one view, as counted; their number by the formula relative to the baseline; seconds of one "
@@ -430,7 +427,7 @@ def families_table(key: str, layout: FamiliesTable, made: Context) -> PaperTable
         notes.append(
             f"You ran {len(run.families)} of the paper's {len(numbers) - 1} shifts, so the macro means are over others."
         )
-    title = made.recipe.method_title
+    title = made.recipe.title_of
     columns = (
         _score(BASELINE, title(BASELINE)),
         _score(layout.method, title(layout.method)),
@@ -444,7 +441,7 @@ def families_table(key: str, layout: FamiliesTable, made: Context) -> PaperTable
 
 def classes_tables(key: str, layout: ClassesTable, made: Context) -> list[PaperTable]:
     """The paper's classes with your numbers, and the classes that gain most in yours."""
-    run, title = made.runs[layout.evaluation], made.recipe.method_title
+    run, title = made.runs[layout.evaluation], made.recipe.title_of
     found = class_gains(run, layout.method)
     if found is None:
         raise GramLoopError(f"{run.name} is not complete, or has no classes")
