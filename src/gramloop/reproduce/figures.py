@@ -14,20 +14,14 @@ from gramloop.report.figures.heat import severity_heat
 from gramloop.report.figures.images import KeptImage, ShownImages, image_gain, kept_images
 from gramloop.report.figures.qualitative import ComparedImage, qualitative
 from gramloop.report.run import Run
-from gramloop.reproduce.recipe import (
-    ConsistencyFigure,
-    DiagnosticFigure,
-    ImageRow,
-    QualitativeFigure,
-    SeverityFigure,
-)
+from gramloop.reproduce.recipe import ImageRow, Output
 from gramloop.reproduce.tables import Claim, Context
 from gramloop.util.plotting import CaptionedFigure
 
 Named = Iterator[tuple[str, CaptionedFigure]]  # by the key that names the files
 
 
-def severity_figure(key: str, layout: SeverityFigure, made: Context) -> Named:
+def severity_figure(key: str, layout: Output, made: Context) -> Named:
     """Gains by suite and severity."""
     gains = suite_gains([made.runs[name] for name in layout.evaluations], layout.method)
     yield key, severity_heat(gains)
@@ -38,7 +32,7 @@ def severity_figure(key: str, layout: SeverityFigure, made: Context) -> Named:
         )
 
 
-def gram_figure(key: str, layout: ConsistencyFigure, made: Context) -> Named:
+def gram_figure(key: str, layout: Output, made: Context) -> Named:
     """Gram consistency at matched strength."""
     run = made.runs[layout.evaluation]
     found = next((each for each in gram_consistency(run) if each.method == layout.method), None)
@@ -66,7 +60,7 @@ def gram_figure(key: str, layout: ConsistencyFigure, made: Context) -> Named:
     )
 
 
-def impulse_figure(key: str, layout: DiagnosticFigure, made: Context) -> Named:
+def impulse_figure(key: str, layout: Output, made: Context) -> Named:
     """Drift and gate of one image: under all conditions of the recipe, and under the last alone."""
     rows = []
     for each in layout.rows:
@@ -89,7 +83,7 @@ def _kept(run: Run, method: str, condition: str, image: str) -> KeptImage:
     )
 
 
-def shift_figure(key: str, layout: QualitativeFigure, made: Context) -> Named:
+def shift_figure(key: str, layout: Output, made: Context) -> Named:
     """Input, annotation, baseline and method, a row for each image."""
     rows = [_compared(made.runs[each.evaluation], layout.method, each) for each in layout.rows]
     title = made.recipe.title_of

@@ -36,7 +36,7 @@ from gramloop.reproduce.pool import (
     read_costs,
     split_part,
 )
-from gramloop.reproduce.recipe import AnyLayout, EvaluationEntry, Recipe
+from gramloop.reproduce.recipe import EvaluationEntry, Output, Recipe
 from gramloop.tasks.loading import Precision
 from gramloop.util.checksums import load_checksums
 from gramloop.util.progress import progress_bar
@@ -97,7 +97,7 @@ class Reproduction:
     """A recipe on its way: what is run for which outputs, on which files, in which folder."""
 
     recipe: Recipe
-    outputs: Mapping[str, AnyLayout]
+    outputs: Mapping[str, Output]
     files: FoundFiles
     out: Path
     work: WorkSettings = WorkSettings()

@@ -21,16 +21,7 @@ from gramloop.report.run import Run
 from gramloop.report.stats import compare_methods
 from gramloop.report.tables.checks import PLACES, class_gains
 from gramloop.report.tables.main import DIGITS
-from gramloop.reproduce.recipe import (
-    ClassesTable,
-    ComputeTable,
-    FamiliesTable,
-    IntervalsTable,
-    MethodsTable,
-    PartitionsTable,
-    PlacementTable,
-    Recipe,
-)
+from gramloop.reproduce.recipe import Output, Recipe
 from gramloop.util.table import ABSENT, Cell, Column, SignedNumber, Table
 
 GAIN, MEAN = "gain", "mean"  # rows of printed numbers
@@ -158,7 +149,7 @@ def _score(name: str = "score", title: str = "", signed: bool = False) -> Column
     return Column(name, title or name, digits=DIGITS, signed=signed)
 
 
-def main_table(key: str, layout: MethodsTable, made: Context) -> PaperTable:
+def main_table(key: str, layout: Output, made: Context) -> PaperTable:
     """Methods as rows and suites as columns."""
     scores = {
         method: [
@@ -212,7 +203,7 @@ def _interval(run: Run, method: str) -> Interval | None:
     return found[0][0].interval if found and found[0] else None
 
 
-def intervals_table(key: str, layout: IntervalsTable, made: Context) -> PaperTable:
+def intervals_table(key: str, layout: Output, made: Context) -> PaperTable:
     """Gains with their intervals, a row for each suite."""
     rows = []
     for name in layout.evaluations:
@@ -229,7 +220,7 @@ def intervals_table(key: str, layout: IntervalsTable, made: Context) -> PaperTab
     return PaperTable(key, layout.title, ("Benchmark",), columns, rows, f"In points. {_BOOTSTRAP}", (note,))
 
 
-def partitions_table(key: str, layout: PartitionsTable, made: Context) -> PaperTable:
+def partitions_table(key: str, layout: Output, made: Context) -> PaperTable:
     """Scores on subsets of the images and on their complements."""
     run, title = made.runs[layout.evaluation], made.recipe.title_of
     lists = [_read_ids(Path(made.recipe.folder) / name) for name in layout.lists]
@@ -296,7 +287,7 @@ def _parts(run: Run, method: str, lists: Sequence[frozenset[str]]) -> np.ndarray
     return np.asarray(np.mean(found, axis=0))
 
 
-def placement_table(key: str, layout: PlacementTable, made: Context) -> PaperTable:
+def placement_table(key: str, layout: Output, made: Context) -> PaperTable:
     """Where drift is measured and the step applied."""
     rows = []
     for name in layout.methods:
@@ -319,7 +310,7 @@ def placement_table(key: str, layout: PlacementTable, made: Context) -> PaperTab
     )
 
 
-def compute_table(key: str, layout: ComputeTable, made: Context) -> PaperTable:
+def compute_table(key: str, layout: Output, made: Context) -> PaperTable:
     """Blocks, time and memory of each method, pooled over evaluations by their numbers of images."""
     found = {name: _pooled(made, layout, name) for name in layout.methods}
     base, rows = found.get(BASELINE), []
@@ -348,7 +339,7 @@ def compute_table(key: str, layout: ComputeTable, made: Context) -> PaperTable:
 
 
 def _compute_words(
-    layout: ComputeTable, made: Context, found: Mapping[str, PooledCost | None]
+    layout: Output, made: Context, found: Mapping[str, PooledCost | None]
 ) -> tuple[str, list[str]]:
     sample = sum(
         max((each.images for each in made.costs.get(name, ())), default=0) for name in layout.evaluations
@@ -379,7 +370,7 @@ class PooledCost:
     peak: int
 
 
-def _pooled(made: Context, layout: ComputeTable, method: str) -> PooledCost | None:
+def _pooled(made: Context, layout: Output, method: str) -> PooledCost | None:
     costs, weights = [], []
     for name in layout.evaluations:
         cost = next((each for each in made.costs.get(name, ()) if each.method == method), None)
@@ -400,7 +391,7 @@ def _pooled(made: Context, layout: ComputeTable, method: str) -> PooledCost | No
     )
 
 
-def families_table(key: str, layout: FamiliesTable, made: Context) -> PaperTable:
+def families_table(key: str, layout: Output, made: Context) -> PaperTable:
     """Means over severities by shift, and the macro mean."""
     run, pair = made.runs[layout.evaluation], (BASELINE, layout.method)
     numbers = made.recipe.numbers().get(key, {})
@@ -439,7 +430,7 @@ def families_table(key: str, layout: FamiliesTable, made: Context) -> PaperTable
     return PaperTable(key, layout.title, ("Shift",), columns, rows, caption, notes)
 
 
-def classes_tables(key: str, layout: ClassesTable, made: Context) -> list[PaperTable]:
+def classes_tables(key: str, layout: Output, made: Context) -> list[PaperTable]:
     """The paper's classes with your numbers, and the classes that gain most in yours."""
     run, title = made.runs[layout.evaluation], made.recipe.title_of
     found = class_gains(run, layout.method)
