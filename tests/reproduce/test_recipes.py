@@ -27,7 +27,9 @@ def test_a_shipped_recipe_has_every_table_and_figure(name: str) -> None:
         "perturbations",
         "classes",
     ]
-    assert {*tables, "severity", "consistency", "diagnostic", "qualitative"} == set(recipe.outputs)
+    assert {*tables, "severity", "consistency", "diagnostic", "examples", "qualitative"} == set(
+        recipe.outputs
+    )
 
 
 def test_an_output_needs_its_own_evaluations_alone() -> None:
@@ -58,9 +60,16 @@ def test_the_price_is_known_without_weights(tmp_path: Path, capsys: pytest.Captu
     [
         ("titel: x\n", "titel"),
         ("[1, 2", "recipe"),
-        ("title: x\nmodels: {}\ndata: {}\nevaluations: {}\noutputs: {main: {layout: none}}\n", "layout"),
+        (
+            "title: x\nmodels: {}\ndata: {}\nevaluations: {}\noutputs: {main: {layout: none, title: x}}\n",
+            "layout",
+        ),
+        (
+            "title: x\nmodels: {}\ndata: {}\nevaluations: {}\noutputs: {a: {layout: classes, title: x}}\n",
+            "needs method",
+        ),
     ],
-    ids=["unknown key", "not YAML", "unknown layout"],
+    ids=["unknown key", "not YAML", "unknown layout", "missing field"],
 )
 def test_a_bad_recipe_is_refused_by_name(text: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "recipe.yaml"

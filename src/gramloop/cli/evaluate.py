@@ -104,6 +104,9 @@ class StoredOptions:
         metavar="N",
         limits=(0, MANY),
     )
+    keep_image: list[str] = option(
+        "keep the same of the image with this id under every condition; can be repeated", [], metavar="ID"
+    )
     allow_failures: bool = option("exit with 0 even if images are excluded", False)
 
 
@@ -217,6 +220,7 @@ def _plan(options: Options, scenes: Path) -> Plan:
             shards=options.work.shards,
             diagnostics=options.stored.diagnostics,
             pictures=options.stored.pictures,
+            keep=options.stored.keep_image,
             replay=options.replay,
             batch=options.work.batch,
             alignment=options.align or "auto",
@@ -249,7 +253,7 @@ def _describes(options: Options) -> str:
         (options.data, tuple(field.name for field in fields(DataOptions) if field.name != "verify")),
         (options.model, tuple(field.name for field in fields(ModelOptions) if field.name != "device")),
         (options.work, ("shards", "batch")),
-        (options.stored, ("diagnostics",)),
+        (options.stored, ("diagnostics", "keep_image")),
     ]
     for part, names in parts:
         for name in names:

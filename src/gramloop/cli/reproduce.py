@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import sys
-from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from gramloop.cli.evaluate import WorkOptions, engine_of
 from gramloop.cli.options import group, option
-from gramloop.cli.output import Ended, is_quiet, note, stop_code
+from gramloop.cli.output import Ended, note, stop_code
 from gramloop.cli.shared import EXAMPLES, NAMED, device_kind
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-
-    from gramloop.evaluate.evaluation import EvaluationOutcome, Listener
-    from gramloop.evaluate.plan import Plan
-    from gramloop.evaluate.store import Store
+    from gramloop.evaluate.evaluation import EvaluationOutcome
     from gramloop.reproduce.files import Missing
     from gramloop.reproduce.running import Reproduction
 
@@ -66,7 +61,7 @@ def run(options: Options) -> Ended:
     """Run what is missing and write the page; 1 if images had to be excluded."""
     from gramloop.reproduce.files import refuse_missing
     from gramloop.reproduce.page import make_page
-    from gramloop.reproduce.running import status_table
+    from gramloop.reproduce.running import RunDisplay, status_table
 
     work = _reproduction(options)
     missing = work.files.missing(work.evaluations)
@@ -79,8 +74,9 @@ def run(options: Options) -> Ended:
     refuse_missing(missing)
     excluded = 0
     try:
-        for name, outcome in work.run(_listener):
-            excluded += _report(name, outcome)
+        with RunDisplay(note) as listener:
+            for name, outcome in work.run(listener):
+                excluded += _report(name, outcome)
     except KeyboardInterrupt as stop:
         print("gramloop reproduce: stopped; the same command resumes", file=sys.stderr)
         return Ended(stop_code(stop), lambda: _document(work, missing))
@@ -112,14 +108,6 @@ def _reproduction(options: Options) -> Reproduction:
     )
     files = FoundFiles(recipe, options.weights, options.data, options.out)
     return Reproduction(recipe, outputs, files, options.out, settings)
-
-
-def _listener(name: str, store: Store[Plan]) -> AbstractContextManager[Listener]:
-    from gramloop.evaluate.display import Display
-    from gramloop.evaluate.evaluation import Listener
-
-    note(f"{name}: {len(store.plan.units)} units, {store.plan.images} images")
-    return nullcontext(Listener()) if is_quiet() else Display(store)
 
 
 def _report(name: str, outcome: EvaluationOutcome) -> int:

@@ -180,6 +180,7 @@ class DataOptions:
             origin=self.origin,
             encoding=self.format,
             partial=self.partial,
+            frost_textures=str(self.frost_textures.resolve()) if self.frost_textures else None,
         )
 
 

@@ -57,6 +57,7 @@ class MethodCost:
     spread: float  # between the quartiles
     blocks: float  # transformer blocks executed, the mean over images
     peak_memory: int  # bytes, of the process, or of the GPU where one was used
+    reading: float = 0.0  # seconds to read and shift an image, the median; no part of ``seconds``
 
 
 def measure_cost(
@@ -79,9 +80,12 @@ def measure_cost(
     seconds: dict[str, list[float]] = {method.name: [] for method in chosen}
     blocks, peaks = dict.fromkeys(seconds, 0), dict.fromkeys(seconds, 0)
     with Runner(plan_subject(plan), device=device) as runner:
-        records = runner.images.records(key, range(min(images, many)))
-        read = [read_labelled(record, plan.task, labels=False) for record in records]
-        pixels = [each.pixels for each in read if not isinstance(each, str)]
+        pixels, reading = [], []
+        for record in runner.images.records(key, range(min(images, many))):
+            began = time.perf_counter()
+            read = read_labelled(record, plan.task, labels=False)
+            reading.append(time.perf_counter() - began)
+            pixels += [] if isinstance(read, str) else [read.pixels]
         for number, image in enumerate([*pixels[:1], *pixels]):
             for method in chosen:
                 reset_peak(runner.device)
@@ -96,7 +100,10 @@ def measure_cost(
     found = []
     for name, each in seconds.items() if pixels else ():
         low, middle, high = np.percentile(each, [25, 50, 75]).tolist()
-        found.append(MethodCost(name, len(each), middle, high - low, blocks[name] / len(each), peaks[name]))
+        mean = blocks[name] / len(each)
+        found.append(
+            MethodCost(name, len(each), middle, high - low, mean, peaks[name], float(np.median(reading)))
+        )
     return found
 
 

@@ -93,7 +93,7 @@ class Display(Listener):
         self._left[key] -= 1
         if self._left[key]:
             return
-        gains = _gains(collect(self._store, [key]))
+        gains = condition_gains(collect(self._store, [key]))
         if gains:
             self._gains[key] = gains
         if not self._console.is_terminal:
@@ -120,7 +120,7 @@ class _Speed(ProgressColumn):
         return Text("" if speed is None else f"{speed:.1f} images/s")
 
 
-def _gains(results: Results) -> dict[str, float]:
+def condition_gains(results: Results) -> dict[str, float]:
     """What methods gain over the baseline on one condition."""
     if not results.conditions or not measures_gain(results.plan, results.conditions[0].condition):
         return {}
@@ -210,7 +210,7 @@ def print_status(
     for key, many in plan.conditions.items():
         total = len(plan.parts_of(key)) * len(plan.methods)
         one = scored.get(key)
-        gains = {} if one is None else _gains(Results(plan, (one,)))
+        gains = {} if one is None else condition_gains(Results(plan, (one,)))
         row: list[Any] = [key, f"{units[key]}/{total}", f"{images[key]}/{many}"]
         row.append("" if one is None else str(len(one.failures)))
         row += [f"{gains[name]:+.3f}" if name in gains else "" for name in methods]

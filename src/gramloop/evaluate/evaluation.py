@@ -146,6 +146,43 @@ def evaluate(
         The scores of everything that the folder holds, and what could not be used.
     """
     listener = listener or Listener()
+    with open_evaluation(plan, folder, verify=verify, listener=listener, prepare=prepare) as opened:
+        missed: tuple[Missed, ...] = ()
+        if opened.parts:
+            subject = plan_subject(opened.store.plan, folder)
+            job = Job(subject, opened.store, opened.parts, listener.images, listener.waiting, device, prepare)
+            record_start(opened.store, start_entry(job, engine_name, workers))
+            missed = _run(engine(job) if engine is not None else run_local(job, workers), listener)
+        return opened.finish(missed)
+
+
+@dataclass(frozen=True)
+class OpenEvaluation:
+    """An evaluation whose folder is locked: its store, the parts that are still to be run, and damaged files."""
+
+    store: Store[Plan]
+    parts: Sequence[Part]
+    warnings: tuple[str, ...]
+
+    def finish(self, missed: Sequence[Missed] = ()) -> EvaluationOutcome:
+        """Score what is stored and write the table."""
+        results = collect(self.store)
+        write_results(self.store, results)
+        failures = tuple((one.condition, failure) for one in results.conditions for failure in one.failures)
+        return EvaluationOutcome(results, self.warnings, failures, tuple(missed))
+
+
+@contextmanager
+def open_evaluation(
+    plan: Plan,
+    folder: Path,
+    *,
+    verify: bool = False,
+    listener: Listener | None = None,
+    prepare: int | None = None,
+) -> Iterator[OpenEvaluation]:
+    """Check a plan and lock its folder, for as long as the ``with`` block lasts; see `evaluate` for the arguments."""
+    listener = listener or Listener()
     load_checksums(folder)
     plan = check_folder(folder, plan)  # a folder that is refused stays untouched: no lock, no scratch
     checked = any(not Store(folder, plan).path(unit).is_file() for unit in plan.units)
@@ -163,20 +200,12 @@ def evaluate(
         for part in state.stored:
             if (part.condition, part.images) not in incomplete:
                 listener.stored(part)
-        missed: tuple[Missed, ...] = ()
-        if state.missing:
+        parts: Sequence[Part] = state.missing
+        if parts:
             save_known_checksums(plan, folder)
             ahead = preparing_processes(plan.model.device, prepare) > 0
-            parts = mixed_order(plan, state.missing) if ahead else state.missing
-            job = Job(
-                plan_subject(plan, folder), store, parts, listener.images, listener.waiting, device, prepare
-            )
-            record_start(store, _start_entry(job, engine_name, workers))
-            missed = _run(engine(job) if engine is not None else run_local(job, workers), listener)
-        results = collect(store)
-        write_results(store, results)
-    failures = tuple((one.condition, failure) for one in results.conditions for failure in one.failures)
-    return EvaluationOutcome(results, warnings, failures, missed)
+            parts = mixed_order(plan, parts) if ahead else parts
+        yield OpenEvaluation(store, parts, warnings)
 
 
 @contextmanager
@@ -217,7 +246,8 @@ def _repair(store: Store[Plan], unit: Unit, problem: UnusableFile) -> str:
     return f"{problem}; the unit is computed again"
 
 
-def _start_entry(job: Job, engine: str, workers: int | None) -> dict[str, object]:
+def start_entry(job: Job, engine: str, workers: int | None) -> dict[str, object]:
+    """What the manifest keeps of a start."""
     device = job.device or job.subject.device
     here = default_workers(device, job.subject.threads) if workers is None else workers
     return {

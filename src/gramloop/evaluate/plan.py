@@ -32,6 +32,7 @@ from gramloop.tasks.predictor import Predictor
 from gramloop.util.json_files import checked, first_difference, parse_json, read_json
 
 LAYOUT = 3
+RUN_SEED = 100  # of all generators, as in the paper; no method of this package draws from them
 PICTURES = 4  # images of every condition that keep what a figure needs
 TRUTH_SCORE = 0.5  # a box or mask of a clean prediction that scores less is not taken for an object
 AGREEMENT = "agreement"  # before the name of every metric of a run without labels
@@ -60,6 +61,7 @@ class DataSource:
     encoding: str = "png"
     partial: bool = False
     contents: Mapping[str, str] = field(default_factory=dict)
+    frost_textures: str | None = None  # a folder; its checksum is among the fingerprints
 
 
 @dataclass(frozen=True)
@@ -184,11 +186,14 @@ class Subject:
         alignment: of predicted depth with the true one.
         batch: images of one size that the model is given at once.
         pictures: first images of every condition that keep what figures show.
+        keep: ids of more images that do.
         diagnostics: store means of what replays measure.
         signals: store what the baseline pass shows of its blocks, from which adaptive rules decide.
         keep_refusals: an error of a method with mitigations is kept as a refusal of that image instead of ending the run.
         device, threads: on what it runs.
         description: what made it, as text; it is kept in every unit's file.
+        runner: makes what runs it, from itself, a store, a device and the number of preparing processes; a `Runner` by
+            default.
     """
 
     hash: str
@@ -205,12 +210,18 @@ class Subject:
     alignment: Alignment = "auto"
     batch: int = 1
     pictures: int = 0
+    keep: frozenset[str] = frozenset()
     diagnostics: bool = False
     signals: bool = False
     keep_refusals: bool = False
     device: str = "cpu"
     threads: int = 1
     description: str = field(default="", repr=False)
+    runner: Callable[..., Any] | None = field(default=None, repr=False)
+
+    def keeps(self, position: int, image_id: object) -> bool:
+        """Whether an image keeps what figures show."""
+        return position < self.pictures or str(image_id) in self.keep
 
 
 @dataclass(frozen=True)
@@ -228,7 +239,7 @@ class Plan:
     versions: Mapping[str, str] = field(default_factory=dict)
     diagnostics: bool = False
     pictures: int = PICTURES
-    seed: int = 100  # for provenance: no prediction depends on it
+    seed: int = RUN_SEED
     alignment: Alignment = "auto"  # of predicted depth with the true one, image by image
     truth: TruthKind = "labels"
     truth_score: float = TRUTH_SCORE
@@ -236,6 +247,7 @@ class Plan:
     batch: int = 1  # images of one size that the model is given at once
     calibration: str | None = None  # the file with statistics of in-distribution images
     calibration_split: CalibrationSplit | None = None  # what they are learnt from, where no file is given
+    keep: tuple[str, ...] = ()  # ids of more images that keep what figures show
 
     def __post_init__(self) -> None:
         check_methods(self.methods)
@@ -290,18 +302,23 @@ class Plan:
         for name in ("methods", "diagnostics", "calibration", "calibration_split"):
             del content[name]
         del content["data"]["root"], content["data"]["classes"], content["model"]["files"]
+        content["data"].pop("frost_textures", None)
         del content["model"]["behaviour"]
         return content
 
     def as_json(self) -> dict[str, Any]:
-        """The plan as plain values."""
+        """The plan as plain values; what is rarely given is left out where it is not."""
+        rare = set() if self.keep else {"keep"}
+        data = asdict(self.data)
+        if self.data.frost_textures is None:
+            del data["frost_textures"]
         return {
             "layout": LAYOUT,
-            **{each.name: getattr(self, each.name) for each in fields(self)},
+            **{each.name: getattr(self, each.name) for each in fields(self) if each.name not in rare},
             "methods": {method.name: method.as_json() for method in self.methods},
             "conditions": dict(self.conditions),
             "categories": {str(number): name for number, name in self.categories.items()},
-            "data": asdict(self.data),
+            "data": data,
             "model": asdict(self.model),
             "versions": dict(self.versions),
             "calibration_split": self.calibration_split and asdict(self.calibration_split),
@@ -440,3 +457,4 @@ class _StoredPlan(msgspec.Struct, forbid_unknown_fields=True):
     batch: Annotated[int, msgspec.Meta(ge=1, le=10**6)]
     calibration: str | None
     calibration_split: CalibrationSplit | None = None
+    keep: tuple[str, ...] = ()

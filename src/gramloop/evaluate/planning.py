@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol, cast, runtime_checkable
 
 from gramloop.data.checks import Problems, refuse_unscorable, warn_of_rotated, with_contents
-from gramloop.data.manifest import fingerprint
+from gramloop.data.manifest import fingerprint, frost_fingerprint
 from gramloop.data.opening import OpenSuite
 from gramloop.data.records import DataSet, Image8
 from gramloop.data.suites import find_suite
@@ -36,6 +36,7 @@ from gramloop.evaluate.plan import (
 from gramloop.evaluate.predicting import deterministic
 from gramloop.evaluate.provenance import (
     CLEAN_SET,
+    FROST,
     file_checksums,
     open_data,
     origin_versions,
@@ -72,6 +73,7 @@ class Request:
         device, threads: on what each worker runs.
         diagnostics: store what replays measure, and run the companions of the first Gram-gated one.
         pictures: first images of every condition that keep what figures show.
+        keep: ids of more images that do.
         alignment: of predicted depth with the true one; see `gramloop.metrics.depth`.
         replay: a settings file for the method gramloop.
         truth: "clean" compares with the plain model's prediction on the clean image, and needs no labels.
@@ -98,6 +100,7 @@ class Request:
     threads: int = 1
     diagnostics: bool = False
     pictures: int = PICTURES
+    keep: Sequence[str] = ()
     alignment: Alignment = "auto"
     replay: str | None = None
     truth: TruthKind = "labels"
@@ -149,10 +152,18 @@ def plan_and_model(request: Request) -> tuple[Plan, Predictor[Prediction]]:
     methods, calibration, split = _methods(request, predictor, opened)
     opened = hold_out(opened, split, request.images)
     images = _Images(request, task, predictor)
+    if (textures := request.data.frost_textures) is not None:
+        if opened.clean is None:
+            raise GramLoopError(
+                f"frost textures belong to generated images; those of {request.suite} are read"
+            )
+        images.fingerprints[FROST] = frost_fingerprint(Path(textures))
     for condition in opened.conditions:
         data = opened.open(condition) if opened.clean is None else opened.clean
         images.add(condition.key, data, CLEAN_SET if opened.clean is not None else condition.key, opened)
     counts = images.counts
+    if unknown := sorted(set(request.keep) - images.kept):
+        raise GramLoopError(f"{request.suite} has no image {unknown[0]!r} whose picture could be kept")
     plan = Plan(
         suite=request.suite,
         task=predictor.task,
@@ -165,6 +176,7 @@ def plan_and_model(request: Request) -> tuple[Plan, Predictor[Prediction]]:
         versions=origin_versions(),
         diagnostics=request.diagnostics,
         pictures=request.pictures,
+        keep=tuple(sorted(set(request.keep))),
         alignment=request.alignment,
         truth=request.truth,
         truth_score=request.truth_score,
@@ -242,6 +254,7 @@ class _Images:
         self.things: frozenset[int] = frozenset()
         self.fingerprints: dict[str, str] = {}
         self.contents: dict[str, str] = {}
+        self.kept: set[str] = set()  # ids that were asked for
         self.smallest = (0, 0)  # height and width of the image with the fewest pixels
 
     def add(self, key: str, data: DataSet, owner: str, opened: OpenSuite) -> None:
@@ -257,6 +270,8 @@ class _Images:
                 self.predictor = numbered_as(self.predictor, data.categories)
             self.categories, self.things = dict(data.categories), data.things
         images = self.counts[key] = min(len(data), request.images or len(data))
+        if request.keep:
+            self.kept |= {str(record.image_id) for record in data[:images]} & set(request.keep)
         if owner in self.contents:
             return
         if not label_free:

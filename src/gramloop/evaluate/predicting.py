@@ -8,6 +8,7 @@ it.
 from __future__ import annotations
 
 import pickle
+import random
 import zlib
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,7 +23,7 @@ from gramloop.data.records import Image8, LabelledImage, Record
 from gramloop.data.shifted import ShiftedRecord
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.methods import BASELINE, Method
-from gramloop.evaluate.plan import Part, Subject
+from gramloop.evaluate.plan import RUN_SEED, Part, Subject
 from gramloop.mitigations.base import Mitigation
 from gramloop.mitigations.calibration import CalibrationStats
 from gramloop.mitigations.mitigated import apply
@@ -76,15 +77,16 @@ class MethodPredictor:
         self.subject, self.predictor, self.calibration = subject, predictor, calibration
         self._applied: dict[Stack, Predictor[Prediction]] = {}
 
-    def trace(self, position: int) -> bool | None:
+    def trace(self, images: Sequence[LoopImage]) -> bool | None:
         """Whether replays return what they measure: always, never, or (None) where they measure it anyway."""
         if self.subject.diagnostics:
             return True
-        return None if position < self.subject.pictures else False
+        kept = any(self.subject.keeps(each.position, each.record.image_id) for each in images)
+        return None if kept else False
 
     def predict(self, images: Sequence[LoopImage], call: tuple[Method, ...]) -> None:
         """Predict images of one size with the methods of one call, see `prediction_calls`."""
-        trace = self.trace(min(image.position for image in images))
+        trace = self.trace(images)
         if len(images) == 1:
             self.predict_image(images[0], call, trace)
             return
@@ -144,14 +146,19 @@ class MethodPredictor:
 
 @contextmanager
 def deterministic(threads: int) -> Iterator[None]:
-    """Deterministic algorithms or an error, and a fixed number of threads, since sums depend on it."""
-    before = torch.get_num_threads()
+    """Deterministic algorithms or an error, seeded generators, and a fixed number of threads, since sums depend on it."""
+    before = torch.get_num_threads(), np.random.get_state(), random.getstate()  # noqa: NPY002
     torch.set_num_threads(threads)
     try:
-        with deterministic_algorithms():
+        with deterministic_algorithms(), torch.random.fork_rng(devices=[]):
+            torch.manual_seed(RUN_SEED)
+            np.random.seed(RUN_SEED)  # noqa: NPY002
+            random.seed(RUN_SEED)
             yield
     finally:
-        torch.set_num_threads(before)
+        torch.set_num_threads(before[0])
+        np.random.set_state(before[1])  # noqa: NPY002
+        random.setstate(before[2])
 
 
 class CleanTruth:

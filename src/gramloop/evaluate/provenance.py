@@ -16,7 +16,7 @@ from typing import Any, cast
 
 from gramloop import __version__
 from gramloop.data.checks import with_contents
-from gramloop.data.manifest import fingerprint, package_versions
+from gramloop.data.manifest import fingerprint, frost_fingerprint, package_versions
 from gramloop.data.opening import OpenSuite, ReadOptions, Verify, open_suite
 from gramloop.data.records import DataSet, Record
 from gramloop.data.shifted import shift_record
@@ -40,6 +40,7 @@ SUGGESTION = "replay.json"  # may lie next to weights, and decides no prediction
 WEIGHTS = (".json", ".safetensors", ".pth")
 OTHER_WEIGHTS = (".bin", ".pt", ".txt")  # that transformers may have, too
 CLEAN_SET = "clean"  # the checksums of the set that conditions are made from
+FROST = "frost textures"  # the checksum of the user's
 _OR_ANOTHER = "or choose another folder for the results"
 
 
@@ -58,6 +59,7 @@ def plan_subject(plan: Plan, folder: Path | None = None) -> Subject:
         alignment=plan.alignment,
         batch=plan.batch,
         pictures=plan.pictures,
+        keep=frozenset(plan.keep),
         diagnostics=plan.diagnostics,
         device=plan.model.device,
         threads=plan.model.threads,
@@ -212,6 +214,7 @@ def open_data(
             verify=verify,
         ),
         encoding=cast(Any, data.encoding),
+        frost_textures=Path(data.frost_textures) if data.frost_textures else None,
     )
 
 
@@ -223,7 +226,11 @@ class PlannedImages:
         conditions = [condition_of(key) for key in plan.conditions]
         annotations = plan.load_task().annotations
         self.whole = open_data(plan.suite, plan.data, annotations, conditions, not plan.label_free, verify)
-        images = max(plan.conditions.values())
+        images, textures = max(plan.conditions.values()), plan.data.frost_textures
+        if textures and frost_fingerprint(Path(textures)) != plan.data.fingerprints.get(FROST):
+            raise GramLoopError(
+                f"the frost textures in {textures} changed since the evaluation was planned; put them back, {_OR_ANOTHER}"
+            )
         opened = hold_out(self.whole, plan.calibration_split, images)
         if opened.clean is not None:
             opened = replace(opened, clean=self._unchanged(CLEAN_SET, opened.clean, images, {}))

@@ -10,7 +10,7 @@ import hashlib
 import json
 import sys
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -132,7 +132,7 @@ class UnitRows:
         }
         if subject.diagnostics and prediction.trace is not None:
             row.update(_means(prediction.trace))
-        if position < subject.pictures:
+        if subject.keeps(position, image_id):
             row.update(task.encode(prediction))
             if subject.label_free:
                 row.update({f"{CLEAN_PREFIX}{name}": v for name, v in task.encode_truth(truth).items()})
@@ -191,9 +191,10 @@ class MethodRows:
         found: list[Any] = self.table[name].to_pylist()
         return found
 
-    def first(self, count: int) -> list[dict[str, Any]]:
-        """The rows of images at positions below ``count``, with what figures show of them."""
-        few = [place for place, position in enumerate(self.positions) if position < count]
+    def first(self, count: int, ids: Collection[str] = ()) -> list[dict[str, Any]]:
+        """The rows of images at positions below ``count`` or with these ids, with what figures show of them."""
+        named = zip(self.positions, self.image_ids, strict=True)
+        few = [place for place, (position, name) in enumerate(named) if position < count or name in ids]
         found: list[dict[str, Any]] = self._take(few).to_pylist()
         return found
 

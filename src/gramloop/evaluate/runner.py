@@ -273,6 +273,14 @@ class Runner:
         return {name: each for name, each in image.predictions.items() if isinstance(each, Prediction)}
 
 
+def make_runner(
+    subject: Subject, store: Store[Any], device: torch.device | str | None = None, prepare: int = 0
+) -> Runner:
+    """What runs the parts of a subject."""
+    made: Runner = (subject.runner or Runner)(subject, store, device, prepare)
+    return made
+
+
 def _add_rows(rows: Mapping[str, UnitRows], image: LoopImage) -> None:
     """What is stored of one image, of every method."""
     name = str(image.record.image_id)

@@ -207,9 +207,10 @@ class Store(Generic[D]):
         stored = [unit for unit in found if unit is not None]
         if len(stored) < len(units):
             return None
-        table = pa.concat_tables([unit.table.replace_schema_metadata() for unit in stored]).sort_by(
-            "position"
-        )
+        table = pa.concat_tables([unit.table.replace_schema_metadata() for unit in stored])
+        positions = table["position"].to_numpy()
+        if (positions[1:] < positions[:-1]).any():  # sorting copies every box
+            table = table.sort_by("position")
         return MethodRows(
             self.task,
             table.combine_chunks(),
@@ -217,6 +218,19 @@ class Store(Generic[D]):
             tuple(failure for unit in stored for failure in unit.refused),
             tuple(unit.facts for unit in stored),
         )
+
+    def image_ids(self, unit: Unit) -> list[str]:
+        """The ids of a unit's images, read without anything else; none while it is not stored."""
+        path = self.path(unit)
+        try:
+            found: list[str] = pq.read_table(path, columns=["image_id"], partitioning=None)[
+                "image_id"
+            ].to_pylist()
+        except FileNotFoundError:
+            return []
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise UnusableFile(f"{path} is torn or damaged ({error})") from error
+        return found
 
     def quarantine(self, unit: Unit) -> Path:
         """Rename a foreign file, so that the unit can be computed and nothing is lost."""

@@ -39,8 +39,9 @@ if TYPE_CHECKING:
 RECALLS = np.linspace(0, 1, 101)  # at which COCO reads the curve of precision
 AT_50, AT_75 = 0, 5  # indices of these thresholds
 NUMBERS_AT_ONCE = 4_000_000  # of one array: draws x predictions
-COMPILED_DRAWS = 64  # from so many draws, and
-COMPILED_WORK = 20_000_000  # draws x predictions x thresholds on, compiling pays
+COMPILED_DRAWS = 64  # from so many draws and
+COMPILED_WORK = 20_000_000  # draws x predictions x thresholds on, compiling pays; with fewer draws
+COMPILED_ALONE = 100_000_000  # from so many
 DRAWS_AT_ONCE = 2000  # that a bootstrap passes together
 MAX_COUNT, MAX_WEIGHT = 2**31, 255  # what the compiled code counts exactly
 _NO_ROWS = np.zeros(0, dtype=np.int64)
@@ -195,7 +196,7 @@ class RankedMatches:
     def uses_kernel(self, weights: Weights) -> bool:
         """Whether compiled code pays, and counts exactly."""
         work = len(weights) * sum(each.found.size for each in self.categories)
-        if len(weights) < COMPILED_DRAWS or work < COMPILED_WORK:
+        if work < (COMPILED_WORK if len(weights) >= COMPILED_DRAWS else COMPILED_ALONE):
             return False
         most = max(max(len(each.images), int(each.objects.sum())) for each in self.categories)
         heaviest = int(weights.max())

@@ -14,20 +14,14 @@ from gramloop.report.figures.heat import severity_heat
 from gramloop.report.figures.images import KeptImage, ShownImages, image_gain, kept_images
 from gramloop.report.figures.qualitative import ComparedImage, qualitative
 from gramloop.report.run import Run
-from gramloop.reproduce.recipe import (
-    ConsistencyFigure,
-    DiagnosticFigure,
-    ImageRow,
-    QualitativeFigure,
-    SeverityFigure,
-)
+from gramloop.reproduce.recipe import ImageRow, Output
 from gramloop.reproduce.tables import Claim, Context
 from gramloop.util.plotting import CaptionedFigure
 
 Named = Iterator[tuple[str, CaptionedFigure]]  # by the key that names the files
 
 
-def severity_figure(key: str, layout: SeverityFigure, made: Context) -> Named:
+def severity_figure(key: str, layout: Output, made: Context) -> Named:
     """Gains by suite and severity."""
     gains = suite_gains([made.runs[name] for name in layout.evaluations], layout.method)
     yield key, severity_heat(gains)
@@ -38,7 +32,7 @@ def severity_figure(key: str, layout: SeverityFigure, made: Context) -> Named:
         )
 
 
-def gram_figure(key: str, layout: ConsistencyFigure, made: Context) -> Named:
+def gram_figure(key: str, layout: Output, made: Context) -> Named:
     """Gram consistency at matched strength."""
     run = made.runs[layout.evaluation]
     found = next((each for each in gram_consistency(run) if each.method == layout.method), None)
@@ -66,7 +60,7 @@ def gram_figure(key: str, layout: ConsistencyFigure, made: Context) -> Named:
     )
 
 
-def impulse_figure(key: str, layout: DiagnosticFigure, made: Context) -> Named:
+def impulse_figure(key: str, layout: Output, made: Context) -> Named:
     """Drift and gate of one image: under all conditions of the recipe, and under the last alone."""
     rows = []
     for each in layout.rows:
@@ -81,7 +75,7 @@ def impulse_figure(key: str, layout: DiagnosticFigure, made: Context) -> Named:
 
 def _kept(run: Run, method: str, condition: str, image: str) -> KeptImage:
     """An image that an evaluation kept, by its id."""
-    for each in kept_images(run, [method]):
+    for each in kept_images(run, [method], condition or "*"):
         if each.is_called(condition or each.condition.key, image):
             return each
     raise GramLoopError(
@@ -89,10 +83,10 @@ def _kept(run: Run, method: str, condition: str, image: str) -> KeptImage:
     )
 
 
-def shift_figure(key: str, layout: QualitativeFigure, made: Context) -> Named:
+def shift_figure(key: str, layout: Output, made: Context) -> Named:
     """Input, annotation, baseline and method, a row for each image."""
     rows = [_compared(made.runs[each.evaluation], layout.method, each) for each in layout.rows]
-    title = made.recipe.method_title
+    title = made.recipe.title_of
     yield (
         key,
         qualitative(
@@ -105,7 +99,7 @@ def _compared(run: Run, method: str, row: ImageRow) -> ComparedImage:
     if row.image:
         kept, why = _kept(run, method, row.condition, row.image), "chosen"
     else:
-        images = [each for each in kept_images(run, [method]) if row.condition in ("", each.condition.key)]
+        images = kept_images(run, [method], row.condition or "*")
         gains = [image_gain(run, each, method) for each in images]
         if not np.isfinite(gains).any():
             raise GramLoopError(

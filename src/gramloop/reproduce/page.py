@@ -15,39 +15,27 @@ from gramloop.report.load import LoadedRuns, load_runs, report_workers
 from gramloop.report.write import write_report
 from gramloop.reproduce import figures, tables
 from gramloop.reproduce.paper import AUTHORS, BIBTEX, CODE, TITLE
-from gramloop.reproduce.recipe import (
-    AnyLayout,
-    ClassesTable,
-    ComputeTable,
-    ConsistencyFigure,
-    DiagnosticFigure,
-    FamiliesTable,
-    IntervalsTable,
-    MethodsTable,
-    PartitionsTable,
-    PlacementTable,
-    QualitativeFigure,
-    SeverityFigure,
-)
-from gramloop.reproduce.running import Reproduction, read_costs
+from gramloop.reproduce.pool import read_costs
+from gramloop.reproduce.recipe import Output
+from gramloop.reproduce.running import Reproduction
 from gramloop.reproduce.tables import Context, PaperTable, claims_table
 from gramloop.util.progress import progress_bar
 
 REPORT = "report"  # the folder of the page, below that of the results
-_TABLES: dict[type[Any], Any] = {
-    MethodsTable: tables.main_table,
-    IntervalsTable: tables.intervals_table,
-    PartitionsTable: tables.partitions_table,
-    PlacementTable: tables.placement_table,
-    ComputeTable: tables.compute_table,
-    FamiliesTable: tables.families_table,
-    ClassesTable: tables.classes_tables,
+_TABLES: dict[str, Any] = {
+    "methods": tables.main_table,
+    "intervals": tables.intervals_table,
+    "partitions": tables.partitions_table,
+    "placement": tables.placement_table,
+    "compute": tables.compute_table,
+    "families": tables.families_table,
+    "classes": tables.classes_tables,
 }
-_FIGURES: dict[type[Any], Any] = {
-    SeverityFigure: figures.severity_figure,
-    ConsistencyFigure: figures.gram_figure,
-    DiagnosticFigure: figures.impulse_figure,
-    QualitativeFigure: figures.shift_figure,
+_FIGURES: dict[str, Any] = {
+    "severity": figures.severity_figure,
+    "consistency": figures.gram_figure,
+    "diagnostic": figures.impulse_figure,
+    "qualitative": figures.shift_figure,
 }
 _OTHER = (
     "This recipe runs another model on other images than the paper: its layout is the paper's, and no number here can be "
@@ -60,7 +48,8 @@ def make_page(work: Reproduction) -> Path:
     folders = [work.out / name for name, one in work.evaluations.items() if one.methods]
     with progress_bar("reading", None) as advance:
         loaded = load_runs(folders, advance, report_workers(folders)) if folders else LoadedRuns((), ())
-    runs = {run.folder.name: replace(run, name=run.folder.name) for run in loaded.runs}
+    title = work.recipe.title_of
+    runs = {run.folder.name: replace(run, name=title(run.folder.name)) for run in loaded.runs}
     made = Context(work.recipe, runs, read_costs(work.out))
     with progress_bar("drawing", len(work.outputs)) as advance:
         document = make_document(made, work.outputs, loaded.warnings, advance)
@@ -69,7 +58,7 @@ def make_page(work: Reproduction) -> Path:
 
 def make_document(
     made: Context,
-    outputs: dict[str, AnyLayout] | Any,
+    outputs: dict[str, Output] | Any,
     warnings: Iterable[str] = (),
     on_output: Any = lambda name: None,
 ) -> Document:
@@ -103,12 +92,12 @@ def make_document(
     )
 
 
-def _section(key: str, layout: AnyLayout, made: Context, remarks: list[str]) -> Section:
-    if type(layout) in _FIGURES:
+def _section(key: str, layout: Output, made: Context, remarks: list[str]) -> Section:
+    if layout.layout in _FIGURES:
         drawn = Figures()
         drawn.add(
             key,
-            _FIGURES[type(layout)](key, layout, made),
+            _FIGURES[layout.layout](key, layout, made),
             True,
             lambda _: None,
             f"{layout.title} is left out",
@@ -116,7 +105,7 @@ def _section(key: str, layout: AnyLayout, made: Context, remarks: list[str]) -> 
         remarks += drawn.remarks
         found: list[RenderedFigure] = drawn.figures
         return Section(key, layout.title, "", (), tuple(found), folded=False)
-    one = _TABLES[type(layout)](key, layout, made)
+    one = _TABLES[layout.layout](key, layout, made)
     several: list[PaperTable] = one if isinstance(one, list) else [one]
     return Section(
         key,

@@ -111,7 +111,7 @@ class ImageRow(_Entry, frozen=True):
 
     Args:
         evaluation: its name.
-        condition: such as impulse/3.
+        condition: such as impulse/3, or */5 for all of severity 5.
         image: its id.
         crop: left, top, right and bottom in pixels.
         categories: names of the only classes that are drawn.
@@ -124,131 +124,88 @@ class ImageRow(_Entry, frozen=True):
     categories: tuple[str, ...] = ()
 
 
-class Layout(_Entry, frozen=True, tag_field="layout"):
-    """A table or a figure; ``layout`` names its kind."""
+_LAYOUTS: dict[str, tuple[str, ...]] = {  # what each needs; what it may have is marked with ?
+    "methods": ("methods", "columns"),
+    "intervals": ("method", "evaluations"),
+    "partitions": ("method", "evaluation", "lists?"),
+    "placement": ("methods", "evaluations", "clean?"),
+    "compute": ("methods", "evaluations"),
+    "families": ("method", "evaluation"),
+    "classes": ("method", "evaluation", "top?"),
+    "severity": ("method", "evaluations"),
+    "consistency": ("method", "evaluation"),
+    "diagnostic": ("method", "image", "rows", "drift?"),
+    "qualitative": ("method", "rows"),
+}
 
+
+class Output(_Entry, frozen=True):
+    """A table or a figure.
+
+    Args:
+        layout: its kind.
+            methods: methods as rows, suites as columns, and the gain of the last method over the first.
+            intervals: gains with intervals of a cluster bootstrap over families.
+            partitions: scores on subsets of the images and on their complements.
+            placement: where drift is measured and the step applied; each method from the first evaluation that has it.
+            compute: blocks, time and memory of each method, pooled over evaluations.
+            families: means over the severities of each shift.
+            classes: the classes that gain most.
+            severity: gains by suite and severity.
+            consistency: Gram consistency at matched strength, by shift.
+            diagnostic: drift and gate of one image under several conditions.
+            qualitative: input, annotation, baseline and method, a row for each image.
+        title: above it.
+        method, methods: what is compared; a single one with the baseline.
+        evaluation, evaluations: what it is made of.
+        columns: of scores.
+        clean: evaluations on clean images, for effective robustness.
+        lists: files with the ids of the images of each subset, one per line, next to the recipe; four subsets by the
+            hash of the ids by default.
+        top: how many classes.
+        image: its id.
+        rows: images.
+        drift: where the scale of all drift maps ends.
+    """
+
+    layout: str
     title: str
+    method: str = ""
+    methods: tuple[str, ...] = ()
+    evaluation: str = ""
+    evaluations: tuple[str, ...] = ()
+    columns: tuple[ScoreColumn, ...] = ()
+    clean: tuple[str, ...] = ()
+    lists: tuple[str, ...] = ()
+    top: int = 10
+    image: str = ""
+    rows: tuple[ImageRow, ...] = ()
+    drift: float | None = None
+
+    def __post_init__(self) -> None:
+        _known(self.layout, _LAYOUTS, "a layout")
+        fields = _LAYOUTS[self.layout]
+        allowed = {name.removesuffix("?") for name in fields} | {"layout", "title"}
+        for each in msgspec.structs.fields(self):
+            given = getattr(self, each.name) != each.default
+            if each.name in fields and not given:
+                raise GramLoopError(f"{self.title!r} has the layout {self.layout}, which needs {each.name}")
+            if given and each.name not in allowed:
+                raise GramLoopError(
+                    f"{self.title!r} has the layout {self.layout}, which takes no {each.name}"
+                )
 
     @property
     def compared(self) -> tuple[str, ...]:
         """The methods that it is made of."""
-        return tuple(
-            dict.fromkeys(getattr(self, "methods", None) or (BASELINE, getattr(self, "method", BASELINE)))
-        )
+        return tuple(dict.fromkeys(self.methods or (BASELINE, self.method)))
 
     @property
     def needs(self) -> tuple[str, ...]:
         """The evaluations that it is made of."""
-        found: list[str] = []
-        for name in ("evaluation", "evaluations", "clean", "columns", "rows"):
-            found += _named(getattr(self, name, ()))
-        return tuple(dict.fromkeys(found))
-
-
-def _named(value: Any) -> Iterable[str]:
-    if isinstance(value, str):
-        return [value] if value else []
-    if isinstance(value, ScoreColumn | ImageRow):
-        return [value.evaluation, *_named(getattr(value, "clean", ""))]
-    return [name for each in value for name in _named(each)]
-
-
-class MethodsTable(Layout, frozen=True, tag="methods"):
-    """Methods as rows, suites as columns, and the gain of the last method over the first."""
-
-    methods: tuple[str, ...]
-    columns: tuple[ScoreColumn, ...]
-
-
-class IntervalsTable(Layout, frozen=True, tag="intervals"):
-    """Gains with intervals of a cluster bootstrap over families."""
-
-    method: str
-    evaluations: tuple[str, ...]
-
-
-class PartitionsTable(Layout, frozen=True, tag="partitions"):
-    """Scores on subsets and complements.
-
-    Args:
-        method: compared with the baseline.
-        evaluation: its name.
-        lists: files with the ids of the images of each subset, one per line, next to the recipe; four subsets by the
-            hash of the ids by default.
-    """
-
-    method: str
-    evaluation: str
-    lists: tuple[str, ...] = ()
-
-
-class PlacementTable(Layout, frozen=True, tag="placement"):
-    """Where drift is measured and the step applied; with ``clean``, also effective robustness.
-
-    Each method comes from the first evaluation that has it.
-    """
-
-    methods: tuple[str, ...]
-    evaluations: tuple[str, ...]
-    clean: tuple[str, ...] = ()
-
-
-class ComputeTable(Layout, frozen=True, tag="compute"):
-    """Blocks, time and memory of each method, pooled over evaluations."""
-
-    methods: tuple[str, ...]
-    evaluations: tuple[str, ...]
-
-
-class FamiliesTable(Layout, frozen=True, tag="families"):
-    """Means over the severities of each shift."""
-
-    method: str
-    evaluation: str
-
-
-class ClassesTable(Layout, frozen=True, tag="classes"):
-    """The classes that gain most."""
-
-    method: str
-    evaluation: str
-    top: int = 10
-
-
-class SeverityFigure(Layout, frozen=True, tag="severity"):
-    """Gains by suite and severity."""
-
-    method: str
-    evaluations: tuple[str, ...]
-
-
-class ConsistencyFigure(Layout, frozen=True, tag="consistency"):
-    """Gram consistency at matched strength, by shift."""
-
-    method: str
-    evaluation: str
-
-
-class DiagnosticFigure(Layout, frozen=True, tag="diagnostic"):
-    """Drift and gate of one image under several conditions; ``drift`` is where the scale of all maps ends."""
-
-    method: str
-    image: str
-    rows: tuple[ImageRow, ...]
-    drift: float | None = None
-
-
-class QualitativeFigure(Layout, frozen=True, tag="qualitative"):
-    """Input, annotation, baseline and method, a row for each image."""
-
-    method: str
-    rows: tuple[ImageRow, ...]
-
-
-AnyLayout = (
-    MethodsTable | IntervalsTable | PartitionsTable | PlacementTable | ComputeTable | FamiliesTable
-    | ClassesTable | SeverityFigure | ConsistencyFigure | DiagnosticFigure | QualitativeFigure
-)  # fmt: skip
+        found = [self.evaluation, *self.evaluations, *self.clean, *(row.evaluation for row in self.rows)]
+        found += [name for column in self.columns for name in (column.evaluation, column.clean)]
+        return tuple(dict.fromkeys(name for name in found if name))
 
 
 class Recipe(_Entry, frozen=True):
@@ -261,7 +218,7 @@ class Recipe(_Entry, frozen=True):
         outputs: by the name that ``--only`` takes.
         printed: a file of numbers to compare with, next to the recipe.
         comparable: whether the model and the images are those of the printed numbers, so that differences mean something.
-        titles: of methods, in tables.
+        titles: of methods and evaluations, in tables.
         folder: where the recipe lies.
     """
 
@@ -269,7 +226,7 @@ class Recipe(_Entry, frozen=True):
     models: dict[str, ModelEntry]
     data: dict[str, DataEntry]
     evaluations: dict[str, EvaluationEntry]
-    outputs: dict[str, AnyLayout]
+    outputs: dict[str, Output]
     printed: str = ""
     comparable: bool = True
     titles: dict[str, str] = {}
@@ -290,13 +247,13 @@ class Recipe(_Entry, frozen=True):
             for each in output.needs:
                 _known(each, self.evaluations, f"an evaluation of the output {name}")
 
-    def select(self, only: Sequence[str] = ()) -> dict[str, AnyLayout]:
+    def select(self, only: Sequence[str] = ()) -> dict[str, Output]:
         """The outputs of these names; all by default."""
         for name in only:
             _known(name, self.outputs, "--only")
         return {name: output for name, output in self.outputs.items() if not only or name in only}
 
-    def needed(self, outputs: Mapping[str, AnyLayout]) -> dict[str, EvaluationEntry]:
+    def needed(self, outputs: Mapping[str, Output]) -> dict[str, EvaluationEntry]:
         """The evaluations that these outputs are made of, in the recipe's order, with the methods that they need.
 
         Without methods where only their cost is measured.
@@ -304,11 +261,9 @@ class Recipe(_Entry, frozen=True):
         found = {}
         for name, one in self.evaluations.items():
             users = [output for output in outputs.values() if name in output.needs]
-            scored = {
-                method for each in users if not isinstance(each, ComputeTable) for method in each.compared
-            }
-            timed = any(isinstance(each, ComputeTable) for each in users)
-            traced = any(isinstance(each, ConsistencyFigure) for each in users)
+            scored = {method for each in users if each.layout != "compute" for method in each.compared}
+            timed = any(each.layout == "compute" for each in users)
+            traced = any(each.layout == "consistency" for each in users)
             if users:
                 found[name] = replace(
                     one,
@@ -318,14 +273,14 @@ class Recipe(_Entry, frozen=True):
                 )
         return found
 
-    def timed_methods(self, name: str, outputs: Mapping[str, AnyLayout]) -> list[Method]:
+    def timed_methods(self, name: str, outputs: Mapping[str, Output]) -> list[Method]:
         """The methods of an evaluation whose cost these outputs show."""
-        users = [each for each in outputs.values() if isinstance(each, ComputeTable) and name in each.needs]
+        users = [each for each in outputs.values() if each.layout == "compute" and name in each.needs]
         wanted = {method for each in users for method in each.methods}
         return [each for each in read_methods(self.evaluations[name].methods) if each.name in wanted]
 
-    def method_title(self, name: str) -> str:
-        """A method as tables call it."""
+    def title_of(self, name: str) -> str:
+        """A method or an evaluation as tables call it."""
         return self.titles.get(name, name)
 
     def numbers(self) -> Printed:

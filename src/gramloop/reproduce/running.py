@@ -1,31 +1,79 @@
-"""Running what a recipe needs: each evaluation in a folder of its own, resumable, and the cost of its methods."""
+"""Running what a recipe needs: each evaluation in a folder of its own, resumable, and all of them as one job."""
 
 from __future__ import annotations
 
-import json
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self, cast
 
-from gramloop.evaluate.cost import MethodCost, measure_cost
-from gramloop.evaluate.engines import Engine
-from gramloop.evaluate.evaluation import EvaluationOutcome, Listener, evaluate
+from gramloop.evaluate.display import condition_gains
+from gramloop.evaluate.engines import Engine, Job
+from gramloop.evaluate.engines.local import run_local
+from gramloop.evaluate.evaluation import (
+    EvaluationOutcome,
+    Listener,
+    OpenEvaluation,
+    open_evaluation,
+    start_entry,
+)
+from gramloop.evaluate.methods import Method
 from gramloop.evaluate.plan import DataSource, Plan
 from gramloop.evaluate.planning import Request, make_plan
-from gramloop.evaluate.store import PLAN, Store, plan_in
+from gramloop.evaluate.results import Results, collect
+from gramloop.evaluate.runner import Missed
+from gramloop.evaluate.store import PLAN, Store, plan_in, record_start
 from gramloop.reproduce.files import FoundFiles
-from gramloop.reproduce.recipe import AnyLayout, EvaluationEntry, Recipe
+from gramloop.reproduce.pool import (
+    COST,
+    PooledStore,
+    cost_part,
+    pooled_part,
+    pooled_subject,
+    read_costs,
+    split_part,
+)
+from gramloop.reproduce.recipe import EvaluationEntry, Output, Recipe
 from gramloop.tasks.loading import Precision
 from gramloop.util.checksums import load_checksums
-from gramloop.util.files import atomic_write
-from gramloop.util.json_files import read_checked
+from gramloop.util.progress import progress_bar
 from gramloop.util.table import Column, Table
 
-COSTS = "costs.json"  # below the folder of the results
-_WHAT = "a file of costs written by gramloop reproduce"
-ListenerFor = Callable[[str, Store[Plan]], AbstractContextManager[Listener]]
+
+class RunDisplay(Listener):
+    """A bar over the images of all evaluations, and a line for every condition that is completed.
+
+    Args:
+        say: prints a line.
+    """
+
+    def __init__(self, say: Callable[[str], None] = lambda line: None) -> None:
+        self.waiting = self.warning = say  # type: ignore[method-assign,assignment]
+        self._say, self._stack = say, ExitStack()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def started(self, images: int) -> None:
+        """So many images are to be predicted."""
+        self._say(f"{images:,} images to predict")
+        self._advance = self._stack.enter_context(progress_bar("images", images))
+
+    def images(self, number: int) -> None:
+        """So many more images were predicted."""
+        self._advance("", number)
+
+    def scored(self, name: str, results: Results) -> None:
+        """A condition of an evaluation was completed."""
+        gains = "".join(f", {method} {gain:+.3f}" for method, gain in condition_gains(results).items())
+        for one in results.conditions:
+            self._say(f"{name} {one.condition}: {one.images} images{gains}")
 
 
 @dataclass(frozen=True)
@@ -49,7 +97,7 @@ class Reproduction:
     """A recipe on its way: what is run for which outputs, on which files, in which folder."""
 
     recipe: Recipe
-    outputs: Mapping[str, AnyLayout]
+    outputs: Mapping[str, Output]
     files: FoundFiles
     out: Path
     work: WorkSettings = WorkSettings()
@@ -79,54 +127,96 @@ class Reproduction:
                 threads=work.threads,
                 diagnostics=one.diagnostics,
                 pictures=max(one.pictures, len(one.only)),
+                keep=one.keep,
                 dtype=work.dtype,
                 batch=work.batch,
             )
         )
 
-    def run(
-        self, listener_for: ListenerFor = lambda name, store: nullcontext(Listener())
-    ) -> Iterator[tuple[str, EvaluationOutcome]]:
-        """Run what is missing of every evaluation, then measure costs; yields each evaluation's outcome."""
-        work = self.work
-        for name, one in self.evaluations.items():
-            if one.methods:
-                plan, folder = self.plan(name, one.methods), self.out / name
-                with listener_for(name, Store(folder, plan)) as listener:
-                    yield (
-                        name,
-                        evaluate(
-                            plan,
-                            folder,
-                            workers=work.workers,
-                            engine=work.engine,
-                            engine_name=work.engine_name,
-                            listener=listener,
-                            device=work.numbered_device,
-                            prepare=work.prepare,
-                        ),
+    def run(self, listener: RunDisplay | None = None) -> Iterator[tuple[str, EvaluationOutcome]]:
+        """Run what is missing of all evaluations as one job, and measure costs.
+
+        Args:
+            listener: called as the work proceeds.
+
+        Returns:
+            Each evaluation with its outcome, as soon as it is complete; so scores are computed while others run.
+        """
+        listener, work, wanted = listener or RunDisplay(), self.work, self.evaluations
+        with ExitStack() as stack:
+            opened = {
+                name: stack.enter_context(
+                    open_evaluation(
+                        self.plan(name, one.methods), self.out / name, listener=listener, prepare=work.prepare
                     )
-            if one.time_images:
-                self._measure(name, one)
+                )
+                for name, one in wanted.items()
+                if one.methods
+            }
+            stores = {name: each.store for name, each in opened.items()}
+            timed = {name: self.plan(name, self.recipe.evaluations[name].methods) for name in self._untimed()}
+            stores |= {
+                name: Store(self.out / name, plan) for name, plan in timed.items() if name not in stores
+            }
+            parts = [pooled_part(name, part) for name, each in opened.items() for part in each.parts]
+            costs = [
+                cost_part(name, self._timed_methods(name, plan), wanted[name].time_images)
+                for name, plan in timed.items()
+            ]
+            pool = PooledStore(self.out, stores)
+            if work.engine is not None:  # on a cluster every part has a device of its own
+                parts, costs = [*costs, *parts], []
+            listener.started(sum(map(len, parts)))
+            watched = (listener.images, listener.waiting, work.numbered_device, work.prepare)
+            yield from self._follow(
+                Job(pooled_subject(stores), cast(Any, pool), parts, *watched), opened, listener
+            )
+            for _ in (
+                run_local(Job(pooled_subject(stores), cast(Any, pool), costs, *watched), 1) if costs else ()
+            ):
+                pass
 
-    def _measure(self, name: str, one: EvaluationEntry) -> None:
-        """Time the methods that have not been timed yet, each alone, on a sample of images."""
-        known = read_costs(self.out)
-        wanted = self.recipe.timed_methods(name, self.outputs)
-        held = {each.method for each in known.get(name, ()) if each.images >= one.time_images}
-        if held >= {method.name for method in wanted}:
+    def _follow(
+        self, job: Job, opened: Mapping[str, OpenEvaluation], listener: RunDisplay
+    ) -> Iterator[tuple[str, EvaluationOutcome]]:
+        """Run the job, and score each condition and each evaluation once it is complete."""
+        left = {name: Counter(part.condition for part in each.parts) for name, each in opened.items()}
+        missed: dict[str, list[Missed]] = {name: [] for name in opened}
+        for name, one in opened.items():
+            if one.parts:
+                record_start(one.store, start_entry(job, self.work.engine_name, self.work.workers))
+            else:
+                yield name, one.finish()
+        if not job.parts:
             return
-        plan = self.plan(name, self.recipe.evaluations[name].methods)
-        chosen = [method for method in plan.methods if method.name in {each.name for each in wanted}]
-        known[name] = measure_cost(plan, chosen, one.time_images, self.work.numbered_device)
-        content = {key: [asdict(each) for each in costs] for key, costs in known.items()}
-        atomic_write(self.out / COSTS, (json.dumps(content, indent=1) + "\n").encode())
+        engine = self.work.engine or partial(run_local, workers=self.work.workers)
+        for outcome in engine(job):
+            name, part = split_part(outcome.part)
+            if part.condition == COST:
+                continue
+            left[name][part.condition] -= 1
+            missed[name] += [replace(outcome, part=part)] if isinstance(outcome, Missed) else []
+            if not left[name][part.condition]:
+                listener.scored(name, collect(opened[name].store, [part.condition]))
+            if not left[name].total():
+                yield name, opened[name].finish(missed[name])
 
+    def _untimed(self) -> list[str]:
+        """Evaluations of which the cost of a method that is wanted has not been measured."""
+        known = read_costs(self.out)
+        found = []
+        for name, one in self.evaluations.items():
+            held = {each.method for each in known.get(name, ()) if each.images >= one.time_images}
+            if one.time_images and not held >= {
+                each.name for each in self.recipe.timed_methods(name, self.outputs)
+            }:
+                found.append(name)
+        return found
 
-def read_costs(out: Path) -> dict[str, list[MethodCost]]:
-    """The costs that were measured, by evaluation."""
-    path = out / COSTS
-    return read_checked(path, dict[str, list[MethodCost]], _WHAT) if path.is_file() else {}
+    def _timed_methods(self, name: str, plan: Plan) -> list[Method]:
+        """The methods to measure, with the windows of the plan."""
+        wanted = {each.name for each in self.recipe.timed_methods(name, self.outputs)}
+        return [method for method in plan.methods if method.name in wanted]
 
 
 def status_table(work: Reproduction) -> Table:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,17 +21,8 @@ from gramloop.report.run import Run
 from gramloop.report.stats import compare_methods
 from gramloop.report.tables.checks import PLACES, class_gains
 from gramloop.report.tables.main import DIGITS
-from gramloop.reproduce.recipe import (
-    ClassesTable,
-    ComputeTable,
-    FamiliesTable,
-    IntervalsTable,
-    MethodsTable,
-    PartitionsTable,
-    PlacementTable,
-    Recipe,
-)
-from gramloop.util.table import ABSENT, Cell, Column, Table
+from gramloop.reproduce.recipe import Output, Recipe
+from gramloop.util.table import ABSENT, Cell, Column, SignedNumber, Table
 
 GAIN, MEAN = "gain", "mean"  # rows of printed numbers
 _NARROW = 3  # columns of numbers; of more, the paper's numbers become rows
@@ -73,6 +65,7 @@ class PaperRow:
     values: tuple[Cell, ...]
     printed: Sequence[float] | None = None
     more: tuple[Cell, ...] = ()  # of columns that the paper does not have
+    signed: bool = False
 
 
 @dataclass(frozen=True)
@@ -98,8 +91,9 @@ class PaperTable:
         else:
             columns = (Column("numbers", "Numbers", "text"), *self.columns)
             rows = [line for row in self.rows for line in self._lines(row, comparable)]
+        title = re.sub(r"^Table \d+: ", "", self.title)  # pages count tables
         return Table(
-            self.title, (*heads, *columns, *self.more), rows, self.notes, key=self.key, caption=self.caption
+            title, (*heads, *columns, *self.more), rows, self.notes, key=self.key, caption=self.caption
         )
 
     def _columns(self, comparable: bool) -> tuple[Column, ...]:
@@ -129,11 +123,20 @@ class PaperTable:
 
     def _lines(self, row: PaperRow, comparable: bool) -> Iterator[tuple[Cell, ...]]:
         none = (None,) * len(self.more)
+        sign = _signed if row.signed else _same
         if row.printed is not None:
-            yield (*row.heads, "paper", *row.printed, *none)
-        yield (*row.heads, "yours", *row.values, *(row.more or none))
+            yield (*row.heads, "paper", *map(sign, row.printed), *none)
+        yield (*row.heads, "yours", *map(sign, row.values), *(row.more or none))
         if row.printed is not None and comparable:
-            yield (*row.heads, "difference", *map(_minus, row.values, row.printed), *none)
+            yield (*row.heads, "difference", *map(_signed, map(_minus, row.values, row.printed)), *none)
+
+
+def _signed(value: Cell) -> Cell:
+    return SignedNumber(value) if isinstance(value, int | float) else value
+
+
+def _same(value: Cell) -> Cell:
+    return value
 
 
 def _minus(value: Cell, other: Cell) -> float | None:
@@ -146,7 +149,7 @@ def _score(name: str = "score", title: str = "", signed: bool = False) -> Column
     return Column(name, title or name, digits=DIGITS, signed=signed)
 
 
-def main_table(key: str, layout: MethodsTable, made: Context) -> PaperTable:
+def main_table(key: str, layout: Output, made: Context) -> PaperTable:
     """Methods as rows and suites as columns."""
     scores = {
         method: [
@@ -155,17 +158,14 @@ def main_table(key: str, layout: MethodsTable, made: Context) -> PaperTable:
         ]
         for method in layout.methods
     }
-    title, method = made.recipe.method_title, layout.methods[-1]
+    title, method = made.recipe.title_of, layout.methods[-1]
     rows = [PaperRow((title(name),), tuple(scores[name]), made.printed(key, name)) for name in layout.methods]
     gains = tuple(_minus(*pair) for pair in zip(scores[method], scores[layout.methods[0]], strict=True))
-    rows.append(PaperRow(("Δ",), gains, made.printed(key, GAIN)))
-    intervals = {name: _interval(made.runs[name], method) for name in layout.needs}
-    rows.append(
-        PaperRow(
-            ("95% CI of Δ",),
-            tuple(None if each.clean else intervals[each.evaluation] for each in layout.columns),
-        )
-    )
+    rows.append(PaperRow(("Δ",), gains, made.printed(key, GAIN), signed=True))
+    found = {name: _interval(made.runs[name], method) for name in layout.needs}
+    for text, end in (("Δ, 95% CI from", "low"), ("to", "high")):
+        ends = (None if each.clean else getattr(found[each.evaluation], end, None) for each in layout.columns)
+        rows.append(PaperRow((text,), tuple(ends), signed=True))
     columns = tuple(
         _score(f"{each.evaluation} {'ER' if each.clean else 'score'}", each.title) for each in layout.columns
     )
@@ -203,13 +203,14 @@ def _interval(run: Run, method: str) -> Interval | None:
     return found[0][0].interval if found and found[0] else None
 
 
-def intervals_table(key: str, layout: IntervalsTable, made: Context) -> PaperTable:
+def intervals_table(key: str, layout: Output, made: Context) -> PaperTable:
     """Gains with their intervals, a row for each suite."""
     rows = []
     for name in layout.evaluations:
         found = _interval(made.runs[name], layout.method)
         ends = (None,) * 2 if found is None else (found.low, found.high)
-        rows.append(PaperRow((name,), (made.runs[name].gain(layout.method), *ends), made.printed(key, name)))
+        run = made.runs[name]
+        rows.append(PaperRow((run.name,), (run.gain(layout.method), *ends), made.printed(key, name)))
     columns = (
         _score(GAIN, "Δ", True),
         _score("low", "95% CI low", True),
@@ -219,9 +220,9 @@ def intervals_table(key: str, layout: IntervalsTable, made: Context) -> PaperTab
     return PaperTable(key, layout.title, ("Benchmark",), columns, rows, f"In points. {_BOOTSTRAP}", (note,))
 
 
-def partitions_table(key: str, layout: PartitionsTable, made: Context) -> PaperTable:
+def partitions_table(key: str, layout: Output, made: Context) -> PaperTable:
     """Scores on subsets of the images and on their complements."""
-    run, title = made.runs[layout.evaluation], made.recipe.method_title
+    run, title = made.runs[layout.evaluation], made.recipe.title_of
     lists = [_read_ids(Path(made.recipe.folder) / name) for name in layout.lists]
     scores = {name: _parts(run, name, lists) for name in (BASELINE, layout.method)}
     rows = []
@@ -232,7 +233,9 @@ def partitions_table(key: str, layout: PartitionsTable, made: Context) -> PaperT
             rows.append(PaperRow((text, title(name)), cells, made.printed(key, f"{kind} {name}")))
         if values[0] is not None and values[1] is not None:
             gains = values[1] - values[0]
-            rows.append(PaperRow((text, "Δ"), tuple(gains.tolist()), made.printed(key, f"{kind} {GAIN}")))
+            rows.append(
+                PaperRow((text, "Δ"), tuple(gains.tolist()), made.printed(key, f"{kind} {GAIN}"), signed=True)
+            )
             made.claims.append(
                 Claim(
                     f"{kind}s improved",
@@ -284,7 +287,7 @@ def _parts(run: Run, method: str, lists: Sequence[frozenset[str]]) -> np.ndarray
     return np.asarray(np.mean(found, axis=0))
 
 
-def placement_table(key: str, layout: PlacementTable, made: Context) -> PaperTable:
+def placement_table(key: str, layout: Output, made: Context) -> PaperTable:
     """Where drift is measured and the step applied."""
     rows = []
     for name in layout.methods:
@@ -307,7 +310,7 @@ def placement_table(key: str, layout: PlacementTable, made: Context) -> PaperTab
     )
 
 
-def compute_table(key: str, layout: ComputeTable, made: Context) -> PaperTable:
+def compute_table(key: str, layout: Output, made: Context) -> PaperTable:
     """Blocks, time and memory of each method, pooled over evaluations by their numbers of images."""
     found = {name: _pooled(made, layout, name) for name in layout.methods}
     base, rows = found.get(BASELINE), []
@@ -324,7 +327,7 @@ def compute_table(key: str, layout: ComputeTable, made: Context) -> PaperTable:
             )
             observed = None if base is None else cost.seconds / base.seconds
             values = (blocks, method.blocks(depth) / depth, cost.seconds, observed, cost.peak / 1e9)
-        rows.append(PaperRow((made.recipe.method_title(name),), values, made.printed(key, name)))
+        rows.append(PaperRow((made.recipe.title_of(name),), values, made.printed(key, name)))
     columns = (
         Column("blocks", "Blocks", digits=0),
         Column("analytic", "Analytic", digits=2, unit="×"),
@@ -336,24 +339,23 @@ def compute_table(key: str, layout: ComputeTable, made: Context) -> PaperTable:
 
 
 def _compute_words(
-    layout: ComputeTable, made: Context, found: Mapping[str, PooledCost | None]
+    layout: Output, made: Context, found: Mapping[str, PooledCost | None]
 ) -> tuple[str, list[str]]:
     sample = sum(
         max((each.images for each in made.costs.get(name, ())), default=0) for name in layout.evaluations
     )
     spreads = ", ".join(
-        f"{made.recipe.method_title(name)} {cost.spread:.3f}"
-        for name, cost in found.items()
-        if cost is not None
+        f"{made.recipe.title_of(name)} {cost.spread:.3f}" for name, cost in found.items() if cost is not None
     )
     caption = (
         "Transformer blocks of one view, as counted; their number by the formula relative to the baseline; seconds of one "
-        "device per image; peak memory of each path."
+        "device per image, reading it included; peak memory of each path."
     )
     notes = [
         f"Each path ran alone on {sample} images of {' and '.join(layout.evaluations)}: medians, pooled by the number of images "
         f"in each. Seconds between the quartiles: {spreads}.",
-        "The paper divides the wall time of 64 GPUs over all 11,782 images, data handling included; yours leaves that out.",
+        "The paper's time is the wall time of 64 GPUs over all 11,782 images, times 64, over the number of images; yours is "
+        "that of one device, which reads and predicts one image after the other.",
     ]
     return caption, notes
 
@@ -368,7 +370,7 @@ class PooledCost:
     peak: int
 
 
-def _pooled(made: Context, layout: ComputeTable, method: str) -> PooledCost | None:
+def _pooled(made: Context, layout: Output, method: str) -> PooledCost | None:
     costs, weights = [], []
     for name in layout.evaluations:
         cost = next((each for each in made.costs.get(name, ()) if each.method == method), None)
@@ -383,13 +385,13 @@ def _pooled(made: Context, layout: ComputeTable, method: str) -> PooledCost | No
 
     return PooledCost(
         mean([each.blocks for each in costs]),
-        mean([each.seconds for each in costs]),
+        mean([each.seconds + each.reading for each in costs]),
         mean([each.spread for each in costs]),
         max(each.peak_memory for each in costs),
     )
 
 
-def families_table(key: str, layout: FamiliesTable, made: Context) -> PaperTable:
+def families_table(key: str, layout: Output, made: Context) -> PaperTable:
     """Means over severities by shift, and the macro mean."""
     run, pair = made.runs[layout.evaluation], (BASELINE, layout.method)
     numbers = made.recipe.numbers().get(key, {})
@@ -416,7 +418,7 @@ def families_table(key: str, layout: FamiliesTable, made: Context) -> PaperTable
         notes.append(
             f"You ran {len(run.families)} of the paper's {len(numbers) - 1} shifts, so the macro means are over others."
         )
-    title = made.recipe.method_title
+    title = made.recipe.title_of
     columns = (
         _score(BASELINE, title(BASELINE)),
         _score(layout.method, title(layout.method)),
@@ -428,9 +430,9 @@ def families_table(key: str, layout: FamiliesTable, made: Context) -> PaperTable
     return PaperTable(key, layout.title, ("Shift",), columns, rows, caption, notes)
 
 
-def classes_tables(key: str, layout: ClassesTable, made: Context) -> list[PaperTable]:
+def classes_tables(key: str, layout: Output, made: Context) -> list[PaperTable]:
     """The paper's classes with your numbers, and the classes that gain most in yours."""
-    run, title = made.runs[layout.evaluation], made.recipe.method_title
+    run, title = made.runs[layout.evaluation], made.recipe.title_of
     found = class_gains(run, layout.method)
     if found is None:
         raise GramLoopError(f"{run.name} is not complete, or has no classes")
@@ -462,7 +464,8 @@ def classes_tables(key: str, layout: ClassesTable, made: Context) -> list[PaperT
             caption,
         )
     ]
-    known = {name: found.names.index(name) for name in printed if name in found.names}
+    first = [re.split("[,;]", name)[0].strip() for name in found.names]  # ADE20K lists synonyms
+    known = {name: first.index(name) for name in printed if name in first}
     if known:
         rows = [row(place, printed[name]) for name, place in known.items()]
         tables.insert(0, PaperTable(key, layout.title, ("Your rank", "Class"), columns, rows, caption))

@@ -34,6 +34,10 @@ class IntervalLike(Protocol):
     def high(self) -> float: ...
 
 
+class SignedNumber(float):
+    """A number shown with its sign, whatever its column does."""
+
+
 Cell = str | int | float | IntervalLike | None  # None is a number that does not exist; notes say why
 
 
@@ -76,7 +80,7 @@ class Column:
             digits = 2 if self.digits is None else self.digits
             ends = f"[{cell.low:+.{digits}f}, {cell.high:+.{digits}f}]"
             return f"{cell.estimate:+.{digits}f} {ends}" if self.estimate else ends
-        sign = "+" if self.signed else ""
+        sign = "+" if self.signed or isinstance(cell, SignedNumber) else ""
         if self.digits is None:
             return (f"{cell:{sign}.4g}" if isinstance(cell, float) else str(cell)) + self.unit
         return (f"{cell:{sign},d}" if isinstance(cell, int) else f"{cell:{sign}.{self.digits}f}") + self.unit

@@ -152,7 +152,7 @@ def _class_list(folder: Path, named: Path | str | None) -> ClassList:
 
 
 def ade20k_classes(root: Path) -> ClassList:
-    """The 150 classes of SceneParse150, with their names where the set ships them."""
+    """The 150 classes of SceneParse150, with the set's own names where it has them."""
     folder = semantic_root(root)
     if folder is not None and (folder / ADE20K_CLASS_FILE).is_file():
         classes = _read_object_info(folder / ADE20K_CLASS_FILE)
@@ -161,7 +161,7 @@ def ade20k_classes(root: Path) -> ClassList:
                 f"{folder / ADE20K_CLASS_FILE} lists {len(classes.names)} classes, not {ADE20K_CLASSES}"
             )
         return classes
-    return ClassList.numbered_from_one([f"class {number}" for number in range(1, ADE20K_CLASSES + 1)])
+    return read_class_list(Path(__file__).with_name("ade20k.txt"))
 
 
 def read_class_list(path: Path) -> ClassList:

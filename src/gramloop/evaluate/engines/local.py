@@ -21,7 +21,7 @@ from gramloop.errors import GramLoopError
 from gramloop.evaluate.engines import Job, preparing_processes
 from gramloop.evaluate.plan import Part, Subject
 from gramloop.evaluate.predicting import deterministic
-from gramloop.evaluate.runner import Done, Missed, Runner
+from gramloop.evaluate.runner import Done, Missed, Runner, make_runner
 from gramloop.evaluate.store import Store
 from gramloop.util.device import gpus_of
 from gramloop.util.processes import process_context, process_pool, worker_count
@@ -103,7 +103,7 @@ class Workers:
     """One worker: this process. The model is loaded when it is first needed."""
 
     def __init__(self, subject: Subject, store: Store[Any], device: str | None, prepare: int) -> None:
-        self._make: Callable[[], Runner] = lambda: Runner(subject, store, device, prepare)
+        self._make: Callable[[], Runner] = lambda: make_runner(subject, store, device, prepare)
         self._runner: Runner | None = None
 
     def run(
@@ -211,7 +211,7 @@ def _runner() -> Runner:
     assert _started is not None
     if _loaded is None:
         subject, store = pickle.loads(_started.packed)
-        _loaded = Runner(subject, store, _device, _started.prepare)
+        _loaded = make_runner(subject, store, _device, _started.prepare)
         Finalize(None, _loaded.close, exitpriority=10)
     return _loaded
 

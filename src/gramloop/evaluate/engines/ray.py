@@ -17,7 +17,7 @@ from typing import Any
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.engines import SILENCE, Job, NotStarted, cluster_package, cores_of
 from gramloop.evaluate.plan import Part, Subject
-from gramloop.evaluate.runner import Done, Missed, Runner
+from gramloop.evaluate.runner import Done, Missed, Runner, make_runner
 from gramloop.evaluate.store import Store
 from gramloop.util.files import RESUME_HINT
 
@@ -191,6 +191,6 @@ def _run_part(shared: tuple[Subject, Store[Any], int], part: Part) -> Done | Mis
     if _runner is None or _runner[0] != subject.hash:
         if _runner is not None:
             _runner[1].close()
-        _runner = subject.hash, Runner(subject, store, prepare=prepare)
+        _runner = subject.hash, make_runner(subject, store, prepare=prepare)
     [done] = _runner[1].run([part])
     return done

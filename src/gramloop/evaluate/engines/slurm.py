@@ -27,7 +27,7 @@ from typing import Any
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.engines import SILENCE, Job, NotStarted, cores_of
 from gramloop.evaluate.plan import Part, Subject
-from gramloop.evaluate.runner import Done, Missed, Runner
+from gramloop.evaluate.runner import Done, Missed, make_runner
 from gramloop.evaluate.store import Store, seconds_per_image
 from gramloop.util.files import RESUME_HINT, atomic_write
 
@@ -79,7 +79,7 @@ class Share:
         left = self.store.missing(self.parts)
         if not left:
             return ShareOutcome(0, ())
-        with Runner(self.subject, self.store, prepare=self.prepare) as runner:
+        with make_runner(self.subject, self.store, prepare=self.prepare) as runner:
             missed = tuple(one for one in runner.run(left) if isinstance(one, Missed))
         return ShareOutcome(len(left) - len(missed), missed)
 

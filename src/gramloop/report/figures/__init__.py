@@ -86,7 +86,7 @@ def draw_figures(
         chosen = [(each, image) for each in wanted for image in kept if image.is_called(*each)]
         for each, _ in chosen:
             missing.pop(each, None)
-        if kept and (chosen or not wanted):
+        if kept:
             images, named = ShownImages(run), [image for _, image in chosen]
             failure = f"Figures with images of {run.name} are left out"
             drawn = prediction_figures(images, methods, kept, named)
@@ -98,7 +98,7 @@ def draw_figures(
         condition, image = next(iter(missing))
         raise GramLoopError(
             f"no results keep a picture of image {image} under {condition}; evaluate keeps those of the first "
-            "images of every condition (--pictures N)"
+            "images of every condition (--pictures N) and of others by their id (--keep-image ID)"
         )
     result.remarks = list(dict.fromkeys(result.remarks))
     return result

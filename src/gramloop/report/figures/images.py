@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import Any, TypeVar
 
 import numpy as np
@@ -51,20 +52,34 @@ class KeptImage:
         return maps_of(self.rows[method])
 
 
-def kept_images(run: Run, names: Sequence[str]) -> list[KeptImage]:
-    """The images that keep a prediction of the baseline and of these methods, condition after condition."""
-    store, found = Store(run.folder, run.plan), []
+def kept_images(run: Run, names: Sequence[str], only: str = "*") -> list[KeptImage]:
+    """The images that keep a prediction of the baseline and of these methods, condition after condition.
+
+    Args:
+        run: the evaluation.
+        names: of methods.
+        only: a condition's key, or a pattern such as */5.
+    """
+    store, found, keep = Store(run.folder, run.plan), [], frozenset(run.plan.keep)
     methods = [each for each in run.plan.methods if each.name in (BASELINE, *names)]
     for key in run.plan.conditions:
-        parts = [part for part in run.plan.parts_of(key) if part.images[0] < run.plan.pictures]
+        if not fnmatchcase(key, only):
+            continue
         try:
+            parts = [
+                part
+                for part in run.plan.parts_of(key)
+                if part.images[0] < run.plan.pictures
+                or (keep and not keep.isdisjoint(store.image_ids(Unit(key, methods[0], part.images))))
+            ]
             rows = {
-                each.name: store.rows([Unit(key, each, part.images) for part in parts]) for each in methods
+                each.name: store.rows([Unit(key, each, part.images) for part in parts]) if parts else None
+                for each in methods
             }
         except UnusableFile:
             continue  # the report warns of it elsewhere
         kept = {
-            name: {row["position"]: row for row in each.first(run.plan.pictures)}
+            name: {row["position"]: row for row in each.first(run.plan.pictures, keep)}
             for name, each in rows.items()
             if each is not None
         }

@@ -1,0 +1,192 @@
+"""Several evaluations as one job of an engine: one array of Slurm, one job of Ray, or one set of local workers.
+
+A part of the pool is a part of one of the evaluations, with that one's name before its condition. What methods cost is
+measured by parts too, each alone on its device: their condition is called cost.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from itertools import groupby
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+
+from gramloop.evaluate.cost import MethodCost, measure_cost
+from gramloop.evaluate.memory import release_memory
+from gramloop.evaluate.methods import Method
+from gramloop.evaluate.plan import Part, Plan, Subject, Unit
+from gramloop.evaluate.provenance import plan_subject
+from gramloop.evaluate.runner import Done, Missed, Runner
+from gramloop.evaluate.store import Store, StoredUnit
+from gramloop.tasks.prediction import Prediction
+from gramloop.tasks.predictor import Predictor
+from gramloop.util.files import atomic_write
+from gramloop.util.json_files import read_checked
+
+COSTS = "costs"  # a folder below that of the results, with a file for each evaluation
+COST = "cost"  # the condition of a part that measures
+_MARK = ":"
+_WHAT = "a file of costs written by gramloop reproduce"
+
+
+def read_costs(out: Path) -> dict[str, list[MethodCost]]:
+    """The costs that were measured, by evaluation."""
+    files = sorted((out / COSTS).glob("*.json"))
+    return {path.stem: read_checked(path, list[MethodCost], _WHAT) for path in files}
+
+
+def pooled_part(name: str, part: Part) -> Part:
+    """A part of the evaluation of this name as a part of the pool."""
+    return replace(part, condition=f"{name}{_MARK}{part.condition}")
+
+
+def cost_part(name: str, methods: Sequence[Method], images: int) -> Part:
+    """The part that measures what methods cost on so many images of an evaluation."""
+    return pooled_part(name, Part(COST, range(images), tuple(methods)))
+
+
+def split_part(part: Part) -> tuple[str, Part]:
+    """The name of the evaluation, and its own part."""
+    name, _, condition = part.condition.partition(_MARK)
+    return name, replace(part, condition=condition)
+
+
+@dataclass(frozen=True)
+class PooledStore:
+    """The folders of several evaluations as one store, for what engines ask of it."""
+
+    folder: Path
+    stores: Mapping[str, Store[Plan]]
+
+    def missing(self, parts: Iterable[Part]) -> list[Part]:
+        """What is not stored of some parts."""
+        found = []
+        for part in parts:
+            name, own = split_part(part)
+            if own.condition == COST:
+                held = {
+                    each.method for each in read_costs(self.folder).get(name, ()) if each.images >= len(own)
+                }
+                found += [part] if held < {method.name for method in own.methods} else []
+            else:
+                found += [pooled_part(name, each) for each in self.stores[name].missing([own])]
+        return found
+
+    def read(self, unit: Unit) -> StoredUnit | None:
+        """A stored unit."""
+        name, _, condition = unit.condition.partition(_MARK)
+        return None if condition == COST else self.stores[name].read(replace(unit, condition=condition))
+
+    def write_costs(self, name: str, costs: Sequence[MethodCost]) -> None:
+        """Keep what was measured of an evaluation."""
+        text = json.dumps([asdict(each) for each in costs], indent=1)
+        atomic_write(self.folder / COSTS / f"{name}.json", f"{text}\n".encode())
+
+
+def pooled_subject(stores: Mapping[str, Store[Plan]]) -> Subject:
+    """The evaluations of some stores as one subject; all run on one type of device."""
+    plans = {name: store.plan for name, store in stores.items()}
+    first = next(iter(plans.values()))
+    text = json.dumps(
+        [[name, plan.hash, sorted(m.name for m in plan.methods)] for name, plan in plans.items()]
+    )
+    return Subject(
+        hash=hashlib.sha256(text.encode()).hexdigest()[:16],
+        task=first.task,
+        categories=first.classes,
+        load_predictor=_never,
+        open_images=_never,
+        load_task=_never,
+        device=first.model.device,
+        threads=first.model.threads,
+        runner=PooledRunner,
+    )
+
+
+def _never(*_: object) -> Any:
+    raise AssertionError("a pool opens the subjects of its evaluations")
+
+
+@dataclass
+class PooledRunner:
+    """Runs parts of several evaluations, one of them at a time; evaluations of one model share it."""
+
+    subject: Subject
+    store: PooledStore
+    device: str | None = None
+    prepare: int = 0
+    _open: tuple[str, Runner] | None = field(default=None, init=False)
+    _model: tuple[str, Predictor[Prediction]] | None = field(default=None, init=False)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End what the open evaluation started."""
+        if self._open is not None:
+            self._open[1].close()
+        self._open = None
+
+    def run(
+        self,
+        parts: Iterable[Part],
+        on_image: Callable[[], None] = lambda: None,
+        stopped: Callable[[], bool] = lambda: False,
+    ) -> Iterator[Done | Missed]:
+        """Run parts and store them; the next evaluation is opened when the parts of one end."""
+        given: dict[tuple[str, Part], Part] = {}
+
+        def own_parts() -> Iterator[tuple[str, Part]]:
+            for part in parts:
+                name, own = split_part(part)
+                given[name, own] = part
+                yield name, own
+
+        for (name, cost), group in groupby(
+            own_parts(), key=lambda pair: (pair[0], pair[1].condition == COST)
+        ):
+            own = (part for _, part in group)
+            outcomes = (
+                map(partial(self._measure, name), own)
+                if cost
+                else self._runner(name).run(own, on_image, stopped)
+            )
+            for outcome in outcomes:
+                yield replace(outcome, part=given.pop((name, outcome.part)))
+
+    def _measure(self, name: str, part: Part) -> Done:
+        self.close()
+        self._model = None  # a path is measured with one model in memory
+        release_memory(torch.device(self.device or self.subject.device))
+        plan = self.store.stores[name].plan
+        self.store.write_costs(name, measure_cost(plan, part.methods, len(part), self.device))
+        return Done(part, 0)
+
+    def _runner(self, name: str) -> Runner:
+        if self._open is None or self._open[0] != name:
+            self.close()
+            store = self.store.stores[name]
+            subject = plan_subject(store.plan, store.folder)
+            shared = replace(subject, load_predictor=partial(self._load, store.plan, subject))
+            self._open = name, Runner(shared, store, self.device, self.prepare)
+        return self._open[1]
+
+    def _load(self, plan: Plan, subject: Subject, device: str | None) -> Predictor[Prediction]:
+        """The model of a plan; the one that is loaded, where it is the same."""
+        key = json.dumps(
+            [plan.task, asdict(plan.model), {str(k): v for k, v in plan.categories.items()}], sort_keys=True
+        )
+        if self._model is None or self._model[0] != key:
+            self._model = None
+            release_memory(torch.device(self.device or self.subject.device))
+            self._model = key, subject.load_predictor(device)
+        return self._model[1]

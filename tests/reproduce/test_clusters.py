@@ -1,0 +1,107 @@
+"""Two evaluations and a measurement of costs as one array of Slurm and as one Ray job: the same bytes as on this machine."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loopback_slurm import loopback_slurm, needs_slurm
+
+pytestmark = pytest.mark.slow
+RECIPE = """
+title: A small recipe
+models: {segmenter: {task: semantic, model: tiny, depth: 12}, detector: {task: detection, model: tiny, depth: 12}}
+data: {scenes: {scenes: 4}}
+evaluations:
+  clean: {suite: scenes, data: scenes, model: detector, methods: [baseline, gramloop], time_images: 2}
+  shifted:
+    suite: scenes-c
+    data: scenes
+    model: segmenter
+    methods: [baseline, gramloop]
+    conditions: [fog, contrast]
+    severities: [3, 5]
+outputs:
+  main:
+    layout: methods
+    title: Main
+    methods: [baseline, gramloop]
+    columns: [{evaluation: clean, title: Clean}, {evaluation: shifted, title: Shifted}]
+  compute: {layout: compute, title: Cost, evaluations: [clean], methods: [baseline, gramloop]}
+"""
+CODE = "import sys; from gramloop.cli import main; sys.exit(main(sys.argv[1:]))"
+
+
+def begin(folder: Path, out: str, *words: str, **environment: str) -> subprocess.Popen[str]:
+    (folder / "recipe.yaml").write_text(RECIPE)
+    command = [sys.executable, "-c", CODE, "reproduce", "recipe.yaml", "--out", out, "--shards", "2", *words]
+    variables = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
+    return subprocess.Popen(command, cwd=folder, env=variables, stderr=subprocess.PIPE, text=True)
+
+
+def end(process: subprocess.Popen[str]) -> str:
+    _, said = process.communicate(timeout=400)
+    print(said)
+    assert process.returncode == 0, said
+    return said
+
+
+def made(folder: Path, out: str) -> dict[str, bytes]:
+    paths = [*(folder / out).glob("report/tables/main.*"), *(folder / out).glob("*/results.csv")]
+    assert len(paths) == 5
+    assert (folder / out / "costs" / "clean.json").is_file()
+    return {str(path.relative_to(folder / out)): path.read_bytes() for path in paths}
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    folder = tmp_path_factory.mktemp("local")
+    end(begin(folder, "out"))
+    return made(folder, "out")
+
+
+@needs_slurm
+def test_one_array_of_slurm_survives_a_lost_node(reference: dict[str, bytes], tmp_path: Path) -> None:
+    (tmp_path / "cluster").mkdir()
+    with loopback_slurm(tmp_path / "cluster") as cluster:
+        words = ["--engine", "slurm", "--jobs", "2", "--slurm", "exclusive="]
+        process = begin(tmp_path, "out", *words, SLURM_CONF=str(cluster.conf))
+        deadline = time.monotonic() + 200
+        while not list(tmp_path.glob("out/*/units/**/*.parquet")) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        cluster.kill_node("n1")
+        end(process)
+    assert made(tmp_path, "out") == reference
+    assert len(list(tmp_path.glob("out/slurm/*/shares.pickle"))) == 1
+
+
+@needs_slurm
+def test_a_refused_array_leaves_no_results(tmp_path: Path) -> None:
+    (tmp_path / "cluster").mkdir()
+    with loopback_slurm(tmp_path / "cluster") as cluster:
+        words = ["--engine", "slurm", "--slurm", "partition=nowhere"]
+        process = begin(tmp_path, "out", *words, SLURM_CONF=str(cluster.conf))
+        _, said = process.communicate(timeout=200)
+    assert process.returncode == 2
+    assert "Invalid partition name specified" in said
+    assert "Traceback" not in said
+    assert not list(tmp_path.glob("out/*/plan.json"))
+
+
+def test_one_job_of_ray(reference: dict[str, bytes], tmp_path: Path) -> None:
+    pytest.importorskip("ray")
+    from ray.cluster_utils import Cluster
+
+    cluster: Any = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+    cluster.add_node(num_cpus=1)
+    try:
+        end(begin(tmp_path, "out", "--engine", "ray", "--address", cluster.address))
+    finally:
+        cluster.shutdown()
+    assert made(tmp_path, "out") == reference
