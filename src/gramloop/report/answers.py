@@ -23,10 +23,20 @@ from gramloop.evaluate.answer import (
 from gramloop.evaluate.methods import BASELINE
 from gramloop.mitigations.calibration import sha256_of
 from gramloop.mitigations.replay import Replay
+from gramloop.report.load import count_conditions, load_runs, report_workers
 from gramloop.report.run import Run
-from gramloop.report.stats import Evidence, deciding
+from gramloop.report.stats import Evidence, compare_methods, deciding
+from gramloop.util.progress import progress_bar
 
 _TIME_STEP = 0.05  # times that differ by less are noise
+
+
+def read_answers(folders: Sequence[Path], workers: int | None = None) -> list[Answer]:
+    """The answers of folders of `gramloop evaluate`, over families of shifts where there are several."""
+    many = report_workers(folders, workers)
+    with progress_bar("reading", count_conditions(folders)) as advance:
+        runs = load_runs(folders, advance, many).runs
+    return answers_of(runs, compare_methods(runs, workers=many))
 
 
 def answers_of(runs: Sequence[Run], evidence: Sequence[Evidence], folder: Path | None = None) -> list[Answer]:
