@@ -9,10 +9,10 @@ from pathlib import Path
 from gramloop.data.records import Task
 from gramloop.data.scenes.files import SceneFiles, draw_scenes
 from gramloop.evaluate.answer import Answer
-from gramloop.evaluate.methods import BASELINE, GRAMLOOP
+from gramloop.evaluate.methods import BASELINE
 from gramloop.evaluate.plan import DataSource, Plan
 from gramloop.evaluate.planning import Request, make_plan
-from gramloop.models.tiny import SOURCE, SUGGESTED, WEIGHTS, suggested_replay
+from gramloop.models.tiny import SOURCE, WEIGHTS, suggested_replay
 from gramloop.replay.config import replay_text
 from gramloop.report.document import make_document
 from gramloop.report.figures import draw_figures
@@ -60,8 +60,7 @@ def plan_demo(folder: Path, scenes: int, shifts: Sequence[str]) -> dict[Path, Pl
                     conditions=conditions,
                     severities=[SEVERITY] if conditions else (),
                     shards=min(4, scenes),  # so that a few cores have something to share
-                    methods=[BASELINE, GRAMLOOP, f"{alone}={filters}", f"{both}={filters}+{replay}"],
-                    replay=str(SUGGESTED),
+                    methods=[BASELINE, replay, f"{alone}={filters}", f"{both}={filters}+{replay}"],
                 )
             )
             plans[folder / "results" / f"{suite}-{task}-{plan.hash[:8]}"] = plan

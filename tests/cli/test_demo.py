@@ -39,7 +39,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_it_ends_in_answers_a_picture_and_a_page(made: Path) -> None:
     """Two scenes show little: whatever does not help by the rule is not recommended."""
     text = (made / "report" / "report.md").read_text()
-    suites = [f"scenes-c {task}" for task in ("segmentation", "detection", "depth")]
+    suites = [f"scenes-c {task}" for task in ("semantic", "detection", "depth")]
     assert re.findall(r"^## (.*)", text, re.M)[:3] == suites
     page = (made / "report" / "index.html").read_text()
     assert "Replay and its rivals on the embedded model" in page
@@ -61,7 +61,7 @@ def test_numbers_of_the_answers_are_those_stored(made: Path) -> None:
     lines = [line.split(",") for line in (place / "results.csv").read_text().splitlines()]
     means = {line[1]: line for line in lines if line[0] == "mean"}
     text = (made / "report" / "report.md").read_text()
-    for method in ("gramloop", *method_names("semantic")):
+    for method in ("replay", *method_names("semantic")):
         assert re.search(rf"\| {method}( ←)? \| {re.escape(f'{float(means[method][5]):+.2f}')} \|", text)
 
 
@@ -78,7 +78,7 @@ def test_the_replay_is_the_one_stored_beside_the_weights(made: Path) -> None:
         plan = read_plan(place / "plan.json")
         methods = {method.name: method for method in plan.methods}
         replay = read_replay(WEIGHTS / "replay.json")
-        assert methods["gramloop"].replay == replay
+        assert methods["replay"].replay == replay
         free, both = (methods[name].mitigations for name in method_names(plan.task))
         assert replay_of(both) == replay
         assert set(free) == {part for part in both if part.name != "replay"}

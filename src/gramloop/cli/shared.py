@@ -172,7 +172,7 @@ class DataOptions:
 
         if self.data is None and find_suite(suite).base != SUITE:
             raise GramLoopError(f"--data DIR is missing: the folder of {suite}")
-        if self.truth == "labels" and self.data is not None and _has_photographs_alone(self.data):
+        if self.truth == "labels" and self.data is not None and has_photographs_alone(self.data):
             raise GramLoopError(
                 f"--data {self.data} holds photographs without labels; add --truth clean, which compares predictions on "
                 "shifted photographs with those on the clean ones"
@@ -189,7 +189,7 @@ class DataOptions:
         )
 
 
-def _has_photographs_alone(folder: Path) -> bool:
+def has_photographs_alone(folder: Path) -> bool:
     """Whether a folder holds images and nothing that could be labels or a list of them."""
     from gramloop.tasks.outputs import SUFFIXES
 

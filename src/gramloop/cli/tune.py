@@ -240,12 +240,12 @@ def _tune(search: Search, options: Options) -> Tuning:
 def _report(tuning: Tuning, folder: Path) -> Ended:
     from rich.console import Console
 
-    from gramloop.report.tuned import tuning_answer
+    from gramloop.report.tuned import tuning_answer, tuning_tables
     from gramloop.tune.tuning import RESULT
 
     console, answer = Console(), tuning_answer(folder)
     print_answer(answer)
-    for table in tuning.tables():
+    for table in tuning_tables(folder):
         console.print(table)
     for text, reason in tuning.outcome.refused:
         console.print(f"left out: {text}: {reason}", highlight=False, markup=False)

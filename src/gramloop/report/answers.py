@@ -121,7 +121,7 @@ def _no_answer(run: Run) -> str:
         )
     if not run.complete:
         lost = len(run.missing) + len(run.unscored)
-        return f"No answer yet: {lost} of {len(run.plan.conditions)} conditions have no score."
+        return f"No answer: {lost} of {len(run.plan.conditions)} conditions without a score."
     if BASELINE not in run.methods:
         return "No answer: the baseline was not evaluated, so there is nothing to compare with."
     return "No answer: the baseline is the only method that was evaluated."
@@ -141,7 +141,8 @@ def _notes(evidence: Evidence, chosen: str) -> Iterator[str]:
         yield f"There is no interval: {evidence.resampled[0].reason}."
         return
     many, ranked = len(evidence.run.compared), [name for name in evidence.ranked if name != BASELINE]
-    together = f", and hold for all {many} methods together" * (many > 1)
+    group = "both methods" if many == 2 else f"all {many} methods"
+    together = f", and hold for {group} together" * (many > 1)
     yield f"Intervals are over {' and '.join(each.drawn_from for each in evidence.drawn)}{together}."
     if chosen and chosen != ranked[0]:
         yield f"{ranked[0]} gains more, but not significantly, and costs more."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -228,7 +229,7 @@ def _about(loaded: LoadedRuns) -> dict[str, str]:
     """Model and data, and the command that evaluates the first suite."""
     runs = loaded.runs
     models = _listed(dict.fromkeys(_model_name(each) for each in runs))
-    tasks = _listed(dict.fromkeys(each.task.title for each in runs))
+    tasks = _listed(dict.fromkeys(each.plan.task for each in runs))
     roots = _listed(dict.fromkeys(short_path(each.plan.data.root) for each in runs))
     images = max(max(each.plan.conditions.values()) for each in runs)
     return {
@@ -263,7 +264,8 @@ def _command(run: Run) -> Iterator[str]:
 def _method_option(method: Method) -> str:
     """A method as ``gramloop evaluate --method`` takes it, with its name."""
     if method.mitigations:
-        return f"{method.name}={stack_text(method.mitigations)}"
+        text = stack_text(method.mitigations)
+        return text if re.sub("[:+,]", "-", text.replace("=", "")) == method.name else f"{method.name}={text}"
     if method.replay is None or method.name in REPLAYS:
         return method.name
     return f"{method.name}:{replay_text(method.replay)}"
@@ -310,7 +312,7 @@ def _about_run(run: Run) -> dict[str, str]:
     return {
         "plan": plan.hash,
         "suite": plan.suite,
-        "task": run.task.title,
+        "task": plan.task,
         "conditions": f"{len(run.results)} complete of {len(plan.conditions)}",
         "images": f"{images} per condition",
         **({"alignment": plan.alignment} if run.task.aligns else {"classes": str(len(plan.categories))}),

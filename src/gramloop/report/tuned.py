@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gramloop.evaluate.answer import (
+    SHORT,
     Answer,
     MethodGain,
     clean_words,
@@ -45,7 +46,7 @@ def tuning_answer(folder: Path) -> Answer:
     """What to use, by the images and, where some were kept, the shifts that the search did not use."""
     content = read_json(folder / RESULT, "a choice of gramloop tune")
     about, name = content["about"], str(folder)
-    unseen, chosen = about["unseen images"], _name(content)
+    unseen, chosen = about["unseen images"], "" if about["nearest"] else _name(content)
     part = next(each for each in _PARTS if each in unseen)
     label_free = "agreement" in unseen.get(CLEAN, {}) or "clean change" in (about["finalists"] or [{}])[0]
     metric = get_task(about["task"]).metrics[0]
@@ -138,7 +139,7 @@ def tuning_document(folder: Path, pdf: bool = True) -> Document:
     ]
     header = {
         "Model": f"{settings.get('model', settings.get('head', 'tiny' if settings else 'in memory'))}, {about['task']}",
-        "Data": f"{settings.get('data', suite)}: {suite}, {sum(split['images'].values())} images",
+        "Data": f"{settings.get('data', 'drawn scenes')}: {sum(split['images'].values())} images, {suite}",
         "Command": " ".join(
             ["gramloop tune", *(word for word in words if not word.startswith("--command "))]
         ),
@@ -148,22 +149,36 @@ def tuning_document(folder: Path, pdf: bool = True) -> Document:
         "Search": {"date": about["date"], **{key: str(value) for key, value in about["tried"].items()}},
         "Shifts": {**shifts, **{f"{name} images": str(many) for name, many in split["images"].items()}},
     }
-    tables = (_verdict_table(about["unseen images"]), _finalist_table(about["finalists"]))
-    section = Section("search", "How it was found", "", tables)
+    section = Section("search", "How it was found", "", tuning_tables(folder))
     title = f"Which mitigations help on {suite}"
     return Document(title, header, (answer,), (figure,), sections=(section,), facts=facts)
+
+
+def tuning_tables(folder: Path) -> tuple[Table, ...]:
+    """The gains on images that the search did not use, and the finalists."""
+    about = read_json(folder / RESULT, "a choice of gramloop tune")["about"]
+    name = _name(about["nearest"]) or "the choice"
+    return _verdict_table(name, about["unseen images"]), _finalist_table(about["finalists"])
 
 
 def _each(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 
-def _verdict_table(unseen: Mapping[str, Any]) -> Table:
+def _verdict_table(name: str, unseen: Mapping[str, Any]) -> Table:
     rows: list[tuple[Cell, ...]] = []
-    for name, part in unseen.items():
+    for held_out, part in unseen.items():
         if "gain" in part:
             scores = part["baseline score"], part["mitigated score"], part["gain"]
-            rows.append((name, part["images"], *scores, _interval(part), part["verdict"]))
+            rows.append(
+                (
+                    held_out,
+                    part["images"],
+                    *scores,
+                    _interval(part),
+                    SHORT.get(part["verdict"], part["verdict"]),
+                )
+            )
     columns = (
         Column("held out", kind="text"),
         Column("images"),
@@ -173,7 +188,8 @@ def _verdict_table(unseen: Mapping[str, Any]) -> Table:
         Column("interval", "95% interval", "interval", 2),
         Column("verdict", kind="text"),
     )
-    return Table("On images that the search did not use", columns, rows, key="verdict")
+    title = f"{name[:1].upper()}{name[1:]} on images that the search did not use"
+    return Table(title, columns, rows, key="verdict")
 
 
 def _finalist_table(finalists: list[dict[str, Any]]) -> Table:
