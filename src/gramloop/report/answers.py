@@ -31,11 +31,12 @@ from gramloop.util.progress import progress_bar
 _TIME_STEP = 0.05  # times that differ by less are noise
 
 
-def read_answers(folders: Sequence[Path], workers: int | None = None) -> list[Answer]:
-    """The answers of folders of `gramloop evaluate`, over families of shifts where there are several."""
-    many = report_workers(folders, workers)
-    with progress_bar("reading", count_conditions(folders)) as advance:
-        runs = load_runs(folders, advance, many).runs
+def read_answers(folders: Sequence[Path | str], workers: int | None = None) -> list[Answer]:
+    """The answers of folders of `gramloop evaluate`, with intervals over families of shifts."""
+    places = [Path(folder) for folder in folders]
+    many = report_workers(places, workers)
+    with progress_bar("reading", count_conditions(places)) as advance:
+        runs = load_runs(places, advance, many).runs
     return answers_of(runs, compare_methods(runs, workers=many))
 
 
