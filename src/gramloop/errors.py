@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
+import sysconfig
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -25,11 +27,13 @@ class UserCodeError(GramLoopError):
     @classmethod
     def of(cls, what: str, error: Exception) -> UserCodeError:
         """The error of user-provided code, with its traceback from where that code begins."""
-        package, frames = Path(__file__).parent, error.__traceback__
-        while frames is not None and frames.tb_next is not None:
-            if not Path(frames.tb_frame.f_code.co_filename).is_relative_to(package):
-                break
+        others = Path(__file__).parent, Path(sysconfig.get_paths()["purelib"])
+        frames = error.__traceback__
+        while frames is not None and any(
+            Path(frames.tb_frame.f_code.co_filename).is_relative_to(each) for each in others
+        ):
             frames = frames.tb_next
+        frames = frames or error.__traceback__
         details = "".join(traceback.format_exception(type(error), error, frames, chain=False))
         return cls(f"{what} with {type(error).__name__}: {error}", details)
 
@@ -51,6 +55,17 @@ class GramLoopWarning(UserWarning):
 
 class UntunedWindowWarning(GramLoopWarning):
     """The window is a guess: it was not measured on this backbone."""
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """The known word that a wrong one looks like, as the end of a message, or nothing."""
+    close = difflib.get_close_matches(word.partition("=")[0], list(known), n=1, cutoff=0.7)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def then(message: str, more: str) -> str:
+    """A message and what follows it; the message may end with a question."""
+    return f"{message}{' ' if message.endswith('?') else '; '}{more}"
 
 
 def short_repr(value: object) -> str:

@@ -124,7 +124,7 @@ def numbers(page: Any) -> dict[str, list[str]]:
 
 def test_the_first_page_shows_a_trial(visit: Any) -> None:
     page = visit()
-    assert line(page).startswith("tiny · segmentation · impulse noise 3 · denoise+levels+replay:window=")
+    assert line(page).startswith("tiny · semantic · impulse noise 3 · denoise+levels+replay:window=")
     titles = page.locator("#trial figcaption b").all_inner_texts()
     wanted = ["clean image", "shifted image", "clean prediction", "baseline", "mitigated", "drift and gate"]
     assert titles == wanted
@@ -172,8 +172,8 @@ def test_an_upload_is_tried_with_every_choice(visit: Any, app: Any) -> None:
     box.click()
     for _ in range(2):
         box.press("Backspace")
-    says(page, "small · segmentation · rotate 3 · denoise")
-    assert page.locator("#task input").input_value() == "segmentation"
+    says(page, "small · semantic · rotate 3 · denoise")
+    assert page.locator("#task input").input_value() == "semantic"
 
 
 def test_mitigations_are_chosen_typed_and_refused(visit: Any) -> None:

@@ -150,7 +150,7 @@ def test_suites_of_one_model_stand_together(tmp_path: Path) -> None:
     found = load_runs([tmp_path])  # a folder of results folders
     assert [len(group) for group in found.groups] == [3]
     assert [run.name for run in found.runs] == [
-        "scenes-c segmentation",
+        "scenes-c semantic",
         "scenes",
         "scenes-c detection",
     ]

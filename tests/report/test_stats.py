@@ -168,7 +168,7 @@ def test_missing_conditions_have_no_gain_and_say_why(tmp_path: Path) -> None:
         (evidence,) = compare_methods(load_runs([tmp_path / "r"]).runs, (over,))  # type: ignore[arg-type]
         assert evidence.gains == {}
         (answer,) = answers_of([evidence.run], [evidence])
-        assert answer.sentence == "No answer yet: 1 of 6 conditions have no score."
+        assert answer.sentence == "No answer: 1 of 6 conditions without a score."
 
 
 def test_equal_methods_do_not_differ(tmp_path: Path) -> None:

@@ -36,7 +36,6 @@ from gramloop.app.uploads import read_upload
 from gramloop.data.suites import SEVERITIES, display_name
 from gramloop.errors import GramLoopError
 from gramloop.replay.config import replay_text
-from gramloop.tasks.base import get_task
 
 if TYPE_CHECKING:
     from gramloop.util.table import Cell, Table
@@ -99,12 +98,14 @@ def build(bench: Bench, scenes: list[Path]) -> Any:
         title="GramLoop", analytics_enabled=False, delete_cache=(600, 3600), fill_width=True
     ) as page:
         gr.Markdown(_ABOUT)
-        with gr.Tabs():
+        with gr.Tabs(selected="results" if bench.settings.results else "try"):
             with gr.Tab("Try an image", id="try"):
                 try_event = _try_tab(bench, scenes)
             with gr.Tab("Open results", id="results") as tab:
-                _results_tab(bench, tab)
+                open_event = _results_tab(bench, tab)
         page.load(*try_event, **_QUIET)
+        if bench.settings.results:
+            page.load(*open_event, **_QUIET)
     page.state_session_capacity = _SESSIONS
     page.queue(api_open=False, max_size=64, default_concurrency_limit=4)
     return page
@@ -167,7 +168,8 @@ def unchecked(control: C) -> C:
 # the tab of results
 
 
-def _results_tab(bench: Bench, tab: Any) -> None:
+def _results_tab(bench: Bench, tab: Any) -> tuple[Any, ...]:
+    """Build the tab; returns function, inputs and outputs of its first report."""
     settings = bench.settings
     with gr.Row(equal_height=False):
         options: dict[str, Any] = {"label": "Folder of results", "scale": 5, "elem_id": "folder"}
@@ -189,8 +191,10 @@ def _results_tab(bench: Bench, tab: Any) -> None:
         chosen = chosen or (found[0] if found else None)
         return [gr.update(choices=found, value=chosen), embed(chosen)]
 
-    tab.select(enter, folder, [folder, shown], **_QUIET)
+    first = enter, folder, [folder, shown]
+    tab.select(*first, **_QUIET)
     gr.on([button.click, folder.input], embed, folder, shown, **_QUIET)
+    return first
 
 
 # the tab of an image
@@ -272,7 +276,7 @@ def _settings(opened: Opened) -> str:
 
 def _tasks(bench: Bench, name: str) -> dict[str, Any]:
     tasks = bench.models.tasks(name)
-    return {"choices": [(get_task(task).title, task) for task in tasks], "value": tasks[0]}
+    return {"choices": list(tasks), "value": tasks[0]}
 
 
 def try_first(bench: Bench, scene: Path) -> str:
@@ -312,8 +316,8 @@ def _try(
 def trial_html(outcome: Outcome, bench: Bench) -> str:
     """Pictures and numbers of a trial."""
     shift = "clean" if outcome.shift is None else outcome.shift.condition.display_name
-    parts = outcome.opened.name, outcome.task.title, shift, outcome.mitigations or "no mitigation"
-    line = f'<p class="gl-line">{escape(" · ".join(parts))}</p>'
+    parts = outcome.opened.name, outcome.task.name, shift, outcome.mitigations or "no mitigation"
+    line = f'<p class="gl-line">{escape(" · ".join(parts))}</p>{_sentence(outcome)}'
     note = f"<p>{escape(outcome.clean.note)}</p>" if outcome.clean.note else ""
     key = (outcome.clean.digest, outcome.shifted.digest, *parts)
     pictures = bench.cache.get("pictures", key, lambda: _pictures(outcome))
@@ -323,6 +327,18 @@ def trial_html(outcome: Outcome, bench: Bench) -> str:
         why = "with 0 replays" if not outcome.replay.replays else "where an image is seen several times"
         note += f"<p>There are no maps of drift and gate {why}.</p>"
     return f'{line}{note}{pictures}<div class="gl-table">{score_table(outcome).html()}</div>'
+
+
+def _sentence(outcome: Outcome) -> str:
+    """What the mitigations do to this image, in a sentence."""
+    if outcome.mitigated is None:
+        return ""
+    before, after = outcome.agreement()
+    does = "rises" if after > before else "falls" if after < before else "stays"
+    change = f"from {before:.1f} to {after:.1f}" if after != before else f"at {after:.1f}"
+    cost = outcome.mitigated.milliseconds / outcome.baseline.milliseconds
+    text = f"Agreement with the clean prediction {does} {change} ({outcome.task.image_metric}, %), at {cost:.2f}× the time."
+    return f"<p>{escape(text)}</p>"
 
 
 def _pictures(outcome: Outcome) -> str:

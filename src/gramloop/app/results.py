@@ -26,7 +26,7 @@ def allowed_folder(settings: AppSettings, typed: str) -> Path:
     """The folder that a visitor names; one outside of ``--results`` is refused unless the page is local."""
     text = typed.strip()
     if not text or len(text) > _LONGEST or "\0" in text:
-        raise GramLoopError("choose a folder that gramloop evaluate wrote, such as out/demo/segment")
+        raise GramLoopError("choose a folder that gramloop evaluate wrote, such as out/first")
     try:
         path = (Path(text).expanduser() if settings.local else Path(text)).resolve()
     except (OSError, RuntimeError, ValueError) as error:
@@ -47,7 +47,10 @@ def report_page(folder: Path, drawing: RLock) -> str:
         drawing: Held while figures are drawn.
     """
     from gramloop.report.load import find_results
+    from gramloop.report.tuned import is_tuned
 
+    if is_tuned(folder):
+        return _made_page(folder, (1, (folder / "best.json").stat().st_mtime_ns), drawing)
     files = [path.stat() for place in find_results([folder]) for path in place.rglob("*") if path.exists()]
     return _made_page(folder, (len(files), max(each.st_mtime_ns for each in files)), drawing)
 
@@ -59,7 +62,11 @@ def _made_page(folder: Path, _state: tuple[int, int], drawing: RLock) -> str:
     from gramloop.report.load import load_runs, report_workers
     from gramloop.report.page import render
     from gramloop.report.stats import compare_methods
+    from gramloop.report.tuned import is_tuned, tuning_document
 
+    if is_tuned(folder):
+        with drawing:
+            return render(tuning_document(folder, pdf=False))
     workers = report_workers([folder])
     loaded = load_runs([folder], workers=workers)
     evidence = compare_methods(loaded.runs, ("families",), workers=workers)

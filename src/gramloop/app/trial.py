@@ -25,7 +25,7 @@ from gramloop.mitigations.calibration import CalibrationStats
 from gramloop.mitigations.mitigated import apply, stack_cost
 from gramloop.mitigations.replay import REPLAYS, SUBSTEPS, Replay
 from gramloop.mitigations.stack import KINDS, parse_mitigations, replay_of, stack_scales, stack_text
-from gramloop.models.tiny import DEPTH_HEAD, SOURCE, WEIGHTS, suggested_replay
+from gramloop.models.tiny import DEPTH_HEAD, SOURCE, WEIGHTS
 from gramloop.replay.config import ReplayConfig, default_window, parse_replay
 from gramloop.shifts.corruptions import CORRUPTIONS, EXTRA_CORRUPTIONS
 from gramloop.shifts.perturbations import PERTURBATIONS
@@ -197,9 +197,8 @@ class Models:
             get_task(task)
         predictor = load_predictor(task, source.files, dict(source.sizes), self._device)
         embedded = source.files.get("folder") == str(WEIGHTS)
-        replay, depth = suggested_replay() if embedded else ReplayConfig(), len(predictor.blocks)
-        if depth and replay.window is None:
-            replay = ReplayConfig(window=default_window(depth))
+        depth = len(predictor.blocks)
+        replay = ReplayConfig(window=default_window(depth)) if depth else ReplayConfig()
         file = source.calibration or (SOURCE if embedded else None)
         predictor.predict(scene(0).image)  # what happens only once must not count as time of a trial
         stats = None if file is None else CalibrationStats.read(file)

@@ -18,11 +18,9 @@ from gramloop.cli.options import (
     Formatter,
     Parser,
     check_target,
-    did_you_mean,
     make_parser,
     parse,
     save_settings,
-    then,
 )
 from gramloop.cli.output import (
     Ended,
@@ -32,7 +30,7 @@ from gramloop.cli.output import (
     sigterm_interrupts,
     stop_code,
 )
-from gramloop.errors import GramLoopError
+from gramloop.errors import GramLoopError, did_you_mean, then
 
 # by group, in the order of a task; the module gramloop.cli.<name> is imported only when it is called
 GROUPS = {

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 from gramloop.cli.options import group, option
 from gramloop.cli.output import Ended, is_quiet, note
-from gramloop.cli.shared import EXAMPLES
+from gramloop.cli.shared import EXAMPLES, has_photographs_alone
 from gramloop.errors import GramLoopError
 
 if TYPE_CHECKING:
@@ -32,7 +32,8 @@ KEYS = {
 
 EPILOG = (
     "Stop it whenever you like: the same command resumes. The exit code is 1 where images could not be read."
-    f"{EXAMPLES}  gramloop corrupt coco coco-noise --suite my-coco-c --condition noise --severity 3"
+    f"{EXAMPLES}  gramloop corrupt coco coco-noise --suite my-coco-c --condition noise --severity 3\n"
+    "  gramloop corrupt photos photos-fog --suite photos-c --condition fog"
 )
 
 
@@ -96,7 +97,12 @@ def run(options: Options) -> Ended:
         severities=options.shifts.severity or None,
         origin="generated",
         options=ReadOptions(
-            options.clean.split, options.clean.classes, options.clean.task, check, options.clean.partial
+            options.clean.split,
+            options.clean.classes,
+            options.clean.task,
+            check,
+            options.clean.partial,
+            labels=not has_photographs_alone(options.source),
         ),
         encoding=options.shifts.format,
         frost_textures=options.shifts.frost_textures,

@@ -1,30 +1,20 @@
-"""gramloop demo: see replay and its rivals at work, with nothing to download."""
+"""``gramloop demo``: see replay and its rivals at work, with nothing to download."""
 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from gramloop.cli.options import MANY, option
 from gramloop.cli.output import Ended, print_answer
 from gramloop.cli.shared import EXAMPLES
+from gramloop.errors import GramLoopError
 
-if TYPE_CHECKING:
-    from gramloop.demo.experiment import Experiment
-
-KEYS = {
-    "page": "the report",
-    "picture": "scenes, predicted in four ways",
-    "table": "the answers, as Markdown",
-    "seconds": "of everything",
-}
-
-
+KEYS = {"page": "the report", "seconds": "of everything"}
 EPILOG = (
-    "DIR gets report/index.html, the same page that gramloop report makes of any evaluation, demo.png, demo.md, and the "
-    "stored results, which the same command takes up again."
+    "DIR gets report/index.html, the page that gramloop report makes of any evaluation, and the stored results, from which "
+    "the same command resumes."
     f"{EXAMPLES}  gramloop demo --quick\n  gramloop demo --out out/demo"
 )
 
@@ -40,43 +30,21 @@ class Options:
 
 
 def run(options: Options) -> Ended:
-    """Run the evaluations, print the answers, write the picture and the page."""
-    from gramloop.demo.exemplars import exemplars
-    from gramloop.demo.experiment import QUICK, Size, prepare
-    from gramloop.demo.pictures import draw
-    from gramloop.demo.reporting import make_report
-    from gramloop.util.files import atomic_write, make_folder
+    """Run the evaluations, print the answers and write the page."""
+    from gramloop.demo import SHIFTS, plan_demo, report_demo
+    from gramloop.evaluate.cost import time_methods
+    from gramloop.evaluate.evaluation import Listener, evaluate
+    from gramloop.evaluate.plan import Part
+    from gramloop.util.files import make_folder
     from gramloop.util.progress import progress_bar
 
-    size = QUICK if options.quick else Size()
-    if options.scenes is not None:
-        size = replace(size, scenes=options.scenes)
+    scenes = options.scenes or (8 if options.quick else 14)
+    if scenes < 2:
+        raise GramLoopError(f"--scenes is {scenes}; an interval needs at least 2")
     make_folder(options.out)
     begin = time.perf_counter()
-    experiment = prepare(options.out, size)
-    _evaluate(experiment, options.workers)
-    with progress_bar("report", None) as advance:
-        page, answers = make_report(experiment, options.out / "report", advance)
-    atomic_write(options.out / "demo.png", draw(exemplars(experiment)).png())
-    text = "\n".join(answer.markdown() for answer in answers)
-    atomic_write(options.out / "demo.md", text.encode())
-    for answer in answers:
-        print_answer(answer)
-    print("The embedded model knows drawn scenes only. Find the method for your model with gramloop tune.")
-    print(f"Report: {page}\nPictures of three scenes, with drift and gate: {options.out / 'demo.png'}")
-    files = {"page": page, "picture": options.out / "demo.png", "table": options.out / "demo.md"}
-    seconds = time.perf_counter() - begin
-    return Ended(0, lambda: {**files, "seconds": seconds})
-
-
-def _evaluate(experiment: Experiment, workers: int | None) -> None:
-    from gramloop.demo.experiment import run as run_all
-    from gramloop.evaluate.evaluation import Listener
-    from gramloop.evaluate.plan import Part
-    from gramloop.util.progress import progress_bar
-
-    total = sum(part.plan.images for part in experiment.parts)
-    with progress_bar("unseen scenes, in four ways", total) as advance:
+    plans = plan_demo(options.out, scenes, SHIFTS[:2] if options.quick else SHIFTS)
+    with progress_bar("unseen scenes", sum(plan.images for plan in plans.values())) as advance:
 
         class Bar(Listener):
             def stored(self, part: Part) -> None:
@@ -85,4 +53,16 @@ def _evaluate(experiment: Experiment, workers: int | None) -> None:
             def images(self, number: int) -> None:
                 advance(steps=number)
 
-        run_all(experiment, Bar(), workers)
+        for folder, plan in plans.items():
+            evaluate(plan, folder, workers=options.workers, listener=Bar())
+    for folder, plan in plans.items():
+        if plan.suite.endswith("-c"):
+            time_methods(plan, folder)
+    with progress_bar("report", None) as advance:
+        page, answers = report_demo(list(plans), options.out / "report", advance)
+    for answer in answers:
+        print_answer(answer)
+    print("The embedded model knows drawn scenes only. Find the method for your model with gramloop tune.")
+    print(f"Report: {page}")
+    seconds = time.perf_counter() - begin
+    return Ended(0, lambda: {"page": page, "seconds": seconds})

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from gramloop.cli.options import group, option
 from gramloop.cli.output import Ended
-from gramloop.cli.shared import EXAMPLES, ModelOptions, each_image
+from gramloop.cli.shared import EXAMPLES, ModelOptions, each_image, note_embedded
 from gramloop.errors import GramLoopError
 
 if TYPE_CHECKING:
@@ -67,6 +67,7 @@ def run(options: Options) -> Ended:
         for file in find_images(options.images, options.out)
         if not file.path.name.endswith(f".{VERSION}.png")
     ]
+    note_embedded(options.model, [file.path for file in files])
     view = _view(options)
     make_folder(options.out)
     done: list[dict[str, Any]] = []

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from gramloop.cli.options import MANY, default_of, group, option
-from gramloop.cli.output import Ended, is_quiet, note, stop_code
-from gramloop.cli.shared import EXAMPLES, NAMED, DataOptions, ModelOptions, device_kind
+from gramloop.cli.output import Ended, is_quiet, note, print_answer, stop_code
+from gramloop.cli.shared import EXAMPLES, NAMED, DataOptions, ModelOptions, device_kind, note_embedded
 from gramloop.errors import GramLoopError
 
 if TYPE_CHECKING:
@@ -171,6 +171,8 @@ def request_of(
     from gramloop.tasks.base import get_task
 
     find_suite(suite).select(data.condition, data.severity)  # a typo is reported before scenes are drawn
+    if data.data is not None:
+        note_embedded(model, [data.data])
     task = model.chosen_task()
     thresholded = task is None or get_task(task).thresholded
     if data.truth_score is not None and not (data.truth == "clean" and thresholded):
@@ -293,11 +295,14 @@ def _setting(text: str) -> tuple[str, Any]:
 
 
 def _evaluate(plan: Plan, options: Options, engine: Engine | None) -> Ended:
+    from rich.console import Console
+
     from gramloop.evaluate.cost import TRIED, time_methods
-    from gramloop.evaluate.display import Display, print_effective, print_results
+    from gramloop.evaluate.display import Display, print_effective, results_table, unscored
     from gramloop.evaluate.evaluation import Listener, evaluate
     from gramloop.evaluate.results import check_clean_results, check_coco_results
     from gramloop.evaluate.store import RESULTS, Store, check_folder
+    from gramloop.report.answers import read_answers
     from gramloop.util.device import numbered_device
 
     out, clean, coco = options.out, options.stored.clean_results, options.stored.coco_results
@@ -334,13 +339,18 @@ def _evaluate(plan: Plan, options: Options, engine: Engine | None) -> Ended:
             file=sys.stderr,
         )
         return Ended(stop_code(stop), lambda: document_of(options, plan, stored=stored()))
-    print_results(outcome.results, clean=clean)
-    print_effective(outcome.results, coco)
-    print(f"full precision in {out / RESULTS}")
+    results = outcome.results
+    if len(plan.methods) > 1 and results.conditions and not is_quiet():
+        for answer in read_answers([out], options.work.workers if engine is None else None):
+            print_answer(answer)
+    Console().print(results_table(results, clean))
+    print_effective(results, coco)
+    print(f"In full precision: {out / RESULTS}. As a page: gramloop report {out} --out {out}-report")
     code = max(_report_excluded(outcome, options.stored.allow_failures), _report_missed(outcome, out))
+    code = max(code, 1 if unscored(results) else 0)
     missed = [{"unit": str(one.part), "reason": one.reason} for one in outcome.missed]
     more: dict[str, Any] = {"stored": stored(), "missed": missed, "table": out / RESULTS}
-    return Ended(code, lambda: document_of(options, plan, outcome.results, **more))
+    return Ended(code, lambda: document_of(options, plan, results, **more))
 
 
 def _count_stored(store: Any) -> int:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import difflib
 import json
 import textwrap
 import types
@@ -21,7 +20,7 @@ from pathlib import Path
 from typing import Any, Literal, NoReturn, TypeVar
 
 from gramloop import __version__
-from gramloop.errors import GramLoopError
+from gramloop.errors import GramLoopError, did_you_mean, then
 
 C = TypeVar("C")
 COMMAND = "command"  # the key of a settings file that says which command it is for
@@ -358,17 +357,6 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """One line, and where to read on."""
         self.exit(2, f"{self.prog}: {then(message, f'{self.prog} --help lists all options')}\n")
-
-
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """The known word that a wrong one looks like, as the end of a message, or nothing."""
-    close = difflib.get_close_matches(word.partition("=")[0], list(known), n=1, cutoff=0.7)
-    return f"; did you mean {close[0]}?" if close else ""
-
-
-def then(message: str, more: str) -> str:
-    """A message and what follows it; the message may end with a question."""
-    return f"{message}{' ' if message.endswith('?') else '; '}{more}"
 
 
 def _usage(prog: str, settings: Iterable[_Setting]) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from gramloop.cli.options import group, option
 from gramloop.cli.output import Ended
-from gramloop.cli.shared import EXAMPLES, METHOD_HELP, ModelOptions, each_image
+from gramloop.cli.shared import EXAMPLES, METHOD_HELP, ModelOptions, each_image, note_embedded
 from gramloop.errors import GramLoopError
 
 if TYPE_CHECKING:
@@ -59,6 +59,7 @@ def run(options: Options) -> Ended:
     if not 0 <= options.threshold <= 1:
         raise GramLoopError(f"--threshold is a score from 0 to 1, not {options.threshold:g}")
     files = find_images(options.images, options.out)
+    note_embedded(options.model, [file.path for file in files])
     predictor = options.model.load()
     predict = _method(options, predictor)
     make_folder(options.out)

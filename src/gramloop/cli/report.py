@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from gramloop.cli.options import option
 from gramloop.cli.output import Ended, print_answer
 from gramloop.cli.shared import EXAMPLES
+from gramloop.errors import GramLoopError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,7 +39,9 @@ class Options:
     """Which results, and what is made of them."""
 
     results: list[Path] = option(
-        "folders of gramloop evaluate, or of such folders", metavar="RESULTS", positional=True
+        "folders of gramloop evaluate, or of such folders; or one of gramloop tune",
+        metavar="RESULTS",
+        positional=True,
     )
     out: Path = option("folder for the report", metavar="DIR")
     bootstrap: Literal["families", "images", "both"] = option(
@@ -93,8 +96,16 @@ def _document(options: Options) -> Document:
     from gramloop.report.figures import draw_figures
     from gramloop.report.load import count_conditions, load_runs, report_workers
     from gramloop.report.stats import compare_methods, count_resamplings
+    from gramloop.report.tuned import is_tuned, tuning_document
     from gramloop.util.progress import progress_bar
 
+    tuned = [folder for folder in options.results if is_tuned(folder)]
+    if tuned and len(options.results) > 1:
+        raise GramLoopError(
+            f"{tuned[0]} is a folder of gramloop tune, which has a page of its own; name it alone"
+        )
+    if tuned:
+        return tuning_document(tuned[0], options.pdf)
     workers = report_workers(options.results, options.workers)
     with progress_bar("reading", count_conditions(options.results)) as advance:
         loaded = load_runs(options.results, advance, workers)

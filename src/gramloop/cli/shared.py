@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from gramloop.cli.options import MANY, did_you_mean, option
-from gramloop.errors import GramLoopError
+from gramloop.cli.options import MANY, option
+from gramloop.cli.output import note
+from gramloop.errors import GramLoopError, did_you_mean, then
 
 if TYPE_CHECKING:
     from gramloop.evaluate.plan import DataSource
@@ -26,6 +27,7 @@ METHOD_HELP = "a mitigation: gramloop, recentre:c=2, denoise+levels, replay:wind
 EXAMPLES = "\n\nExamples:\n"
 NAMED = 10  # images that could not be used, listed one by one
 _SIZES = ("short_side", "crop", "stride", "whole", "side", "flip")
+_LABELS = ("annotations", "labels", "masks", "depth")
 _OWNERS = {
     "crop": ("semantic",),
     "stride": ("semantic",),
@@ -92,10 +94,9 @@ class ModelOptions:
         from gramloop.tasks.base import task_names
 
         if self.task not in task_names():
-            known = ", ".join(task_names())
-            raise GramLoopError(
-                f"--task is {self.task!r}{did_you_mean(self.task, task_names())}; tasks are {known}"
-            )
+            meant = "; did you mean semantic?" * (self.task == "segmentation")
+            wrong = f"there is no task {self.task!r}{meant or did_you_mean(self.task, task_names())}"
+            raise GramLoopError(then(wrong, f"tasks are {', '.join(task_names())}"))
         return self.task
 
     def sizes(self) -> dict[str, object]:
@@ -171,6 +172,11 @@ class DataOptions:
 
         if self.data is None and find_suite(suite).base != SUITE:
             raise GramLoopError(f"--data DIR is missing: the folder of {suite}")
+        if self.truth == "labels" and self.data is not None and has_photographs_alone(self.data):
+            raise GramLoopError(
+                f"--data {self.data} holds photographs without labels; add --truth clean, which compares predictions on "
+                "shifted photographs with those on the clean ones"
+            )
         many = COUNT if self.images is None else self.images
         root = self.data or draw_scenes(scenes, SceneFiles(many, split=split))
         return DataSource(
@@ -181,6 +187,29 @@ class DataOptions:
             encoding=self.format,
             partial=self.partial,
             frost_textures=str(self.frost_textures.resolve()) if self.frost_textures else None,
+        )
+
+
+def has_photographs_alone(folder: Path) -> bool:
+    """Whether a folder holds images and nothing that could be labels or a list of them."""
+    from gramloop.tasks.outputs import SUFFIXES
+
+    endings = {path.suffix.lower() for path in folder.glob("*") if path.is_file()}
+    labelled = endings & {".txt", ".json", ".csv"} or any((folder / name).is_dir() for name in _LABELS)
+    return bool(endings & set(SUFFIXES)) and not labelled
+
+
+def note_embedded(model: ModelOptions, images: Iterable[Path]) -> None:
+    """Say what the embedded model is where it is given images that were not drawn by `gramloop scenes`."""
+    from gramloop.data.scenes.files import SETTINGS_FILE
+
+    if model.model != "tiny" or model.head is not None or model.backbone is not None:
+        return
+    folders = {parent for path in images for parent in (path.absolute(), *path.absolute().parents[:3])}
+    if not any((folder / SETTINGS_FILE).is_file() for folder in folders):
+        note(
+            "gramloop: note: the embedded model knows drawn scenes only, so its predictions on photographs mean nothing; "
+            "--model names another, such as examples/saliency.py:make"
         )
 
 

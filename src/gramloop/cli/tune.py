@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from gramloop.cli.evaluate import request_of
-from gramloop.cli.options import MANY, group, option
-from gramloop.cli.output import Ended, note, stop_code
+from gramloop.cli.options import MANY, group, option, save_settings
+from gramloop.cli.output import Ended, note, print_answer, stop_code
 from gramloop.cli.shared import EXAMPLES, NAMED, DataOptions, ModelOptions
 from gramloop.errors import GramLoopError
 
@@ -130,9 +130,12 @@ def run(options: Options) -> Ended:
             print(describe_search(search))
         planned = {**dict.fromkeys(KEYS), "out": options.out, "predictions": search.schedule.predictions}
         return Ended(0, lambda: {**planned, "failures": []})
+    from gramloop.report.tuned import COMMAND_FILE
+
     search = _search(options, options.out / "scenes")
     try:
         tuning = _tune(search, options)
+        save_settings(options.out / COMMAND_FILE, "tune", options)
     except KeyboardInterrupt as stop:
         print(
             f"gramloop tune: stopped; what was measured is in {options.out}, and the same command resumes",
@@ -237,15 +240,16 @@ def _tune(search: Search, options: Options) -> Tuning:
 def _report(tuning: Tuning, folder: Path) -> Ended:
     from rich.console import Console
 
+    from gramloop.report.tuned import tuning_answer, tuning_tables
     from gramloop.tune.tuning import RESULT
 
-    console = Console()
-    for table in tuning.tables():
+    console, answer = Console(), tuning_answer(folder)
+    print_answer(answer)
+    for table in tuning_tables(folder):
         console.print(table)
     for text, reason in tuning.outcome.refused:
         console.print(f"left out: {text}: {reason}", highlight=False, markup=False)
-    console.print(tuning.sentence, highlight=False, markup=False)
-    print(f"{tuning.outcome.predictions} predictions; the choice is in {folder / RESULT}")
+    print(f"The choice: {folder / RESULT}. As a page: gramloop report {folder} --out {folder}-report")
     failures = tuning.outcome.failures
     if failures:
         print(f"{len(failures)} images under a condition were left out:", file=sys.stderr)
@@ -255,7 +259,7 @@ def _report(tuning: Tuning, folder: Path) -> Ended:
         "out": folder,
         "mitigations": tuning.mitigations,
         "chosen": tuning.outcome.chosen,
-        "verdict": tuning.sentence,
+        "verdict": answer.sentence,
         "evidence": tuning.about(),
         "predictions": tuning.outcome.predictions,
         "failures": list(failures),

@@ -222,7 +222,9 @@ class SuiteWriter:
         Where it was finished before, ``recorded`` is what came out then, and must come out again.
         """
         folder = self.target / condition.key
-        written.store(folder, *self._set_file(self.opened.shift(condition).moves, written.annotations))
+        described = self._set_file(self.opened.shift(condition).moves, written.annotations)
+        if described is not None:
+            written.store(folder, *described)
         lines = checksum_lines(written.checksums)
         if recorded not in (None, sha256(lines)):
             raise GramLoopError(
@@ -233,8 +235,8 @@ class SuiteWriter:
         (folder / PARTIAL).unlink(missing_ok=True)
         return sha256(lines), sum((folder / name).stat().st_size for name, _ in written.checksums)
 
-    def _set_file(self, moved: bool, annotations: list[Annotation]) -> tuple[str, bytes]:
-        """Name and content of the one file that describes all images: annotations, depth format or class list."""
+    def _set_file(self, moved: bool, annotations: list[Annotation]) -> tuple[str, bytes] | None:
+        """The one file that describes all images: annotations, depth format or class list; photographs have none."""
         first = self.clean[0]
         if self.coco_name:
             return f"{self.coco_name}.json", self._annotation_file(annotations if moved else None)
@@ -245,7 +247,8 @@ class SuiteWriter:
         published = self.clean.root / ADE20K_CLASS_FILE
         if self.opened.suite.base == "ade20k" and published.is_file():
             return f"{self.prefix}{ADE20K_CLASS_FILE}", published.read_bytes()
-        assert first.classes is not None
+        if first.classes is None:
+            return None
         pairs = zip(first.classes.values, first.classes.names, strict=True)
         return f"{self.prefix}{CLASS_FILE}", "".join(f"{value} {name}\n" for value, name in pairs).encode()
 

@@ -20,7 +20,7 @@ from gramloop.util.files import atomic_write
 from gramloop.util.plotting import signed_difference
 from gramloop.util.table import Cell, Column, Table, TableRepr
 
-_SHORT = {UNDECIDED: "n.s."}  # in tables
+SHORT = {UNDECIDED: "n.s."}  # in tables
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ class Answer(TableRepr):
         name = f"{one.method} ←" if one.method == self.method else one.method
         change = None if one.clean is None else one.clean[1] - one.clean[0]
         cost = one.time if timed else one.work
-        cells = (name, one.gain, one.interval, _SHORT.get(one.verdict, one.verdict), cost)
+        cells = (name, one.gain, one.interval, SHORT.get(one.verdict, one.verdict), cost)
         return (*cells, change) if clean else cells
 
     def markdown(self) -> str:
@@ -153,7 +153,8 @@ def keep_baseline(ranked: Sequence[MethodGain], metric: str, scope: str = "under
         does = "lowers" if best.verdict == "hurts" else "does not significantly change"
         start = f"{best.method} {does} {words} {scope} ({best.points})"
     else:
-        start = f"none of {many} methods significantly improves {words} {scope}. The closest is {best.method} ({best.points})"
+        none = "neither method" if many == 2 else f"none of {many} methods"
+        start = f"{none} significantly improves {words} {scope}. The closest is {best.method} ({best.points})"
     return f"Use the model as it is: {start}, at {best.cost} of the baseline{clean_words(best)}."
 
 

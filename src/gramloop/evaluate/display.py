@@ -5,16 +5,15 @@ from __future__ import annotations
 import math
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
-from rich import box
 from rich.console import Console, Group
 from rich.live import Live
 from rich.progress import ProgressColumn, Task
-from rich.table import Table
+from rich.table import Table as Grid
 from rich.text import Text
 
 from gramloop.evaluate.evaluation import Listener, StoreState
@@ -34,6 +33,7 @@ from gramloop.evaluate.runner import Done, Missed
 from gramloop.evaluate.store import Store
 from gramloop.metrics.robustness import EXPECTED_SHARE
 from gramloop.util.progress import make_bar, use_screen
+from gramloop.util.table import ABSENT, Cell, Column, Table
 
 SHOWN_CONDITIONS = 8  # in the live table
 
@@ -102,7 +102,7 @@ class Display(Listener):
         self._live.update(self._content())
 
     def _content(self) -> Group:
-        table = Table(box=None, padding=(0, 2, 0, 0))
+        table = Grid(box=None, padding=(0, 2, 0, 0))
         if self._gains:
             table.add_column("gain")
             for name in next(iter(self._gains.values())):
@@ -130,43 +130,63 @@ def condition_gains(results: Results) -> dict[str, float]:
     return {name: gain for name, gain in gains.items() if name != BASELINE and math.isfinite(gain)}
 
 
-def print_results(results: Results, console: Console | None = None, clean: Path | None = None) -> None:
+def results_table(results: Results, clean: Path | None = None) -> Table:
     """The main metric of every complete condition, with gains over the baseline, and the means.
 
     ``clean`` is a finished evaluation on clean images, for rPC.
     """
-    names = results.methods
-    table = Table(box=box.SIMPLE, title=f"{results.plan.suite}, {results.metric} in percent")
-    table.add_column("condition")
-    for name in names:
-        table.add_column(name, justify="right", no_wrap=True)
+    names, plan, metric = results.methods, results.plan, results.metric
+    rows: list[tuple[Cell, ...]] = []
     for one in results.conditions:
-        scores = {name: one.scores[name][results.metric] for name in names}
-        table.add_row(one.condition, *_cells(names, scores, measures_gain(results.plan, one.condition)))
-    means = results.means()
-    if len(means) == len(names):
-        table.add_section()
-        table.add_row(MEAN, *_cells(names, means))
-    found = relative_robustness(results, clean)
-    for name, values in (("rPC", found.rpc), ("mCE", found.mce)):
-        if values:
-            table.add_row(name, *_cells(names, dict(values)))
-    console = console or Console()
-    console.print(table)
-    if found.mce:
-        console.print(MCE_NOTE, highlight=False)
-    if found.reason:
-        console.print(found.reason, highlight=False)
-    if results.plan.label_free:
-        console.print(f"{AGREEMENT_NOTE[0].upper()}{AGREEMENT_NOTE[1:]}.", highlight=False)
+        scores = {name: one.scores[name][metric] for name in names}
+        rows.append((one.condition, *_cells(names, scores, measures_gain(plan, one.condition))))
+    means, found = results.means(), relative_robustness(results, clean)
+    footer = [
+        (name, *_cells(names, dict(values)))
+        for name, values in ((MEAN, means), ("rPC", found.rpc), ("mCE", found.mce))
+        if len(values) == len(names)
+    ]
+    lacking = len(plan.conditions) - len(results.conditions)
+    excluded = sum(len(one.failures) for one in results.conditions)
+    notes = [
+        f"{lacking} of {len(plan.conditions)} conditions are not complete." if lacking else "",
+        f"{excluded} images could not be used, and count for no method." if excluded else "",
+        MCE_NOTE if found.mce else "",
+        found.reason,
+        f"{AGREEMENT_NOTE[0].upper()}{AGREEMENT_NOTE[1:]}." if plan.label_free else "",
+        *unscored(results),
+    ]
+    columns = (Column("condition", kind="text"), *(Column(name, kind="number") for name in names))
+    title = f"{plan.suite}, {metric} in percent"
+    return Table(title, columns, (*rows, *footer), filter(None, notes), footer=len(footer))
 
 
-def _cells(names: Sequence[str], scores: dict[str, float], gains: bool = True) -> list[str]:
+def unscored(results: Results) -> list[str]:
+    """Why conditions have no score, in words, where some have none."""
+    plan, metric = results.plan, results.metric
+    lost = [
+        one.condition
+        for one in results.conditions
+        if not all(math.isfinite(scores[metric]) for scores in one.scores.values())
+    ]
+    if not lost:
+        return []
+    if plan.label_free and plan.load_task().thresholded:
+        reason = (
+            f"no object of the clean predictions scores {plan.truth_score:g} or more, so there is nothing to agree "
+            "with; a smaller --truth-score accepts more of them"
+        )
+    else:
+        reason = "the images that could be used hold nothing that is scored"
+    return [f"No score for {', '.join(lost)}: {reason}."]
+
+
+def _cells(names: Sequence[str], scores: Mapping[str, float], gains: bool = True) -> list[str]:
     cells = []
     for name in names:
         compared = gains and BASELINE in scores and name != BASELINE
-        gain = f" ({scores[name] - scores[BASELINE]:+.3f})" if compared else ""
-        cells.append(f"{scores[name]:.3f}{gain}")
+        gain = f" ({scores[name] - scores[BASELINE]:+.2f})" if compared else ""
+        cells.append(f"{scores[name]:.2f}{gain}" if math.isfinite(scores[name]) else ABSENT)
     return cells
 
 
@@ -191,19 +211,12 @@ def print_effective(results: Results, clean: Path | None) -> None:
     print(f"ER = mAP - {EXPECTED_SHARE:g} AP on COCO: {', '.join(words)}" if words else found.reason)
 
 
-def print_status(
-    store: Store[Plan], state: StoreState, results: Results, console: Console | None = None
-) -> None:
+def print_status(store: Store[Plan], state: StoreState, results: Results) -> None:
     """How far every condition is, and what is wrong with files that cannot be used."""
     plan = store.plan
-    methods = [name for name in results.methods if name != BASELINE]
-    table = Table(box=box.SIMPLE, title=f"{plan.suite}, plan {plan.hash}")
-    columns = [f"{results.metric} {name}" for name in methods] if results.conditions else []
-    for name in ("condition", "units", "images", "excluded", *columns):
-        table.add_column(name, justify="left" if name == "condition" else "right")
+    methods = [name for name in results.methods if name != BASELINE] if results.conditions else []
     scored = {one.condition: one for one in results.conditions}
-    units = Counter[str]()
-    images = Counter[str]()
+    units, images, rows = Counter[str](), Counter[str](), list[tuple[Cell, ...]]()
     for part in state.stored:
         units[part.condition] += len(part.methods)
         images[part.condition] += len(part) if len(part.methods) == len(plan.methods) else 0
@@ -211,11 +224,12 @@ def print_status(
         total = len(plan.parts_of(key)) * len(plan.methods)
         one = scored.get(key)
         gains = {} if one is None else condition_gains(Results(plan, (one,)))
-        row: list[Any] = [key, f"{units[key]}/{total}", f"{images[key]}/{many}"]
-        row.append("" if one is None else str(len(one.failures)))
-        row += [f"{gains[name]:+.3f}" if name in gains else "" for name in methods]
-        table.add_row(*row[: len(table.columns)])
-    (console or Console()).print(table)
+        excluded = "" if one is None else str(len(one.failures))
+        cells = (f"{gains[name]:+.3f}" if name in gains else "" for name in methods)
+        rows.append((key, f"{units[key]}/{total}", f"{images[key]}/{many}", excluded, *cells))
+    names = ("units", "images", "excluded", *(f"{results.metric} {name}" for name in methods))
+    columns = (Column("condition", kind="text"), *(Column(name, kind="number") for name in names))
+    Console().print(Table(f"{plan.suite}, plan {plan.hash}", columns, rows))
     for _, problem in state.rejected:
         print(f"{problem}; the next run computes it again", file=sys.stderr)
     total, held = len(plan.units), sum(units.values())

@@ -11,11 +11,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from gramloop.errors import GramLoopError
+from gramloop.errors import GramLoopError, did_you_mean, then
 from gramloop.mitigations.base import Mitigation
 from gramloop.mitigations.calibration import sha256_of
 from gramloop.mitigations.replay import REPLAYS, Replay
 from gramloop.mitigations.stack import (
+    KINDS,
     names_mitigations,
     parse_mitigations,
     read_mitigations,
@@ -123,10 +124,9 @@ def parse_method(text: str) -> Method:
         return _mitigated(re.sub("[:+,]", "-", text.replace("=", "")), text)
     if not rest:
         if name not in table:
-            raise GramLoopError(
-                f"there is no method {name!r}; there are {', '.join(table)}, or NAME:window=5-7,replays=3, "
-                "or mitigations such as recentre:0.3 and both=recentre:0.3+gramloop"
-            )
+            wrong = f"there is no method {name!r}{did_you_mean(name, [*table, *KINDS])}"
+            others = "or NAME:window=5-7,replays=3, or mitigations such as recentre:0.3 and both=recentre:0.3+gramloop"
+            raise GramLoopError(then(wrong, f"there are {', '.join(table)}, {others}"))
         return Method(name, table[name])
     if name == BASELINE:
         raise GramLoopError("the baseline has no settings; name the method otherwise")

@@ -40,7 +40,7 @@ from gramloop.metrics.robustness import (
 )
 from gramloop.util.files import atomic_write
 from gramloop.util.progress import tracked
-from gramloop.util.table import Cell, Table, TableRepr, spreadsheet_text
+from gramloop.util.table import Table, TableRepr, spreadsheet_text
 
 MEAN = "mean"  # over the shifted conditions: mPC, or COCO-O's mAP
 MCE_NOTE = "mCE: errors (100 - score) against the baseline's, by shift, in percent; 100 is the baseline, lower is better."
@@ -147,34 +147,13 @@ class Results(TableRepr):
                 "to_pandas needs pandas, which is not installed; to_arrow does not"
             ) from error
 
-    def __str__(self) -> str:
-        from rich.console import Console
-
-        from gramloop.evaluate.display import print_results
-
-        stream = io.StringIO()
-        print_results(self, Console(file=stream, width=120, force_jupyter=False))
-        return stream.getvalue().rstrip()
-
-    __repr__ = __str__
+    def __repr__(self) -> str:
+        return str(self)
 
     def _table(self) -> Table:
-        names = self.methods
-        rows: list[tuple[Cell, ...]] = [
-            (one.condition, *(f"{one.scores[name][self.metric]:.3f}" for name in names))
-            for one in self.conditions
-        ]
-        means = self.means()
-        rows += [(MEAN, *(f"{mean:.3f}" for mean in means.values()))] if len(means) == len(names) else []
-        lacking = len(self.plan.conditions) - len(self.conditions)
-        notes = [f"{lacking} of {len(self.plan.conditions)} conditions are not complete."] if lacking else []
-        excluded = sum(len(one.failures) for one in self.conditions)
-        notes += [f"{excluded} images could not be used, and count for no method."] if excluded else []
-        if errors := relative_robustness(self).mce:
-            rows.append(("mCE", *(f"{errors[name]:.3f}" for name in names)))
-            notes.append(MCE_NOTE)
-        title = f"{self.plan.suite}, {self.metric}"
-        return Table(title, ("condition", *names), tuple(rows), tuple(notes))
+        from gramloop.evaluate.display import results_table
+
+        return results_table(self)
 
 
 def _gain(value: float, baseline: float | None, method: str) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gramloop.errors import GramLoopError
+from gramloop.errors import GramLoopError, did_you_mean, then
 from gramloop.mitigations.base import STAGES, Mitigation
 from gramloop.mitigations.calibration import CalibrationStats, read_stats, sha256_of
 from gramloop.mitigations.features import Norms, Recentre
@@ -61,9 +61,8 @@ def _parse_one(text: str) -> Mitigation:
         return parse_substeps(arguments)
     if name not in KINDS:
         known = ", ".join([*KINDS, SUBSTEPS])
-        raise GramLoopError(
-            f"there is no mitigation {name!r}; there are {known}, and the replays {', '.join(REPLAYS)}"
-        )
+        wrong = f"there is no mitigation {name!r}{did_you_mean(name, [*KINDS, *REPLAYS])}"
+        raise GramLoopError(then(wrong, f"there are {known}, and the replays {', '.join(REPLAYS)}"))
     return KINDS[name].parse(arguments)
 
 

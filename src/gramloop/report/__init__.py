@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from gramloop.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from gramloop.report.answers import answers_of
+    from gramloop.report.answers import answers_of, read_answers
     from gramloop.report.document import Document, make_document
     from gramloop.report.figures import Figures, draw_figures
     from gramloop.report.figures.diagnostic import Diagnosed, diagnostic
@@ -18,5 +18,6 @@ else:
 
 __all__ = [
     "Diagnosed", "Document", "Evidence", "Figures", "LoadedRuns", "Run", "answers_of",
-    "compare_methods", "diagnostic", "draw_figures", "load_runs", "make_document", "write_report",
+    "compare_methods", "diagnostic", "draw_figures", "load_runs", "make_document", "read_answers",
+    "write_report",
 ]  # fmt: skip

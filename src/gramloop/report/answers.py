@@ -23,10 +23,21 @@ from gramloop.evaluate.answer import (
 from gramloop.evaluate.methods import BASELINE
 from gramloop.mitigations.calibration import sha256_of
 from gramloop.mitigations.replay import Replay
+from gramloop.report.load import count_conditions, load_runs, report_workers
 from gramloop.report.run import Run
-from gramloop.report.stats import Evidence, deciding
+from gramloop.report.stats import Evidence, compare_methods, deciding
+from gramloop.util.progress import progress_bar
 
 _TIME_STEP = 0.05  # times that differ by less are noise
+
+
+def read_answers(folders: Sequence[Path | str], workers: int | None = None) -> list[Answer]:
+    """The answers of folders of `gramloop evaluate`, with intervals over families of shifts."""
+    places = [Path(folder) for folder in folders]
+    many = report_workers(places, workers)
+    with progress_bar("reading", count_conditions(places)) as advance:
+        runs = load_runs(places, advance, many).runs
+    return answers_of(runs, compare_methods(runs, workers=many))
 
 
 def answers_of(runs: Sequence[Run], evidence: Sequence[Evidence], folder: Path | None = None) -> list[Answer]:
@@ -111,7 +122,7 @@ def _no_answer(run: Run) -> str:
         )
     if not run.complete:
         lost = len(run.missing) + len(run.unscored)
-        return f"No answer yet: {lost} of {len(run.plan.conditions)} conditions have no score."
+        return f"No answer: {lost} of {len(run.plan.conditions)} conditions without a score."
     if BASELINE not in run.methods:
         return "No answer: the baseline was not evaluated, so there is nothing to compare with."
     return "No answer: the baseline is the only method that was evaluated."
@@ -131,7 +142,8 @@ def _notes(evidence: Evidence, chosen: str) -> Iterator[str]:
         yield f"There is no interval: {evidence.resampled[0].reason}."
         return
     many, ranked = len(evidence.run.compared), [name for name in evidence.ranked if name != BASELINE]
-    together = f", and hold for all {many} methods together" * (many > 1)
+    group = "both methods" if many == 2 else f"all {many} methods"
+    together = f", and hold for {group} together" * (many > 1)
     yield f"Intervals are over {' and '.join(each.drawn_from for each in evidence.drawn)}{together}."
     if chosen and chosen != ranked[0]:
         yield f"{ranked[0]} gains more, but not significantly, and costs more."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -228,30 +229,43 @@ def _about(loaded: LoadedRuns) -> dict[str, str]:
     """Model and data, and the command that evaluates the first suite."""
     runs = loaded.runs
     models = _listed(dict.fromkeys(_model_name(each) for each in runs))
-    tasks = _listed(dict.fromkeys(each.task.title for each in runs))
+    tasks = _listed(dict.fromkeys(each.plan.task for each in runs))
     roots = _listed(dict.fromkeys(short_path(each.plan.data.root) for each in runs))
     images = max(max(each.plan.conditions.values()) for each in runs)
-    plan = runs[0].plan
-    names = [_method_option(each) for each in plan.methods]
-    words = [
-        f"gramloop evaluate --suite {plan.suite} --task {plan.task}",
-        model_options(plan.model),
-        f"--data {shlex.quote(short_path(plan.data.root))}",
-        f"--method {' '.join(map(shlex.quote, names))}",
-        "--truth clean" * plan.label_free,
-        f"--out {shlex.quote(short_path(runs[0].folder))}",
-    ]
     return {
         "Model": f"{models}, {tasks}",
         "Data": f"{roots}: {images:,} images, {_listed(dict.fromkeys(_conditions_of(each) for each in runs))}",
-        "Command": " ".join(word for word in words if word),
+        "Command": " ".join(_command(runs[0])),
     }
+
+
+def _command(run: Run) -> Iterator[str]:
+    """The call of `gramloop evaluate` that made a run, in words."""
+    plan, root = run.plan, short_path(run.plan.data.root)
+    yield f"gramloop evaluate --suite {plan.suite} --task {plan.task}"
+    if model := model_options(plan.model):
+        yield model
+    drawn = Path(plan.data.root).parent == run.folder  # scenes, drawn into the folder
+    yield f"--images {max(plan.conditions.values())}" if drawn else f"--data {shlex.quote(root)}"
+    yield from (f"--method {shlex.quote(_method_option(each))}" for each in plan.methods)
+    keys = [key.partition("/") for key in plan.conditions]
+    for option, place, offered in (
+        ("condition", 0, {each.name for each in run.suite.conditions}),
+        ("severity", 2, {str(each.severity) for each in run.suite.conditions}),
+    ):
+        chosen = list(dict.fromkeys(key[place] for key in keys if key[place]))
+        if len(chosen) < len(offered):
+            yield from (f"--{option} {each}" for each in chosen)
+    if plan.label_free:
+        yield "--truth clean"
+    yield f"--out {shlex.quote(short_path(run.folder))}"
 
 
 def _method_option(method: Method) -> str:
     """A method as ``gramloop evaluate --method`` takes it, with its name."""
     if method.mitigations:
-        return f"{method.name}={stack_text(method.mitigations)}"
+        text = stack_text(method.mitigations)
+        return text if re.sub("[:+,]", "-", text.replace("=", "")) == method.name else f"{method.name}={text}"
     if method.replay is None or method.name in REPLAYS:
         return method.name
     return f"{method.name}:{replay_text(method.replay)}"
@@ -259,6 +273,8 @@ def _method_option(method: Method) -> str:
 
 def _model_name(run: Run) -> str:
     options = model_options(run.plan.model)
+    if options == "--model tiny":
+        return "tiny (embedded; it knows drawn scenes only)"
     return options.removeprefix("--model ") or next(iter(run.plan.model.files.values()), run.plan.model.kind)
 
 
@@ -296,7 +312,7 @@ def _about_run(run: Run) -> dict[str, str]:
     return {
         "plan": plan.hash,
         "suite": plan.suite,
-        "task": run.task.title,
+        "task": plan.task,
         "conditions": f"{len(run.results)} complete of {len(plan.conditions)}",
         "images": f"{images} per condition",
         **({"alignment": plan.alignment} if run.task.aligns else {"classes": str(len(plan.categories))}),

@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeVar
 import torch
 
 from gramloop.data.records import Task
-from gramloop.errors import GramLoopError
+from gramloop.errors import GramLoopError, did_you_mean, then
 from gramloop.models.pmt import trained_side
 from gramloop.models.released_names import HEADS, HeadKind, head_classes, head_kind
 from gramloop.models.tiny import TINY_SHORT_SIDE, WEIGHTS, load_tiny, load_tiny_depth
@@ -308,12 +308,16 @@ def offered() -> dict[str, EntryPoint]:
 
 
 def _tiny_folder(spec: str) -> Path:
-    if not Path(spec).exists() and "/" not in spec:
-        named = ", ".join(["tiny", *offered()])
-        raise GramLoopError(
-            f"there is no model {spec!r}; there are {named}, folders, hf:FOLDER, FILE.onnx, FILE.py:make and package.module:make"
-        )
-    return Path(spec).resolve()
+    path, known = Path(spec).expanduser(), ["tiny", *offered()]
+    if (path / "config.json").is_file():
+        raise GramLoopError(f"{spec} is a transformers folder; write --model hf:{spec}")
+    if path.suffix == ".py" and path.is_file():
+        raise GramLoopError(f"{spec} is a Python file; name its function too, as in --model {spec}:make")
+    if not path.exists() and "/" not in spec:
+        forms = "folders, hf:FOLDER, FILE.onnx, FILE.py:make and package.module:make"
+        wrong = f"there is no model {spec!r}{did_you_mean(spec, known)}"
+        raise GramLoopError(then(wrong, f"there are {', '.join(known)}, {forms}"))
+    return path.resolve()
 
 
 def _transformers_folder(name: str) -> Path:

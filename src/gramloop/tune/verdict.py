@@ -84,8 +84,9 @@ class HoldoutResult(TableRepr):
         if self.changes_only:
             return f"clean predictions change by {-self.gain:.2f} points, for better or worse"
         points = "points of agreement with the clean prediction" if self.label_free else "points"
-        spans = [f"[{each.low:+.2f}, {each.high:+.2f}] over {kind}" for kind, each in self.intervals.items()]
-        return f"{self.gain:+.2f} {points} on {self.where} ({', '.join([*spans, self.word])})"
+        found = self.interval
+        span = [] if found is None else [f"{found.level:.0%} interval [{found.low:+.2f}, {found.high:+.2f}]"]
+        return f"{self.gain:+.2f} {points} on {self.where} ({', '.join([*span, self.word])})"
 
     def as_json(self) -> dict[str, Any]:
         """Plain values."""
@@ -105,20 +106,18 @@ class HoldoutResult(TableRepr):
 
 def holdout_table(results: Sequence[HoldoutResult], title: str, notes: Sequence[str] = ()) -> Table:
     """A row for each part of the held-out data."""
-    columns = ("held out", "images", "baseline", "gain", "over families", "over images", "")
+    columns = ("held out", "images", "baseline", "gain", "95% interval", "")
     return Table(title, columns, tuple(map(_row, results)), tuple(notes))
 
 
 def _row(result: HoldoutResult) -> tuple[Cell, ...]:
     if result.changes_only:
         note = f"{-result.gain:.2f} points changed"
-        return result.where, result.images, None, None, None, None, note
-    spans = [
-        None if each is None else f"[{each.low:+.2f}, {each.high:+.2f}]"
-        for each in (result.over_families, result.over_images)
-    ]
+        return result.where, result.images, None, None, None, note
+    found = result.interval
+    span = None if found is None else f"[{found.low:+.2f}, {found.high:+.2f}]"
     scores = f"{result.baseline:.2f}", f"{result.gain:+.2f}"
-    return result.where, result.images, *scores, *spans, result.word
+    return result.where, result.images, *scores, span, result.word
 
 
 def judge(

@@ -1,1 +1,0 @@
-"""The demonstration: the embedded model on unseen procedural scenes, ordinary against replayed."""
