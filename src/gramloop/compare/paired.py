@@ -55,7 +55,9 @@ class PairedRow:
     families: Interval | None  # of the mean under shift, where there are two families or more
     deciding: tuple[Interval, ...]
     verdict: Word
-    agreement: float | None  # the score where the reference's predictions are the truth, on images that keep theirs
+    agreement: (
+        float | None
+    )  # the score where the reference's predictions are the truth, on images that keep theirs
 
 
 @dataclass(frozen=True, repr=False)
