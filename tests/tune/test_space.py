@@ -84,12 +84,12 @@ def test_no_replay_is_no_candidate():
 
 def test_values_as_on_a_command_line():
     assert read_values(
-        ["window=3-3,2-4", "strength=0.2,1,matched", "gate=gram,none", "until=none,tap,8"]
+        ["window=3-3,2-4", "strength=0.2,1,matched", "gate=gram,none", "until=none,8"]
     ) == {
         "window": ((3, 3), (2, 4)),
         "strength": (0.2, 1, "matched"),
         "gate": ("gram", "none"),
-        "until": (None, "tap", 8),
+        "until": (None, 8),
     }
     assert read_values(["gate-at=end,7", "adaptive=none,length:1.7:1.8"]) == {
         "gate_at": ("end", 7),
@@ -105,7 +105,7 @@ def test_values_as_on_a_command_line():
         ("window=3", "window is '3'; it is a pair of blocks"),
         ("adaptive=length:1", "in text length:1.7:1.8"),
         ("strength=abc,0.5", "strength is 'abc'"),
-        ("until=end", "until is 'end'; it is \"tap\" or the index of a block, or none"),
+        ("until=end", "until is 'end'; it is the index of a block, or none"),
     ],
 )
 def test_values_that_cannot_be_read(text, message):
