@@ -233,7 +233,7 @@ def exports(arguments: argparse.Namespace) -> None:
     out = arguments.out / "exports"
     scenes = out / "calibration"
     if not scenes.is_dir():
-        gramloop(["scenes", "--images", "24", "--split", "train", "--out", str(scenes)])
+        gramloop(["scenes", str(scenes), "--count", "24", "--split", "train"])
     calibration = ["--calibration-images", str(scenes / "images")]
     for name, more in EXPORTS.items():
         if not (out / name).is_file():

@@ -83,9 +83,7 @@ def test_no_replay_is_no_candidate():
 
 
 def test_values_as_on_a_command_line():
-    assert read_values(
-        ["window=3-3,2-4", "strength=0.2,1,matched", "gate=gram,none", "until=none,8"]
-    ) == {
+    assert read_values(["window=3-3,2-4", "strength=0.2,1,matched", "gate=gram,none", "until=none,8"]) == {
         "window": ((3, 3), (2, 4)),
         "strength": (0.2, 1, "matched"),
         "gate": ("gram", "none"),

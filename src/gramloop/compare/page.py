@@ -19,13 +19,12 @@ def write_comparison(found: ModelComparison, folder: Path) -> Path:
     atomic_write(folder / "compare.csv", table.csv().encode())
     atomic_write(folder / "compare.md", table.markdown().encode())
     first, *others = found.models
-    answers = [
-        Answer(f"{model} against {first}", sentence)
-        for model, sentence in zip(others, found.sentences(), strict=True)
-    ]
-    sections = []
-    for model in others:
-        part = replace(found.table([model]), notes=(), key=f"compare-{model}")
+    answers, sections = [], []
+    for model, sentence in zip(others, found.sentences(), strict=True):
+        about, _, words = sentence.partition(": ")
+        answers.append(Answer(about, words[0].upper() + words[1:]))
+        whole = found.table(model)
+        part = replace(whole, notes=whole.notes[-1:], key=f"compare-{model}")
         sections.append(Section(part.key, f"{model}, by shift", "", (part,), folded=False))
     times = {model: f"{each:.4f} s" for model, each in found.seconds.items() if each is not None}
     document = Document(

@@ -99,8 +99,8 @@ class ModelComparison(TableRepr):
             found.append(f"{model} against {self.models[0]}: {words}{time}.")
         return found
 
-    def table(self, models: Sequence[str] = ()) -> Table:
-        """All rows, or those of some models; those of one model after those of another."""
+    def table(self, model: str | None = None) -> Table:
+        """All rows, those of one model after those of another; or of one model alone."""
         columns = (
             Column("model", kind="text"),
             Column("on", kind="text"),
@@ -109,27 +109,32 @@ class ModelComparison(TableRepr):
             Column("images", "Δ, over images", kind="interval", estimate=True),
             Column("families", "over families", kind="interval"),
             Column("verdict", kind="text"),
-            Column("agreement", digits=1),
+            Column("agreement", "agrees", digits=0),
         )
         cells = [
             (row.model, row.scope, *row.scores, row.images, row.families, row.verdict, row.agreement)
             for row in self.rows
-            if row.model in (models or self.models)
+            if model in (None, row.model)
         ]
-        title = f"{self.metric}: difference from {self.models[0]} in points"
-        caption = (
-            f"95% intervals, paired; equivalent means within ±{self.margin:g} points. Agreement is the score with the "
-            f"predictions of {self.models[0]} as truth, on the images whose predictions are kept."
+        title = (
+            f"{self.metric}: {model or 'difference'} {'less' if model else 'from'} {self.models[0]} in points"
         )
-        return Table(title, columns, cells, (*self.sentences(), *self.notes), caption=caption, key="compare")
+        caption = f"95% intervals, paired; equivalent means within ±{self.margin:g} points."
+        agreement = f"Agreement is the score with the predictions of {self.models[0]} as truth, on the images that keep theirs."
+        full = Table(
+            title, columns, cells, (*self.sentences(), *self.notes, agreement), caption=caption, key="compare"
+        )
+        return (
+            full
+            if model is None
+            else replace(full, columns=columns[1:], rows=tuple(row[1:] for row in cells))
+        )
 
     def _table(self) -> Table:
-        """What fits on a terminal: of two models, the title names them."""
-        full = self.table()
-        if len(self.models) > 2:
-            return full
-        title = f"{self.metric}: {self.models[1]} less {self.models[0]} in points"
-        return replace(full, title=title, columns=full.columns[1:], rows=tuple(row[1:] for row in full.rows))
+        """What fits on a terminal: of two models the title names them, and agreement is left to the files."""
+        full = self.table(self.models[1] if len(self.models) == 2 else None)
+        kept = (*self.sentences(), *self.notes)
+        return replace(full, columns=full.columns[:-1], rows=tuple(row[:-1] for row in full.rows), notes=kept)
 
 
 def _ends(intervals: Sequence[Interval]) -> str:
