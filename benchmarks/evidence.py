@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -31,7 +32,7 @@ from evidence_scores import CLEAN, Part, Study
 from evidence_tables import print_study
 from gramloop.cli import main as gramloop
 from gramloop.evaluate.methods import BASELINE, parse_method
-from gramloop.mitigations import apply
+from gramloop.mitigations import apply, calibrate
 from gramloop.mitigations.calibration import read_stats
 from gramloop.mitigations.replay import Replay
 from gramloop.shifts import CORRUPTIONS, corrupt
@@ -41,6 +42,8 @@ from gramloop.util.progress import tracked
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 SEVERITY = 3
+SHARD = 5  # photographs that an interruption can lose
+CALIBRATED = 16  # photographs, to time with
 PIXELS = ["denoise", "levels", "sharpen", "median", "denoise+levels", "denoise+levels+sharpen"]
 VIEWS = ["flip", "denoise+flip", "denoise+levels+sharpen+flip"]
 FEATURES = ["recentre:c=1", "recentre:c=2", "levels+recentre:c=2", "denoise+levels+recentre:c=2"]
@@ -88,17 +91,18 @@ class Run:
         ):
             words = ["evaluate", "--suite", suite, *more, "--out", str(folder), *self.options]
             words += ["--images", str(self.images), "--pictures", str(self.images), "--workers", "1"]
+            words += ["--shards", str(max(1, self.images // SHARD))]
             words += [word for each in [BASELINE, *self.methods] for word in ("--method", each)]
             if code := gramloop(words):
                 raise SystemExit(code)
         return Part(*folders)
 
-    def times(self, out: Path, photographs: int) -> Iterator[str]:
+    def times(self, photographs: int) -> Iterator[str]:
         """A table: the time of every method relative to the baseline, on clean images and under all corruptions."""
         os.environ.update(self.environment)
         torch.set_num_threads(1)
         predictor = self.load()
-        mitigated = self._mitigated(predictor, out)
+        mitigated = self._mitigated(predictor, photographs)
         spent = {name: np.zeros((2, 2)) for name in mitigated}  # (clean and shifted, baseline and method)
         files = self.files[:photographs]
         predictor.predict(read_image(files[0]))
@@ -116,9 +120,9 @@ class Run:
             clean, shifted = each[:, 1] / each[:, 0]
             yield f"| `{name}` | {clean:.2f}x | {shifted:.2f}x |"
 
-    def _mitigated(self, predictor: Predictor, out: Path) -> dict[str, Predictor]:
-        path = out / self.name / "calibration.safetensors"
-        stats = read_stats(path if path.is_file() else self.calibration)
+    def _mitigated(self, predictor: Predictor, timed: int) -> dict[str, Predictor]:
+        others = [read_image(path) for path in self.files[timed : timed + CALIBRATED]]
+        stats = calibrate(predictor, others) if self.calibration is None else read_stats(self.calibration)
         found = {}
         for text in self.methods:
             method = parse_method(text)
@@ -162,18 +166,21 @@ def detection(arguments: argparse.Namespace) -> dict[str, list[Run]]:
 
 def semantic(arguments: argparse.Namespace) -> dict[str, list[Run]]:
     """DeepLabv3 on COCO photographs with the classes of VOC."""
-    data = arguments.out / "voc"
+    data, onnx = arguments.out / "voc", arguments.out / "deeplab.onnx"
     evidence_voc.write(arguments.real / "coco", data)
-    spec = f"{EXAMPLES / 'deeplab.py'}:make"
+    if not onnx.is_file():
+        os.environ["DEEPLAB"] = str((arguments.real / "deeplab_voc").resolve())
+        size = ["--height", "513", "--width", "513"]
+        gramloop(["export", "--model", f"{EXAMPLES / 'deeplab.py'}:make", *size, "--out", str(onnx)])
+        shutil.copy(EXAMPLES / "deeplab.py", onnx.with_suffix(".py"))  # prepares images, and reads outputs
     run = Run(
         "DeepLab",
         "voc",
-        arguments.images or 40,
-        ["--model", spec, "--data", str(data)],
-        [*PIXELS, "flip", "denoise+levels+flip", "norms:0.1"],
-        partial(open_model, spec),
+        arguments.images or 20,
+        ["--model", str(onnx), "--data", str(data)],
+        ["denoise", "levels", "median", "denoise+levels", "flip", "denoise+levels+flip"],
+        partial(open_model, str(onnx)),
         sorted((data / "images" / "validation").iterdir()),
-        environment={"DEEPLAB": str((arguments.real / "deeplab_voc").resolve())},
     )
     return {run.name: [run]}
 
@@ -186,9 +193,9 @@ def saliency(arguments: argparse.Namespace) -> dict[str, list[Run]]:
     run = Run(
         "Saliency",
         "objects",
-        arguments.images or 40,
+        arguments.images or 20,
         ["--model", spec, "--data", str(data)],
-        [*PIXELS, "flip", "norms:0.1", *FEATURES, *REPLAYS],
+        ["denoise", "levels", "median", "denoise+levels", "flip", FEATURES[1], FEATURES[3], *REPLAYS[1:]],
         partial(open_model, spec),
         sorted((data / "images" / "validation").iterdir()),
     )
@@ -258,14 +265,18 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--images", type=int, help="photographs, or frames of a drive")
     parser.add_argument("--timed", type=int, default=2, help="photographs to measure times on")
+    parser.add_argument("--only", help="one model of the study, such as DEIMv2-femto")
+    parser.add_argument("--times", action="store_true", help="nothing but the times")
     arguments = parser.parse_args()
     if arguments.study == "exports":
         exports(arguments)
         return
     for name, runs in STUDIES[arguments.study](arguments).items():
-        print_study(Study(name, [run.evaluate(arguments.out) for run in runs]))
-        for line in runs[0].times(arguments.out, arguments.timed):
-            print(line)
+        if arguments.only in (None, name):
+            if not arguments.times:
+                print_study(Study(name, [run.evaluate(arguments.out) for run in runs]))
+            for line in runs[0].times(arguments.timed):
+                print(line, flush=True)
 
 
 if __name__ == "__main__":
