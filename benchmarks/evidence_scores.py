@@ -27,7 +27,6 @@ from gramloop.tasks.base import Rows
 from gramloop.tasks.box_fusion import fuse_boxes
 from gramloop.tasks.detection import Detection
 from gramloop.tasks.semantic import UNSCORED, Segmentation
-from gramloop.util.progress import tracked
 
 BASELINE, CLEAN = "baseline", "clean"
 TRUTHS = ("labels", "clean", "consensus", "self", "guarded")
@@ -200,8 +199,3 @@ class Study:
 def spread(values: Mapping[str, float]) -> dict[str, list[float]]:
     """One value of each family, as the bootstrap over families takes them."""
     return {name: [value] for name, value in values.items()}
-
-
-def each_method(study: Study, doing: str) -> list[str]:
-    """The methods, with a progress bar."""
-    return list(tracked(study.methods, f"{study.name}: {doing}", len(study.methods)))

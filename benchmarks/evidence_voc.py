@@ -1,17 +1,11 @@
 """A part of COCO as label pictures of VOC's 21 classes, or of objects and what is none.
 
-    python benchmarks/evidence_voc.py --coco coco --out voc
-    python benchmarks/evidence_voc.py --coco coco --out objects --objects
-
-writes ``voc/images/{validation,calibration}``, ``annotations`` and ``classes.txt``. Every photograph with at least one
-object of VOC's classes is taken, in the file's order: the first ``--images`` are validation, the rest calibration.
-Larger objects are drawn first, objects of other classes are background, and crowds of VOC's classes are ignored.
-With ``--objects`` all of COCO's classes are one.
+Every photograph with at least one object of these classes is taken, in the file's order. Larger objects are drawn
+first, objects of other classes are background, and crowds of these classes are ignored.
 """
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
 import numpy as np
@@ -53,35 +47,27 @@ IGNORED = 255
 OBJECTS = ["elsewhere", "salient"]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "--coco", type=Path, required=True, help="annotations/instances_train2017.json, train2017/"
-    )
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--images", type=int, default=100, help="of the validation part")
-    parser.add_argument("--objects", action="store_true", help="one class for all objects")
-    arguments = parser.parse_args()
-    coco = COCO(str(arguments.coco / "annotations" / "instances_train2017.json"))
-    numbers = dict.fromkeys(coco.cats, 1) if arguments.objects else voc_numbers(coco)
+def write(coco_folder: Path, out: Path, objects: bool = False) -> None:
+    """Photographs and label pictures, in ADE20K's layout; nothing where they are there."""
+    if (out / "classes.txt").is_file():
+        return
+    coco = COCO(str(coco_folder / "annotations" / "instances_train2017.json"))
+    numbers = dict.fromkeys(coco.cats, 1) if objects else voc_numbers(coco)
     chosen = [
         image for image in coco.dataset["images"]
         if any(each["category_id"] in numbers and not each["iscrowd"] for each in coco.imgToAnns[image["id"]])
     ]  # fmt: skip
     for place, image in enumerate(chosen):
-        split = "validation" if place < arguments.images else "calibration"
         name = Path(image["file_name"])
-        source = (arguments.coco / "train2017" / name).resolve()
-        target = arguments.out / "images" / split / f"{place:03}_{name}"
+        target = out / "images" / "validation" / f"{place:03}_{name}"
         target.parent.mkdir(parents=True, exist_ok=True)
         target.unlink(missing_ok=True)
-        target.symlink_to(source)
-        label = arguments.out / "annotations" / split / f"{target.stem}.png"
+        target.symlink_to((coco_folder / "train2017" / name).resolve())
+        label = out / "annotations" / "validation" / f"{target.stem}.png"
         label.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(draw(coco, image, numbers)).save(label)
-    names = OBJECTS if arguments.objects else VOC
-    (arguments.out / "classes.txt").write_text("".join(f"{i} {name}\n" for i, name in enumerate(names)))
-    print(f"{len(chosen)} of {len(coco.imgs)} photographs show a class of these")
+    names = OBJECTS if objects else VOC
+    (out / "classes.txt").write_text("".join(f"{i} {name}\n" for i, name in enumerate(names)))
 
 
 def voc_numbers(coco: COCO) -> dict[int, int]:
@@ -100,7 +86,3 @@ def draw(coco: COCO, image: dict[str, object], numbers: dict[int, int]) -> np.nd
     for each in sorted((each for each in found if not each["iscrowd"]), key=lambda each: -each["area"]):
         labels[coco.annToMask(each) > 0] = numbers.get(each["category_id"], 0)
     return labels
-
-
-if __name__ == "__main__":
-    main()

@@ -25,6 +25,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import Dinov2Config, Dinov2Model
 
+from gramloop.tasks import Segmentation
+
 SIDE, PATCH = 224, 14
 MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
@@ -64,10 +66,10 @@ class Saliency(nn.Module):
         normal = (resized - np.float32(MEAN)) / np.float32(DEVIATION)
         return torch.from_numpy(normal).permute(2, 0, 1)[None]
 
-    def postprocess(self, saliency: Tensor, size: tuple[int, int]) -> np.ndarray:  # → (H, W)
-        """1 where the image is salient."""
+    def postprocess(self, saliency: Tensor, size: tuple[int, int]) -> Segmentation:
+        """1 where the image is salient, and the probabilities of both."""
         full = F.interpolate(saliency, size, mode="bilinear", align_corners=False)[0, 0]
-        return (full > 0.5).int().numpy()
+        return Segmentation((full > 0.5).int().numpy(), torch.stack([1 - full, full]).numpy())
 
 
 def make() -> Saliency:

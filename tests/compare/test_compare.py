@@ -80,6 +80,14 @@ def labels_of(data: Path) -> np.ndarray:
     return np.stack([np.asarray(Image.open(path)) for path in paths])
 
 
+def labels_as_drawn(data: Path) -> np.ndarray:
+    """What the model that is right predicts, the ignored edge of the first image included."""
+    paths = sorted((data / "images" / "validation").glob("*.png"))
+    return np.stack(
+        [1 + (np.asarray(Image.open(path)).mean(2) > np.asarray(Image.open(path)).mean()) for path in paths]
+    )
+
+
 def test_a_model_with_itself_is_equivalent_with_no_difference(tmp_path: Path) -> None:
     given = {"conditions": ["fog", "contrast"], "severities": [3], "images": 3, "workers": 1}
     found = gramloop.compare("tiny", "tiny", suite="scenes-c", out=tmp_path, margin=0.0, **given)
@@ -87,6 +95,7 @@ def test_a_model_with_itself_is_equivalent_with_no_difference(tmp_path: Path) ->
     for row in found.rows:
         assert row.verdict == "equivalent"
         assert (row.images.estimate, row.images.low, row.images.high) == (0, 0, 0)
+        assert row.agreement == 100
     assert (found.row("shift").families.low, found.row("shift").families.high) == (0, 0)
     assert "equivalent under shift" in str(found)
 
@@ -114,7 +123,12 @@ def test_a_known_difference(
     middle = row["difference"]
     for end, first in (("low", 0), ("high", 3)):
         assert row[end] == pytest.approx(middle + reach * (drawn(first) - middle), rel=1e-12)
+    assert row["agreement"] == pytest.approx(50 * np.mean(labels_as_drawn(data) == 1), rel=1e-6)
     assert "dark" in (tmp_path / "compare.md").read_text()
+    page = (tmp_path / "index.html").read_text()
+    assert "few_models-dark against few_models-right" in page
+    assert "worse" in page
+    assert "http:" not in page.replace("http://www.w3.org", "")
     assert (
         (tmp_path / "compare.csv").read_text().startswith("model,on,first,score,images estimate,images low")
     )

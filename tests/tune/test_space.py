@@ -20,7 +20,7 @@ from gramloop.tune.space import (
     default_space,
     list_candidates,
     read_values,
-    windows,
+    replay_values,
 )
 
 
@@ -36,9 +36,9 @@ def texts(found):
     return [stack_text(stack) for stack in found]
 
 
-def test_every_window_up_to_a_length():
-    assert windows(4, 2) == ((0, 0), (1, 1), (2, 2), (3, 3), (0, 1), (1, 2), (2, 3))
-    assert len(windows(12, 12)) == 12 * 13 // 2
+def test_every_window_of_one_or_two_blocks():
+    assert replay_values(4)["window"] == [(0, 0), (1, 1), (2, 2), (3, 3), (0, 1), (1, 2), (2, 3)]
+    assert replay_values(1, strength=[1.0]) == {"window": [(0, 0)], "replays": (1,), "strength": [1.0]}
 
 
 def test_replays_are_the_combinations():
@@ -83,13 +83,11 @@ def test_no_replay_is_no_candidate():
 
 
 def test_values_as_on_a_command_line():
-    assert read_values(
-        ["window=3-3,2-4", "strength=0.2,1,matched", "gate=gram,none", "until=none,tap,8"]
-    ) == {
+    assert read_values(["window=3-3,2-4", "strength=0.2,1,matched", "gate=gram,none", "until=none,8"]) == {
         "window": ((3, 3), (2, 4)),
         "strength": (0.2, 1, "matched"),
         "gate": ("gram", "none"),
-        "until": (None, "tap", 8),
+        "until": (None, 8),
     }
     assert read_values(["gate-at=end,7", "adaptive=none,length:1.7:1.8"]) == {
         "gate_at": ("end", 7),
@@ -105,7 +103,7 @@ def test_values_as_on_a_command_line():
         ("window=3", "window is '3'; it is a pair of blocks"),
         ("adaptive=length:1", "in text length:1.7:1.8"),
         ("strength=abc,0.5", "strength is 'abc'"),
-        ("until=end", "until is 'end'; it is \"tap\" or the index of a block, or none"),
+        ("until=end", "until is 'end'; it is the index of a block, or none"),
     ],
 )
 def test_values_that_cannot_be_read(text, message):
@@ -124,21 +122,6 @@ def test_values_that_cannot_be_read(text, message):
 def test_a_space_of_nothing(values, message):
     with pytest.raises(GramLoopError, match=message):
         Space(values)
-
-
-def test_a_replay_may_end_at_the_next_block_that_the_head_reads():
-    space = Space({"window": [(1, 1), (2, 3), (7, 8), (9, 10)], "until": [None, "tap"]})
-    found = {(one.window, one.until) for one in space.replays(12, taps=(2, 5, 8, 11))}
-    ends = {((1, 1), 2), ((2, 3), 5), ((7, 8), 8)}  # after block 8 only the last tap is left: to the end
-    assert found == {(window, None) for window in space.values["window"]} | ends
-    with pytest.raises(GramLoopError, match="a head that says which blocks it reads"):
-        Space({"until": ["tap"]}).replays(12)
-
-
-def test_a_head_on_several_blocks_has_more_to_choose():
-    assert Space.default(12, taps=(2, 5, 8, 11)).values["until"] == (None, "tap")
-    assert "until" not in Space.default(12, taps=(11,)).values
-    assert Space.default(12, taps=(2, 11), until=[4]).values["until"] == (4,)
 
 
 @pytest.mark.parametrize("task", ["semantic", "detection", "depth"])

@@ -33,7 +33,7 @@ from gramloop.tasks.prediction import Pair
 from gramloop.tune import Tuning
 from gramloop.tune.halving import Options
 from gramloop.tune.result import describe_search
-from gramloop.tune.space import Space
+from gramloop.tune.space import Space, replay_values
 from gramloop.tune.split import CLEAN
 from gramloop.tune.target import memory_target, suite_target
 from gramloop.tune.tuning import CALIBRATION, RESULT, plan_search, run_tuning, tune
@@ -326,7 +326,7 @@ def test_the_better_window_is_found(task: str) -> None:
     found = tune(
         Wrong(task),
         {"clean": true_images(task, 0), **shifted},
-        space=Space.default(6, longest=1),
+        space=Space(replay_values(6, window=[(block, block) for block in range(6)])),
         budget=800,
         options=Options(clean_tolerance=3.0),
     )

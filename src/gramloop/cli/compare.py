@@ -21,16 +21,17 @@ KEYS = {
     "models": "their names, the first being the one that others are compared with",
     "metric": "in points",
     "margin": "within which models are equivalent",
-    "rows": "model, scope (clean, shift or a family), scores, difference, low, high, families (low and high), verdict",
+    "rows": "model, scope (clean, shift or a family), scores, difference, low, high, families (low and high), verdict, agreement",
     "seconds": "model: seconds per image; null where not measured alone",
     "gate": "model, scope, word (passed, failed or undecided); empty without --gate",
     "excluded": "images under a condition that count for no model",
     "table": "compare.csv, in full precision",
+    "page": "index.html, which needs no other file",
 }
 EPILOG = (
     "Each MODEL is anything that --model takes elsewhere, or a finished folder of gramloop evaluate, which is only read. "
-    "Differences are from the first MODEL. DIR gets compare.csv, compare.md and the evaluations of the models, which the "
-    "same command resumes. With --gate the exit code is 1 where a model is worse than the margin beyond doubt, 3 where the "
+    "Differences are from the first MODEL. DIR gets index.html, compare.csv, compare.md and the evaluations of the models, which "
+    "the same command resumes. With --gate the exit code is 1 where a model is worse than the margin beyond doubt, 3 where the "
     "images do not decide it, and 0 otherwise."
     f"{EXAMPLES}  gramloop compare old.onnx new.onnx --suite scenes-c --condition noise --severity 3 --images 8 --out out/compare\n"
     '  gramloop compare out/old out/new --gate "shift -1.0" --out out/gate'
@@ -68,9 +69,9 @@ def run(options: Options) -> Ended:
 
     from gramloop.compare.gate import parse_gate
     from gramloop.compare.models import run_models, suites_for
+    from gramloop.compare.page import write_comparison
     from gramloop.compare.paired import CLEAN, SHIFT, compare_folders
     from gramloop.data.suites import find_suite
-    from gramloop.util.files import atomic_write
 
     gate = None if options.gate is None else parse_gate(options.gate)
     if gate is not None and options.suite is not None:  # before anything is run
@@ -84,16 +85,14 @@ def run(options: Options) -> Ended:
     found = compare_folders(folders, margin=options.margin, over=options.over)
     if gate is not None:
         gate.check(found.scopes)
-    table = found.table()
-    atomic_write(options.out / "compare.csv", table.csv().encode())
-    atomic_write(options.out / "compare.md", table.markdown().encode())
+    page = write_comparison(found, options.out)
     Console().print(found)
     code = 1 if found.excluded else 0
     if gate is not None:
         code = gate.code(found)
         for row, word in gate.judged(found):
             print(f"gate {row.scope} {gate.least[row.scope]:+g}, {row.model}: {word}")
-    print(f"full precision in {options.out / 'compare.csv'}")
+    print(f"the page is {page}, full precision is in {page.with_name('compare.csv')}")
     return Ended(code, lambda: _document(found, gate, options.out))
 
 
@@ -131,6 +130,7 @@ def _document(found: ModelComparison, gate: Gate | None, out: Path) -> dict[str,
             "high": row.images.high,
             "families": None if row.families is None else (row.families.low, row.families.high),
             "verdict": row.verdict,
+            "agreement": row.agreement,
         }
         for row in found.rows
     ]
@@ -144,4 +144,5 @@ def _document(found: ModelComparison, gate: Gate | None, out: Path) -> dict[str,
         "gate": [{"model": row.model, "scope": row.scope, "word": word} for row, word in judged],
         "excluded": found.excluded,
         "table": out / "compare.csv",
+        "page": out / "index.html",
     }

@@ -6,7 +6,7 @@ import sys
 import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from gramloop.cli.evaluate import request_of
 from gramloop.cli.options import MANY, group, option, save_settings
@@ -59,14 +59,12 @@ class SpaceOptions:
     )
     values: list[str] = option(
         "replays, and no other mitigations that are not named: values of any setting, window=3-3,2-4 strength=0.2,1 "
-        "replays=1,2 gate=gram,uniform gate_at=end,final until=none,tap,8; can be repeated (all windows up to --longest, one "
-        "replay, strengths 0.15, 0.5 and 1; for a head on several blocks strengths 0.25 and 1, each shown to all of them or "
-        "to the next one only: until=none,tap)",
+        "replays=1,2 gate=gram,uniform gate_at=end,final until=none,8; can be repeated (all windows of one or two blocks, one "
+        "replay, strengths 0.15, 0.5 and 1)",
         [],
         metavar="SETTING=V,V,…",
         name="try",
     )
-    longest: int | None = option("replays of all windows up to N blocks (2 with --try)", None, metavar="N")
     max_cost: float | None = option(
         "at most the work of X baseline forwards, such as 1.5; the time of filters is not counted",
         None,
@@ -79,7 +77,6 @@ class ChoiceOptions:
     """How candidates are compared; the defaults are those of `gramloop.tune.Options`."""
 
     adaptive: bool = option("try no rules that replay some images only", True)
-    objective: Literal["gain", "gain-per-cost"] = option("what candidates are ranked by (gain)", "gain")
     clean_tolerance: float | None = option(
         "points that clean images may lose (0.1); with --truth clean, points by which their predictions may change (any, "
         "since a change need not be a loss)",
@@ -88,7 +85,6 @@ class ChoiceOptions:
     )
     confidence: float = option("that the choice beats nothing (0.95)", 0.95, metavar="P")
     finalists: int = option("in the decision (3)", 3, metavar="N")
-    eta: int = option("a rung keeps one in N (3)", 3, metavar="N")
     block: int = option("N consecutive images belong together, as video frames do (1)", 1, metavar="N")
     keep_unseen: list[str] = option(
         "a shift, or a group such as noise, that only the verdict sees; can be repeated (a third of them)",
@@ -149,7 +145,7 @@ def _search(options: Options, scenes: Path) -> Search:
     from gramloop.replay.config import ReplayConfig
     from gramloop.tasks.predictor import check_replay
     from gramloop.tune import Options as SearchOptions
-    from gramloop.tune.space import LONGEST_WINDOW, Space, read_values
+    from gramloop.tune.space import Space, read_values, replay_values
     from gramloop.tune.target import suite_target
     from gramloop.tune.tuning import plan_search
 
@@ -157,8 +153,6 @@ def _search(options: Options, scenes: Path) -> Search:
     same = (
         "clean_tolerance",
         "confidence",
-        "objective",
-        "eta",
         "finalists",
         "block",
         "judge_on",
@@ -175,13 +169,11 @@ def _search(options: Options, scenes: Path) -> Search:
     named = Space(mitigations=wanted.mitigation)  # a typo is reported before anything is opened
     target = suite_target(_request(options, scenes))
     space = named if wanted.mitigation else None
-    if values or wanted.longest is not None:
-        predictor = target.predictor
-        depth = len(predictor.blocks)
+    if values:
+        depth = len(target.predictor.blocks)
         if not depth:
-            check_replay(predictor, ReplayConfig())
-        longest = min(LONGEST_WINDOW if wanted.longest is None else wanted.longest, depth)
-        space = replace(named, values=Space.default(depth, longest, predictor.taps, **values).values)
+            check_replay(target.predictor, ReplayConfig())
+        space = replace(named, values=replay_values(depth, **values))
     return plan_search(target, space, options.budget, settings)
 
 

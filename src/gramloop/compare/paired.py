@@ -31,6 +31,7 @@ from gramloop.metrics.bootstrap import (
     mean_interval,
     widened,
 )
+from gramloop.tasks.base import Rows
 from gramloop.util.progress import tracked
 from gramloop.util.table import Column, Table, TableRepr
 
@@ -54,6 +55,9 @@ class PairedRow:
     families: Interval | None  # of the mean under shift, where there are two families or more
     deciding: tuple[Interval, ...]
     verdict: Word
+    agreement: (
+        float | None
+    )  # the score where the reference's predictions are the truth, on images that keep theirs
 
 
 @dataclass(frozen=True, repr=False)
@@ -95,8 +99,8 @@ class ModelComparison(TableRepr):
             found.append(f"{model} against {self.models[0]}: {words}{time}.")
         return found
 
-    def table(self) -> Table:
-        """All rows; those of one model after those of another."""
+    def table(self, model: str | None = None) -> Table:
+        """All rows, those of one model after those of another; or of one model alone."""
         columns = (
             Column("model", kind="text"),
             Column("on", kind="text"),
@@ -105,21 +109,32 @@ class ModelComparison(TableRepr):
             Column("images", "Δ, over images", kind="interval", estimate=True),
             Column("families", "over families", kind="interval"),
             Column("verdict", kind="text"),
+            Column("agreement", "agrees", digits=0),
         )
         cells = [
-            (row.model, row.scope, *row.scores, row.images, row.families, row.verdict) for row in self.rows
+            (row.model, row.scope, *row.scores, row.images, row.families, row.verdict, row.agreement)
+            for row in self.rows
+            if model in (None, row.model)
         ]
-        title = f"{self.metric}: difference from {self.models[0]} in points"
+        title = (
+            f"{self.metric}: {model or 'difference'} {'less' if model else 'from'} {self.models[0]} in points"
+        )
         caption = f"95% intervals, paired; equivalent means within ±{self.margin:g} points."
-        return Table(title, columns, cells, (*self.sentences(), *self.notes), caption=caption, key="compare")
+        agreement = f"Agreement is the score with the predictions of {self.models[0]} as truth, on the images that keep theirs."
+        full = Table(
+            title, columns, cells, (*self.sentences(), *self.notes, agreement), caption=caption, key="compare"
+        )
+        return (
+            full
+            if model is None
+            else replace(full, columns=columns[1:], rows=tuple(row[1:] for row in cells))
+        )
 
     def _table(self) -> Table:
-        """What fits on a terminal: of two models, the title names them."""
-        full = self.table()
-        if len(self.models) > 2:
-            return full
-        title = f"{self.metric}: {self.models[1]} less {self.models[0]} in points"
-        return replace(full, title=title, columns=full.columns[1:], rows=tuple(row[1:] for row in full.rows))
+        """What fits on a terminal: of two models the title names them, and agreement is left to the files."""
+        full = self.table(self.models[1] if len(self.models) == 2 else None)
+        kept = (*self.sentences(), *self.notes)
+        return replace(full, columns=full.columns[:-1], rows=tuple(row[:-1] for row in full.rows), notes=kept)
 
 
 def _ends(intervals: Sequence[Interval]) -> str:
@@ -321,6 +336,7 @@ def _rows(
     if len(families) > 1 and len({len(keys) for keys in families.values()}) == 1:
         points = {family: [float(apart[key][0]) for key in keys] for family, keys in families.items()}
         across = widened(cluster_bootstrap(points))
+    agreeing = _agreement(first, side)
     found = []
     for scope in means:
         both = tuple(
@@ -329,10 +345,43 @@ def _rows(
         )
         wide = across if scope == SHIFT else None
         deciding = _deciding(spans[scope], wide, over if scope == SHIFT else "images")
-        word = _word(deciding, margin)
+        known = [agreeing[key] for key in scopes[scope] if key in agreeing]
         found.append(
-            PairedRow(side.name, first.name, scope, (both[0], both[1]), spans[scope], wide, deciding, word)
+            PairedRow(
+                side.name,
+                first.name,
+                scope,
+                (both[0], both[1]),
+                spans[scope],
+                wide,
+                deciding,
+                _word(deciding, margin),
+                float(np.mean(known)) if len(known) == len(scopes[scope]) else None,
+            )
         )
+    return found
+
+
+def _agreement(first: _Side, side: _Side) -> dict[str, float]:
+    """By condition, the score of a model where the first one's predictions are the truth."""
+    found = {}
+    for key, store in first.stores.items():
+        plan, task = store.plan, store.task
+        if plan.categories != side.stores[key].plan.categories:  # each model's own, without labels
+            continue
+        many = min(plan.pictures, side.stores[key].plan.pictures)
+        kept = [
+            {row["position"]: task.decode(row) for row in each.found[key].first(many)}
+            for each in (first, side)
+        ]
+        pairs = [(kept[0][place], kept[1][place]) for place in kept[0] if place in kept[1]]
+        rows = [
+            task.statistics(two, task.as_truth(one, plan.truth_score), plan.classes)
+            for one, two in pairs
+            if one is not None and two is not None
+        ]
+        if rows:
+            found[key] = task.score(Rows.of(rows), plan.classes)[task.metrics[0]]
     return found
 
 

@@ -13,11 +13,10 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from gramloop.errors import GramLoopError
 
-ETA = 3
+ETA = 3  # a rung keeps one in so many
 FINALISTS = 3
 RUNGS_SHARE, DECIDE_SHARE = 0.4, 0.25  # of the budget; the verdict gets the rest, and what is left over
 JOINING = (3, 2)  # combinations that the second and the third rung have room for
@@ -33,11 +32,8 @@ class Options:
         clean_tolerance: points that clean images may lose, 0.1 by default. Without labels it is how far their predictions
             may change, and by default anything may: a change need not be a loss.
         confidence: of the decision that a candidate is better than nothing, over all finalists together.
-        caution: standard errors that are subtracted from a gain when candidates are ranked.
-        objective: the gain, or the gain per baseline forward that the candidate adds.
         max_cost: no candidate that takes more than so many baseline forwards; a block on twice the area counts twice.
         adaptive: also look for a rule per replay that replays some images only.
-        eta: a rung keeps one in so many.
         finalists: candidates of the decision.
         block: consecutive images that belong together, as frames of a video.
         unseen: families kept from the search; a third of them by default.
@@ -48,11 +44,8 @@ class Options:
 
     clean_tolerance: float | None = None
     confidence: float = 0.95
-    caution: float = 1.0
-    objective: Literal["gain", "gain-per-cost"] = "gain"
     max_cost: float | None = None
     adaptive: bool = True
-    eta: int = ETA
     finalists: int = FINALISTS
     block: int = 1
     unseen: tuple[str, ...] | None = None
@@ -64,12 +57,7 @@ class Options:
         tolerance = 0.0 if self.clean_tolerance is None else self.clean_tolerance
         checks = (
             (0.5 <= self.confidence < 1, f"confidence is {self.confidence}; it is 0.5 or more and below 1"),
-            (self.caution >= 0, f"caution is {self.caution}; it is 0 or more"),
             (tolerance >= 0, f"clean_tolerance is {self.clean_tolerance}; it is 0 or more"),
-            (
-                self.objective in ("gain", "gain-per-cost"),
-                f"objective is {self.objective!r}; it is gain or gain-per-cost",
-            ),
             (
                 self.max_cost is None or self.max_cost >= 1,
                 f"max_cost is {self.max_cost}; it is 1 baseline forward or more",
@@ -151,7 +139,6 @@ def plan_schedule(
     decide: StageSize,
     verdict: StageSize,
     *,
-    eta: int = ETA,
     finalists: int = FINALISTS,
     joining: Sequence[int] = (),
     judged: int = 1,
@@ -164,17 +151,14 @@ def plan_schedule(
         budget: predictions, everything included.
         candidates: that are offered.
         search, decide, verdict: the images that there are, and their conditions.
-        eta: a rung keeps one in so many.
         finalists: candidates of the decision.
         joining: combinations that may join the second rung, the third, and so on.
         judged: candidates of the verdict.
         baseline: predictions without any candidate that each cell costs.
         calibration: predictions before the first rung.
     """
-    if eta < 2 or finalists < 1 or candidates < 1:
-        raise GramLoopError(
-            f"halving needs an eta of 2 or more, a finalist and a candidate, not {eta}, {finalists}, {candidates}"
-        )
+    if finalists < 1 or candidates < 1:
+        raise GramLoopError(f"halving needs a finalist and a candidate, not {finalists} and {candidates}")
     fewest = finalists if joining else min(finalists, candidates)
     least = calibration + _least(
         (fewest + baseline) * decide.conditions, (judged + baseline) * verdict.conditions
@@ -186,7 +170,7 @@ def plan_schedule(
         )
     left = budget - calibration
     most = (fewest + baseline) * decide.cells + (judged + baseline) * verdict.cells
-    ladder = _Ladder(search.cells, eta, finalists, baseline)
+    ladder = _Ladder(search.cells, finalists, baseline)
     rungs = ladder.most(max(int(left * RUNGS_SHARE), left - most), candidates, joining)
     kept = fewest if rungs else min(finalists, candidates)
     left -= _price(rungs, baseline)
@@ -211,7 +195,6 @@ class _Ladder:
     """Rungs for any number of candidates."""
 
     cells: int  # of the search
-    eta: int
     finalists: int
     baseline: int
 
@@ -235,7 +218,7 @@ class _Ladder:
         """Candidates of each rung, and combinations that join it."""
         sizes, together = [(candidates, 0)], candidates
         for room in itertools.chain(joining, itertools.repeat(0)):
-            carried = min(together, max(self.finalists, math.ceil(together / self.eta)))
+            carried = min(together, max(self.finalists, math.ceil(together / ETA)))
             if carried <= self.finalists and not room:
                 break
             sizes.append((carried, room))

@@ -28,7 +28,7 @@ from gramloop.tune.space import NO_EXTRA_COST, affordable, combine, describe_can
 from gramloop.tune.split import CLEAN, SearchCell
 from gramloop.tune.verdict import HoldoutResult, judge
 
-LEAST_EXTRA = 0.05  # baseline forwards that a candidate is taken to add when gains are divided by cost
+CAUTION = 1.0  # standard errors that are subtracted from a gain when candidates are ranked
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ class _Halving:
         if config.update_at == "final":
             return None
         measured = self.table.measured(number, cells)
-        return best_rule(self.scoring, measured, config.window[1], self.search.tolerance, options.caution)
+        return best_rule(self.scoring, measured, config.window[1], self.search.tolerance, CAUTION)
 
     def ranked(
         self,
@@ -193,10 +193,8 @@ class _Halving:
         # precision takes too long to try dozens of rules
         rule = self._best_rule(number, cells) if ruled and not self.scoring.task.thresholded else None
         if rule is not None:
-            caution = self.search.options.caution
-            if not value.harmless(self.search.tolerance) or rule[1].cautious(caution) > value.cautious(
-                caution
-            ):
+            better = rule[1].cautious(CAUTION) > value.cautious(CAUTION)
+            if better or not value.harmless(self.search.tolerance):
                 return rule[1], rule[0]
         return value, None
 
@@ -233,13 +231,8 @@ class _Halving:
 
     def _value(self, one: CandidateScore) -> float:
         """What candidates are ranked by."""
-        cautious = one.estimate.cautious(self.search.options.caution)
-        if not math.isfinite(cautious):
-            return -math.inf
-        if self.search.options.objective == "gain":
-            return cautious
-        extra = max(one.cost - 1, LEAST_EXTRA)
-        return cautious / extra if cautious > 0 else cautious * extra
+        cautious = one.estimate.cautious(CAUTION)
+        return cautious if math.isfinite(cautious) else -math.inf
 
     def _cost(self, number: int, cells: Sequence[SearchCell]) -> float:
         """Work relative to the baseline forward; of a twin, the mean over the cells."""

@@ -18,12 +18,8 @@ from gramloop.mitigations.mitigated import check_stack, needs_calibration, stack
 from gramloop.mitigations.replay import Replay
 from gramloop.mitigations.stack import Stack, ordered, parse_mitigations, replay_alone, stack_json, stack_text
 from gramloop.replay.config import (
-    FIELDS,
-    Field,
     ReplayConfig,
     ReplaySettings,
-    Window,
-    default_window,
     describe_replay,
     field_of,
     route,
@@ -34,8 +30,6 @@ from gramloop.tasks.predictor import Predictor, check_replay
 
 LONGEST_WINDOW = 2  # blocks of a window, by default
 STRENGTHS = (0.15, 0.5, 1.0)
-TAPPED_STRENGTHS = (0.25, 1.0)  # of a head on several blocks, which leaves more to choose
-TAP = "tap"  # as a value of until: the first block from the window's end on that the head reads
 DEFAULT_MITIGATIONS = (
     *("recentre:c=1", "recentre:c=2", "recentre:0.1", "recentre:0.3", "recentre:0.5", "norms:0.1"),
     *("denoise", "median", "levels", "sharpen"),
@@ -44,7 +38,6 @@ DEFAULT_MITIGATIONS = (
 DEFAULT_BLOCKS = 8  # single blocks that are replayed by default
 DEFAULT_STRENGTH = 0.5
 NO_EXTRA_COST = 1 + 1e-9  # baseline forwards that a candidate without extra cost takes
-_UNTIL = replace(FIELDS["until"], words=(TAP,))
 
 
 @dataclass(frozen=True)
@@ -70,22 +63,8 @@ class Space:
         for name, tried in self.values.items():
             if isinstance(tried, str) or not isinstance(tried, Sequence) or not tried:
                 raise GramLoopError(f"the values of {name} are a list with at least one, not {tried!r}")
-            checked[name] = tuple(_field(name).check(name, each) for each in tried)
+            checked[name] = tuple(field_of(name).check(name, each) for each in tried)
         object.__setattr__(self, "values", checked)
-
-    @classmethod
-    def default(
-        cls, depth: int, longest: int = LONGEST_WINDOW, taps: Sequence[int] = (), **values: Sequence[object]
-    ) -> Space:
-        """All windows up to a length, one replay, three strengths; ``values`` take the place of these.
-
-        For a head on several ``taps``: two strengths, each shown to all of them or to the next one only.
-        """
-        usual: dict[str, Sequence[object]] = {"window": windows(depth, longest), "replays": (1,)}
-        usual["strength"] = STRENGTHS
-        if len(taps) > 1:
-            usual |= {"strength": TAPPED_STRENGTHS, "until": (None, TAP)}
-        return cls({**usual, **values})
 
     @property
     def stacks(self) -> tuple[Stack, ...]:
@@ -99,14 +78,14 @@ class Space:
         """Whether values of a replay are tried."""
         return bool(self.values) or not self.mitigations
 
-    def replays(self, depth: int, taps: Sequence[int] = ()) -> tuple[ReplayConfig, ...]:
-        """Every replay that runs on ``depth`` blocks; ``taps`` are the blocks that the head reads."""
+    def replays(self, depth: int) -> tuple[ReplayConfig, ...]:
+        """Every replay that runs on ``depth`` blocks."""
         found: dict[ReplayConfig, None] = {}
         refusal: GramLoopError | None = None
         for combination in itertools.product(*self.values.values()):
             settings = dict(zip(self.values, combination, strict=True))
             try:
-                config = _canonical(_replay(settings, taps, depth), depth)
+                config = _canonical(ReplayConfig.from_json(settings), depth)
             except GramLoopError as error:
                 refusal = refusal or error
                 continue
@@ -117,12 +96,11 @@ class Space:
         return tuple(found)
 
 
-def windows(depth: int, longest: int = LONGEST_WINDOW) -> tuple[Window, ...]:
-    """Every window of 1 to ``longest`` blocks, short ones first."""
-    if not 1 <= longest <= depth:
-        raise GramLoopError(f"the longest window has 1 to {depth} blocks on this backbone, not {longest}")
-    lengths = range(1, longest + 1)
-    return tuple((start, start + size - 1) for size in lengths for start in range(depth - size + 1))
+def replay_values(depth: int, **values: Sequence[object]) -> dict[str, Sequence[object]]:
+    """All windows of one or two blocks, short ones first, one replay, three strengths; or the given values of these."""
+    lengths = range(1, min(LONGEST_WINDOW, depth) + 1)
+    windows = [(start, start + size - 1) for size in lengths for start in range(depth - size + 1)]
+    return {"window": windows, "replays": (1,), "strength": STRENGTHS, **values}
 
 
 def read_values(texts: Iterable[str]) -> dict[str, tuple[object, ...]]:
@@ -130,22 +108,8 @@ def read_values(texts: Iterable[str]) -> dict[str, tuple[object, ...]]:
     found = {}
     for text in texts:
         name, values = split_setting(text)
-        found[name] = tuple(_field(name).parse(name, part.strip()) for part in values.split(","))
+        found[name] = tuple(field_of(name).parse(name, part.strip()) for part in values.split(","))
     return found
-
-
-def _field(name: str) -> Field:
-    return _UNTIL if name == "until" else field_of(name)
-
-
-def _replay(settings: Mapping[str, object], taps: Sequence[int], depth: int) -> ReplayConfig:
-    if settings.get("until") != TAP:
-        return ReplayConfig.from_json(settings)
-    if not taps:
-        raise GramLoopError("until=tap needs a head that says which blocks it reads; name the blocks")
-    config = ReplayConfig.from_json({**settings, "until": None})
-    _, end = config.window or default_window(depth)
-    return replace(config, until=min((tap for tap in taps if tap >= end), default=depth - 1))
 
 
 def _canonical(config: ReplayConfig, depth: int) -> ReplayConfig:
@@ -299,9 +263,7 @@ def _replays(
     if reason is not None:
         raise GramLoopError(reason)
     try:
-        stacks: list[Stack] = [
-            (Replay(each),) for each in space.replays(len(predictor.blocks), predictor.taps)
-        ]
+        stacks: list[Stack] = [(Replay(each),) for each in space.replays(len(predictor.blocks))]
         found = [each for each in stacks if affordable(stack_cost(each, predictor).multiplier, max_cost)]
         if not found:
             raise GramLoopError(f"no candidate costs at most {max_cost} times the baseline forward")

@@ -133,7 +133,6 @@ def plan_search(target: Target, space: Space | None, budget: int, options: Optio
         budget,
         len(offered.stacks),
         *parts,
-        eta=options.eta,
         finalists=options.finalists,
         joining=JOINING if options.stacking and offered.combines else (),
         judged=2 if free and len(offered.stacks) > 1 else 1,
