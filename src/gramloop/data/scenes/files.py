@@ -138,7 +138,7 @@ def _write_chunk(folder: Path, wanted: SceneFiles, chunk: range) -> dict[int, _A
             "images/validation": cv2.imencode(".png", one.image[..., ::-1])[1].tobytes(),
             "annotations/validation": cv2.imencode(".png", one.labels)[1].tobytes(),
             "depth/validation": cv2.imencode(".png", depth)[1].tobytes(),
-            PANOPTIC_FILE.with_suffix(""): segments_png(segments.ids),
+            str(PANOPTIC_FILE.with_suffix("")): segments_png(segments.ids),
         }
         for part, data in pictures.items():
             path = folder / part / file_name(index)
