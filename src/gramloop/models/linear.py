@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from gramloop.errors import GramLoopError
 from gramloop.models.backbone import Tap, TappedViT
 from gramloop.models.checkpoint import load_weights, open_checkpoint
+from gramloop.models.mask2former import SegmentationModel
 from gramloop.util.files import atomic_write
 from gramloop.util.json_files import checked, parse_json
 
@@ -61,29 +62,17 @@ def load_linear_head(
     return head.eval()
 
 
-class LinearSegmentor(nn.Module):
+class LinearSegmentor(SegmentationModel):
     """A backbone with a linear head: logits at the patches' stride, resized."""
 
+    head: LinearHead
+
     def __init__(self, backbone: TappedViT, head: LinearHead) -> None:
-        super().__init__()
-        if head.width != backbone.shape.width:
-            raise GramLoopError(
-                f"the head was made for a backbone of width {head.width}, this one has {backbone.shape.width}"
-            )
-        backbone.check_taps(head.taps)
-        self.backbone = backbone
-        self.head = head
-        self.taps, self.classes = head.taps, head.classes
-        self.granularity = backbone.shape.patch
-        self.eval()
+        super().__init__(backbone, head, head.width, head.taps, head.classes)
 
     def forward(self, pixels: Tensor) -> Tensor:  # (B, 3, H, W)
         """Logits (B, classes, H / patch, W / patch)."""
         return self.head([tap.map for tap in self.backbone(pixels, self.taps)])  # type: ignore[no-any-return]
-
-    def prior(self, pixels: Tensor) -> list[Tensor]:
-        """Nothing: a linear head reads only the taps."""
-        return []
 
     def scores(
         self, prior: list[Tensor], taps: Sequence[Tap], size: tuple[int, int], exact: bool = False

@@ -113,11 +113,6 @@ def suggested_replay() -> ReplayConfig:
     return read_replay(SUGGESTED)
 
 
-def tiny_depth() -> int:
-    """How many blocks the embedded model has, without loading it."""
-    return int(json.loads((WEIGHTS / "backbone" / "config.json").read_text())["num_hidden_layers"])
-
-
 def load_tiny(
     folder: Path | str = WEIGHTS,
     device: torch.device | str = "cpu",
