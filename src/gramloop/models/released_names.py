@@ -187,6 +187,7 @@ def infer_transformers_shape(checkpoint: Checkpoint) -> tuple[BackboneShape, flo
         head_dim=head_dim,
         gated="layer.0.mlp.gate_proj.weight" in inner.shapes,
         qkv_bias="layer.0.attention.q_proj.bias" in inner.shapes,
+        local_cls_norm=False,
         **sizes,
     )
     return shape, theta
