@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Self
 
 import torch
 import torch.nn.functional as F
@@ -18,48 +19,79 @@ from gramloop.util.files import atomic_write
 from gramloop.util.json_files import checked, parse_json
 
 
-class LinearHead(nn.Module):
+class TapHead(nn.Module):
+    """A head on the concatenated maps of some taps, whose numbers are stored with its weights."""
+
+    kind = "a head"
+    first_weight = ""  # of the convolution that reads the maps
+    more_channels = 0  # that it reads in addition
+
+    def __init__(self, width: int, outputs: int, taps: Sequence[int]) -> None:
+        super().__init__()
+        if not taps or width < 1 or outputs < 1:
+            raise GramLoopError(
+                f"{self.kind} needs a width, outputs and taps, not {width}, {outputs} and {list(taps)}"
+            )
+        self.width, self.taps = width, tuple(taps)
+        self.bn = nn.BatchNorm2d(width * len(self.taps))
+
+    def save(self, path: str | Path, dtype: torch.dtype | None = None) -> None:
+        """Write the weights, in another precision if given, and the taps as safetensors; an old file is replaced whole."""
+        from safetensors.torch import save
+
+        weights = {
+            name: value.detach().cpu().to(dtype=dtype if value.is_floating_point() else None).contiguous()
+            for name, value in self.state_dict().items()
+        }
+        atomic_write(Path(path), save(weights, metadata={"taps": json.dumps(self.taps)}))
+
+    @classmethod
+    def load(
+        cls, path: str | Path, *, taps: Sequence[int] | None = None, device: torch.device | str = "cpu"
+    ) -> Self:
+        """A head from a ``.safetensors`` or ``.pth`` file; give the ``taps`` if the file does not hold them."""
+        checkpoint = open_checkpoint(path)
+        taps = taps or _stored_taps(checkpoint.path)
+        if not taps:
+            raise GramLoopError(f"{path} does not hold the taps that the head reads; give them")
+        weight = checkpoint.shapes.get(cls.first_weight)
+        if weight is None or len(weight) != 4 or (weight[1] - cls.more_channels) % len(taps):
+            raise GramLoopError(
+                f"{path} is not {cls.kind} on {len(taps)} taps: its {cls.first_weight} is {weight or 'missing'}"
+            )
+        with torch.device("meta"):
+            head = cls((weight[1] - cls.more_channels) // len(taps), weight[0], taps)
+        load_weights(head, checkpoint, device=device)
+        return head.eval()
+
+
+def _stored_taps(path: Path) -> tuple[int, ...]:
+    if path.suffix != ".safetensors":
+        return ()
+    from safetensors import safe_open
+
+    with safe_open(path, framework="pt") as opened:
+        stored = (opened.metadata() or {}).get("taps", "[]")
+    what = "the taps of a head"
+    return checked(parse_json(stored.encode(), str(path), what), tuple[int, ...], str(path), what)
+
+
+class LinearHead(TapHead):
     """Logits at the stride of the patches, from the concatenated maps of ``taps``.
 
     Weights are named ``bn.*`` and ``conv.*``.
     """
 
+    kind, first_weight = "a linear head", "conv.weight"
+
     def __init__(self, width: int, classes: int, taps: Sequence[int]) -> None:
-        super().__init__()
-        if not taps or width < 1 or classes < 1:
-            raise GramLoopError(
-                f"a linear head needs a width, classes and taps, not {width}, {classes} and {list(taps)}"
-            )
-        self.width, self.classes, self.taps = width, classes, tuple(taps)
-        self.bn = nn.BatchNorm2d(width * len(self.taps))
-        self.conv = nn.Conv2d(width * len(self.taps), classes, 1)
+        super().__init__(width, classes, taps)
+        self.classes = classes
+        self.conv = nn.Conv2d(self.bn.num_features, classes, 1)
 
     def forward(self, maps: Sequence[Tensor]) -> Tensor:  # each (B, C, h, w)
         """Logits (B, classes, h, w)."""
         return self.conv(self.bn(torch.cat(list(maps), dim=1)))  # type: ignore[no-any-return]
-
-    def save(self, path: str | Path) -> None:
-        """Write the weights and the taps as safetensors; an old file is replaced whole."""
-        save_head(self, path, self.taps)
-
-
-def load_linear_head(
-    path: str | Path, *, taps: Sequence[int] | None = None, device: torch.device | str = "cpu"
-) -> LinearHead:
-    """A linear head from a ``.safetensors`` or ``.pth`` file; give the ``taps`` if the file does not hold them."""
-    checkpoint = open_checkpoint(path)
-    taps = taps or stored_taps(checkpoint.path)
-    if not taps:
-        raise GramLoopError(f"{path} does not hold the taps that the head reads; give them")
-    weight = checkpoint.shapes.get("conv.weight")
-    if weight is None or len(weight) != 4 or weight[1] % len(taps):
-        raise GramLoopError(
-            f"{path} is not a linear head on {len(taps)} taps: its conv.weight is {weight or 'missing'}"
-        )
-    with torch.device("meta"):
-        head = LinearHead(weight[1] // len(taps), weight[0], taps)
-    load_weights(head, checkpoint, device=device)
-    return head.eval()
 
 
 class LinearSegmentor(SegmentationModel):
@@ -80,28 +112,3 @@ class LinearSegmentor(SegmentationModel):
         """Logits (B, classes, *size)."""
         logits = self.head([tap.map for tap in taps])
         return F.interpolate(logits, size, mode="bilinear", align_corners=False)
-
-
-def save_head(
-    head: nn.Module, path: str | Path, taps: Sequence[int], dtype: torch.dtype | None = None
-) -> None:
-    """Write a head's weights, in another precision if given, with its taps as metadata."""
-    from safetensors.torch import save
-
-    weights = {
-        name: value.detach().cpu().to(dtype=dtype if value.is_floating_point() else None).contiguous()
-        for name, value in head.state_dict().items()
-    }
-    atomic_write(Path(path), save(weights, metadata={"taps": json.dumps(taps)}))
-
-
-def stored_taps(path: Path) -> tuple[int, ...]:
-    """The taps that a head's file holds; none where it does not."""
-    if path.suffix != ".safetensors":
-        return ()
-    from safetensors import safe_open
-
-    with safe_open(path, framework="pt") as opened:
-        stored = (opened.metadata() or {}).get("taps", "[]")
-    what = "the taps of a head"
-    return checked(parse_json(stored.encode(), str(path), what), tuple[int, ...], str(path), what)
