@@ -41,13 +41,13 @@ WAYS: dict[str, tuple[Precision, bool]] = {
 @contextmanager
 def autocast_on_cpu(wanted: bool) -> Iterator[None]:
     """Backbones compute under autocast here, as they do on a GPU."""
-    uses = Backbone._uses_autocast
+    usual = Backbone.autocast_on
     if wanted:
-        Backbone._uses_autocast = lambda self, pixels: True  # type: ignore[method-assign]
+        Backbone.autocast_on = ("cpu",)
     try:
         yield
     finally:
-        Backbone._uses_autocast = uses  # type: ignore[method-assign]
+        Backbone.autocast_on = usual
 
 
 def scores(root: Path, task: Task, way: str) -> dict[str, float]:

@@ -21,7 +21,7 @@ from gramloop.data.scenes.drawing import scene
 from gramloop.data.truth import DepthMap
 from gramloop.metrics.depth import depth_scores
 from gramloop.models.tiny import TINY_SHORT_SIDE, TinyModel, load_tiny, normalise
-from gramloop.models.tiny_heads import DenseDepthHead, load_depth_head
+from gramloop.models.tiny_heads import DenseDepthHead
 
 
 @torch.no_grad()
@@ -50,7 +50,7 @@ def train(
     torch.manual_seed(args.seed)
     draw = np.random.default_rng(args.seed)
     taps = model.segment.taps
-    head = DenseDepthHead(maps.shape[1] // len(taps), taps).train()
+    head = DenseDepthHead(maps.shape[1] // len(taps), 48, taps).train()
     with torch.no_grad():
         torch.nn.init.zeros_(head.out.weight)
         torch.nn.init.constant_(head.out.bias, float(logs[:32].nanmedian()))
@@ -108,8 +108,8 @@ def main(argv: list[str] | None = None) -> int:
     model = load_tiny()
     maps, logs = train_set(model, args.scenes)
     print(f"{len(maps)} images ready after {time.perf_counter() - began:.0f} s", flush=True)
-    train(model, maps, logs, args).save(args.out)
-    print(json.dumps(score(model, load_depth_head(args.out), args.val_scenes)))
+    train(model, maps, logs, args).save(args.out, torch.float16)
+    print(json.dumps(score(model, DenseDepthHead.load(args.out), args.val_scenes)))
     return 0
 
 

@@ -71,7 +71,8 @@ class Stage:
 
 def new_model() -> TinyModel:
     """The model before training, from torch's current seed."""
-    backbone = Backbone(SHAPE, autocast=None, rope_theta=ROPE_THETA)
+    backbone = Backbone(SHAPE, rope_theta=ROPE_THETA)
+    backbone.autocast_on = ()
     config = backbone.model.config
     config.layerscale_value, config.pos_embed_rescale = LAYER_SCALE, POSITION_RESCALE
     config.drop_path_rate, config.image_size = DROP_PATH, SIZE

@@ -17,7 +17,7 @@ from gramloop.evaluate.methods import BASELINE
 from gramloop.evaluate.plan import DataSource, read_plan
 from gramloop.evaluate.store import PLAN, Store, read_condition
 from gramloop.metrics.depth import depth_scores
-from gramloop.models.tiny_heads import DenseDepthHead, load_depth_head
+from gramloop.models.tiny_heads import DenseDepthHead
 from gramloop.replay.config import ReplayConfig
 from gramloop.report.document import make_document
 from gramloop.report.figures import draw_figures
@@ -37,7 +37,7 @@ REPLAY = ReplayConfig(window=(2, 4), replays=2)
 def depth_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = write_model(tmp_path_factory.mktemp("deep"))
     torch.manual_seed(1)
-    head = DenseDepthHead(32, [2, 5], width=8)
+    head = DenseDepthHead(32, 8, [2, 5])
     with torch.no_grad():
         head.out.bias.fill_(1.5)
     head.save(folder / "depth.safetensors")
@@ -45,13 +45,13 @@ def depth_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_head_reads_back_as_it_was_written(depth_model: Path) -> None:
-    head = load_depth_head(depth_model / "depth.safetensors")
-    assert (head.taps, head.channels, head.width) == ((2, 5), 32, 8)
+    head = DenseDepthHead.load(depth_model / "depth.safetensors")
+    assert (head.taps, head.channels, head.out.in_channels) == ((2, 5), 32, 8)
     maps = [torch.randn(1, 32, 4, 6) for _ in range(2)]
     assert head(maps).shape == (1, 1, 16, 24)
     assert head.depth(maps, (33, 47)).shape == (1, 33, 47)
     with pytest.raises(GramLoopError, match="is not a depth head on 2 taps"):
-        load_depth_head(depth_model / "segment.safetensors")
+        DenseDepthHead.load(depth_model / "segment.safetensors")
 
 
 def test_a_pair_is_two_predictions(depth_model: Path, scene_folder: Path) -> None:

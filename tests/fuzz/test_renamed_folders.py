@@ -19,7 +19,7 @@ from gramloop import GramLoopError
 from gramloop.evaluate.evaluation import evaluate
 from gramloop.evaluate.plan import DataSource
 from gramloop.evaluate.planning import Request, make_plan
-from gramloop.models.linear import LinearHead, save_head
+from gramloop.models.linear import LinearHead
 from small_sets import write_semantic
 
 NAMES = ["plain", "other", "dinov3_sat493m", "sat493m", "ade_semantic_pmt_small_64_dinov3"]
@@ -32,7 +32,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     backbone, pmt = write_golden_pmt(folder)
     torch.manual_seed(0)
     linear = folder / "linear.safetensors"
-    save_head(LinearHead(64, 7, (7,)), linear, (7,))
+    LinearHead(64, 7, (7,)).save(linear)
     return {
         "backbone": backbone,
         "pmt": pmt,

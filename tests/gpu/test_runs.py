@@ -30,7 +30,7 @@ OF_QUERIES = ["baseline", "late:window=5-6", "denoise"]
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = write_model(tmp_path_factory.mktemp("model"))
     torch.manual_seed(1)
-    DenseDepthHead(32, [2, 5], width=8).save(folder / "depth.safetensors")
+    DenseDepthHead(32, 8, [2, 5]).save(folder / "depth.safetensors")
     return folder
 
 

@@ -79,7 +79,7 @@ def test_a_file_that_runs_code_is_refused_and_does_not_run(tmp_path):
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ({"model": {"a": torch.zeros(1)}}, "holds dict under 'model'"),
+        ({"weights": {"a": torch.zeros(1)}}, "holds dict under 'weights'"),
         ([torch.zeros(1)], "holds list instead of named tensors"),
         ({"segmentation_model.0.level_embed": torch.zeros(1)}, "not a DINOv3 backbone: it lacks cls_token"),
     ],

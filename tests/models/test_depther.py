@@ -10,6 +10,7 @@ from golden import load_golden, released_shapes, write_golden_depther
 from gramloop import GramLoopError, ReplayConfig, attached
 from gramloop.models import load_backbone, load_depther
 from gramloop.models.backbone import default_taps
+from gramloop.models.checkpoint import planned_shapes, renamed_plan
 from gramloop.models.depther import DptDepthHead, DptShape, pad_around
 from gramloop.models.dinov3 import meta_backbone
 from gramloop.models.released_names import SHAPES
@@ -97,7 +98,7 @@ def test_a_replayed_depth_is_the_reference(model):
 def test_names_shapes_and_parameters_are_the_released_ones():
     with torch.device("meta"):
         head = DptDepthHead(DptShape(), default_taps(40))
-    assert head.released_shapes() == {
+    assert planned_shapes(renamed_plan(head)) == {
         name.removeprefix("decoder."): shape for name, shape in released_shapes("depth_7b").items()
     }
     assert sum(value.numel() for value in head.parameters()) == 230_687_776

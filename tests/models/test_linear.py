@@ -7,7 +7,7 @@ from safetensors.torch import load_file, save_file
 from golden import load_golden
 from gramloop.errors import GramLoopError
 from gramloop.models.dinov3 import load_backbone
-from gramloop.models.linear import LinearHead, LinearSegmentor, load_linear_head
+from gramloop.models.linear import LinearHead, LinearSegmentor
 
 
 def trained_head(width=64, classes=5, taps=(1, 3, 5, 7)):
@@ -37,7 +37,7 @@ def test_saving_and_loading_gives_the_same_head(tmp_path, taps):
     head.save(tmp_path / "head.safetensors")
     norm = {f"bn.{name}" for name in ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")}
     assert set(load_file(tmp_path / "head.safetensors")) == norm | {"conv.weight", "conv.bias"}
-    again = load_linear_head(tmp_path / "head.safetensors")
+    again = LinearHead.load(tmp_path / "head.safetensors")
     maps = [torch.randn(2, 64, 4, 6) for _ in taps]
     assert again.taps == taps
     assert torch.equal(again(maps), head(maps))
@@ -61,16 +61,16 @@ def test_a_file_that_does_not_know_its_taps(tmp_path):
     torch.save(head.state_dict(), tmp_path / "head.pth")
     for name in ("head.safetensors", "head.pth"):
         with pytest.raises(GramLoopError, match="does not hold the taps"):
-            load_linear_head(tmp_path / name)
-        assert load_linear_head(tmp_path / name, taps=[7]).taps == (7,)
+            LinearHead.load(tmp_path / name)
+        assert LinearHead.load(tmp_path / name, taps=[7]).taps == (7,)
     with pytest.raises(GramLoopError, match="is not a linear head on 3 taps"):
-        load_linear_head(tmp_path / "head.pth", taps=[1, 2, 3])
+        LinearHead.load(tmp_path / "head.pth", taps=[1, 2, 3])
 
 
 def test_a_file_of_something_else(tmp_path):
     torch.save(load_golden("backbone_s").weights, tmp_path / "a.pth")
     with pytest.raises(GramLoopError, match=r"its conv\.weight is missing"):
-        load_linear_head(tmp_path / "a.pth", taps=[7])
+        LinearHead.load(tmp_path / "a.pth", taps=[7])
 
 
 def test_a_segmentor_reads_its_taps(golden_file):
@@ -92,5 +92,5 @@ def test_a_head_that_does_not_fit_its_backbone(golden_file):
         LinearSegmentor(backbone, LinearHead(32, 5, [7]))
     with pytest.raises(GramLoopError, match="between 0 and 7"):
         LinearSegmentor(backbone, LinearHead(64, 5, [8]))
-    with pytest.raises(GramLoopError, match="needs a width, classes and taps"):
+    with pytest.raises(GramLoopError, match="needs a width, outputs and taps"):
         LinearHead(64, 5, [])

@@ -117,7 +117,7 @@ def in_float32(predictor: Predictor[Prediction]) -> Predictor[Prediction]:
     """On a GPU blocks run under autocast, unless told otherwise."""
     inner = before_renumbering(predictor)
     if hasattr(inner, "backbone"):
-        inner.backbone.autocast = None
+        inner.backbone.autocast_on = ()
     return predictor
 
 

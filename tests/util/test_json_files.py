@@ -23,7 +23,6 @@ from gramloop.replay.config import read_settings
 from gramloop.tasks.transformers_models import architecture
 from gramloop.tune.tuning import read_search_plan
 from gramloop.util.json_files import (
-    DEEPEST,
     first_difference,
     parse_json,
     read_checked,
@@ -62,7 +61,7 @@ def test_any_bytes_are_read_or_refused_in_a_sentence(data: bytes) -> None:
 @pytest.mark.parametrize("fast", [False, True])
 @pytest.mark.parametrize("data", [BRACKETS, b'{"a":' * 100_000, b'{"a": ' + BRACKETS])
 def test_brackets_in_brackets(data: bytes, fast: bool) -> None:
-    with pytest.raises(GramLoopError, match=f"nested deeper than {DEEPEST}"):
+    with pytest.raises(GramLoopError, match="nested too deeply"):
         parse_json(data, "here", "a file", fast=fast)
 
 
@@ -79,10 +78,6 @@ def test_half_a_character_is_refused(data: bytes, fast: bool) -> None:
 def test_brackets_in_texts_and_side_by_side_are_no_depth() -> None:
     value = {"text": "[" * 5000 + '\\"', "list": [[] for _ in range(5000)]}
     assert parse_json(json.dumps(value).encode(), "here", "a file") == value
-    deep: list[object] = []
-    for _ in range(DEEPEST - 1):
-        deep = [deep]
-    assert parse_json(json.dumps([*deep, "x" * 200]).encode(), "here", "a file")
 
 
 def test_a_file_that_is_too_large(tmp_path: Path) -> None:

@@ -10,8 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gramloop import GramLoopError
-from gramloop.util.json_files import DEEPEST
-from gramloop.util.yaml_files import parse_yaml, read_yaml, write_yaml
+from gramloop.util.yaml_files import DEEPEST, parse_yaml, read_yaml, write_yaml
 
 WHAT = "a file of settings"
 SCALARS = (

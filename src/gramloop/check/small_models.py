@@ -52,8 +52,7 @@ class Precision:
 
     def settle(self, backbone: Backbone) -> Backbone:
         """The backbone on the device, in this precision; its final norm stays float32."""
-        backbone.autocast = torch.bfloat16 if self.autocast else None
-        backbone.autocast_on = (self.device.type,)
+        backbone.autocast_on = (self.device.type,) if self.autocast else ()
         if self.dtype != torch.float32:
             backbone.model.to(self.dtype)
             backbone.norm.float()

@@ -9,17 +9,19 @@ from __future__ import annotations
 import hashlib
 import os
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from pathlib import Path, PurePosixPath
-from typing import Literal
+from typing import Literal, NamedTuple
 
+import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from gramloop.data.records import DataSet, Record
+from gramloop.data.truth import UNREADABLE
 from gramloop.errors import GramLoopError, GramLoopWarning
 from gramloop.util.checksums import file_digest, file_digests
 from gramloop.util.progress import tracked
@@ -28,8 +30,8 @@ Check = Literal["headers", "decode"]
 CHECKS = ("headers", "decode")
 MOST_LISTED = 10  # problems in one message
 EIGHT_BIT = ("1", "L", "P", "RGB", "RGBA", "LA", "CMYK", "YCbCr")
+NUMBERS = ("L", "I", "I;16", "I;16B", "I;16L")  # of one channel
 _EXIF_ORIENTATION = 0x0112
-_UNREADABLE = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
 
 
 class ChangedFileError(GramLoopError):
@@ -61,26 +63,48 @@ class Problems:
         raise GramLoopError("\n".join(lines))
 
 
-@dataclass(frozen=True)
-class Header:
-    """What the first bytes of an image file say, or why they cannot be used."""
+class Header(NamedTuple):
+    """What the first bytes of a picture or an array say, or why they cannot be used."""
 
-    height: int = 0
-    width: int = 0
-    mode: str = ""
+    size: tuple[int, ...] = (0, 0)  # height and width
+    mode: str = ""  # Pillow's name for the type of its pixels
     problem: str = ""
 
-    @property
-    def size(self) -> tuple[int, int]:
-        """Height and width."""
-        return self.height, self.width
 
+def check_records(records: Sequence[Record], check: Check, problems: Problems) -> tuple[Record, ...]:
+    """Open every image and label file, in threads, and collect what is wrong with them.
 
-def read_headers(paths: Iterable[Path], check: Check, what: str) -> list[Header]:
-    """Open every file, in threads; ``decode`` reads all pixels and so finds truncated files."""
+    Args:
+        records: with the height and width that an annotation file declares, or 0.
+        check: ``headers`` reads sizes and types; ``decode`` reads all pixels and so finds truncated files.
+        problems: collects them.
+
+    Returns:
+        The records with the sizes of their images.
+    """
     if check not in CHECKS:
         raise GramLoopError(f"check must be one of {', '.join(CHECKS)}, not {check!r}")
-    paths = list(paths)
+    headers = _read_headers([record.path for record in records], check, "images")
+    paths = [record.label_path for record in records if record.label_path is not None]
+    labels = dict(zip(paths, _read_headers(paths, check, "labels"), strict=True))
+    checked = []
+    for record, header in zip(records, headers, strict=True):
+        problems.add(_image_problem(record, header))
+        if record.label_path is not None:
+            problems.add(_label_problem(record, labels[record.label_path], header.size))
+        turned = record.upright and orientation(record.path) > 4
+        height, width = header.size[::-1] if turned else header.size
+        checked.append(replace(record, height=height, width=width))
+    if check == "decode" and not problems.found:
+        for record in tracked(checked, "checking annotations", len(checked)):
+            try:
+                _decode_annotations(record)
+            except GramLoopError as error:
+                problems.add(str(error))
+    return tuple(checked)
+
+
+def _read_headers(paths: Sequence[Path], check: Check, what: str) -> list[Header]:
     with ThreadPoolExecutor(min(32, os.cpu_count() or 1)) as pool:
         found = pool.map(lambda path: _read_header(path, check), paths)
         return list(tracked(found, f"checking {what}", len(paths)))
@@ -88,38 +112,64 @@ def read_headers(paths: Iterable[Path], check: Check, what: str) -> list[Header]
 
 def _read_header(path: Path, check: Check) -> Header:
     try:
+        if path.suffix == ".npy":
+            values = np.load(path, mmap_mode="r", allow_pickle=False)
+            if values.ndim == 2 and values.dtype.kind in "uif":
+                return Header(values.shape, "I")
+            problem = f"holds {values.dtype} of shape {values.shape}; depth is one number per pixel, (H, W)"
+            return Header(problem=f"{path} {problem}")
         with Image.open(path) as picture:
             if check == "decode":
                 picture.load()
-            return Header(picture.height, picture.width, picture.mode)
+            return Header((picture.height, picture.width), picture.mode)
     except FileNotFoundError:
         return Header(problem=f"{path} is missing")
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         reason = "it is not a picture" if isinstance(error, UnidentifiedImageError) else str(error)
         return Header(problem=f"{path} cannot be read: {reason}")
 
 
-def image_problem(path: Path, header: Header, declared: tuple[int | None, int | None] = (None, None)) -> str:
-    """Why an image cannot be used, or an empty text; ``declared`` is (height, width) of an annotation file."""
+def _image_problem(record: Record, header: Header) -> str:
+    """Why an image cannot be used, or an empty text."""
+    path, declared = record.path, (record.height, record.width)
     if header.problem:
         return header.problem
     if header.mode not in EIGHT_BIT:
         return f"{path} has pixels of type {header.mode}; images need 8 bits per channel"
-    if None in declared or declared == header.size:
+    if 0 in declared or declared == header.size:
         return ""
-    message = (
-        f"{path} is {header.width} x {header.height}, but its annotation says {declared[1]} x {declared[0]}"
-    )
+    message = f"{path} is {header.size[1]} x {header.size[0]}, but its annotation says {declared[1]} x {declared[0]}"
     if declared == header.size[::-1] and orientation(path) > 4:
         message += " (an EXIF tag rotates it: store the rotated pixels instead)"
     return message
 
 
-def size_problem(path: Path, size: tuple[int, ...], image: tuple[int, int]) -> str:
-    """That a file of labels is not as large as its image, or an empty text; sizes are (height, width)."""
-    if size == image:
+def _label_problem(record: Record, header: Header, image: tuple[int, ...]) -> str:
+    """Why a file of labels, depth or segments cannot be used, or an empty text."""
+    path, size = record.label_path, header.size
+    modes: tuple[str, ...]
+    if record.classes is not None:
+        modes, needed = (*NUMBERS, "P"), "labels need one channel of class numbers"
+    elif record.depth_format is not None:
+        modes, needed = NUMBERS, "depth has one channel of 16 bits, or is a .npy file"
+    else:
+        modes, needed = ("RGB", "RGBA"), "segments are colours, RGB"
+    if header.problem:
+        return header.problem
+    if header.mode not in modes:
+        return f"{path} is a {header.mode} picture; {needed}"
+    if size == image or image == (0, 0):
         return ""
     return f"{path} is {size[1]} x {size[0]}, but its image is {image[1]} x {image[0]}"
+
+
+def _decode_annotations(record: Record) -> None:
+    if record.classes is not None:
+        record.labels()
+    elif record.depth_format is not None:
+        record.depth()
+    elif record.label_path is not None:
+        record.segments()
 
 
 def name_problem(name: str) -> str:
@@ -143,7 +193,7 @@ def orientation(path: Path) -> int:
             tagged = "exif" in picture.info or picture.format in ("TIFF", "MPO")
             found = picture.getexif().get(_EXIF_ORIENTATION, 1) if tagged else 1
             return found if found in range(1, 9) else 1
-    except _UNREADABLE:
+    except UNREADABLE:
         return 1  # reported where the image is read
 
 
@@ -216,13 +266,3 @@ def refuse_change(record: Record) -> None:
                 f"{path} changed since the run was planned: its sha256 is {found[:12]}…, not {expected[:12]}…; restore "
                 "it, or choose another folder for the results"
             )
-
-
-def check_annotations(records: Sequence[Record], method: str, what: str, problems: Problems) -> None:
-    """Decode the annotations of every record with its method of this name, and raise all problems."""
-    for record in tracked(records, f"checking {what}", len(records)):
-        try:
-            getattr(record, method)()
-        except GramLoopError as error:
-            problems.add(str(error))
-    problems.raise_if_any()

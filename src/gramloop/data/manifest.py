@@ -14,7 +14,6 @@ import re
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
-from importlib.metadata import version
 from pathlib import Path
 
 from gramloop.data.records import DataSet
@@ -25,17 +24,18 @@ from gramloop.util.json_files import checked, first_difference, read_json, refus
 from gramloop.util.progress import tracked
 
 MANIFEST = "manifest.json"
-CHECKSUMS = "checksums.sha256"  # per condition, in the format of the sha256sum command
-PARTIAL = "checksums.partial"  # of a condition that is being written, as its files come
-MANIFEST_LAYOUT = 1
+CHECKSUMS = (
+    "checksums.sha256"  # per condition, in the format of the sha256sum command; it grows as files come
+)
+MANIFEST_LAYOUT = 2
 SAMPLE = 16  # files of a condition that a quick comparison reads; a new sample each time
 _WORDS = {
     "layout": "layout version",
     "suite": "suite",
     "recipe_version": "recipe version",
     "encoding": "image format",
-    "source": "clean source set",
     "frost": "frost textures",
+    "packages": "packages, which decide the pixels",
 }  # what must agree before files are added
 
 
@@ -46,26 +46,22 @@ class Manifest:
     suite: str
     recipe_version: int
     encoding: str
-    source: str  # fingerprint of the clean set
     images: int
     frost: str  # "synthesised", or a checksum of the user's textures
     packages: Mapping[str, str]
+    contents: str  # checksum over every byte of the clean set
     conditions: Mapping[str, str] = field(default_factory=dict)  # "fog/3": checksum of its checksum file
-    layout: int = MANIFEST_LAYOUT
-    contents: str = ""  # checksum over every byte of the clean set
     sizes: Mapping[str, int] = field(default_factory=dict)  # "fog/3": bytes of its files
+    layout: int = MANIFEST_LAYOUT
 
     def with_condition(self, key: str, checksum: str, size: int) -> Manifest:
         """The manifest after one more condition is finished."""
-        return replace(self, conditions={**self.conditions, key: checksum}, sizes={**self.sizes, key: size})
+        conditions, sizes = {**self.conditions, key: checksum}, {**self.sizes, key: size}
+        return replace(self, conditions=dict(sorted(conditions.items())), sizes=dict(sorted(sizes.items())))
 
     def write(self, folder: Path) -> None:
-        """Store as JSON, with one checksum over the set."""
-        ordered = dict(sorted(self.conditions.items()))
-        total = sha256("".join(f"{digest}  {key}\n" for key, digest in ordered.items()).encode())
-        sizes = dict(sorted(self.sizes.items()))
-        content = {**asdict(self), "conditions": ordered, "sizes": sizes, "sha256": total}
-        atomic_write(folder / MANIFEST, (json.dumps(content, indent=1) + "\n").encode())
+        """Store as JSON."""
+        atomic_write(folder / MANIFEST, (json.dumps(asdict(self), indent=1) + "\n").encode())
 
 
 def read_manifest(folder: Path) -> Manifest | None:
@@ -75,7 +71,7 @@ def read_manifest(folder: Path) -> Manifest | None:
         return None
     what = "a manifest written by gramloop corrupt"
     content = read_json(path, what)
-    refuse_unknown(content, {**Manifest.__dataclass_fields__, "sha256": ""}, str(path), what)
+    refuse_unknown(content, Manifest.__dataclass_fields__, str(path), what)
     return checked(content, Manifest, str(path), what)
 
 
@@ -86,38 +82,21 @@ def refuse_difference(found: Manifest, wanted: Manifest, folder: Path) -> None:
         raise GramLoopError(f"{folder} was made with the {words}; choose another folder")
     if found.conditions and found.contents != wanted.contents:
         raise GramLoopError(
-            f"{folder} was made from other images of the same names and sizes; restore the clean set, or choose another "
-            "folder"
+            f"{folder} was made from other images or annotations; restore the clean set, or choose another folder"
         )
-    for package, version_now in wanted.packages.items():
-        recorded = found.packages.get(package, "none")
-        if recorded != version_now:
-            raise GramLoopError(
-                f"{folder} was started with {package} {recorded}, and {version_now} may give other pixels; "
-                f"install {recorded} again or choose another folder"
-            )
 
 
 def package_versions() -> dict[str, str]:
     """The versions of everything that takes part in making pixels."""
-    from PIL import features
+    import cv2
+    import numpy
+    import PIL.features
+    import scipy
 
-    names = ("numpy", "scipy", "opencv-python-headless", "pillow")
-    versions = {name: _version(name) for name in names}
-    versions["libjpeg in pillow"] = str(features.version("libjpeg_turbo"))
-    versions["machine"] = platform.machine()
-    return versions
-
-
-def _version(name: str) -> str:
-    try:
-        return version(name)
-    except ImportError:
-        if not name.startswith("opencv"):
-            return "unknown"
-        import cv2
-
-        return str(cv2.__version__)
+    named = {"numpy": numpy, "scipy": scipy, "opencv": cv2, "pillow": PIL}
+    versions = {name: str(package.__version__) for name, package in named.items()}
+    libjpeg = str(PIL.features.version("libjpeg_turbo"))
+    return {**versions, "libjpeg in pillow": libjpeg, "machine": platform.machine()}
 
 
 def fingerprint(data: DataSet) -> str:
@@ -145,18 +124,13 @@ def checksum_lines(checksums: Iterable[tuple[str, str]]) -> bytes:
 
 
 def listed_checksums(folder: Path) -> dict[Path, str]:
-    """The files of a condition that `gramloop corrupt` wrote, with their checksums; empty where it lists none."""
-    path = folder / CHECKSUMS
-    if not path.is_file():
-        return {}
+    """The files of a condition that `gramloop corrupt` wrote, with their checksums; incomplete lines are skipped."""
     try:
-        pairs = [line.split("  ", 1) for line in path.read_text(encoding="utf-8").splitlines()]
-        found = {folder / name: digest for digest, name in pairs}
-        if wrong := [digest for digest in found.values() if not re.fullmatch("[0-9a-f]{64}", digest)]:
-            raise ValueError(f"{wrong[0]!r} is not a sha256")
-        return found
-    except (OSError, ValueError) as error:
-        raise GramLoopError(f"{path} is not a list of checksums as sha256sum writes it: {error}") from error
+        text = (folder / CHECKSUMS).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return {}
+    lines = re.findall(r"^([0-9a-f]{64})  (.+)\n", text, re.MULTILINE)
+    return {folder / name: digest for digest, name in lines}
 
 
 def damaged_files(folder: Path, size: int | None, full: bool) -> list[Path]:
@@ -175,10 +149,8 @@ def damaged_files(folder: Path, size: int | None, full: bool) -> list[Path]:
     chosen = list(sizes) if everything else random.sample(list(sizes), SAMPLE)
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
         digests = tracked(pool.map(read_digest, chosen), f"comparing {folder.parent.name}", len(chosen))
-        return [
-            *missing,
-            *(path for path, found in zip(chosen, digests, strict=True) if found != listed[path]),
-        ]
+        differ = [path for path, found in zip(chosen, digests, strict=True) if found != listed[path]]
+    return missing + differ
 
 
 def read_digest(path: Path) -> str:
@@ -190,41 +162,19 @@ def read_digest(path: Path) -> str:
         return ""
 
 
-def is_listed(folder: Path, recorded: str | None) -> bool:
-    """Whether a condition's checksum file is the one that the manifest recorded."""
-    path = folder / CHECKSUMS
-    return path.is_file() and recorded == sha256(path.read_bytes())
-
-
-def note_written(folder: Path, checksums: Iterable[tuple[str, str]]) -> None:
-    """Add files to the list of an unfinished condition, so that a later start knows which are complete."""
-    with (folder / PARTIAL).open("ab") as stream:
-        stream.write(checksum_lines(checksums))
-
-
-def noted(folder: Path) -> dict[str, str]:
-    """The files that an unfinished condition lists; an incomplete line is skipped."""
-    try:
-        text = (folder / PARTIAL).read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return {}
-    return {name: digest for digest, name in re.findall(r"^([0-9a-f]{64})  (.+)\n", text, re.MULTILINE)}
-
-
 def condition_problems(root: Path, key: str, manifest: Manifest | None, verify: str) -> list[str]:
     """What is wrong with a condition that was written with checksums; ``verify`` is none, quick or full."""
-    folder = root / key
-    recorded: Mapping[str, str] = {} if manifest is None else manifest.conditions
+    folder, listing = root / key, root / key / CHECKSUMS
+    recorded = None if manifest is None else manifest.conditions[key]
     again = "run the same gramloop corrupt again, which repairs it"
-    if key in recorded and not (folder / CHECKSUMS).is_file():
-        return [f"{folder / CHECKSUMS} is missing, so that damage would go unnoticed; {again}"]
-    if key in recorded and not is_listed(folder, recorded[key]):
-        return [f"{folder / CHECKSUMS} is not the one that was written; {again}"]
-    if verify == "none" or not (folder / CHECKSUMS).is_file():
+    if recorded is not None and not listing.is_file():
+        return [f"{listing} is missing, so that damage would go unnoticed; {again}"]
+    if recorded is not None and read_digest(listing) != recorded:
+        return [f"{listing} is not the one that was written; {again}"]
+    if verify == "none" or not listing.is_file():
         return []
     size = None if manifest is None else manifest.sizes.get(key)
-    found = damaged_files(folder, size, verify == "full")
     return [
         f"{path} is {'not what was written' if path.is_file() else 'missing'}, by its checksum; {again}"
-        for path in found
+        for path in damaged_files(folder, size, verify == "full")
     ]

@@ -10,16 +10,11 @@ from typing import Literal
 
 import numpy as np
 
-from gramloop.data.checks import Check, Problems, image_problem, orientation, read_headers
+from gramloop.data.checks import Check, Problems, check_records
 from gramloop.data.manifest import condition_problems, listed_checksums, read_manifest
 from gramloop.data.readers.coco import COCO_CATEGORIES_ONLY, COCO_VAL2017, coco_root, open_coco
 from gramloop.data.readers.depth import DEPTH_FORMATS, depth_root, open_depth
-from gramloop.data.readers.panoptic import (
-    PANOPTIC_CATEGORIES_ONLY,
-    PANOPTIC_VAL2017,
-    open_panoptic,
-    panoptic_root,
-)
+from gramloop.data.readers.panoptic import PANOPTIC_CATEGORIES_ONLY, PANOPTIC_VAL2017, open_panoptic
 from gramloop.data.readers.semantic import (
     ADE20K_IMAGES,
     DEFAULT_SPLIT,
@@ -28,6 +23,7 @@ from gramloop.data.readers.semantic import (
     open_semantic,
     semantic_root,
     split_folders,
+    visible_files,
 )
 from gramloop.data.records import DataSet, Record, TaskName
 from gramloop.data.shifted import Encoding, Shift, shift_data_set
@@ -35,7 +31,6 @@ from gramloop.data.suites import SEVERITIES, Condition, Suite, find_suite
 from gramloop.errors import GramLoopError
 from gramloop.shifts.common import LEAST_SIDE
 from gramloop.shifts.geometry import GEOMETRIC
-from gramloop.util.files import files_below
 
 
 def open_photos(folder: Path | str, task: TaskName = "semantic", *, check: Check = "headers") -> DataSet:
@@ -49,29 +44,19 @@ def open_photos(folder: Path | str, task: TaskName = "semantic", *, check: Check
     """
     folder = Path(folder)
     problems = Problems(folder)
-    paths = [
-        path
-        for path in files_below(folder)
-        if path.suffix.lower() in IMAGE_SUFFIXES and not path.name.startswith(".")
-    ]
+    paths = visible_files(folder, IMAGE_SUFFIXES)
     if not paths:
         problems.add(f"{folder} holds no images ({', '.join(IMAGE_SUFFIXES)})")
     names = [path.relative_to(folder) for path in paths]
     often = Counter(name.with_suffix("") for name in names)
-    records = []
-    for path, name, header in zip(paths, names, read_headers(paths, check, "images"), strict=True):
-        problems.add(image_problem(path, header))
-        size = header.size if orientation(path) < 5 else header.size[::-1]
-        key = name.with_suffix("") if often[name.with_suffix("")] == 1 else name
-        records.append(Record(key.as_posix(), path, name.as_posix(), *size, upright=True))
+    keys = [name.with_suffix("") if often[name.with_suffix("")] == 1 else name for name in names]
+    records = [
+        Record(key.as_posix(), path, name.as_posix(), 0, 0, upright=True)
+        for key, path, name in zip(keys, paths, names, strict=True)
+    ]
+    checked = check_records(records, check, problems)
     problems.raise_if_any()
-    return DataSet(folder, task, tuple(records), {})
-
-
-def without_annotations(data: DataSet, task: TaskName) -> DataSet:
-    """The images of an annotated set alone."""
-    bare = tuple(replace(record, label_path=None, annotations=None) for record in data)
-    return DataSet(data.root, task, bare, {})
+    return DataSet(folder, task, checked, {})
 
 
 Origin = Literal["auto", "folders", "generated"]
@@ -87,9 +72,7 @@ class ReadOptions:
 
     split: str = DEFAULT_SPLIT
     classes: Path | None = None
-    task: TaskName | None = (
-        None  # the kind of annotations, a name of READERS; by default what the folder holds
-    )
+    task: TaskName | None = None  # the kind of annotations, a name of READERS; by default what there is
     check: Check = "headers"
     partial: bool = False  # accept other counts than those of the public set
     labels: bool = True  # False reads images alone, and any folder of them is a set
@@ -136,18 +119,13 @@ READERS = {
     "semantic": Reader(semantic_root, _open_semantic),
     "detection": Reader(coco_root, _open_coco),
     "instance": Reader(coco_root, _open_instance),
-    "panoptic": Reader(panoptic_root, _open_panoptic),
+    "panoptic": Reader(lambda root: coco_root(root, "panoptic"), _open_panoptic),
     "depth": Reader(depth_root, _open_depth),
 }
 """The readers by kind of annotations; a task with files of its own adds one."""
 _BUILT_IN = frozenset(READERS)
 _OBJECTS = ("detection", "instance", "panoptic")
-_PUBLIC = {
-    "ade20k": ("semantic",),
-    "coco": _OBJECTS,
-    "nyu": ("depth",),
-    "kitti": ("depth",),
-}  # what is read of them
+_PUBLIC = {"ade20k": ("semantic",), "coco": _OBJECTS, "nyu": ("depth",), "kitti": ("depth",)}  # their kinds
 
 
 @dataclass(frozen=True)
@@ -273,13 +251,15 @@ def _open_unlabelled(root: Path, options: ReadOptions) -> DataSet:
     """The images of a folder in any layout; of an annotated set the same ones that it has with its annotations."""
     task, check = options.task or "semantic", options.check
     semantic = semantic_root(root)
-    if task == "panoptic" and panoptic_root(root) is not None:
-        return without_annotations(open_panoptic(root, check=check), task)
-    if coco_root(root) is not None and (task in _OBJECTS or semantic is None):
-        return without_annotations(open_coco(root, check=check), task)
-    return open_photos(
-        root if semantic is None else split_folders(semantic, options.split)[0], task, check=check
-    )
+    if task == "panoptic" and coco_root(root, "panoptic") is not None:
+        data = open_panoptic(root, check=check)
+    elif coco_root(root) is not None and (task in _OBJECTS or semantic is None):
+        data = open_coco(root, check=check)
+    else:
+        folder = root if semantic is None else split_folders(semantic, options.split)[0]
+        return open_photos(folder, task, check=check)
+    bare = tuple(replace(record, label_path=None, annotations=None) for record in data)
+    return DataSet(data.root, task, bare, {})
 
 
 def _check_generation(opened: OpenSuite) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,13 +23,16 @@ from gramloop.data.truth import (
     read_segment_map,
 )
 from gramloop.errors import GramLoopError
+from gramloop.shifts.geometry import Matrix, warp_labels
+
+if TYPE_CHECKING:
+    from gramloop.data.shifted import Shift
 
 ImageId = int | str
 TaskName = str  # a task as `gramloop.tasks` knows it, or the kind of annotations that a data set has
 Task = TaskName
 TASKS: tuple[TaskName, ...] = ("semantic", "detection", "depth", "panoptic", "instance")
 Image8 = NDArray[np.uint8]  # (H, W, 3) RGB
-LABEL_MODES = ("L", "P", "I", "I;16", "I;16B", "I;16L")  # Pillow's names for one channel of numbers
 
 
 @dataclass(frozen=True)
@@ -88,11 +91,11 @@ class ClassList:
 
 @dataclass(frozen=True)
 class Record:
-    """One image with its annotations; nothing is decoded before it is requested.
+    """One image with its annotations; nothing is decoded, or shifted, before it is requested.
 
     Which annotations there are depends on the reader: ``labels`` needs ``label_path`` and ``classes``, ``depth`` needs
     ``label_path`` and ``depth_format``, ``segments`` needs ``label_path`` and ``annotations``, and objects need
-    ``annotations`` alone. A task with other annotations reads ``label_path`` and ``annotations`` by itself.
+    ``annotations`` alone. A task with other annotations reads ``label_path`` and ``annotations`` on its own.
     """
 
     image_id: ImageId
@@ -106,15 +109,22 @@ class Record:
     depth_format: DepthFormat | None = field(default=None, repr=False)  # of ``label_path``
     upright: bool = False  # rotated as its EXIF tag says; labels fit the pixels as stored
     content: tuple[str, ...] = field(default=(), repr=False)  # sha256 of its files, where they are known
+    shift: Shift | None = None  # of the pixels, and of the annotations where it moves them
 
     @property
     def files(self) -> tuple[Path, ...]:
         """The files that the record reads."""
         return (self.path,) if self.label_path is None else (self.path, self.label_path)
 
+    @property
+    def _move(self) -> Matrix | None:
+        """How annotations move with the pixels, if they do."""
+        return self.shift.affine(self) if self.shift is not None and self.shift.moves else None
+
     def image(self) -> Image8:
         """The pixels, (H, W, 3) RGB uint8, at native size."""
-        return decode_image(self.path, upright=self.upright)
+        pixels = decode_image(self.path, upright=self.upright)
+        return pixels if self.shift is None else self.shift.stored_pixels(pixels, self)
 
     def labels(self) -> LabelMap:
         """The class index of every pixel, (H, W); ``classes.ignored`` where nothing is scored."""
@@ -122,33 +132,43 @@ class Record:
             raise self._lacks("label map")
         labels = self.classes.to_indices(read_label_values(self.label_path), self.label_path)
         self._refuse_size(labels.shape)
-        return labels
+        move = self._move
+        return labels if move is None else warp_labels(labels, move, self.classes.ignored)
 
     def depth(self) -> DepthMap:
         """The distance of every pixel, 0 where it is not known."""
         if self.label_path is None or self.depth_format is None:
             raise self._lacks("depth")
-        return self.depth_format.read(self.label_path)
+        found, move = self.depth_format.read(self.label_path), self._move
+        return found if move is None else found.moved(move)
 
     def segments(self) -> SegmentMap:
         """The segment of every pixel, and what each is."""
         if self.label_path is None or self.annotations is None:
             raise self._lacks("segments")
-        found = read_segment_map(self.label_path, self.annotations)
+        found, move = read_segment_map(self.label_path, self.annotations), self._move
         self._refuse_size(found.ids.shape)
-        return found
+        return found if move is None else found.moved(move)
 
     def object_masks(self) -> ObjectMasks:
         """The masks of the annotated objects."""
         if self.annotations is None:
             raise self._lacks("instances")
-        return ObjectMasks.from_annotations(self.annotations, self.height, self.width)
+        found = ObjectMasks.from_annotations(self.annotations, self.height, self.width)
+        move = self._move
+        return found if move is None else found.moved(move)
 
     def coco_entries(self) -> tuple[Annotation, ...]:
         """The entries of the COCO file for this image."""
         if self.annotations is None:
             raise self._lacks("instances")
-        return self.annotations
+        if self.shift is None or not self.shift.moves:
+            return self.annotations
+        return tuple(self.shift.annotations(self.annotations, self))
+
+    def instances(self) -> Instances:
+        """The annotated objects as columns."""
+        return Instances.from_annotations(self.coco_entries())
 
     def has_content(self) -> bool:
         """Whether the annotations hold anything that can be scored."""
@@ -157,10 +177,6 @@ class Record:
         if self.depth_format is not None:
             return bool(self.depth().known.any())
         return any(not entry.get("iscrowd", 0) for entry in self.coco_entries())
-
-    def instances(self) -> Instances:
-        """The annotated objects as columns."""
-        return Instances.from_annotations(self.coco_entries())
 
     def _lacks(self, what: str) -> GramLoopError:
         return GramLoopError(f"image {self.image_id} has no {what}: its data set has other annotations")
@@ -229,10 +245,6 @@ def on_white(picture: Image.Image) -> Image.Image:
 def read_label_values(path: Path) -> NDArray[Any]:
     """Decode a label file to its numbers, (H, W); a palette image gives its indices."""
     with decoding(f"the label file {path}"), Image.open(path) as picture:
-        if picture.mode not in LABEL_MODES:
-            raise GramLoopError(
-                f"{path} is a {picture.mode} picture; a label file has one channel of class numbers"
-            )
         values: NDArray[Any] = np.array(picture)
     if values.min(initial=0) < 0 or values.max(initial=0) > 65535:
         raise GramLoopError(f"{path} holds numbers outside 0..65535")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -15,14 +15,14 @@ from PIL import Image
 
 from gramloop.data.masks import RunLengths, annotation_mask, decode_mask, encode_mask
 from gramloop.errors import GramLoopError
-from gramloop.shifts.geometry import Matrix, area, visible_box, warp_labels, warp_masks
+from gramloop.shifts.geometry import Matrix, area, visible_box, warp_depth, warp_labels, warp_masks
 
 Annotation = Mapping[str, Any]  # one entry of a COCO file's "annotations"
 LabelMap = NDArray[np.unsignedinteger[Any]]  # (H, W) class indices
 DepthCrop = Literal["none", "eigen"]
 NEAREST, FARTHEST = 1e-3, 1e3  # metres between which depth is scored by default
 VOID = 0  # the id of pixels without a segment
-_DEPTH_MODES = ("I", "I;16", "I;16B", "I;16L", "L")
+UNREADABLE = (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError)  # of Pillow and numpy
 _MOST_SEGMENTS = 256**3  # ids that a colour can be
 _TABLE = 1 << 16  # ids below this are looked up in a table
 
@@ -34,7 +34,7 @@ def decoding(what: str) -> Iterator[None]:
         yield
     except GramLoopError:
         raise
-    except (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError) as error:
+    except UNREADABLE as error:
         raise GramLoopError(f"cannot decode {what}: {error}") from error
 
 
@@ -173,15 +173,8 @@ def segments_info(found: SegmentMap) -> list[dict[str, Any]]:
     infos = []
     for number, category, crowd in zip(found.numbers, found.categories, found.crowd, strict=True):
         mask = found.ids == number
-        infos.append(
-            {
-                "id": int(number),
-                "category_id": int(category),
-                "iscrowd": int(crowd),
-                "area": area(mask),
-                "bbox": list(visible_box(mask) or (0, 0, 0, 0)),
-            }
-        )
+        info = {"id": int(number), "category_id": int(category), "iscrowd": int(crowd), "area": area(mask)}
+        infos.append({**info, "bbox": list(visible_box(mask) or (0, 0, 0, 0))})
     return infos
 
 
@@ -191,8 +184,6 @@ def read_segment_map(path: Path, infos: Sequence[Any]) -> SegmentMap:
     A segment's id is a colour: red + 256 green + 65536 blue; 0 means no segment.
     """
     with decoding(f"the segments {path}"), Image.open(path) as picture:
-        if picture.mode not in ("RGB", "RGBA"):
-            raise GramLoopError(f"{path} is a {picture.mode} picture; segments are colours, RGB")
         colours = np.array(picture.convert("RGB"), dtype=np.int32)
     ids: NDArray[np.int32] = colours @ np.array([1, 256, 65536], dtype=np.int32)
     listed = sorted(infos, key=lambda info: int(info["id"]))
@@ -241,6 +232,10 @@ class DepthMap:
         """Which pixels are scored."""
         return np.isfinite(self.metres) & (self.metres >= self.near) & (self.metres <= self.far)
 
+    def moved(self, affine: Matrix) -> DepthMap:
+        """The depth after a move of the image; not known where the image was not."""
+        return replace(self, metres=warp_depth(self.metres, affine))
+
 
 @dataclass(frozen=True)
 class DepthFormat:
@@ -260,8 +255,13 @@ class DepthFormat:
 
     def read(self, path: Path) -> DepthMap:
         """The depth of a file, a PNG or an array of numpy."""
-        with _opened_depth(path) as found:
-            metres = np.array(found).astype(np.float32) / np.float32(self.scale)
+        with decoding(f"the depth file {path}"):
+            if path.suffix == ".npy":
+                values = np.load(path, allow_pickle=False)
+            else:
+                with Image.open(path) as picture:
+                    values = np.array(picture)
+        metres = values.astype(np.float32) / np.float32(self.scale)
         metres[~np.isfinite(metres)] = 0
         if self.crop == "eigen":
             high, wide = metres.shape
@@ -269,31 +269,3 @@ class DepthFormat:
             inside[45 * high // 480 : 471 * high // 480, 41 * wide // 640 : 601 * wide // 640] = True
             metres[~inside] = 0
         return DepthMap(metres, self.near, self.far)
-
-
-def depth_shape(path: Path) -> tuple[int, ...]:
-    """Height and width of a depth file, without reading its numbers."""
-    with _opened_depth(path) as found:
-        return (found.height, found.width) if isinstance(found, Image.Image) else found.shape
-
-
-@contextmanager
-def _opened_depth(path: Path) -> Iterator[NDArray[Any] | Image.Image]:
-    with decoding(f"the depth file {path}"):
-        if path.suffix == ".npy":
-            values: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
-            if values.ndim != 2 or values.dtype.kind not in "uif":
-                raise GramLoopError(
-                    f"{path} holds {values.dtype} of shape {values.shape}; depth is one number per pixel, (H, W)"
-                )
-            yield values
-            return
-        with Image.open(path) as picture:
-            if picture.mode not in _DEPTH_MODES:
-                raise GramLoopError(
-                    f"{path} is a {picture.mode} picture; depth has one channel of 16 bits, or is a .npy file"
-                )
-            yield picture
-
-
-Truth = PixelLabels | Instances | DepthMap | SegmentMap | ObjectMasks

@@ -20,16 +20,11 @@ from gramloop.data.checks import ChangedFileError, Problems, refuse_change, with
 from gramloop.data.manifest import (
     CHECKSUMS,
     MANIFEST,
-    PARTIAL,
     Manifest,
     checksum_lines,
     damaged_files,
-    fingerprint,
     frost_fingerprint,
-    is_listed,
     listed_checksums,
-    note_written,
-    noted,
     package_versions,
     read_digest,
     read_manifest,
@@ -40,8 +35,8 @@ from gramloop.data.readers.coco import read_coco
 from gramloop.data.readers.depth import FORMAT_FILE
 from gramloop.data.readers.panoptic import maps_folder
 from gramloop.data.readers.semantic import ADE20K_CLASS_FILE, ADE20K_FOLDER, CLASS_FILE
-from gramloop.data.records import Record
-from gramloop.data.shifted import ShiftedRecord, encode_labels, shift_record
+from gramloop.data.records import Record, decode_image
+from gramloop.data.shifted import Shift, encode, shift_record
 from gramloop.data.suites import Condition
 from gramloop.data.truth import Annotation, segments_info, segments_png
 from gramloop.errors import GramLoopError
@@ -109,32 +104,27 @@ class SuiteWriter:
             raise GramLoopError(
                 f"{opened.root} holds shifted sets already; a clean set is needed to make them from"
             )
+        source, place = opened.root.resolve(), target.resolve()
+        if place == source or source in place.parents:
+            raise GramLoopError(
+                f"the target {target} lies in the source {opened.root}; choose a folder outside it"
+            )
         self.opened, self.target = opened, target
         self.clean, self.contents = with_contents(opened.clean, len(opened.clean))
-        self.known: dict[str, dict[str, str]] = {}  # of unfinished conditions: files with their checksums
+        self.known: dict[Path, str] = {}  # files of unfinished conditions with their checksums
         self.prefix = _PREFIXES.get(opened.suite.base, "")
         self.split = "validation" if opened.suite.base == "ade20k" else opened.options.split
         self.coco_name = ""  # of the annotation file without suffix, in a condition's folder
         self.images_folder = f"{self.prefix}images/{self.split}/"
-        if self.clean.annotation_file is not None:
-            kind, _, split = self.clean.annotation_file.stem.partition("_")
+        first, file = self.clean[0], self.clean.annotation_file
+        self.has_segments = first.label_path is not None and first.annotations is not None
+        if file is not None:
+            kind, _, split = file.stem.partition("_")
             split = split if split and kind in ("instances", "panoptic") else "images"
-            kind = "panoptic" if self._has_segments else "instances"
+            kind = "panoptic" if self.has_segments else "instances"
             self.coco_name = f"{self.prefix}annotations/{kind}_{split}"
             self.images_folder = f"{self.prefix}{split}/"
-        self._refuse_target()
         self._refuse_clashes()
-
-    @property
-    def _has_segments(self) -> bool:
-        return self.clean[0].label_path is not None and self.clean[0].annotations is not None
-
-    def _refuse_target(self) -> None:
-        source, place = self.opened.root.resolve(), self.target.resolve()
-        if place == source or source in place.parents:
-            raise GramLoopError(
-                f"the target {self.target} lies in the source {self.opened.root}; choose a folder outside it"
-            )
 
     def _refuse_clashes(self) -> None:
         problems = Problems(self.opened.root)
@@ -157,46 +147,42 @@ class SuiteWriter:
         """
         shift, written = self.opened.shift(condition), Written()
         for record in self.clean[start:stop]:
-            shifted = shift_record(record, shift)
             try:
-                refuse_change(shifted)
-                if shift.moves and self.coco_name:
-                    written.annotations += self._moved_entries(shifted)
-                self._write_image(shifted, condition, written)
+                refuse_change(record)
+                self._write_record(shift_record(record, shift), shift, written)
             except (UnwritableError, ChangedFileError):  # no other image would fare better
                 raise
             except GramLoopError as error:
                 written.failures.append(str(error))
         return written
 
-    def _moved_entries(self, record: ShiftedRecord) -> Iterable[Annotation]:
-        """What the annotation file lists of an image whose pixels moved."""
-        if self._has_segments:
-            entry = {"image_id": record.image_id, "file_name": self._map_name(record)}
-            return [{**entry, "segments_info": segments_info(record.segments())}]
-        if self.clean.task == "instance":  # masks are exact, where outlines lie within a pixel
-            assert record.shift is not None
-            return record.shift.annotations(record.annotations or (), record, run_lengths=True)
-        return record.coco_entries()
-
-    def _write_image(self, record: ShiftedRecord, condition: Condition, written: Written) -> None:
-        folder = self.target / condition.key
-        image = f"{self.images_folder}{self.file_name(record)}"
+    def _write_record(self, record: Record, shift: Shift, written: Written) -> None:
+        folder = self.target / shift.condition.key
+        if shift.moves and self.coco_name:
+            written.annotations += self._moved_entries(record, shift)
         if record.label_path is not None:
-            written.store(folder, *self._label_file(record, record.label_path))
-        known = self.known.get(condition.key, {}).get(image)
+            written.store(folder, *self._label_file(record, record.label_path, shift.moves))
+        image = f"{self.images_folder}{self.file_name(record)}"
+        known = self.known.get(folder / image)
         if known is not None and read_digest(folder / image) == known:
             written.checksums.append((image, known))
             written.found += 1
-        elif written.store(folder, image, record.encoded()):
-            written.made += 1
-        else:
-            written.found += 1
+            return
+        pixels = decode_image(record.path, upright=record.upright)
+        new = written.store(folder, image, shift.encoded(pixels, record))
+        written.made, written.found = written.made + new, written.found + (not new)
 
-    def _label_file(self, record: ShiftedRecord, path: Path) -> tuple[str, bytes]:
+    def _moved_entries(self, record: Record, shift: Shift) -> Iterable[Annotation]:
+        """What the annotation file lists of an image whose pixels moved."""
+        if self.has_segments:
+            entry = {"image_id": record.image_id, "file_name": self._map_name(record)}
+            return [{**entry, "segments_info": segments_info(record.segments())}]
+        exact = self.clean.task == "instance"  # where outlines lie within a pixel
+        return shift.annotations(record.annotations or (), record, run_lengths=exact)
+
+    def _label_file(self, record: Record, path: Path, moved: bool) -> tuple[str, bytes]:
         """Name and content of the file of segments, depth or labels: the same file, or its content moved."""
-        moved = record.shift is not None and record.shift.moves
-        if self._has_segments:
+        if self.has_segments:
             data = segments_png(record.segments().ids) if moved else path.read_bytes()
             return f"{self.coco_name}/{self._map_name(record)}", data
         if record.depth_format is not None:
@@ -209,7 +195,7 @@ class SuiteWriter:
         name = f"{self.prefix}annotations/{self.split}/{record.image_id}"
         if not moved or record.classes is None:
             return name + path.suffix, path.read_bytes()
-        return f"{name}.png", encode_labels(record.classes.to_values(record.labels()))
+        return f"{name}.png", encode(record.classes.to_values(record.labels()))
 
     def _map_name(self, record: Record) -> str:
         assert record.label_path is not None
@@ -232,7 +218,6 @@ class SuiteWriter:
                 "it and its entry there"
             )
         atomic_write(folder / CHECKSUMS, lines)
-        (folder / PARTIAL).unlink(missing_ok=True)
         return sha256(lines), sum((folder / name).stat().st_size for name, _ in written.checksums)
 
     def _set_file(self, moved: bool, annotations: list[Annotation]) -> tuple[str, bytes] | None:
@@ -259,21 +244,18 @@ class SuiteWriter:
         content["images"] = [{**entry, "file_name": names[entry["id"]]} for entry in content["images"]]
         if moved is not None:
             content["annotations"] = moved
-        elif not self._has_segments:
+        elif not self.has_segments:
             content["annotations"] = [entry for record in self.clean for entry in record.annotations or ()]
         return json.dumps(content, separators=(",", ":")).encode()
 
     def is_finished(self, condition: Condition, manifest: Manifest, full: bool) -> bool:
         """Whether a condition is whole; if not, `known` gets what is known of its files."""
-        key = condition.key
-        folder, recorded = self.target / key, manifest.conditions.get(key)
-        if recorded is not None and is_listed(folder, recorded):
-            if not damaged_files(folder, manifest.sizes.get(key), full):
-                return True
-            listed = listed_checksums(folder).items()
-            self.known[key] = {path.relative_to(folder).as_posix(): digest for path, digest in listed}
-            return False
-        self.known[key] = noted(folder)
+        key, folder = condition.key, self.target / condition.key
+        recorded = manifest.conditions.get(key)
+        listed = recorded is not None and read_digest(folder / CHECKSUMS) == recorded
+        if listed and not damaged_files(folder, manifest.sizes.get(key), full):
+            return True
+        self.known |= listed_checksums(folder)
         return False
 
     def begin(self) -> Manifest:
@@ -282,7 +264,6 @@ class SuiteWriter:
             suite=self.opened.suite.name,
             recipe_version=RECIPE_VERSION,
             encoding=self.opened.encoding,
-            source=fingerprint(self.clean),
             images=len(self.clean),
             frost=frost_fingerprint(self.opened.frost_textures),
             packages=package_versions(),
@@ -293,9 +274,8 @@ class SuiteWriter:
             refuse_difference(found, wanted, self.target)
         elif is_taken(self.target):
             raise GramLoopError(f"{self.target} is not empty and has no {MANIFEST}; choose a new folder")
-        if found is not None and not found.conditions:  # an image may have been repaired meanwhile
-            return replace(found, contents=wanted.contents)
-        return found or wanted
+        # until a condition is finished, images may be repaired
+        return wanted if found is None or not found.conditions else found
 
 
 def write_suite(
@@ -339,8 +319,8 @@ def _write(
     target, images = writer.target, len(writer.clean)
     if read_manifest(target) != outcome.manifest:
         outcome.manifest.write(target)
-        for noted_before in target.rglob(PARTIAL):  # of other images
-            noted_before.unlink()
+        for listing in target.rglob(CHECKSUMS):  # of other images
+            listing.unlink()
     remove_leftovers(target, alone=True)
     wanted = writer.opened.conditions
     outcome.skipped = [each for each in wanted if writer.is_finished(each, outcome.manifest, verify)]
@@ -351,7 +331,10 @@ def _write(
     parts: dict[Condition, dict[int, Written]] = {condition: {} for condition in todo}
     for (condition, start, _), written in _results(writer, chunks, workers):
         parts[condition][start] = written
-        note_written(target / condition.key, written.checksums)
+        with (target / condition.key / CHECKSUMS).open(
+            "ab"
+        ) as stream:  # a later start knows what is complete
+            stream.write(checksum_lines(written.checksums))
         outcome.made, outcome.found = outcome.made + written.made, outcome.found + written.found
         on_chunk(condition, written.made + written.found + len(written.failures))
         if len(parts[condition]) == -(-images // CHUNK):

@@ -20,8 +20,8 @@ from typing import Generic, TypeVar
 
 from gramloop.data.records import LabelledImage, Record
 from gramloop.tasks.base import AnyTask, read_labelled
-from gramloop.util.handover import Buffers, Packed, Ring, pack, shared_memory, unpack
 from gramloop.util.processes import process_context, process_pool, worker_died
+from gramloop.util.shared_arrays import Buffers, Packed, Ring, pack, shared_memory, unpack
 
 AHEAD = 4  # images that a thread reads ahead
 FAR_AHEAD = 256  # that processes do: enough for light shifts to make up for a heavy one

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from gramloop.models.detector import WindowedDetector, load_windowed_detector
     from gramloop.models.dinov2 import Dinov2Backbone, load_any_backbone, load_dinov2
     from gramloop.models.dinov3 import Backbone, load_backbone
-    from gramloop.models.linear import LinearHead, LinearSegmentor, load_linear_head
+    from gramloop.models.linear import LinearHead, LinearSegmentor
     from gramloop.models.mask2former import Mask2FormerSegmentor, SegmentationModel, load_segmentor
     from gramloop.models.pmt import PMT, PMTHead, PMTShape, load_pmt
     from gramloop.models.tiny import TinyModel, load_tiny
@@ -19,5 +19,5 @@ else:
 __all__ = [
     "PMT", "Backbone", "Depther", "Dinov2Backbone", "LinearHead", "LinearSegmentor", "Mask2FormerSegmentor", "PMTHead",
     "PMTShape", "SegmentationModel", "TinyModel", "WindowedDetector", "load_any_backbone", "load_backbone",
-    "load_depther", "load_dinov2", "load_linear_head", "load_pmt", "load_segmentor", "load_tiny", "load_windowed_detector",
+    "load_depther", "load_dinov2", "load_pmt", "load_segmentor", "load_tiny", "load_windowed_detector",
 ]  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -155,6 +156,11 @@ class TappedViT(nn.Module):
     def device(self) -> torch.device:
         """Where the parameters are."""
         return next(self.norm.parameters()).device
+
+
+def without_autocast(kind: str) -> AbstractContextManager[object]:
+    """Turn autocast off on devices of a kind; where it is off, nothing, for a mode would cut a traced graph into parts."""
+    return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()
 
 
 def default_taps(depth: int) -> tuple[int, ...]:

@@ -10,27 +10,36 @@ the system: the peak is the model plus one such group.
 
 from __future__ import annotations
 
-import hashlib
 import math
 import pickle
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypedDict
 
 import torch
 from torch import Tensor, nn
 
 from gramloop.errors import GramLoopError
+from gramloop.util.checksums import file_digest
 from gramloop.util.json_files import read_checked
 from gramloop.util.progress import tracked
 
 Shape = tuple[int, ...]
 Shapes = dict[str, Shape]
 
-_BLOCK = 1 << 26  # bytes that are read at once
+_INSIDE = ("model", "state_dict")  # keys under which a file of torch may keep its weights
 _GROUPS = 40  # a large file is converted in about this many groups
 _SMALL = 1 << 23  # bytes; not worth a group of its own
+
+
+class LoadOptions(TypedDict, total=False):
+    """How weights are loaded; all of it may be left out."""
+
+    dtype: torch.dtype  # of a backbone's weights, float32 by default; heads are float32
+    device: torch.device | str  # of all weights, the CPU by default; on "meta" files are checked and not kept
+    verify: bool  # compare files with the sha256 prefixes in their names, as in ``…-a955f4ea.pth``
 
 
 @dataclass(frozen=True)
@@ -42,19 +51,20 @@ class Checkpoint:
     dtypes: dict[str, torch.dtype] = field(repr=False)
     open: Callable[[], Mapping[str, Tensor]] = field(repr=False)  # maps the file again
 
-    def require(self, names: Collection[str], what: str, dimensions: int | None = 2) -> None:
-        """Raise unless the file has all these names, as ``what`` does, with so many dimensions if given."""
-        missing = [name for name in names if name not in self.shapes]
+    def sizes(self, what: str, **entries: tuple[str, int]) -> dict[str, int]:
+        """Lengths of entries along an axis, by name; raise unless the file has them all, as ``what`` does."""
+        missing = list(dict.fromkeys(name for name, _ in entries.values() if name not in self.shapes))
         if missing:
             first = ", ".join(list(self.shapes)[:3]) or "nothing"
             raise GramLoopError(
                 f"{self.path} is not {what}: it lacks {', '.join(missing)} and begins with {first}"
             )
-        for name in names if dimensions else ():
-            if len(self.shapes[name]) != dimensions:
+        for name, axis in entries.values():
+            if not -len(self.shapes[name]) <= axis < len(self.shapes[name]):
                 raise GramLoopError(
-                    f"{self.path} is not {what}: {name} is {self.shapes[name]}, not of {dimensions} dimensions"
+                    f"{self.path} is not {what}: {name} is {self.shapes[name]}, without a dimension {axis}"
                 )
+        return {size: self.shapes[name][axis] for size, (name, axis) in entries.items()}
 
     def renamed(self, rename: Callable[[str], str | None]) -> Checkpoint:
         """The entries under other names, no two of which may be equal; None drops an entry."""
@@ -96,12 +106,14 @@ LoadPlan = Mapping[str, TensorSource]
 def renamed_plan(module: nn.Module, renames: Mapping[str, str] | None = None) -> dict[str, TensorSource]:
     """The plan of a module whose names become those of the file by regular expressions, applied in order.
 
-    A new name that ends in ``[1/3]`` stands for the second of three equal groups of rows that the file keeps in one entry.
+    Without ``renames`` these are the module's ``released_names``, if it has any. A new name that ends in ``[1/3]`` stands
+    for the second of three equal groups of rows that the file keeps in one entry.
     """
     plan: dict[str, TensorSource] = {}
+    renames = getattr(module, "released_names", {}) if renames is None else renames
     for own, value in module.state_dict().items():
         name = own
-        for pattern, replacement in (renames or {}).items():
+        for pattern, replacement in renames.items():
             name = re.sub(pattern, replacement, name)
         plan[own] = _source(name, tuple(value.shape))
     return plan
@@ -122,14 +134,11 @@ def planned_shapes(plan: LoadPlan) -> Shapes:
     return {name: shape for source in plan.values() for name, shape in source.reads.items()}
 
 
-def open_checkpoint(
-    path: str | Path, *, inside: str | tuple[str, ...] = (), verify: bool = False
-) -> Checkpoint:
+def open_checkpoint(path: str | Path, *, verify: bool = False) -> Checkpoint:
     """Open a local file or folder of weights without reading its tensors.
 
     Args:
-        path: a ``.pth``, a ``.safetensors`` or a transformers folder.
-        inside: the key, or several, under which a ``.pth`` may keep its weights, when they are not at the top.
+        path: a ``.pth``, whose weights may lie under "model" or "state_dict", a ``.safetensors`` or a transformers folder.
         verify: whether to compare the file with the sha256 prefix in its name, as in ``…-a955f4ea.pth``.
     """
     path = Path(path)
@@ -137,11 +146,15 @@ def open_checkpoint(
         raise GramLoopError(f"{path} does not exist; checkpoints are local files and nothing is downloaded")
     if verify:
         verify_digest(path)
-    if path.is_dir():
-        return _describe(path, lambda: _read_safetensors(_files_of_folder(path)))
-    if path.suffix == ".safetensors":
-        return _describe(path, lambda: _read_safetensors([path]))
-    return _describe(path, lambda: _read_torch(path, (inside,) if isinstance(inside, str) else inside))
+
+    def read() -> Mapping[str, Tensor]:
+        if path.is_dir():
+            return _read_safetensors(_files_of_folder(path))
+        return _read_safetensors([path]) if path.suffix == ".safetensors" else _read_torch(path)
+
+    tensors = read()
+    shapes = {name: tuple(value.shape) for name, value in tensors.items()}
+    return Checkpoint(path, shapes, {name: value.dtype for name, value in tensors.items()}, read)
 
 
 def verify_digest(path: Path) -> None:
@@ -151,15 +164,10 @@ def verify_digest(path: Path) -> None:
         raise GramLoopError(
             f"{path} cannot be verified: its name does not end in a sha256 prefix, as in model-a955f4ea.pth"
         )
-    digest = hashlib.sha256()
-    blocks = -(-path.stat().st_size // _BLOCK)
-    with path.open("rb") as stream:
-        for _ in tracked(range(blocks), f"verifying {path.name}", blocks):
-            digest.update(stream.read(_BLOCK))
-    if not digest.hexdigest().startswith(named[1]):
+    digest = file_digest(path)
+    if not digest.startswith(named[1]):
         raise GramLoopError(
-            f"{path} is damaged or renamed: its sha256 begins with {digest.hexdigest()[:8]}, "
-            f"its name says {named[1]}"
+            f"{path} is damaged or renamed: its sha256 begins with {digest[:8]}, its name says {named[1]}"
         )
 
 
@@ -180,7 +188,7 @@ def load_weights(
     Args:
         module: built on the meta device.
         checkpoint: the file.
-        plan: without one, the module's own names are those of the file.
+        plan: without one, that of the module's ``released_names``.
         also: entries that the file must have and that no tensor of the module is made of.
         dtype: of the parameters; None keeps the precision of the file.
         device: of the parameters.
@@ -275,31 +283,19 @@ def _groups(checkpoint: Checkpoint, plan: LoadPlan) -> Iterator[list[str]]:
     sizes = {
         name: math.prod(checkpoint.shapes[name]) * kind.itemsize for name, kind in checkpoint.dtypes.items()
     }
-    total = sum(sizes.values())
+    most = max(sum(sizes.values()) / _GROUPS, _SMALL)
     groups: list[list[str]] = [[]]
-    gathered: set[str] = set()
+    gathered = 0
     for target, source in plan.items():
-        new = set(source.reads) - gathered
-        size = sum(sizes[name] for name in gathered | new)
-        if gathered and new and size > max(total / _GROUPS, _SMALL):
+        if gathered > most:
             groups.append([])
-            gathered = set()
+            gathered = 0
         groups[-1].append(target)
-        gathered |= set(source.reads)
+        gathered += sum(sizes[name] for name in source.reads)
     return tracked(groups, f"loading {checkpoint.path.name}", len(groups))
 
 
-def _describe(path: Path, reader: Callable[[], Mapping[str, Tensor]]) -> Checkpoint:
-    tensors = reader()
-    return Checkpoint(
-        path,
-        {name: tuple(value.shape) for name, value in tensors.items()},
-        {name: value.dtype for name, value in tensors.items()},
-        reader,
-    )
-
-
-def _read_torch(path: Path, inside: tuple[str, ...]) -> Mapping[str, Tensor]:
+def _read_torch(path: Path) -> Mapping[str, Tensor]:
     try:
         content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except (RuntimeError, pickle.UnpicklingError, EOFError, OSError, ValueError, KeyError) as error:
@@ -307,7 +303,7 @@ def _read_torch(path: Path, inside: tuple[str, ...]) -> Mapping[str, Tensor]:
             f"{path} cannot be read as a PyTorch checkpoint, it may be truncated ({_first_line(error)})"
         ) from error
     if isinstance(content, dict):
-        content = next((content[key] for key in inside if isinstance(content.get(key), dict)), content)
+        content = next((content[key] for key in _INSIDE if isinstance(content.get(key), dict)), content)
     if not isinstance(content, dict) or not content:
         raise GramLoopError(f"{path} holds {type(content).__name__} instead of named tensors")
     for name, value in content.items():

@@ -9,25 +9,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gramloop.errors import GramLoopError
-from gramloop.models.backbone import Tap, TappedViT, default_taps
-from gramloop.models.checkpoint import (
-    Checkpoint,
-    Shapes,
-    TensorSource,
-    load_weights,
-    open_checkpoint,
-    planned_shapes,
-    renamed_plan,
-)
+from gramloop.models.backbone import Tap, TappedViT, default_taps, without_autocast
+from gramloop.models.checkpoint import Checkpoint, LoadOptions, load_weights, open_checkpoint
 from gramloop.models.dinov3 import backbone_of_head
-from gramloop.util.precision import without_autocast
 
 NEAR, FAR = 0.001, 100.0  # metres, between which the released head spaces its bins
 DEPTH_STRIDE = 32  # inputs whose sides are multiples of it keep their size
@@ -53,8 +44,24 @@ class DptShape:
             )
 
 
+_RENAMES: Mapping[str, str] = {
+    r"^batchnorm_layers\.": "reassemble_blocks.batchnorm_layers.",
+    r"^neck\.reassemble_stage\.layers\.(\d)\.projection\.": r"reassemble_blocks.projects.\1.conv.",
+    r"^neck\.reassemble_stage\.layers\.(\d)\.resize\.": r"reassemble_blocks.resize_layers.\1.",
+    r"^neck\.convs\.(\d)\.": r"convs.\1.conv.",
+    r"^neck\.fusion_stage\.layers\.(\d)\.projection\.": r"fusion_blocks.\1.project.conv.",
+    r"^neck\.fusion_stage\.layers\.(\d)\.residual_layer(\d)\.convolution(\d)\.": (
+        r"fusion_blocks.\1.res_conv_unit\2.conv\3.conv."
+    ),
+    r"^project\.": "project.conv.",
+    r"^conv_depth\.": "conv_depth.head.",
+}
+
+
 class DptDepthHead(nn.Module):
     """Four maps (B, C, h, w) in, depth in metres out, at 32 ceil(h / 2) x 32 ceil(w / 2)."""
+
+    released_names = _RENAMES
 
     def __init__(
         self, shape: DptShape, taps: Sequence[int], depth_range: tuple[float, float] = (NEAR, FAR)
@@ -120,14 +127,6 @@ class DptDepthHead(nn.Module):
             found[:, 0, some] = torch.einsum("bkhw,k->bhw", weights, bins) / weights.sum(1)
         return found
 
-    def released_plan(self) -> dict[str, TensorSource]:
-        """What each tensor is made of, in the names of the released file."""
-        return renamed_plan(self, _RENAMES)
-
-    def released_shapes(self) -> Shapes:
-        """Every name with its shape as the released file has it."""
-        return planned_shapes(self.released_plan())
-
 
 class Depther(nn.Module):
     """Meta's depth model as a whole: a normalised image in, depth in metres out."""
@@ -160,9 +159,7 @@ def load_depther(
     head: str | Path,
     *,
     depth_range: tuple[float, float] = (NEAR, FAR),
-    dtype: torch.dtype = torch.float32,
-    device: torch.device | str = "cpu",
-    verify: bool = False,
+    **options: Unpack[LoadOptions],
 ) -> Depther:
     """Meta's depth model from its two files.
 
@@ -170,33 +167,29 @@ def load_depther(
         backbone: a model, a file or a transformers folder.
         head: the head's file.
         depth_range: of the bins in metres, which the files do not contain.
-        dtype: of the backbone's weights; the head is float32.
-        device: of all weights.
-        verify: whether to compare files with the sha256 prefixes in their names.
+        **options: see `LoadOptions`.
     """
-    checkpoint = open_checkpoint(head, verify=verify)
+    checkpoint = open_checkpoint(head, verify=options.get("verify", False))
     shape = infer_dpt_shape(checkpoint)
-    backbone = backbone_of_head(
-        checkpoint, backbone, shape.channels, dtype=dtype, device=device, verify=verify
-    )
+    vit = backbone_of_head(checkpoint, backbone, shape.channels, **options)
     with torch.device("meta"):
-        made = DptDepthHead(shape, default_taps(backbone.shape.depth), depth_range)
-    load_weights(made, checkpoint, made.released_plan(), device=device)
-    return Depther(backbone, made.requires_grad_(False))
+        made = DptDepthHead(shape, default_taps(vit.shape.depth), depth_range)
+    load_weights(made, checkpoint, device=options.get("device", "cpu"))
+    return Depther(vit, made.requires_grad_(False))
 
 
 def infer_dpt_shape(checkpoint: Checkpoint) -> DptShape:
     """The sizes that a released depth head was made with."""
-    shapes = checkpoint.shapes
-    needed = {
-        "reassembled": "reassemble_blocks.projects.0.conv.weight",
-        "fused": "convs.0.conv.weight",
-        "hidden": "conv_depth.head.2.weight",
-        "bins": "conv_depth.head.4.weight",
-    }
-    checkpoint.require(needed.values(), "a depth head", dimensions=4)
-    sizes = {size: shapes[name][0] for size, name in needed.items()}
-    return DptShape(channels=shapes[needed["reassembled"]][1], **sizes)
+    projection = "reassemble_blocks.projects.0.conv.weight"
+    sizes = checkpoint.sizes(
+        "a depth head",
+        channels=(projection, 1),
+        reassembled=(projection, 0),
+        fused=("convs.0.conv.weight", 0),
+        hidden=("conv_depth.head.2.weight", 0),
+        bins=("conv_depth.head.4.weight", 0),
+    )
+    return DptShape(**sizes)
 
 
 def _neck(shape: DptShape) -> Any:
@@ -224,17 +217,3 @@ def _tokens(each: Tensor) -> Tensor:  # (B, C, h, w) → (B, 1 + N, C)
     """The neck expects a class token before the patches, and ignores it."""
     patches = each.flatten(2).transpose(1, 2)
     return torch.cat([patches.new_zeros(len(patches), 1, patches.shape[2]), patches], dim=1)
-
-
-_RENAMES: Mapping[str, str] = {
-    r"^batchnorm_layers\.": "reassemble_blocks.batchnorm_layers.",
-    r"^neck\.reassemble_stage\.layers\.(\d)\.projection\.": r"reassemble_blocks.projects.\1.conv.",
-    r"^neck\.reassemble_stage\.layers\.(\d)\.resize\.": r"reassemble_blocks.resize_layers.\1.",
-    r"^neck\.convs\.(\d)\.": r"convs.\1.conv.",
-    r"^neck\.fusion_stage\.layers\.(\d)\.projection\.": r"fusion_blocks.\1.project.conv.",
-    r"^neck\.fusion_stage\.layers\.(\d)\.residual_layer(\d)\.convolution(\d)\.": (
-        r"fusion_blocks.\1.res_conv_unit\2.conv\3.conv."
-    ),
-    r"^project\.": "project.conv.",
-    r"^conv_depth\.": "conv_depth.head.",
-}

@@ -13,17 +13,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Unpack
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gramloop.errors import GramLoopError
-from gramloop.models.backbone import Tap, TappedViT, quarter_ends
-from gramloop.models.checkpoint import Checkpoint, Shapes, load_weights, open_checkpoint
+from gramloop.models.backbone import Tap, TappedViT, quarter_ends, without_autocast
+from gramloop.models.checkpoint import Checkpoint, LoadOptions, Shapes, load_weights, open_checkpoint
 from gramloop.models.dinov3 import Backbone, backbone_of_head
 from gramloop.models.plain_detr import PlainDetr, infer_plain_detr
-from gramloop.util.precision import without_autocast
 
 DETECTOR_BACKBONE = "backbone.0._backbone.backbone."  # the backbone's names in a head's file
 
@@ -174,35 +174,29 @@ def pad_batch(images: Sequence[Tensor], patch: int = 16) -> tuple[Tensor, Tensor
 
 
 def load_windowed_detector(
-    head: str | Path,
-    backbone: TappedViT | str | Path | None = None,
-    *,
-    dtype: torch.dtype = torch.float32,
-    device: torch.device | str = "cpu",
-    verify: bool = False,
+    head: str | Path, backbone: TappedViT | str | Path | None = None, **options: Unpack[LoadOptions]
 ) -> WindowedDetector:
     """A detector from a released head file and its backbone.
 
     Args:
         head: the head's file.
         backbone: a model, a file or a transformers folder; None takes the copy that the head's file may hold.
-        dtype: of the backbone's weights; the head is float32.
-        device: of all weights.
-        verify: whether to compare files with the sha256 prefixes in their names.
+        **options: see `LoadOptions`.
     """
-    checkpoint = open_checkpoint(head, inside="model", verify=verify)
+    checkpoint, device = (
+        open_checkpoint(head, verify=options.get("verify", False)),
+        options.get("device", "cpu"),
+    )
     config = infer_plain_detr(checkpoint)
     width = config.channels // 8  # four taps of the overview, and four of the windows
-    backbone = backbone_of_head(
-        checkpoint, backbone, width, prefix=DETECTOR_BACKBONE, dtype=dtype, device=device, verify=verify
-    )
+    vit = backbone_of_head(checkpoint, backbone, width, prefix=DETECTOR_BACKBONE, **options)
     with torch.device("meta"):
         made = PlainDetr(config)
     alone = checkpoint.without(lambda name: name.startswith(DETECTOR_BACKBONE))
     load_weights(made, alone, device=device)
     if torch.device(device).type != "meta":
         _check_aliases(alone)
-    return WindowedDetector(backbone, made)
+    return WindowedDetector(vit, made)
 
 
 def _check_aliases(checkpoint: Checkpoint) -> None:

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor, nn
 
 from gramloop.models.backbone import BackboneShape, Tap, TappedViT
-from gramloop.models.checkpoint import Checkpoint, load_weights, open_checkpoint, renamed_plan
+from gramloop.models.checkpoint import Checkpoint, LoadOptions, load_weights, open_checkpoint, renamed_plan
 from gramloop.models.dinov3 import load_backbone
 
 HEAD_DIM = 64  # of every released DINOv2
@@ -60,15 +60,12 @@ class Dinov2Backbone(TappedViT):
         return [self.tap(states[index], grid, index) for index in taps]
 
 
-def load_dinov2(
-    path: str | Path | Checkpoint,
-    *,
-    dtype: torch.dtype = torch.float32,
-    device: torch.device | str = "cpu",
-    verify: bool = False,
-) -> Dinov2Backbone:
+def load_dinov2(path: str | Path | Checkpoint, **options: Unpack[LoadOptions]) -> Dinov2Backbone:
     """A DINOv2 backbone from Meta's ``.pth``; the architecture follows from its names and shapes."""
-    checkpoint = path if isinstance(path, Checkpoint) else open_checkpoint(path, verify=verify)
+    dtype, device = options.get("dtype", torch.float32), options.get("device", "cpu")
+    checkpoint = (
+        path if isinstance(path, Checkpoint) else open_checkpoint(path, verify=options.get("verify", False))
+    )
     shape, positions = infer_dinov2(checkpoint)
     with torch.device("meta"):
         backbone = Dinov2Backbone(shape, positions)
@@ -79,37 +76,34 @@ def load_dinov2(
     return backbone
 
 
-def load_any_backbone(
-    path: str | Path,
-    *,
-    dtype: torch.dtype = torch.float32,
-    device: torch.device | str = "cpu",
-    verify: bool = False,
-) -> TappedViT:
+def load_any_backbone(path: str | Path, **options: Unpack[LoadOptions]) -> TappedViT:
     """A DINOv3 or DINOv2 backbone, whichever the file holds."""
-    checkpoint = open_checkpoint(path, verify=verify)
+    checkpoint = open_checkpoint(path, verify=options.get("verify", False))
     is_dinov2 = "pos_embed" in checkpoint.shapes and "cls_token" in checkpoint.shapes
-    loader = load_dinov2 if is_dinov2 else load_backbone
-    return loader(checkpoint, dtype=dtype, device=device)
+    return (load_dinov2 if is_dinov2 else load_backbone)(checkpoint, **options)
 
 
 def infer_dinov2(checkpoint: Checkpoint) -> tuple[BackboneShape, int]:
     """The architecture of Meta's file, and the side of the grid of its learned positions."""
     shapes = checkpoint.shapes
     gated = "blocks.0.mlp.w12.weight" in shapes
-    hidden = "blocks.0.mlp.w12.weight" if gated else "blocks.0.mlp.fc1.weight"
-    needed = ("cls_token", "pos_embed", "patch_embed.proj.weight", "blocks.0.attn.qkv.weight", hidden)
-    checkpoint.require(needed, "a DINOv2 backbone", None)
+    sizes = checkpoint.sizes(
+        "a DINOv2 backbone",
+        width=("cls_token", -1),
+        patch=("patch_embed.proj.weight", -1),
+        hidden=("blocks.0.mlp.w12.weight" if gated else "blocks.0.mlp.fc1.weight", 0),
+        positions=("pos_embed", 1),
+    )
     shape = BackboneShape(
         depth=checkpoint.count(r"blocks\.(\d+)\."),
-        width=shapes["cls_token"][-1],
+        width=sizes["width"],
         head_dim=HEAD_DIM,
-        hidden=shapes[hidden][0] // (2 if gated else 1),
+        hidden=sizes["hidden"] // (2 if gated else 1),
         gated=gated,
         registers=shapes.get("register_tokens", (1, 0))[1],
-        patch=shapes["patch_embed.proj.weight"][-1],
+        patch=sizes["patch"],
     )
-    return shape, round((shapes["pos_embed"][1] - 1) ** 0.5)
+    return shape, round((sizes["positions"] - 1) ** 0.5)
 
 
 def _model(shape: BackboneShape, positions: int) -> Any:

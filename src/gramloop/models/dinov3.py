@@ -12,17 +12,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 import torch
 from torch import Tensor, nn
 
 from gramloop.errors import GramLoopError
-from gramloop.models.backbone import BackboneShape, Tap, TappedViT
+from gramloop.models.backbone import BackboneShape, Tap, TappedViT, without_autocast
 from gramloop.models.checkpoint import (
     Checkpoint,
+    LoadOptions,
     Shapes,
-    TensorSource,
     check_names,
     load_weights,
     open_checkpoint,
@@ -38,7 +38,6 @@ from gramloop.models.released_names import (
     unread_shapes,
 )
 from gramloop.util.json_files import read_json
-from gramloop.util.precision import without_autocast
 
 ROPE_THETA = 100.0
 _COMPARED = (
@@ -54,18 +53,12 @@ class Backbone(TappedViT):
     ``model`` is the transformers model: attach a replay to it, or use it in any other way.
     """
 
-    def __init__(
-        self,
-        shape: BackboneShape,
-        *,
-        autocast: torch.dtype | None = torch.bfloat16,
-        rope_theta: float = ROPE_THETA,
-    ) -> None:
+    autocast_on: tuple[str, ...] = ("cuda",)  # types of devices on which blocks compute in bfloat16
+
+    def __init__(self, shape: BackboneShape, *, rope_theta: float = ROPE_THETA) -> None:
         from transformers import DINOv3ViTModel
 
         super().__init__(shape)
-        self.autocast = autocast
-        self.autocast_on: tuple[str, ...] = ("cuda",)
         self.model: Any = DINOv3ViTModel(_config(shape, rope_theta))
         self._inv_freq: Tensor | None = None
         if not self.model.rope_embeddings.inv_freq.is_meta:
@@ -102,22 +95,14 @@ class Backbone(TappedViT):
         norm: nn.Module = self.model.norm
         return norm
 
-    def released_plan(self) -> dict[str, TensorSource]:
-        """What each tensor of ``model`` is made of, in the names of the released files."""
-        return dinov3_plan(self.model, self.shape)
-
     def released_shapes(self) -> Shapes:
         """Every name with its shape as a released file of this size has it."""
-        return planned_shapes(self.released_plan()) | unread_shapes(self.shape)
+        return planned_shapes(dinov3_plan(self.model, self.shape)) | unread_shapes(self.shape)
 
     def _precision(self, pixels: Tensor) -> AbstractContextManager[object]:
-        kind = pixels.device.type
-        return torch.autocast(kind, self.autocast) if self._uses_autocast(pixels) else without_autocast(kind)
-
-    def _uses_autocast(self, pixels: Tensor) -> bool:
-        weight = self.model.embeddings.patch_embeddings.weight
-        wanted = self.autocast is not None and pixels.device.type in self.autocast_on
-        return wanted and weight.dtype == torch.float32
+        kind, weight = pixels.device.type, self.model.embeddings.patch_embeddings.weight
+        wanted = kind in self.autocast_on and weight.dtype == torch.float32
+        return torch.autocast(kind, torch.bfloat16) if wanted else without_autocast(kind)
 
     @property
     def rounded_periods(self) -> bool:
@@ -142,37 +127,31 @@ class Backbone(TappedViT):
 
 
 def load_backbone(
-    path: str | Path | Checkpoint,
-    *,
-    dtype: torch.dtype = torch.float32,
-    device: torch.device | str = "cpu",
-    verify: bool = False,
-    autocast: torch.dtype | None = torch.bfloat16,
-    exact_periods: bool = False,
+    path: str | Path | Checkpoint, *, exact_periods: bool = False, **options: Unpack[LoadOptions]
 ) -> Backbone:
     """A DINOv3 backbone; its architecture follows from the names and shapes in the file.
 
     Args:
         path: a released ``.pth``, a ``.safetensors`` file, or a transformers folder.
-        dtype: of the weights.
-        device: of the weights.
-        verify: whether to compare the file with the sha256 prefix in its name.
-        autocast: in which the blocks compute on a GPU.
         exact_periods: whether to compute the rotary periods, as transformers does, instead of reading the rounded ones of
             a released file: for heads that were trained on transformers' model.
+        **options: see `LoadOptions`.
     """
-    checkpoint = path if isinstance(path, Checkpoint) else open_checkpoint(path, verify=verify)
+    dtype, device = options.get("dtype", torch.float32), options.get("device", "cpu")
+    checkpoint = (
+        path if isinstance(path, Checkpoint) else open_checkpoint(path, verify=options.get("verify", False))
+    )
     if "embeddings.cls_token" in checkpoint.shapes:
         shape, theta = infer_transformers_shape(checkpoint)
-        backbone = meta_backbone(shape, autocast=autocast, rope_theta=theta)
+        backbone = meta_backbone(shape, rope_theta=theta)
         _check_config(config_path(checkpoint), backbone.model.config)
         plan = transformers_plan(backbone.model, checkpoint)
         load_weights(backbone.model, checkpoint, plan, dtype=dtype, device=device)
         frequencies = _frequencies(shape, theta)
     else:
         shape = infer_shape(checkpoint)
-        backbone = meta_backbone(shape, autocast=autocast)
-        plan, also = backbone.released_plan(), unread_shapes(shape)
+        backbone = meta_backbone(shape)
+        plan, also = dinov3_plan(backbone.model, shape), unread_shapes(shape)
         load_weights(backbone.model, checkpoint, plan, also=also, dtype=dtype, device=device)
         periods = _stored_periods(checkpoint)
         frequencies = _frequencies(shape, ROPE_THETA) if exact_periods else 1 / periods
@@ -183,12 +162,10 @@ def load_backbone(
     return backbone
 
 
-def meta_backbone(
-    shape: BackboneShape, *, autocast: torch.dtype | None = torch.bfloat16, rope_theta: float = ROPE_THETA
-) -> Backbone:
+def meta_backbone(shape: BackboneShape, *, rope_theta: float = ROPE_THETA) -> Backbone:
     """A backbone without weights, on the meta device: only names and shapes."""
     with torch.device("meta"):
-        return Backbone(shape, autocast=autocast, rope_theta=rope_theta)
+        return Backbone(shape, rope_theta=rope_theta)
 
 
 def backbone_of_head(
@@ -197,10 +174,8 @@ def backbone_of_head(
     width: int,
     *,
     prefix: str = "",
-    dtype: torch.dtype = torch.float32,
-    device: torch.device | str = "cpu",
-    verify: bool = False,
     exact_periods: bool = False,
+    **options: Unpack[LoadOptions],
 ) -> Backbone:
     """The DINOv3 that a head's file was made for, loaded if it is not yet.
 
@@ -209,27 +184,25 @@ def backbone_of_head(
         backbone: a model, a file or a folder; None takes the copy in the head's file.
         width: the backbone's width, according to the head.
         prefix: of the backbone's names in the head's file.
-        dtype, device, verify, exact_periods: see `load_backbone`.
+        exact_periods: see `load_backbone`.
+        **options: see `LoadOptions`.
     """
     inner = head.under(prefix) if prefix else None
-    if backbone is None:
-        if inner is None or not inner.shapes:
-            raise GramLoopError(f"{head.path} holds only the head; give its backbone as well")
-        backbone = load_backbone(inner, dtype=dtype, device=device)
-    elif isinstance(backbone, str | Path):
-        backbone = load_backbone(
-            backbone, dtype=dtype, device=device, verify=verify, exact_periods=exact_periods
-        )
-    if not isinstance(backbone, Backbone):
-        raise GramLoopError(f"{head.path} needs a DINOv3 backbone, not a {type(backbone).__name__}")
-    if width != backbone.shape.width:
+    if backbone is None and (inner is None or not inner.shapes):
+        raise GramLoopError(f"{head.path} holds only the head; give its backbone as well")
+    found = backbone if backbone is not None else inner
+    if isinstance(found, str | Path | Checkpoint):
+        found = load_backbone(found, exact_periods=exact_periods, **options)
+    if not isinstance(found, Backbone):
+        raise GramLoopError(f"{head.path} needs a DINOv3 backbone, not a {type(found).__name__}")
+    if width != found.shape.width:
         raise GramLoopError(
             f"{head.path} was made for a backbone of width {_named(width)}, "
-            f"the backbone given has {_named(backbone.shape.width)}"
+            f"the backbone given has {_named(found.shape.width)}"
         )
     if inner is not None and inner.shapes:
-        check_names(inner, backbone.released_shapes())
-    return backbone
+        check_names(inner, found.released_shapes())
+    return found
 
 
 def _named(width: int) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Self
 
 import torch
 import torch.nn.functional as F
@@ -13,101 +14,58 @@ from torch import Tensor, nn
 from gramloop.errors import GramLoopError
 from gramloop.models.backbone import Tap, TappedViT
 from gramloop.models.checkpoint import load_weights, open_checkpoint
+from gramloop.models.mask2former import SegmentationModel
 from gramloop.util.files import atomic_write
 from gramloop.util.json_files import checked, parse_json
 
 
-class LinearHead(nn.Module):
-    """Logits at the stride of the patches, from the concatenated maps of ``taps``.
+class TapHead(nn.Module):
+    """A head on the concatenated maps of some taps, whose numbers are stored with its weights."""
 
-    Weights are named ``bn.*`` and ``conv.*``.
-    """
+    kind = "a head"
+    first_weight = ""  # of the convolution that reads the maps
+    more_channels = 0  # that it reads in addition
 
-    def __init__(self, width: int, classes: int, taps: Sequence[int]) -> None:
+    def __init__(self, width: int, outputs: int, taps: Sequence[int]) -> None:
         super().__init__()
-        if not taps or width < 1 or classes < 1:
+        if not taps or width < 1 or outputs < 1:
             raise GramLoopError(
-                f"a linear head needs a width, classes and taps, not {width}, {classes} and {list(taps)}"
+                f"{self.kind} needs a width, outputs and taps, not {width}, {outputs} and {list(taps)}"
             )
-        self.width, self.classes, self.taps = width, classes, tuple(taps)
+        self.width, self.taps = width, tuple(taps)
         self.bn = nn.BatchNorm2d(width * len(self.taps))
-        self.conv = nn.Conv2d(width * len(self.taps), classes, 1)
 
-    def forward(self, maps: Sequence[Tensor]) -> Tensor:  # each (B, C, h, w)
-        """Logits (B, classes, h, w)."""
-        return self.conv(self.bn(torch.cat(list(maps), dim=1)))  # type: ignore[no-any-return]
+    def save(self, path: str | Path, dtype: torch.dtype | None = None) -> None:
+        """Write the weights, in another precision if given, and the taps as safetensors; an old file is replaced whole."""
+        from safetensors.torch import save
 
-    def save(self, path: str | Path) -> None:
-        """Write the weights and the taps as safetensors; an old file is replaced whole."""
-        save_head(self, path, self.taps)
+        weights = {
+            name: value.detach().cpu().to(dtype=dtype if value.is_floating_point() else None).contiguous()
+            for name, value in self.state_dict().items()
+        }
+        atomic_write(Path(path), save(weights, metadata={"taps": json.dumps(self.taps)}))
 
-
-def load_linear_head(
-    path: str | Path, *, taps: Sequence[int] | None = None, device: torch.device | str = "cpu"
-) -> LinearHead:
-    """A linear head from a ``.safetensors`` or ``.pth`` file; give the ``taps`` if the file does not hold them."""
-    checkpoint = open_checkpoint(path)
-    taps = taps or stored_taps(checkpoint.path)
-    if not taps:
-        raise GramLoopError(f"{path} does not hold the taps that the head reads; give them")
-    weight = checkpoint.shapes.get("conv.weight")
-    if weight is None or len(weight) != 4 or weight[1] % len(taps):
-        raise GramLoopError(
-            f"{path} is not a linear head on {len(taps)} taps: its conv.weight is {weight or 'missing'}"
-        )
-    with torch.device("meta"):
-        head = LinearHead(weight[1] // len(taps), weight[0], taps)
-    load_weights(head, checkpoint, device=device)
-    return head.eval()
-
-
-class LinearSegmentor(nn.Module):
-    """A backbone with a linear head: logits at the patches' stride, resized."""
-
-    def __init__(self, backbone: TappedViT, head: LinearHead) -> None:
-        super().__init__()
-        if head.width != backbone.shape.width:
+    @classmethod
+    def load(
+        cls, path: str | Path, *, taps: Sequence[int] | None = None, device: torch.device | str = "cpu"
+    ) -> Self:
+        """A head from a ``.safetensors`` or ``.pth`` file; give the ``taps`` if the file does not hold them."""
+        checkpoint = open_checkpoint(path)
+        taps = taps or _stored_taps(checkpoint.path)
+        if not taps:
+            raise GramLoopError(f"{path} does not hold the taps that the head reads; give them")
+        weight = checkpoint.shapes.get(cls.first_weight)
+        if weight is None or len(weight) != 4 or (weight[1] - cls.more_channels) % len(taps):
             raise GramLoopError(
-                f"the head was made for a backbone of width {head.width}, this one has {backbone.shape.width}"
+                f"{path} is not {cls.kind} on {len(taps)} taps: its {cls.first_weight} is {weight or 'missing'}"
             )
-        backbone.check_taps(head.taps)
-        self.backbone = backbone
-        self.head = head
-        self.taps, self.classes = head.taps, head.classes
-        self.granularity = backbone.shape.patch
-        self.eval()
-
-    def forward(self, pixels: Tensor) -> Tensor:  # (B, 3, H, W)
-        """Logits (B, classes, H / patch, W / patch)."""
-        return self.head([tap.map for tap in self.backbone(pixels, self.taps)])  # type: ignore[no-any-return]
-
-    def prior(self, pixels: Tensor) -> list[Tensor]:
-        """Nothing: a linear head reads only the taps."""
-        return []
-
-    def scores(
-        self, prior: list[Tensor], taps: Sequence[Tap], size: tuple[int, int], exact: bool = False
-    ) -> Tensor:
-        """Logits (B, classes, *size)."""
-        logits = self.head([tap.map for tap in taps])
-        return F.interpolate(logits, size, mode="bilinear", align_corners=False)
+        with torch.device("meta"):
+            head = cls((weight[1] - cls.more_channels) // len(taps), weight[0], taps)
+        load_weights(head, checkpoint, device=device)
+        return head.eval()
 
 
-def save_head(
-    head: nn.Module, path: str | Path, taps: Sequence[int], dtype: torch.dtype | None = None
-) -> None:
-    """Write a head's weights, in another precision if given, with its taps as metadata."""
-    from safetensors.torch import save
-
-    weights = {
-        name: value.detach().cpu().to(dtype=dtype if value.is_floating_point() else None).contiguous()
-        for name, value in head.state_dict().items()
-    }
-    atomic_write(Path(path), save(weights, metadata={"taps": json.dumps(taps)}))
-
-
-def stored_taps(path: Path) -> tuple[int, ...]:
-    """The taps that a head's file holds; none where it does not."""
+def _stored_taps(path: Path) -> tuple[int, ...]:
     if path.suffix != ".safetensors":
         return ()
     from safetensors import safe_open
@@ -116,3 +74,41 @@ def stored_taps(path: Path) -> tuple[int, ...]:
         stored = (opened.metadata() or {}).get("taps", "[]")
     what = "the taps of a head"
     return checked(parse_json(stored.encode(), str(path), what), tuple[int, ...], str(path), what)
+
+
+class LinearHead(TapHead):
+    """Logits at the stride of the patches, from the concatenated maps of ``taps``.
+
+    Weights are named ``bn.*`` and ``conv.*``.
+    """
+
+    kind, first_weight = "a linear head", "conv.weight"
+
+    def __init__(self, width: int, classes: int, taps: Sequence[int]) -> None:
+        super().__init__(width, classes, taps)
+        self.classes = classes
+        self.conv = nn.Conv2d(self.bn.num_features, classes, 1)
+
+    def forward(self, maps: Sequence[Tensor]) -> Tensor:  # each (B, C, h, w)
+        """Logits (B, classes, h, w)."""
+        return self.conv(self.bn(torch.cat(list(maps), dim=1)))  # type: ignore[no-any-return]
+
+
+class LinearSegmentor(SegmentationModel):
+    """A backbone with a linear head: logits at the patches' stride, resized."""
+
+    head: LinearHead
+
+    def __init__(self, backbone: TappedViT, head: LinearHead) -> None:
+        super().__init__(backbone, head, head.width, head.taps, head.classes)
+
+    def forward(self, pixels: Tensor) -> Tensor:  # (B, 3, H, W)
+        """Logits (B, classes, H / patch, W / patch)."""
+        return self.head([tap.map for tap in self.backbone(pixels, self.taps)])  # type: ignore[no-any-return]
+
+    def scores(
+        self, prior: list[Tensor], taps: Sequence[Tap], size: tuple[int, int], exact: bool = False
+    ) -> Tensor:
+        """Logits (B, classes, *size)."""
+        logits = self.head([tap.map for tap in taps])
+        return F.interpolate(logits, size, mode="bilinear", align_corners=False)

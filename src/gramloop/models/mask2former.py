@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -18,8 +18,8 @@ from gramloop.models.adapter import ADAPTER_STRIDE, Adapter
 from gramloop.models.backbone import Tap, TappedViT, default_taps
 from gramloop.models.checkpoint import (
     Checkpoint,
+    LoadOptions,
     Shapes,
-    TensorSource,
     load_weights,
     open_checkpoint,
     planned_shapes,
@@ -133,52 +133,54 @@ _RENAMES: Mapping[str, str] = {
 }
 
 
-class SegmentationModel(Protocol):
-    """What a task needs of a segmentation model."""
+class SegmentationModel(nn.Module):
+    """A frozen ViT with a head on some of its blocks, which scores the classes of every pixel."""
 
-    @property
-    def backbone(self) -> TappedViT:
-        """The frozen ViT."""
-
-    taps: tuple[int, ...]  # blocks that the head reads
-    classes: int
-    granularity: int  # both sides of an input must be multiples of it
+    def __init__(
+        self, backbone: TappedViT, head: nn.Module, width: int, taps: Sequence[int], classes: int
+    ) -> None:
+        super().__init__()
+        if width != backbone.shape.width:
+            raise GramLoopError(
+                f"the head was made for a backbone of width {width}, this one has {backbone.shape.width}"
+            )
+        backbone.check_taps(taps)
+        self.backbone, self.head = backbone, head
+        self.taps, self.classes = tuple(taps), classes
+        self.granularity = backbone.shape.patch  # both sides of an input must be multiples of it
+        self.eval()
 
     def prior(self, pixels: Tensor) -> list[Tensor]:
-        """What the head needs of the image itself; it does not depend on the taps."""
+        """What the head needs of the image in addition to the taps: nothing, unless it has an adapter."""
+        return []
 
-    def scores(self, prior: list[Tensor], taps: Sequence[Tap], size: tuple[int, int], exact: bool) -> Tensor:
+    def scores(
+        self, prior: list[Tensor], taps: Sequence[Tap], size: tuple[int, int], exact: bool = False
+    ) -> Tensor:
         """Scores (B, classes, *size) from the taps; ``exact`` asks for float32 where less is usual."""
+        raise NotImplementedError
 
 
 class _Head(nn.Module):
+    released_names = _RENAMES
+
     def __init__(self, shape: Mask2FormerShape) -> None:
         super().__init__()
         self.adapter = Adapter(shape.channels)
         self.decoder = Mask2Former(shape)
 
-    def released_plan(self) -> dict[str, TensorSource]:
-        """What each tensor is made of, in the names of the released file."""
-        return renamed_plan(self, _RENAMES)
 
-
-class Mask2FormerSegmentor(nn.Module):
+class Mask2FormerSegmentor(SegmentationModel):
     """The released segmentor: adapter and Mask2Former head on four taps of a frozen backbone."""
 
-    granularity = ADAPTER_STRIDE
+    backbone: Backbone
+    head: _Head
 
     def __init__(self, backbone: Backbone, head: Mask2FormerShape) -> None:
-        super().__init__()
-        if head.channels != backbone.shape.width:
-            raise GramLoopError(
-                f"the head was made for a backbone of width {head.channels}, "
-                f"this one has {backbone.shape.width}"
-            )
-        self.backbone = backbone
-        self.head = _Head(head)
-        self.taps = default_taps(backbone.shape.depth)
-        self.classes = head.classes
-        self.eval()
+        super().__init__(
+            backbone, _Head(head), head.channels, default_taps(backbone.shape.depth), head.classes
+        )
+        self.granularity = ADAPTER_STRIDE
 
     def forward(self, pixels: Tensor) -> tuple[Tensor, Tensor]:  # (B, 3, H, W)
         """Class logits (B, queries, classes + 1) and mask logits (B, queries, H / 4, W / 4)."""
@@ -202,7 +204,7 @@ class Mask2FormerSegmentor(nn.Module):
 
     def released_shapes(self) -> Shapes:
         """Every name with its shape in the released naming, the backbone's included."""
-        head = planned_shapes(self.head.released_plan())
+        head = planned_shapes(renamed_plan(self.head))
         backbone = self.backbone.released_shapes()
         return {SEGMENTOR_PREFIX + name: shape for name, shape in head.items()} | {
             SEGMENTOR_BACKBONE + name: shape for name, shape in backbone.items()
@@ -210,54 +212,34 @@ class Mask2FormerSegmentor(nn.Module):
 
 
 def load_segmentor(
-    head: str | Path,
-    backbone: TappedViT | str | Path | None = None,
-    *,
-    dtype: torch.dtype = torch.float32,
-    device: torch.device | str = "cpu",
-    verify: bool = False,
+    head: str | Path, backbone: TappedViT | str | Path | None = None, **options: Unpack[LoadOptions]
 ) -> Mask2FormerSegmentor:
     """The released segmentor from its head file and its backbone.
 
     Args:
         head: the head's file.
         backbone: a model, a file or a transformers folder; None takes the copy that the head's file may hold.
-        dtype: of the backbone's weights; the head is float32.
-        device: of all weights.
-        verify: whether to compare files with the sha256 prefixes in their names.
+        **options: see `LoadOptions`.
     """
-    checkpoint = open_checkpoint(head, verify=verify)
+    checkpoint = open_checkpoint(head, verify=options.get("verify", False))
     shape = infer_mask2former_shape(checkpoint)
-    backbone = backbone_of_head(
-        checkpoint,
-        backbone,
-        shape.channels,
-        prefix=SEGMENTOR_BACKBONE,
-        dtype=dtype,
-        device=device,
-        verify=verify,
-    )
+    vit = backbone_of_head(checkpoint, backbone, shape.channels, prefix=SEGMENTOR_BACKBONE, **options)
     with torch.device("meta"):
-        segmentor = Mask2FormerSegmentor(backbone, shape)
+        segmentor = Mask2FormerSegmentor(vit, shape)
     own = checkpoint.under(SEGMENTOR_PREFIX).without(lambda name: name.startswith("0.backbone."))
-    load_weights(segmentor.head, own, segmentor.head.released_plan(), device=device)
+    load_weights(segmentor.head, own, device=options.get("device", "cpu"))
     return segmentor
 
 
 def infer_mask2former_shape(checkpoint: Checkpoint) -> Mask2FormerShape:
     """The sizes that a released segmentation head was made with."""
-    shapes = checkpoint.shapes
-    needed = {
-        "level": SEGMENTOR_PREFIX + "0.level_embed",
-        "queries": SEGMENTOR_PREFIX + "1.predictor.query_feat.weight",
-        "classes": SEGMENTOR_PREFIX + "1.predictor.class_embed.weight",
-        "feedforward": SEGMENTOR_PREFIX + "1.predictor.transformer_ffn_layers.0.linear1.weight",
-    }
-    checkpoint.require(needed.values(), "a segmentation head")
-    return Mask2FormerShape(
-        channels=shapes[needed["level"]][-1],
-        hidden=shapes[needed["queries"]][1],
-        queries=shapes[needed["queries"]][0],
-        classes=shapes[needed["classes"]][0] - 1,
-        feedforward=shapes[needed["feedforward"]][0],
+    predictor = SEGMENTOR_PREFIX + "1.predictor."
+    sizes = checkpoint.sizes(
+        "a segmentation head",
+        channels=(SEGMENTOR_PREFIX + "0.level_embed", 1),
+        hidden=(predictor + "query_feat.weight", 1),
+        queries=(predictor + "query_feat.weight", 0),
+        classes=(predictor + "class_embed.weight", 0),
+        feedforward=(predictor + "transformer_ffn_layers.0.linear1.weight", 0),
     )
+    return Mask2FormerShape(**{**sizes, "classes": sizes["classes"] - 1})  # the last is "no object"

@@ -381,27 +381,21 @@ class PlainDetr(nn.Module):
 def infer_plain_detr(checkpoint: Checkpoint) -> PlainDetrConfig:
     """The sizes that a head's names and shapes imply."""
     encoder, decoder = "transformer.encoder.layers.0.", "transformer.decoder.layers.0."
-    needed = {
-        "channels": "input_proj.0.0.weight",
-        "queries": "query_embed.weight",
-        "heads": decoder + "cross_attn.cpb_mlp1.2.weight",
-        "rpe_hidden": decoder + "cross_attn.cpb_mlp1.0.weight",
-        "encoder_feedforward": encoder + "linear1.weight",
-        "decoder_feedforward": decoder + "linear1.weight",
-        "classes": "class_embed.0.weight",
-    }
-    checkpoint.require(needed.values(), "a Plain-DETR head", None)
-    sizes = {size: checkpoint.shapes[name][0] for size, name in needed.items()}
-    return PlainDetrConfig(
-        **sizes
-        | {
-            "channels": checkpoint.shapes[needed["channels"]][1],
-            "width": checkpoint.shapes[needed["queries"]][1],
-            "queries": sizes["queries"] // 2,
-            "encoder_layers": checkpoint.count(r"transformer\.encoder\.layers\.(\d+)\."),
-            "decoder_layers": checkpoint.count(r"transformer\.decoder\.layers\.(\d+)\."),
-        }
+    sizes = checkpoint.sizes(
+        "a Plain-DETR head",
+        channels=("input_proj.0.0.weight", 1),
+        width=("query_embed.weight", 1),
+        queries=("query_embed.weight", 0),
+        heads=(decoder + "cross_attn.cpb_mlp1.2.weight", 0),
+        rpe_hidden=(decoder + "cross_attn.cpb_mlp1.0.weight", 0),
+        encoder_feedforward=(encoder + "linear1.weight", 0),
+        decoder_feedforward=(decoder + "linear1.weight", 0),
+        classes=("class_embed.0.weight", 0),
     )
+    sizes["queries"] //= 2
+    sizes["encoder_layers"] = checkpoint.count(r"transformer\.encoder\.layers\.(\d+)\.")
+    sizes["decoder_layers"] = checkpoint.count(r"transformer\.decoder\.layers\.(\d+)\.")
+    return PlainDetrConfig(**sizes)
 
 
 def best_detections(

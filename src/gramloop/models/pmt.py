@@ -16,18 +16,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor, nn
 
 from gramloop.errors import GramLoopError
-from gramloop.models.backbone import Tap, TappedViT, quarter_ends
-from gramloop.models.checkpoint import Checkpoint, load_weights, open_checkpoint, renamed_plan
+from gramloop.models.backbone import Tap, TappedViT, quarter_ends, without_autocast
+from gramloop.models.checkpoint import Checkpoint, LoadOptions, load_weights, open_checkpoint, renamed_plan
 from gramloop.models.dinov3 import Backbone, backbone_of_head
-from gramloop.models.mask2former import class_scores
+from gramloop.models.mask2former import SegmentationModel, class_scores
 from gramloop.models.released_names import HEADS, PMT_CLASSES, PMT_QUERIES, strip_wrappers
-from gramloop.util.precision import without_autocast
 
 Rotary = tuple[Tensor, Tensor]  # cosines and sines, each (patches, head_dim)
 _UNUSED = "decoder.attn_mask_probs"  # of training; every file has it
@@ -144,25 +143,24 @@ class _Upscale(nn.Module):
         return self.norm(found.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)  # type: ignore[no-any-return]
 
 
-class PMT(nn.Module):
+class PMT(SegmentationModel):
     """A frozen DINOv3 with a PMT head."""
+
+    backbone: Backbone
+    head: PMTHead
 
     def __init__(self, backbone: Backbone, head: PMTHead, taps: Sequence[int] | None = None) -> None:
         """``taps`` are by default the last blocks of each quarter, as for all released heads."""
-        super().__init__()
         if not isinstance(backbone, Backbone):
             raise GramLoopError(f"a PMT head needs a DINOv3 backbone, not a {type(backbone).__name__}")
-        self.taps = tuple(quarter_ends(backbone.shape.depth) if taps is None else taps)
-        backbone.check_taps(self.taps)
+        taps = quarter_ends(backbone.shape.depth) if taps is None else taps
         made_for = (head.shape.channels, head.shape.head_dim, head.shape.taps)
-        if made_for != (backbone.shape.width, backbone.shape.head_dim, len(self.taps)):
+        if made_for != (backbone.shape.width, backbone.shape.head_dim, len(taps)):
             raise GramLoopError(
                 f"the head was made for a backbone of width {made_for[0]}, heads of {made_for[1]} and {made_for[2]} taps; "
-                f"this one has {backbone.shape.width}, {backbone.shape.head_dim} and {len(self.taps)}"
+                f"this one has {backbone.shape.width}, {backbone.shape.head_dim} and {len(taps)}"
             )
-        self.backbone, self.head = backbone, head
-        self.classes, self.granularity = head.shape.classes, backbone.shape.patch
-        self.eval()
+        super().__init__(backbone, head, head.shape.channels, taps, head.shape.classes)
 
     def forward(self, pixels: Tensor) -> tuple[Tensor, Tensor]:  # (B, 3, H, W)
         """Class logits (B, queries, classes + 1) and mask logits (B, queries, H / 4, W / 4)."""
@@ -176,10 +174,6 @@ class PMT(nn.Module):
             cast = [Tap(tap.tokens.to(weight.dtype), tap.grid) for tap in taps]
             logits, masks = self.head(cast, (cosines, sines))
         return logits, masks
-
-    def prior(self, pixels: Tensor) -> list[Tensor]:
-        """Nothing: the head reads only the taps."""
-        return []
 
     def scores(
         self, prior: list[Tensor], taps: Sequence[Tap], size: tuple[int, int], exact: bool = True
@@ -218,36 +212,25 @@ def _block(shape: PMTShape) -> nn.Module:
     return block
 
 
-def load_pmt(
-    head: str | Path,
-    backbone: TappedViT | str | Path,
-    *,
-    dtype: torch.dtype = torch.float32,
-    device: torch.device | str = "cpu",
-    verify: bool = False,
-) -> PMT:
+def load_pmt(head: str | Path, backbone: TappedViT | str | Path, **options: Unpack[LoadOptions]) -> PMT:
     """A PMT head on its backbone, with exact rotary periods, which the heads were trained with.
 
     Args:
         head: the head's file.
         backbone: a model, Meta's file or a transformers folder.
-        dtype: of the backbone's weights; the head is float32.
-        device: of all weights.
-        verify: whether to compare files with the sha256 prefixes in their names.
+        **options: see `LoadOptions`.
     """
-    checkpoint = _open_head(head, verify)
-    checkpoint.require([PMT_QUERIES], HEADS["pmt"])
+    opened, device = open_checkpoint(head, verify=options.get("verify", False)), options.get("device", "cpu")
+    checkpoint = strip_wrappers(opened).without(lambda name: _LEFTOVERS.match(name) is not None)
+    width = checkpoint.sizes(HEADS["pmt"], width=(PMT_QUERIES, 1))["width"]
     if "sat493m" in str(backbone):
         raise GramLoopError(
             f"{checkpoint.path} was trained on a DINOv3 of web images (lvd1689m), but {backbone} is one of satellite images"
         )
-    width = checkpoint.shapes[PMT_QUERIES][1]
-    backbone = backbone_of_head(
-        checkpoint, backbone, width, dtype=dtype, device=device, verify=verify, exact_periods=True
-    )
-    shape = infer_pmt_shape(checkpoint, backbone.shape.head_dim)
+    vit = backbone_of_head(checkpoint, backbone, width, exact_periods=True, **options)
+    shape = infer_pmt_shape(checkpoint, vit.shape.head_dim)
     stored = torch.device(device).type != "meta"
-    if stored and backbone.rounded_periods:
+    if stored and vit.rounded_periods:
         raise GramLoopError(
             f"{checkpoint.path} was trained with exact rotary periods, but those of the backbone given are rounded; "
             "load_backbone(path, exact_periods=True) has the others"
@@ -258,27 +241,25 @@ def load_pmt(
     load_weights(made, checkpoint, plan, also={_UNUSED: (shape.layers,)}, device=device)
     if stored:
         _check_fused_biases(checkpoint)
-    return PMT(backbone, made.requires_grad_(False))
-
-
-def _open_head(path: str | Path, verify: bool) -> Checkpoint:
-    """A head's file under the names of `PMTHead`, without what inference does not need."""
-    opened = strip_wrappers(open_checkpoint(path, inside="state_dict", verify=verify))
-    return opened.without(lambda name: _LEFTOVERS.match(name) is not None)
+    return PMT(vit, made.requires_grad_(False))
 
 
 def infer_pmt_shape(checkpoint: Checkpoint, head_dim: int) -> PMTShape:
     """The sizes of a head; ``head_dim`` is the backbone's, and not in the file."""
-    hidden = "decoder.blocks.0.mlp.up_proj.weight"
-    checkpoint.require([PMT_QUERIES, PMT_CLASSES, hidden], HEADS["pmt"])
-    checkpoint.require(["bn.0.weight"], HEADS["pmt"], 1)
-    queries, channels = checkpoint.shapes[PMT_QUERIES]
+    sizes = checkpoint.sizes(
+        HEADS["pmt"],
+        queries=(PMT_QUERIES, 0),
+        channels=(PMT_QUERIES, 1),
+        classes=(PMT_CLASSES, 0),
+        hidden=("decoder.blocks.0.mlp.up_proj.weight", 0),
+        norms=("bn.0.weight", 0),
+    )
     return PMTShape(
-        channels=channels,
+        channels=sizes["channels"],
         head_dim=head_dim,
-        queries=queries,
-        classes=checkpoint.shapes[PMT_CLASSES][0] - 1,
-        hidden=checkpoint.shapes[hidden][0],
+        queries=sizes["queries"],
+        classes=sizes["classes"] - 1,
+        hidden=sizes["hidden"],
         layers=checkpoint.count(r"decoder\.blocks\.(\d+)\."),
         taps=checkpoint.count(r"bn\.(\d+)\."),
     )

@@ -37,7 +37,6 @@ _MARKS: dict[HeadKind, str] = {
     "depther": "reassemble_blocks.",
     "linear": "conv.weight",
 }
-_WRAPPED = ("model", "state_dict")  # keys under which the released files keep their weights
 
 SHAPES: Mapping[str, BackboneShape] = {
     "vits16": BackboneShape(12, 384),
@@ -63,7 +62,7 @@ def strip_wrappers(checkpoint: Checkpoint) -> Checkpoint:
 
 def head_kind(path: str | Path) -> HeadKind:
     """The kind of head that a file holds; no tensor is read."""
-    names = list(strip_wrappers(open_checkpoint(path, inside=_WRAPPED)).shapes)
+    names = list(strip_wrappers(open_checkpoint(path)).shapes)
     for kind, mark in _MARKS.items():
         if any(name.startswith(mark) for name in names):
             return kind
@@ -75,28 +74,28 @@ def head_kind(path: str | Path) -> HeadKind:
 
 def head_classes(path: str | Path) -> int:
     """How many classes a PMT head distinguishes."""
-    checkpoint = strip_wrappers(open_checkpoint(path, inside=_WRAPPED))
-    checkpoint.require([PMT_CLASSES], HEADS["pmt"])
-    return checkpoint.shapes[PMT_CLASSES][0] - 1
+    checkpoint = strip_wrappers(open_checkpoint(path))
+    return checkpoint.sizes(HEADS["pmt"], classes=(PMT_CLASSES, 0))["classes"] - 1
 
 
 def infer_shape(checkpoint: Checkpoint) -> BackboneShape:
     """The architecture of a DINOv3 file in Meta's naming."""
-    shapes = checkpoint.shapes
-    gated = "blocks.0.mlp.w1.weight" in shapes
-    hidden = "blocks.0.mlp.w1.weight" if gated else "blocks.0.mlp.fc1.weight"
-    needed = ("cls_token", "storage_tokens", "patch_embed.proj.weight", "rope_embed.periods", hidden)
-    checkpoint.require(needed, _DINOV3, None)
+    gated = "blocks.0.mlp.w1.weight" in checkpoint.shapes
+    sizes = checkpoint.sizes(
+        _DINOV3,
+        width=("cls_token", -1),
+        hidden=("blocks.0.mlp.w1.weight" if gated else "blocks.0.mlp.fc1.weight", 0),
+        registers=("storage_tokens", 1),
+        patch=("patch_embed.proj.weight", -1),
+        head_dim=("rope_embed.periods", 0),
+    )
+    sizes["head_dim"] *= 4
     return BackboneShape(
         depth=checkpoint.count(r"blocks\.(\d+)\."),
-        width=shapes["cls_token"][-1],
-        head_dim=4 * shapes["rope_embed.periods"][0],
-        hidden=shapes[hidden][0],
         gated=gated,
-        qkv_bias="blocks.0.attn.qkv.bias" in shapes,
-        local_cls_norm="local_cls_norm.weight" in shapes,
-        registers=shapes["storage_tokens"][1],
-        patch=shapes["patch_embed.proj.weight"][-1],
+        qkv_bias="blocks.0.attn.qkv.bias" in checkpoint.shapes,
+        local_cls_norm="local_cls_norm.weight" in checkpoint.shapes,
+        **sizes,
     )
 
 
@@ -175,20 +174,21 @@ class StoredConfig:
 def infer_transformers_shape(checkpoint: Checkpoint) -> tuple[BackboneShape, float]:
     """The architecture and the rotary base of a DINOv3 file in transformers' naming."""
     inner = checkpoint.renamed(lambda name: name.removeprefix("model."))
-    hidden, registers = "layer.0.mlp.up_proj.weight", "embeddings.register_tokens"
-    patches = "embeddings.patch_embeddings.weight"
-    inner.require((hidden, registers, patches), _DINOV3, None)
-    width = inner.shapes["embeddings.cls_token"][-1]
-    head_dim, theta = _head_dim(config_path(checkpoint), width)
+    sizes = inner.sizes(
+        _DINOV3,
+        width=("embeddings.cls_token", -1),
+        hidden=("layer.0.mlp.up_proj.weight", 0),
+        registers=("embeddings.register_tokens", 1),
+        patch=("embeddings.patch_embeddings.weight", -1),
+    )
+    head_dim, theta = _head_dim(config_path(checkpoint), sizes["width"])
     shape = BackboneShape(
         depth=inner.count(r"layer\.(\d+)\."),
-        width=width,
         head_dim=head_dim,
-        hidden=inner.shapes[hidden][0],
         gated="layer.0.mlp.gate_proj.weight" in inner.shapes,
         qkv_bias="layer.0.attention.q_proj.bias" in inner.shapes,
-        registers=inner.shapes[registers][1],
-        patch=inner.shapes[patches][-1],
+        local_cls_norm=False,
+        **sizes,
     )
     return shape, theta
 

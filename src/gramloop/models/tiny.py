@@ -19,13 +19,12 @@ from torch import Tensor, nn
 from gramloop.errors import GramLoopError
 from gramloop.models.checkpoint import load_weights, open_checkpoint
 from gramloop.models.dinov3 import Backbone, load_backbone
-from gramloop.models.linear import LinearHead, LinearSegmentor, load_linear_head
+from gramloop.models.linear import LinearHead, LinearSegmentor
 from gramloop.models.tiny_heads import (
     DenseBoxes,
     DenseDepthHead,
     DenseDetectConfig,
     DenseDetectHead,
-    load_depth_head,
 )
 from gramloop.replay.config import ReplayConfig, read_replay
 from gramloop.util.json_files import read_checked
@@ -113,11 +112,6 @@ def suggested_replay() -> ReplayConfig:
     return read_replay(SUGGESTED)
 
 
-def tiny_depth() -> int:
-    """How many blocks the embedded model has, without loading it."""
-    return int(json.loads((WEIGHTS / "backbone" / "config.json").read_text())["num_hidden_layers"])
-
-
 def load_tiny(
     folder: Path | str = WEIGHTS,
     device: torch.device | str = "cpu",
@@ -125,14 +119,12 @@ def load_tiny(
 ) -> TinyModel:
     """The embedded model, frozen and in evaluation mode; ``dtype`` is that of the backbone's weights."""
     folder = Path(folder)
-    if not folder.exists():
-        raise GramLoopError(f"the folder {folder} does not exist")
     for name in _FILES:
         if not (folder / name).is_file():
             raise GramLoopError(f"{folder / name} is missing; the embedded model has {', '.join(_FILES)}")
     settings = read_checked(folder / "tiny.json", _Settings, "the description of a small model")
     backbone = load_backbone(folder / "backbone", dtype=dtype, device=device)
-    segment = load_linear_head(folder / "segment.safetensors", device=device)
+    segment = LinearHead.load(folder / "segment.safetensors", device=device)
     with torch.device("meta"):
         detect = DenseDetectHead(settings.detect)
     load_weights(detect, open_checkpoint(folder / "detect.safetensors"), device=device)
@@ -145,7 +137,7 @@ def load_tiny_depth(folder: Path | str = WEIGHTS, device: torch.device | str = "
     path = Path(folder) / DEPTH_HEAD
     if not path.is_file():
         raise GramLoopError(f"{path} is missing; a model without it predicts no depth")
-    return load_depth_head(path, device=device).requires_grad_(False)
+    return DenseDepthHead.load(path, device=device).requires_grad_(False)
 
 
 def save_tiny(model: TinyModel, folder: Path | str) -> None:
@@ -157,8 +149,7 @@ def save_tiny(model: TinyModel, folder: Path | str) -> None:
     vit = model.backbone.model
     vit.half().save_pretrained(folder / "backbone")
     vit.float()
-    LinearHead.save(model.segment.half(), folder / "segment.safetensors")
-    model.segment.float()
+    model.segment.save(folder / "segment.safetensors", torch.float16)
     save_file(
         {name: value.half().contiguous() for name, value in model.detect.state_dict().items()},
         folder / "detect.safetensors",

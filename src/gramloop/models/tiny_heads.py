@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import cast
 
 import torch
@@ -12,17 +11,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gramloop.errors import GramLoopError
-from gramloop.models.checkpoint import load_weights, open_checkpoint
-from gramloop.models.linear import save_head, stored_taps
+from gramloop.models.linear import TapHead
 
 _GROUPS = 8  # of channels that are normed together
-_DILATIONS = (
-    1,
-    2,
-    4,
-    8,
-    1,
-)  # together they reach 16 patches to every side: the foot of an object, and the horizon
+_DILATIONS = (1, 2, 4, 8, 1)  # together they reach 16 patches to every side: an object's foot, the horizon
 _STEP = 4  # depths along the side of a patch
 _LOG_RANGE = (-7.0, 7.0)  # of depth: about 1 mm to 1 km
 
@@ -143,33 +135,29 @@ def non_max_suppression(boxes: Tensor, classes: Tensor, overlap: float) -> Tenso
     return alive.nonzero()[:, 0].to(boxes.device)
 
 
-class DenseDepthHead(nn.Module):
+class DenseDepthHead(TapHead):
     """The logarithm of depth in metres, several numbers per patch, from the concatenated maps of ``taps``.
 
     Dilated convolutions see the whole grid of patches. The head also reads the height of a patch in the image, which a ViT
     with rotary positions does not encode. Weights are named ``bn.*``, ``reduce.*``, ``convs.*`` and ``out.*``.
     """
 
-    def __init__(self, channels: int, taps: Sequence[int], width: int = 48) -> None:
-        super().__init__()
-        if not taps or channels < 1 or width < 1:
-            raise GramLoopError(
-                f"a depth head needs channels, a width and taps, not {channels}, {width} and {list(taps)}"
-            )
-        self.channels, self.width, self.taps = channels, width, tuple(taps)
-        self.bn = nn.BatchNorm2d(channels * len(self.taps))
-        self.reduce = nn.Conv2d(channels * len(self.taps) + 1, width, 1)
-        self.convs = nn.ModuleList(nn.Conv2d(width, width, 3, padding=d, dilation=d) for d in _DILATIONS)
-        self.out = nn.Conv2d(width, _STEP * _STEP, 1)
+    kind, first_weight, more_channels = "a depth head", "reduce.weight", 1
+
+    def __init__(self, width: int, hidden: int, taps: Sequence[int]) -> None:
+        super().__init__(width, hidden, taps)
+        self.channels = width
+        self.reduce = nn.Conv2d(self.bn.num_features + 1, hidden, 1)
+        self.convs = nn.ModuleList(nn.Conv2d(hidden, hidden, 3, padding=d, dilation=d) for d in _DILATIONS)
+        self.out = nn.Conv2d(hidden, _STEP * _STEP, 1)
 
     def forward(self, maps: Sequence[Tensor]) -> Tensor:  # each (B, C, h, w)
         """The logarithm of depth, (B, 1, _STEP h, _STEP w)."""
         joined = self.bn(torch.cat(list(maps), dim=1))
         batch, _, high, wide = joined.shape
         rows = (torch.arange(high, device=joined.device, dtype=joined.dtype) + 0.5) * (2 / high) - 1
-        hidden = self.reduce(
-            torch.cat([joined, rows.view(1, 1, high, 1).expand(batch, 1, high, wide)], dim=1)
-        )
+        heights = rows.view(1, 1, high, 1).expand(batch, 1, high, wide)
+        hidden = self.reduce(torch.cat([joined, heights], dim=1))
         for conv in self.convs:
             hidden = hidden + conv(F.gelu(hidden))
         return F.pixel_shuffle(self.out(F.gelu(hidden)), _STEP)
@@ -178,21 +166,3 @@ class DenseDepthHead(nn.Module):
         """Depth in metres in the size (H, W)."""
         logs = F.interpolate(self(maps), size, mode="bilinear", align_corners=False)
         return logs[:, 0].clamp(*_LOG_RANGE).exp()
-
-    def save(self, path: str | Path) -> None:
-        """Write the weights in float16 and the taps as safetensors."""
-        save_head(self, path, self.taps, torch.float16)
-
-
-def load_depth_head(path: str | Path, *, device: torch.device | str = "cpu") -> DenseDepthHead:
-    """A head that `DenseDepthHead.save` wrote, in float32 and in evaluation mode."""
-    checkpoint = open_checkpoint(path)
-    taps, weight = stored_taps(checkpoint.path), checkpoint.shapes.get("reduce.weight")
-    if not taps or weight is None or len(weight) != 4 or (weight[1] - 1) % len(taps):
-        raise GramLoopError(
-            f"{path} is not a depth head on {len(taps)} taps: its reduce.weight is {weight or 'missing'}"
-        )
-    with torch.device("meta"):
-        head = DenseDepthHead((weight[1] - 1) // len(taps), taps, weight[0])
-    load_weights(head, checkpoint, device=device)
-    return head.eval()

@@ -21,7 +21,7 @@ from torch import Tensor
 from gramloop.errors import GramLoopError
 from gramloop.models.backbone import TappedViT
 from gramloop.models.dinov2 import load_any_backbone
-from gramloop.models.linear import LinearSegmentor, load_linear_head
+from gramloop.models.linear import LinearHead, LinearSegmentor
 from gramloop.models.mask2former import SegmentationModel, load_segmentor
 from gramloop.models.pmt import load_pmt, trained_side
 from gramloop.models.released_names import HEADS, head_kind
@@ -209,7 +209,7 @@ def load_segmenter(
         return Segmenter(model, config, normalisation)
     if backbone is None:
         raise GramLoopError(f"{head} is a head alone; its backbone must be given too")
-    linear = LinearSegmentor(backbone, load_linear_head(head, device=device))
+    linear = LinearSegmentor(backbone, LinearHead.load(head, device=device))
     return Segmenter(linear, config, normalisation)
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gc
 import json
-import re
 import stat
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -20,8 +19,6 @@ from gramloop.errors import GramLoopError
 _T = TypeVar("_T")
 
 LARGEST_FILE = 1 << 26  # bytes of a file of settings, a plan or a manifest
-DEEPEST = 100  # nested lists and objects
-_TEXT = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _ABSENT = "nothing"
 _LONGEST = 64  # characters of a value in a message; a checksum fits
 
@@ -42,9 +39,7 @@ def read_bytes(path: Path, what: str, largest: int = LARGEST_FILE) -> bytes:
     """Read a file of at most ``largest`` bytes."""
     try:
         about = path.stat()
-        if not (
-            stat.S_ISREG(about.st_mode) or path.is_dir()
-        ):  # a pipe or a device has no size, and may never end
+        if not (stat.S_ISREG(about.st_mode) or path.is_dir()):  # a pipe or a device may never end
             raise GramLoopError(f"cannot read {path}, {what}: it is not a regular file")
         data = path.read_bytes() if about.st_size <= largest else b""
     except OSError as error:
@@ -64,15 +59,12 @@ def parse_json(data: bytes, where: str, what: str, *, fast: bool = False, unique
                 return msgspec.json.decode(data)
             except msgspec.MsgspecError:  # it stops at NaN, which Python's own JSON has
                 pass
-        _refuse_depth(data)
         value = json.loads(data, object_pairs_hook=_once if unique else None)
         if b"\\u" in data:
             json.dumps(value, ensure_ascii=False).encode()  # fails on half a surrogate pair
         return value
     except RecursionError as error:
-        raise GramLoopError(
-            f"{where} is not {what}: its lists and objects are nested deeper than {DEEPEST}"
-        ) from error
+        raise GramLoopError(f"{where} is not {what}: it is nested too deeply") from error
     except ValueError as error:
         raise GramLoopError(f"{where} is not {what}: it is not valid JSON ({error})") from error
 
@@ -155,17 +147,3 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
             raise ValueError(f"{name!r} occurs twice")
         found[name] = value
     return found
-
-
-def _refuse_depth(data: bytes) -> None:
-    """Raise RecursionError where brackets are nested too deeply; a parser's own limit depends on its caller."""
-    if data.count(b"[") + data.count(b"{") <= DEEPEST:
-        return
-    depth = 0
-    for byte in _TEXT.sub(b"", data):
-        if byte in b"[{":
-            depth += 1
-            if depth > DEEPEST:
-                raise RecursionError
-        elif byte in b"]}":
-            depth -= 1

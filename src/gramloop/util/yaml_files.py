@@ -13,7 +13,9 @@ from typing import Any, ClassVar
 import yaml  # type: ignore[import-untyped]
 
 from gramloop.errors import GramLoopError
-from gramloop.util.json_files import DEEPEST, LARGEST_FILE, read_bytes
+from gramloop.util.json_files import LARGEST_FILE, read_bytes
+
+DEEPEST = 100  # nested lists and objects
 
 _SCALARS = {  # YAML 1.2's plain scalars: their pattern, and the letters they begin with
     "bool": (r"true|True|TRUE|false|False|FALSE", "tTfF"),

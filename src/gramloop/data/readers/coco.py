@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 
-from gramloop.data.checks import Check, Problems, image_problem, name_problem, read_headers
+from gramloop.data.checks import Check, Problems, check_records, name_problem
 from gramloop.data.masks import parse_runs
 from gramloop.data.records import DataSet, Record
 from gramloop.data.truth import Annotation
@@ -152,19 +152,14 @@ def _segmentation_problem(one: AnnotationEntry, height: int, width: int) -> str:
         return f"has a segmentation whose counts {error}"
     if runs.min(initial=0) < 0:
         return f"has a run of {runs.min()} pixels"
-    total = int(runs.sum())
-    return (
-        ""
-        if total == height * width
-        else f"has run lengths that add up to {total}, not to {height} x {width}"
-    )
+    fits = int(runs.sum()) == height * width
+    return "" if fits else f"has run lengths that add up to {runs.sum()}, not to {height} x {width}"
 
 
 COCO_CATEGORY_IDS = frozenset(range(1, 91)) - {12, 26, 29, 30, 45, 66, 68, 69, 71, 83}
 LOOSE_FILES = ("instances.json", "annotations.json", "_annotations.coco.json")
 LARGEST_COCO = 1 << 32  # bytes; COCO's training file of 860,000 objects has 450 million
 
-Content = dict[str, Any]  # of a COCO file: images, annotations, categories
 Objects = Mapping[int, list[tuple[Annotation, AnnotationEntry]]]  # by image: as in the file, and checked
 
 
@@ -181,9 +176,29 @@ COCO_VAL2017 = Expected(images=5000, annotations=36781, category_ids=COCO_CATEGO
 COCO_CATEGORIES_ONLY = Expected(category_ids=COCO_CATEGORY_IDS)
 
 
-def coco_root(root: Path) -> Path | None:
-    """The folder at or below ``root`` that holds COCO annotations, or None."""
-    return next((folder for folder in (root, root / "coco") if annotation_files(folder, "instances")), None)
+@dataclass(frozen=True)
+class AnnotationFile:
+    """A file in COCO's format whose images and categories are sound."""
+
+    path: Path
+    content: dict[str, Any]  # images, annotations, categories
+    images: Mapping[int, ImageEntry]
+    categories: Mapping[int, str]
+    problems: Problems  # collects those of the annotations
+
+    def records(self, root: Path, folder: Path | str | None) -> list[Record]:
+        """The images, whose names start from ``folder`` if given, with the sizes that the file declares."""
+        names = [entry.file_name for entry in self.images.values()]
+        where = _find_images_folder(root, self.path, folder, names)
+        return [
+            Record(entry.id, where / entry.file_name, entry.file_name, entry.height or 0, entry.width or 0)
+            for entry in self.images.values()
+        ]
+
+
+def coco_root(root: Path, kind: str = "instances") -> Path | None:
+    """The folder at or below ``root`` that holds COCO annotations of a kind, or None."""
+    return next((folder for folder in (root, root / "coco") if _annotation_files(folder, kind)), None)
 
 
 def open_coco(
@@ -208,23 +223,20 @@ def open_coco(
         A data set whose records have ``instances`` and, where objects have segmentations, ``object_masks``.
     """
     root = Path(root)
-    file = Path(annotations) if annotations is not None else find_annotation_file(root, "instances")
-    problems = Problems(file)
     with no_garbage_collection():
-        content = read_coco(file)
-        entries = image_entries(content, problems)
-        categories = read_categories(content, problems)
-        problems.raise_if_any()  # what follows needs sound images and categories
-        objects, notes = _annotations(content, entries, categories, problems)
-    if expected is not None:
-        check_expected(content, categories, expected, problems)
-    folder = find_images_folder(root, file, images, [entry.file_name for entry in entries.values()])
-    records = _records(entries, objects, folder, check, problems)
-    problems.raise_if_any()
-    return DataSet(root, "detection", tuple(records), categories, file, notes)
+        file = read_annotation_file(root, "instances", annotations, expected)
+        objects, notes = _objects(file)
+    records = []
+    for record in check_records(file.records(root, images), check, file.problems):
+        found = objects.get(int(record.image_id), ())
+        for _, one in found if record.height else ():
+            file.problems.found += annotation_problems(one, record.height, record.width)
+        records.append(replace(record, annotations=tuple(entry for entry, _ in found)))
+    file.problems.raise_if_any()
+    return DataSet(root, "detection", tuple(records), file.categories, file.path, notes)
 
 
-def annotation_files(folder: Path, kind: str) -> list[Path]:
+def _annotation_files(folder: Path, kind: str) -> list[Path]:
     """The files of annotations of a kind, ``instances`` or ``panoptic``, in a set's folder."""
     loose = LOOSE_FILES if kind == "instances" else (f"{kind}.json",)
     files = sorted((folder / "annotations").glob(f"{kind}_*.json"))
@@ -233,13 +245,12 @@ def annotation_files(folder: Path, kind: str) -> list[Path]:
 
 def find_annotation_file(root: Path, kind: str) -> Path:
     """The one file of annotations of a kind at or below a folder; that of val2017 where there are several."""
-    preferred = f"{kind}_val2017.json"
-    folder = next((each for each in (root, root / "coco") if annotation_files(each, kind)), None)
+    preferred, folder = f"{kind}_val2017.json", coco_root(root, kind)
     if folder is None:
         raise GramLoopError(
             f"{root} has no COCO annotations: it needs annotations/{preferred} or another {kind}_*.json"
         )
-    files = annotation_files(folder, kind)
+    files = _annotation_files(folder, kind)
     chosen = [file for file in files if file.name == preferred] or files
     if len(chosen) > 1:
         raise GramLoopError(
@@ -248,7 +259,7 @@ def find_annotation_file(root: Path, kind: str) -> Path:
     return chosen[0]
 
 
-def read_coco(file: Path) -> Content:
+def read_coco(file: Path) -> dict[str, Any]:
     """The content of a file of annotations, with its three lists at least."""
     content = read_json(file, "a file of annotations in COCO format", largest=LARGEST_COCO, fast=True)
     if not isinstance(content, dict):
@@ -260,55 +271,58 @@ def read_coco(file: Path) -> Content:
     return content
 
 
-def image_entries(content: Content, problems: Problems) -> dict[int, ImageEntry]:
-    """The listed images by id."""
-    entries: dict[int, ImageEntry] = {}
-    names: Counter[str] = Counter()
-    for entry in checked_entries(content["images"], ImageEntry, "images", problems):
-        if entry is None:
-            continue
-        if entry.id in entries:
-            problems.add(f"image id {entry.id} occurs more than once")
-        problems.add(name_problem(entry.file_name))
-        entries[entry.id] = entry
-        names[entry.file_name] += 1
-    for name, count in names.items():
-        if count > 1:
-            problems.add(f"file_name {name!r} occurs {count} times")
+def read_annotation_file(
+    root: Path, kind: str, named: Path | str | None, expected: Expected | None
+) -> AnnotationFile:
+    """Read the annotations of a kind; wrong images or categories are raised, other problems collected."""
+    path = Path(named) if named is not None else find_annotation_file(root, kind)
+    content, problems = read_coco(path), Problems(path)
     if not content["images"]:
         problems.add("it lists no images")
-    return entries
+    images = _by_id(checked_entries(content["images"], ImageEntry, "images", problems), "image", problems)
+    for name, count in Counter(entry.file_name for entry in images.values()).items():
+        problems.add(name_problem(name))
+        if count > 1:
+            problems.add(f"file_name {name!r} occurs {count} times")
+    entries = checked_entries(content["categories"], CategoryEntry, "categories", problems)
+    categories = {
+        each.id: each.name or str(each.id) for each in _by_id(entries, "category", problems).values()
+    }
+    problems.raise_if_any()
+    if expected is not None:
+        _check_expected(content, categories, expected, problems)
+    return AnnotationFile(path, content, images, categories, problems)
 
 
-def read_categories(content: Content, problems: Problems) -> dict[int, str]:
-    """The names of the listed categories by id."""
-    categories: dict[int, str] = {}
-    for entry in checked_entries(content["categories"], CategoryEntry, "categories", problems):
-        if entry is None:
-            continue
-        if entry.id in categories:
-            problems.add(f"category id {entry.id} occurs more than once")
-        categories[entry.id] = entry.name or str(entry.id)
-    return categories
+Listed = TypeVar("Listed", ImageEntry, CategoryEntry)
 
 
-def _annotations(
-    content: Content, entries: Mapping[int, ImageEntry], categories: Mapping[int, str], problems: Problems
-) -> tuple[Objects, tuple[str, ...]]:
+def _by_id(entries: Sequence[Listed | None], what: str, problems: Problems) -> dict[int, Listed]:
+    found: dict[int, Listed] = {}
+    for entry in entries:
+        if entry is not None and entry.id in found:
+            problems.add(f"{what} id {entry.id} occurs more than once")
+        if entry is not None:
+            found[entry.id] = entry
+    return found
+
+
+def _objects(file: AnnotationFile) -> tuple[Objects, tuple[str, ...]]:
     """Annotations by image; id 0, which the reference evaluator counts as unmatched, gets a new number."""
     by_image: dict[int, list[tuple[Annotation, AnnotationEntry]]] = defaultdict(list)
     notes: tuple[str, ...] = ()
     seen: set[int] = set()
-    checked = checked_entries(content["annotations"], AnnotationEntry, "annotations", problems)
-    for entry, one in zip(content["annotations"], checked, strict=True):
+    listed = file.content["annotations"]
+    checked = checked_entries(listed, AnnotationEntry, "annotations", file.problems)
+    for entry, one in zip(listed, checked, strict=True):
         if one is None:
             continue
         if one.id in seen:
-            problems.add(f"annotation {one.id} occurs more than once")
-        elif one.image_id not in entries:
-            problems.add(f"annotation {one.id} belongs to image {one.image_id}, which is not listed")
-        elif one.category_id not in categories:
-            problems.add(f"annotation {one.id} has category {one.category_id}, which is not listed")
+            file.problems.add(f"annotation {one.id} occurs more than once")
+        elif one.image_id not in file.images:
+            file.problems.add(f"annotation {one.id} belongs to image {one.image_id}, which is not listed")
+        elif one.category_id not in file.categories:
+            file.problems.add(f"annotation {one.id} has category {one.category_id}, which is not listed")
         else:
             complete = {"area": one.bbox[2] * one.bbox[3], "iscrowd": 0, **entry}
             if one.id == 0:
@@ -321,10 +335,9 @@ def _annotations(
     return by_image, notes
 
 
-def check_expected(
-    content: Content, categories: Mapping[int, str], expected: Expected, problems: Problems
+def _check_expected(
+    content: Mapping[str, Any], categories: Mapping[int, str], expected: Expected, problems: Problems
 ) -> None:
-    """Add what differs from a public set."""
     for what, count in (("images", expected.images), ("annotations", expected.annotations)):
         if count is not None and len(content[what]) != count:
             problems.add(f"it lists {len(content[what])} {what}, not {count}")
@@ -336,7 +349,7 @@ def check_expected(
         )
 
 
-def find_images_folder(root: Path, file: Path, named: Path | str | None, names: list[str]) -> Path:
+def _find_images_folder(root: Path, file: Path, named: Path | str | None, names: list[str]) -> Path:
     """The folder that the file names of images start from."""
     if named is not None:
         if not Path(named).is_dir():
@@ -350,19 +363,3 @@ def find_images_folder(root: Path, file: Path, named: Path | str | None, names: 
         searched = ", ".join(str(folder) for folder in candidates[:3])
         raise GramLoopError(f"the images of {file} were not found; searched in {searched}")
     return present[0]
-
-
-def _records(
-    entries: Mapping[int, ImageEntry], objects: Objects, folder: Path, check: Check, problems: Problems
-) -> list[Record]:
-    paths = [folder / entry.file_name for entry in entries.values()]
-    headers = read_headers(paths, check, "images")
-    records: list[Record] = []
-    for entry, path, header in zip(entries.values(), paths, headers, strict=True):
-        problems.add(image_problem(path, header, (entry.height, entry.width)))
-        found = objects.get(entry.id, ())
-        for _, one in () if header.problem else found:
-            problems.found += annotation_problems(one, *header.size)
-        annotations = tuple(annotation for annotation, _ in found)
-        records.append(Record(entry.id, path, entry.file_name, *header.size, annotations=annotations))
-    return records

@@ -13,13 +13,13 @@ Depth is a PNG of 16 bits or a .npy file; 0 means not known. ``depth.json`` in t
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, replace
 from pathlib import Path
 
-from gramloop.data.checks import Check, Problems, image_problem, read_headers, size_problem
-from gramloop.data.readers.semantic import DEFAULT_SPLIT, IMAGE_SUFFIXES, files_by_key, split_folder
+from gramloop.data.checks import Check, Problems, check_records
+from gramloop.data.readers.semantic import DEFAULT_SPLIT, paired_files, split_folder
 from gramloop.data.records import DataSet, Record
-from gramloop.data.truth import DepthFormat, depth_shape
+from gramloop.data.truth import DepthFormat
 from gramloop.errors import GramLoopError
 from gramloop.util.json_files import checked, read_json, refuse_unknown
 
@@ -31,14 +31,6 @@ DEPTH_SUFFIXES = (".png", ".npy")
 IMAGE_FOLDERS = ("images", "rgb", "image")
 DEPTH_FOLDERS = ("depth", "depths", "groundtruth_depth")
 LISTS = ("nyu_test.txt", "test.txt", "list.txt", "eigen_test_files_with_gt.txt", "kitti_test.txt")
-
-
-@dataclass(frozen=True)
-class _Pair:
-    key: str
-    image: Path
-    depth: Path
-    name: str
 
 
 def depth_root(root: Path) -> Path | None:
@@ -66,14 +58,16 @@ def open_depth(
     """
     root = Path(root)
     problems = Problems(root)
-    found = read_format(root, stored or DepthFormat())
-    pairs = list(_listed(root, problems) if _list_file(root) else _paired(root, split, problems))
+    depth_format = read_format(root, stored or DepthFormat())
+    listed = _list_file(root)
+    pairs = list(_listed(listed, problems)) if listed else _paired(root, split, problems)
     if not pairs and not problems.found:
         problems.add("it holds no images with depth")
     problems.raise_if_any()
-    records = list(_records(pairs, found, check, problems))
+    records = [replace(record, depth_format=depth_format) for record in pairs]
+    found = check_records(records, check, problems)
     problems.raise_if_any()
-    return DataSet(root, "depth", tuple(records), {})
+    return DataSet(root, "depth", found, {})
 
 
 def read_format(root: Path, otherwise: DepthFormat) -> DepthFormat:
@@ -99,9 +93,7 @@ def _folders(root: Path) -> tuple[Path, Path] | None:
     return None if images is None or depth is None else (images, depth)
 
 
-def _listed(root: Path, problems: Problems) -> Iterator[_Pair]:
-    path = _list_file(root)
-    assert path is not None
+def _listed(path: Path, problems: Problems) -> Iterator[Record]:
     taken: set[str] = set()
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
         words = line.split()
@@ -110,45 +102,23 @@ def _listed(root: Path, problems: Problems) -> Iterator[_Pair]:
         if len(words) < 2:
             problems.add(f"line {number} of {path} is {line!r}; it needs an image and its depth")
             continue
-        image, depth = (root / word.lstrip("/") for word in words[:2])
-        key = Path(words[0].lstrip("/")).with_suffix("").as_posix()
-        for file in (image, depth):
+        name, depth = (word.lstrip("/") for word in words[:2])
+        key = Path(name).with_suffix("").as_posix()
+        for file in (path.parent / name, path.parent / depth):
             if not file.is_file():
                 problems.add(f"{file}, of line {number} of {path.name}, is missing")
         if key in taken:
             problems.add(f"line {number} of {path.name} names {words[0]} again")
         taken.add(key)
-        yield _Pair(key, image, depth, words[0].lstrip("/"))
+        yield Record(key, path.parent / name, name, 0, 0, path.parent / depth)
 
 
-def _paired(root: Path, split: str, problems: Problems) -> Iterator[_Pair]:
+def _paired(root: Path, split: str, problems: Problems) -> list[Record]:
     folders = _folders(root)
     if folders is None:
         raise GramLoopError(
             f"{root} is not a set of images with depth: it needs images/ and depth/, or a list such as {LISTS[0]}"
         )
-    chosen = split_folder(root, folders, split)
-    images = files_by_key(chosen[0], IMAGE_SUFFIXES, problems)
-    depths = files_by_key(chosen[1], DEPTH_SUFFIXES, problems)
-    named = {key: key if key in depths else key.replace("image", "groundtruth_depth") for key in images}
-    for key, other in sorted(named.items()):
-        if other not in depths:
-            problems.add(f"{images[key]} has no depth {chosen[1].name}/{key}.png")
-        else:
-            name = images[key].relative_to(chosen[0]).as_posix()
-            yield _Pair(key, images[key], depths[other], name)
-    for key in sorted(depths.keys() - set(named.values())):
-        problems.add(f"{depths[key]} has no image")
-
-
-def _records(pairs: list[_Pair], stored: DepthFormat, check: Check, problems: Problems) -> Iterator[Record]:
-    headers = read_headers([pair.image for pair in pairs], check, "images")
-    for pair, header in zip(pairs, headers, strict=True):
-        if problem := image_problem(pair.image, header):
-            problems.add(problem)
-            continue
-        try:
-            problems.add(size_problem(pair.depth, depth_shape(pair.depth), header.size))
-        except GramLoopError as error:
-            problems.add(str(error))
-        yield Record(pair.key, pair.image, pair.name, *header.size, pair.depth, depth_format=stored)
+    images, depths = split_folder(root, folders, split)
+    other_name = ("image", "groundtruth_depth")
+    return paired_files(images, depths, DEPTH_SUFFIXES, "depth", problems, other_name)

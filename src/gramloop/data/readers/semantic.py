@@ -9,10 +9,11 @@ the label value instead. The values 0, 255 and 65535 are ignored where the list 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from gramloop.data.checks import Check, Problems, check_annotations, image_problem, read_headers, size_problem
-from gramloop.data.records import LABEL_MODES, ClassList, DataSet, Record
+from gramloop.data.checks import Check, Problems, check_records
+from gramloop.data.records import ClassList, DataSet, Record
 from gramloop.errors import GramLoopError
 from gramloop.util.files import files_below
 
@@ -60,21 +61,18 @@ def open_semantic(
     folder = semantic_root(root)
     if folder is None:
         raise GramLoopError(f"{root} is not a set of images and labels: it needs images/ and annotations/")
-    images_folder, labels_folder = split_folders(folder, split)
     class_list = classes if isinstance(classes, ClassList) else _class_list(folder, classes)
+    images, labels = split_folders(folder, split)
     problems = Problems(folder)
-    images = files_by_key(images_folder, IMAGE_SUFFIXES, problems)
-    labels = files_by_key(labels_folder, LABEL_SUFFIXES, problems)
-    if not images:
-        problems.add(f"{images_folder} holds no images")
-    if expected_images is not None and len(images) != expected_images:
-        problems.add(f"{images_folder} holds {len(images)} images, not {expected_images}")
-    pairs = _pairs(images, labels, labels_folder.name, problems)
-    records = _records(pairs, images_folder, class_list, check, problems)
+    pairs = paired_files(images, labels, LABEL_SUFFIXES, "label picture", problems)
+    if not pairs and not problems.found:
+        problems.add(f"{images} holds no images")
+    if expected_images is not None and len(pairs) != expected_images:
+        problems.add(f"{images} holds {len(pairs)} images, not {expected_images}")
+    records = [replace(record, classes=class_list) for record in pairs]
+    checked = check_records(records, check, problems)
     problems.raise_if_any()
-    if check == "decode":
-        check_annotations(records, "labels", "label values", problems)
-    return DataSet(folder, "semantic", tuple(records), dict(enumerate(class_list.names)))
+    return DataSet(folder, "semantic", checked, dict(enumerate(class_list.names)))
 
 
 def split_folders(folder: Path, split: str) -> tuple[Path, Path]:
@@ -97,12 +95,43 @@ def split_folder(folder: Path, parts: tuple[Path, Path], split: str) -> tuple[Pa
     return images, labels
 
 
-def files_by_key(folder: Path, suffixes: Sequence[str], problems: Problems) -> dict[str, Path]:
+def paired_files(
+    images: Path,
+    labels: Path,
+    suffixes: Sequence[str],
+    what: str,
+    problems: Problems,
+    other_name: tuple[str, str] = ("", ""),
+) -> list[Record]:
+    """Records of the images below a folder with the files of labels that have their names, without their sizes.
+
+    Args:
+        images: folder of the images.
+        labels: folder of the files of labels.
+        suffixes: of the files of labels.
+        what: a file of labels is called in messages.
+        problems: collects files without a partner.
+        other_name: what the name of an image has, and what the name of its labels may have instead.
+    """
+    pictures = _files_by_key(images, IMAGE_SUFFIXES, problems)
+    found = _files_by_key(labels, suffixes, problems)
+    keys = {key: key if key in found else key.replace(*other_name) for key in pictures}
+    records = []
+    for key, path in sorted(pictures.items()):
+        if keys[key] in found:
+            name = path.relative_to(images).as_posix()
+            records.append(Record(key, path, name, 0, 0, found[keys[key]]))
+        else:
+            problems.add(f"{path} has no {what} {labels.name}/{key}.png")
+    for key in sorted(found.keys() - set(keys.values())):
+        problems.add(f"{found[key]} has no image")
+    return records
+
+
+def _files_by_key(folder: Path, suffixes: Sequence[str], problems: Problems) -> dict[str, Path]:
     """The files below a folder by their relative path without suffix, sorted."""
     found: dict[str, Path] = {}
-    for path in files_below(folder):
-        if path.suffix.lower() not in suffixes or path.name.startswith("."):
-            continue
+    for path in visible_files(folder, suffixes):
         key = path.relative_to(folder).with_suffix("").as_posix()
         if key in found:
             problems.add(f"{found[key]} and {path.name} claim the same name")
@@ -110,66 +139,40 @@ def files_by_key(folder: Path, suffixes: Sequence[str], problems: Problems) -> d
     return found
 
 
-def _pairs(
-    images: dict[str, Path], labels: dict[str, Path], folder: str, problems: Problems
-) -> dict[str, tuple[Path, Path]]:
-    for key in sorted(images.keys() - labels.keys()):
-        problems.add(f"{images[key]} has no label picture {folder}/{key}.png")
-    for key in sorted(labels.keys() - images.keys()):
-        problems.add(f"{labels[key]} has no image")
-    return {key: (images[key], labels[key]) for key in sorted(images.keys() & labels.keys())}
-
-
-def _records(
-    pairs: dict[str, tuple[Path, Path]], folder: Path, classes: ClassList, check: Check, problems: Problems
-) -> list[Record]:
-    headers = (
-        read_headers([image for image, _ in pairs.values()], check, "images"),
-        read_headers([label for _, label in pairs.values()], check, "labels"),
-    )
-    records: list[Record] = []
-    for (key, (image, label)), header, of_label in zip(pairs.items(), *headers, strict=True):
-        problems.add(image_problem(image, header))
-        if of_label.problem:
-            problems.add(of_label.problem)
-        elif of_label.mode not in LABEL_MODES:
-            problems.add(f"{label} is a {of_label.mode} picture; labels need one channel of class numbers")
-        elif not header.problem:
-            problems.add(size_problem(label, of_label.size, header.size))
-        name = image.relative_to(folder).as_posix()
-        records.append(Record(key, image, name, *header.size, label, classes))
-    return records
+def visible_files(folder: Path, suffixes: Sequence[str]) -> list[Path]:
+    """The files below a folder with these suffixes, sorted, without those whose names begin with a dot."""
+    files = files_below(folder)
+    return [path for path in files if path.suffix.lower() in suffixes and not path.name.startswith(".")]
 
 
 def _class_list(folder: Path, named: Path | str | None) -> ClassList:
-    if named is not None:
-        return read_class_list(Path(named))
-    if (folder / CLASS_FILE).is_file():
-        return read_class_list(folder / CLASS_FILE)
-    if (folder / ADE20K_CLASS_FILE).is_file():
-        return _read_object_info(folder / ADE20K_CLASS_FILE)
-    raise GramLoopError(f"{folder / CLASS_FILE} is missing: it lists the class names, one per line")
+    usual = (folder / CLASS_FILE, folder / ADE20K_CLASS_FILE)
+    path = Path(named) if named is not None else next((each for each in usual if each.is_file()), None)
+    if path is None:
+        raise GramLoopError(f"{folder / CLASS_FILE} is missing: it lists the class names, one per line")
+    return read_class_list(path)
 
 
 def ade20k_classes(root: Path) -> ClassList:
-    """The 150 classes of SceneParse150, with the set's own names where it has them."""
-    folder = semantic_root(root)
-    if folder is not None and (folder / ADE20K_CLASS_FILE).is_file():
-        classes = _read_object_info(folder / ADE20K_CLASS_FILE)
-        if len(classes.names) != ADE20K_CLASSES:
-            raise GramLoopError(
-                f"{folder / ADE20K_CLASS_FILE} lists {len(classes.names)} classes, not {ADE20K_CLASSES}"
-            )
-        return classes
-    return read_class_list(Path(__file__).with_name("ade20k.txt"))
+    """The 150 classes of SceneParse150, with the set's own names where it ships them."""
+    path = (semantic_root(root) or root) / ADE20K_CLASS_FILE
+    if not path.is_file():
+        return read_class_list(Path(__file__).with_name("ade20k.txt"))
+    classes = read_class_list(path)
+    if len(classes.names) != ADE20K_CLASSES:
+        raise GramLoopError(f"{path} lists {len(classes.names)} classes, not {ADE20K_CLASSES}")
+    return classes
 
 
 def read_class_list(path: Path) -> ClassList:
-    """Read one name per line, or one number and name per line."""
+    """Read one name per line, one number and name per line, or ADE20K's table of the classes."""
     try:
         lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
     except (OSError, UnicodeDecodeError) as error:
         raise GramLoopError(f"cannot read the class list {path}: {error}") from error
+    if path.name == ADE20K_CLASS_FILE:  # a heading, then rows of index, ratios, counts and names between tabs
+        columns = (line.split("\t") for line in lines[1:] if line)
+        lines = [f"{row[0]} {row[-1]}" for row in columns]
     lines = [line for line in lines if line and not line.startswith("#")]
     if not lines:
         raise GramLoopError(f"the class list {path} is empty; it lists the class names, one per line")
@@ -177,13 +180,3 @@ def read_class_list(path: Path) -> ClassList:
     if all(len(pair) == 2 and pair[0].isdecimal() for pair in words):
         return ClassList(tuple(name for _, name in words), tuple(int(number) for number, _ in words))
     return ClassList.numbered_from_one(lines)
-
-
-def _read_object_info(path: Path) -> ClassList:
-    """ADE20K's own table: a heading, then rows of tab-separated index, ratios, counts and names."""
-    rows = [line.split("\t") for line in path.read_text(encoding="utf-8").splitlines()[1:] if line.strip()]
-    try:
-        numbers = tuple(int(row[0]) for row in rows)
-    except ValueError as error:
-        raise GramLoopError(f"{path} is not ADE20K's class table: {error}") from error
-    return ClassList(tuple(row[-1].strip() for row in rows), numbers)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import cv2
 import numpy as np
 
-from gramloop.data.scenes.textures import SURFACES, Array, hsv, value_noise
+from gramloop.data.scenes.textures import SURFACES, Array, Canvas, hsv, value_noise
 from gramloop.data.scenes.things import THING_SHAPES, Sprite
 from gramloop.errors import GramLoopError
 
@@ -67,10 +67,7 @@ class _SceneObject:
 
 def scene(index: int, size: int = 192, split: str = "train", seed: int = 0) -> Scene:
     """Draw scene number ``index`` of a split, ``size`` pixels square."""
-    if index < 0:
-        raise GramLoopError(f"a scene's index is 0 or more, not {index}")
-    if size < _SMALLEST:
-        raise GramLoopError(f"a scene is at least {_SMALLEST} px wide, not {size}")
+    check_scene(index, size)
     rng = np.random.Generator(np.random.PCG64(_seed_of(index, split, seed)))
     light = float(rng.choice([-1.0, 1.0]) * rng.uniform(0.5, 1.0))
     layers, horizon = _lay_out(rng, size)
@@ -80,6 +77,14 @@ def scene(index: int, size: int = 192, split: str = "train", seed: int = 0) -> S
     for number, thing in enumerate(objects, start=1):
         _paint_thing(image, owner, labels, thing, number, light)
     return _finish(rng, image, labels, owner, objects, horizon)
+
+
+def check_scene(index: int, size: int) -> None:
+    """Refuse an index or a size that no scene has."""
+    if index < 0:
+        raise GramLoopError(f"a scene's index is 0 or more, not {index}")
+    if size < _SMALLEST:
+        raise GramLoopError(f"a scene is at least {_SMALLEST} px wide, not {size}")
 
 
 def _seed_of(index: int, split: str, seed: int) -> int:
@@ -124,7 +129,7 @@ def _paint_stuff(rng: np.random.Generator, layers: list[_Layer], size: int) -> t
         first, last = max(0, int(layer.top.min())), min(size, int(bottom) + 2)
         if last - first < 2:
             continue
-        surface = SURFACES[layer.name](own, last - first, size, size / 192)
+        surface = SURFACES[layer.name](Canvas(own, last - first, size, size / 192))
         rows = np.arange(first, last, dtype=np.float32)[:, None]
         cover = np.clip(rows - layer.top + 0.5, 0, 1)
         part = image[first:last]

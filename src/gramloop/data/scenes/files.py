@@ -19,7 +19,7 @@ import cv2
 import numpy as np
 
 from gramloop.data.readers.depth import FORMAT_FILE
-from gramloop.data.scenes.drawing import CLASSES, FAR, RECIPE, STUFF, THINGS, Scene, scene
+from gramloop.data.scenes.drawing import CLASSES, FAR, RECIPE, STUFF, THINGS, Scene, check_scene, scene
 from gramloop.data.scenes.textures import Array
 from gramloop.data.truth import DepthFormat, SegmentMap, segments_info, segments_png
 from gramloop.errors import GramLoopError, short_repr
@@ -32,7 +32,6 @@ SCENE_CATEGORIES = dict(enumerate(THINGS + STUFF, start=1))
 THING_NUMBERS = frozenset(range(1, len(THINGS) + 1))
 _NUMBER_OF_LABEL = np.array([0, *(1 + (THINGS + STUFF).index(name) for name in CLASSES)])
 SETTINGS_FILE = "scenes.json"
-_WHAT = "a file of settings written by gramloop scenes"
 ANNOTATIONS = Path("annotations", "instances_val.json")  # written last
 PANOPTIC_FILE = Path("annotations", "panoptic_val.json")
 SUITE, COUNT = "scenes", 100  # the base set where no folder is given, and how many images of it
@@ -62,15 +61,7 @@ class SceneFiles:
     def __post_init__(self) -> None:
         if self.count < 1:
             raise GramLoopError(f"the number of scenes must be at least 1, not {self.count}")
-        if self.start < 0:
-            raise GramLoopError(f"the first scene's index is 0 or more, not {self.start}")
-        if self.size < 64:
-            raise GramLoopError(f"a scene is at least 64 px wide, not {self.size}")
-
-    def chunks(self) -> Iterator[range]:
-        """The indices in parts of a few scenes."""
-        stop = self.start + self.count
-        return (range(first, min(first + _CHUNK, stop)) for first in range(self.start, stop, _CHUNK))
+        check_scene(self.start, self.size)
 
 
 def write_scenes(
@@ -103,31 +94,32 @@ def write_scenes(
 
 def draw_scenes(folder: Path, wanted: SceneFiles) -> Path:
     """Write the scenes that a command without a data set uses, unless the folder holds them; returns the folder."""
-    settings = folder / SETTINGS_FILE
-    if (
-        settings.is_file()
-        and (folder / ANNOTATIONS).is_file()
-        and read_json(settings, _WHAT) == asdict(wanted)
-    ):
-        return folder
-    write_scenes(folder, wanted, workers=1)
+    if not (folder / ANNOTATIONS).is_file() or _settings(folder) != asdict(wanted):
+        write_scenes(folder, wanted, workers=1)
     return folder
 
 
+def _settings(folder: Path) -> Any:
+    path = folder / SETTINGS_FILE
+    return read_json(path, "a file of settings written by gramloop scenes") if path.is_file() else None
+
+
 def _begin(folder: Path, wanted: SceneFiles) -> None:
-    settings = folder / SETTINGS_FILE
-    if settings.is_file():
-        found = read_json(settings, _WHAT)
-        if found != asdict(wanted):
-            raise GramLoopError(f"{folder} holds other scenes ({short_repr(found)}); choose a new folder")
-    elif is_taken(folder):
+    found = _settings(folder)
+    if found is None and is_taken(folder):
         raise GramLoopError(f"{folder} is not empty and has no {SETTINGS_FILE}; choose a new folder")
-    atomic_write(settings, (json.dumps(asdict(wanted), indent=2) + "\n").encode())
+    if found not in (None, asdict(wanted)):
+        raise GramLoopError(f"{folder} holds other scenes ({short_repr(found)}); choose a new folder")
+    atomic_write(folder / SETTINGS_FILE, (json.dumps(asdict(wanted), indent=2) + "\n").encode())
     atomic_write(folder / "classes.txt", "".join(f"{name}\n" for name in CLASSES).encode())
 
 
 def _results(folder: Path, wanted: SceneFiles, workers: int) -> Iterator[dict[int, _Annotated]]:
-    calls = ((folder, wanted, chunk) for chunk in wanted.chunks())
+    stop = wanted.start + wanted.count
+    calls = (
+        (folder, wanted, range(first, min(first + _CHUNK, stop)))
+        for first in range(wanted.start, stop, _CHUNK)
+    )
     if workers == 1:
         yield from starmap(_write_chunk, calls)
         return
@@ -140,16 +132,18 @@ def _write_chunk(folder: Path, wanted: SceneFiles, chunk: range) -> dict[int, _A
     annotations: dict[int, _Annotated] = {}
     for index in chunk:
         one = scene(index, wanted.size, wanted.split, wanted.seed)
-        depth = np.round(one.depth * SCENE_DEPTH.scale).astype(np.uint16)
-        pictures = {"images": one.image[..., ::-1], "annotations": one.labels, "depth": depth}
-        for part, picture in pictures.items():
-            path = folder / part / "validation" / file_name(index)
-            if not path.is_file():
-                atomic_write(path, cv2.imencode(".png", picture)[1].tobytes())
         segments = scene_segments(one)
-        colours = folder / PANOPTIC_FILE.with_suffix("") / file_name(index)
-        if not colours.is_file():
-            atomic_write(colours, segments_png(segments.ids))
+        depth = np.round(one.depth * SCENE_DEPTH.scale).astype(np.uint16)
+        pictures = {
+            "images/validation": cv2.imencode(".png", one.image[..., ::-1])[1].tobytes(),
+            "annotations/validation": cv2.imencode(".png", one.labels)[1].tobytes(),
+            "depth/validation": cv2.imencode(".png", depth)[1].tobytes(),
+            str(PANOPTIC_FILE.with_suffix("")): segments_png(segments.ids),
+        }
+        for part, data in pictures.items():
+            path = folder / part / file_name(index)
+            if not path.is_file():
+                atomic_write(path, data)
         annotations[index] = _Annotated(coco_annotations(one), segments_info(segments))
     return annotations
 
@@ -188,11 +182,8 @@ def outlines(mask: Array) -> list[list[float]]:
     """Polygons x0, y0, x1, y1, … around a mask (H, W); a mask with a hole is cut in two at the hole."""
     large = cv2.resize(mask.astype(np.uint8), None, fx=_ZOOM, fy=_ZOOM, interpolation=cv2.INTER_NEAREST)
     contours, tree = cv2.findContours(large, cv2.RETR_CCOMP, cv2.CHAIN_APPROX_SIMPLE)
-    holes = (
-        [contour for contour, links in zip(contours, tree[0], strict=True) if links[3] >= 0]
-        if contours
-        else []
-    )
+    nested = zip(contours, tree[0], strict=True) if contours else ()
+    holes = [contour for contour, links in nested if links[3] >= 0]
     if holes:
         x, _, width, _ = cv2.boundingRect(max(holes, key=len))
         column = round((x + width / 2) / _ZOOM)
@@ -205,41 +196,33 @@ def outlines(mask: Array) -> list[list[float]]:
 
 
 def _finish(folder: Path, wanted: SceneFiles, by_scene: dict[int, _Annotated]) -> None:
-    listed = [(index, entry) for index in sorted(by_scene) for entry in by_scene[index].objects]
+    scenes = sorted(by_scene.items())
+    objects = [{"image_id": index + 1, **entry} for index, found in scenes for entry in found.objects]
+    segments = [
+        {"image_id": index + 1, "file_name": file_name(index), "segments_info": found.segments}
+        for index, found in scenes
+    ]
+    categories = [
+        {"id": number, "name": name, "isthing": int(number in THING_NUMBERS)}
+        for number, name in SCENE_CATEGORIES.items()
+    ]
+    size = {"height": wanted.size, "width": wanted.size}
     shared = {
         "info": {"description": "GramLoop procedural scenes", **asdict(wanted)},
         "images": [
-            {
-                "id": index + 1,
-                "file_name": f"validation/{file_name(index)}",
-                "height": wanted.size,
-                "width": wanted.size,
-            }
-            for index in sorted(by_scene)
+            {"id": index + 1, "file_name": f"validation/{file_name(index)}", **size} for index, _ in scenes
         ],
     }
-    content = {
-        **shared,
-        "annotations": [
-            {"id": number, "image_id": index + 1, **entry}
-            for number, (index, entry) in enumerate(listed, start=1)
-        ],
+    instances = {
+        "annotations": [{"id": number, **entry} for number, entry in enumerate(objects, start=1)],
         "categories": [{"id": number, "name": name} for number, name in enumerate(THINGS, start=1)],
     }
-    panoptic = {
-        **shared,
-        "annotations": [
-            {"image_id": index + 1, "file_name": file_name(index), "segments_info": by_scene[index].segments}
-            for index in sorted(by_scene)
-        ],
-        "categories": [
-            {"id": number, "name": name, "isthing": int(number in THING_NUMBERS)}
-            for number, name in SCENE_CATEGORIES.items()
-        ],
-    }
-    atomic_write(folder / PANOPTIC_FILE, json.dumps(panoptic, separators=(",", ":")).encode())
-    stored = json.dumps({"scale": SCENE_DEPTH.scale, "near": SCENE_DEPTH.near, "far": SCENE_DEPTH.far})
-    atomic_write(folder / FORMAT_FILE, f"{stored}\n".encode())
-    data = json.dumps(content, separators=(",", ":")).encode()
-    atomic_write(folder / ANNOTATIONS, data)
+    _write_json(folder / PANOPTIC_FILE, {**shared, "annotations": segments, "categories": categories})
+    stored = {"scale": SCENE_DEPTH.scale, "near": SCENE_DEPTH.near, "far": SCENE_DEPTH.far}
+    atomic_write(folder / FORMAT_FILE, f"{json.dumps(stored)}\n".encode())
+    _write_json(folder / ANNOTATIONS, {**shared, **instances})
     remove_leftovers(folder)
+
+
+def _write_json(path: Path, content: dict[str, Any]) -> None:
+    atomic_write(path, json.dumps(content, separators=(",", ":")).encode())

@@ -1,8 +1,4 @@
-"""The surfaces of procedural scenes: sky, mountain, grass, water, sand, brick and pavement.
-
-Each surface is a function ``(rng, height, width, unit) -> float32 (height, width, 3)`` in 0..1, where
-``unit`` is the number of pixels that one pixel of the 192 px scene has become.
-"""
+"""The surfaces of procedural scenes: sky, mountain, grass, water, sand, brick and pavement."""
 
 from __future__ import annotations
 
@@ -15,7 +11,30 @@ import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[Any]
-Surface = Callable[[np.random.Generator, int, int, float], Array]
+Range = tuple[float, float]
+
+
+class Canvas:
+    """A part of a picture with the random numbers that draw it.
+
+    ``unit`` is the number of pixels that one pixel of the 192 px scene has become.
+    """
+
+    def __init__(self, rng: np.random.Generator, height: int, width: int, unit: float) -> None:
+        self.rng, self.height, self.width, self.unit = rng, height, width, unit
+
+    def noise(self, cell_y: float, cell_x: float, wider: int = 0) -> Array:
+        """Smooth noise (height, width + wider), about -0.5..0.5, with cells in pixels of the 192 px scene."""
+        size = self.height, self.width + wider
+        return value_noise(self.rng, *size, cell_y * self.unit, cell_x * self.unit)
+
+    def colour(self, hue: Range, saturation: Range, value: Range) -> Array:
+        """A random colour within ranges of hue, saturation and value."""
+        return hsv(*(self.rng.uniform(*limits) for limits in (hue, saturation, value)))
+
+    def down(self, first: float = 0, last: float = 1) -> Array:
+        """Numbers from the first row to the last, (height, 1)."""
+        return np.linspace(first, last, self.height, dtype=np.float32)[:, None]
 
 
 def hsv(hue: float, saturation: float, value: float) -> Array:
@@ -24,7 +43,7 @@ def hsv(hue: float, saturation: float, value: float) -> Array:
 
 
 def value_noise(rng: np.random.Generator, height: int, width: int, cell_y: float, cell_x: float) -> Array:
-    """Smooth value value_noise around 0, about -0.5..0.5, with cells of the given size in pixels; (H, W)."""
+    """Smooth noise around 0, about -0.5..0.5, with cells of the given size in pixels; (height, width)."""
     rows = max(2, round(height / max(cell_y, 1.0)) + 1)
     columns = max(2, round(width / max(cell_x, 1.0)) + 1)
     grid = rng.random((rows, columns), dtype=np.float32) - 0.5
@@ -32,34 +51,38 @@ def value_noise(rng: np.random.Generator, height: int, width: int, cell_y: float
     return resized
 
 
-def mix(first: Array, second: Array, weight: Array) -> Array:
-    """Blend two colours (3,) by a weight map (H, W) into (H, W, 3)."""
+def mix(first: Array, second: Array | np.float32, weight: Array) -> Array:
+    """Blend colours, (3,) or (H, W, 3), by a weight map (H, W) into (H, W, 3)."""
     blended: Array = first + weight[..., None] * (second - first)
     return blended
 
 
-def brick(rng: np.random.Generator, height: int, width: int, unit: float) -> Array:
+def shaded(colour: Array, shade: Array) -> Array:
+    """A colour, (3,) or (H, W, 3), times a shade (H, W)."""
+    result: Array = colour * shade[..., None]
+    return result
+
+
+def brick(c: Canvas) -> Array:
     """A running bond of bricks between lighter mortar, every brick of its own shade."""
-    brick_w, brick_h = unit * rng.uniform(15, 21), unit * rng.uniform(7.5, 10)
-    joint = 1.5 * unit
-    y = np.arange(height, dtype=np.float32)[:, None] + rng.uniform(0, brick_h)
-    x = np.arange(width, dtype=np.float32)[None, :] + rng.uniform(0, brick_w)
+    brick_w, brick_h = c.unit * c.rng.uniform(15, 21), c.unit * c.rng.uniform(7.5, 10)
+    joint = 1.5 * c.unit
+    y = np.arange(c.height, dtype=np.float32)[:, None] + c.rng.uniform(0, brick_h)
+    x = np.arange(c.width, dtype=np.float32)[None, :] + c.rng.uniform(0, brick_w)
     row = np.floor(y / brick_h)
     shifted = x + (row % 2) * brick_w / 2
     column = np.floor(shifted / brick_w).astype(np.intp)
     row = row.astype(np.intp)
     inside_y = np.clip((y % brick_h) / joint, 0, 1)
     inside_x = np.clip((shifted % brick_w) / joint, 0, 1)
-    tones = rng.random((row.max() + 1, column.max() + 1), dtype=np.float32)
-    face = hsv(rng.uniform(-0.02, 0.06), rng.uniform(0.4, 0.65), rng.uniform(0.45, 0.7))
-    mortar = np.full(3, rng.uniform(0.6, 0.8), np.float32)
-    shade = 0.78 + 0.36 * tones[row, column] + 0.18 * value_noise(rng, height, width, 2 * unit, 2 * unit)
-    covered = np.minimum(inside_y, inside_x)[..., None]
-    bricks: Array = mortar + covered * (face * shade[..., None] - mortar)
-    return bricks
+    tones = c.rng.random((row.max() + 1, column.max() + 1), dtype=np.float32)
+    face = c.colour((-0.02, 0.06), (0.4, 0.65), (0.45, 0.7))
+    mortar = np.full(3, c.rng.uniform(0.6, 0.8), np.float32)
+    shade = 0.78 + 0.36 * tones[row, column] + 0.18 * c.noise(2, 2)
+    return mix(mortar, shaded(face, shade), np.minimum(inside_y, inside_x))
 
 
-def sky(rng: np.random.Generator, height: int, width: int, unit: float) -> Array:
+def sky(c: Canvas) -> Array:
     """A vertical gradient of one of four times of day, with soft clouds."""
     palettes = (
         ((0.58, 0.60, 0.88), (0.54, 0.18, 0.97)),  # a clear day
@@ -67,101 +90,72 @@ def sky(rng: np.random.Generator, height: int, width: int, unit: float) -> Array
         ((0.68, 0.35, 0.62), (0.06, 0.48, 0.97)),  # evening
         ((0.62, 0.45, 0.75), (0.92, 0.18, 0.93)),  # early morning
     )
-    top, bottom = palettes[rng.choice(4, p=[0.5, 0.2, 0.15, 0.15])]
-    turn = rng.uniform(-0.02, 0.02)
-    fall = np.linspace(0, 1, height, dtype=np.float32)[:, None] ** rng.uniform(0.7, 1.3)
+    top, bottom = palettes[c.rng.choice(4, p=[0.5, 0.2, 0.15, 0.15])]
+    turn = c.rng.uniform(-0.02, 0.02)
+    fall = c.down() ** c.rng.uniform(0.7, 1.3)
     gradient = mix(hsv(top[0] + turn, *top[1:]), hsv(bottom[0] + turn, *bottom[1:]), fall)
-    puffs = value_noise(rng, height, width, 16 * unit, 36 * unit) + 0.4 * value_noise(
-        rng, height, width, 6 * unit, 11 * unit
-    )
-    cover = np.clip((puffs + rng.uniform(-0.25, 0.15)) * 3.0, 0, 0.85)[..., None]
-    cloud = np.float32(rng.uniform(0.85, 1.0))
-    clouded: Array = gradient + cover * (cloud - gradient)
-    return clouded
+    puffs = c.noise(16, 36) + 0.4 * c.noise(6, 11)
+    cover = np.clip((puffs + c.rng.uniform(-0.25, 0.15)) * 3.0, 0, 0.85)
+    return mix(gradient, np.float32(c.rng.uniform(0.85, 1.0)), cover)
 
 
-def mountain(rng: np.random.Generator, height: int, width: int, unit: float) -> Array:
+def mountain(c: Canvas) -> Array:
     """Slanted facets of rock that fade into haze towards the foot, sometimes under snow."""
-    base = hsv(rng.uniform(0.58, 0.78), rng.uniform(0.12, 0.32), rng.uniform(0.38, 0.55))
-    facets = value_noise(rng, height, width + height, 22 * unit, 9 * unit)
-    slant = (np.arange(height)[:, None] * (1 if rng.random() < 0.5 else 0.6)).astype(np.intp)
-    facets = facets[np.arange(height)[:, None], np.arange(width)[None, :] + slant]
-    shade = 1.0 + 0.7 * facets + 0.3 * value_noise(rng, height, width, 4 * unit, 4 * unit)
-    rock = base * shade[..., None]
-    fall = np.linspace(0, 1, height, dtype=np.float32)[:, None]
-    if rng.random() < 0.5:
-        line = rng.uniform(0.25, 0.4)
-        snow = np.clip((line - fall + 0.35 * facets) * 9, 0, 1)[..., None]
-        rock = rock + snow * (np.float32(0.93) - rock)
-    haze: Array = rock + (0.35 * fall)[..., None] * (np.float32(0.75) - rock)
-    return haze
+    base = c.colour((0.58, 0.78), (0.12, 0.32), (0.38, 0.55))
+    facets = c.noise(22, 9, wider=c.height)
+    slant = (np.arange(c.height)[:, None] * (1 if c.rng.random() < 0.5 else 0.6)).astype(np.intp)
+    facets = facets[np.arange(c.height)[:, None], np.arange(c.width)[None, :] + slant]
+    rock = shaded(base, 1.0 + 0.7 * facets + 0.3 * c.noise(4, 4))
+    fall = c.down()
+    if c.rng.random() < 0.5:
+        line = c.rng.uniform(0.25, 0.4)
+        rock = mix(rock, np.float32(0.93), np.clip((line - fall + 0.35 * facets) * 9, 0, 1))
+    return mix(rock, np.float32(0.75), 0.35 * fall)
 
 
-def grass(rng: np.random.Generator, height: int, width: int, unit: float) -> Array:
+def grass(c: Canvas) -> Array:
     """Upright blades, longer towards the viewer, over patches of two greens."""
-    green = hsv(rng.uniform(0.20, 0.33), rng.uniform(0.5, 0.75), rng.uniform(0.42, 0.66))
-    other = hsv(rng.uniform(0.16, 0.30), rng.uniform(0.5, 0.7), rng.uniform(0.5, 0.7))
-    patches = np.clip(0.5 + 1.2 * value_noise(rng, height, width, 12 * unit, 30 * unit), 0, 1)
-    blades = value_noise(rng, height, width, 5 * unit, 1.6 * unit)
-    far = value_noise(rng, height, width, 2 * unit, 2.2 * unit)
-    near = np.linspace(0, 1, height, dtype=np.float32)[:, None]
-    shade = 0.92 + 0.75 * (near * blades + (1 - near) * 0.6 * far)
-    field: Array = mix(green, other, patches) * shade[..., None]
-    return field
+    green = c.colour((0.20, 0.33), (0.5, 0.75), (0.42, 0.66))
+    other = c.colour((0.16, 0.30), (0.5, 0.7), (0.5, 0.7))
+    patches = np.clip(0.5 + 1.2 * c.noise(12, 30), 0, 1)
+    blades, far, near = c.noise(5, 1.6), c.noise(2, 2.2), c.down()
+    return shaded(mix(green, other, patches), 0.92 + 0.75 * (near * blades + (1 - near) * 0.6 * far))
 
 
-def water(rng: np.random.Generator, height: int, width: int, unit: float) -> Array:
+def water(c: Canvas) -> Array:
     """Long horizontal ripples that widen towards the viewer, with glints."""
-    deep = hsv(rng.uniform(0.50, 0.62), rng.uniform(0.5, 0.75), rng.uniform(0.38, 0.62))
-    light = hsv(rng.uniform(0.50, 0.58), rng.uniform(0.15, 0.35), rng.uniform(0.8, 0.95))
-    waves = value_noise(rng, height, width, 2.2 * unit, 14 * unit) + 0.6 * value_noise(
-        rng, height, width, 5 * unit, 34 * unit
-    )
-    rows = (np.linspace(0, 1, height) ** 0.6 * (height - 1)).astype(np.intp)
-    waves = waves[rows]
-    far = np.linspace(0.3, -0.05, height, dtype=np.float32)[:, None]
-    return mix(deep, light, np.clip(0.22 + far + 0.65 * waves, 0, 1))
+    deep = c.colour((0.50, 0.62), (0.5, 0.75), (0.38, 0.62))
+    light = c.colour((0.50, 0.58), (0.15, 0.35), (0.8, 0.95))
+    waves = c.noise(2.2, 14) + 0.6 * c.noise(5, 34)
+    rows = (np.linspace(0, 1, c.height) ** 0.6 * (c.height - 1)).astype(np.intp)
+    return mix(deep, light, np.clip(0.22 + c.down(0.3, -0.05) + 0.65 * waves[rows], 0, 1))
 
 
-def sand(rng: np.random.Generator, height: int, width: int, unit: float) -> Array:
+def sand(c: Canvas) -> Array:
     """Fine grain over wind ripples."""
-    base = hsv(rng.uniform(0.09, 0.14), rng.uniform(0.28, 0.48), rng.uniform(0.75, 0.93))
-    grain = value_noise(rng, height, width, 1.3 * unit, 1.3 * unit)
-    dunes = value_noise(rng, height, width, 7 * unit, 32 * unit)
-    ripples = np.sin(
-        np.arange(height, dtype=np.float32)[:, None] * (2 * np.pi / (rng.uniform(6, 9) * unit)) + 9 * dunes
-    )
-    shade = 0.95 + 0.26 * grain + 0.16 * dunes + 0.05 * ripples
-    shore: Array = base * shade[..., None]
-    return shore
+    base = c.colour((0.09, 0.14), (0.28, 0.48), (0.75, 0.93))
+    grain, dunes = c.noise(1.3, 1.3), c.noise(7, 32)
+    rows = np.arange(c.height, dtype=np.float32)[:, None]
+    ripples = np.sin(rows * (2 * np.pi / (c.rng.uniform(6, 9) * c.unit)) + 9 * dunes)
+    return shaded(base, 0.95 + 0.26 * grain + 0.16 * dunes + 0.05 * ripples)
 
 
-def pavement(rng: np.random.Generator, height: int, width: int, unit: float) -> Array:
+def pavement(c: Canvas) -> Array:
     """Grey slabs in perspective, every slab of its own shade."""
-    t = np.linspace(0.10, 1.0, height, dtype=np.float32)[:, None]
-    centre = width * rng.uniform(0.3, 0.7)
-    slab = rng.uniform(24, 34) * unit
-    x = (np.arange(width, dtype=np.float32)[None, :] - centre) / (slab * (0.35 + 0.65 * t))
-    z = rng.uniform(5, 7) * np.sqrt(t) + np.zeros_like(x)
+    t = c.down(0.10, 1.0)
+    centre = c.width * c.rng.uniform(0.3, 0.7)
+    slab = c.rng.uniform(24, 34) * c.unit
+    x = (np.arange(c.width, dtype=np.float32)[None, :] - centre) / (slab * (0.35 + 0.65 * t))
+    z = c.rng.uniform(5, 7) * np.sqrt(t) + np.zeros_like(x)
     column, row = np.floor(x).astype(np.intp), np.floor(z).astype(np.intp)
-    tones = rng.random((16, 32), dtype=np.float32)[row % 16, column % 32]
+    tones = c.rng.random((16, 32), dtype=np.float32)[row % 16, column % 32]
     edge_x = np.minimum(x - column, 1 - (x - column)) * slab * (0.35 + 0.65 * t)
     edge_z = np.minimum(z - row, 1 - (z - row)) * slab * 0.5
-    joint = np.clip(np.minimum(edge_x, edge_z) / (1.4 * unit), 0, 1)
-    base = hsv(rng.uniform(0.55, 0.75), rng.uniform(0.02, 0.10), rng.uniform(0.5, 0.7))
-    shade = (0.86 + 0.24 * tones + 0.14 * value_noise(rng, height, width, 2 * unit, 2 * unit)) * (
-        0.62 + 0.38 * joint
-    )
-    slabs: Array = base * shade[..., None]
-    return slabs
+    joint = np.clip(np.minimum(edge_x, edge_z) / (1.4 * c.unit), 0, 1)
+    base = c.colour((0.55, 0.75), (0.02, 0.10), (0.5, 0.7))
+    return shaded(base, (0.86 + 0.24 * tones + 0.14 * c.noise(2, 2)) * (0.62 + 0.38 * joint))
 
 
-SURFACES: dict[str, Surface] = {
-    "sky": sky,
-    "mountain": mountain,
-    "grass": grass,
-    "water": water,
-    "sand": sand,
-    "brick": brick,
-    "pavement": pavement,
+SURFACES: dict[str, Callable[[Canvas], Array]] = {
+    surface.__name__: surface for surface in (sky, mountain, grass, water, sand, brick, pavement)
 }

@@ -8,24 +8,24 @@ from dataclasses import dataclass
 import cv2
 import numpy as np
 
-from gramloop.data.scenes.textures import Array, brick, hsv, value_noise
+from gramloop.data.scenes.textures import Array, Canvas, brick, hsv
 
 Points = Sequence[tuple[float, float]]
 _FRACTION_BITS = 4
 
 
-class Sprite:
+class Sprite(Canvas):
     """A small picture with coverage; coordinates run from (0, 0) top left to (1, 1) bottom right."""
 
     def __init__(self, rng: np.random.Generator, height: int, width: int, light: float, unit: float) -> None:
-        self.rng, self.light, self.unit = rng, light, unit
-        self.height, self.width = height, width
+        super().__init__(rng, height, width, unit)
+        self.light = light
         self.rgb = np.zeros((height, width, 3), np.float32)
         self.alpha = np.zeros((height, width), np.float32)
         self.u = ((np.arange(width, dtype=np.float32) + 0.5) / width)[None, :]
         self.v = ((np.arange(height, dtype=np.float32) + 0.5) / height)[:, None]
 
-    def polygon(self, points: Points | Array) -> Array:
+    def cover(self, points: Points | Array) -> Array:
         """The anti-aliased coverage of a polygon, (height, width)."""
         scale = np.array([self.width - 2, self.height - 2], np.float64)
         pixels = np.asarray(points, np.float64) * scale + 0.5
@@ -36,7 +36,7 @@ class Sprite:
 
     def ellipse(self, cx: float, cy: float, rx: float, ry: float) -> Array:
         """The anti-aliased coverage of an ellipse."""
-        return self.polygon(arc(cx, cy, rx, ry))
+        return self.cover(arc(cx, cy, rx, ry))
 
     def fill(self, coverage: Array, colour: Array, shade: Array | float = 1.0) -> None:
         """Paint a colour, (3,) or (height, width, 3), over what is there."""
@@ -44,14 +44,24 @@ class Sprite:
         self.rgb += coverage[..., None] * (shaded - self.rgb)
         self.alpha = np.maximum(self.alpha, coverage)
 
+    def polygon(self, points: Points | Array, colour: Array, shade: Array | float = 1.0) -> None:
+        """Paint a polygon."""
+        self.fill(self.cover(points), colour, shade)
+
+    def box(
+        self, x0: float, y0: float, x1: float, y1: float, colour: Array, shade: Array | float = 1.0
+    ) -> None:
+        """Paint an upright rectangle."""
+        self.polygon([(x0, y0), (x1, y0), (x1, y1), (x0, y1)], colour, shade)
+
     def sideways(self, strength: float = 0.45) -> Array:
         """A shade that falls away from the light, (height, width)."""
         across = 1 + np.float32(strength * self.light) * (self.u - 0.5) - np.float32(0.12) * self.v
         return np.broadcast_to(across, (self.height, self.width)).astype(np.float32)
 
-    def grain(self, cell_y: float, cell_x: float) -> Array:
-        """Noise over the sprite, cells in pixels of the 192 px scene."""
-        return value_noise(self.rng, self.height, self.width, cell_y * self.unit, cell_x * self.unit)
+    def vivid(self) -> Array:
+        """A random strong colour of any hue."""
+        return hsv(self.rng.random(), self.rng.uniform(0.6, 0.9), self.rng.uniform(0.65, 0.95))
 
 
 def arc(cx: float, cy: float, rx: float, ry: float, start: float = 0.0, end: float = 1.0) -> Array:
@@ -60,8 +70,8 @@ def arc(cx: float, cy: float, rx: float, ry: float, start: float = 0.0, end: flo
     return np.stack([cx + rx * np.cos(angles), cy + ry * np.sin(angles)], axis=1)
 
 
-def _vivid(rng: np.random.Generator) -> Array:
-    return hsv(rng.random(), rng.uniform(0.6, 0.9), rng.uniform(0.65, 0.95))
+def _grey(value: float) -> Array:
+    return np.full(3, value, np.float32)
 
 
 def _ball(s: Sprite) -> None:
@@ -74,180 +84,131 @@ def _ball(s: Sprite) -> None:
         second = np.floor(sector) % 2
     else:
         second = np.abs(along) < s.rng.uniform(0.2, 0.4)
-    first, other = _vivid(s.rng), _vivid(s.rng) if s.rng.random() < 0.4 else np.full(3, 0.95, np.float32)
+    first, other = s.vivid(), s.vivid() if s.rng.random() < 0.4 else _grey(0.95)
     colour = np.where(second[..., None], other, first)
     lambert = 0.45 + 0.65 * np.clip(0.55 * s.light * x - 0.6 * y + 0.58 * depth, 0, 1)
     s.fill(s.ellipse(0.5, 0.5, 0.5, 0.5), colour, lambert.astype(np.float32))
-    s.fill(s.ellipse(0.5 + 0.17 * s.light, 0.26, 0.09, 0.07) * 0.6, np.ones(3, np.float32))
-
-
-def _wood(s: Sprite) -> Array:
-    base = hsv(s.rng.uniform(0.06, 0.11), s.rng.uniform(0.4, 0.62), s.rng.uniform(0.55, 0.8))
-    planks = s.rng.random(5, dtype=np.float32)[np.floor(s.v * 4.99).astype(np.intp)]
-    shade = 0.85 + 0.25 * planks + 0.35 * s.grain(1.6, 14)
-    wood: Array = base * shade[..., None]
-    return wood
+    s.fill(s.ellipse(0.5 + 0.17 * s.light, 0.26, 0.09, 0.07) * 0.6, _grey(1))
 
 
 def _crate(s: Sprite) -> None:
-    wood, lit = _wood(s), 0.5 + 0.5 * s.light
-    left, right, top = (0.0, 0.78, 0.2) if s.light < 0 else (0.22, 1.0, 0.2)
-    skew = 0.22 if s.light < 0 else -0.22
-    s.fill(s.polygon([(left, top), (right, top), (right + skew, 0), (left + skew, 0)]), wood, 1.2)
-    edge = right if s.light < 0 else left
-    side = [(edge, top), (edge + skew, 0), (edge + skew, 0.8), (edge, 1)]
-    s.fill(s.polygon(side), wood, 0.55)
-    s.fill(s.polygon([(left, top), (right, top), (right, 1), (left, 1)]), wood, 0.85 + 0.15 * lit)
-    rim, dark = 0.09, wood * np.float32(0.66)
-    for x0, y0, x1, y1 in (
-        (left, top, right, top + rim),
-        (left, 1 - rim, right, 1),
-        (left, top, left + rim, 1),
-        (right - rim, top, right, 1),
-    ):
-        s.fill(s.polygon([(x0, y0), (x1, y0), (x1, y1), (x0, y1)]), dark)
-    brace = [
-        (left, 1 - rim),
-        (left, 1),
-        (left + rim, 1),
-        (right, top + rim),
-        (right, top),
-        (right - rim, top),
-    ]
-    s.fill(s.polygon(brace), dark)
+    base = s.colour((0.06, 0.11), (0.4, 0.62), (0.55, 0.8))
+    planks = s.rng.random(5, dtype=np.float32)[np.floor(s.v * 4.99).astype(np.intp)]
+    wood = base * (0.85 + 0.25 * planks + 0.35 * s.noise(1.6, 14))[..., None]
+    left, right, top, rim = (0.0, 0.78, 0.2, 0.09) if s.light < 0 else (0.22, 1.0, 0.2, 0.09)
+    edge, skew = (right, 0.22) if s.light < 0 else (left, -0.22)
+    s.polygon([(left, top), (right, top), (right + skew, 0), (left + skew, 0)], wood, 1.2)
+    s.polygon([(edge, top), (edge + skew, 0), (edge + skew, 0.8), (edge, 1)], wood, 0.55)
+    s.box(left, top, right, 1, wood, 0.85 + 0.15 * (0.5 + 0.5 * s.light))
+    dark = wood * np.float32(0.66)
+    s.box(left, top, right, top + rim, dark)
+    s.box(left, 1 - rim, right, 1, dark)
+    s.box(left, top, left + rim, 1, dark)
+    s.box(right - rim, top, right, 1, dark)
+    lower, upper = [(left, 1 - rim), (left, 1), (left + rim, 1)], [(right, top + rim), (right, top)]
+    s.polygon([*lower, *upper, (right - rim, top)], dark)
 
 
 def _tree(s: Sprite) -> None:
-    bark = hsv(s.rng.uniform(0.05, 0.1), s.rng.uniform(0.35, 0.6), s.rng.uniform(0.3, 0.5))
-    s.fill(
-        s.polygon([(0.42, 0.55), (0.58, 0.55), (0.62, 1), (0.38, 1)]),
-        bark,
-        s.sideways(1.2) * (1 + 0.5 * s.grain(8, 2)),
-    )
-    leaf = hsv(s.rng.uniform(0.22, 0.40), s.rng.uniform(0.5, 0.8), s.rng.uniform(0.3, 0.55))
+    bark = s.colour((0.05, 0.1), (0.35, 0.6), (0.3, 0.5))
+    trunk = [(0.42, 0.55), (0.58, 0.55), (0.62, 1), (0.38, 1)]
+    s.polygon(trunk, bark, s.sideways(1.2) * (1 + 0.5 * s.noise(8, 2)))
+    leaf = s.colour((0.22, 0.40), (0.5, 0.8), (0.3, 0.55))
     if s.rng.random() < 0.15:
         leaf = hsv(s.rng.uniform(0.04, 0.12), 0.75, s.rng.uniform(0.6, 0.8))
-    texture = s.sideways(0.7) * (1.05 + 1.1 * s.grain(3.5, 3.5) - 0.25 * s.v)
+    texture = s.sideways(0.7) * (1.05 + 1.1 * s.noise(3.5, 3.5) - 0.25 * s.v)
     if s.rng.random() < 0.4:
         for top, bottom, half in ((0.44, 0.82, 0.5), (0.22, 0.6, 0.41), (0.0, 0.36, 0.29)):
-            s.fill(
-                s.polygon([(0.5, top), (0.5 + half, bottom), (0.5 - half, bottom)]),
-                leaf,
-                texture * (0.8 + 0.5 * (bottom - s.v)),
-            )
+            branches = [(0.5, top), (0.5 + half, bottom), (0.5 - half, bottom)]
+            s.polygon(branches, leaf, texture * (0.8 + 0.5 * (bottom - s.v)))
         return
-    crown = np.maximum.reduce(
-        [
-            s.ellipse(0.5, 0.34, 0.34, 0.34),
-            s.ellipse(s.rng.uniform(0.22, 0.3), s.rng.uniform(0.36, 0.46), 0.22, 0.2),
-            s.ellipse(s.rng.uniform(0.7, 0.78), s.rng.uniform(0.36, 0.46), 0.22, 0.2),
-            s.ellipse(0.5, 0.52, 0.3, 0.16),
-        ]
-    )
-    s.fill(crown, leaf, texture)
+    left = s.ellipse(s.rng.uniform(0.22, 0.3), s.rng.uniform(0.36, 0.46), 0.22, 0.2)
+    right = s.ellipse(s.rng.uniform(0.7, 0.78), s.rng.uniform(0.36, 0.46), 0.22, 0.2)
+    middle = np.maximum(s.ellipse(0.5, 0.34, 0.34, 0.34), s.ellipse(0.5, 0.52, 0.3, 0.16))
+    s.fill(np.maximum.reduce([middle, left, right]), leaf, texture)
 
 
 def _house(s: Sprite) -> None:
     wall = hsv(s.rng.random(), s.rng.uniform(0.08, 0.4), s.rng.uniform(0.72, 0.95))
-    face = wall * (1 + 0.12 * s.grain(3, 3))[..., None]
+    face = wall * (1 + 0.12 * s.noise(3, 3))[..., None]
     if s.rng.random() < 0.25:
-        face = brick(s.rng, s.height, s.width, 0.75 * s.unit)
-    s.fill(s.polygon([(0.08, 0.4), (0.92, 0.4), (0.92, 1), (0.08, 1)]), face, s.sideways())
+        face = brick(Canvas(s.rng, s.height, s.width, 0.75 * s.unit))
+    s.box(0.08, 0.4, 0.92, 1, face, s.sideways())
     roof = hsv(s.rng.choice([0.0, 0.03, 0.6, 0.75]), s.rng.uniform(0.3, 0.65), s.rng.uniform(0.35, 0.6))
-    tiles = 1 + 0.16 * np.sign(np.sin(s.v * np.float32(2 * np.pi * 9))) + 0.5 * s.grain(3, 5)
+    tiles = 1 + 0.16 * np.sign(np.sin(s.v * np.float32(2 * np.pi * 9))) + 0.5 * s.noise(3, 5)
     ridge = s.rng.uniform(0.1, 0.5)
-    s.fill(s.polygon([(0, 0.45), (ridge, 0), (1 - ridge, 0), (1, 0.45)]), roof, s.sideways(0.6) * tiles)
+    s.polygon([(0, 0.45), (ridge, 0), (1 - ridge, 0), (1, 0.45)], roof, s.sideways(0.6) * tiles)
     door = hsv(s.rng.random(), 0.5, s.rng.uniform(0.25, 0.45))
     x = s.rng.uniform(0.2, 0.62)
-    s.fill(s.polygon([(x, 0.62), (x + 0.18, 0.62), (x + 0.18, 1), (x, 1)]), door)
-    pane, frame = hsv(0.57, 0.3, s.rng.uniform(0.35, 0.8)), np.full(3, 0.93, np.float32)
+    s.box(x, 0.62, x + 0.18, 1, door)
+    pane = hsv(0.57, 0.3, s.rng.uniform(0.35, 0.8))
     for left in (0.14, 0.42, 0.68):
         if abs(left - x) > 0.2:
-            s.fill(s.polygon([(left, 0.54), (left + 0.19, 0.54), (left + 0.19, 0.79), (left, 0.79)]), frame)
-            s.fill(
-                s.polygon(
-                    [(left + 0.03, 0.57), (left + 0.16, 0.57), (left + 0.16, 0.76), (left + 0.03, 0.76)]
-                ),
-                pane,
-                1.1 - 0.5 * s.v + 0 * s.u,
-            )
+            s.box(left, 0.54, left + 0.19, 0.79, _grey(0.93))
+            s.box(left + 0.03, 0.57, left + 0.16, 0.76, pane, 1.1 - 0.5 * s.v + 0 * s.u)
 
 
 def _car(s: Sprite) -> None:
-    paint = _vivid(s.rng) if s.rng.random() < 0.75 else np.full(3, s.rng.uniform(0.2, 0.9), np.float32)
+    paint = s.vivid() if s.rng.random() < 0.75 else _grey(s.rng.uniform(0.2, 0.9))
     flip = s.rng.random() < 0.5
 
-    def place(points: Points | Array) -> Array:
+    def draw(points: Points | Array, colour: Array, shade: Array | float = 1.0) -> None:
         turned = np.array(points, np.float64)
         if flip:
             turned[:, 0] = 1 - turned[:, 0]
-        return s.polygon(turned)
+        s.polygon(turned, colour, shade)
 
     front = s.rng.uniform(0.16, 0.26)
-    cabin = [(front, 0.45), (front + 0.13, 0.0), (0.72, 0.0), (0.86, 0.45)]
     body = [(0.0, 0.56), (0.06, 0.42), (0.94, 0.38), (1.0, 0.55), (1.0, 0.84), (0.0, 0.84)]
     sheen = s.sideways(0.25) * (1.12 - 0.75 * np.clip(s.v - 0.35, 0, 1))
-    s.fill(place(cabin), paint, sheen)
-    s.fill(place(body), paint, sheen)
+    draw([(front, 0.45), (front + 0.13, 0.0), (0.72, 0.0), (0.86, 0.45)], paint, sheen)
+    draw(body, paint, sheen)
     glass = hsv(0.57, 0.25, s.rng.uniform(0.25, 0.5))
     shine = 1.3 - 1.2 * s.v + 0 * s.u
-    s.fill(place([(front + 0.06, 0.41), (front + 0.15, 0.09), (0.49, 0.09), (0.49, 0.41)]), glass, shine)
-    s.fill(place([(0.54, 0.41), (0.54, 0.09), (0.69, 0.09), (0.79, 0.41)]), glass, shine)
-    s.fill(place([(0.0, 0.56), (0.05, 0.5), (0.09, 0.56), (0.05, 0.64)]), hsv(0.14, 0.4, 1.0))
+    draw([(front + 0.06, 0.41), (front + 0.15, 0.09), (0.49, 0.09), (0.49, 0.41)], glass, shine)
+    draw([(0.54, 0.41), (0.54, 0.09), (0.69, 0.09), (0.79, 0.41)], glass, shine)
+    draw([(0.0, 0.56), (0.05, 0.5), (0.09, 0.56), (0.05, 0.64)], hsv(0.14, 0.4, 1.0))
     aspect = s.width / s.height
     for x in (0.22, 0.77):
-        s.fill(place(arc(x, 0.81, 0.19 / aspect, 0.19)), np.full(3, 0.1, np.float32))
-        s.fill(place(arc(x, 0.81, 0.09 / aspect, 0.09)), np.full(3, 0.7, np.float32))
+        draw(arc(x, 0.81, 0.19 / aspect, 0.19), _grey(0.1))
+        draw(arc(x, 0.81, 0.09 / aspect, 0.09), _grey(0.7))
 
 
 def _boat(s: Sprite) -> None:
-    hull, stripe = _vivid(s.rng), np.full(3, 0.95, np.float32)
+    hull, stripe = s.vivid(), _grey(0.95)
     shade = s.sideways(0.5) * (1.25 - 0.45 * s.v)
-    s.fill(s.polygon([(0, 0.72), (1, 0.72), (0.84, 1), (0.16, 1)]), hull, shade)
-    s.fill(s.polygon([(0, 0.72), (1, 0.72), (0.96, 0.79), (0.04, 0.79)]), stripe, shade)
+    s.polygon([(0, 0.72), (1, 0.72), (0.84, 1), (0.16, 1)], hull, shade)
+    s.polygon([(0, 0.72), (1, 0.72), (0.96, 0.79), (0.04, 0.79)], stripe, shade)
     lean = 1 if s.rng.random() < 0.5 else -1
     if s.rng.random() < 0.65:
-        cloth = np.full(3, 0.95, np.float32) if s.rng.random() < 0.5 else _vivid(s.rng)
-        folds = s.sideways(0.35) * (1 + 0.25 * s.grain(16, 5))
-        s.fill(s.polygon([(0.47, 0.0), (0.53, 0.0), (0.53, 0.74), (0.47, 0.74)]), hsv(0.08, 0.5, 0.4))
-        s.fill(
-            s.polygon([(0.5 + 0.03 * lean, 0.02), (0.5 + 0.42 * lean, 0.66), (0.5 + 0.03 * lean, 0.66)]),
-            cloth,
-            folds,
-        )
-        s.fill(
-            s.polygon([(0.5 - 0.03 * lean, 0.1), (0.5 - 0.34 * lean, 0.66), (0.5 - 0.03 * lean, 0.66)]),
-            cloth,
-            folds,
-        )
+        cloth = _grey(0.95) if s.rng.random() < 0.5 else s.vivid()
+        folds = s.sideways(0.35) * (1 + 0.25 * s.noise(16, 5))
+        s.box(0.47, 0.0, 0.53, 0.74, hsv(0.08, 0.5, 0.4))
+        for side, top, reach in ((lean, 0.02, 0.42), (-lean, 0.1, 0.34)):
+            mast = 0.5 + 0.03 * side
+            s.polygon([(mast, top), (0.5 + reach * side, 0.66), (mast, 0.66)], cloth, folds)
         return
-    s.fill(s.polygon([(0.24, 0.42), (0.76, 0.42), (0.8, 0.74), (0.2, 0.74)]), stripe, s.sideways(0.4))
+    s.polygon([(0.24, 0.42), (0.76, 0.42), (0.8, 0.74), (0.2, 0.74)], stripe, s.sideways(0.4))
     for x in (0.29, 0.45, 0.61):
-        s.fill(s.polygon([(x, 0.49), (x + 0.1, 0.49), (x + 0.1, 0.62), (x, 0.62)]), hsv(0.57, 0.4, 0.35))
+        s.box(x, 0.49, x + 0.1, 0.62, hsv(0.57, 0.4, 0.35))
     x = 0.5 + 0.12 * lean
-    s.fill(
-        s.polygon([(x - 0.09, 0.1), (x + 0.09, 0.1), (x + 0.09, 0.44), (x - 0.09, 0.44)]),
-        _vivid(s.rng),
-        s.sideways(1),
-    )
+    s.box(x - 0.09, 0.1, x + 0.09, 0.44, s.vivid(), s.sideways(1))
 
 
 def _mushroom(s: Sprite) -> None:
     cream = hsv(0.11, s.rng.uniform(0.08, 0.25), s.rng.uniform(0.82, 0.95))
     stem = np.concatenate([[(0.37, 0.45)], [(0.63, 0.45)], arc(0.5, 0.88, 0.2, 0.12, 0.0, 0.5)])
-    s.fill(s.polygon(stem), cream, s.sideways(1.3) * (1 + 0.15 * s.grain(10, 2)))
+    s.polygon(stem, cream, s.sideways(1.3) * (1 + 0.15 * s.noise(10, 2)))
     cap = hsv(s.rng.choice([0.0, 0.03, 0.08, 0.85]), s.rng.uniform(0.6, 0.85), s.rng.uniform(0.5, 0.85))
     dome = np.concatenate([arc(0.5, 0.5, 0.5, 0.5, 0.5, 1.0), arc(0.5, 0.5, 0.5, 0.1, 0.0, 0.5)])
-    s.fill(s.polygon(dome), cap, s.sideways(0.7) * (1.25 - 0.7 * s.v))
-    spots = s.rng.uniform(-0.04, 0.04, 4)
-    for jitter, (x, y, r) in zip(
-        spots, ((0.5, 0.16, 0.09), (0.25, 0.33, 0.08), (0.74, 0.33, 0.085), (0.5, 0.42, 0.075)), strict=True
-    ):
+    s.polygon(dome, cap, s.sideways(0.7) * (1.25 - 0.7 * s.v))
+    spots = ((0.5, 0.16, 0.09), (0.25, 0.33, 0.08), (0.74, 0.33, 0.085), (0.5, 0.42, 0.075))
+    for jitter, (x, y, r) in zip(s.rng.uniform(-0.04, 0.04, 4), spots, strict=True):
         s.fill(s.ellipse(x + jitter, y + jitter / 2, r, 0.85 * r), cream, s.sideways(0.7))
 
 
 def _cup(s: Sprite) -> None:
-    glaze = _vivid(s.rng) if s.rng.random() < 0.7 else np.full(3, s.rng.uniform(0.75, 0.95), np.float32)
+    glaze = s.vivid() if s.rng.random() < 0.7 else _grey(s.rng.uniform(0.75, 0.95))
     right = s.rng.random() < 0.5
     x0, x1 = (0.0, 0.72) if right else (0.28, 1.0)
     middle, half = (x0 + x1) / 2, (x1 - x0) / 2
@@ -257,13 +218,13 @@ def _cup(s: Sprite) -> None:
     foot = half * s.rng.uniform(0.72, 0.92)
     body = np.concatenate([[(x0, 0.13), (x1, 0.13)], arc(middle, 0.9, foot, 0.1, 0.0, 0.5)])
     round_light = 1.05 - 0.55 * np.abs(s.u - middle - 0.22 * s.light * half) / np.float32(half) + 0 * s.v
-    coat = s.polygon(body)
+    coat = s.cover(body)
     s.fill(coat, glaze, round_light)
     if s.rng.random() < 0.7:
         band = ((s.v > 0.42) & (s.v < 0.68)).astype(np.float32)
         if s.rng.random() < 0.5:
             band = band * (np.sin(s.u * np.float32(40)) > 0)
-        s.fill(coat * band, _vivid(s.rng), round_light)
+        s.fill(coat * band, s.vivid(), round_light)
     s.fill(s.ellipse(middle, 0.13, half, 0.12), glaze, 1.12)
     s.fill(s.ellipse(middle, 0.14, half * 0.84, 0.085), hsv(0.06, 0.6, s.rng.uniform(0.15, 0.35)))
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gramloop.util.handover import Buffers, Packed, Ring, pack, shared_memory, unpack
 from gramloop.util.processes import process_context, process_pool
+from gramloop.util.shared_arrays import Buffers, Packed, Ring, pack, shared_memory, unpack
 
 
 @given(st.integers(256, 4096), st.lists(st.one_of(st.none(), st.integers(1, 1500)), max_size=60))
@@ -75,7 +75,7 @@ def test_no_shared_memory_where_there_is_hardly_any(monkeypatch):
     state = os.statvfs_result(
         (4096, 4096, 4096, 1024, 1024, 0, 0, 0, 0, 255)
     )  # 4 MB free, of which a quarter
-    monkeypatch.setattr("gramloop.util.handover.os.statvfs", lambda path: state)
+    monkeypatch.setattr("gramloop.util.shared_arrays.os.statvfs", lambda path: state)
     assert shared_memory(1 << 30) is None
 
 
