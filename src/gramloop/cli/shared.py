@@ -14,7 +14,7 @@ from gramloop.errors import GramLoopError
 
 if TYPE_CHECKING:
     from gramloop.evaluate.plan import DataSource
-    from gramloop.tasks.outputs import ImageFile
+    from gramloop.tasks.images import ImageFile
     from gramloop.tasks.prediction import Prediction
     from gramloop.tasks.predictor import Predictor
 

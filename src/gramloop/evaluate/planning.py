@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import Any, cast
 
 from gramloop.data.checks import Problems, refuse_unscorable, warn_of_rotated, with_contents
 from gramloop.data.manifest import fingerprint
 from gramloop.data.opening import OpenSuite
-from gramloop.data.records import DataSet, Image8
+from gramloop.data.records import DataSet
 from gramloop.data.suites import find_suite
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.calibration_split import choose_split, hold_out
@@ -44,12 +44,12 @@ from gramloop.metrics.depth import ALIGNMENTS, Alignment
 from gramloop.mitigations.calibration import SPLIT_IMAGES, CalibrationStats, placeholder_stats, sha256_of
 from gramloop.mitigations.mitigated import check_stack, needs_calibration, requires_calibration
 from gramloop.mitigations.replay import REPLAYS
+from gramloop.mitigations.stack import replay_of
 from gramloop.tasks.base import AnyTask
 from gramloop.tasks.identity import identify
 from gramloop.tasks.loading import Precision, kind_of, load_predictor
 from gramloop.tasks.prediction import Prediction
-from gramloop.tasks.predictor import Predictor, Replay, Tracing, ViTPredictor, check_replay
-from gramloop.tasks.renumbering import numbered_as
+from gramloop.tasks.predictor import Predictor, ViTPredictor, check_batch, check_replay, numbered_as
 from gramloop.util.processes import MOST_THREADS
 
 SHARD = 50  # images per unit: minutes of a large model, and small enough to lose
@@ -219,7 +219,13 @@ def _methods(
             check_stack(method.mitigations, predictor, stats)
         methods.append(replace(method, calibration=used, calibration_file=None).with_window(depth))
     methods = with_companions(methods) if request.diagnostics else methods
-    check_batch(request.batch, predictor, methods, request.truth)
+    if request.batch > 1:
+        check_batch(predictor)
+        for method in methods:
+            if (replay := method.replay or replay_of(method.mitigations)) and replay.adaptive is not None:
+                raise GramLoopError(
+                    f"{method.name} decides for each image whether to replay it; leave out --batch"
+                )
     return tuple(methods), calibration, split
 
 
@@ -337,33 +343,3 @@ def check_sizes(predictor: Predictor[Prediction], data: DataSet, images: int) ->
         except GramLoopError as error:
             problems.add(f"{record.path}: {error}")
     problems.raise_if_any()
-
-
-@runtime_checkable
-class BatchPredictor(Protocol):
-    """A predictor that can be given several images at once."""
-
-    def predict_batch(
-        self, images: Sequence[Image8], replay: Replay = ..., paired: bool = ..., *, trace: Tracing = ...
-    ) -> Sequence[Any]:
-        """What ``predict`` gives, for each image of one size; ``check_batch()``, if there is one, refuses to."""
-
-
-def check_batch(
-    batch: int, predictor: Predictor[Prediction], methods: Sequence[Method], truth: TruthKind
-) -> None:
-    """Refuse batches where they are not possible, or would not give the numbers of single images."""
-    if batch == 1:
-        return
-    single = "leave out --batch"
-    if not isinstance(predictor, BatchPredictor):
-        name = getattr(predictor, "name", type(predictor).__name__)
-        raise GramLoopError(f"{name} predicts one image at a time; {single}")
-    getattr(predictor, "check_batch", lambda: None)()
-    if truth == "clean":
-        raise GramLoopError(f"the truth clean compares predictions of single images; {single}")
-    for method in methods:
-        if method.mitigations:
-            raise GramLoopError(f"the mitigations of {method.name} work on one image at a time; {single}")
-        if method.replay is not None and method.replay.adaptive is not None:
-            raise GramLoopError(f"{method.name} decides for each image whether to replay it; {single}")

@@ -25,7 +25,7 @@ from gramloop.evaluate.plan import Subject, Unit
 from gramloop.metrics.depth import NoScoreError
 from gramloop.tasks.base import AnyTask, Rows
 from gramloop.tasks.prediction import Prediction, ReplayMaps
-from gramloop.tasks.sliding import per_patch
+from gramloop.tasks.predictor import per_patch
 
 LONGEST = 64  # cells along the long side of a kept map
 CLEAN_PREFIX = (

@@ -19,8 +19,9 @@ Stage = Literal["pixels", "backbone", "features", "outputs"]
 STAGES: tuple[Stage, ...] = ("pixels", "backbone", "features", "outputs")
 """Where a mitigation can act, in this order."""
 
-# an image and its scale relative to the usual input size → the baseline prediction, if paired, and the last one
-View = Callable[["RGB", float], list["Prediction"]]
+# images of one size and their scale relative to the usual input size → for each the baseline version, if paired, and
+# the last one
+View = Callable[[Sequence["RGB"], float], list[list["Prediction"]]]
 
 
 class Mitigation(TableRepr):

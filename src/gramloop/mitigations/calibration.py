@@ -172,7 +172,7 @@ def calibrate(
         return _calibrate_module(model, images, description)
     from gramloop.mitigations.filters import appearance, appearance_range, noise_level
     from gramloop.tasks.images import read_image
-    from gramloop.tasks.renumbering import before_renumbering
+    from gramloop.tasks.predictor import before_renumbering
 
     predictor = before_renumbering(model)  # type: ignore[arg-type]
     levels, looks = [], []

@@ -12,14 +12,15 @@ import numpy as np
 from gramloop.errors import GramLoopError
 from gramloop.mitigations.base import Mitigation, View, number
 from gramloop.mitigations.calibration import CalibrationStats
-from gramloop.tasks.base import get_task
-from gramloop.tasks.depth_estimator import DepthConfig, DepthEstimator
+from gramloop.replay.config import ReplayConfig
+from gramloop.tasks.base import AnyTask, get_task
+from gramloop.tasks.depth import DepthConfig, DepthEstimator
 from gramloop.tasks.detect import DenseDetector, DetectConfig
 from gramloop.tasks.images import RGB, resize
 from gramloop.tasks.module_predictor import ModulePredictor
 from gramloop.tasks.padded import PaddedConfig
 from gramloop.tasks.prediction import Prediction
-from gramloop.tasks.predictor import Predictor, ViTPredictor
+from gramloop.tasks.predictor import Predictor, ViTPredictor, name_of, predict_each
 from gramloop.tasks.segment import SegmentConfig
 
 Config = SegmentConfig | DetectConfig | DepthConfig | PaddedConfig
@@ -55,10 +56,11 @@ class Flip(OutputMitigation):
         """Predict the image and its mirror image."""
         task = get_task(predictor.task)
 
-        def both(pixels: RGB, scale: float) -> list[Prediction]:
-            mirrored = view(np.ascontiguousarray(pixels[:, ::-1]), scale)
-            back = [task.flip(each, pixels.shape[1]) for each in mirrored]
-            return [task.merge(pair) for pair in zip(view(pixels, scale), back, strict=True)]
+        def both(images: Sequence[RGB], scale: float) -> list[list[Prediction]]:
+            width = images[0].shape[1]
+            mirrored = view([np.ascontiguousarray(pixels[:, ::-1]) for pixels in images], scale)
+            back = [[task.flip(each, width) for each in versions] for versions in mirrored]
+            return _merged([view(images, scale), back], task)
 
         return both
 
@@ -104,12 +106,8 @@ class Scales(OutputMitigation):
         """Predict the image in every size."""
         task = get_task(predictor.task)
 
-        def each_size(pixels: RGB, scale: float) -> list[Prediction]:
-            views = [view(pixels, scale * factor) for factor in self.factors]
-            return [
-                task.merge(versions) if len(views) > 1 else versions[0]
-                for versions in zip(*views, strict=True)
-            ]
+        def each_size(images: Sequence[RGB], scale: float) -> list[list[Prediction]]:
+            return _merged([view(images, scale * factor) for factor in self.factors], task)
 
         return each_size
 
@@ -146,37 +144,50 @@ class PairMean(OutputMitigation):
         """Merge both versions, for the blocks of the replay."""
         task = get_task(predictor.task)
 
-        def mean(pixels: RGB, scale: float) -> list[Prediction]:
-            versions = view(pixels, scale)
-            return [replace(task.merge(versions), blocks=versions[-1].blocks)]
+        def mean(images: Sequence[RGB], scale: float) -> list[list[Prediction]]:
+            found = view(images, scale)
+            return [[replace(task.merge(versions), blocks=versions[-1].blocks)] for versions in found]
 
         return mean
 
 
+def _merged(views: Sequence[list[list[Prediction]]], task: AnyTask) -> list[list[Prediction]]:
+    """One version of several views, image by image."""
+    if len(views) == 1:
+        return views[0]
+    return [[task.merge(each) for each in zip(*image, strict=True)] for image in zip(*views, strict=True)]
+
+
 def predict_scaled(
-    predictor: Predictor[Prediction], pixels: RGB, scale: float, *args: object, **options: object
-) -> list[Prediction]:
-    """Predict an image at another scale: in an input of that size if it can be set, else resized before.
+    predictor: Predictor[Prediction],
+    images: Sequence[RGB],
+    scale: float,
+    replay: ReplayConfig | None = None,
+    paired: bool = False,
+    trace: bool | None = None,
+) -> list[list[Prediction]]:
+    """Predict images of one size at another scale: in an input of that size if it can be set, else resized before.
 
     Returns:
-        The baseline prediction, if paired, and the last one, both in the size of ``pixels``.
+        For each image the baseline version, if paired, and the last one, in the size of the image.
     """
-    changed, shown = scaled(predictor, scale), pixels
+    changed, shown = scaled(predictor, scale), images
+    height, width = images[0].shape[:2]
     if scale != 1 and _takes_any_size(predictor):
-        height, width = (max(2, round(side * scale)) for side in pixels.shape[:2])
-        shown = resize(pixels, (height, width))
+        size = max(2, round(height * scale)), max(2, round(width * scale))
+        shown = [resize(pixels, size) for pixels in images]
     try:
-        found = changed.predict(shown, *args, **options)  # type: ignore[call-overload]
+        found = predict_each(changed, shown, replay, paired, trace)
     except GramLoopError:
         raise
     except (RuntimeError, ValueError) as error:
         if scale == 1:
             raise
-        name = getattr(predictor, "name", type(predictor).__name__)
-        raise GramLoopError(f"{name} fails at {scale:g} times its usual input size: {error}") from error
-    versions = [found.ordinary, found.replayed] if options.get("paired") else [found]
-    sizes = (shown.shape[0], shown.shape[1]), (pixels.shape[0], pixels.shape[1])
-    return [get_task(predictor.task).rescale(each, *sizes) for each in versions]
+        raise GramLoopError(
+            f"{name_of(predictor)} fails at {scale:g} times its usual input size: {error}"
+        ) from error
+    task, before = get_task(predictor.task), (shown[0].shape[0], shown[0].shape[1])
+    return [[task.rescale(each, before, (height, width)) for each in versions] for versions in found]
 
 
 def scaled(predictor: Predictor[Prediction], factor: float) -> Predictor[Prediction]:

@@ -35,8 +35,7 @@ from gramloop.tasks.images import (
     to_tensor,
 )
 from gramloop.tasks.prediction import Prediction
-from gramloop.tasks.predictor import Predictor, check_replay
-from gramloop.tasks.sliding import per_patch
+from gramloop.tasks.predictor import Predictor, check_replay, per_patch
 from gramloop.tasks.transformers_models import read_config
 from gramloop.util.json_files import read_checked
 
