@@ -27,22 +27,20 @@ from gramloop.data.shifted import ShiftedRecord
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.methods import BASELINE, Method
 from gramloop.evaluate.plan import Part, Subject
-from gramloop.mitigations.base import Mitigation
 from gramloop.mitigations.calibration import CalibrationStats
 from gramloop.mitigations.mitigated import apply
 from gramloop.mitigations.replay import Replay
-from gramloop.mitigations.stack import replay_alone
+from gramloop.mitigations.stack import Stack, replay_alone
 from gramloop.tasks.base import AnyTask, read_labelled
 from gramloop.tasks.module_predictor import observing
 from gramloop.tasks.prediction import Prediction
-from gramloop.tasks.predictor import Predictor, predict_each
+from gramloop.tasks.predictor import AnyPredictor, predict_each
 from gramloop.util.device import deterministic_algorithms
 
 _KEPT = 1 << 28  # bytes of packed clean predictions in one process
 # what PyTorch says in a plain RuntimeError: on the CPU, on MPS, and in libraries below CUDA
 _WORDS = ("can't allocate memory", "not enough memory", "out of memory", "ALLOC_FAILED")
 _STATUS, _RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
-Stack = tuple[Mitigation, ...]
 
 
 @dataclass
@@ -78,10 +76,10 @@ class MethodPredictor:
     """A predictor and everything that methods make of it."""
 
     def __init__(
-        self, subject: Subject, predictor: Predictor[Prediction], calibration: CalibrationStats | None
+        self, subject: Subject, predictor: AnyPredictor, calibration: CalibrationStats | None
     ) -> None:
         self.subject, self.predictor, self.calibration = subject, predictor, calibration
-        self._applied: dict[Stack, Predictor[Prediction]] = {}
+        self._applied: dict[Stack, AnyPredictor] = {}
 
     def predict(self, images: Sequence[LoopImage], call: tuple[Method, ...], trace: bool | None) -> int:
         """Predict images of one size with the methods of one call, see `prediction_calls`.
@@ -174,7 +172,7 @@ def deterministic(threads: int) -> Iterator[None]:
 class CleanTruth:
     """What the model predicts on clean images, in place of labels: made once per image, moved as a shift moves pixels."""
 
-    def __init__(self, predictor: Predictor[Prediction], task: AnyTask, score: float) -> None:
+    def __init__(self, predictor: AnyPredictor, task: AnyTask, score: float) -> None:
         self.predictor, self.task, self.score = predictor, task, score
         self._packed: OrderedDict[str, bytes] = OrderedDict()
         self._bytes = 0
@@ -243,7 +241,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def too_large(
-    predictor: Predictor[Prediction], device: torch.device, images: Sequence[tuple[object, int, int]]
+    predictor: AnyPredictor, device: torch.device, images: Sequence[tuple[object, int, int]]
 ) -> OutOfMemoryError:
     """The error about images (name, height, width) that were predicted together, and what to change."""
     name, height, width = max(images, key=lambda image: image[1] * image[2])

@@ -62,7 +62,7 @@ from gramloop.util.forward_patch import BlockCounter, counting
 
 _WINDOW = 4  # batches among whose images those of one size are looked for
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 
 class Stopped(Exception):  # noqa: N818 - not an error
@@ -141,14 +141,14 @@ class Runner:
     def run(
         self,
         parts: Iterable[Part],
-        on_image: Callable[[], None] = lambda: None,
+        on_images: Callable[[int], None] = lambda images: None,
         stopped: Callable[[], bool] = lambda: False,
     ) -> Iterator[Done | Missed]:
         """Run parts and store them; the next are taken as soon as their images can be read.
 
         Args:
             parts: what to run.
-            on_image: called after every image.
+            on_images: called with the number of images that were predicted since the last call.
             stopped: asked before every image; `Stopped` is raised where it returns true.
         """
         stored: deque[Future[Done]] = deque()
@@ -159,7 +159,7 @@ class Runner:
             for part, images in groupby(loaded, key=lambda pair: pair[0].part):
                 missed: Missed | None = None
                 try:
-                    finish = self._run_part(part, images, background, on_image, stopped)
+                    finish = self._run_part(part, images, background, on_images, stopped)
                 except OutOfMemoryError as error:
                     missed = Missed(part, str(error))
                 else:
@@ -194,7 +194,7 @@ class Runner:
         part: Part,
         loaded: Iterable[tuple[LoopImage, Loaded]],
         background: Background,
-        on_image: Callable[[], None] = lambda: None,
+        on_images: Callable[[int], None] = lambda images: None,
         stopped: Callable[[], bool] = lambda: False,
     ) -> Finished:
         """The loop over the images of a part."""
@@ -214,7 +214,7 @@ class Runner:
                         self._predict(batch, call, meter)
                 for image in images:
                     background.later(_add_rows, rows, image)
-                    on_image()
+                    on_images(1)
         return Finished(part, rows, meter.facts(calls))
 
     def _keep(self, finished: Finished) -> Done:
@@ -239,7 +239,7 @@ class Runner:
         more = (meter.counter.blocks - blocks) * together  # a block runs once for a batch
         meter.spent[call[-1].name] = seconds + time.perf_counter() - began, executed + more
 
-    def _guarded(self, batch: Sequence[LoopImage], function: Callable[..., T], *args: object) -> T:
+    def _guarded(self, batch: Sequence[LoopImage], function: Callable[..., _T], *args: object) -> _T:
         """What a function of the model returns; the error says which images do not fit, or where a user's code failed."""
         try:
             return function(*args)

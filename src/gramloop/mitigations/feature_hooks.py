@@ -25,7 +25,7 @@ from gramloop.replay.blocks import hide_from_compiler, show_to_compiler
 from gramloop.replay.vit import TokenLayout, ViT, find_vit
 
 Place = Literal["norm", "states", "blocks"]
-PLACES: tuple[Place, ...] = get_args(Place)
+FEATURE_PLACES: tuple[Place, ...] = get_args(Place)
 # a block, its patches (B, N, C) as the head reads them, and which are valid (B, N) → others; None leaves them
 Change = Callable[[int, Tensor, Tensor | None], Tensor | None]
 Registration = tuple[Callable[..., RemovableHandle], Callable[..., Any]]  # a method of a module, and a hook

@@ -10,7 +10,7 @@ from pathlib import Path
 from torch import nn
 
 from gramloop.errors import GramLoopError
-from gramloop.mitigations.base import Mitigation, View
+from gramloop.mitigations.base import Mitigation, ViewFunction
 from gramloop.mitigations.calibration import CalibrationStats
 from gramloop.mitigations.features import Norms, Recentre
 from gramloop.mitigations.outputs import PairMean, predict_scaled, with_scores
@@ -23,7 +23,7 @@ from gramloop.replay.cost import Cost
 from gramloop.tasks.images import RGB
 from gramloop.tasks.prediction import Prediction
 from gramloop.tasks.predictor import (
-    Predictor,
+    AnyPredictor,
     Renumbered,
     WrappedPredictor,
     before_renumbering,
@@ -49,26 +49,26 @@ class StackCost(Cost):
         return executed, baseline, ("area of an input, on average", f"{self.area:.2f}×"), ("work", share[1])
 
 
-def stack_cost(stack: Sequence[Mitigation], predictor: Predictor[Prediction]) -> StackCost:
+def stack_cost(stack: Sequence[Mitigation], predictor: AnyPredictor) -> StackCost:
     """What the mitigations execute, at most; filters on pixels take time, but no block."""
     return Mitigated(tuple(stack), predictor).cost()
 
 
 def check_stack(
-    stack: Sequence[Mitigation], predictor: Predictor[Prediction], stats: CalibrationStats | None = None
+    stack: Sequence[Mitigation], predictor: AnyPredictor, stats: CalibrationStats | None = None
 ) -> None:
     """Refuse mitigations that a predictor cannot take, or that do not work together."""
     for each in stack:
         each.check(before_renumbering(predictor), stack, stats)
 
 
-def needs_calibration(stack: Sequence[Mitigation], predictor: Predictor[Prediction]) -> bool:
+def needs_calibration(stack: Sequence[Mitigation], predictor: AnyPredictor) -> bool:
     """Whether calibration statistics would change what a stack does, or are required by it."""
     learns = any(isinstance(each, Denoise) and each.level is None for each in stack)
     return learns or requires_calibration(stack, predictor)
 
 
-def requires_calibration(stack: Sequence[Mitigation], predictor: Predictor[Prediction]) -> bool:
+def requires_calibration(stack: Sequence[Mitigation], predictor: AnyPredictor) -> bool:
     """Whether a stack cannot do without calibration statistics; ``denoise`` has a threshold to fall back on."""
     try:
         check_stack(stack, predictor)
@@ -79,7 +79,7 @@ def requires_calibration(stack: Sequence[Mitigation], predictor: Predictor[Predi
 
 def apply(
     mitigations: Mitigations,
-    predictor: Predictor[Prediction],
+    predictor: AnyPredictor,
     stats: CalibrationStats | str | Path | None = None,
 ) -> Mitigated:
     """A predictor that predicts with the mitigations; the given one is not changed, and weights are shared.
@@ -126,7 +126,7 @@ def attach_stack(
     stack: Stack,
     stats: CalibrationStats | None,
     *,
-    predictor: Predictor[Prediction] | None = None,
+    predictor: AnyPredictor | None = None,
     this_thread: bool = False,
 ) -> Attachment:
     """Attach a stack to a module, or to that of a predictor whose head is known."""
@@ -151,9 +151,7 @@ def attach_stack(
 class Mitigated(WrappedPredictor):
     """A `Predictor` around another; it always runs the replay that is among its mitigations."""
 
-    def __init__(
-        self, stack: Stack, predictor: Predictor[Prediction], stats: CalibrationStats | None = None
-    ) -> None:
+    def __init__(self, stack: Stack, predictor: AnyPredictor, stats: CalibrationStats | None = None) -> None:
         super().__init__(before_renumbering(predictor), predictor.classes)
         self.stack, self.stats, self._numbered = stack, stats, predictor
         self._replay = replay_of(stack)
@@ -194,7 +192,7 @@ class Mitigated(WrappedPredictor):
         def plain(images: Sequence[RGB], scale: float) -> list[list[Prediction]]:
             return predict_scaled(self._scoring, images, scale, config, both, trace)
 
-        view: View = plain
+        view: ViewFunction = plain
         with ExitStack() as attached:
             for each in self.stack:
                 if each.stage == "pixels":

@@ -10,8 +10,7 @@ from typing import Self
 import numpy as np
 
 from gramloop.errors import GramLoopError
-from gramloop.mitigations.base import Mitigation, View, number
-from gramloop.mitigations.calibration import CalibrationStats
+from gramloop.mitigations.base import Mitigation, Stats, ViewFunction, number
 from gramloop.replay.config import ReplayConfig
 from gramloop.tasks.base import AnyTask, get_task
 from gramloop.tasks.depth import DepthConfig, DepthEstimator
@@ -20,10 +19,10 @@ from gramloop.tasks.images import RGB, resize
 from gramloop.tasks.module_predictor import ModulePredictor
 from gramloop.tasks.padded import PaddedConfig
 from gramloop.tasks.prediction import Prediction
-from gramloop.tasks.predictor import Predictor, ViTPredictor, name_of, predict_each
+from gramloop.tasks.predictor import AnyPredictor, ViTPredictor, name_of, predict_each
 from gramloop.tasks.segment import SegmentConfig
 
-Config = SegmentConfig | DetectConfig | DepthConfig | PaddedConfig
+_Config = SegmentConfig | DetectConfig | DepthConfig | PaddedConfig
 
 
 class OutputMitigation(Mitigation):
@@ -31,10 +30,7 @@ class OutputMitigation(Mitigation):
 
     stage = "outputs"
 
-    def check(
-        self, predictor: Predictor[Prediction], stack: Sequence[Mitigation], stats: CalibrationStats | None
-    ) -> None:
-        """Refuse predictions that cannot be merged."""
+    def check(self, predictor: AnyPredictor, stack: Sequence[Mitigation], stats: Stats) -> None:
         if predictor.task in ("panoptic", "instance") and (len(self.scales) > 1 or self.name == "pair"):
             raise GramLoopError(
                 f"{self.text} merges several predictions, which is not possible with {predictor.task} masks"
@@ -49,11 +45,9 @@ class Flip(OutputMitigation):
 
     @property
     def scales(self) -> tuple[float, ...]:
-        """Two forward passes."""
         return (1.0, 1.0)
 
-    def around(self, view: View, predictor: Predictor[Prediction]) -> View:
-        """Predict the image and its mirror image."""
+    def around(self, view: ViewFunction, predictor: AnyPredictor) -> ViewFunction:
         task = get_task(predictor.task)
 
         def both(images: Sequence[RGB], scale: float) -> list[list[Prediction]]:
@@ -75,25 +69,19 @@ class Scales(OutputMitigation):
 
     @classmethod
     def parse(cls, arguments: str) -> Self:
-        """``scales:0.75,1,1.25``, relative to the usual input size."""
         if not arguments:
             raise GramLoopError("scales takes the sizes, such as scales:0.75,1,1.25")
         return cls(tuple(number("each of scales", part, 0.1, 10) for part in arguments.split(",")))
 
     @property
     def arguments(self) -> str:
-        """The sizes."""
         return ",".join(f"{factor:g}" for factor in self.factors)
 
     @property
     def scales(self) -> tuple[float, ...]:
-        """One forward pass per size."""
         return self.factors
 
-    def check(
-        self, predictor: Predictor[Prediction], stack: Sequence[Mitigation], stats: CalibrationStats | None
-    ) -> None:
-        """Refuse a size that rounding turns into the usual one."""
+    def check(self, predictor: AnyPredictor, stack: Sequence[Mitigation], stats: Stats) -> None:
         super().check(predictor, stack, stats)
         for factor in self.factors:
             if factor != 1 and scaled(predictor, factor) is predictor and not _takes_any_size(predictor):
@@ -102,8 +90,7 @@ class Scales(OutputMitigation):
                     "rounding to whole patches"
                 )
 
-    def around(self, view: View, predictor: Predictor[Prediction]) -> View:
-        """Predict the image in every size."""
+    def around(self, view: ViewFunction, predictor: AnyPredictor) -> ViewFunction:
         task = get_task(predictor.task)
 
         def each_size(images: Sequence[RGB], scale: float) -> list[list[Prediction]]:
@@ -120,7 +107,6 @@ class Resize(Scales):
 
     @classmethod
     def parse(cls, arguments: str) -> Self:
-        """``resize:1.1``."""
         return cls((number("resize", arguments, 0.1, 10),))
 
 
@@ -130,18 +116,14 @@ class PairMean(OutputMitigation):
 
     name = "pair"
 
-    def check(
-        self, predictor: Predictor[Prediction], stack: Sequence[Mitigation], stats: CalibrationStats | None
-    ) -> None:
-        """It needs a replay in the same stack."""
+    def check(self, predictor: AnyPredictor, stack: Sequence[Mitigation], stats: Stats) -> None:
         super().check(predictor, stack, stats)
         if not any(each.stage == "backbone" for each in stack):
             raise GramLoopError(
                 "pair averages the baseline and the replayed prediction, so it needs a replay, such as gramloop+pair"
             )
 
-    def around(self, view: View, predictor: Predictor[Prediction]) -> View:
-        """Merge both versions, for the blocks of the replay."""
+    def around(self, view: ViewFunction, predictor: AnyPredictor) -> ViewFunction:
         task = get_task(predictor.task)
 
         def mean(images: Sequence[RGB], scale: float) -> list[list[Prediction]]:
@@ -159,7 +141,7 @@ def _merged(views: Sequence[list[list[Prediction]]], task: AnyTask) -> list[list
 
 
 def predict_scaled(
-    predictor: Predictor[Prediction],
+    predictor: AnyPredictor,
     images: Sequence[RGB],
     scale: float,
     replay: ReplayConfig | None = None,
@@ -186,18 +168,21 @@ def predict_scaled(
         raise GramLoopError(
             f"{name_of(predictor)} fails at {scale:g} times its usual input size: {error}"
         ) from error
-    task, before = get_task(predictor.task), (shown[0].shape[0], shown[0].shape[1])
+    before = (shown[0].shape[0], shown[0].shape[1])
+    if before == (height, width):
+        return found
+    task = get_task(predictor.task)
     return [[task.rescale(each, before, (height, width)) for each in versions] for versions in found]
 
 
-def scaled(predictor: Predictor[Prediction], factor: float) -> Predictor[Prediction]:
+def scaled(predictor: AnyPredictor, factor: float) -> AnyPredictor:
     """The predictor with an input ``factor`` times as large, rounded to whole patches; itself if that is not set."""
     if factor == 1:
         return predictor
     if isinstance(predictor, ModulePredictor):
         return predictor.scaled(factor)
     config = getattr(predictor, "config", None)
-    if not isinstance(config, Config) or not isinstance(predictor, ViTPredictor):
+    if not isinstance(config, _Config) or not isinstance(predictor, ViTPredictor):
         return predictor
     multiple = _multiple(predictor)
     usual = config.side if isinstance(config, PaddedConfig) else config.short_side
@@ -214,7 +199,7 @@ def scaled(predictor: Predictor[Prediction], factor: float) -> Predictor[Predict
     )
 
 
-def with_scores(predictor: Predictor[Prediction]) -> Predictor[Prediction]:
+def with_scores(predictor: AnyPredictor) -> AnyPredictor:
     """The predictor that returns scores along with labels, if it can be asked to."""
     if isinstance(predictor, ModulePredictor):
         return predictor.with_scores()
@@ -224,14 +209,14 @@ def with_scores(predictor: Predictor[Prediction]) -> Predictor[Prediction]:
     return _with_config(predictor, replace(config, scores=True))
 
 
-def _takes_any_size(predictor: Predictor[Prediction]) -> bool:
+def _takes_any_size(predictor: AnyPredictor) -> bool:
     """Whether images are resized before the predictor sees them, since it has no input size to set."""
     if isinstance(predictor, ModulePredictor):
         return not predictor.has_size
     return isinstance(predictor, DenseDetector) or not isinstance(predictor, ViTPredictor)
 
 
-def _with_config(predictor: ViTPredictor[Prediction], config: Config) -> ViTPredictor[Prediction]:
+def _with_config(predictor: ViTPredictor[Prediction], config: _Config) -> ViTPredictor[Prediction]:
     """A copy with other settings; the model is shared."""
     changed = copy.copy(predictor)
     vars(changed)["config"] = config

@@ -26,7 +26,6 @@ from gramloop.evaluate.store import (
     unit_owners,
 )
 from gramloop.report.run import ConditionResults, Run, Spent
-from gramloop.tasks.base import get_task
 from gramloop.tasks.loading import INPUT_SIZE
 from gramloop.util.processes import available_memory, in_order, worker_count
 
@@ -111,7 +110,7 @@ def _names(places: Sequence[Path], plans: Sequence[Plan]) -> list[str]:
     """The suite; with its task, then its folder, then its plan, where that does not tell runs apart."""
     tries = []
     for place, plan in zip(places, plans, strict=True):
-        task = f"{plan.suite} {get_task(plan.task).title}"
+        task = f"{plan.suite} {plan.load_task().title}"
         tries.append((plan.suite, task, f"{task} ({place.name})", f"{task} ({plan.hash})"))
     names = []
     for own in tries:

@@ -10,7 +10,6 @@ import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast
 
 import numpy as np
@@ -30,9 +29,9 @@ from gramloop.models.backbone import TappedViT
 from gramloop.models.depther import DEPTH_STRIDE, FAR, NEAR, Depther, load_depther, pad_around
 from gramloop.replay.attach import Loop
 from gramloop.shifts.geometry import warp_depth
-from gramloop.tasks.base import Categories, ClassScores, Row, Rows, Task, pixels_text
+from gramloop.tasks.base import Categories, Row, Rows, Task, pixels_text
 from gramloop.tasks.class_names import Classes
-from gramloop.tasks.drawing import Changes, DrawStyle
+from gramloop.tasks.drawing import NO_COLOURS, Changes, Colours, DrawStyle
 from gramloop.tasks.images import (
     RGB,
     WEB,
@@ -73,14 +72,12 @@ class DepthTask(Task[Depth, DepthMap]):
     """Every image has its own errors, and a set has their means."""
 
     name = "depth"
-    title = "depth"
     metrics = ("delta1", "delta2", "delta3", "AbsRel", "RMSE", "log10", "SILog")
     metrics_caption = (
         "Means over images. delta1 to delta3 are the share of pixels whose depth is within a factor of 1.25, 1.25² and "
         "1.25³ of the truth, in percent, higher is better; of the others lower is better: AbsRel, RMSE in metres, log10, "
         "and SILog times 100."
     )
-    image_metric = "delta1"
     figure_caption = "Depth in metres, aligned as it was scored, all panels of an image on one scale; white pixels have no known depth."
     columns: ClassVar[Mapping[str, str]] = dict.fromkeys(metrics, "float64")
     prediction = Depth
@@ -124,11 +121,6 @@ class DepthTask(Task[Depth, DepthMap]):
         means = np.stack([rows.values[name] for name in self.metrics], axis=1).mean(axis=0).tolist()
         return dict(zip(self.metrics, means, strict=True))
 
-    def class_scores(self, rows: Rows, categories: Categories, members: NDArray[np.int64]) -> ClassScores:
-        with np.errstate(invalid="ignore"):  # a subset whose images could not be used has no score
-            means = members @ rows.values["delta1"] / members.sum(axis=1)
-        return ClassScores(np.zeros(0), np.zeros(0, dtype=np.bool_), means[1:])
-
     def scorer(self, rows: Rows, categories: Categories) -> Score:
         return mean_score(rows.values["delta1"])
 
@@ -137,9 +129,6 @@ class DepthTask(Task[Depth, DepthMap]):
 
     def encode_truth(self, truth: DepthMap) -> Row:
         return {"picture": depth_png(truth.metres)}
-
-    def image_score(self, row: Row) -> float:
-        return float(row["delta1"])
 
     def decode(self, row: Row, column: str = "picture") -> Depth | None:
         if row.get(column) is None:
@@ -167,7 +156,7 @@ class DepthTask(Task[Depth, DepthMap]):
         predictions: Sequence[Depth],
         classes: Classes,
         threshold: float = 0.5,
-        known: Mapping[int, str] = MappingProxyType({}),
+        known: Colours = NO_COLOURS,
     ) -> DrawStyle:
         """The scale ends where few pixels of the first prediction exceed it, so that the horizon hides nothing."""
         finite = predictions[0].values[np.isfinite(predictions[0].values)]
@@ -176,12 +165,7 @@ class DepthTask(Task[Depth, DepthMap]):
         return DrawStyle(classes, threshold, scale=(low, max(high, low + 1e-6)), unit=unit)
 
     def draw(
-        self,
-        axes: Axes,
-        image: NDArray[np.uint8],
-        prediction: Depth,
-        style: DrawStyle,
-        colours: Sequence[str] = (),
+        self, axes: Axes, image: RGB, prediction: Depth, style: DrawStyle, colours: Sequence[str] = ()
     ) -> None:
         values = nearest(prediction.values, shrunk(image).shape)
         colour_map = _FAR_IS_DARK if prediction.disparity else _NEAR_IS_BRIGHT
@@ -216,9 +200,7 @@ class DepthTask(Task[Depth, DepthMap]):
         return replace(prediction, values=prediction.values[:, ::-1], trace=None)
 
     def merge(self, predictions: Sequence[Depth]) -> Depth:
-        first, *others = predictions
-        if not others:
-            return first
+        first = predictions[0]
         values = [each.values for each in predictions]
         if first.disparity:  # each view has a scale and a shift of its own
             values = [values[0], *(_in_frame(each, values[0]) for each in values[1:])]
@@ -226,14 +208,9 @@ class DepthTask(Task[Depth, DepthMap]):
         return Depth(np.stack(values).mean(0, dtype=np.float32), first.disparity, blocks=blocks)
 
     def rescale(self, prediction: Depth, shown: tuple[int, int], size: tuple[int, int]) -> Depth:
-        if shown == size:
-            return prediction
         picture = Image.fromarray(prediction.values.astype(np.float32))
         resized = picture.resize((size[1], size[0]), Image.Resampling.BILINEAR)
         return replace(prediction, values=np.asarray(resized))
-
-
-TASK = DepthTask()
 
 
 def depth_png(metres: NDArray[Any]) -> bytes:  # of (H, W)

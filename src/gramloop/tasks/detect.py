@@ -43,7 +43,7 @@ from gramloop.tasks.images import (
     to_tensor,
 )
 from gramloop.tasks.prediction import ReplayMaps
-from gramloop.tasks.predictor import ViTPredictor, maps_of, replay_maps, trace_kinds
+from gramloop.tasks.predictor import ViTPredictor, maps_by_kind, replay_maps, trace_kinds
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ class _Viewer:
         for index, (height, width) in enumerate(sizes):
             rows, columns = height // patch, width // patch
             found.append(
-                maps_of({kind: maps[index, :, :rows, :columns].numpy() for kind, maps in joined.items()})
+                maps_by_kind({kind: maps[index, :, :rows, :columns].numpy() for kind, maps in joined.items()})
             )
         return found
 

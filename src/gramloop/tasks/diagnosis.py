@@ -34,8 +34,7 @@ from gramloop.tasks.images import (
     short_side_size,
     to_tensor,
 )
-from gramloop.tasks.prediction import Prediction
-from gramloop.tasks.predictor import Predictor, check_replay, per_patch
+from gramloop.tasks.predictor import AnyPredictor, check_replay, per_patch
 from gramloop.tasks.transformers_models import read_config
 from gramloop.util.json_files import read_checked
 
@@ -171,7 +170,7 @@ def _maps(values: Sequence[Tensor], grid: tuple[int, int]) -> Map:  # (1, ...) e
     return maps
 
 
-def diagnose_prediction(predictor: Predictor[Prediction], image: RGB, config: ReplayConfig) -> Diagnosis:
+def diagnose_prediction(predictor: AnyPredictor, image: RGB, config: ReplayConfig) -> Diagnosis:
     """The same for a predictor, which looks at the image in its own sizes and windows.
 
     Maps are laid over the whole image, and averaged where windows overlap.
@@ -207,7 +206,7 @@ class View:
     diagnose: Callable[[RGB], tuple[RGB, Diagnosis]]
 
 
-def predictor_view(name: str, predictor: Predictor[Prediction], replay: ReplayConfig) -> View:
+def predictor_view(name: str, predictor: AnyPredictor, replay: ReplayConfig) -> View:
     """A predictor, which looks through its own windows."""
     check_replay(predictor, replay)
     return View(name, lambda pixels: (pixels, diagnose_prediction(predictor, pixels, replay)))

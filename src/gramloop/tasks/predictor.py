@@ -78,6 +78,9 @@ class Predictor(Protocol[P_co]):
     ) -> Pair[P_co]: ...
 
 
+AnyPredictor = Predictor[Prediction]
+
+
 def name_of(predictor: object) -> str:
     """What messages call a predictor."""
     return str(getattr(predictor, "name", type(predictor).__name__))
@@ -93,7 +96,7 @@ def check_predictor(given: object) -> None:
         )
 
 
-def check_replay(predictor: Predictor[Prediction], replay: ReplayConfig) -> Route:
+def check_replay(predictor: AnyPredictor, replay: ReplayConfig) -> Route:
     """The replay's place among the predictor's blocks; refuses one that has none."""
     if not predictor.blocks:
         raise GramLoopError(
@@ -297,7 +300,7 @@ class ViTPredictor(BatchedPredictor[P]):
 class WrappedPredictor(BatchedPredictor[Prediction]):
     """A predictor around another; it takes several images at once where the other does."""
 
-    def __init__(self, predictor: Predictor[Prediction], classes: Classes) -> None:
+    def __init__(self, predictor: AnyPredictor, classes: Classes) -> None:
         self.predictor, self.classes = predictor, classes
         self.task: Task = predictor.task
 
@@ -328,7 +331,7 @@ class WrappedPredictor(BatchedPredictor[Prediction]):
 class Renumbered(WrappedPredictor):
     """A predictor whose classes have other numbers; boxes, masks and segments of classes that have none are left out."""
 
-    def __init__(self, predictor: Predictor[Prediction], numbers: Mapping[int, int]) -> None:
+    def __init__(self, predictor: AnyPredictor, numbers: Mapping[int, int]) -> None:
         """``numbers``: the new one for each number that the predictor gives."""
         super().__init__(predictor, {new: predictor.classes[old] for old, new in numbers.items()})
         self._numbers = numbers
@@ -345,12 +348,12 @@ class Renumbered(WrappedPredictor):
         return changed
 
 
-def before_renumbering(predictor: Predictor[Prediction]) -> Predictor[Prediction]:
+def before_renumbering(predictor: AnyPredictor) -> AnyPredictor:
     """The predictor whose classes have the model's own numbers."""
     return before_renumbering(predictor.predictor) if isinstance(predictor, Renumbered) else predictor
 
 
-def numbered_as(predictor: Predictor[Prediction], categories: Mapping[int, str]) -> Predictor[Prediction]:
+def numbered_as(predictor: AnyPredictor, categories: Mapping[int, str]) -> AnyPredictor:
     """The predictor with the numbers that a data set has for the same names.
 
     Where no name is known to both, numbers are taken as they are. Where some are, and their numbers differ, the first
@@ -402,12 +405,12 @@ def replay_maps(
     if size:
         kinds = {kind: F.interpolate(maps, (size[0], size[1])) for kind, maps in kinds.items()}
     return [
-        maps_of({kind: maps[number].numpy() for kind, maps in kinds.items()}, cell)
+        maps_by_kind({kind: maps[number].numpy() for kind, maps in kinds.items()}, cell)
         for number in range(images)
     ]
 
 
-def maps_of(kinds: Mapping[str, NDArray[np.float32]], cell: int = 1) -> ReplayMaps:
+def maps_by_kind(kinds: Mapping[str, NDArray[np.float32]], cell: int = 1) -> ReplayMaps:
     """From maps (K, h, w) by kind: drift, gate and, where it was measured, post_drift (1, h, w)."""
     post = kinds["post_drift"][0] if "post_drift" in kinds else None
     return ReplayMaps(kinds["drift"], kinds["gate"], post, cell)

@@ -37,7 +37,7 @@ from gramloop.tasks.images import (
     to_tensor,
 )
 from gramloop.tasks.prediction import ReplayMaps
-from gramloop.tasks.predictor import ViTPredictor, maps_of, replay_maps, trace_kinds
+from gramloop.tasks.predictor import ViTPredictor, maps_by_kind, replay_maps, trace_kinds
 from gramloop.tasks.semantic import Segmentation
 
 _SCORES_AT_ONCE = 1 << 26  # numbers; all classes of a photograph in full size would need gigabytes
@@ -221,7 +221,7 @@ class Segmenter(ViTPredictor[Segmentation]):
                 for crop, each in zip(crops, values, strict=True):
                     canvas.add(crop, F.interpolate(each[None], (crop.height, crop.width))[0])
         means = {kind: canvas.mean().numpy() for kind, canvas in maps.items()}
-        trace = maps_of(means, self.backbone.shape.patch) if means else None
+        trace = maps_by_kind(means, self.backbone.shape.patch) if means else None
         mean = round(sum(blocks) / len(blocks)) if blocks else self.backbone.shape.depth
         return [canvas.mean() for canvas in canvases], trace, mean
 
