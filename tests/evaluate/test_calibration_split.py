@@ -69,8 +69,8 @@ def test_features_and_pixels_of_any_model_with_a_vit(
     predictor = open_model(model) if kind == "folder" else as_predictor(model)
     check_predicted(predictor, ("recentre:0.5", "levels", "sharpen"), out / CALIBRATION, photos)
     path = tmp_path / "model.pt2"
-    stack = "sharpen+levels+recentre:0.5"
-    made = gramloop.export(predictor, path, mitigations=stack, stats=out / CALIBRATION, height=48, width=64)
+    stack, sizes = "sharpen+levels+recentre:0.5", {} if kind == "folder" else {"height": 48, "width": 64}
+    made = gramloop.export(predictor, path, mitigations=stack, stats=out / CALIBRATION, **sizes)
     assert path.is_file()
     assert made.companions, "filters on pixels are a Python file next to the model"
 

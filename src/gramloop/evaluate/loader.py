@@ -37,7 +37,7 @@ _Arrived = Sequence[Loaded | Packed]
 
 @dataclass(frozen=True)
 class _Waiting(Generic[_T]):
-    """An image on its way."""
+    """An image that was asked for."""
 
     about: _T
     size: int

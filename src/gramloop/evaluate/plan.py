@@ -384,7 +384,7 @@ def check_behaviour(before: Behaviour | None, now: Behaviour | None, known: bool
         return
     if not before.repeatable and not known:
         raise GramLoopError(
-            f"{what} of a model that predicts one image in several ways, so it cannot be recognised; give it a version "
+            f"{what} of a model that does not always predict the same for one image, so it cannot be recognised; give it a version "
             '(--model-version v1, in Python version="v1") and another folder'
         )
     if not now.same_as(before):

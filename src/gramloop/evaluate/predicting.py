@@ -38,14 +38,14 @@ from gramloop.tasks.predictor import AnyPredictor, predict_each
 from gramloop.util.device import deterministic_algorithms
 
 _KEPT = 1 << 28  # bytes of packed clean predictions in one process
-# what PyTorch says in a plain RuntimeError: on the CPU, on MPS, and in libraries below CUDA
+# of a plain RuntimeError of PyTorch: on the CPU, on MPS, and in libraries below CUDA
 _WORDS = ("can't allocate memory", "not enough memory", "out of memory", "ALLOC_FAILED")
 _STATUS, _RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
 @dataclass
 class LoopImage:
-    """An image of a part on its way through the loop."""
+    """An image of a part, as it goes through the loop."""
 
     part: Part
     position: int
@@ -234,7 +234,7 @@ class OutOfMemoryError(GramLoopError):
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that memory did not suffice."""
+    """Whether an error is about lack of memory."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
     return isinstance(error, RuntimeError) and any(words in str(error) for words in _WORDS)

@@ -249,7 +249,7 @@ def maps_of(row: Mapping[str, Any]) -> KeptMaps | None:
 
 
 def content_digest(table: Any) -> str:
-    """A checksum over the values, whatever the file around them looks like."""
+    """A checksum over the values, whatever the format of the file."""
     digest = hashlib.sha256()
     for name in table.column_names:
         column = table[name]

@@ -5,7 +5,7 @@
             rows[method].add(task.statistics(predict(batch, method), batch.truth))
 
 Work comes in parts: some images of one condition, and the methods to run on them (`gramloop.evaluate.plan.Part`). A
-`Subject` describes model and images, so that anything can be run this way, not only a plan: `gramloop.tune` makes its
+`Subject` describes model and images, so that anything can be run like a plan: `gramloop.tune` makes its
 candidates methods and its trials parts. Several processes, each with the model loaded once, run any number of parts:
 
     subject = Subject(hash=…, task="semantic", categories=…, load_predictor=…, open_images=…, load_task=…)
@@ -117,7 +117,7 @@ class Runner:
         self.task = self._loader.task
         try:
             if prepare:
-                with suppress(ImportError):  # pyarrow looks for it at its first table: not while a GPU waits
+                with suppress(ImportError):  # pyarrow imports it at its first table: not while a GPU waits
                     import_module("pandas")
             self.predictor = subject.load_predictor(str(self.device))
             self.images = subject.open_images()

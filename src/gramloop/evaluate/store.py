@@ -1,6 +1,6 @@
 """Where results are kept: one Parquet file per unit, whole or absent, next to the plan and a manifest.
 
-    plan.json       what is evaluated; its hash stands in every unit's file
+    plan.json       what is evaluated; its hash is in every unit's file
     manifest.json   who ran it: versions, checksums of weights, seed, devices, one entry per start
     units/          <condition>-<severity>/<method>/<first>-<last + 1>.parquet
     results.csv     the scores, in full precision

@@ -34,7 +34,7 @@ class Mitigation(TableRepr):
 
     @classmethod
     def parse(cls, arguments: str) -> Self:
-        """Read what stands after the colon; by default nothing may."""
+        """Read what follows the colon; by default nothing may."""
         if arguments:
             raise GramLoopError(f"{cls.name} takes no arguments, so not {arguments!r}")
         return cls()

@@ -1,4 +1,4 @@
-"""Calibration: what in-distribution images look like to a model and in pixels, learnt without labels.
+"""Calibration: features and pixels of in-distribution images, learnt without labels.
 
 The statistics are the mean of the patches that the head reads and its spread from image to image, the usual noise and
 the usual appearance. They belong to one backbone, and their file names it.
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from gramloop.tasks.predictor import AnyPredictor
 
 _KIND = "gramloop calibration"
-MIN_IMAGES = 8  # a spread over fewer says nothing
+MIN_IMAGES = 8  # a spread over fewer means nothing
 SPLIT_IMAGES = 32  # taken from a data set to calibrate on
 QUANTILE = 0.99  # of in-distribution images have less noise than the level that is kept
 Candidate = tuple[Place, tuple[int, ...]]
@@ -178,19 +178,19 @@ def calibrate(model: AnyPredictor | nn.Module, images: Iterable[Any], **descript
     from gramloop.tasks.predictor import before_renumbering
 
     predictor = before_renumbering(model)  # type: ignore[arg-type]
-    levels, looks = [], []
+    levels, appearances = [], []
 
     def predicted() -> Iterator[Callable[[], object]]:
         for image in images:
             pixels = read_image(image)
             levels.append(noise_level(pixels))
-            looks.append(appearance(pixels))
+            appearances.append(appearance(pixels))
             yield partial(predictor.predict, pixels)
 
     source = None if predictor.host is None else feature_source(predictor, "calibrate")
     seen = FeatureRecorder(source)
     seen.run(predicted())
-    return seen.stats(len(levels), _level(levels), appearance_range(looks))
+    return seen.stats(len(levels), _level(levels), appearance_range(appearances))
 
 
 def _calibrate_module(

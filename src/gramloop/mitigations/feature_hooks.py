@@ -46,7 +46,7 @@ class FeatureSource:
 
     @property
     def width(self) -> int | None:
-        """Channels of a patch, if the final norm tells."""
+        """Channels of a patch, if the final norm has weights."""
         weight = getattr(self.vit.final_norm, "weight", None)
         return int(weight.shape[-1]) if isinstance(weight, Tensor) else None
 
@@ -208,7 +208,7 @@ class FeatureHooks(Hooks):
         norm, vit = self.vit.final_norm, self.vit
         if not isinstance(norm, nn.Module) or vit.layout.map:
             raise GramLoopError(f"{vit.name} has no norm after its blocks; calibrate again with this model")
-        # the block before mask queries join the patches tells how many tokens there are without them
+        # the block before mask queries join the patches gives how many tokens there are without them
         watched = {*self.taps, *([vit.plain_depth - 1] if self._has_queries else [])}
         # after a replay's own hook on the block; before the host's own capture hooks on the norm
         return [

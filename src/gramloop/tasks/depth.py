@@ -234,7 +234,7 @@ def _in_frame(values: NDArray[np.float32], frame: NDArray[np.float32]) -> NDArra
 
 @dataclass(frozen=True)
 class DepthConfig:
-    """How an image is shown to the model."""
+    """How an image is given to the model."""
 
     short_side: int = 192
     flip: bool = False  # the mean with the mirror image, mirrored back
@@ -312,7 +312,7 @@ class DepthEstimator(ViTPredictor[Depth]):
 
 @dataclass(frozen=True)
 class DptDepthConfig(DepthConfig):
-    """How an image is shown to Meta's depth model."""
+    """How an image is given to Meta's depth model."""
 
     short_side: int = 768
     padded: bool = False  # truncate the long side and pad, as Meta's evaluation does

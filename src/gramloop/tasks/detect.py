@@ -48,7 +48,7 @@ from gramloop.tasks.predictor import ViTPredictor, maps_by_kind, replay_maps, tr
 
 @dataclass(frozen=True)
 class DetectConfig:
-    """How an image is shown to the detector, and how many detections are kept."""
+    """How an image is given to the detector, and how many detections are kept."""
 
     short_side: int = 2048
     longest_side: int = 16_384

@@ -185,9 +185,7 @@ class DetectionTask(Task[Detection, Instances]):
     def size(self, prediction: Detection, image: Sequence[int] | None = None) -> tuple[int, int]:
         if image is not None:
             return image[0], image[1]
-        corner = prediction.boxes[:, 2:].max(
-            axis=0, initial=1.0
-        )  # boxes do not tell how large their image is
+        corner = prediction.boxes[:, 2:].max(axis=0, initial=1.0)  # the size of the image is not known
         return int(np.ceil(corner[1])), int(np.ceil(corner[0]))
 
     def summary(self, prediction: Detection) -> Table:

@@ -204,8 +204,8 @@ class ImageFile:
 def find_images(sources: Iterable[str], out: Path) -> list[ImageFile]:
     """The images that files, folders and globs name, each once, in order.
 
-    A folder stands for all images below it, and its inner folders appear again below ``out``. Results of an
-    earlier run are passed over. A source that does not exist is among them, so that it fails by itself.
+    A folder means all images below it, and its inner folders appear again below ``out``. Results of an
+    earlier run are passed over. A source that does not exist is among them, so that it alone fails.
     """
     files: dict[Path, ImageFile] = {}
     for source in sources:
@@ -241,7 +241,7 @@ def _is_image(path: Path) -> bool:
 def _refuse_clashes(files: Iterable[ImageFile]) -> None:
     owners: dict[str, ImageFile] = {}
     for file in files:
-        other = owners.setdefault(str(file.target).lower(), file)  # some file systems do not tell case apart
+        other = owners.setdefault(str(file.target).lower(), file)  # some file systems ignore case
         if other is not file:
             raise GramLoopError(
                 f"{other.path} and {file.path} would both be written as {file.target}.*; "

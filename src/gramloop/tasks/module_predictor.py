@@ -53,7 +53,7 @@ class ModulePredictor(ImagePredictor[P]):
             arguments as a tuple, or one.
         postprocess: what the module returned, and the image's height and width -> a prediction of that size.
         task, classes: what is predicted, and the numbers in it.
-        name: of the model, in sentences.
+        name: of the model, in messages.
     """
 
     taps: tuple[int, ...] = ()  # not known
@@ -126,7 +126,7 @@ class ModulePredictor(ImagePredictor[P]):
         size = (pixels.shape[0], pixels.shape[1])
         self._refuse_many_tokens(given, size)
         if replay is None:
-            return [self._ordinary(given, size)]
+            return [self._plain(given, size)]
         check_replay(self, replay)
         if paired:
             return self._pair(given, size, replay, trace)
@@ -142,7 +142,7 @@ class ModulePredictor(ImagePredictor[P]):
                 rows, columns = (
                     side // step for side, step in zip(each.shape[2:], embedding.stride, strict=True)
                 )
-                what = f"an image of {size[1]} x {size[0]}, as {self.name} is shown it,"
+                what = f"an image of {size[1]} x {size[0]}, as {self.name} is given it,"
                 refuse_many_tokens(rows, columns, what)
 
     @property
@@ -150,7 +150,7 @@ class ModulePredictor(ImagePredictor[P]):
         """Where the model is."""
         return next((each.device for each in self.model.parameters()), torch.device("cpu"))
 
-    def _ordinary(self, given: object, size: Size) -> P:
+    def _plain(self, given: object, size: Size) -> P:
         return with_fields(self._run(given, size), blocks=len(self.blocks) or 1)
 
     def _replayed(self, given: object, size: Size, replay: ReplayConfig, trace: Tracing) -> P:
@@ -160,11 +160,11 @@ class ModulePredictor(ImagePredictor[P]):
 
     def _pair(self, given: object, size: Size, replay: ReplayConfig, trace: Tracing) -> list[P]:
         with reusing_blocks(self.blocks) as memory:
-            ordinary = self._ordinary(given, size)
+            baseline = self._plain(given, size)
             memory.repeat()
             replayed = self._replayed(given, size, replay, trace)
         self._shares = memory.answered > 0
-        return [ordinary, with_fields(replayed, blocks=round(memory.executed / max(1, memory.views)))]
+        return [baseline, with_fields(replayed, blocks=round(memory.executed / max(1, memory.views)))]
 
     def _run(self, given: object, size: Size) -> P:
         if isinstance(given, Mapping):

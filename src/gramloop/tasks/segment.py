@@ -260,7 +260,7 @@ def load_segmenter(
     device: torch.device | str = "cpu",
     verify: bool = False,
 ) -> Segmenter:
-    """A segmenter from files: a backbone with a head of Mask2Former, of PMT, or a linear one, as its names tell.
+    """A segmenter from files: a backbone with a head of Mask2Former, of PMT, or a linear one, by its names.
 
     ``dtype`` is that of the backbone's weights.
     """
@@ -299,7 +299,7 @@ def _pmt_segmenter(
 
 
 def pmt_windows(head: str | Path) -> SegmentConfig:
-    """How a PMT head sees images: in squares of the side that its name tells, otherwise of 512."""
+    """How a PMT head sees images: in squares of the side in its name, otherwise of 512."""
     return SegmentConfig("even", short_side=trained_side(head) or 512)
 
 
