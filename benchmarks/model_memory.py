@@ -15,7 +15,7 @@ from gramloop.models.detector import WindowLayout, all_valid
 from gramloop.models.dinov3 import Backbone
 from gramloop.models.plain_detr import best_detections
 from gramloop.replay.attach import Loop
-from gramloop.tasks.depth_estimator import DepthEstimator
+from gramloop.tasks.depth import DepthEstimator
 from gramloop.tasks.detect import DenseDetector, Detector, _Viewer, input_size
 from gramloop.tasks.images import short_side_size
 from gramloop.tasks.padded import PaddedSegmenter

@@ -88,7 +88,7 @@ def shown_default(command: str, option: str) -> str:
 
 
 def test_sizes_in_help_are_those_of_the_settings() -> None:
-    from gramloop.tasks.depth_estimator import DptDepthConfig
+    from gramloop.tasks.depth import DptDepthConfig
     from gramloop.tasks.detect import DetectConfig
     from gramloop.tasks.padded import PaddedConfig
     from gramloop.tasks.segment import SegmentConfig

@@ -8,17 +8,17 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
+from PIL import Image
 
 import gramloop
 from dense_folders import save_model
 from gramloop import GramLoopError
-from gramloop.evaluate.calibration_split import CALIBRATION
-from gramloop.evaluate.provenance import PlannedImages
-from gramloop.mitigations import calibrate
+from gramloop.evaluate.provenance import CALIBRATION, PlannedImages
+from gramloop.mitigations import apply, calibrate
 from gramloop.mitigations.calibration import CalibrationStats
 from gramloop.report.load import load_runs
 from gramloop.report.stats import compare_methods
-from gramloop.tasks import load_predictor
+from gramloop.tasks import as_predictor, load_predictor, open_model
 from user_models import PatchDepth, grey_depth
 
 METHODS = ("baseline", "recentre:0.5", "levels", "sharpen")
@@ -66,12 +66,32 @@ def test_features_and_pixels_of_any_model_with_a_vit(
         assert low <= high
     again = gramloop.evaluate(model, photos, out=out, methods=("gramloop",), workers=1, **GIVEN)
     assert again.plan.calibration_split == split, "a method that needs none is added to the same images"
+    predictor = open_model(model) if kind == "folder" else as_predictor(model)
+    check_predicted(predictor, ("recentre:0.5", "levels", "sharpen"), out / CALIBRATION, photos)
+    path = tmp_path / "model.pt2"
+    stack, sizes = "sharpen+levels+recentre:0.5", {} if kind == "folder" else {"height": 48, "width": 64}
+    made = gramloop.export(predictor, path, mitigations=stack, stats=out / CALIBRATION, **sizes)
+    assert path.is_file()
+    assert made.companions, "filters on pixels are a Python file next to the model"
+
+
+def check_predicted(predictor: Any, methods: tuple[str, ...], stats: Path, photos: Path) -> None:
+    """Statistics that an evaluation learnt serve single predictions, too."""
+    image = np.asarray(Image.open(next(iter(sorted(photos.iterdir())))))
+    pale = (200 + image / 8).astype(np.uint8)
+    plain = predictor.predict(pale).values
+    for method in methods:
+        found = apply(method, predictor, stats).predict(pale).values
+        assert found.shape == plain.shape
+        assert not np.array_equal(found, plain) or method == "sharpen"
 
 
 def test_pixels_of_a_function_and_no_features(photos: Path, tmp_path: Path) -> None:
     methods = ("baseline", "levels", "sharpen", "denoise")
     gramloop.evaluate(grey_depth, photos, task="depth", out=tmp_path / "out", methods=methods, **GIVEN)
     assert set(intervals(tmp_path / "out")) == {"levels", "sharpen", "denoise"}
+    predictor = as_predictor(grey_depth, "depth")
+    check_predicted(predictor, ("levels", "sharpen"), tmp_path / "out" / CALIBRATION, photos)
     with pytest.raises(GramLoopError, match=r"recentre acts on the patches of a ViT .* no torch module"):
         gramloop.evaluate(
             grey_depth, photos, task="depth", out=tmp_path / "no", methods=("recentre:0.5",), **GIVEN

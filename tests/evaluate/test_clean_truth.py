@@ -12,8 +12,8 @@ from gramloop.data.opening import ReadOptions, open_suite
 from gramloop.data.suites import Condition
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.evaluation import evaluate
-from gramloop.evaluate.plan import Plan
-from gramloop.evaluate.predicting import CleanTruth, deterministic
+from gramloop.evaluate.plan import Part, Plan
+from gramloop.evaluate.predicting import CleanTruth, LoopImage, deterministic
 from gramloop.metrics.miou import count_pixels
 from gramloop.shifts.geometry import warp_labels
 from gramloop.tasks.base import get_task
@@ -123,7 +123,9 @@ def test_clean_predictions_move_with_the_pixels(model_folder, photos):
     record = opened.open(Condition("translate", 1))[0]
     task, predictor = get_task("semantic"), runner_of(plan_of(model_folder, photos)).predictor
     still = task.as_truth(predictor.predict(opened.clean[0].image()), 0.5)
-    found = CleanTruth(predictor, task, 0.5).of(opened.clean[0], record)
+    image = LoopImage(Part("translate/1", (0,), ()), 0, record, opened.clean[0])
+    CleanTruth(predictor, task, 0.5).add_to([image])
+    found = image.truth
     assert np.array_equal(
         found.indices, warp_labels(still.indices, record.shift.affine(record), still.ignored)
     )

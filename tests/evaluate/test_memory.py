@@ -15,9 +15,9 @@ from gramloop.evaluate.engines.local import run_local
 from gramloop.evaluate.engines.ray import _run_part
 from gramloop.evaluate.engines.slurm import Share
 from gramloop.evaluate.evaluation import Listener, evaluate, inspect_store
-from gramloop.evaluate.memory import is_out_of_memory
 from gramloop.evaluate.plan import DataSource, Plan
 from gramloop.evaluate.planning import Request, make_plan
+from gramloop.evaluate.predicting import is_out_of_memory
 from gramloop.evaluate.provenance import plan_subject
 from gramloop.evaluate.runner import Missed
 from gramloop.evaluate.store import Store

@@ -132,7 +132,7 @@ def test_a_run_leaves_the_model_and_torch_as_they_were(plan, runner: Runner):
 def test_a_stop_is_heard_between_images(plan, runner: Runner):
     seen: list[int] = []
     with pytest.raises(Stopped):
-        list(runner.run(plan.parts[:1], lambda: seen.append(1), lambda: len(seen) == 2))
+        list(runner.run(plan.parts[:1], seen.append, lambda: len(seen) == 2))
     assert len(seen) == 2
 
 

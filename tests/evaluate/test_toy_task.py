@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import subprocess
+import sys
 import textwrap
 from pathlib import Path
 
@@ -136,3 +138,33 @@ def test_clean_predictions_take_the_place_of_labels(model: str, evaluated: Path,
     stored = read_condition(Store(tmp_path, found.plan), "fog/5")
     assert stored is not None
     assert {"number", "clean_number"} <= set(stored.methods["baseline"].first(1)[0])
+
+
+def test_a_process_that_never_saw_it_reports_it(evaluated: Path, tmp_path: Path) -> None:
+    command = ["report", str(evaluated), "--out", str(tmp_path / "report")]
+    code = f"import sys; from gramloop.cli import main; sys.exit(main({command!r}))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "median" in done.stdout
+    page = (tmp_path / "report" / "index.html").read_text()
+    assert "within1" in page
+    assert "counting" in page
+
+
+def test_it_is_tuned(model: str, tmp_path: Path) -> None:
+    """Candidates on pixels are compared by its main metric; those that need to mirror or resize it are left out."""
+    data = write_scene_set(tmp_path / "scenes", 20)
+    found = gramloop.tune(
+        model,
+        data,
+        suite="scenes-c",
+        out=tmp_path / "out",
+        budget=200,
+        workers=1,
+        conditions=["fog", "gaussian_noise", "snow"],
+    )
+    names = {stack[0].name for stack in found.search.candidates}
+    assert {"median", "levels", "sharpen"} <= names
+    assert "counting predictions cannot be mirrored" in dict(found.outcome.refused)["flip"]
+    assert (tmp_path / "out" / "best.json").is_file()
+    assert found.outcome.predictions <= 200

@@ -17,6 +17,7 @@ from gramloop.evaluate.runner import Runner
 from gramloop.models.tiny_heads import DenseDepthHead
 from gramloop.tasks import load_predictor
 from gramloop.tune import Space, tune
+from gramloop.util.forward_patch import counting
 from small_runs import SIDE, runner_of, small_plan, write_model, write_scene_set
 from stand_in_audit import in_float32
 from stand_in_gpu import stand_in_gpu
@@ -80,13 +81,24 @@ def test_an_evaluation(task: str, model: Path, scenes: Path, tmp_path: Path) -> 
     assert len(found.splitlines()) > len(plan.methods)
 
 
-def test_an_evaluation_in_batches(model: Path, scenes: Path, tmp_path: Path) -> None:
-    plan = planned("semantic", model, scenes, batch=2, methods=["baseline", "gramloop"])
+@pytest.mark.parametrize("truth", ["labels", "clean"])
+def test_an_evaluation_in_batches(truth: str, model: Path, scenes: Path, tmp_path: Path) -> None:
+    """Mitigations and clean truths, too: the table is the CPU's, and every block runs for two images at once."""
+    methods = ["baseline", "gramloop", "flip", "denoise", "recentre:0.3"]
+    single, plan = (
+        planned("semantic", model, scenes, batch=batch, methods=methods, truth=truth) for batch in (1, 2)
+    )
     expected = run_all(plan, runner_of(plan), tmp_path / "cpu")
+    ran = []
     with stand_in_gpu():
-        runner = runner_of(plan, device="cuda:0")
-        in_float32(runner.predictor)
-        assert run_all(plan, runner, tmp_path / "gpu") == expected
+        for each in (single, plan):
+            runner = runner_of(each, device="cuda:0")
+            in_float32(runner.predictor)
+            with counting(runner.predictor.blocks) as counted:
+                found = run_all(each, runner, tmp_path / f"gpu{each.batch}")
+            ran.append(counted.blocks)
+    assert found == expected
+    assert ran[0] == 2 * ran[1]
 
 
 def test_an_evaluation_under_autocast(model: Path, scenes: Path, tmp_path: Path) -> None:

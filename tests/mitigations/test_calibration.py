@@ -14,7 +14,6 @@ from gramloop.mitigations import (
     calibrate,
     parse_mitigations,
     split_for_calibration,
-    stats_for,
 )
 from gramloop.mitigations.mitigated import needs_calibration
 from gramloop.shifts import corrupt
@@ -153,19 +152,17 @@ def test_the_split_is_disjoint_and_the_same_in_any_order():
         split_for_calibration(names[:15])
 
 
-def test_statistics_are_learnt_where_they_are_needed(segmenter, function, images, stats):
-    for predictor, text, needed in [
-        (segmenter, "median", False),
-        (segmenter, "recentre:0.3", False),
-        (segmenter, "recentre:c=1", True),
-        (segmenter, "denoise", True),
-        (segmenter, "denoise:8", False),
-        (function, "levels", True),
-    ]:
-        stack = parse_mitigations(text)
-        assert needs_calibration(stack, predictor) == needed
-        found = stats_for(stack, predictor, images=lambda: images)
-        assert (found is not None) == needed
-        assert stats_for(stack, predictor, stats, lambda: 1 / 0) is stats
-    with pytest.raises(GramLoopError, match="no torch module with one ViT"):
-        stats_for(parse_mitigations("recentre:c=1"), function, images=lambda: 1 / 0)
+@pytest.mark.parametrize(
+    ("model", "text", "needed"),
+    [
+        ("segmenter", "median", False),
+        ("segmenter", "recentre:0.3", False),
+        ("segmenter", "recentre:c=1", True),
+        ("segmenter", "denoise", True),
+        ("segmenter", "denoise:8", False),
+        ("function", "levels", True),
+    ],
+)
+def test_whether_statistics_are_needed(model: str, text: str, needed: bool, request: pytest.FixtureRequest):
+    predictor = request.getfixturevalue(model)
+    assert needs_calibration(parse_mitigations(text), predictor) == needed

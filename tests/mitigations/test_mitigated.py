@@ -123,7 +123,7 @@ def test_refusals_name_the_reason(segmenter, detector, stats):
 
 
 def test_a_model_with_other_numbers_is_mitigated_like_itself(segmenter, images, stats):
-    from gramloop.tasks.renumbering import numbered_as
+    from gramloop.tasks.predictor import numbered_as
 
     names = [name for name in segmenter.classes.values() if name]
     other = numbered_as(segmenter, {10 + place: name for place, name in enumerate(reversed(names))})

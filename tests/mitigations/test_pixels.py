@@ -14,10 +14,10 @@ from gramloop.mitigations import CalibrationStats
 from gramloop.mitigations.filters import (
     appearance,
     appearance_range,
-    brightness,
-    contrast,
     correction,
     is_impulse_noise,
+    local_contrast,
+    mean_brightness,
     noise_level,
 )
 from gramloop.mitigations.pixels import USUAL_NOISE, Denoise, Gaussian, Levels, Median, Nlm, Sharpen
@@ -36,8 +36,8 @@ def test_numbers_of_images_that_can_be_reckoned():
     assert found == {"brightness": 100.0, "contrast": 0.0, "sharpness": 0.0}
     columns = np.tile([60, 140], 32)  # as wide as what is measured on, half of either in every window
     board = np.broadcast_to(columns[None, :, None], (64, 64, 3)).astype(np.uint8)
-    assert brightness(board) == pytest.approx(100)
-    assert contrast(board) == pytest.approx(40, rel=1e-3)
+    assert mean_brightness(board) == pytest.approx(100)
+    assert local_contrast(board) == pytest.approx(40, rel=1e-3)
 
 
 @pytest.mark.parametrize("mitigation", [Levels(), Sharpen()], ids=str)
@@ -61,7 +61,7 @@ def test_contrast_lost_comes_back(images, stats, severity):
         faint = corrupt(image, "contrast", severity, np.random.default_rng(0))
         restored = Levels().filtered(faint, stats)
         usual = stats.pixels["contrast.usual"]
-        assert contrast(restored) == pytest.approx(
+        assert local_contrast(restored) == pytest.approx(
             usual, rel=0.05
         )  # far outside, so all the way; some pixels clip
         flat = [each.astype(float).ravel() for each in (image, restored)]
@@ -74,7 +74,7 @@ def test_brightness_comes_back_to_the_edge_and_hues_stay(images, stats):
     image = (images[0].astype(float) * 0.2 + 200).round().astype(np.uint8)  # bright, and nothing clips
     wide = {**stats.pixels, "contrast.low": 0.0}
     moved = Levels().filtered(image, replace(stats, pixels=wide))
-    assert brightness(moved) == pytest.approx(wide["brightness.high"], abs=1)
+    assert mean_brightness(moved) == pytest.approx(wide["brightness.high"], abs=1)
     steps = moved.astype(int) - image
     assert np.ptp(steps) <= 1  # all channels and pixels alike, but for rounding
 

@@ -61,7 +61,7 @@ def test_a_module_of_ones_own_is_guarded_where_its_patches_are_known():
         {0: "thing"},
         "mine",
     )
-    with pytest.raises(TooManyTokensError, match="as mine is shown it, becomes 160,000 tokens"):
+    with pytest.raises(TooManyTokensError, match="as mine is given it, becomes 160,000 tokens"):
         predictor.predict(np.zeros((2, 5000, 3), np.uint8))
 
 

@@ -16,7 +16,7 @@ from dense_library_models import Called
 from gramloop import Adaptive, ReplayConfig
 from gramloop.replay.trace import Trace
 from gramloop.tasks import Depth, Detection, InstanceMasks, Panoptic, Prediction, Predictor, Segmentation
-from gramloop.tasks.renumbering import before_renumbering
+from gramloop.tasks.predictor import before_renumbering
 from library_models import build, outputs
 from stand_in_gpu import determined, stand_in_gpu
 from stand_in_mps import stand_in_mps

@@ -10,7 +10,7 @@ from pycocotools.coco import COCO
 from gramloop.errors import GramLoopError
 from gramloop.tasks.base import task_of
 from gramloop.tasks.detection import Detection
-from gramloop.tasks.outputs import find_images
+from gramloop.tasks.images import find_images
 from gramloop.tasks.semantic import labels_png
 
 

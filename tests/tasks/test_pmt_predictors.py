@@ -17,10 +17,8 @@ from gramloop.models.released_names import BackboneShape
 from gramloop.tasks import InstanceSegmenter, PanopticSegmenter, Segmenter
 from gramloop.tasks.class_names import COCO, COCO_PANOPTIC
 from gramloop.tasks.images import to_tensor
-from gramloop.tasks.padded import InstanceConfig, PanopticConfig
-from gramloop.tasks.queries import Masks, merged_segments
-from gramloop.tasks.segment import SegmentConfig
-from gramloop.tasks.sliding import even_windows
+from gramloop.tasks.padded import InstanceConfig, Masks, PanopticConfig, merged_segments
+from gramloop.tasks.segment import SegmentConfig, even_windows
 
 SCORES = 2e-5  # suggested with the numbers: three times the error of a second implementation
 DIFFERING = 1e-3  # share of pixels; some lie within 1e-5 of a threshold
@@ -66,7 +64,7 @@ def test_semantic_windows_scores_and_labels_are_the_reference(index, model, valu
     own = values["semantic.origins"][:, 0] == index
     for found, crop in zip(windows, values["semantic.crops"][own], strict=True):
         assert torch.equal(found, to_tensor(crop.permute(1, 2, 0).numpy()))
-    [mean], _, _ = segmenter._run(prepared, None, paired=False)
+    [mean], _, _ = segmenter._through_windows(prepared, None, paired=False)
     scores = torch.nn.functional.interpolate(mean[None], pixels.shape[:2], mode="bilinear")[0]
     expected = values[f"semantic.scores.{index}"]
     assert (scores - expected).abs().max() <= SCORES
@@ -111,14 +109,15 @@ def test_a_padded_image_its_logits_and_segments_are_the_reference(index, panopti
 def test_post_processing_is_the_reference_to_the_pixel(values):
     masks, logits = values["post.mask_logits"], values["post.class_logits"][0]
     given = Masks(tuple(masks.shape[1:]), lambda chosen: masks[chosen], masks[0].numel())
-    things = [True] * 4 + [False] * 3
-    found = merged_segments(logits, given, things, 0.8, 0.8)
-    kinds = np.array([*found.classes, 7])[found.segments - 1]
+    found = merged_segments(logits, given, range(7), range(4), 0.8, 0.8)
+    classes = [info.category for info in found.infos]
+    kinds = np.array([*classes, 7])[found.segments - 1]
     expected = values["post.panoptic"].numpy()
     assert np.array_equal(np.stack([kinds, found.segments - 1], -1), expected)
-    assert len(set(found.classes)) < len(found.classes)  # several things of a class
+    assert len(set(classes)) < len(classes)  # several things of a class
     one_by_one = Masks(given.size, given.of, 1 << 30)  # so large that no two fit into memory
-    assert np.array_equal(merged_segments(logits, one_by_one, things, 0.8, 0.8).segments, found.segments)
+    again = merged_segments(logits, one_by_one, range(7), range(4), 0.8, 0.8)
+    assert np.array_equal(again.segments, found.segments)
     scores = torch.einsum("qc,qhw->chw", logits.softmax(-1)[:, :-1], masks.sigmoid())
     assert (scores - values["post.semantic"]).abs().max() <= SCORES
 
@@ -152,13 +151,28 @@ def test_a_pair_is_two_predictions_for_the_price_of_the_replay(task, panoptic, i
     assert any(not np.array_equal(getattr(plain, part), getattr(replayed, part)) for part in parts)
 
 
+@pytest.mark.parametrize("task", ["panoptic", "instance"])
+def test_several_images_at_once_are_each_what_it_is_alone(task, panoptic, instance, values):
+    predictor = {"panoptic": panoptic, "instance": instance}[task]
+    first = image(values, "panoptic.image.0")
+    images = [first, first[:, ::-1].copy()]
+    for found, pixels in zip(predictor.predict_batch(images, REPLAY), images, strict=True):
+        alone = predictor.predict(pixels, REPLAY)
+        assert found.blocks == alone.blocks
+        assert np.allclose(found.trace.drift, alone.trace.drift, rtol=1e-4, atol=1e-7)
+        if task == "panoptic":
+            assert np.mean(found.segments != alone.segments) <= DIFFERING
+        else:
+            assert np.abs(found.scores - alone.scores).max() <= SCORES
+
+
 def test_padding_takes_no_part_in_the_replay(panoptic, values):
     # 50 x 90 pixels are shown as 36 x 64 in a square of 64: in three of four rows of patches
     pixels = image(values, "panoptic.image.0")
     maps = panoptic.predict(pixels, REPLAY).trace
     assert maps.drift.shape == maps.gate.shape == (2, 36, 64)
     with panoptic._attached(REPLAY, False, True) as loop:
-        panoptic._look(pixels, loop, False)
+        panoptic._forward([pixels], loop, False)
         drift, gate = loop.trace.drift[0][0], loop.trace.gate[0][0]
     assert (drift[3] == 0).all()
     assert (gate[3] == 0).all()
@@ -215,7 +229,7 @@ def test_what_cannot_be_is_told_in_one_sentence():
         InstanceSegmenter(small(5), classes={1: "a", 2: "b", 3: "c"})
     with pytest.raises(GramLoopError, match="a multiple of 16, not 100"):
         InstanceSegmenter(small(5), InstanceConfig(100))
-    with pytest.raises(GramLoopError, match="tells things and stuff apart"):
+    with pytest.raises(GramLoopError, match="has things and stuff"):
         InstanceSegmenter(small(133))
     with pytest.raises(GramLoopError, match="shares from 0 to 1"):
         PanopticConfig(threshold=1.5)

@@ -160,7 +160,7 @@ def predicted(predictor, pixels, methods):
     """The predictions of methods, as an evaluation makes them."""
     shown = LoopImage(Part("", (0,), tuple(methods)), 0, None, pixels=pixels)
     for call in prediction_calls(methods):
-        MethodPredictor(SimpleNamespace(signals=False), predictor, None).predict_image(shown, call, False)
+        MethodPredictor(SimpleNamespace(signals=False), predictor, None).predict([shown], call, False)
     return shown.predictions
 
 

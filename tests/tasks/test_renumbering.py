@@ -7,7 +7,7 @@ import pytest
 
 from gramloop import GramLoopError
 from gramloop.tasks import FunctionPredictor, InstanceMasks, Panoptic, Segment
-from gramloop.tasks.renumbering import numbered_as
+from gramloop.tasks.predictor import numbered_as
 
 PIXELS = np.zeros((4, 4, 3), np.uint8)
 

@@ -19,8 +19,7 @@ from gramloop.models.mask2former import load_segmentor
 from gramloop.replay.config import ReplayConfig
 from gramloop.replay.cost import cost
 from gramloop.tasks.images import SATELLITE, WEB
-from gramloop.tasks.segment import SegmentConfig, Segmenter, load_segmenter
-from gramloop.tasks.sliding import Canvas, crop_grid
+from gramloop.tasks.segment import Canvas, SegmentConfig, Segmenter, crop_grid, load_segmenter
 from gramloop.util.forward_patch import counting
 
 SMALL = SegmentConfig(short_side=64, crop=64, stride=40, scores=True)
@@ -64,7 +63,7 @@ def noise(height=70, width=150, seed=0):
 def test_sliding_is_the_reference(released):
     golden = load_golden("segmentor")
     expected = golden.values["slide.scores"][0]
-    [mean], _, _ = released._run(golden.values["slide.x"], None, paired=False)
+    [mean], _, _ = released._through_windows(golden.values["slide.x"], None, paired=False)
     scores = torch.nn.functional.interpolate(mean[None], (50, 80), mode="bilinear")[0].softmax(0)
     bfloat16 = 2e-2  # the reference multiplies classes and masks in bfloat16
     assert (scores - expected).abs().max() <= bfloat16

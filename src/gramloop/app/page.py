@@ -345,7 +345,7 @@ def _pictures(outcome: Outcome) -> str:
     """Clean and shifted image, clean prediction, both predictions, and the maps of the replay."""
     from gramloop.report.figures.diagnostic import Diagnosed, diagnostic
     from gramloop.report.figures.qualitative import ComparedImage
-    from gramloop.tasks.sliding import per_patch
+    from gramloop.tasks.predictor import per_patch
     from gramloop.util.plotting import CaptionedFigure, Sheet, styled
 
     task, image = outcome.task, outcome.shifted.pixels

@@ -37,7 +37,7 @@ class Options:
 def run(options: Options) -> Ended:
     """Measure every image, and write the file."""
     from gramloop.mitigations.calibration import calibrate
-    from gramloop.tasks.outputs import find_images
+    from gramloop.tasks.images import find_images
 
     images = [file.path for file in find_images(options.images, options.out.parent)]
     stats = calibrate(options.model.load(), images)

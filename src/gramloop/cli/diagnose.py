@@ -17,8 +17,7 @@ from gramloop.errors import GramLoopError
 if TYPE_CHECKING:
     from gramloop.data.shifted import Shift
     from gramloop.tasks.diagnosis import Diagnosis, View
-    from gramloop.tasks.images import RGB
-    from gramloop.tasks.outputs import ImageFile
+    from gramloop.tasks.images import RGB, ImageFile
 
 KEYS = {
     "out": "the folder",
@@ -58,7 +57,7 @@ class Options:
 
 def run(options: Options) -> Ended:
     """Diagnose every image; 1 if some failed."""
-    from gramloop.tasks.outputs import find_images
+    from gramloop.tasks.images import find_images
     from gramloop.util.files import make_folder
 
     shifts = _shifts(options.shift, options.severity)

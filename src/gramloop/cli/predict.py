@@ -14,7 +14,7 @@ from gramloop.cli.shared import EXAMPLES, METHOD_HELP, ModelOptions, each_image,
 from gramloop.errors import GramLoopError
 
 if TYPE_CHECKING:
-    from gramloop.tasks.outputs import ImageFile
+    from gramloop.tasks.images import ImageFile
     from gramloop.tasks.prediction import Prediction
     from gramloop.tasks.predictor import Predictor
 
@@ -53,7 +53,7 @@ class Options:
 
 def run(options: Options) -> Ended:
     """Predict every image; 1 if some failed."""
-    from gramloop.tasks.outputs import find_images
+    from gramloop.tasks.images import find_images
     from gramloop.util.files import make_folder
 
     if not 0 <= options.threshold <= 1:

@@ -15,7 +15,7 @@ from gramloop.errors import GramLoopError, did_you_mean, then
 
 if TYPE_CHECKING:
     from gramloop.evaluate.plan import DataSource
-    from gramloop.tasks.outputs import ImageFile
+    from gramloop.tasks.images import ImageFile
     from gramloop.tasks.prediction import Prediction
     from gramloop.tasks.predictor import Predictor
 
@@ -192,7 +192,7 @@ class DataOptions:
 
 def has_photographs_alone(folder: Path) -> bool:
     """Whether a folder holds images and nothing that could be labels or a list of them."""
-    from gramloop.tasks.outputs import SUFFIXES
+    from gramloop.tasks.images import SUFFIXES
 
     endings = {path.suffix.lower() for path in folder.glob("*") if path.is_file()}
     labelled = endings & {".txt", ".json", ".csv"} or any((folder / name).is_dir() for name in _LABELS)

@@ -14,9 +14,9 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
 from gramloop.errors import GramLoopError
-from gramloop.evaluate.memory import peak_memory, reset_peak
 from gramloop.evaluate.methods import Method, blocks_per_view
 from gramloop.evaluate.plan import Part, Plan
+from gramloop.evaluate.predicting import peak_memory, reset_peak
 from gramloop.evaluate.provenance import plan_subject
 from gramloop.evaluate.runner import Runner
 from gramloop.tasks.base import read_labelled

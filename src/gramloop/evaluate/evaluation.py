@@ -42,8 +42,7 @@ from gramloop.evaluate.store import (
 )
 from gramloop.tasks.identity import hold_model
 from gramloop.tasks.loading import Precision, check_precision, model_files
-from gramloop.tasks.prediction import Prediction
-from gramloop.tasks.predictor import Predictor
+from gramloop.tasks.predictor import AnyPredictor
 from gramloop.tasks.user_models import as_predictor
 from gramloop.util.checksums import load_checksums
 from gramloop.util.device import choose_device, numbered_device
@@ -52,7 +51,7 @@ from gramloop.util.processes import worker_count
 from gramloop.util.progress import tracked
 from gramloop.util.table import Table, TableRepr
 
-Model = str | Predictor[Prediction] | nn.Module | Callable[..., object]
+Model = str | AnyPredictor | nn.Module | Callable[..., object]
 
 
 class Listener:

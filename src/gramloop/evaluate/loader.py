@@ -30,16 +30,16 @@ BYTES = 256 << 20  # of images that wait; one always may
 _NICE = 5  # the model's process goes first: the moments that it needs keep a GPU busy
 _MORE = 1 << 14  # bytes: boxes, and arrays that begin at even places
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 Loaded = LabelledImage | str | MemoryError  # an image, why it cannot be used, or that memory did not suffice
 _Arrived = Sequence[Loaded | Packed]
 
 
 @dataclass(frozen=True)
-class _Waiting(Generic[T]):
-    """An image on its way."""
+class _Waiting(Generic[_T]):
+    """An image that was asked for."""
 
-    about: T
+    about: _T
     size: int
     place: int | None  # in shared memory
     future: Future[_Arrived]
@@ -67,9 +67,9 @@ class Loader:
         """End the processes."""
         self._stack.close()
 
-    def ahead(self, wanted: Iterable[tuple[T, Record | LabelledImage]]) -> Generator[tuple[T, Loaded]]:
+    def ahead(self, wanted: Iterable[tuple[_T, Record | LabelledImage]]) -> Generator[tuple[_T, Loaded]]:
         """Every image in turn, with what was given along with its record; records are taken as there is room."""
-        source, waiting = _Peekable(wanted), deque[_Waiting[T]]()
+        source, waiting = _Peekable(wanted), deque[_Waiting[_T]]()
         with ExitStack() as stack:
             pool = self._pool
             if pool is None:  # a thread of this run: it ends with it
@@ -88,10 +88,10 @@ class Loader:
                 while waiting:
                     self._free(waiting.popleft())
 
-    def _send(self, pool: Executor, source: _Peekable[T], waiting: deque[_Waiting[T]]) -> bool:
+    def _send(self, pool: Executor, source: _Peekable[_T], waiting: deque[_Waiting[_T]]) -> bool:
         """Ask for the next few images, as far as those that wait leave room for them."""
         records: list[Record | LabelledImage] = []
-        rooms: list[tuple[T, int, int | None]] = []
+        rooms: list[tuple[_T, int, int | None]] = []
         taken = sum(each.size for each in waiting)
         while len(records) < self._together and (upcoming := source.peek()) is not None:
             about, record = upcoming
@@ -114,7 +114,7 @@ class Loader:
         waiting.extend(_Waiting(*room, future, turn) for turn, room in enumerate(rooms))
         return True
 
-    def _receive(self, waiting: deque[_Waiting[T]]) -> Loaded:
+    def _receive(self, waiting: deque[_Waiting[_T]]) -> Loaded:
         """The first of those that wait, whose place is free then."""
         try:
             found = waiting[0].future.result()[waiting[0].turn]
@@ -124,7 +124,7 @@ class Loader:
         finally:
             self._free(waiting.popleft())
 
-    def _free(self, one: _Waiting[T]) -> None:
+    def _free(self, one: _Waiting[_T]) -> None:
         if one.place is not None and self._ring is not None:
             self._ring.give_back()
 
@@ -134,14 +134,14 @@ class Loader:
         return record.height * record.width * (3 + self._labels * self.task.truth_bytes) + _MORE
 
 
-class _Peekable(Generic[T]):
+class _Peekable(Generic[_T]):
     """What is wanted, one after the other; the next can be seen before it is taken."""
 
-    def __init__(self, wanted: Iterable[tuple[T, Record | LabelledImage]]) -> None:
-        self._left: Iterator[tuple[T, Record | LabelledImage]] = iter(wanted)
-        self._next: list[tuple[T, Record | LabelledImage]] = []
+    def __init__(self, wanted: Iterable[tuple[_T, Record | LabelledImage]]) -> None:
+        self._left: Iterator[tuple[_T, Record | LabelledImage]] = iter(wanted)
+        self._next: list[tuple[_T, Record | LabelledImage]] = []
 
-    def peek(self) -> tuple[T, Record | LabelledImage] | None:
+    def peek(self) -> tuple[_T, Record | LabelledImage] | None:
         self._next = self._next or list(islice(self._left, 1))
         return self._next[0] if self._next else None
 

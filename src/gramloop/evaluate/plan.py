@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, Literal, Protocol, get_type_hints
 
 import msgspec
 
@@ -27,8 +27,7 @@ from gramloop.mitigations.calibration import CalibrationStats
 from gramloop.tasks.base import AnyTask, Categories, get_task, task_names
 from gramloop.tasks.identity import Behaviour, first_change
 from gramloop.tasks.loading import Precision
-from gramloop.tasks.prediction import Prediction
-from gramloop.tasks.predictor import Predictor
+from gramloop.tasks.predictor import AnyPredictor
 from gramloop.util.json_files import checked, first_difference, parse_json, read_json
 
 LAYOUT = 3
@@ -41,6 +40,7 @@ AGREEMENT_NOTE = (
     "none is accuracy"
 )
 TruthKind = Literal["labels", "clean"]  # what predictions are compared with
+Count = Annotated[int, msgspec.Meta(ge=1, le=10**9)]
 Positions = range | tuple[int, ...]  # of images in a condition, rising
 _WHAT = "a plan written by gramloop evaluate"
 
@@ -163,7 +163,7 @@ class ImageSource(Protocol):
         """The same images without their shift; only where the truth is the clean prediction."""
 
 
-def _no_calibration(predictor: Predictor[Prediction], images: ImageSource) -> None:
+def _no_calibration(predictor: AnyPredictor, images: ImageSource) -> None:
     return None
 
 
@@ -199,10 +199,10 @@ class Subject:
     hash: str
     task: str
     categories: Categories
-    load_predictor: Callable[[str | None], Predictor[Prediction]] = field(repr=False)
+    load_predictor: Callable[[str | None], AnyPredictor] = field(repr=False)
     open_images: Callable[[], ImageSource] = field(repr=False)
     load_task: Callable[[], AnyTask] = field(repr=False)
-    load_calibration: Callable[[Predictor[Prediction], ImageSource], CalibrationStats | None] = field(
+    load_calibration: Callable[[AnyPredictor, ImageSource], CalibrationStats | None] = field(
         default=_no_calibration, repr=False
     )
     label_free: bool = False
@@ -231,20 +231,20 @@ class Plan:
     suite: str
     task: str
     methods: tuple[Method, ...]
-    conditions: Mapping[str, int]  # key: number of images
-    shards: int  # per condition
-    categories: Mapping[int, str]
+    conditions: dict[str, Count]  # key: number of images
+    shards: Count  # per condition
+    categories: dict[int, str]
     data: DataSource
     model: ModelSource
-    versions: Mapping[str, str] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
     diagnostics: bool = False
-    pictures: int = PICTURES
+    pictures: Annotated[int, msgspec.Meta(ge=0, le=10**9)] = PICTURES
     seed: int = RUN_SEED
     alignment: Alignment = "auto"  # of predicted depth with the true one, image by image
     truth: TruthKind = "labels"
     truth_score: float = TRUTH_SCORE
     things: tuple[int, ...] = ()  # of a panoptic set: countable categories, unlike stuff
-    batch: int = 1  # images of one size that the model is given at once
+    batch: Count = 1  # images of one size that the model is given at once
     calibration: str | None = None  # the file with statistics of in-distribution images
     calibration_split: CalibrationSplit | None = None  # what they are learnt from, where no file is given
     keep: tuple[str, ...] = ()  # ids of more images that keep what figures show
@@ -401,7 +401,7 @@ def check_behaviour(before: Behaviour | None, now: Behaviour | None, known: bool
         return
     if not before.repeatable and not known:
         raise GramLoopError(
-            f"{what} of a model that predicts one image in several ways, so it cannot be recognised; give it a version "
+            f"{what} of a model that does not always predict the same for one image, so it cannot be recognised; give it a version "
             '(--model-version v1, in Python version="v1") and another folder'
         )
     if not now.same_as(before):
@@ -425,7 +425,7 @@ def _plan(content: Any, path: Path) -> Plan:
         raise GramLoopError(
             f"{path} was written by another version of gramloop: its layout is {content['layout']}, not {LAYOUT}"
         )
-    stored = checked(content, _StoredPlan, str(path), _WHAT)
+    stored: Any = checked(content, _StoredPlan, str(path), _WHAT)
     given = {each.name: getattr(stored, each.name) for each in fields(Plan)}
     try:
         methods = tuple(Method.from_json(*pair) for pair in stored.methods.items())
@@ -434,27 +434,13 @@ def _plan(content: Any, path: Path) -> Plan:
         raise GramLoopError(f"{path}: {error}") from error
 
 
-class _StoredPlan(msgspec.Struct, forbid_unknown_fields=True):
-    """A plan as `Plan.as_json` makes it."""
+def _stored(name: str, kind: Any) -> tuple[str, Any]:
+    return name, dict[str, Any] if name == "methods" else kind
 
-    layout: int
-    suite: str
-    task: str
-    methods: dict[str, Any]
-    conditions: dict[str, Annotated[int, msgspec.Meta(ge=1, le=10**9)]]
-    shards: Annotated[int, msgspec.Meta(ge=1, le=10**6)]
-    categories: dict[int, str]
-    data: DataSource
-    model: ModelSource
-    versions: dict[str, str]
-    diagnostics: bool
-    pictures: Annotated[int, msgspec.Meta(ge=0, le=10**9)]
-    seed: int
-    alignment: Alignment
-    truth: TruthKind
-    truth_score: float
-    things: tuple[int, ...]
-    batch: Annotated[int, msgspec.Meta(ge=1, le=10**6)]
-    calibration: str | None
-    calibration_split: CalibrationSplit | None = None
-    keep: tuple[str, ...] = ()
+
+# a plan as `Plan.as_json` makes it
+_StoredPlan = msgspec.defstruct(
+    "_StoredPlan",
+    [("layout", int), *itertools.starmap(_stored, get_type_hints(Plan, include_extras=True).items())],
+    forbid_unknown_fields=True,
+)

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import Any, cast
 
 from gramloop.data.checks import Problems, refuse_unscorable, warn_of_rotated, with_contents
 from gramloop.data.manifest import fingerprint, frost_fingerprint
 from gramloop.data.opening import OpenSuite
-from gramloop.data.records import DataSet, Image8
+from gramloop.data.records import DataSet
 from gramloop.data.suites import find_suite
 from gramloop.errors import GramLoopError
-from gramloop.evaluate.calibration_split import choose_split, hold_out
 from gramloop.evaluate.methods import (
     BASELINE,
     GRAMLOOP,
@@ -37,7 +36,9 @@ from gramloop.evaluate.predicting import deterministic
 from gramloop.evaluate.provenance import (
     CLEAN_SET,
     FROST,
+    choose_split,
     file_checksums,
+    hold_out,
     open_data,
     origin_versions,
 )
@@ -45,12 +46,18 @@ from gramloop.metrics.depth import ALIGNMENTS, Alignment
 from gramloop.mitigations.calibration import SPLIT_IMAGES, CalibrationStats, placeholder_stats, sha256_of
 from gramloop.mitigations.mitigated import check_stack, needs_calibration, requires_calibration
 from gramloop.mitigations.replay import REPLAYS
+from gramloop.mitigations.stack import replay_of
 from gramloop.tasks.base import AnyTask
 from gramloop.tasks.identity import identify
 from gramloop.tasks.loading import Precision, kind_of, load_predictor
-from gramloop.tasks.prediction import Prediction
-from gramloop.tasks.predictor import Predictor, Replay, Tracing, ViTPredictor, check_replay
-from gramloop.tasks.renumbering import numbered_as
+from gramloop.tasks.predictor import (
+    AnyPredictor,
+    ViTPredictor,
+    check_batch,
+    check_replay,
+    name_of,
+    numbered_as,
+)
 from gramloop.util.processes import MOST_THREADS
 
 SHARD = 50  # images per unit: minutes of a large model, and small enough to lose
@@ -136,7 +143,7 @@ def make_plan(request: Request) -> Plan:
     return plan_and_model(request)[0]
 
 
-def plan_and_model(request: Request) -> tuple[Plan, Predictor[Prediction]]:
+def plan_and_model(request: Request) -> tuple[Plan, AnyPredictor]:
     """The plan of `make_plan`, and the predictor without weights that it was made with."""
     if request.methods:
         read_methods(request.methods, request.replay)  # a typo is reported before anything is opened
@@ -172,7 +179,7 @@ def plan_and_model(request: Request) -> tuple[Plan, Predictor[Prediction]]:
         shards=request.shards or max(1, -(-max(counts.values()) // SHARD)),
         categories=images.categories,
         data=replace(request.data, fingerprints=images.fingerprints, contents=images.contents),
-        model=_model(request, predictor, images.smallest),
+        model=_model(request, predictor, images.smallest[1:]),
         versions=origin_versions(),
         diagnostics=request.diagnostics,
         pictures=request.pictures,
@@ -188,7 +195,7 @@ def plan_and_model(request: Request) -> tuple[Plan, Predictor[Prediction]]:
     return plan, images.predictor
 
 
-def _model(request: Request, predictor: Predictor[Prediction], size: tuple[int, int]) -> ModelSource:
+def _model(request: Request, predictor: AnyPredictor, size: tuple[int, int]) -> ModelSource:
     device = (
         request.device if "object" in request.files else "cpu"
     )  # where `load_predictor` puts the user's models
@@ -209,7 +216,7 @@ def _model(request: Request, predictor: Predictor[Prediction], size: tuple[int, 
 
 
 def _methods(
-    request: Request, predictor: Predictor[Prediction], opened: OpenSuite
+    request: Request, predictor: AnyPredictor, opened: OpenSuite
 ) -> tuple[tuple[Method, ...], Path | None, CalibrationSplit | None]:
     """The methods with windows resolved, each checked with the model; their calibration file, or calibration split."""
     named = read_methods(request.methods or _default_methods(predictor), request.replay)
@@ -231,11 +238,17 @@ def _methods(
             check_stack(method.mitigations, predictor, stats)
         methods.append(replace(method, calibration=used, calibration_file=None).with_window(depth))
     methods = with_companions(methods) if request.diagnostics else methods
-    check_batch(request.batch, predictor, methods, request.truth)
+    if request.batch > 1:
+        check_batch(predictor)
+        for method in methods:
+            if (replay := method.replay or replay_of(method.mitigations)) and replay.adaptive is not None:
+                raise GramLoopError(
+                    f"{method.name} decides for each image whether to replay it; leave out --batch"
+                )
     return tuple(methods), calibration, split
 
 
-def _default_methods(predictor: Predictor[Prediction]) -> tuple[str, ...]:
+def _default_methods(predictor: AnyPredictor) -> tuple[str, ...]:
     """The plain model and, where it can be replayed as published, that."""
     try:
         check_replay(predictor, REPLAYS[GRAMLOOP])
@@ -247,7 +260,7 @@ def _default_methods(predictor: Predictor[Prediction]) -> tuple[str, ...]:
 class _Images:
     """What a plan knows of its images, condition by condition."""
 
-    def __init__(self, request: Request, task: AnyTask, predictor: Predictor[Prediction]) -> None:
+    def __init__(self, request: Request, task: AnyTask, predictor: AnyPredictor) -> None:
         self.request, self.task, self.predictor = request, task, predictor
         self.counts: dict[str, int] = {}
         self.categories: dict[int, str] = {}
@@ -255,7 +268,7 @@ class _Images:
         self.fingerprints: dict[str, str] = {}
         self.contents: dict[str, str] = {}
         self.kept: set[str] = set()  # ids that were asked for
-        self.smallest = (0, 0)  # height and width of the image with the fewest pixels
+        self.smallest = (0, 0, 0)  # pixels, height and width of the image with the fewest pixels
 
     def add(self, key: str, data: DataSet, owner: str, opened: OpenSuite) -> None:
         """One condition; ``owner`` names the set whose checksums are kept for it."""
@@ -265,7 +278,7 @@ class _Images:
         if not self.counts and label_free:
             self.categories = _own_categories(self.predictor, self.task)
             self.things = frozenset(getattr(self.predictor, "things", ()))
-        elif not self.counts:
+        elif not self.counts and self.task.has_classes:
             if kind_of(request.files) not in ("tiny", "files"):
                 self.predictor = numbered_as(self.predictor, data.categories)
             self.categories, self.things = dict(data.categories), data.things
@@ -276,9 +289,8 @@ class _Images:
             return
         if not label_free:
             check_categories(self.predictor, self.task, data)
-        sizes = [(record.height, record.width) for record in data[:images]]
-        sizes += [self.smallest] if all(self.smallest) else []
-        self.smallest = min(sizes, key=lambda size: (size[0] * size[1], size))
+        sizes = [(one.height * one.width, one.height, one.width) for one in data[:images]]
+        self.smallest = min([*sizes, self.smallest] if self.smallest[0] else sizes)
         check_sizes(self.predictor, data, images)
         warn_of_rotated(data, images)
         if not label_free:
@@ -292,12 +304,11 @@ def _condition(opened: OpenSuite, key: str) -> Any:
     return next(condition for condition in opened.conditions if condition.key == key)
 
 
-def _own_categories(predictor: Predictor[Prediction], task: AnyTask) -> dict[int, str]:
+def _own_categories(predictor: AnyPredictor, task: AnyTask) -> dict[int, str]:
     """The classes of a model that is compared with itself."""
     if not predictor.classes and task.has_classes:
-        name = getattr(predictor, "name", type(predictor).__name__)
         raise GramLoopError(
-            f"{name} does not list its classes, which the truth clean counts; give it classes = [...]"
+            f"{name_of(predictor)} does not list its classes, which the truth clean counts; give it classes = [...]"
         )
     return {number: name or f"class {number}" for number, name in predictor.classes.items()}
 
@@ -321,7 +332,7 @@ def _open(request: Request, task: AnyTask) -> OpenSuite:
     return opened
 
 
-def check_categories(predictor: Predictor[Prediction], task: AnyTask, data: DataSet) -> None:
+def check_categories(predictor: AnyPredictor, task: AnyTask, data: DataSet) -> None:
     """Refuse a set with classes that the model has no number for."""
     listed, known = set(data.categories), set(predictor.classes)
     if not known:  # custom code may not list them
@@ -336,49 +347,17 @@ def check_categories(predictor: Predictor[Prediction], task: AnyTask, data: Data
         )
 
 
-def check_sizes(predictor: Predictor[Prediction], data: DataSet, images: int) -> None:
+def check_sizes(predictor: AnyPredictor, data: DataSet, images: int) -> None:
     """Refuse images that are too large for the model, all of them at once, before any is decoded."""
     if not isinstance(predictor, ViTPredictor):
         return
     problems = Problems(data.root)
-    seen: set[tuple[int, int]] = set()
+    first: dict[tuple[int, int], Path] = {}
     for record in data[:images]:
-        size = record.height, record.width
-        if size in seen:
-            continue
-        seen.add(size)
+        first.setdefault((record.height, record.width), record.path)
+    for size, path in first.items():
         try:
             predictor.check_size(*size)
         except GramLoopError as error:
-            problems.add(f"{record.path}: {error}")
+            problems.add(f"{path}: {error}")
     problems.raise_if_any()
-
-
-@runtime_checkable
-class BatchPredictor(Protocol):
-    """A predictor that can be given several images at once."""
-
-    def predict_batch(
-        self, images: Sequence[Image8], replay: Replay = ..., paired: bool = ..., *, trace: Tracing = ...
-    ) -> Sequence[Any]:
-        """What ``predict`` gives, for each image of one size; ``check_batch()``, if there is one, refuses to."""
-
-
-def check_batch(
-    batch: int, predictor: Predictor[Prediction], methods: Sequence[Method], truth: TruthKind
-) -> None:
-    """Refuse batches where they are not possible, or would not give the numbers of single images."""
-    if batch == 1:
-        return
-    single = "leave out --batch"
-    if not isinstance(predictor, BatchPredictor):
-        name = getattr(predictor, "name", type(predictor).__name__)
-        raise GramLoopError(f"{name} predicts one image at a time; {single}")
-    getattr(predictor, "check_batch", lambda: None)()
-    if truth == "clean":
-        raise GramLoopError(f"the truth clean compares predictions of single images; {single}")
-    for method in methods:
-        if method.mitigations:
-            raise GramLoopError(f"the mitigations of {method.name} work on one image at a time; {single}")
-        if method.replay is not None and method.replay.adaptive is not None:
-            raise GramLoopError(f"{method.name} decides for each image whether to replay it; {single}")

@@ -6,6 +6,7 @@ the evaluation is planned; each image is compared again as it is read (`gramloop
 
 from __future__ import annotations
 
+import hashlib
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -14,33 +15,52 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, cast
 
+from filelock import FileLock
+
 from gramloop import __version__
 from gramloop.data.checks import with_contents
 from gramloop.data.manifest import fingerprint, frost_fingerprint, package_versions
 from gramloop.data.opening import OpenSuite, ReadOptions, Verify, open_suite
-from gramloop.data.records import DataSet, Record
+from gramloop.data.records import DataSet, Image8, LabelledImage, Record
+from gramloop.data.scenes.drawing import RECIPE, scene
+from gramloop.data.scenes.files import SUITE
 from gramloop.data.shifted import shift_record
 from gramloop.data.suites import Condition
 from gramloop.errors import GramLoopError
-from gramloop.evaluate.calibration_split import hold_out, learn_stats
-from gramloop.evaluate.plan import DataSource, ImageSource, Plan, Positions, Subject, condition_of
+from gramloop.evaluate.plan import (
+    CalibrationSplit,
+    DataSource,
+    ImageSource,
+    Plan,
+    Positions,
+    Subject,
+    condition_of,
+)
 from gramloop.evaluate.predicting import deterministic
-from gramloop.mitigations.calibration import CalibrationStats
+from gramloop.mitigations.calibration import (
+    MIN_IMAGES,
+    SPLIT_IMAGES,
+    CalibrationStats,
+    calibrate,
+    split_for_calibration,
+)
 from gramloop.models.tiny import DEPTH_HEAD
 from gramloop.shifts.seeds import RECIPE_VERSION
+from gramloop.tasks.base import read_labelled
 from gramloop.tasks.graph_runtime import runtime_versions
 from gramloop.tasks.identity import check_identity, first_change, is_user_code
 from gramloop.tasks.loading import load_numbered, name_conclusions
-from gramloop.tasks.prediction import Prediction
-from gramloop.tasks.predictor import Predictor
+from gramloop.tasks.predictor import AnyPredictor
 from gramloop.util.checksums import file_digest, first_changed, load_checksums, save_checksums
 from gramloop.util.files import files_below
 
-SUGGESTION = "replay.json"  # may lie next to weights, and decides no prediction
-WEIGHTS = (".json", ".safetensors", ".pth")
-OTHER_WEIGHTS = (".bin", ".pt", ".txt")  # that transformers may have, too
+_SUGGESTION = "replay.json"  # may lie next to weights, and decides no prediction
+_WEIGHT_SUFFIXES = (".json", ".safetensors", ".pth")
+_OTHER_SUFFIXES = (".bin", ".pt", ".txt")  # that transformers may have, too
 CLEAN_SET = "clean"  # the checksums of the set that conditions are made from
 FROST = "frost textures"  # the checksum of the user's
+CALIBRATION = "calibration.safetensors"  # in the results folder
+_SCENE_SPLIT = "calibration"  # of drawn scenes
 _OR_ANOTHER = "or choose another folder for the results"
 
 
@@ -67,7 +87,7 @@ def plan_subject(plan: Plan, folder: Path | None = None) -> Subject:
     )
 
 
-def load_planned(plan: Plan, folder: Path | None = None, device: str | None = None) -> Predictor[Prediction]:
+def load_planned(plan: Plan, folder: Path | None = None, device: str | None = None) -> AnyPredictor:
     """The model of a plan in whatever process; other versions, code or weights than planned are refused."""
     if folder is not None:
         load_checksums(folder)
@@ -89,7 +109,7 @@ def load_planned(plan: Plan, folder: Path | None = None, device: str | None = No
 
 
 def _planned_stats(
-    plan: Plan, folder: Path | None, predictor: Predictor[Prediction], images: ImageSource
+    plan: Plan, folder: Path | None, predictor: AnyPredictor, images: ImageSource
 ) -> CalibrationStats | None:
     """The statistics that methods of a plan use: of a file, or learnt from the plan's calibration split."""
     if plan.calibration_split is None or not any(method.calibration for method in plan.methods):
@@ -146,11 +166,14 @@ def weight_files(files: Mapping[str, str], task: str | None = None) -> dict[str,
     """Every weight file that takes part in a task, by the name of its checksum. Code is no weight."""
     found = {}
     # the depth head decides predictions of depth alone
-    passed_over = (SUGGESTION,) if task == "depth" else (SUGGESTION, DEPTH_HEAD)
+    passed_over = (_SUGGESTION,) if task == "depth" else (_SUGGESTION, DEPTH_HEAD)
     for name, place in files.items():
         if name in ("make", "object"):
             continue
-        path, endings = Path(place), WEIGHTS if name != "hf" else (*WEIGHTS, *OTHER_WEIGHTS)
+        path, endings = (
+            Path(place),
+            _WEIGHT_SUFFIXES if name != "hf" else (*_WEIGHT_SUFFIXES, *_OTHER_SUFFIXES),
+        )
         if not path.exists():
             raise GramLoopError(f"the {name} {path} does not exist")
         if not path.is_dir():
@@ -274,3 +297,96 @@ class PlannedImages:
             f"the images or annotations in {data.root} changed since the evaluation was planned"
             f"{f' ({other} is another file)' if other else ''}; put them back, {_OR_ANOTHER}"
         )
+
+
+# The clean images that calibration statistics are learnt from where methods need some and none are given. They are never
+# judged: images of the set beyond those asked for; where there are too few of these, images held out of the set; for
+# drawn scenes, scenes of a split of their own.
+
+
+def choose_split(opened: OpenSuite, images: int | None) -> CalibrationSplit:
+    """The calibration split of a suite of which the first ``images`` are to be judged."""
+    data = _clean_set(opened)
+    if opened.suite.base == SUITE:
+        side = data[0].height
+        recipe = f"{SPLIT_IMAGES} scenes {RECIPE} {side} {_SCENE_SPLIT}"
+        return CalibrationSplit((), hashlib.sha256(recipe.encode()).hexdigest(), side)
+    judged = len(data) if images is None else min(images, len(data))
+    rest = len(data) - judged
+    first, share = (judged, 1.0) if rest >= MIN_IMAGES else (0, 0.5)
+    chosen, _ = split_for_calibration([str(one.image_id) for one in data[first:]], share=share)
+    positions = tuple(first + place for place in chosen)
+    return CalibrationSplit(positions, _contents(data, positions))
+
+
+def hold_out(opened: OpenSuite, split: CalibrationSplit | None, images: int | None) -> OpenSuite:
+    """The suite without the images of its calibration split, where the first ``images`` of the rest are judged."""
+    if split is None or not split.positions or (images is not None and min(split.positions) >= images):
+        return opened
+    data, held = _clean_set(opened), set(split.positions)
+    left = replace(data, records=tuple(one for place, one in enumerate(data) if place not in held))
+    if opened.clean is not None:
+        return replace(opened, clean=left)
+    return replace(opened, ready=dict.fromkeys(opened.ready, left))
+
+
+def learn_stats(
+    plan: Plan, folder: Path | None, predictor: AnyPredictor, opened: OpenSuite
+) -> CalibrationStats:
+    """The statistics of a plan's calibration split; the first process learns them, and the folder keeps them.
+
+    Args:
+        plan: has a calibration split.
+        folder: of the results; without one nothing is kept.
+        predictor: the plan's model.
+        opened: the suite from which nothing is held out yet.
+    """
+    if folder is None:
+        return calibrate(predictor, _pixels(plan, opened))
+    path = folder / CALIBRATION
+    if not path.is_file():
+        with FileLock(path.with_suffix(".lock")):
+            if not path.is_file():
+                calibrate(predictor, _pixels(plan, opened)).save(path)
+    return CalibrationStats.read(path)
+
+
+def _pixels(plan: Plan, opened: OpenSuite) -> list[Image8]:
+    found = []
+    for record in _records(plan.calibration_split, opened):
+        read = read_labelled(record, plan.task, labels=False)
+        if isinstance(read, str):
+            raise GramLoopError(f"an image to calibrate on cannot be used: {read}")
+        found.append(read.pixels)
+    return found
+
+
+def _records(split: CalibrationSplit | None, opened: OpenSuite) -> Sequence[Record | LabelledImage]:
+    if split is None or not split.positions:
+        side = 0 if split is None else split.side
+        scenes = [scene(index, side, _SCENE_SPLIT) for index in range(SPLIT_IMAGES)]
+        return [LabelledImage(f"scene {index}", one.image, None) for index, one in enumerate(scenes)]
+    data = _clean_set(opened)
+    if max(split.positions) >= len(data) or _contents(data, split.positions) != split.contents:
+        raise GramLoopError(
+            f"the images in {data.root} that calibration statistics are learnt from changed since the evaluation was "
+            "planned; put them back, or choose another folder for the results"
+        )
+    return [data[position] for position in split.positions]
+
+
+def _clean_set(opened: OpenSuite) -> DataSet:
+    """The clean images of a suite, which alone are in distribution."""
+    if opened.clean is not None:
+        return opened.clean
+    if opened.suite.kind == "clean":
+        return next(iter(opened.ready.values()))
+    raise GramLoopError(
+        f"{opened.root} holds no clean images to learn calibration statistics from; learn them from others "
+        f"(gramloop calibrate, at least {MIN_IMAGES} in-distribution images) and give --calibration FILE"
+    )
+
+
+def _contents(data: DataSet, positions: Sequence[int]) -> str:
+    held = replace(data, records=tuple(data[position] for position in positions))
+    return with_contents(held, len(held))[1]

@@ -25,7 +25,7 @@ from gramloop.evaluate.plan import Subject, Unit
 from gramloop.metrics.depth import NoScoreError
 from gramloop.tasks.base import AnyTask, Rows
 from gramloop.tasks.prediction import Prediction, ReplayMaps
-from gramloop.tasks.sliding import per_patch
+from gramloop.tasks.predictor import per_patch
 
 LONGEST = 64  # cells along the long side of a kept map
 CLEAN_PREFIX = (
@@ -250,7 +250,7 @@ def maps_of(row: Mapping[str, Any]) -> KeptMaps | None:
 
 
 def content_digest(table: Any) -> str:
-    """A checksum over the values, whatever the file around them looks like."""
+    """A checksum over the values, whatever the format of the file."""
     digest = hashlib.sha256()
     for name in table.column_names:
         column = table[name]

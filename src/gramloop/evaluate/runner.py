@@ -1,11 +1,11 @@
 """The loop of an evaluation: images come from the loader, methods predict them, rows go to the store.
 
-    for image in loader:
+    for batch in loader:
         for method in part.methods:
-            rows[method].add(task.statistics(predict(image, method), image.truth))
+            rows[method].add(task.statistics(predict(batch, method), batch.truth))
 
 Work comes in parts: some images of one condition, and the methods to run on them (`gramloop.evaluate.plan.Part`). A
-`Subject` describes model and images, so that anything can be run this way, not only a plan: `gramloop.tune` makes its
+`Subject` describes model and images, so that anything can be run like a plan: `gramloop.tune` makes its
 candidates methods and its trials parts. Several processes, each with the model loaded once, run any number of parts:
 
     subject = Subject(hash=…, task="semantic", categories=…, load_predictor=…, open_images=…, load_task=…)
@@ -29,35 +29,40 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from importlib import import_module
 from itertools import groupby
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import torch
 
-from gramloop.data.checks import ChangedFileError
 from gramloop.data.records import Image8, LabelledImage, Record
 from gramloop.errors import GramLoopError, UserCodeError
 from gramloop.evaluate.loader import Loaded, Loader
-from gramloop.evaluate.memory import (
+from gramloop.evaluate.methods import BASELINE, Method, prediction_calls
+from gramloop.evaluate.plan import Part, Subject
+from gramloop.evaluate.predicting import (
+    CleanTruth,
+    LoopImage,
+    MethodPredictor,
     OutOfMemoryError,
+    deterministic,
     is_out_of_memory,
     peak_memory,
     release_memory,
     reset_peak,
     too_large,
 )
-from gramloop.evaluate.methods import BASELINE, Method, prediction_calls
-from gramloop.evaluate.plan import Part, Subject
-from gramloop.evaluate.predicting import CleanTruth, LoopImage, MethodPredictor, deterministic
 from gramloop.evaluate.rows import Background, Facts, Failure, UnitRows
 from gramloop.evaluate.store import Store
 from gramloop.tasks.prediction import Prediction
+from gramloop.tasks.predictor import name_of
 from gramloop.util.forward_patch import BlockCounter, counting
 
 _WINDOW = 4  # batches among whose images those of one size are looked for
+
+_T = TypeVar("_T")
 
 
 class Stopped(Exception):  # noqa: N818 - not an error
@@ -112,7 +117,7 @@ class Runner:
         self.task = self._loader.task
         try:
             if prepare:
-                with suppress(ImportError):  # pyarrow looks for it at its first table: not while a GPU waits
+                with suppress(ImportError):  # pyarrow imports it at its first table: not while a GPU waits
                     import_module("pandas")
             self.predictor = subject.load_predictor(str(self.device))
             self.images = subject.open_images()
@@ -136,14 +141,14 @@ class Runner:
     def run(
         self,
         parts: Iterable[Part],
-        on_image: Callable[[], None] = lambda: None,
+        on_images: Callable[[int], None] = lambda images: None,
         stopped: Callable[[], bool] = lambda: False,
     ) -> Iterator[Done | Missed]:
         """Run parts and store them; the next are taken as soon as their images can be read.
 
         Args:
             parts: what to run.
-            on_image: called after every image.
+            on_images: called with the number of images that were predicted since the last call.
             stopped: asked before every image; `Stopped` is raised where it returns true.
         """
         stored: deque[Future[Done]] = deque()
@@ -154,7 +159,7 @@ class Runner:
             for part, images in groupby(loaded, key=lambda pair: pair[0].part):
                 missed: Missed | None = None
                 try:
-                    finish = self._run_part(part, images, background, on_image, stopped)
+                    finish = self._run_part(part, images, background, on_images, stopped)
                 except OutOfMemoryError as error:
                     missed = Missed(part, str(error))
                 else:
@@ -189,24 +194,28 @@ class Runner:
         part: Part,
         loaded: Iterable[tuple[LoopImage, Loaded]],
         background: Background,
-        on_image: Callable[[], None] = lambda: None,
+        on_images: Callable[[int], None] = lambda images: None,
         stopped: Callable[[], bool] = lambda: False,
     ) -> Finished:
         """The loop over the images of a part."""
         rows = {unit.method.name: UnitRows(self.subject, self.task, unit) for unit in part.units}
+        calls = prediction_calls(part.methods)  # the baseline comes with the first replay
         meter = _Meter(self.device)
         with deterministic(self.subject.threads), counting(self.predictor.blocks) as meter.counter:
             for window in _windows(loaded, self.subject.batch):
                 if stopped():
                     raise Stopped
-                images = [self._with_truth(*pair) for pair in window]
+                images = [_opened(*pair) for pair in window]
                 for batch in _same_sizes(images, self.subject.batch):
-                    for call in prediction_calls(part.methods):  # the baseline comes with the first replay
+                    if self.subject.label_free:
+                        self._guarded(batch, self._clean.add_to, batch)
+                        batch = [image for image in batch if not image.problem]
+                    for call in calls if batch else ():
                         self._predict(batch, call, meter)
                 for image in images:
                     background.later(_add_rows, rows, image)
-                    on_image()
-        return Finished(part, rows, meter.facts(part.methods))
+                    on_images(1)
+        return Finished(part, rows, meter.facts(calls))
 
     def _keep(self, finished: Finished) -> Done:
         """Store the units of a part."""
@@ -219,46 +228,29 @@ class Runner:
         lost = {failure.position for rows in finished.rows.values() for failure in rows.failures}
         return Done(finished.part, len(lost))
 
-    def _with_truth(self, image: LoopImage, found: Loaded) -> LoopImage:
-        """The image with its pixels and what predictions are compared with, or why it cannot be used."""
-        record = image.record
-        if isinstance(found, MemoryError):
-            name, high, wide = image.about
-            raise OutOfMemoryError(
-                f"{name} ({wide} x {high}) does not fit into memory while it is read; try fewer --workers or a smaller "
-                "--prepare"
-            )
-        if isinstance(found, str):
-            image.problem = found
-            return image
-        image.pixels, image.truth = found.pixels, found.truth
-        if image.clean is None:
-            return image
-        try:
-            image.truth = self._clean.of(image.clean, record)
-            return image
-        except ChangedFileError:
-            raise
-        except GramLoopError as error:
-            image.problem = str(error)
-            return image
-        except Exception as error:
-            if not is_out_of_memory(error):
-                raise
-        raise too_large(self.predictor, self.device, [image.about])
-
     def _predict(self, batch: Sequence[LoopImage], call: tuple[Method, ...], meter: _Meter) -> None:
         """Predict images of one size with the methods of one call."""
+        began, blocks = time.perf_counter(), meter.counter.blocks
+        trace: bool | None = True
+        if not self.subject.diagnostics:
+            kept = any(self.subject.keeps(image.position, image.record.image_id) for image in batch)
+            trace = None if kept else False
+        together = self._guarded(batch, self.methods.predict, batch, call, trace)
+        seconds, executed = meter.spent.get(call[-1].name, (0.0, 0))
+        more = (meter.counter.blocks - blocks) * together  # a block runs once for a batch
+        meter.spent[call[-1].name] = seconds + time.perf_counter() - began, executed + more
+
+    def _guarded(self, batch: Sequence[LoopImage], function: Callable[..., _T], *args: object) -> _T:
+        """What a function of the model returns; the error says which images do not fit, or where a user's code failed."""
         try:
-            with meter.timed(call, len(batch)):
-                self.methods.predict(batch, call)
-            return
+            return function(*args)
         except GramLoopError:
             raise
         except Exception as error:
             if not is_out_of_memory(error):
-                name = getattr(self.predictor, "name", type(self.predictor).__name__)
-                raise UserCodeError.of(f"{name} failed on {batch[0].about[0]}", error) from error
+                raise UserCodeError.of(
+                    f"{name_of(self.predictor)} failed on {batch[0].about[0]}", error
+                ) from error
         # outside, where the error no longer holds the tensors of its frames
         raise too_large(self.predictor, self.device, [image.about for image in batch])
 
@@ -269,7 +261,7 @@ class Runner:
         image = LoopImage(Part("", (0,), tuple(methods)), 0, LabelledImage("", pixels, None), pixels=pixels)
         with deterministic(self.subject.threads):
             for call in prediction_calls(methods):
-                self.methods.predict_image(image, call, trace)
+                self.methods.predict([image], call, trace)
         return {name: each for name, each in image.predictions.items() if isinstance(each, Prediction)}
 
 
@@ -279,6 +271,21 @@ def make_runner(
     """What runs the parts of a subject."""
     made: Runner = (subject.runner or Runner)(subject, store, device, prepare)
     return made
+
+
+def _opened(image: LoopImage, found: Loaded) -> LoopImage:
+    """The image with its pixels and labels, or why it cannot be used."""
+    if isinstance(found, MemoryError):
+        name, high, wide = image.about
+        raise OutOfMemoryError(
+            f"{name} ({wide} x {high}) does not fit into memory while it is read; try fewer --workers or a smaller "
+            "--prepare"
+        )
+    if isinstance(found, str):
+        image.problem = found
+    else:
+        image.pixels, image.truth = found.pixels, found.truth
+    return image
 
 
 def _add_rows(rows: Mapping[str, UnitRows], image: LoopImage) -> None:
@@ -333,19 +340,11 @@ class _Meter:
         self.began = time.perf_counter()
         reset_peak(device)
 
-    @contextmanager
-    def timed(self, call: tuple[Method, ...], images: int) -> Iterator[None]:
-        began, blocks = time.perf_counter(), self.counter.blocks
-        yield
-        seconds, executed = self.spent.get(call[-1].name, (0.0, 0))
-        more = (self.counter.blocks - blocks) * images  # a block runs once for a batch
-        self.spent[call[-1].name] = seconds + time.perf_counter() - began, executed + more
-
-    def facts(self, methods: Sequence[Method]) -> dict[str, Facts]:
+    def facts(self, calls: Iterable[tuple[Method, ...]]) -> dict[str, Facts]:
         """The cost of each method; the baseline's seconds and blocks are with the replay that it came with."""
         wall, peak = time.perf_counter() - self.began, peak_memory(self.device)
         found = {}
-        for call in prediction_calls(methods):
+        for call in calls:
             names = [method.name for method in call]
             for name in names:
                 seconds, blocks = self.spent.get(name, (0.0, 0))

@@ -1,6 +1,6 @@
 """Where results are kept: one Parquet file per unit, whole or absent, next to the plan and a manifest.
 
-    plan.json       what is evaluated; its hash stands in every unit's file
+    plan.json       what is evaluated; its hash is in every unit's file
     manifest.json   who ran it: versions, checksums of weights, seed, devices, one entry per start
     units/          <condition>-<severity>/<method>/<first>-<last + 1>.parquet
     results.csv     the scores, in full precision
@@ -27,7 +27,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
@@ -37,6 +37,7 @@ from gramloop.evaluate.plan import (
     CalibrationSplit,
     Part,
     Plan,
+    Subject,
     Unit,
     difference,
     merged,
@@ -53,22 +54,7 @@ SCENES = "scenes"  # where scenes are drawn in a folder of results
 _KEY, _SEAL = b"gramloop", b"gramloop.sha256"  # our entries in the metadata of a Parquet file
 
 
-class Described(Protocol):
-    """What a store must know of its results: a `Plan` or a `Subject`."""
-
-    @property
-    def hash(self) -> str: ...
-    @property
-    def label_free(self) -> bool: ...
-    @property
-    def diagnostics(self) -> bool: ...
-    @property
-    def description(self) -> str: ...
-    @property
-    def load_task(self) -> Any: ...
-
-
-D = TypeVar("D", bound=Described)
+D = TypeVar("D", bound=Plan | Subject)
 
 
 class UnusableFile(GramLoopError):  # noqa: N818 - the state of a file
@@ -115,8 +101,7 @@ class Store(Generic[D]):
     @cached_property
     def task(self) -> AnyTask:
         """The task of the plan."""
-        found: AnyTask = self.plan.load_task()
-        return found
+        return self.plan.load_task()
 
     @cached_property
     def _description(self) -> str:

@@ -43,13 +43,11 @@ from gramloop.mitigations.replay import Replay
 from gramloop.mitigations.stack import Mitigations, read_stack, stack_text
 from gramloop.models.dinov2 import load_any_backbone
 from gramloop.tasks.graph_runtime import Arrays, first_line
-from gramloop.tasks.images import read_image
+from gramloop.tasks.images import find_images, read_image
 from gramloop.tasks.loading import model_files, open_model
-from gramloop.tasks.outputs import find_images
 from gramloop.tasks.padded import PaddedSegmenter
 from gramloop.tasks.prediction import Prediction
-from gramloop.tasks.predictor import Predictor
-from gramloop.tasks.renumbering import before_renumbering
+from gramloop.tasks.predictor import Predictor, before_renumbering
 from gramloop.util.files import TEMPORARY, UnwritableError, make_folder
 from gramloop.util.progress import Advance, progress_bar, tracked
 from gramloop.util.table import Table, TableRepr
@@ -136,7 +134,7 @@ def export_model(
                 raise GramLoopError(
                     f"the predictor has mitigations ({stack_text(given.stack)}); leave out {stack_text(stack)}"
                 )
-            given, stack, known = given.plain, given.stack, given.stats
+            given, stack, known = given.predictor, given.stack, given.stats
         _check_mitigations(given, stack, known)
         subject = subject_of(given, (height, width), name)
         return _write(_Job(subject, stack, known, given, batch, precision, images), path, kind, advance)

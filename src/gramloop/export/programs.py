@@ -19,7 +19,7 @@ from gramloop.models.mask2former import SegmentationModel
 from gramloop.models.plain_detr import best_detections
 from gramloop.models.pmt import PMT
 from gramloop.models.tiny_heads import DenseDetectHead, boxes_from_sides, pairwise_iou
-from gramloop.tasks.depth_estimator import DepthHead
+from gramloop.tasks.depth import DepthHead
 from gramloop.tasks.images import Normalisation
 
 BOXES = {

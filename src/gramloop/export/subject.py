@@ -26,7 +26,7 @@ from gramloop.models.backbone import TappedViT, refuse_many_tokens
 from gramloop.models.dinov3 import Backbone
 from gramloop.models.tiny import TINY_SHORT_SIDE
 from gramloop.tasks.class_names import Classes
-from gramloop.tasks.depth_estimator import DepthEstimator
+from gramloop.tasks.depth import DepthEstimator
 from gramloop.tasks.detect import DenseDetector, Detector
 from gramloop.tasks.images import RGB, WEB, Normalisation, resize
 from gramloop.tasks.module_predictor import ModulePredictor

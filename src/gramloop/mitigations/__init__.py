@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from gramloop.mitigations.base import STAGES, Mitigation
     from gramloop.mitigations.calibration import CalibrationStats, calibrate, split_for_calibration
     from gramloop.mitigations.features import recentre
-    from gramloop.mitigations.mitigated import Mitigated, apply, check_stack, mitigate, stack_cost, stats_for
+    from gramloop.mitigations.mitigated import Mitigated, apply, check_stack, mitigate, stack_cost
     from gramloop.mitigations.stack import (
         StoredMitigations,
         parse_mitigations,
@@ -22,5 +22,5 @@ else:
 __all__ = [
     "STAGES", "CalibrationStats", "Mitigated", "Mitigation", "StoredMitigations", "apply", "calibrate", "check_stack",
     "mitigate", "parse_mitigations", "read_mitigations", "recentre", "split_for_calibration", "stack_cost", "stack_text",
-    "stats_for", "write_mitigations",
+    "write_mitigations",
 ]  # fmt: skip

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, ClassVar, Literal, Self
+from dataclasses import MISSING, dataclass, fields
+from typing import TYPE_CHECKING, ClassVar, Literal, Self, TypeAlias
 
 from gramloop.errors import GramLoopError
 from gramloop.util.table import Table, TableRepr, settings_table
@@ -13,14 +14,16 @@ if TYPE_CHECKING:  # features are treated with torch alone, without what images 
     from gramloop.mitigations.calibration import CalibrationStats
     from gramloop.tasks.images import RGB
     from gramloop.tasks.prediction import Prediction
-    from gramloop.tasks.predictor import Predictor
+    from gramloop.tasks.predictor import AnyPredictor
 
+Stats: TypeAlias = "CalibrationStats | None"  # of in-distribution images, if there are any
 Stage = Literal["pixels", "backbone", "features", "outputs"]
 STAGES: tuple[Stage, ...] = ("pixels", "backbone", "features", "outputs")
 """Where a mitigation can act, in this order."""
 
-# an image and its scale relative to the usual input size → the baseline prediction, if paired, and the last one
-View = Callable[["RGB", float], list["Prediction"]]
+# images of one size and their scale relative to the usual input size → for each the baseline version, if paired, and
+# the last one
+ViewFunction = Callable[[Sequence["RGB"], float], list[list["Prediction"]]]
 
 
 class Mitigation(TableRepr):
@@ -31,7 +34,7 @@ class Mitigation(TableRepr):
 
     @classmethod
     def parse(cls, arguments: str) -> Self:
-        """Read what stands after the colon; by default nothing may."""
+        """Read what follows the colon; by default nothing may."""
         if arguments:
             raise GramLoopError(f"{cls.name} takes no arguments, so not {arguments!r}")
         return cls()
@@ -55,22 +58,39 @@ class Mitigation(TableRepr):
         acts_on = "blocks" if self.stage == "backbone" else self.stage
         return settings_table(f"{self.text}, which acts on {acts_on}", self)
 
-    def check(
-        self, predictor: Predictor[Prediction], stack: Sequence[Mitigation], stats: CalibrationStats | None
-    ) -> None:
+    def check(self, predictor: AnyPredictor, stack: Sequence[Mitigation], stats: Stats) -> None:
         """Refuse a predictor or a stack that it cannot work with; weights are not needed for that."""
 
-    def filtered(self, pixels: RGB, stats: CalibrationStats | None) -> RGB:
+    def filtered(self, pixels: RGB, stats: Stats) -> RGB:
         """The image that the model sees instead; the same array where nothing changes."""
         return pixels
 
-    def hooked(self, model: object, stats: CalibrationStats | None) -> AbstractContextManager[object]:
+    def hooked(self, model: object, stats: Stats) -> AbstractContextManager[object]:
         """Hooks on a predictor's model, or on a torch module, for forward passes of this thread."""
         return nullcontext()
 
-    def around(self, view: View, predictor: Predictor[Prediction]) -> View:
+    def around(self, view: ViewFunction, predictor: AnyPredictor) -> ViewFunction:
         """Make one prediction of several views."""
         return view
+
+
+@dataclass(frozen=True)
+class NumberMitigation(Mitigation):
+    """A mitigation whose only field is a number; one with a default need not be given."""
+
+    limits: ClassVar[tuple[float, float]]
+
+    @classmethod
+    def parse(cls, arguments: str) -> Self:
+        if not arguments and fields(cls)[0].default is not MISSING:
+            return cls()
+        return cls(number(cls.name, arguments, *cls.limits))  # type: ignore[call-arg]
+
+    @property
+    def arguments(self) -> str:
+        [one] = fields(self)
+        value = getattr(self, one.name)
+        return "" if value == one.default else f"{value:g}"
 
 
 def number(owner: str, given: object, least: float, most: float) -> float:

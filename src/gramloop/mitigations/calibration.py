@@ -1,4 +1,4 @@
-"""Calibration: what in-distribution images look like to a model and in pixels, learnt without labels.
+"""Calibration: features and pixels of in-distribution images, learnt without labels.
 
 The statistics are the mean of the patches that the head reads and its spread from image to image, the usual noise and
 the usual appearance. They belong to one backbone, and their file names it.
@@ -19,7 +19,13 @@ import torch
 from torch import Tensor, nn
 
 from gramloop.errors import GramLoopError
-from gramloop.mitigations.feature_hooks import PLACES, FeatureHooks, FeatureSource, Place, feature_source
+from gramloop.mitigations.feature_hooks import (
+    FEATURE_PLACES,
+    FeatureHooks,
+    FeatureSource,
+    Place,
+    feature_source,
+)
 from gramloop.mitigations.features import patch_mean
 from gramloop.replay.adaptive import image_noise, noise_response
 from gramloop.replay.vit import ViT
@@ -28,11 +34,10 @@ from gramloop.util.json_files import parse_json
 from gramloop.util.table import Table, TableRepr
 
 if TYPE_CHECKING:
-    from gramloop.tasks.prediction import Prediction
-    from gramloop.tasks.predictor import Predictor
+    from gramloop.tasks.predictor import AnyPredictor
 
-KIND = "gramloop calibration"
-MIN_IMAGES = 8  # a spread over fewer says nothing
+_KIND = "gramloop calibration"
+MIN_IMAGES = 8  # a spread over fewer means nothing
 SPLIT_IMAGES = 32  # taken from a data set to calibrate on
 QUANTILE = 0.99  # of in-distribution images have less noise than the level that is kept
 Candidate = tuple[Place, tuple[int, ...]]
@@ -86,7 +91,7 @@ class CalibrationStats(TableRepr):
         names = ("noise", "images", "backbone", "input_noise", "at")
         about = {**{name: getattr(self, name) for name in names}, "pixels": dict(self.pixels)}
         # one entry: safetensors writes several in any order, and equal statistics should make equal files
-        atomic_write(Path(path), save(tensors, metadata={KIND: json.dumps(about)}))
+        atomic_write(Path(path), save(tensors, metadata={_KIND: json.dumps(about)}))
 
     @classmethod
     def read(cls, path: str | Path) -> CalibrationStats:
@@ -101,7 +106,7 @@ class CalibrationStats(TableRepr):
                 backbone=str(about["backbone"]),
                 input_noise=None if about["input_noise"] is None else float(about["input_noise"]),
                 pixels={str(name): float(value) for name, value in about["pixels"].items()},
-                at=PLACES[PLACES.index(about["at"])],
+                at=FEATURE_PLACES[FEATURE_PLACES.index(about["at"])],
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise GramLoopError(
@@ -148,18 +153,16 @@ def _read_file(path: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
             tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 - no mapping
     except (OSError, SafetensorError) as error:
         raise GramLoopError(f"cannot read the calibration statistics {path}: {error}") from error
-    if KIND not in stored:
+    if _KIND not in stored:
         raise GramLoopError(f"{path} holds no calibration statistics; gramloop calibrate writes them")
-    return parse_json(stored[KIND].encode(), str(path), "a file of calibration statistics"), tensors
+    return parse_json(stored[_KIND].encode(), str(path), "a file of calibration statistics"), tensors
 
 
 def _by_block(tensors: Mapping[str, Tensor], kind: str) -> dict[int, Tensor]:
     return {int(name.split(".")[1]): value for name, value in tensors.items() if name.startswith(kind)}
 
 
-def calibrate(
-    model: Predictor[Prediction] | nn.Module, images: Iterable[Any], **description: Any
-) -> CalibrationStats:
+def calibrate(model: AnyPredictor | nn.Module, images: Iterable[Any], **description: Any) -> CalibrationStats:
     """Statistics of in-distribution images, at least 8, better a few dozen; labels are not needed.
 
     Args:
@@ -172,22 +175,22 @@ def calibrate(
         return _calibrate_module(model, images, description)
     from gramloop.mitigations.filters import appearance, appearance_range, noise_level
     from gramloop.tasks.images import read_image
-    from gramloop.tasks.renumbering import before_renumbering
+    from gramloop.tasks.predictor import before_renumbering
 
     predictor = before_renumbering(model)  # type: ignore[arg-type]
-    levels, looks = [], []
+    levels, appearances = [], []
 
     def predicted() -> Iterator[Callable[[], object]]:
         for image in images:
             pixels = read_image(image)
             levels.append(noise_level(pixels))
-            looks.append(appearance(pixels))
+            appearances.append(appearance(pixels))
             yield partial(predictor.predict, pixels)
 
     source = None if predictor.host is None else feature_source(predictor, "calibrate")
     seen = FeatureRecorder(source)
     seen.run(predicted())
-    return seen.stats(len(levels), _level(levels), appearance_range(looks))
+    return seen.stats(len(levels), _level(levels), appearance_range(appearances))
 
 
 def _calibrate_module(
@@ -327,7 +330,7 @@ def _level(levels: Sequence[float]) -> float | None:
     return float(torch.tensor(levels, dtype=torch.float64).quantile(QUANTILE)) if levels else None
 
 
-def placeholder_stats(predictor: Predictor[Prediction], images: int) -> CalibrationStats | None:
+def placeholder_stats(predictor: AnyPredictor, images: int) -> CalibrationStats | None:
     """Stand-in for what could be learnt from so many images, to check mitigations before anything runs."""
     if images < MIN_IMAGES:
         return None

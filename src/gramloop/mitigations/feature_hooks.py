@@ -25,7 +25,7 @@ from gramloop.replay.blocks import hide_from_compiler, show_to_compiler
 from gramloop.replay.vit import TokenLayout, ViT, find_vit
 
 Place = Literal["norm", "states", "blocks"]
-PLACES: tuple[Place, ...] = get_args(Place)
+FEATURE_PLACES: tuple[Place, ...] = get_args(Place)
 # a block, its patches (B, N, C) as the head reads them, and which are valid (B, N) → others; None leaves them
 Change = Callable[[int, Tensor, Tensor | None], Tensor | None]
 Registration = tuple[Callable[..., RemovableHandle], Callable[..., Any]]  # a method of a module, and a hook
@@ -46,7 +46,7 @@ class FeatureSource:
 
     @property
     def width(self) -> int | None:
-        """Channels of a patch, if the final norm tells."""
+        """Channels of a patch, if the final norm has weights."""
         weight = getattr(self.vit.final_norm, "weight", None)
         return int(weight.shape[-1]) if isinstance(weight, Tensor) else None
 
@@ -208,7 +208,7 @@ class FeatureHooks(Hooks):
         norm, vit = self.vit.final_norm, self.vit
         if not isinstance(norm, nn.Module) or vit.layout.map:
             raise GramLoopError(f"{vit.name} has no norm after its blocks; calibrate again with this model")
-        # the block before mask queries join the patches tells how many tokens there are without them
+        # the block before mask queries join the patches gives how many tokens there are without them
         watched = {*self.taps, *([vit.plain_depth - 1] if self._has_queries else [])}
         # after a replay's own hook on the block; before the host's own capture hooks on the norm
         return [

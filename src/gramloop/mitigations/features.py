@@ -18,14 +18,13 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from gramloop.errors import GramLoopError
-from gramloop.mitigations.base import Mitigation, number
+from gramloop.mitigations.base import Mitigation, NumberMitigation, Stats, number
 from gramloop.mitigations.feature_hooks import FeatureHooks, FeatureSource, Hooks, Place, feature_source
 from gramloop.replay.vit import find_vit
 
 if TYPE_CHECKING:
     from gramloop.mitigations.calibration import CalibrationStats
-    from gramloop.tasks.prediction import Prediction
-    from gramloop.tasks.predictor import Predictor
+    from gramloop.tasks.predictor import AnyPredictor
 
 MAX_DEVIATIONS = 1000
 
@@ -59,7 +58,6 @@ class Recentre(Mitigation):
 
     @classmethod
     def parse(cls, arguments: str) -> Self:
-        """``recentre:0.3``, ``recentre:c=1`` or both, ``recentre:0.5,c=1``."""
         parts = [part.strip() for part in arguments.split(",")] if arguments else []
         limits = [part.removeprefix("c=") for part in parts if part.startswith("c=")]
         weights = [part for part in parts if not part.startswith("c=")]
@@ -72,15 +70,11 @@ class Recentre(Mitigation):
 
     @property
     def arguments(self) -> str:
-        """Weight and c, each where it differs from the default."""
         limit = [] if self.beyond is None else [f"c={self.beyond:g}"]
         weight = [f"{self.weight:g}"] if not limit or self.weight != 1 else []
         return ",".join([*weight, *limit])
 
-    def check(
-        self, predictor: Predictor[Prediction], stack: Sequence[Mitigation], stats: CalibrationStats | None
-    ) -> None:
-        """It needs a ViT, and the mean of in-distribution images where its head reads."""
+    def check(self, predictor: AnyPredictor, stack: Sequence[Mitigation], stats: Stats) -> None:
         source = feature_source(predictor, self.name)
         self._means(predictor, source, stats)
         replayed = any(each.stage == "backbone" for each in stack)
@@ -98,11 +92,10 @@ class Recentre(Mitigation):
     def hooked(
         self,
         model: object,
-        stats: CalibrationStats | None,
+        stats: Stats,
         this_thread: bool = True,
         source: FeatureSource | None = None,
     ) -> Hooks:
-        """Hooks that recentre; none for a weight of 0. ``source`` is the model's ViT, if it is found already."""
         source = source or feature_source(model, self.name)
         means = self._means(model, source, stats)
         spreads = {} if stats is None else stats.spreads
@@ -125,9 +118,7 @@ class Recentre(Mitigation):
             away = away.sign() * (away.abs() - limit).clamp(min=0)
         return patches - (self.weight * away).to(patches.dtype)
 
-    def _means(
-        self, model: object, source: FeatureSource, stats: CalibrationStats | None
-    ) -> Mapping[int, Tensor]:
+    def _means(self, model: object, source: FeatureSource, stats: Stats) -> Mapping[int, Tensor]:
         """The in-distribution mean (C,) by tap: a weight alone takes it from the head's own batch norm, if it can."""
         if stats is not None:
             stats.check(source)
@@ -195,36 +186,22 @@ def recentre(
 
 
 @dataclass(frozen=True)
-class Norms(Mitigation):
+class Norms(NumberMitigation):
     """Mixes a share ``weight`` of each image's own mean into the running mean of every batch norm outside the ViT."""
 
     weight: float
 
     name = "norms"
     stage = "features"
+    limits = (0, 1)
 
-    @classmethod
-    def parse(cls, arguments: str) -> Self:
-        """``norms:0.1``."""
-        return cls(number("norms", arguments, 0, 1))
-
-    @property
-    def arguments(self) -> str:
-        """The weight."""
-        return f"{self.weight:g}"
-
-    def check(
-        self, predictor: Predictor[Prediction], stack: Sequence[Mitigation], stats: CalibrationStats | None
-    ) -> None:
-        """It needs batch norms with a running mean."""
+    def check(self, predictor: AnyPredictor, stack: Sequence[Mitigation], stats: Stats) -> None:
         if not batch_norms(predictor):
-            name = getattr(predictor, "name", type(predictor).__name__)
             raise GramLoopError(
-                f"{self.text} acts on batch norms of a head, and none with a running mean was found in {name}"
+                f"{self.text} acts on batch norms of a head, and none with a running mean was found in {getattr(predictor, 'name', type(predictor).__name__)}"
             )
 
-    def hooked(self, predictor: object, stats: CalibrationStats | None, this_thread: bool = True) -> Hooks:
-        """Hooks before every batch norm; none for a weight of 0."""
+    def hooked(self, predictor: object, stats: Stats, this_thread: bool = True) -> Hooks:
         if self.weight == 0:
             return Hooks()
         hooks = Hooks(this_thread)

@@ -104,22 +104,22 @@ def is_impulse_noise(pixels: _RGB) -> bool:
 
 def appearance(pixels: _RGB) -> dict[str, float]:
     """Brightness, contrast, and sharpness: the mean response to a Laplacian of the smoothed image over contrast."""
-    shades = contrast(pixels)
+    shades = local_contrast(pixels)
     smooth = cv2.GaussianBlur(_grey(pixels), (0, 0), 1.0)
     edges = np.abs(cv2.Laplacian(smooth, cv2.CV_32F)).mean(dtype=np.float64)
     return {
-        "brightness": brightness(pixels),
+        "brightness": mean_brightness(pixels),
         "contrast": shades,
         "sharpness": float(edges) / shades if shades else 0.0,
     }
 
 
-def brightness(pixels: _RGB) -> float:
+def mean_brightness(pixels: _RGB) -> float:
     """The mean grey level, 0 to 255."""
     return float(_grey(pixels).mean(dtype=np.float64))
 
 
-def contrast(pixels: _RGB) -> float:
+def local_contrast(pixels: _RGB) -> float:
     """The standard deviation of grey levels within soft windows, mean over the image shrunk to a short side of 64.
 
     So neither the image's size nor noise matters much, nor a veil that changes slowly.

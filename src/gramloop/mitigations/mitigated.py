@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, overload
 
 from torch import nn
 
-from gramloop.data.records import Task
 from gramloop.errors import GramLoopError
-from gramloop.mitigations.base import Mitigation, Stage, View
-from gramloop.mitigations.calibration import CalibrationStats, calibrate, placeholder_stats, read_stats
+from gramloop.mitigations.base import Mitigation, ViewFunction
+from gramloop.mitigations.calibration import CalibrationStats
 from gramloop.mitigations.features import Norms, Recentre
 from gramloop.mitigations.outputs import PairMean, predict_scaled, with_scores
 from gramloop.mitigations.pixels import Denoise
@@ -22,12 +20,15 @@ from gramloop.mitigations.stack import Mitigations, Stack, read_stack, replay_of
 from gramloop.replay.attach import attach
 from gramloop.replay.config import ReplayConfig
 from gramloop.replay.cost import Cost
-from gramloop.replay.vit import ViT
-from gramloop.tasks.class_names import Classes
-from gramloop.tasks.images import RGB, ImageLike, read_image
-from gramloop.tasks.prediction import Pair, Prediction
-from gramloop.tasks.predictor import Predictor, check_replay
-from gramloop.tasks.renumbering import Renumbered, before_renumbering
+from gramloop.tasks.images import RGB
+from gramloop.tasks.prediction import Prediction
+from gramloop.tasks.predictor import (
+    AnyPredictor,
+    Renumbered,
+    WrappedPredictor,
+    before_renumbering,
+    check_replay,
+)
 from gramloop.tasks.semantic import Segmentation
 from gramloop.util.table import Cell
 
@@ -48,26 +49,26 @@ class StackCost(Cost):
         return executed, baseline, ("area of an input, on average", f"{self.area:.2f}×"), ("work", share[1])
 
 
-def stack_cost(stack: Sequence[Mitigation], predictor: Predictor[Prediction]) -> StackCost:
+def stack_cost(stack: Sequence[Mitigation], predictor: AnyPredictor) -> StackCost:
     """What the mitigations execute, at most; filters on pixels take time, but no block."""
     return Mitigated(tuple(stack), predictor).cost()
 
 
 def check_stack(
-    stack: Sequence[Mitigation], predictor: Predictor[Prediction], stats: CalibrationStats | None = None
+    stack: Sequence[Mitigation], predictor: AnyPredictor, stats: CalibrationStats | None = None
 ) -> None:
     """Refuse mitigations that a predictor cannot take, or that do not work together."""
     for each in stack:
         each.check(before_renumbering(predictor), stack, stats)
 
 
-def needs_calibration(stack: Sequence[Mitigation], predictor: Predictor[Prediction]) -> bool:
+def needs_calibration(stack: Sequence[Mitigation], predictor: AnyPredictor) -> bool:
     """Whether calibration statistics would change what a stack does, or are required by it."""
     learns = any(isinstance(each, Denoise) and each.level is None for each in stack)
     return learns or requires_calibration(stack, predictor)
 
 
-def requires_calibration(stack: Sequence[Mitigation], predictor: Predictor[Prediction]) -> bool:
+def requires_calibration(stack: Sequence[Mitigation], predictor: AnyPredictor) -> bool:
     """Whether a stack cannot do without calibration statistics; ``denoise`` has a threshold to fall back on."""
     try:
         check_stack(stack, predictor)
@@ -76,29 +77,9 @@ def requires_calibration(stack: Sequence[Mitigation], predictor: Predictor[Predi
     return False
 
 
-def stats_for(
-    stack: Sequence[Mitigation],
-    predictor: Predictor[Prediction],
-    given: CalibrationStats | str | Path | None = None,
-    images: Callable[[], Iterable[ImageLike]] | None = None,
-) -> CalibrationStats | None:
-    """The calibration statistics for a stack: given ones, or learnt from in-distribution images if it needs some.
-
-    Args:
-        stack: the mitigations.
-        predictor: what they are for.
-        given: statistics or their file.
-        images: opens in-distribution images that nothing is judged on (`split_for_calibration`).
-    """
-    if given is not None or images is None or not needs_calibration(stack, predictor):
-        return read_stats(given)
-    check_stack(stack, predictor, placeholder_stats(predictor, 1 << 30))  # what no statistics would allow
-    return calibrate(predictor, images())
-
-
 def apply(
     mitigations: Mitigations,
-    predictor: Predictor[Prediction],
+    predictor: AnyPredictor,
     stats: CalibrationStats | str | Path | None = None,
 ) -> Mitigated:
     """A predictor that predicts with the mitigations; the given one is not changed, and weights are shared.
@@ -145,7 +126,7 @@ def attach_stack(
     stack: Stack,
     stats: CalibrationStats | None,
     *,
-    predictor: Predictor[Prediction] | None = None,
+    predictor: AnyPredictor | None = None,
     this_thread: bool = False,
 ) -> Attachment:
     """Attach a stack to a module, or to that of a predictor whose head is known."""
@@ -167,133 +148,63 @@ def attach_stack(
     return attached
 
 
-class Mitigated:
+class Mitigated(WrappedPredictor):
     """A `Predictor` around another; it always runs the replay that is among its mitigations."""
 
-    def __init__(
-        self, stack: Stack, predictor: Predictor[Prediction], stats: CalibrationStats | None = None
-    ) -> None:
-        self.stack, self.stats = stack, stats
-        self.plain, self._numbered = before_renumbering(predictor), predictor
+    def __init__(self, stack: Stack, predictor: AnyPredictor, stats: CalibrationStats | None = None) -> None:
+        super().__init__(before_renumbering(predictor), predictor.classes)
+        self.stack, self.stats, self._numbered = stack, stats, predictor
         self._replay = replay_of(stack)
         self._averages_pair = any(isinstance(each, PairMean) for each in stack)
-        self._gives_scores = bool(getattr(getattr(self.plain, "config", None), "scores", False))
+        self._gives_scores = bool(getattr(getattr(self.predictor, "config", None), "scores", False))
         merges = len(stack_scales(stack)) > 1 or self._averages_pair
-        self._scoring = with_scores(self.plain) if merges else self.plain
-
-    @property
-    def task(self) -> Task:
-        """What is predicted."""
-        return self.plain.task
-
-    @property
-    def classes(self) -> Classes:
-        """The numbers in its predictions."""
-        return self._numbered.classes
-
-    @property
-    def blocks(self) -> Sequence[nn.Module]:
-        """The transformer blocks, first to last."""
-        return self.plain.blocks
-
-    @property
-    def host(self) -> ViT | None:
-        """The ViT of these blocks."""
-        return self.plain.host
-
-    @property
-    def taps(self) -> tuple[int, ...]:
-        """The blocks that the head reads."""
-        return self.plain.taps
+        self._scoring = with_scores(self.predictor) if merges else self.predictor
 
     def cost(self, replay: ReplayConfig | None = None, paired: bool = False) -> StackCost:
         """Blocks executed for one view of an image, over all forward passes."""
-        config, both = self._chosen(replay, paired)
-        one, scales = self.plain.cost(config, both), stack_scales(self.stack)
+        self._check_pair(replay, paired)
+        one, scales = (
+            self.predictor.cost(replay or self._replay, self._both(paired)),
+            stack_scales(self.stack),
+        )
         area = sum(scale**2 for scale in scales) / len(scales)
         return StackCost(one.blocks * len(scales), one.baseline, area)
 
-    @overload
-    def predict(
-        self,
-        image: ImageLike,
-        replay: ReplayConfig | None = ...,
-        paired: Literal[False] = ...,
-        *,
-        trace: bool | None = ...,
-    ) -> Prediction: ...
+    def _both(self, paired: bool) -> bool:
+        """Whether the baseline version is needed in addition to the replayed one."""
+        return paired or self._averages_pair
 
-    @overload
-    def predict(
-        self,
-        image: ImageLike,
-        replay: ReplayConfig | None = ...,
-        *,
-        paired: Literal[True],
-        trace: bool | None = ...,
-    ) -> Pair[Prediction]: ...
-
-    def predict(
-        self,
-        image: ImageLike,
-        replay: ReplayConfig | None = None,
-        paired: bool = False,
-        *,
-        trace: bool | None = None,
-    ) -> Prediction | Pair[Prediction]:
-        """Predict an image with the mitigations.
-
-        Args:
-            image: a path, a PIL image or an array.
-            replay: what to replay; only if no replay is among the mitigations.
-            paired: also return the prediction with all mitigations but the replay.
-            trace: return drift and gate; only of a single view.
-        """
-        config, both = self._chosen(replay, paired)
-        pixels = read_image(image)
-        view = self._view(config, both, trace)
-        for each in self._stage("pixels"):
-            pixels = each.filtered(pixels, self.stats)
-        for each in self._stage("outputs"):
-            view = each.around(view, self.plain)
-        with self._hooked():
-            versions = [self._finished(each) for each in view(pixels, 1.0)]
-        return Pair(*versions) if paired else versions[-1]
-
-    def _chosen(self, replay: ReplayConfig | None, paired: bool) -> tuple[ReplayConfig | None, bool]:
-        """The replay that is run, and whether the baseline prediction is needed in addition."""
+    def _check_pair(self, replay: ReplayConfig | None, paired: bool) -> None:
         if replay is not None and self._replay is not None:
             raise GramLoopError(f"{stack_text(self.stack)} contains a replay; leave out the other one")
         if paired and self._averages_pair:
             raise GramLoopError(f"{stack_text(self.stack)} averages the pair, so there is none to return")
         config = replay or self._replay
         if config is not None:
-            check_replay(self.plain, config)
-        elif paired:
-            raise GramLoopError("a paired prediction needs a replay, such as ReplayConfig()")
-        return config, paired or self._averages_pair
+            check_replay(self.predictor, config)
+        super()._check_pair(config, paired)
 
-    def _stage(self, stage: Stage) -> Stack:
-        return tuple(each for each in self.stack if each.stage == stage)
+    def _batch_versions(
+        self, pixels: Sequence[RGB], replay: ReplayConfig | None, paired: bool, trace: bool | None
+    ) -> list[list[Prediction]]:
+        config, both = replay or self._replay, self._both(paired)
 
-    def _hooked(self) -> AbstractContextManager[object]:
-        attached = ExitStack()
-        try:
-            for each in self._stage("features"):
-                attached.enter_context(each.hooked(self.plain, self.stats))
-        except BaseException:
-            attached.close()
-            raise
-        return attached
+        def plain(images: Sequence[RGB], scale: float) -> list[list[Prediction]]:
+            return predict_scaled(self._scoring, images, scale, config, both, trace)
 
-    def _view(self, config: ReplayConfig | None, paired: bool, trace: bool | None) -> View:
-        def view(pixels: RGB, scale: float) -> list[Prediction]:
-            return predict_scaled(self._scoring, pixels, scale, config, paired=paired, trace=trace)
-
-        return view
+        view: ViewFunction = plain
+        with ExitStack() as attached:
+            for each in self.stack:
+                if each.stage == "pixels":
+                    pixels = [each.filtered(image, self.stats) for image in pixels]
+                elif each.stage == "features":
+                    attached.enter_context(each.hooked(self.predictor, self.stats))
+                elif each.stage == "outputs":
+                    view = each.around(view, self.predictor)
+            return [[self._finished(each) for each in versions] for versions in view(pixels, 1.0)]
 
     def _finished(self, found: Prediction) -> Prediction:
         """With the numbers asked for, and without scores that were needed for an average alone."""
-        if isinstance(found, Segmentation) and self._scoring is not self.plain and not self._gives_scores:
+        if isinstance(found, Segmentation) and self._scoring is not self.predictor and not self._gives_scores:
             found = replace(found, scores=None)
         return self._numbered.renumbered(found) if isinstance(self._numbered, Renumbered) else found

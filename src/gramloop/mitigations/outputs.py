@@ -10,19 +10,19 @@ from typing import Self
 import numpy as np
 
 from gramloop.errors import GramLoopError
-from gramloop.mitigations.base import Mitigation, View, number
-from gramloop.mitigations.calibration import CalibrationStats
-from gramloop.tasks.base import get_task
-from gramloop.tasks.depth_estimator import DepthConfig, DepthEstimator
+from gramloop.mitigations.base import Mitigation, Stats, ViewFunction, number
+from gramloop.replay.config import ReplayConfig
+from gramloop.tasks.base import AnyTask, get_task
+from gramloop.tasks.depth import DepthConfig, DepthEstimator
 from gramloop.tasks.detect import DenseDetector, DetectConfig
 from gramloop.tasks.images import RGB, resize
 from gramloop.tasks.module_predictor import ModulePredictor
 from gramloop.tasks.padded import PaddedConfig
 from gramloop.tasks.prediction import Prediction
-from gramloop.tasks.predictor import Predictor, ViTPredictor
+from gramloop.tasks.predictor import AnyPredictor, ViTPredictor, name_of, predict_each
 from gramloop.tasks.segment import SegmentConfig
 
-Config = SegmentConfig | DetectConfig | DepthConfig | PaddedConfig
+_Config = SegmentConfig | DetectConfig | DepthConfig | PaddedConfig
 
 
 class OutputMitigation(Mitigation):
@@ -30,10 +30,7 @@ class OutputMitigation(Mitigation):
 
     stage = "outputs"
 
-    def check(
-        self, predictor: Predictor[Prediction], stack: Sequence[Mitigation], stats: CalibrationStats | None
-    ) -> None:
-        """Refuse predictions that cannot be merged."""
+    def check(self, predictor: AnyPredictor, stack: Sequence[Mitigation], stats: Stats) -> None:
         if predictor.task in ("panoptic", "instance") and (len(self.scales) > 1 or self.name == "pair"):
             raise GramLoopError(
                 f"{self.text} merges several predictions, which is not possible with {predictor.task} masks"
@@ -48,17 +45,16 @@ class Flip(OutputMitigation):
 
     @property
     def scales(self) -> tuple[float, ...]:
-        """Two forward passes."""
         return (1.0, 1.0)
 
-    def around(self, view: View, predictor: Predictor[Prediction]) -> View:
-        """Predict the image and its mirror image."""
+    def around(self, view: ViewFunction, predictor: AnyPredictor) -> ViewFunction:
         task = get_task(predictor.task)
 
-        def both(pixels: RGB, scale: float) -> list[Prediction]:
-            mirrored = view(np.ascontiguousarray(pixels[:, ::-1]), scale)
-            back = [task.flip(each, pixels.shape[1]) for each in mirrored]
-            return [task.merge(pair) for pair in zip(view(pixels, scale), back, strict=True)]
+        def both(images: Sequence[RGB], scale: float) -> list[list[Prediction]]:
+            width = images[0].shape[1]
+            mirrored = view([np.ascontiguousarray(pixels[:, ::-1]) for pixels in images], scale)
+            back = [[task.flip(each, width) for each in versions] for versions in mirrored]
+            return _merged([view(images, scale), back], task)
 
         return both
 
@@ -73,25 +69,19 @@ class Scales(OutputMitigation):
 
     @classmethod
     def parse(cls, arguments: str) -> Self:
-        """``scales:0.75,1,1.25``, relative to the usual input size."""
         if not arguments:
             raise GramLoopError("scales takes the sizes, such as scales:0.75,1,1.25")
         return cls(tuple(number("each of scales", part, 0.1, 10) for part in arguments.split(",")))
 
     @property
     def arguments(self) -> str:
-        """The sizes."""
         return ",".join(f"{factor:g}" for factor in self.factors)
 
     @property
     def scales(self) -> tuple[float, ...]:
-        """One forward pass per size."""
         return self.factors
 
-    def check(
-        self, predictor: Predictor[Prediction], stack: Sequence[Mitigation], stats: CalibrationStats | None
-    ) -> None:
-        """Refuse a size that rounding turns into the usual one."""
+    def check(self, predictor: AnyPredictor, stack: Sequence[Mitigation], stats: Stats) -> None:
         super().check(predictor, stack, stats)
         for factor in self.factors:
             if factor != 1 and scaled(predictor, factor) is predictor and not _takes_any_size(predictor):
@@ -100,16 +90,11 @@ class Scales(OutputMitigation):
                     "rounding to whole patches"
                 )
 
-    def around(self, view: View, predictor: Predictor[Prediction]) -> View:
-        """Predict the image in every size."""
+    def around(self, view: ViewFunction, predictor: AnyPredictor) -> ViewFunction:
         task = get_task(predictor.task)
 
-        def each_size(pixels: RGB, scale: float) -> list[Prediction]:
-            views = [view(pixels, scale * factor) for factor in self.factors]
-            return [
-                task.merge(versions) if len(views) > 1 else versions[0]
-                for versions in zip(*views, strict=True)
-            ]
+        def each_size(images: Sequence[RGB], scale: float) -> list[list[Prediction]]:
+            return _merged([view(images, scale * factor) for factor in self.factors], task)
 
         return each_size
 
@@ -122,7 +107,6 @@ class Resize(Scales):
 
     @classmethod
     def parse(cls, arguments: str) -> Self:
-        """``resize:1.1``."""
         return cls((number("resize", arguments, 0.1, 10),))
 
 
@@ -132,61 +116,73 @@ class PairMean(OutputMitigation):
 
     name = "pair"
 
-    def check(
-        self, predictor: Predictor[Prediction], stack: Sequence[Mitigation], stats: CalibrationStats | None
-    ) -> None:
-        """It needs a replay in the same stack."""
+    def check(self, predictor: AnyPredictor, stack: Sequence[Mitigation], stats: Stats) -> None:
         super().check(predictor, stack, stats)
         if not any(each.stage == "backbone" for each in stack):
             raise GramLoopError(
                 "pair averages the baseline and the replayed prediction, so it needs a replay, such as gramloop+pair"
             )
 
-    def around(self, view: View, predictor: Predictor[Prediction]) -> View:
-        """Merge both versions, for the blocks of the replay."""
+    def around(self, view: ViewFunction, predictor: AnyPredictor) -> ViewFunction:
         task = get_task(predictor.task)
 
-        def mean(pixels: RGB, scale: float) -> list[Prediction]:
-            versions = view(pixels, scale)
-            return [replace(task.merge(versions), blocks=versions[-1].blocks)]
+        def mean(images: Sequence[RGB], scale: float) -> list[list[Prediction]]:
+            found = view(images, scale)
+            return [[replace(task.merge(versions), blocks=versions[-1].blocks)] for versions in found]
 
         return mean
 
 
+def _merged(views: Sequence[list[list[Prediction]]], task: AnyTask) -> list[list[Prediction]]:
+    """One version of several views, image by image."""
+    if len(views) == 1:
+        return views[0]
+    return [[task.merge(each) for each in zip(*image, strict=True)] for image in zip(*views, strict=True)]
+
+
 def predict_scaled(
-    predictor: Predictor[Prediction], pixels: RGB, scale: float, *args: object, **options: object
-) -> list[Prediction]:
-    """Predict an image at another scale: in an input of that size if it can be set, else resized before.
+    predictor: AnyPredictor,
+    images: Sequence[RGB],
+    scale: float,
+    replay: ReplayConfig | None = None,
+    paired: bool = False,
+    trace: bool | None = None,
+) -> list[list[Prediction]]:
+    """Predict images of one size at another scale: in an input of that size if it can be set, else resized before.
 
     Returns:
-        The baseline prediction, if paired, and the last one, both in the size of ``pixels``.
+        For each image the baseline version, if paired, and the last one, in the size of the image.
     """
-    changed, shown = scaled(predictor, scale), pixels
+    changed, shown = scaled(predictor, scale), images
+    height, width = images[0].shape[:2]
     if scale != 1 and _takes_any_size(predictor):
-        height, width = (max(2, round(side * scale)) for side in pixels.shape[:2])
-        shown = resize(pixels, (height, width))
+        size = max(2, round(height * scale)), max(2, round(width * scale))
+        shown = [resize(pixels, size) for pixels in images]
     try:
-        found = changed.predict(shown, *args, **options)  # type: ignore[call-overload]
+        found = predict_each(changed, shown, replay, paired, trace)
     except GramLoopError:
         raise
     except (RuntimeError, ValueError) as error:
         if scale == 1:
             raise
-        name = getattr(predictor, "name", type(predictor).__name__)
-        raise GramLoopError(f"{name} fails at {scale:g} times its usual input size: {error}") from error
-    versions = [found.ordinary, found.replayed] if options.get("paired") else [found]
-    sizes = (shown.shape[0], shown.shape[1]), (pixels.shape[0], pixels.shape[1])
-    return [get_task(predictor.task).rescale(each, *sizes) for each in versions]
+        raise GramLoopError(
+            f"{name_of(predictor)} fails at {scale:g} times its usual input size: {error}"
+        ) from error
+    before = (shown[0].shape[0], shown[0].shape[1])
+    if before == (height, width):
+        return found
+    task = get_task(predictor.task)
+    return [[task.rescale(each, before, (height, width)) for each in versions] for versions in found]
 
 
-def scaled(predictor: Predictor[Prediction], factor: float) -> Predictor[Prediction]:
+def scaled(predictor: AnyPredictor, factor: float) -> AnyPredictor:
     """The predictor with an input ``factor`` times as large, rounded to whole patches; itself if that is not set."""
     if factor == 1:
         return predictor
     if isinstance(predictor, ModulePredictor):
         return predictor.scaled(factor)
     config = getattr(predictor, "config", None)
-    if not isinstance(config, Config) or not isinstance(predictor, ViTPredictor):
+    if not isinstance(config, _Config) or not isinstance(predictor, ViTPredictor):
         return predictor
     multiple = _multiple(predictor)
     usual = config.side if isinstance(config, PaddedConfig) else config.short_side
@@ -203,7 +199,7 @@ def scaled(predictor: Predictor[Prediction], factor: float) -> Predictor[Predict
     )
 
 
-def with_scores(predictor: Predictor[Prediction]) -> Predictor[Prediction]:
+def with_scores(predictor: AnyPredictor) -> AnyPredictor:
     """The predictor that returns scores along with labels, if it can be asked to."""
     if isinstance(predictor, ModulePredictor):
         return predictor.with_scores()
@@ -213,14 +209,14 @@ def with_scores(predictor: Predictor[Prediction]) -> Predictor[Prediction]:
     return _with_config(predictor, replace(config, scores=True))
 
 
-def _takes_any_size(predictor: Predictor[Prediction]) -> bool:
+def _takes_any_size(predictor: AnyPredictor) -> bool:
     """Whether images are resized before the predictor sees them, since it has no input size to set."""
     if isinstance(predictor, ModulePredictor):
         return not predictor.has_size
     return isinstance(predictor, DenseDetector) or not isinstance(predictor, ViTPredictor)
 
 
-def _with_config(predictor: ViTPredictor[Prediction], config: Config) -> ViTPredictor[Prediction]:
+def _with_config(predictor: ViTPredictor[Prediction], config: _Config) -> ViTPredictor[Prediction]:
     """A copy with other settings; the model is shared."""
     changed = copy.copy(predictor)
     vars(changed)["config"] = config

@@ -7,11 +7,9 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from gramloop.errors import GramLoopError
-from gramloop.mitigations.base import Mitigation
-from gramloop.mitigations.calibration import CalibrationStats
+from gramloop.mitigations.base import Mitigation, Stats
 from gramloop.replay.config import FIELDS, ReplayConfig, parse_replay, read_replay, replay_text, split_setting
-from gramloop.tasks.prediction import Prediction
-from gramloop.tasks.predictor import Predictor, check_replay
+from gramloop.tasks.predictor import AnyPredictor, check_replay
 from gramloop.util.table import Table
 
 REPLAYS: Mapping[str, ReplayConfig] = {
@@ -37,7 +35,6 @@ class Replay(Mitigation):
 
     @classmethod
     def parse(cls, arguments: str) -> Self:
-        """``replay:window=2-2,replays=1`` with the settings of `ReplayConfig`, or ``replay:FILE.json``."""
         return cls(read_replay(arguments) if arguments.endswith(".json") else parse_replay(arguments))
 
     @property
@@ -53,10 +50,7 @@ class Replay(Mitigation):
     def _table(self) -> Table:
         return self.config._table()
 
-    def check(
-        self, predictor: Predictor[Prediction], stack: Sequence[Mitigation], stats: CalibrationStats | None
-    ) -> None:
-        """Its window must lie among the predictor's blocks."""
+    def check(self, predictor: AnyPredictor, stack: Sequence[Mitigation], stats: Stats) -> None:
         check_replay(predictor, self.config)
 
 

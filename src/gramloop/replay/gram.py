@@ -48,7 +48,8 @@ class GramAnchor:
         """Mean squared change of each patch's Gram row, (B, N) float32; 0 on invalid patches."""
         with full_float32(patches.device):
             D, M2 = self._change_and_sum(self._only_valid(patches.float()))
-            if torch.jit.is_tracing() or torch.compiler.is_exporting():  # a graph for any number of images
+            tracing = torch.jit.is_tracing()  # type: ignore[attr-defined,no-untyped-call]
+            if tracing or torch.compiler.is_exporting():  # a graph for any number of images
                 return _squared_row_change(D, M2) / (4 * self._count)
             # One image at a time: the same bits alone or in a batch, and the memory of one image.
             rows = [_squared_row_change(D[i], M2[i]) for i in range(len(D))]

@@ -17,7 +17,7 @@ from gramloop.evaluate.results import metrics_of
 from gramloop.evaluate.rows import Failure
 from gramloop.metrics.robustness import Comparison, compare
 from gramloop.mitigations.stack import replay_of, stack_scales
-from gramloop.tasks.base import AnyTask, Categories, get_task
+from gramloop.tasks.base import AnyTask, Categories
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class Run:
     @property
     def task(self) -> AnyTask:
         """The task of all predictions."""
-        return get_task(self.plan.task)
+        return self.plan.load_task()
 
     @property
     def categories(self) -> Categories:

@@ -18,9 +18,9 @@ from typing import Any, Self
 import torch
 
 from gramloop.evaluate.cost import MethodCost, measure_cost
-from gramloop.evaluate.memory import release_memory
 from gramloop.evaluate.methods import Method
 from gramloop.evaluate.plan import Part, Plan, Subject, Unit
+from gramloop.evaluate.predicting import release_memory
 from gramloop.evaluate.provenance import plan_subject
 from gramloop.evaluate.runner import Done, Missed, Runner
 from gramloop.evaluate.store import Store, StoredUnit
@@ -139,7 +139,7 @@ class PooledRunner:
     def run(
         self,
         parts: Iterable[Part],
-        on_image: Callable[[], None] = lambda: None,
+        on_images: Callable[[int], None] = lambda images: None,
         stopped: Callable[[], bool] = lambda: False,
     ) -> Iterator[Done | Missed]:
         """Run parts and store them; the next evaluation is opened when the parts of one end."""
@@ -158,7 +158,7 @@ class PooledRunner:
             outcomes = (
                 map(partial(self._measure, name), own)
                 if cost
-                else self._runner(name).run(own, on_image, stopped)
+                else self._runner(name).run(own, on_images, stopped)
             )
             for outcome in outcomes:
                 yield replace(outcome, part=given.pop((name, outcome.part)))

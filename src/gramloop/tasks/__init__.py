@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 from gramloop.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from gramloop.tasks.depth import Depth
-    from gramloop.tasks.depth_estimator import (
+    from gramloop.tasks.depth import (
+        Depth,
         DepthConfig,
         DepthEstimator,
         DptDepthConfig,

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 import numpy as np
@@ -21,18 +20,17 @@ from gramloop.data.shifted import Shift, ShiftedRecord
 from gramloop.errors import GramLoopError
 from gramloop.metrics.bootstrap import ROWS_AT_ONCE, Score
 from gramloop.tasks.class_names import Classes
-from gramloop.tasks.drawing import NO_CLASS, Changes, DrawStyle
-from gramloop.tasks.prediction import Prediction
+from gramloop.tasks.drawing import NO_CLASS, NO_COLOURS, Changes, Colours, DrawStyle
+from gramloop.tasks.images import RGB
+from gramloop.tasks.prediction import P, Prediction
 from gramloop.util.plotting import Legend
 from gramloop.util.table import Cell, Table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_NO_COLOURS: Mapping[int, str] = MappingProxyType({})
 _ROWS = 10  # of many boxes or classes in a table
-P = TypeVar("P", bound=Prediction)
-T = TypeVar("T")
+Truth = TypeVar("Truth")
 Row = Mapping[
     str, Any
 ]  # the statistics of one image: a number or a flat array for each of the task's columns
@@ -91,15 +89,15 @@ class ClassScores:
     subsets: NDArray[np.float64]  # (subsets,)
 
 
-class Task(Generic[P, T]):
-    """One task: subclasses hold everything that is specific to it. ``P`` is its prediction, ``T`` its truth."""
+class Task(Generic[P, Truth]):
+    """One task: subclasses hold everything that is specific to it. ``P`` is its prediction, ``Truth`` its truth."""
 
     name: ClassVar[str]
-    title: ClassVar[str]  # in headings and tables
+    title: ClassVar[str]  # in headings and tables; by default the name
     metrics: ClassVar[tuple[str, ...]]  # the main one first
     metrics_caption: ClassVar[str] = ""  # what they are, for a table of all of them
     class_metric: ClassVar[str] = "AP"  # the main metric of a single class
-    image_metric: ClassVar[str]  # what `image_score` is in
+    image_metric: ClassVar[str]  # what `image_score` is in; by default the main metric
     columns: ClassVar[Mapping[str, str]]  # what `statistics` returns: "float64", or "float64[]" for lists
     picture_columns: ClassVar[Mapping[str, str]] = {"picture": "binary"}  # what `encode` returns
     prediction: ClassVar[type[Prediction]]
@@ -115,37 +113,40 @@ class Task(Generic[P, T]):
     closed_classes: ClassVar[bool] = False  # a model must have as many classes as the set it is scored on
 
     def __init_subclass__(cls) -> None:
-        if "annotations" not in vars(cls) and "name" in vars(cls):
-            cls.annotations = cls.name
+        if "name" in vars(cls):
+            defaults = {"annotations": cls.name, "title": cls.name, "image_metric": cls.metrics[0]}
+            for name, value in defaults.items():
+                if name not in vars(cls):
+                    setattr(cls, name, value)
 
     # truth
 
-    def read_truth(self, record: Record) -> T:
+    def read_truth(self, record: Record) -> Truth:
         """The annotated truth of a record."""
         raise NotImplementedError
 
-    def truth_shape(self, truth: T) -> tuple[int, ...] | None:
+    def truth_shape(self, truth: Truth) -> tuple[int, ...] | None:
         """Height and width of a truth that covers the image; None where it has no size."""
         return None
 
-    def check_truth(self, truth: T, name: str) -> None:
+    def check_truth(self, truth: Truth, name: str) -> None:
         """Refuse a truth that nothing can be scored with."""
 
-    def as_truth(self, prediction: P, threshold: float) -> T:
+    def as_truth(self, prediction: P, threshold: float) -> Truth:
         """A prediction on the clean image in place of labels; ``threshold`` is for scored objects."""
         raise NotImplementedError
 
-    def move_truth(self, truth: T, record: ShiftedRecord, shift: Shift) -> T:
+    def move_truth(self, truth: Truth, record: ShiftedRecord, shift: Shift) -> Truth:
         """The truth of a clean image after a geometric shift of its pixels."""
         raise NotImplementedError
 
     # statistics and scores
 
-    def align(self, prediction: P, truth: T, alignment: str) -> P:
+    def align(self, prediction: P, truth: Truth, alignment: str) -> P:
         """The prediction in the unit and scale of its truth."""
         return prediction
 
-    def statistics(self, prediction: P, truth: T, categories: Categories) -> Row:
+    def statistics(self, prediction: P, truth: Truth, categories: Categories) -> Row:
         """What is stored of one image, from which every score follows."""
         raise NotImplementedError
 
@@ -158,15 +159,17 @@ class Task(Generic[P, T]):
         raise NotImplementedError
 
     def class_scores(self, rows: Rows, categories: Categories, members: NDArray[np.int64]) -> ClassScores:
-        """The main metric class by class, empty for a task without classes, and of subsets of the images.
+        """The main metric class by class, by default of no class, and of subsets of the images.
 
         ``members`` (1 + subsets, images) says which images count: all in the first row, then those of each subset.
         """
-        raise NotImplementedError
+        with np.errstate(invalid="ignore"):  # a subset whose images could not be used has no score
+            scores = np.asarray(self.scorer(rows, categories)(members))
+        return ClassScores(np.zeros(0), np.zeros(0, dtype=np.bool_), scores[1:])
 
     def image_score(self, row: Row) -> float:
-        """How good a stored prediction of one image is, in percent; it ranks the images that a report shows."""
-        raise NotImplementedError
+        """How good a stored prediction of one image is, in percent: by default the column of the main metric."""
+        return float(row.get(self.metrics[0], np.nan))
 
     # files
 
@@ -174,25 +177,25 @@ class Task(Generic[P, T]):
         """What a unit keeps of a prediction for figures, in the ``picture_columns``."""
         return {}
 
-    def encode_truth(self, truth: T) -> Row:
+    def encode_truth(self, truth: Truth) -> Row:
         """The same of a truth that was a clean prediction."""
         return {}
 
     def decode(self, row: Row, column: str = "picture") -> P | None:
         """The prediction that a stored row keeps for figures, or None."""
-        raise NotImplementedError
+        return None
 
     def files(self, prediction: P, image: Path, name: str, classes: Classes) -> dict[str, bytes]:
         """The content of a prediction's files by ending; ``name`` is what they are called before it."""
-        raise NotImplementedError
+        raise GramLoopError(f"predictions of {self.name} cannot be written to files")
 
     # figures
 
     figure_caption: ClassVar[str] = ""  # of predictions in panels: {truth}, {before} and {after}
 
-    def as_prediction(self, truth: T) -> P:
+    def as_prediction(self, truth: Truth) -> P:
         """A truth in the form of a prediction, to be drawn like one."""
-        raise NotImplementedError
+        raise GramLoopError(f"a truth of {self.name} cannot be drawn")
 
     def size(self, prediction: P, image: Sequence[int] | None = None) -> tuple[int, int]:
         """Height and width of what was predicted; ``image`` is the shape of the image, where it is known."""
@@ -211,22 +214,13 @@ class Task(Generic[P, T]):
         return ""
 
     def style(
-        self,
-        predictions: Sequence[P],
-        classes: Classes,
-        threshold: float = 0.5,
-        known: Mapping[int, str] = _NO_COLOURS,
+        self, predictions: Sequence[P], classes: Classes, threshold: float = 0.5, known: Colours = NO_COLOURS
     ) -> DrawStyle:
         """Colours and scales that fit all predictions of an image; classes keep ``known`` colours if they can."""
         return DrawStyle(classes, threshold)
 
     def draw(
-        self,
-        axes: Axes,
-        image: NDArray[np.uint8],
-        prediction: P,
-        style: DrawStyle,
-        colours: Sequence[str] = (),
+        self, axes: Axes, image: RGB, prediction: P, style: DrawStyle, colours: Sequence[str] = ()
     ) -> None:
         """Draw a prediction over its image; ``colours`` are those of its boxes."""
         raise NotImplementedError
@@ -251,8 +245,6 @@ class Task(Generic[P, T]):
 
     def rescale(self, prediction: P, shown: tuple[int, int], size: tuple[int, int]) -> P:
         """A prediction on an image that was resized to ``shown``, in the original ``size``; both height, width."""
-        if shown == size:
-            return prediction
         raise GramLoopError(f"{self.name} predictions cannot be brought to another size")
 
     def renumber(self, prediction: P, numbers: Mapping[int, int]) -> P:
@@ -300,12 +292,16 @@ def task_names() -> tuple[str, ...]:
 def _register_built_in() -> None:
     if "semantic" in _TASKS:
         return
-    from gramloop.tasks import depth, detection, instance, panoptic, semantic
+    from gramloop.tasks.depth import DepthTask
+    from gramloop.tasks.detection import DetectionTask
+    from gramloop.tasks.instance import InstanceTask
+    from gramloop.tasks.panoptic import PanopticTask
+    from gramloop.tasks.semantic import SemanticTask
 
     added = dict(_TASKS)
     _TASKS.clear()
-    for module in (semantic, detection, depth, panoptic, instance):
-        register_task(module.TASK)
+    for task in (SemanticTask(), DetectionTask(), DepthTask(), PanopticTask(), InstanceTask()):
+        register_task(task)
     _TASKS.update(added)
 
 

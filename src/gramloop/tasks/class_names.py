@@ -1,4 +1,4 @@
-"""Names of the classes that the released heads tell apart."""
+"""Names of the classes of the released heads."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ sculpture, hood, sconce, vase, traffic light, tray, ashcan, fan, pier, CRT scree
 bulletin board, shower, radiator, glass, clock, flag
 """
 
-# COCO numbers its 80 categories from 1 to 90 with gaps; a dash stands for a number that is not used
+# COCO numbers its 80 categories from 1 to 90 with gaps; a dash is a number that is not used
 _COCO = """
 person, bicycle, car, motorcycle, airplane, bus, train, truck, boat, traffic light, fire hydrant, -, stop
 sign, parking meter, bench, bird, cat, dog, horse, sheep, cow, elephant, bear, zebra, giraffe, -,

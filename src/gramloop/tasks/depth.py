@@ -1,4 +1,8 @@
-"""Depth estimation: the distance of every pixel, scored by the share of pixels within 1.25 and six errors."""
+"""Depth estimation: the distance of every pixel, scored by the share of pixels within 1.25 and six errors.
+
+The image is resized to a short side that the model knows, its long side rounded to what the model takes, and seen at
+once; depth comes back in the size of the original. With ``flip`` its mirror image is seen too, and both are averaged.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +10,14 @@ import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast
 
 import numpy as np
+import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from PIL import Image
+from torch import Tensor
 
 from gramloop.data.records import Record
 from gramloop.data.shifted import Shift, ShiftedRecord
@@ -19,11 +25,24 @@ from gramloop.data.truth import DepthMap
 from gramloop.errors import GramLoopError
 from gramloop.metrics.bootstrap import Score, mean_score
 from gramloop.metrics.depth import Alignment, aligned_depth, depth_scores
+from gramloop.models.backbone import TappedViT
+from gramloop.models.depther import DEPTH_STRIDE, FAR, NEAR, Depther, load_depther, pad_around
+from gramloop.replay.attach import Loop
 from gramloop.shifts.geometry import warp_depth
-from gramloop.tasks.base import Categories, ClassScores, Row, Rows, Task, pixels_text
+from gramloop.tasks.base import Categories, Row, Rows, Task, pixels_text
 from gramloop.tasks.class_names import Classes
-from gramloop.tasks.drawing import Changes, DrawStyle
+from gramloop.tasks.drawing import NO_COLOURS, Changes, Colours, DrawStyle
+from gramloop.tasks.images import (
+    RGB,
+    WEB,
+    Normalisation,
+    normalisation_of,
+    resize_short_side,
+    short_side_size,
+    to_tensor,
+)
 from gramloop.tasks.prediction import Prediction
+from gramloop.tasks.predictor import ViTPredictor, replay_maps
 from gramloop.tasks.semantic import read_picture
 from gramloop.util.plotting import Legend, colour_of, draw_values, nearest, shrunk
 from gramloop.util.table import Table
@@ -53,14 +72,12 @@ class DepthTask(Task[Depth, DepthMap]):
     """Every image has its own errors, and a set has their means."""
 
     name = "depth"
-    title = "depth"
     metrics = ("delta1", "delta2", "delta3", "AbsRel", "RMSE", "log10", "SILog")
     metrics_caption = (
         "Means over images. delta1 to delta3 are the share of pixels whose depth is within a factor of 1.25, 1.25² and "
         "1.25³ of the truth, in percent, higher is better; of the others lower is better: AbsRel, RMSE in metres, log10, "
         "and SILog times 100."
     )
-    image_metric = "delta1"
     figure_caption = "Depth in metres, aligned as it was scored, all panels of an image on one scale; white pixels have no known depth."
     columns: ClassVar[Mapping[str, str]] = dict.fromkeys(metrics, "float64")
     prediction = Depth
@@ -104,11 +121,6 @@ class DepthTask(Task[Depth, DepthMap]):
         means = np.stack([rows.values[name] for name in self.metrics], axis=1).mean(axis=0).tolist()
         return dict(zip(self.metrics, means, strict=True))
 
-    def class_scores(self, rows: Rows, categories: Categories, members: NDArray[np.int64]) -> ClassScores:
-        with np.errstate(invalid="ignore"):  # a subset whose images could not be used has no score
-            means = members @ rows.values["delta1"] / members.sum(axis=1)
-        return ClassScores(np.zeros(0), np.zeros(0, dtype=np.bool_), means[1:])
-
     def scorer(self, rows: Rows, categories: Categories) -> Score:
         return mean_score(rows.values["delta1"])
 
@@ -117,9 +129,6 @@ class DepthTask(Task[Depth, DepthMap]):
 
     def encode_truth(self, truth: DepthMap) -> Row:
         return {"picture": depth_png(truth.metres)}
-
-    def image_score(self, row: Row) -> float:
-        return float(row["delta1"])
 
     def decode(self, row: Row, column: str = "picture") -> Depth | None:
         if row.get(column) is None:
@@ -147,7 +156,7 @@ class DepthTask(Task[Depth, DepthMap]):
         predictions: Sequence[Depth],
         classes: Classes,
         threshold: float = 0.5,
-        known: Mapping[int, str] = MappingProxyType({}),
+        known: Colours = NO_COLOURS,
     ) -> DrawStyle:
         """The scale ends where few pixels of the first prediction exceed it, so that the horizon hides nothing."""
         finite = predictions[0].values[np.isfinite(predictions[0].values)]
@@ -156,12 +165,7 @@ class DepthTask(Task[Depth, DepthMap]):
         return DrawStyle(classes, threshold, scale=(low, max(high, low + 1e-6)), unit=unit)
 
     def draw(
-        self,
-        axes: Axes,
-        image: NDArray[np.uint8],
-        prediction: Depth,
-        style: DrawStyle,
-        colours: Sequence[str] = (),
+        self, axes: Axes, image: RGB, prediction: Depth, style: DrawStyle, colours: Sequence[str] = ()
     ) -> None:
         values = nearest(prediction.values, shrunk(image).shape)
         colour_map = _FAR_IS_DARK if prediction.disparity else _NEAR_IS_BRIGHT
@@ -196,9 +200,7 @@ class DepthTask(Task[Depth, DepthMap]):
         return replace(prediction, values=prediction.values[:, ::-1], trace=None)
 
     def merge(self, predictions: Sequence[Depth]) -> Depth:
-        first, *others = predictions
-        if not others:
-            return first
+        first = predictions[0]
         values = [each.values for each in predictions]
         if first.disparity:  # each view has a scale and a shift of its own
             values = [values[0], *(_in_frame(each, values[0]) for each in values[1:])]
@@ -206,14 +208,9 @@ class DepthTask(Task[Depth, DepthMap]):
         return Depth(np.stack(values).mean(0, dtype=np.float32), first.disparity, blocks=blocks)
 
     def rescale(self, prediction: Depth, shown: tuple[int, int], size: tuple[int, int]) -> Depth:
-        if shown == size:
-            return prediction
         picture = Image.fromarray(prediction.values.astype(np.float32))
         resized = picture.resize((size[1], size[0]), Image.Resampling.BILINEAR)
         return replace(prediction, values=np.asarray(resized))
-
-
-TASK = DepthTask()
 
 
 def depth_png(metres: NDArray[Any]) -> bytes:  # of (H, W)
@@ -233,3 +230,138 @@ def _in_frame(values: NDArray[np.float32], frame: NDArray[np.float32]) -> NDArra
     shift = float(y.mean() - scale * x.mean()) if len(x) else 0.0
     moved: NDArray[np.float32] = (scale * values.astype(np.float64) + shift).astype(np.float32)
     return moved
+
+
+@dataclass(frozen=True)
+class DepthConfig:
+    """How an image is given to the model."""
+
+    short_side: int = 192
+    flip: bool = False  # the mean with the mirror image, mirrored back
+
+    def __post_init__(self) -> None:
+        if self.short_side < 1:
+            raise GramLoopError(f"the short side must be positive, not {self.short_side}")
+
+
+class DepthHead(Protocol):
+    """What a task needs of a depth head."""
+
+    taps: tuple[int, ...]  # blocks that it reads
+
+    @property
+    def channels(self) -> int:
+        """The width of the backbone that it was made for."""
+
+    def depth(self, maps: Sequence[Tensor], size: tuple[int, int]) -> Tensor:  # each (B, C, h, w) → (B, H, W)
+        """Depth in metres in the size (H, W)."""
+
+
+class DepthEstimator(ViTPredictor[Depth]):
+    """A backbone and a depth head ready for images."""
+
+    task = "depth"
+
+    def __init__(
+        self,
+        backbone: TappedViT,
+        head: DepthHead,
+        config: DepthConfig | None = None,
+        normalisation: Normalisation = WEB,
+    ) -> None:
+        backbone.check_taps(head.taps)
+        if head.channels != backbone.shape.width:
+            raise GramLoopError(
+                f"the depth head was made for a backbone of width {head.channels}, this one has {backbone.shape.width}"
+            )
+        super().__init__(backbone, head.taps, {}, normalisation)
+        self.head, self.config = head, config or DepthConfig()
+        if self.config.short_side % self.multiple:
+            raise GramLoopError(
+                f"this model needs sides that are multiples of {self.multiple}, not {self.config.short_side}"
+            )
+
+    @property
+    def multiple(self) -> int:
+        """What the short side is a multiple of."""
+        return self.backbone.shape.patch
+
+    def _largest_view(self, height: int, width: int) -> tuple[int, int]:
+        return short_side_size(height, width, self.config.short_side, multiple=self.multiple)
+
+    def _show(self, pixels: RGB) -> Tensor:  # (H, W, 3) → (1, 3, h, w)
+        """The image as the model takes it."""
+        shown = resize_short_side(pixels, self.config.short_side, multiple=self.multiple)
+        return to_tensor(shown, self.normalisation)
+
+    def _forward(self, pixels: Sequence[RGB], loop: Loop | None, paired: bool) -> list[list[Depth]]:
+        size = (pixels[0].shape[0], pixels[0].shape[1])
+        shown = torch.cat([self._show(each) for each in pixels]).to(self.backbone.device)
+        if self.config.flip:
+            shown = torch.cat([shown, shown.flip(-1)])
+        versions = []
+        for taps, blocks, measured in self._runs(shown, loop, paired):
+            found = self.head.depth([tap.map for tap in taps], size)
+            if self.config.flip:  # mirror images come after all others
+                found = (found[: len(pixels)] + found[len(pixels) :].flip(-1)) / 2
+            maps = replay_maps(measured, len(pixels), shown.shape[-2:], self.backbone.shape.patch)
+            pairs = zip(found, maps, strict=True)
+            versions.append([Depth(each.cpu().numpy(), blocks=blocks, trace=trace) for each, trace in pairs])
+        return versions
+
+
+@dataclass(frozen=True)
+class DptDepthConfig(DepthConfig):
+    """How an image is given to Meta's depth model."""
+
+    short_side: int = 768
+    padded: bool = False  # truncate the long side and pad, as Meta's evaluation does
+
+
+class DptDepthEstimator(DepthEstimator):
+    """Meta's depth model ready for images."""
+
+    config: DptDepthConfig
+
+    def __init__(
+        self, model: Depther, config: DptDepthConfig | None = None, normalisation: Normalisation = WEB
+    ) -> None:
+        super().__init__(model.backbone, model.head, config or DptDepthConfig(), normalisation)
+
+    @property
+    def multiple(self) -> int:
+        """Sides that are multiples of it come back as they are; padding makes up for others."""
+        return 1 if self.config.padded else DEPTH_STRIDE
+
+    def shown(self, pixels: RGB) -> Tensor:  # (H, W, 3) → (1, 3, h, w)
+        """The image in the model's size, normalised, before any padding."""
+        truncated = int if self.config.padded else None
+        height, width = pixels.shape[:2]
+        short = self.config.short_side
+        size = short_side_size(height, width, short, multiple=self.multiple, rounded=truncated)
+        unit = to_tensor(pixels, Normalisation((0.0, 0.0, 0.0), (1.0, 1.0, 1.0)))
+        resized = F.interpolate(unit, size, mode="bilinear", antialias=True, align_corners=False)
+        mean, std = (
+            torch.tensor(each)[:, None, None] for each in (self.normalisation.mean, self.normalisation.std)
+        )
+        return (resized - mean) / std
+
+    def _show(self, pixels: RGB) -> Tensor:
+        # at most 8 pixels on a side: no patch is padding alone, so a replay needs no mask
+        return pad_around(self.shown(pixels), self.backbone.shape.patch)
+
+
+def load_depth_estimator(
+    backbone: str | Path | TappedViT,
+    head: str | Path,
+    *,
+    config: DptDepthConfig | None = None,
+    depth_range: tuple[float, float] = (NEAR, FAR),
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str = "cpu",
+    verify: bool = False,
+) -> DptDepthEstimator:
+    """A depth estimator from Meta's two files; ``dtype`` is that of the backbone's weights."""
+    model = load_depther(backbone, head, depth_range=depth_range, dtype=dtype, device=device, verify=verify)
+    normalisation = normalisation_of(backbone) if isinstance(backbone, str | Path) else WEB
+    return DptDepthEstimator(model, config, normalisation)

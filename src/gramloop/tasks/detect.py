@@ -1,4 +1,4 @@
-"""Object detection: an image in, scored boxes out, ordinary or replayed or both.
+"""Object detection: an image in, scored boxes out.
 
 The image is resized (PIL's bilinear) to a short side of 2048; then each side is rounded to the nearest multiple
 of the patch size, 16, halves upwards and never below one patch. An image more than eight times as long as
@@ -43,13 +43,12 @@ from gramloop.tasks.images import (
     to_tensor,
 )
 from gramloop.tasks.prediction import ReplayMaps
-from gramloop.tasks.predictor import ViTPredictor
-from gramloop.tasks.sliding import maps_of, patch_maps, trace_kinds
+from gramloop.tasks.predictor import ViTPredictor, maps_by_kind, replay_maps, trace_kinds
 
 
 @dataclass(frozen=True)
 class DetectConfig:
-    """How an image is shown to the detector, and how many detections are kept."""
+    """How an image is given to the detector, and how many detections are kept."""
 
     short_side: int = 2048
     longest_side: int = 16_384
@@ -69,7 +68,7 @@ class Detector(ViTPredictor[Detection]):
     """
 
     task = "detection"
-    batches = pads = True
+    pads = True
 
     def __init__(
         self,
@@ -83,7 +82,7 @@ class Detector(ViTPredictor[Detection]):
         super().__init__(model.backbone, model.taps, classes, normalisation)
         self.model, self.config = model, config or DetectConfig()
 
-    def _look_at(self, pixels: Sequence[RGB], loop: Loop | None, paired: bool) -> list[list[Detection]]:
+    def _forward(self, pixels: Sequence[RGB], loop: Loop | None, paired: bool) -> list[list[Detection]]:
         """The detections of all images, per version."""
         tensors = [self._prepare(each) for each in pixels]
         batch, valid = (
@@ -97,8 +96,8 @@ class Detector(ViTPredictor[Detection]):
         ]
         maps = viewer.maps(batch, [size for size, _ in sizes])
         unmeasured, depth = [None] * len(sizes), self.backbone.shape.depth
-        ordinary = [self._finish(each, sizes, unmeasured, depth) for each in found[:-1]]
-        return [*ordinary, self._finish(found[-1], sizes, maps, viewer.blocks)]
+        baseline = [self._finish(each, sizes, unmeasured, depth) for each in found[:-1]]
+        return [*baseline, self._finish(found[-1], sizes, maps, viewer.blocks)]
 
     def _prepare(self, pixels: RGB) -> Tensor:  # → (3, H, W)
         height, width = pixels.shape[:2]
@@ -126,7 +125,7 @@ class Detector(ViTPredictor[Detection]):
 
 
 class _Viewer:
-    """Looks at one view after the other and remembers what the replay measured in each."""
+    """Runs one view after the other and remembers what the replay measured in each."""
 
     def __init__(self, detector: Detector, loop: Loop | None, paired: bool) -> None:
         self._detector, self._loop, self._paired = detector, loop, paired
@@ -156,7 +155,7 @@ class _Viewer:
         for index, (height, width) in enumerate(sizes):
             rows, columns = height // patch, width // patch
             found.append(
-                maps_of({kind: maps[index, :, :rows, :columns].numpy() for kind, maps in joined.items()})
+                maps_by_kind({kind: maps[index, :, :rows, :columns].numpy() for kind, maps in joined.items()})
             )
         return found
 
@@ -190,7 +189,6 @@ class DenseDetector(ViTPredictor[Detection]):
     """A backbone and a one-stage head; class c of the head is the c-th of ``classes``, from 1 where none are given."""
 
     task = "detection"
-    batches = True
 
     def __init__(
         self,
@@ -209,12 +207,12 @@ class DenseDetector(ViTPredictor[Detection]):
         super().__init__(backbone, [tap], classes, normalisation)
         self.head = head
 
-    def _look_at(self, pixels: Sequence[RGB], loop: Loop | None, paired: bool) -> list[list[Detection]]:
+    def _forward(self, pixels: Sequence[RGB], loop: Loop | None, paired: bool) -> list[list[Detection]]:
         size = (pixels[0].shape[0], pixels[0].shape[1])
         shown = torch.cat([self._prepare(each) for each in pixels]).to(self.backbone.device)
         versions = []
         for (tap,), blocks, measured in self._runs(shown, loop, paired):
-            pairs = zip(self.head.detect(tap.map), patch_maps(measured, len(pixels)), strict=True)
+            pairs = zip(self.head.detect(tap.map), replay_maps(measured, len(pixels)), strict=True)
             versions.append(
                 [self._detection(found, shown.shape[-2:], size, blocks, trace) for found, trace in pairs]
             )

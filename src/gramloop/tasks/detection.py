@@ -24,6 +24,7 @@ from gramloop.tasks.base import Categories, ClassScores, Row, Rows, Task, first_
 from gramloop.tasks.box_fusion import fuse_boxes
 from gramloop.tasks.class_names import Classes
 from gramloop.tasks.drawing import Changes, DrawStyle
+from gramloop.tasks.images import RGB
 from gramloop.tasks.prediction import Prediction
 from gramloop.tasks.semantic import renumbered
 from gramloop.util.plotting import BLUE, GREEN, ORANGE, PLUM, RED, draw_box, photograph, shrunk
@@ -72,7 +73,6 @@ class DetectionTask(Task[Detection, Instances]):
     """Rows keep every box with its truth: AP needs all images at once."""
 
     name = "detection"
-    title = "detection"
     metrics = AP_METRICS
     metrics_caption = (
         "COCO's average precision in percent: over IoU 0.50 to 0.95, at 0.50, at 0.75, and of small, medium and large "
@@ -145,10 +145,7 @@ class DetectionTask(Task[Detection, Instances]):
         return self._ranked(rows, categories).average_precision
 
     def class_scores(self, rows: Rows, categories: Categories, members: NDArray[np.int64]) -> ClassScores:
-        order = categories.ids
-        by_category = self._ranked(rows, categories).by_category(members, len(order))
-        scores = by_category[0][np.argsort(np.argsort(order))]
-        return ClassScores(scores, ~np.isnan(scores), mean_of_known(by_category)[1:])
+        return ap_by_class(self._ranked(rows, categories), categories, members)
 
     def image_score(self, row: Row) -> float:
         """F1 of the boxes that pictures show: 100 for a perfect image, also for an empty one."""
@@ -188,19 +185,11 @@ class DetectionTask(Task[Detection, Instances]):
     def size(self, prediction: Detection, image: Sequence[int] | None = None) -> tuple[int, int]:
         if image is not None:
             return image[0], image[1]
-        corner = prediction.boxes[:, 2:].max(
-            axis=0, initial=1.0
-        )  # boxes do not tell how large their image is
+        corner = prediction.boxes[:, 2:].max(axis=0, initial=1.0)  # the size of the image is not known
         return int(np.ceil(corner[1])), int(np.ceil(corner[0]))
 
     def summary(self, prediction: Detection) -> Table:
-        columns = (prediction.labels, prediction.scores, prediction.boxes)
-        rows: list[tuple[Cell, ...]] = [
-            (int(label), float(score), *(f"{side:.1f}" for side in box))
-            for label, score, box in zip(*columns, strict=True)
-        ]
-        names = ("category", "score", "left", "top", "right", "bottom")
-        return first_rows_table(f"{len(rows)} detected boxes", names, rows, "boxes, best first")
+        return boxes_table(f"{len(prediction.scores)} detected boxes", prediction, 1, "boxes, best first")
 
     def describe(self, prediction: Detection, style: DrawStyle) -> str:
         count = len(sure_boxes(prediction, style.threshold).scores)
@@ -208,12 +197,7 @@ class DetectionTask(Task[Detection, Instances]):
         return f"{most}{count} box{'es' * (count != 1)} ≥ {style.threshold:g}"
 
     def draw(
-        self,
-        axes: Axes,
-        image: NDArray[np.uint8],
-        prediction: Detection,
-        style: DrawStyle,
-        colours: Sequence[str] = (),
+        self, axes: Axes, image: RGB, prediction: Detection, style: DrawStyle, colours: Sequence[str] = ()
     ) -> None:
         photograph(axes, shrunk(image, 1024), image.shape)
         found = sure_boxes(prediction, style.threshold)
@@ -280,8 +264,6 @@ class DetectionTask(Task[Detection, Instances]):
 
     def merge(self, predictions: Sequence[Detection]) -> Detection:
         """The fused boxes, best first; no more of them than the longest list had."""
-        if len(predictions) == 1:
-            return predictions[0]
         counts = [len(each.scores) for each in predictions]
         boxes, scores, labels = fuse_boxes(
             np.concatenate([each.boxes for each in predictions]).astype(np.float64),
@@ -299,8 +281,6 @@ class DetectionTask(Task[Detection, Instances]):
         )
 
     def rescale(self, prediction: Detection, shown: tuple[int, int], size: tuple[int, int]) -> Detection:
-        if shown == size:
-            return prediction
         scale = np.array([size[1] / shown[1], size[0] / shown[0]] * 2, dtype=np.float32)
         return replace(prediction, boxes=prediction.boxes * scale)
 
@@ -310,9 +290,6 @@ class DetectionTask(Task[Detection, Instances]):
         return replace(
             prediction, boxes=prediction.boxes[kept], scores=prediction.scores[kept], labels=labels[kept]
         )
-
-
-TASK = DetectionTask()
 
 
 def _annotated(boxes: NDArray[Any], labels: NDArray[np.int64]) -> Detection:
@@ -356,6 +333,23 @@ def unmatched_boxes(found: Detection, other: Detection) -> NDArray[np.bool_]:  #
     same = found.labels[:, None] == other.labels[None]
     alone: NDArray[np.bool_] = ~((box_iou(found.boxes, other.boxes) >= PICTURE_OVERLAP) & same).any(axis=1)
     return alone
+
+
+def ap_by_class(ranked: RankedMatches, categories: Categories, members: NDArray[np.int64]) -> ClassScores:
+    """What `Task.class_scores` returns, from ranked matches."""
+    by_category = ranked.by_category(members, len(categories.ids))
+    scores = by_category[0][np.argsort(np.argsort(categories.ids))]
+    return ClassScores(scores, ~np.isnan(scores), mean_of_known(by_category)[1:])
+
+
+def boxes_table(title: str, found: Any, digits: int, what: str) -> Table:
+    """The best boxes of a prediction with labels, scores and boxes."""
+    rows: list[tuple[Cell, ...]] = [
+        (int(label), float(score), *(f"{side:.{digits}f}" for side in box))
+        for label, score, box in zip(found.labels, found.scores, found.boxes, strict=True)
+    ]
+    names = ("category", "score", "left", "top", "right", "bottom")
+    return first_rows_table(title, names, rows, what)
 
 
 def ap_metrics(found: ApResult) -> dict[str, float]:

@@ -34,9 +34,7 @@ from gramloop.tasks.images import (
     short_side_size,
     to_tensor,
 )
-from gramloop.tasks.prediction import Prediction
-from gramloop.tasks.predictor import Predictor, check_replay
-from gramloop.tasks.sliding import per_patch
+from gramloop.tasks.predictor import AnyPredictor, check_replay, per_patch
 from gramloop.tasks.transformers_models import read_config
 from gramloop.util.json_files import read_checked
 
@@ -124,7 +122,7 @@ def diagnose(
     pixels: what the model is called with: a tensor (1, 3, H, W), normalised as the model wants it, or a mapping
         of keywords, as a transformers image processor gives it.
     config, settings: the replay, as for ``attach``.
-    run: how to call the model with ``pixels``, where ``model(pixels)`` is not the way.
+    run: how to call the model with ``pixels``, where it is not ``model(pixels)``.
     grid: rows and columns of patches, where the model does not reveal them.
     """
     call = run or (lambda given: model(**given) if isinstance(given, Mapping) else model(given))
@@ -172,8 +170,8 @@ def _maps(values: Sequence[Tensor], grid: tuple[int, int]) -> Map:  # (1, ...) e
     return maps
 
 
-def diagnose_prediction(predictor: Predictor[Prediction], image: RGB, config: ReplayConfig) -> Diagnosis:
-    """The same for a predictor, which looks at the image in its own sizes and windows.
+def diagnose_prediction(predictor: AnyPredictor, image: RGB, config: ReplayConfig) -> Diagnosis:
+    """The same for a predictor, which is given the image in its usual sizes and windows.
 
     Maps are laid over the whole image, and averaged where windows overlap.
     """
@@ -208,8 +206,8 @@ class View:
     diagnose: Callable[[RGB], tuple[RGB, Diagnosis]]
 
 
-def predictor_view(name: str, predictor: Predictor[Prediction], replay: ReplayConfig) -> View:
-    """A predictor, which looks through its own windows."""
+def predictor_view(name: str, predictor: AnyPredictor, replay: ReplayConfig) -> View:
+    """A predictor, with its usual windows."""
     check_replay(predictor, replay)
     return View(name, lambda pixels: (pixels, diagnose_prediction(predictor, pixels, replay)))
 
@@ -257,7 +255,7 @@ def _whole_image(
         )
     device = next(model.parameters()).device
 
-    def look(pixels: RGB) -> tuple[RGB, Diagnosis]:
+    def view(pixels: RGB) -> tuple[RGB, Diagnosis]:
         height, width = pixels.shape[:2]
         rows, columns = (each // patch for each in short_side_size(height, width, short_side, multiple=patch))
         what = f"an image of {width} x {height} at a short side of {short_side}"
@@ -265,7 +263,7 @@ def _whole_image(
         seen = resize_short_side(pixels, short_side, multiple=patch)
         return seen, diagnose(model, to_tensor(seen, normalisation).to(device), replay, run=run)
 
-    return look
+    return view
 
 
 def _is_foreign_folder(path: Path) -> bool:
@@ -277,13 +275,13 @@ def _open_with_transformers(path: Path) -> nn.Module:
     from transformers import AutoModel
 
     try:
-        model, told = AutoModel.from_pretrained(
+        model, loaded = AutoModel.from_pretrained(
             path, local_files_only=True, output_loading_info=True, trust_remote_code=False
         )
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         first = (str(error).splitlines() or [type(error).__name__])[0]
         raise GramLoopError(f"transformers cannot open {path}: {first}") from error
-    if missing := sorted(name for name in told["missing_keys"] if "pooler" not in name):
+    if missing := sorted(name for name in loaded["missing_keys"] if "pooler" not in name):
         raise GramLoopError(f"{path} lacks {len(missing)} of the model's weights, such as {missing[0]}")
     refuse_unsound(model, path)
     vit: nn.Module = getattr(model, "vision_model", model)  # the image half of a model of images and words
@@ -291,7 +289,7 @@ def _open_with_transformers(path: Path) -> nn.Module:
 
 
 def _stored_normalisation(path: Path) -> Normalisation:
-    """What the folder's image processor says, otherwise what DINO models were trained with."""
+    """What the folder's image processor has, otherwise what DINO models were trained with."""
     stored = path / "preprocessor_config.json"
     if not stored.is_file():
         return WEB

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 
     from gramloop.tasks.prediction import Prediction
 
+Colours = Mapping[int, str]  # of classes, by number
+NO_COLOURS: Colours = MappingProxyType({})
 NO_CLASS = -1  # of pixels without a class
 _PANEL, _GAP, _HEAD = 2.3, 0.08, 0.2  # inches
 _SCALE = 0.36  # inches of a colour bar with its words
@@ -48,7 +51,7 @@ class DrawStyle:
 
     classes: Classes = field(default_factory=dict)  # names
     threshold: float = 0.5  # the least score of a box or mask that is drawn
-    colours: Mapping[int, str] = field(default_factory=dict)  # of the largest classes
+    colours: Colours = field(default_factory=dict)  # of the largest classes
     others: bool = False  # whether there are classes without a colour
     scale: tuple[float, float] = (0.0, 1.0)  # of depth
     unit: str = ""  # of that scale
@@ -76,7 +79,7 @@ class Changes:
 
 
 def class_style(
-    labels: Sequence[NDArray[Any]], classes: Classes, threshold: float, known: Mapping[int, str]
+    labels: Sequence[NDArray[Any]], classes: Classes, threshold: float, known: Colours
 ) -> DrawStyle:
     """The largest classes of some label maps, each with a colour; a class keeps one that is known, if it can."""
     flat = np.concatenate([each.ravel() for each in labels])

@@ -25,8 +25,7 @@ from gramloop.tasks.images import RGB
 from gramloop.tasks.model_content import content_of
 from gramloop.tasks.module_predictor import ModulePredictor
 from gramloop.tasks.prediction import Prediction
-from gramloop.tasks.predictor import Predictor
-from gramloop.tasks.renumbering import before_renumbering
+from gramloop.tasks.predictor import Predictor, before_renumbering
 from gramloop.tasks.user_models import FunctionPredictor, find_make
 
 Size = tuple[int, int]  # height and width

@@ -20,15 +20,21 @@ from gramloop.errors import GramLoopError
 from gramloop.metrics.ap import DRAWS_AT_ONCE, mask_ap_score, mask_average_precision, rank_matches
 from gramloop.metrics.bootstrap import Score
 from gramloop.metrics.matching import ALL, AREAS, THRESHOLDS, Matches, match_masks
-from gramloop.metrics.miou import mean_of_known
-from gramloop.tasks.base import Categories, ClassScores, Row, Rows, first_rows_table, pixels_text
+from gramloop.tasks.base import Categories, ClassScores, Row, Rows, pixels_text
 from gramloop.tasks.class_names import Classes
-from gramloop.tasks.detection import AP_METRICS, ap_metrics, image_identity, json_lines
+from gramloop.tasks.detection import (
+    AP_METRICS,
+    ap_by_class,
+    ap_metrics,
+    boxes_table,
+    image_identity,
+    json_lines,
+)
 from gramloop.tasks.drawing import DrawStyle
 from gramloop.tasks.panoptic import SegmentTask
 from gramloop.tasks.prediction import Prediction
 from gramloop.tasks.semantic import renumbered
-from gramloop.util.table import Cell, Table
+from gramloop.util.table import Table
 
 SHOWN = 0.4  # least score of a mask that a stored picture keeps
 
@@ -134,11 +140,8 @@ class InstanceTask(SegmentTask[InstanceMasks, ObjectMasks]):
         return mask_ap_score(self._matches(rows), categories.ids, rows.images)
 
     def class_scores(self, rows: Rows, categories: Categories, members: NDArray[np.int64]) -> ClassScores:
-        order = categories.ids
-        ranked = rank_matches(self._matches(rows), order, rows.images)
-        by_category = ranked.by_category(members, len(order))
-        scores = by_category[0][np.argsort(np.argsort(order))]
-        return ClassScores(scores, ~np.isnan(scores), mean_of_known(by_category)[1:])
+        ranked = rank_matches(self._matches(rows), categories.ids, rows.images)
+        return ap_by_class(ranked, categories, members)
 
     def image_score(self, row: Row) -> float:
         return 100 * shown_f1(row)
@@ -183,14 +186,8 @@ class InstanceTask(SegmentTask[InstanceMasks, ObjectMasks]):
         return prediction.size
 
     def summary(self, prediction: InstanceMasks) -> Table:
-        columns = (prediction.labels, prediction.scores, prediction.boxes)
-        rows: list[tuple[Cell, ...]] = [
-            (int(label), float(score), *(f"{side:.0f}" for side in box))
-            for label, score, box in zip(*columns, strict=True)
-        ]
-        title = f"{len(rows)} masks in {pixels_text(prediction.size)}"
-        names = ("category", "score", "left", "top", "right", "bottom")
-        return first_rows_table(title, names, rows, "masks, best first")
+        title = f"{len(prediction.scores)} masks in {pixels_text(prediction.size)}"
+        return boxes_table(title, prediction, 0, "masks, best first")
 
     def describe(self, prediction: InstanceMasks, style: DrawStyle) -> str:
         count = int((prediction.scores >= style.threshold).sum())
@@ -211,8 +208,6 @@ class InstanceTask(SegmentTask[InstanceMasks, ObjectMasks]):
     def rescale(
         self, prediction: InstanceMasks, shown: tuple[int, int], size: tuple[int, int]
     ) -> InstanceMasks:
-        if shown == size:
-            return prediction
         masks = [
             np.asarray(Image.fromarray(prediction.mask(index)).resize((size[1], size[0])))
             for index in range(len(prediction.masks))
@@ -231,9 +226,6 @@ class InstanceTask(SegmentTask[InstanceMasks, ObjectMasks]):
             scores=prediction.scores[kept],
             labels=labels[kept],
         )
-
-
-TASK = InstanceTask()
 
 
 def object_masks(prediction: InstanceMasks, threshold: float = 0.0) -> ObjectMasks:

@@ -17,7 +17,7 @@ from gramloop.models.pmt import trained_side
 from gramloop.models.released_names import HEADS, HeadKind, head_classes, head_kind
 from gramloop.models.tiny import TINY_SHORT_SIDE, WEIGHTS, load_tiny, load_tiny_depth
 from gramloop.tasks.class_names import COCO, COCO_PANOPTIC
-from gramloop.tasks.depth_estimator import DepthConfig, DepthEstimator, DptDepthConfig, load_depth_estimator
+from gramloop.tasks.depth import DepthConfig, DepthEstimator, DptDepthConfig, load_depth_estimator
 from gramloop.tasks.detect import DenseDetector, DetectConfig, load_detector
 from gramloop.tasks.graph_runtime import RUNTIMES, graph_files, is_dinov3_graph
 from gramloop.tasks.images import WEB, normalisation_of
@@ -28,8 +28,7 @@ from gramloop.tasks.padded import (
     load_panoptic,
 )
 from gramloop.tasks.prediction import Prediction
-from gramloop.tasks.predictor import Predictor
-from gramloop.tasks.renumbering import numbered_as
+from gramloop.tasks.predictor import Predictor, numbered_as
 from gramloop.tasks.segment import SegmentConfig, Segmenter, load_segmenter, pmt_windows
 
 Files = Mapping[str, str] | Mapping[str, Path]

@@ -1,14 +1,18 @@
 """Any torch module with its pre- and postprocessing as a predictor, replayed where one ViT is inside.
 
 Nothing is known of how its head reads the ViT: a pair runs the model twice, and its blocks remember the first time
-(`gramloop.tasks.block_runs`), so that it costs no more than a pair of the predictors that know their taps.
+(`reusing_blocks`), so that it costs no more than a pair of the predictors that know their taps.
 """
 
 from __future__ import annotations
 
 import copy
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from dataclasses import replace as with_fields
+from threading import get_ident
 from typing import Any
 
 import torch
@@ -17,16 +21,24 @@ from torch import Tensor, nn
 from gramloop.data.records import Task
 from gramloop.errors import GramLoopError
 from gramloop.models.backbone import refuse_many_tokens
+from gramloop.replay.adaptive import image_noise, length_spread, noise_response, patch_length
 from gramloop.replay.attach import Loop, attached
-from gramloop.replay.config import ReplayConfig
+from gramloop.replay.blocks import hidden_states, states_of
+from gramloop.replay.config import SIGNALS, ReplayConfig
 from gramloop.replay.cost import Cost, extra_blocks, pair_blocks
 from gramloop.replay.vit import ViT, find_vit
-from gramloop.tasks.block_runs import reusing_blocks
 from gramloop.tasks.class_names import Classes
 from gramloop.tasks.images import RGB
 from gramloop.tasks.prediction import P
-from gramloop.tasks.predictor import ImagePredictor, Replay, Tracing, check_replay, wants_trace
-from gramloop.tasks.sliding import patch_maps
+from gramloop.tasks.predictor import (
+    ImagePredictor,
+    Replay,
+    Tracing,
+    check_replay,
+    replay_maps,
+    wants_trace,
+)
+from gramloop.util.forward_patch import ModuleForward, patched
 
 Size = tuple[int, int]  # height and width of the original image
 Steps = tuple[Callable[[RGB], Any], Callable[[object, Size], P]]  # preprocess and postprocess
@@ -41,7 +53,7 @@ class ModulePredictor(ImagePredictor[P]):
             arguments as a tuple, or one.
         postprocess: what the module returned, and the image's height and width -> a prediction of that size.
         task, classes: what is predicted, and the numbers in it.
-        name: of the model, in sentences.
+        name: of the model, in messages.
     """
 
     taps: tuple[int, ...] = ()  # not known
@@ -114,7 +126,7 @@ class ModulePredictor(ImagePredictor[P]):
         size = (pixels.shape[0], pixels.shape[1])
         self._refuse_many_tokens(given, size)
         if replay is None:
-            return [self._ordinary(given, size)]
+            return [self._plain(given, size)]
         check_replay(self, replay)
         if paired:
             return self._pair(given, size, replay, trace)
@@ -130,7 +142,7 @@ class ModulePredictor(ImagePredictor[P]):
                 rows, columns = (
                     side // step for side, step in zip(each.shape[2:], embedding.stride, strict=True)
                 )
-                what = f"an image of {size[1]} x {size[0]}, as {self.name} is shown it,"
+                what = f"an image of {size[1]} x {size[0]}, as {self.name} is given it,"
                 refuse_many_tokens(rows, columns, what)
 
     @property
@@ -138,7 +150,7 @@ class ModulePredictor(ImagePredictor[P]):
         """Where the model is."""
         return next((each.device for each in self.model.parameters()), torch.device("cpu"))
 
-    def _ordinary(self, given: object, size: Size) -> P:
+    def _plain(self, given: object, size: Size) -> P:
         return with_fields(self._run(given, size), blocks=len(self.blocks) or 1)
 
     def _replayed(self, given: object, size: Size, replay: ReplayConfig, trace: Tracing) -> P:
@@ -148,11 +160,11 @@ class ModulePredictor(ImagePredictor[P]):
 
     def _pair(self, given: object, size: Size, replay: ReplayConfig, trace: Tracing) -> list[P]:
         with reusing_blocks(self.blocks) as memory:
-            ordinary = self._ordinary(given, size)
+            baseline = self._plain(given, size)
             memory.repeat()
             replayed = self._replayed(given, size, replay, trace)
         self._shares = memory.answered > 0
-        return [ordinary, with_fields(replayed, blocks=round(memory.executed / max(1, memory.views)))]
+        return [baseline, with_fields(replayed, blocks=round(memory.executed / max(1, memory.views)))]
 
     def _run(self, given: object, size: Size) -> P:
         if isinstance(given, Mapping):
@@ -187,4 +199,134 @@ def _traced(found: P, loop: Loop) -> P:
     trace = loop.trace
     if trace is None or not trace.drift or trace.grid is None or len(trace.drift[0]) != 1:
         return found
-    return with_fields(found, trace=patch_maps(loop)[0])
+    return with_fields(found, trace=replay_maps(loop)[0])
+
+
+class BlockReuse:
+    """What one thread's blocks were given and returned; after ``repeat`` they answer from it where that is the same.
+
+    executed: blocks that ran.
+    views: how often the first block ran before ``repeat``: a model may see parts of an image one by one.
+    answered: blocks that did not have to run again.
+    """
+
+    def __init__(self, blocks: Sequence[nn.Module]) -> None:
+        self._runs: list[list[tuple[list[Tensor], Any, list[int]]]] = [[] for _ in blocks]
+        self._thread = threading.get_ident()
+        self.executed = self.views = self.answered = 0
+
+    def repeat(self) -> None:
+        """From now on blocks answer where they can."""
+        _thread.repeats = True
+
+    def around(self, index: int, run: ModuleForward, *args: Any, **kwargs: Any) -> Any:
+        """Run a block, or answer for it."""
+        if threading.get_ident() != self._thread:
+            return run(*args, **kwargs)
+        given = states_of(hidden_states(args, kwargs))
+        for before, output, versions in self._runs[index] if _thread.repeats else ():
+            if versions == _state_versions(before, output) and _all_same(before, given):
+                self.answered += 1
+                return output
+        output = run(*args, **kwargs)
+        self.executed += 1
+        if not _thread.repeats:
+            self.views += index == 0
+            # of inference tensors later changes in place cannot be noticed
+            if not any(state.is_inference() for state in (*given, *states_of(output))):
+                self._runs[index].append((given, output, _state_versions(given, output)))
+        return output
+
+
+@contextmanager
+def reusing_blocks(blocks: Sequence[nn.Module]) -> Iterator[BlockReuse]:
+    """Let a second forward of this thread reuse what its blocks have in common with the first, whatever a head reads.
+
+    A block that is given what it was given before returns what it returned then, so a replay attached for the second
+    forward costs what it adds. Inputs are compared, not assumed: a model with random layers, or one that changes its
+    states in place, is run in full.
+    """
+    reuse = BlockReuse(blocks)
+    try:
+        with patched(blocks, reuse.around):
+            yield reuse
+    finally:
+        _thread.repeats = False
+
+
+class _Thread(threading.local):
+    repeats = False
+
+
+_thread = _Thread()
+
+
+def _state_versions(given: list[Tensor], output: Any) -> list[int]:
+    return [state._version for state in (*given, *states_of(output))]
+
+
+def _all_same(before: list[Tensor], given: list[Tensor]) -> bool:
+    return len(before) == len(given) and all(map(_same, before, given))
+
+
+def _same(old: Tensor, new: Tensor) -> bool:
+    if old is new:
+        return True
+    if old.shape != new.shape or old.dtype != new.dtype or old.device != new.device:
+        return False
+    # the last token first: states that differ mostly differ there
+    return torch.equal(old[:, -1], new[:, -1]) and torch.equal(old, new)
+
+
+@dataclass
+class Observed:
+    """Signals of the baseline pass at every block: lists by block, one entry per image seen."""
+
+    length: list[list[float]] = field(default_factory=list)
+    spread: list[list[float]] = field(default_factory=list)
+    noise: list[list[float]] = field(default_factory=list)
+
+    def means(self) -> dict[str, list[float]]:
+        """The mean over images at every block, by signal."""
+        return {
+            name: [sum(each) / len(each) if each else float("nan") for each in getattr(self, name)]
+            for name in SIGNALS
+            if name != "noise" or any(self.noise)  # not every host shows what its patches are cut from
+        }
+
+
+@contextmanager
+def observing(vit: ViT) -> Iterator[Observed]:
+    """Measure the baseline pass of every forward at every block, whatever replay is attached meanwhile.
+
+    A replay calls ``block.forward`` too. The baseline pass is the first run since the host began a forward in the
+    same thread; the host alone calls blocks as modules, which is what the hook before its first block sees.
+    """
+    seen = Observed(*[[list[float]() for _ in vit.blocks] for _ in SIGNALS])
+    waiting: set[tuple[int, int]] = set()  # thread and block
+
+    def begin(*_: object) -> None:
+        if not _thread.repeats:  # of a forward that runs again the baseline pass was seen
+            waiting.update((get_ident(), index) for index in range(vit.depth))
+
+    def observe(index: int, run: ModuleForward, *args: Any, **kwargs: Any) -> Any:
+        output = run(*args, **kwargs)
+        if (get_ident(), index) in waiting:
+            waiting.discard((get_ident(), index))
+            patches = vit.layout.patches(vit.layout.tokens(states_of(output)[0].detach()))
+            seen.length[index] += patch_length(patches).tolist()
+            seen.spread[index] += length_spread(patches).tolist()
+        return output
+
+    def embed(_: nn.Module, args: tuple[Tensor, ...], output: object) -> None:
+        if not _thread.repeats:
+            levels = image_noise(noise_response(args[0])).tolist()
+            for each in seen.noise:  # the same at every block
+                each += levels
+
+    with ExitStack() as stack:
+        if vit.embedding is not None:
+            stack.enter_context(vit.embedding.register_forward_hook(embed))
+        stack.enter_context(vit.blocks[0].register_forward_pre_hook(begin))
+        stack.enter_context(patched(vit.blocks, observe))
+        yield seen

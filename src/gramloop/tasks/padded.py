@@ -2,36 +2,38 @@
 
 The long side of the image becomes the side of the square in which the head was trained; what is left at the right and
 at the bottom is black. The model sees this padding as it sees the image; a replay does not: it counts in no drift,
-median or mean.
+median or mean. Of the queries, each a class and a mask, become segments that do not overlap, or scored masks that may.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
+from gramloop.data.masks import RunLengths, encode_mask
 from gramloop.errors import GramLoopError
-from gramloop.models.backbone import Tap, TappedViT
+from gramloop.models.backbone import TappedViT
 from gramloop.models.pmt import PMT, load_pmt, trained_side
 from gramloop.replay.attach import Loop
 from gramloop.tasks.class_names import COCO, COCO_PANOPTIC, Classes
 from gramloop.tasks.images import RGB, WEB, Normalisation, resize, to_tensor
-from gramloop.tasks.instance import InstanceMasks
+from gramloop.tasks.instance import InstanceMasks, box_around
 from gramloop.tasks.panoptic import Panoptic, Segment
 from gramloop.tasks.prediction import P, ReplayMaps
-from gramloop.tasks.predictor import ViTPredictor
-from gramloop.tasks.queries import Masks, best_masks, merged_segments
-from gramloop.tasks.sliding import whole_maps
+from gramloop.tasks.predictor import ViTPredictor, replay_maps
+
+_AT_ONCE = 1 << 26  # numbers of masks at the size of an image: those of all queries would need gigabytes
 
 
 @dataclass(frozen=True)
 class PaddedConfig:
-    """How an image is shown: in a square of this side."""
+    """How an image is given to the model: in a square of this side."""
 
     side: int = 640
 
@@ -95,15 +97,27 @@ class PaddedSegmenter(ViTPredictor[P]):
     def _largest_view(self, height: int, width: int) -> tuple[int, int]:
         return self.side, self.side
 
-    def _look(self, pixels: RGB, loop: Loop | None, paired: bool) -> list[P]:
-        inside = self.shown_size(pixels.shape[0], pixels.shape[1])
-        shown = to_tensor(self.in_square(pixels), self.normalisation).to(self.backbone.device)
+    def _forward(self, pixels: Sequence[RGB], loop: Loop | None, paired: bool) -> list[list[P]]:
+        size = (pixels[0].shape[0], pixels[0].shape[1])
+        inside = self.shown_size(*size)
+        shown = torch.cat([to_tensor(self.in_square(each), self.normalisation) for each in pixels])
         if loop is not None and min(inside) < self.side:
-            loop.set_valid(self._valid(inside))
-        return [
-            self._predict(taps, pixels, blocks, self._maps(measured, inside))
-            for taps, blocks, measured in self._runs(shown, loop, paired)
-        ]
+            loop.set_valid(self._valid(inside).expand(len(pixels), -1, -1))
+        versions = []
+        for taps, blocks, measured in self._runs(shown.to(self.backbone.device), loop, paired):
+            maps = self._maps(measured, inside, len(pixels))
+            queries = zip(*self.model.predict(taps), maps, strict=True)
+            versions.append(
+                [
+                    replace(
+                        self._read(logits, Masks.padded(masks, self.side, inside, size)),
+                        blocks=blocks,
+                        trace=trace,
+                    )
+                    for logits, masks, trace in queries
+                ]
+            )
+        return versions
 
     def shown_size(self, height: int, width: int) -> tuple[int, int]:
         """Height and width of an image in the square."""
@@ -124,19 +138,16 @@ class PaddedSegmenter(ViTPredictor[P]):
         valid[:, : -(-inside[0] // patch), : -(-inside[1] // patch)] = True
         return valid.to(self.backbone.device)
 
-    def _maps(self, loop: Loop | None, inside: tuple[int, int]) -> ReplayMaps | None:
-        [found] = whole_maps(loop, (self.side, self.side), self.backbone.shape.patch)
-        if found is None:
-            return None
+    def _maps(self, loop: Loop | None, inside: tuple[int, int], images: int) -> list[ReplayMaps | None]:
+        """The maps of each image, without its padding."""
         part = np.s_[..., : inside[0], : inside[1]]
-        post = None if found.post_drift is None else found.post_drift[part]
-        return replace(found, drift=found.drift[part], gate=found.gate[part], post_drift=post)
-
-    def _predict(self, taps: Sequence[Tap], pixels: RGB, blocks: int, maps: ReplayMaps | None) -> P:
-        logits, masks = self.model.predict(taps)
-        size = (pixels.shape[0], pixels.shape[1])
-        made = Masks.padded(masks[0], self.side, self.shown_size(*size), size)
-        return replace(self._read(logits[0], made), blocks=blocks, trace=maps)
+        found: list[ReplayMaps | None] = []
+        for each in replay_maps(loop, images, (self.side, self.side), self.backbone.shape.patch):
+            if each is not None:
+                post = None if each.post_drift is None else each.post_drift[part]
+                each = replace(each, drift=each.drift[part], gate=each.gate[part], post_drift=post)
+            found.append(each)
+        return found
 
     def _read(self, logits: Tensor, masks: Masks) -> P:
         """The prediction of one image's queries."""
@@ -173,14 +184,8 @@ class PanopticSegmenter(PaddedSegmenter[Panoptic]):
         return things
 
     def _read(self, logits: Tensor, masks: Masks) -> Panoptic:
-        numbers = list(self.classes)
-        are_things = [number in self.things for number in numbers]
-        found = merged_segments(logits, masks, are_things, self.config.threshold, self.config.overlap)
-        infos = tuple(
-            Segment(place, numbers[kind], are_things[kind], score)
-            for place, (kind, score) in enumerate(zip(found.classes, found.scores, strict=True), start=1)
-        )
-        return Panoptic(found.segments, infos)
+        numbers, config = list(self.classes), self.config
+        return merged_segments(logits, masks, numbers, self.things, config.threshold, config.overlap)
 
 
 class InstanceSegmenter(PaddedSegmenter[InstanceMasks]):
@@ -199,13 +204,12 @@ class InstanceSegmenter(PaddedSegmenter[InstanceMasks]):
         super().__init__(model, self.config, classes, normalisation)
         if self.classes == COCO_PANOPTIC:
             raise GramLoopError(
-                "this head tells things and stuff apart (133 classes of COCO); it is one for the task panoptic"
+                "this head has things and stuff (133 classes of COCO); it is one for the task panoptic"
             )
 
     def _read(self, logits: Tensor, masks: Masks) -> InstanceMasks:
         found = best_masks(logits, masks, self.config.keep)
-        labels = np.array(list(self.classes), dtype=np.int64)[found.classes]
-        return InstanceMasks(found.masks, found.scores, labels, found.boxes, masks.size)
+        return replace(found, labels=np.array(list(self.classes), dtype=np.int64)[found.labels])
 
 
 def load_panoptic(
@@ -234,3 +238,117 @@ def load_instances(
     """An instance segmenter from files: a DINOv3, whose weights have ``dtype``, and a PMT head."""
     model = load_pmt(head, backbone, dtype=dtype, device=device, verify=verify)
     return InstanceSegmenter(model, config or InstanceConfig(side=trained_side(head) or PaddedConfig.side))
+
+
+@dataclass(frozen=True)
+class Masks:
+    """Mask logits of all queries, and how some of them are made at the size of the image."""
+
+    size: tuple[int, int]  # height and width of the image
+    of: Callable[[Tensor], Tensor]  # numbers of queries (n,) → their logits (n, H, W)
+    cost: int  # numbers that one of them needs
+
+    @classmethod
+    def padded(cls, logits: Tensor, side: int, inside: tuple[int, int], size: tuple[int, int]) -> Masks:
+        """From logits (queries, h, w) of a square of ``side`` whose upper left part shows the image."""
+
+        def of(chosen: Tensor) -> Tensor:
+            square = _resized(logits[chosen].float(), (side, side))
+            return _resized(square[:, : inside[0], : inside[1]], size)
+
+        return cls(size, of, max(side * side, size[0] * size[1]))
+
+    def few(self, queries: Tensor) -> Iterator[tuple[Tensor, Tensor]]:  # (n,)
+        """The queries in groups that fit into memory, each with its logits."""
+        step = max(1, _AT_ONCE // self.cost)
+        for first in range(0, len(queries), step):
+            group = queries[first : first + step]
+            yield group, self.of(group)
+
+
+def merged_segments(
+    logits: Tensor,
+    masks: Masks,
+    numbers: Sequence[int],
+    things: Collection[int],
+    threshold: float,
+    overlap: float,
+) -> Panoptic:
+    """Every pixel to the query that claims it most, among those surer than ``threshold``.
+
+    A query is dropped if it wins less than the share ``overlap`` of what its mask covers. Stuff of one class is one
+    segment.
+
+    Args:
+        logits: (queries, classes + 1), the last of no object.
+        masks: of the same queries.
+        numbers: of the classes.
+        things: those of them that are countable objects.
+        threshold: what the probability of a query's class has to exceed.
+        overlap: a share from 0 to 1.
+    """
+    scores, classes = logits.float().softmax(-1).max(-1)
+    sure = ((classes < len(numbers)) & (scores > threshold)).nonzero()[:, 0]
+    winner = _winners(sure, scores, masks)
+    found = torch.zeros(masks.size, dtype=torch.int32, device=logits.device)
+    kept: list[Segment] = []  # segment k has the number k + 1 in the map
+    stuff: dict[int, int] = {}
+    for group, some in masks.few(sure):
+        for query, mask in zip(group.tolist(), some.sigmoid() >= 0.5, strict=True):
+            won = winner == query
+            covered = int(mask.sum())
+            pixels = mask & won
+            if not covered or not bool(pixels.any()) or int(won.sum()) / covered < overlap:
+                continue
+            category, score = numbers[int(classes[query])], float(scores[query])
+            number, is_thing = len(kept) + 1, category in things
+            if not is_thing:
+                number = stuff.setdefault(category, number)
+            if number > len(kept):
+                kept.append(Segment(number, category, is_thing, score))
+            elif score > kept[number - 1].score:
+                kept[number - 1] = replace(kept[number - 1], score=score)
+            found[pixels] = number
+    return Panoptic(found.cpu().numpy(), tuple(kept))
+
+
+def _winners(sure: Tensor, scores: Tensor, masks: Masks) -> Tensor:  # → (H, W)
+    """The query of the highest score x mask at every pixel; -1 where none is sure."""
+    best = torch.full(masks.size, float("-inf"), device=scores.device)
+    winner = torch.full(masks.size, -1, dtype=torch.int64, device=scores.device)
+    for group, some in masks.few(sure):
+        high, index = (some.sigmoid() * scores[group, None, None]).max(0)
+        better = high > best
+        best = torch.where(better, high, best)
+        winner = torch.where(better, group[index], winner)
+    return winner
+
+
+def best_masks(logits: Tensor, masks: Masks, keep: int) -> InstanceMasks:
+    """The ``keep`` best pairs of query and class, (queries, classes + 1); nothing is suppressed.
+
+    A pair scores the probability of the class times the mean probability of the mask's own pixels.
+    """
+    probabilities = logits.float().softmax(-1)[:, :-1]
+    likely, flat = probabilities.flatten().topk(min(keep, probabilities.numel()))
+    queries, classes = flat // probabilities.shape[1], flat % probabilities.shape[1]
+    shapes: dict[int, tuple[RunLengths, tuple[int, ...], float]] = {}
+    for group, some in masks.few(torch.unique(queries)):
+        inside = some > 0
+        means = (some.sigmoid() * inside).sum((1, 2)) / (inside.sum((1, 2)) + 1e-6)
+        for query, mask, mean in zip(group.tolist(), inside.cpu().numpy(), means.tolist(), strict=True):
+            shapes[query] = encode_mask(mask), box_around(mask), mean
+    chosen = [shapes[query] for query in queries.tolist()]
+    scores = likely.cpu().numpy() * np.array([mean for _, _, mean in chosen], dtype=np.float32)
+    order = np.argsort(-scores, kind="stable")
+    return InstanceMasks(
+        tuple(chosen[index][0] for index in order),
+        scores[order].astype(np.float32),
+        classes.cpu().numpy()[order],
+        np.array([chosen[index][1] for index in order], dtype=np.float32).reshape(-1, 4),
+        masks.size,
+    )
+
+
+def _resized(logits: Tensor, size: tuple[int, int]) -> Tensor:  # (n, h, w) → (n, H, W)
+    return F.interpolate(logits[None], size, mode="bilinear", align_corners=False)[0]

@@ -6,7 +6,6 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -28,11 +27,12 @@ from gramloop.metrics.panoptic import (
     panoptic_statistics,
     pq_score,
 )
-from gramloop.tasks.base import Categories, ClassScores, P, Row, Rows, T, Task, first_rows_table, pixels_text
+from gramloop.tasks.base import Categories, ClassScores, Row, Rows, Task, Truth, first_rows_table, pixels_text
 from gramloop.tasks.class_names import Classes
 from gramloop.tasks.detection import image_identity
-from gramloop.tasks.drawing import NO_CLASS, Changes, DrawStyle, class_style
-from gramloop.tasks.prediction import Prediction
+from gramloop.tasks.drawing import NO_CLASS, NO_COLOURS, Changes, Colours, DrawStyle, class_style
+from gramloop.tasks.images import RGB
+from gramloop.tasks.prediction import P, Prediction
 from gramloop.tasks.semantic import labels_png, read_picture
 from gramloop.util.plotting import GAINED, LOST, nearest, paint_classes, photograph, shrunk
 from gramloop.util.table import Table
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-class SegmentTask(Task[P, T]):
+class SegmentTask(Task[P, Truth]):
     """A task whose predictions are segments, or masks that are laid over each other."""
 
     figure_caption = (
@@ -56,23 +56,14 @@ class SegmentTask(Task[P, T]):
         raise NotImplementedError
 
     def style(
-        self,
-        predictions: Sequence[P],
-        classes: Classes,
-        threshold: float = 0.5,
-        known: Mapping[int, str] = MappingProxyType({}),
+        self, predictions: Sequence[P], classes: Classes, threshold: float = 0.5, known: Colours = NO_COLOURS
     ) -> DrawStyle:
         """The largest classes of all predictions."""
         labels = [_class_map(self.segments(each, threshold)) for each in predictions]
         return class_style(labels, classes, threshold, known)
 
     def draw(
-        self,
-        axes: Axes,
-        image: NDArray[np.uint8],
-        prediction: P,
-        style: DrawStyle,
-        colours: Sequence[str] = (),
+        self, axes: Axes, image: RGB, prediction: P, style: DrawStyle, colours: Sequence[str] = ()
     ) -> None:
         """Segments over the photograph, which shows where there is none."""
         found, small = self.segments(prediction, style.threshold), shrunk(image)
@@ -151,7 +142,6 @@ class PanopticTask(SegmentTask[Panoptic, SegmentMap]):
     name = "panoptic"
     title = "panoptic segmentation"
     class_metric = "PQ"
-    image_metric = "PQ"
     metrics_caption = (
         "Panoptic quality in percent, PQ = SQ x RQ for each category: SQ is the mean overlap of the segments that were found, "
         "RQ the share found (F1). Means over all categories, over things (th) and over stuff (st)."
@@ -265,8 +255,6 @@ class PanopticTask(SegmentTask[Panoptic, SegmentMap]):
         return {".png": segments_png(prediction.segments), ".json": text}
 
     def rescale(self, prediction: Panoptic, shown: tuple[int, int], size: tuple[int, int]) -> Panoptic:
-        if shown == size:
-            return prediction
         picture = Image.fromarray(prediction.segments).resize((size[1], size[0]), Image.Resampling.NEAREST)
         segments = np.asarray(picture).astype(np.int32)
         left = set(np.unique(segments).tolist())
@@ -282,9 +270,6 @@ class PanopticTask(SegmentTask[Panoptic, SegmentMap]):
         kept = np.isin(prediction.segments, [info.id for info in infos])
         segments = np.where(kept, prediction.segments, 0).astype(np.int32)
         return replace(prediction, segments=segments, infos=tuple(infos))
-
-
-TASK = PanopticTask()
 
 
 def segment_map(prediction: Panoptic) -> SegmentMap:

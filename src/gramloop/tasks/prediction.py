@@ -85,7 +85,7 @@ P_co = TypeVar("P_co", bound=Prediction, covariant=True)
 
 @dataclass(frozen=True)
 class Pair(Generic[P_co]):
-    """The ordinary and the replayed prediction of one image, which share the ordinary pass."""
+    """The baseline prediction (``ordinary``) and the replayed one of an image, which share the baseline pass."""
 
     ordinary: P_co
     replayed: P_co

@@ -1,16 +1,20 @@
-"""A predictor turns an image into a prediction, as the model is, replayed, or both for the price of the replay.
+"""A predictor turns an image into a prediction: of the baseline, replayed, or both for the price of the replay.
 
 `Predictor` is all that evaluation, tuning and the command line know of a model. `ViTPredictor` holds what the
-tasks here share: attaching the replay, keeping what the ordinary version needs, and counting.
+tasks here share: attaching the replay, keeping what the baseline needs, and counting.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Generic, Literal, Protocol, overload, runtime_checkable
+from typing import Any, Generic, Literal, Protocol, overload, runtime_checkable
 
+import numpy as np
 import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from gramloop.data.records import Task
@@ -20,18 +24,25 @@ from gramloop.replay.attach import Loop, attached
 from gramloop.replay.blocks import check_reach
 from gramloop.replay.config import ReplayConfig, Route, route
 from gramloop.replay.cost import Cost, extra_blocks
+from gramloop.replay.trace import Trace
 from gramloop.replay.vit import ViT, find_vit
+from gramloop.tasks.base import task_of
 from gramloop.tasks.class_names import Classes
 from gramloop.tasks.images import RGB, WEB, ImageLike, Normalisation, read_image
-from gramloop.tasks.prediction import P, P_co, Pair, Prediction
+from gramloop.tasks.prediction import P, P_co, Pair, Prediction, ReplayMaps
 
 Replay = ReplayConfig | None  # None predicts with the model as it is
 Tracing = bool | None  # whether to return drift and gate; None where the replay measures them anyway
+_PLACEHOLDER = re.compile(r"label[_ ]?\d+|n/?a|-", re.IGNORECASE)  # what transformers writes for no name
 
 
 @runtime_checkable
 class Predictor(Protocol[P_co]):
-    """What can be evaluated and tuned: ``predict``, and what there is to know about it."""
+    """What can be evaluated and tuned: ``predict``, and what there is to know about it.
+
+    One that can be given several images of one size at once has ``predict_batch``, too, which takes a list of them and
+    what ``predict`` takes, and may have ``check_batch()``, which raises where that is not possible.
+    """
 
     @property
     def task(self) -> Task:
@@ -47,7 +58,7 @@ class Predictor(Protocol[P_co]):
 
     @property
     def host(self) -> ViT | None:
-        """The ViT whose blocks these are, to observe it; None where it is not at hand."""
+        """The ViT whose blocks these are; None where it is not at hand."""
 
     @property
     def taps(self) -> tuple[int, ...]:
@@ -67,6 +78,14 @@ class Predictor(Protocol[P_co]):
     ) -> Pair[P_co]: ...
 
 
+AnyPredictor = Predictor[Prediction]
+
+
+def name_of(predictor: object) -> str:
+    """What messages call a predictor."""
+    return str(getattr(predictor, "name", type(predictor).__name__))
+
+
 def check_predictor(given: object) -> None:
     """Refuse what is no `Predictor`, and say what it lacks."""
     if not isinstance(given, Predictor):
@@ -77,20 +96,36 @@ def check_predictor(given: object) -> None:
         )
 
 
-def check_replay(predictor: Predictor[Prediction], replay: ReplayConfig) -> Route:
-    """The replay's place among the predictor's blocks, or a sentence about why it has none."""
+def check_replay(predictor: AnyPredictor, replay: ReplayConfig) -> Route:
+    """The replay's place among the predictor's blocks; refuses one that has none."""
     if not predictor.blocks:
-        name = getattr(predictor, "name", type(predictor).__name__)
-        raise GramLoopError(f"{name} has no transformer blocks that could be replayed; leave out the replay")
+        raise GramLoopError(
+            f"{name_of(predictor)} has no transformer blocks that could be replayed; leave out the replay"
+        )
     if predictor.host is not None:
         check_reach(predictor.host, replay)
     return route(replay, len(predictor.blocks))
 
 
-def check_pair(replay: Replay, paired: bool) -> None:
-    """Refuse a pair of one."""
-    if paired and replay is None:
-        raise GramLoopError("a paired prediction needs a replay, such as ReplayConfig()")
+def check_batch(predictor: object) -> None:
+    """Refuse several images at once where a predictor cannot take them."""
+    if not hasattr(predictor, "predict_batch"):
+        raise GramLoopError(f"{name_of(predictor)} predicts one image at a time; leave out --batch")
+    getattr(predictor, "check_batch", lambda: None)()
+
+
+def predict_each(
+    predictor: Predictor[P], images: Sequence[RGB], replay: Replay, paired: bool, trace: Tracing
+) -> list[list[P]]:
+    """For each image of one size the baseline version, if paired, and the last one; several are predicted together."""
+    found: Sequence[Any]
+    if len(images) == 1:
+        pair: Any = paired
+        found = [predictor.predict(images[0], replay, paired=pair, trace=trace)]
+    else:
+        check_batch(predictor)
+        found = predictor.predict_batch(images, replay, paired, trace=trace)  # type: ignore[attr-defined]
+    return [[one.ordinary, one.replayed] if paired else [one] for one in found]
 
 
 def wants_trace(replay: ReplayConfig, trace: Tracing) -> bool:
@@ -99,7 +134,7 @@ def wants_trace(replay: ReplayConfig, trace: Tracing) -> bool:
 
 
 class ImagePredictor(Generic[P]):
-    """What predicts one image at a time: how is said in ``_versions``."""
+    """What predicts one image at a time: subclasses define how in ``_versions``."""
 
     @overload
     def predict(
@@ -120,26 +155,71 @@ class ImagePredictor(Generic[P]):
         Args:
             image: a path, a PIL image or an array.
             replay: what to replay; None predicts with the model as it is.
-            paired: also return the ordinary prediction, which costs little or nothing beside a replay.
+            paired: also return the baseline prediction, which costs little or nothing in addition to a replay.
             trace: return drift and gate, whatever the gate; by default they come where the replay measures
                 them anyway.
         """
         pixels = read_image(image)
-        check_pair(replay, paired)
+        self._check_pair(replay, paired)
         versions = self._versions(pixels, replay, paired, trace)
         return Pair(*versions) if paired else versions[-1]
 
+    def _check_pair(self, replay: Replay, paired: bool) -> None:
+        if paired and replay is None:
+            raise GramLoopError("a paired prediction needs a replay, such as ReplayConfig()")
+
     def _versions(self, pixels: RGB, replay: Replay, paired: bool, trace: Tracing) -> Sequence[P]:
-        """The ordinary version, if paired, and the last one."""
+        """The baseline version, if paired, and the last one."""
         raise NotImplementedError
 
 
-class ViTPredictor(ImagePredictor[P]):
-    """A head on taps of a frozen ViT. A task says how it looks at images of one size, in ``_look_at``, or at one, in ``_look``."""
+class BatchedPredictor(ImagePredictor[P]):
+    """What predicts several images at once: subclasses define how in ``_batch_versions``."""
+
+    pads = False  # whether images of a batch may be of several sizes
+
+    @torch.no_grad()
+    def predict_batch(
+        self,
+        images: Sequence[ImageLike],
+        replay: Replay = None,
+        paired: bool = False,
+        *,
+        trace: Tracing = None,
+    ) -> list[P] | list[Pair[P]]:
+        """Predict several images at once; as ``predict`` does, but for the order in which sums are made.
+
+        They have one size, except for predictors that pad.
+        """
+        if not images:
+            return []
+        self.check_batch()
+        self._check_pair(replay, paired)
+        pixels = [read_image(image) for image in images]
+        sizes = {(each.shape[0], each.shape[1]) for each in pixels}
+        if len(sizes) > 1 and not self.pads:
+            listed = " and ".join(f"{width} x {height}" for height, width in sorted(sizes)[:2])
+            raise GramLoopError(f"images of a batch have one size, not {listed}")
+        found = self._batch_versions(pixels, replay, paired, trace)
+        return [Pair(*versions) for versions in found] if paired else [versions[-1] for versions in found]
+
+    def check_batch(self) -> None:
+        """Refuse several images at once, where this model cannot take them."""
+
+    def _versions(self, pixels: RGB, replay: Replay, paired: bool, trace: Tracing) -> Sequence[P]:
+        return self._batch_versions([pixels], replay, paired, trace)[0]
+
+    def _batch_versions(
+        self, pixels: Sequence[RGB], replay: Replay, paired: bool, trace: Tracing
+    ) -> Sequence[Sequence[P]]:
+        """For each image the baseline version, if paired, and the last one."""
+        raise NotImplementedError
+
+
+class ViTPredictor(BatchedPredictor[P]):
+    """A head on taps of a frozen ViT. A task defines in ``_forward`` how the model is given images of one size."""
 
     task: Task
-    batches = False  # whether it can look at several images at once
-    pads = False  # whether those may be of several sizes
 
     def __init__(
         self, backbone: TappedViT, taps: Sequence[int], classes: Classes, normalisation: Normalisation = WEB
@@ -163,39 +243,6 @@ class ViTPredictor(ImagePredictor[P]):
         extra = 0 if replay is None else extra_blocks(replay, depth, self._kept(replay, paired))
         return Cost(depth + extra, depth)
 
-    @torch.no_grad()
-    def predict_batch(
-        self,
-        images: Sequence[ImageLike],
-        replay: Replay = None,
-        paired: bool = False,
-        *,
-        trace: Tracing = None,
-    ) -> list[P] | list[Pair[P]]:
-        """Predict several images at once; as ``predict`` does, but for the order in which sums are made.
-
-        They have one size, but for predictors that pad.
-        """
-        if not images:
-            return []
-        self.check_batch()
-        check_pair(replay, paired)
-        pixels = [read_image(image) for image in images]
-        sizes = {(each.shape[0], each.shape[1]) for each in pixels}
-        if len(sizes) > 1 and not self.pads:
-            listed = " and ".join(f"{width} x {height}" for height, width in sorted(sizes)[:2])
-            raise GramLoopError(f"images of a batch have one size, not {listed}")
-        for height, width in sizes:
-            self.check_size(height, width)
-        with self._attached(replay, paired, trace) as loop:
-            versions = self._look_at(pixels, loop, paired)
-        return [Pair(*both) for both in zip(*versions, strict=True)] if paired else list(versions[-1])
-
-    def check_batch(self) -> None:
-        """Refuse to look at several images at once, where this model cannot."""
-        if not self.batches:
-            raise GramLoopError(f"{type(self).__name__} predicts one image at a time; leave out the batch")
-
     def check_size(self, height: int, width: int) -> None:
         """Refuse an image whose largest view has more tokens than can be worked on; nothing is computed."""
         rows, columns = (side // self.backbone.shape.patch for side in self._largest_view(height, width))
@@ -206,17 +253,16 @@ class ViTPredictor(ImagePredictor[P]):
         """Height and width, in pixels, of the largest part of an image that the model sees at once; 0 if not known."""
         return 0, 0
 
-    def _versions(self, pixels: RGB, replay: Replay, paired: bool, trace: Tracing) -> Sequence[P]:
-        self.check_size(pixels.shape[0], pixels.shape[1])
+    def _batch_versions(
+        self, pixels: Sequence[RGB], replay: Replay, paired: bool, trace: Tracing
+    ) -> Sequence[Sequence[P]]:
+        for each in pixels:
+            self.check_size(each.shape[0], each.shape[1])
         with self._attached(replay, paired, trace) as loop:
-            return self._look(pixels, loop, paired)
+            return list(zip(*self._forward(pixels, loop, paired), strict=True))
 
-    def _look(self, pixels: RGB, loop: Loop | None, paired: bool) -> Sequence[P]:
-        """The ordinary version, if paired, and the last one."""
-        return [images[0] for images in self._look_at([pixels], loop, paired)]
-
-    def _look_at(self, pixels: Sequence[RGB], loop: Loop | None, paired: bool) -> Sequence[Sequence[P]]:
-        """The same of images of one size, in one forward of the model: per version, then per image."""
+    def _forward(self, pixels: Sequence[RGB], loop: Loop | None, paired: bool) -> Sequence[Sequence[P]]:
+        """Predict images in one forward of the model: per version, the baseline first if paired, then per image."""
         raise NotImplementedError
 
     def _attached(self, replay: Replay, paired: bool, trace: Tracing) -> AbstractContextManager[Loop | None]:
@@ -228,7 +274,7 @@ class ViTPredictor(ImagePredictor[P]):
         return attached(self.backbone.model, replay, keep=keep, trace=wanted, this_thread=True)
 
     def _kept(self, replay: ReplayConfig, paired: bool) -> tuple[int, ...]:
-        """Taps whose ordinary output has to be kept; those before the window's end are ordinary anyway."""
+        """Taps whose baseline output has to be kept; a replay does not reach those before the window's end."""
         end = route(replay, self.backbone.shape.depth).end
         return tuple(tap for tap in self.taps if paired and tap >= end)
 
@@ -249,3 +295,134 @@ class ViTPredictor(ImagePredictor[P]):
             self.backbone.tap(kept[index], tap.grid, index) if index in kept else tap
             for index, tap in zip(self.taps, taps, strict=True)
         ]
+
+
+class WrappedPredictor(BatchedPredictor[Prediction]):
+    """A predictor around another; it takes several images at once where the other does."""
+
+    def __init__(self, predictor: AnyPredictor, classes: Classes) -> None:
+        self.predictor, self.classes = predictor, classes
+        self.task: Task = predictor.task
+
+    @property
+    def blocks(self) -> Sequence[nn.Module]:
+        """The transformer blocks, first to last."""
+        return self.predictor.blocks
+
+    @property
+    def host(self) -> ViT | None:
+        """The ViT of these blocks."""
+        return self.predictor.host
+
+    @property
+    def taps(self) -> tuple[int, ...]:
+        """The blocks that the head reads."""
+        return self.predictor.taps
+
+    def cost(self, replay: Replay = None, paired: bool = False) -> Cost:
+        """Blocks executed per view of an image."""
+        return self.predictor.cost(replay, paired)
+
+    def check_batch(self) -> None:
+        """Refuse several images at once where the other predictor cannot take them."""
+        check_batch(self.predictor)
+
+
+class Renumbered(WrappedPredictor):
+    """A predictor whose classes have other numbers; boxes, masks and segments of classes that have none are left out."""
+
+    def __init__(self, predictor: AnyPredictor, numbers: Mapping[int, int]) -> None:
+        """``numbers``: the new one for each number that the predictor gives."""
+        super().__init__(predictor, {new: predictor.classes[old] for old, new in numbers.items()})
+        self._numbers = numbers
+
+    def _batch_versions(
+        self, pixels: Sequence[RGB], replay: Replay, paired: bool, trace: Tracing
+    ) -> list[list[Prediction]]:
+        found = predict_each(self.predictor, pixels, replay, paired, trace)
+        return [[self.renumbered(each) for each in versions] for versions in found]
+
+    def renumbered(self, found: Prediction) -> Prediction:
+        """A prediction of the predictor with the other numbers."""
+        changed: Prediction = task_of(found).renumber(found, self._numbers)
+        return changed
+
+
+def before_renumbering(predictor: AnyPredictor) -> AnyPredictor:
+    """The predictor whose classes have the model's own numbers."""
+    return before_renumbering(predictor.predictor) if isinstance(predictor, Renumbered) else predictor
+
+
+def numbered_as(predictor: AnyPredictor, categories: Mapping[int, str]) -> AnyPredictor:
+    """The predictor with the numbers that a data set has for the same names.
+
+    Where no name is known to both, numbers are taken as they are. Where some are, and their numbers differ, the first
+    name that the model lacks is named.
+    """
+    known = {
+        _plain(name): number
+        for number, name in predictor.classes.items()
+        if name and not _PLACEHOLDER.fullmatch(name)
+    }
+    listed = {_plain(name): number for number, name in categories.items()}
+    shared = [name for name in listed if name in known]
+    if all(known[name] == listed[name] for name in shared):
+        return predictor
+    if missing := [name for name in listed if name not in known]:
+        raise GramLoopError(
+            f"the set lists {missing[0]!r}, which the model has no class for, although it knows {shared[0]!r} by another "
+            f"number, {known[shared[0]]}; name the classes of both alike"
+        )
+    return Renumbered(predictor, {known[name]: listed[name] for name in shared})
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[\s_-]+", " ", name.strip().casefold())
+
+
+def trace_kinds(trace: Trace) -> dict[str, Tensor]:
+    """The maps (B, K, h, w) of one view by kind; post_drift, where it was measured, has K = 1."""
+    kinds = {"drift": trace.drift, "gate": trace.gate}
+    if trace.post_drift is not None:
+        kinds["post_drift"] = [trace.post_drift]
+    return {kind: torch.stack(maps, dim=1).float().cpu() for kind, maps in kinds.items()}
+
+
+def replay_maps(
+    loop: Loop | None, images: int = 1, size: Sequence[int] = (), cell: int = 1
+) -> list[ReplayMaps | None]:
+    """What a replay measured in every image of a batch: an entry per patch, or in the size that was shown.
+
+    Args:
+        loop: the replay; nothing was measured without one.
+        images: how many there are.
+        size: height and width of the maps.
+        cell: entries along the side of a patch, then.
+    """
+    if loop is None or loop.trace is None or not loop.trace.drift:
+        return [None] * images
+    kinds = trace_kinds(loop.trace)
+    if size:
+        kinds = {kind: F.interpolate(maps, (size[0], size[1])) for kind, maps in kinds.items()}
+    return [
+        maps_by_kind({kind: maps[number].numpy() for kind, maps in kinds.items()}, cell)
+        for number in range(images)
+    ]
+
+
+def maps_by_kind(kinds: Mapping[str, NDArray[np.float32]], cell: int = 1) -> ReplayMaps:
+    """From maps (K, h, w) by kind: drift, gate and, where it was measured, post_drift (1, h, w)."""
+    post = kinds["post_drift"][0] if "post_drift" in kinds else None
+    return ReplayMaps(kinds["drift"], kinds["gate"], post, cell)
+
+
+def per_patch(
+    maps: NDArray[np.float32], cell: int, longest: int | None = None
+) -> NDArray[np.float32]:  # (n, H, W) → (n, h, w)
+    """Means over patches of ``cell`` entries a side, or over larger cells where a side has more than ``longest``."""
+    patches = [max(1, round(side / cell)) for side in maps.shape[1:]]
+    share = 1.0 if longest is None else min(1.0, longest / max(patches))
+    rows, columns = (max(1, round(count * share)) for count in patches)
+    pooled = F.adaptive_avg_pool2d(torch.from_numpy(maps).double(), (rows, columns))
+    means: NDArray[np.float32] = pooled.float().numpy()
+    return means

@@ -1,4 +1,4 @@
-"""Semantic segmentation: an image in, a label per pixel out, ordinary or replayed or both.
+"""Semantic segmentation: an image in, a label per pixel out.
 
 The image is resized to a short side of 896 and seen through windows of 896 pixels, 596 apart, whose scores
 are averaged, as released. PMT's heads see squares of the short side, 512, at even distances along the long one.
@@ -37,19 +37,20 @@ from gramloop.tasks.images import (
     to_tensor,
 )
 from gramloop.tasks.prediction import ReplayMaps
-from gramloop.tasks.predictor import ViTPredictor
+from gramloop.tasks.predictor import ViTPredictor, maps_by_kind, replay_maps, trace_kinds
 from gramloop.tasks.semantic import Segmentation
-from gramloop.tasks.sliding import Canvas, Crop, CropMaps, crop_grid, even_windows, whole_maps
 
 _SCORES_AT_ONCE = 1 << 26  # numbers; all classes of a photograph in full size would need gigabytes
 
 
 @dataclass(frozen=True)
 class SegmentConfig:
-    """How an image is shown to the model.
+    """How an image is given to the model.
 
-    ``slide`` looks through overlapping crops, ``even`` through squares of the short side, as few as cover the long one,
-    ``whole`` at the image at once, its long side rounded to what the model can take. ``batch`` crops are run together. ``scores`` asks for the softmax over classes beside the labels.
+    mode: ``slide`` through overlapping crops, ``even`` through squares of the short side, as few as cover the long one,
+        ``whole`` at once, the long side rounded to what the model can take.
+    batch: crops that are run together.
+    scores: return the softmax over classes in addition to the labels.
     """
 
     mode: Literal["slide", "even", "whole"] = "slide"
@@ -70,11 +71,78 @@ class SegmentConfig:
             )
 
 
+@dataclass(frozen=True)
+class Crop:
+    """A rectangle of pixels."""
+
+    top: int
+    left: int
+    height: int
+    width: int
+
+    def of(self, pixels: Tensor) -> Tensor:  # (..., H, W)
+        """The part of an image inside the rectangle."""
+        rows, columns = slice(self.top, self.top + self.height), slice(self.left, self.left + self.width)
+        return pixels[..., rows, columns]
+
+
+def crop_grid(height: int, width: int, crop: int, stride: int) -> list[Crop]:
+    """Crops that cover an image, row by row; the last of each row and column is shifted back inside."""
+    tall, wide = min(crop, height), min(crop, width)
+    return [
+        Crop(top, left, tall, wide)
+        for top in _starts(height, tall, stride)
+        for left in _starts(width, wide, stride)
+    ]
+
+
+def even_windows(height: int, width: int) -> list[Crop]:
+    """Squares of the short side, as few as cover the long one, at even distances."""
+    side, long = min(height, width), max(height, width)
+    count = -(-long // side)
+    shared = (
+        (count * side - long) / (count - 1) if count > 1 else 0.0
+    )  # pixels that two neighbours have in common
+    # the last one ends with the image, where rounding could leave a row of pixels out
+    starts = [int(index * (side - shared)) for index in range(count - 1)] + [long - side]
+    return [Crop(0, start, side, side) if width > height else Crop(start, 0, side, side) for start in starts]
+
+
+def _starts(side: int, crop: int, stride: int) -> list[int]:
+    count = max(side - crop + stride - 1, 0) // stride + 1
+    return [min(index * stride, side - crop) for index in range(count)]
+
+
+class Canvas:
+    """The mean, pixel by pixel, of maps (C, h, w) that cover parts of an image; kept on the CPU."""
+
+    def __init__(self, height: int, width: int) -> None:
+        self._size = (height, width)
+        self._sum: Tensor | None = None
+        self._count = torch.zeros(height, width)
+
+    def add(self, crop: Crop, values: Tensor) -> None:
+        """Lay one map on the canvas, which may keep it."""
+        if self._sum is None and values.shape[1:] == self._size:
+            self._sum = values.to("cpu", torch.float32)
+        else:
+            if self._sum is None:
+                self._sum = torch.zeros(values.shape[0], *self._size)
+            crop.of(self._sum).add_(values.cpu())
+        crop.of(self._count).add_(1)
+
+    def mean(self) -> Tensor:
+        """The mean (C, H, W). The canvas is used up."""
+        if self._sum is None:
+            raise ValueError("nothing was laid on the canvas")
+        total, self._sum = self._sum, None
+        return total if self._count.max() == 1 else total.div_(self._count)
+
+
 class Segmenter(ViTPredictor[Segmentation]):
     """A segmentation model ready for images."""
 
     task = "semantic"
-    batches = True
 
     def __init__(
         self,
@@ -94,31 +162,28 @@ class Segmenter(ViTPredictor[Segmentation]):
                 f"this model needs sides that are multiples of {model.granularity}, not {side}"
             )
 
-    def _look(self, pixels: RGB, loop: Loop | None, paired: bool) -> list[Segmentation]:
-        means, maps, blocks = self._run(self._prepare(pixels), loop, paired)
-        size = (pixels.shape[0], pixels.shape[1])
-        depth = self.backbone.shape.depth
-        ordinary = [self._finish(mean, size, depth) for mean in means[:-1]]
-        return [*ordinary, self._finish(means[-1], size, blocks, maps)]
-
     def check_batch(self) -> None:
         """Refuse several images at once where each is seen through windows: those of one image run together already."""
         if self.config.mode != "whole":
             raise GramLoopError(
-                "images that are seen through windows are predicted one at a time; segment them whole (--whole) to show "
-                "several at once, or leave out the batch"
+                "images that are seen through windows are predicted one at a time; segment them whole (--whole) to predict "
+                "several at once, or leave out --batch"
             )
 
-    def _look_at(self, pixels: Sequence[RGB], loop: Loop | None, paired: bool) -> list[list[Segmentation]]:
-        """Whole images of one size; windows go another way."""
+    def _forward(self, pixels: Sequence[RGB], loop: Loop | None, paired: bool) -> list[list[Segmentation]]:
         size, depth = (pixels[0].shape[0], pixels[0].shape[1]), self.backbone.shape.depth
-        shown = torch.cat([self._prepare(each) for each in pixels]).to(self.backbone.device)
-        versions = [each.to("cpu", torch.float32) for each in self._scores(shown, loop, paired)]
-        maps = whole_maps(loop, shown.shape[-2:], self.backbone.shape.patch, len(pixels))
-        blocks = depth if loop is None else loop.blocks_executed
-        ordinary = [[self._finish(mean, size, depth) for mean in each] for each in versions[:-1]]
+        shown = torch.cat([self._prepare(each) for each in pixels])
+        if self.config.mode == "whole":
+            batch = shown.to(self.backbone.device)
+            versions = [list(each.to("cpu", torch.float32)) for each in self._scores(batch, loop, paired)]
+            blocks = depth if loop is None else loop.blocks_executed
+            maps = replay_maps(loop, len(pixels), shown.shape[-2:], self.backbone.shape.patch)
+        else:
+            means, trace, blocks = self._through_windows(shown, loop, paired)
+            versions, maps = [[mean] for mean in means], [trace]
+        baseline = [[self._finish(mean, size, depth) for mean in each] for each in versions[:-1]]
         pairs = zip(versions[-1], maps, strict=True)
-        return [*ordinary, [self._finish(mean, size, blocks, trace) for mean, trace in pairs]]
+        return [*baseline, [self._finish(mean, size, blocks, trace) for mean, trace in pairs]]
 
     def _prepare(self, pixels: RGB) -> Tensor:  # → (1, 3, H, W)
         multiple = self.model.granularity if self.config.mode == "whole" else 1
@@ -134,30 +199,34 @@ class Segmenter(ViTPredictor[Segmentation]):
             return config.short_side, config.short_side
         return short_side_size(height, width, config.short_side, multiple=self.model.granularity)
 
-    def _run(
+    def _through_windows(
         self, pixels: Tensor, loop: Loop | None, paired: bool
     ) -> tuple[list[Tensor], ReplayMaps | None, int]:
-        """Mean scores (classes, H, W) per version, the replay's maps, and the blocks of a crop."""
+        """Of one image: mean scores (classes, H, W) per version, the replay's maps, and the blocks of a window."""
         height, width = pixels.shape[-2:]
         canvases = [Canvas(height, width) for _ in range(1 + paired)]
-        maps = CropMaps(height, width)
+        maps: dict[str, Canvas] = {}
         blocks = []
         for crops in self._batches(height, width):
             batch = torch.cat([crop.of(pixels) for crop in crops]).to(self.backbone.device)
             for canvas, scores in zip(canvases, self._scores(batch, loop, paired), strict=True):
                 for crop, each in zip(crops, scores, strict=True):
                     canvas.add(crop, each)
-            if loop is not None:
-                blocks.append(loop.blocks_executed)
-                maps.add(crops, loop.trace)
-        trace = maps.finish(self.backbone.shape.patch)
+            if loop is None:
+                continue
+            blocks.append(loop.blocks_executed)
+            measured = trace_kinds(loop.trace) if loop.trace is not None and loop.trace.drift else {}
+            for kind, values in measured.items():
+                canvas = maps.setdefault(kind, Canvas(height, width))
+                for crop, each in zip(crops, values, strict=True):
+                    canvas.add(crop, F.interpolate(each[None], (crop.height, crop.width))[0])
+        means = {kind: canvas.mean().numpy() for kind, canvas in maps.items()}
+        trace = maps_by_kind(means, self.backbone.shape.patch) if means else None
         mean = round(sum(blocks) / len(blocks)) if blocks else self.backbone.shape.depth
         return [canvas.mean() for canvas in canvases], trace, mean
 
     def _batches(self, height: int, width: int) -> list[list[Crop]]:
         config = self.config
-        if config.mode == "whole":
-            return [[Crop(0, 0, height, width)]]
         if config.mode == "even":
             crops = even_windows(height, width)
         else:
@@ -165,7 +234,7 @@ class Segmenter(ViTPredictor[Segmentation]):
         return [crops[i : i + config.batch] for i in range(0, len(crops), config.batch)]
 
     def _scores(self, batch: Tensor, loop: Loop | None, paired: bool) -> Iterator[Tensor]:
-        """Scores (B, classes, h, w) of the ordinary version, if paired, and of the last one."""
+        """Scores (B, classes, h, w) of the baseline version, if paired, and of the last one."""
         model = self.model
         exact = self.config.mode == "whole"
         size = (batch.shape[-2], batch.shape[-1])
@@ -191,7 +260,7 @@ def load_segmenter(
     device: torch.device | str = "cpu",
     verify: bool = False,
 ) -> Segmenter:
-    """A segmenter from files: a backbone with a head of Mask2Former, of PMT, or a linear one, as its names tell.
+    """A segmenter from files: a backbone with a head of Mask2Former, of PMT, or a linear one, by its names.
 
     ``dtype`` is that of the backbone's weights.
     """
@@ -230,7 +299,7 @@ def _pmt_segmenter(
 
 
 def pmt_windows(head: str | Path) -> SegmentConfig:
-    """How a PMT head sees images: in squares of the side that its name tells, otherwise of 512."""
+    """How a PMT head sees images: in squares of the side in its name, otherwise of 512."""
     return SegmentConfig("even", short_side=trained_side(head) or 512)
 
 

@@ -6,7 +6,6 @@ import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -30,7 +29,8 @@ from gramloop.tasks.base import (
     pixels_text,
 )
 from gramloop.tasks.class_names import Classes
-from gramloop.tasks.drawing import NO_CLASS, Changes, DrawStyle, class_style
+from gramloop.tasks.drawing import NO_CLASS, NO_COLOURS, Changes, Colours, DrawStyle, class_style
+from gramloop.tasks.images import RGB
 from gramloop.tasks.prediction import Prediction
 from gramloop.util.plotting import GAINED, LOST, paint_classes, photograph, shrunk
 from gramloop.util.table import Table
@@ -56,7 +56,6 @@ class SemanticTask(Task[Segmentation, PixelLabels]):
     title = "segmentation"
     metrics = ("mIoU",)
     class_metric = "IoU"
-    image_metric = "mIoU"
     figure_caption = (
         "Green outlines: scored pixels in which {after} alone agrees with the {truth}; magenta: those in which {before} "
         "alone does. White pixels have no label."
@@ -136,17 +135,12 @@ class SemanticTask(Task[Segmentation, PixelLabels]):
         predictions: Sequence[Segmentation],
         classes: Classes,
         threshold: float = 0.5,
-        known: Mapping[int, str] = MappingProxyType({}),
+        known: Colours = NO_COLOURS,
     ) -> DrawStyle:
         return class_style([each.labels for each in predictions], classes, threshold, known)
 
     def draw(
-        self,
-        axes: Axes,
-        image: NDArray[np.uint8],
-        prediction: Segmentation,
-        style: DrawStyle,
-        colours: Sequence[str] = (),
+        self, axes: Axes, image: RGB, prediction: Segmentation, style: DrawStyle, colours: Sequence[str] = ()
     ) -> None:
         painted = paint_classes(shrunk(image), prediction.labels, style.colours, NO_CLASS)
         photograph(axes, painted, image.shape)
@@ -174,8 +168,6 @@ class SemanticTask(Task[Segmentation, PixelLabels]):
         return replace(prediction, labels=prediction.labels[:, ::-1], scores=scores, trace=None)
 
     def merge(self, predictions: Sequence[Segmentation]) -> Segmentation:
-        if len(predictions) == 1:
-            return predictions[0]
         if any(each.scores is None for each in predictions):
             raise GramLoopError(
                 "this predictor returns labels without scores, and only scores can be averaged"
@@ -188,8 +180,6 @@ class SemanticTask(Task[Segmentation, PixelLabels]):
     def rescale(
         self, prediction: Segmentation, shown: tuple[int, int], size: tuple[int, int]
     ) -> Segmentation:
-        if shown == size:
-            return prediction
         if prediction.scores is None:
             picture = Image.fromarray(prediction.labels.astype(np.int32))
             resized = picture.resize((size[1], size[0]), Image.Resampling.NEAREST)
@@ -203,9 +193,6 @@ class SemanticTask(Task[Segmentation, PixelLabels]):
 
     def renumber(self, prediction: Segmentation, numbers: Mapping[int, int]) -> Segmentation:
         return replace(prediction, labels=renumbered(prediction.labels, numbers).astype(np.int32))
-
-
-TASK = SemanticTask()
 
 
 def renumbered(labels: NDArray[Any], numbers: Mapping[int, int]) -> NDArray[np.int64]:

@@ -29,9 +29,9 @@ from gramloop.tasks.depth import Depth
 from gramloop.tasks.images import LARGEST, RGB, short_side_size
 from gramloop.tasks.instance import InstanceMasks
 from gramloop.tasks.module_predictor import ModulePredictor, Size, Steps
+from gramloop.tasks.padded import Masks, best_masks
 from gramloop.tasks.panoptic import Panoptic, Segment
 from gramloop.tasks.prediction import Prediction
-from gramloop.tasks.queries import Masks, best_masks
 from gramloop.tasks.semantic import Segmentation
 from gramloop.tasks.user_models import read_prediction
 from gramloop.util.json_files import checked, read_json
@@ -103,8 +103,7 @@ def _from_queries(processor: Any, outputs: Any, size: Size) -> InstanceMasks:
     logits = F.interpolate(outputs.masks_queries_logits.float(), square, mode="bilinear", align_corners=False)
     whole = processor.unpad_image(logits, [size], processor.size)[0]  # (queries, H, W)
     masks = Masks(size, lambda chosen: whole[chosen], size[0] * size[1])
-    found = best_masks(outputs.class_queries_logits[0], masks, KEPT)
-    return InstanceMasks(found.masks, found.scores, found.classes, found.boxes, size)
+    return best_masks(outputs.class_queries_logits[0], masks, KEPT)
 
 
 def _refuse_windows(processor: Any) -> None:

@@ -110,7 +110,7 @@ class Workers:
         self, parts: Iterable[Part], on_images: Callable[[int], None] = lambda images: None
     ) -> Iterator[Done | Missed]:
         """Run parts and store them; each comes back once it is stored, in any order."""
-        yield from self.runner.run(parts, lambda: on_images(1))
+        yield from self.runner.run(parts, on_images)
 
     def call(self, function: Callable[..., Any], *args: object) -> Any:
         """What ``function(runner, *args)`` returns, in one of the processes."""
@@ -223,7 +223,7 @@ def _work(parts: Sequence[Part]) -> None:
     if shared.taken.value >= len(parts):
         return  # others were faster than this process could start
     numbers = {id(part): number for number, part in enumerate(parts)}
-    outcomes = _runner().run(_take(parts, shared), lambda: _count(shared), shared.stop.is_set)
+    outcomes = _runner().run(_take(parts, shared), lambda _: _count(shared), shared.stop.is_set)
     for outcome in outcomes:
         # so short that the system writes it whole or not at all, even if this process is killed
         said = outcome.reason[:1000] if isinstance(outcome, Missed) else outcome.excluded
