@@ -302,23 +302,18 @@ class Plan:
         for name in ("methods", "diagnostics", "calibration", "calibration_split"):
             del content[name]
         del content["data"]["root"], content["data"]["classes"], content["model"]["files"]
-        content["data"].pop("frost_textures", None)
-        del content["model"]["behaviour"]
+        del content["data"]["frost_textures"], content["model"]["behaviour"]
         return content
 
     def as_json(self) -> dict[str, Any]:
-        """The plan as plain values; what is rarely given is left out where it is not."""
-        rare = set() if self.keep else {"keep"}
-        data = asdict(self.data)
-        if self.data.frost_textures is None:
-            del data["frost_textures"]
+        """The plan as plain values."""
         return {
             "layout": LAYOUT,
-            **{each.name: getattr(self, each.name) for each in fields(self) if each.name not in rare},
+            **{each.name: getattr(self, each.name) for each in fields(self)},
             "methods": {method.name: method.as_json() for method in self.methods},
             "conditions": dict(self.conditions),
             "categories": {str(number): name for number, name in self.categories.items()},
-            "data": data,
+            "data": asdict(self.data),
             "model": asdict(self.model),
             "versions": dict(self.versions),
             "calibration_split": self.calibration_split and asdict(self.calibration_split),

@@ -119,6 +119,8 @@ def load_tiny(
 ) -> TinyModel:
     """The embedded model, frozen and in evaluation mode; ``dtype`` is that of the backbone's weights."""
     folder = Path(folder)
+    if not folder.is_dir():
+        raise GramLoopError(f"the folder {folder} does not exist")
     for name in _FILES:
         if not (folder / name).is_file():
             raise GramLoopError(f"{folder / name} is missing; the embedded model has {', '.join(_FILES)}")
