@@ -35,7 +35,7 @@ def test_a_function_in_memory(tmp_path: Path, data: Path) -> None:
     assert repr(found) == str(found)
     html = found._repr_html_()
     assert html.count("<tr>") == 5  # names, two conditions, their mean, mCE
-    assert f"{found.mean('baseline'):.3f}" in html
+    assert f"{found.mean('baseline'):.2f}" in html
     table = found.to_arrow()
     assert table.column("condition").to_pylist() == ["fog/3", "contrast/3"]
     assert table.column("mIoU").to_pylist() == [one.scores["baseline"]["mIoU"] for one in found.conditions]
