@@ -58,7 +58,7 @@ def test_a_plain_run(cluster, folder: Path, reference: bytes, tmp_path: Path, na
         (["mem=9999G"], "Slurm refuses the jobs: .*(Memory|configuration)"),
         (["cpus_per_task=64"], r"its jobs can never start \(PartitionConfig"),
         (["cpus_per_task=5"], "CPU count per node can not be satisfied"),
-        (["time=600"], r"its jobs can never start \(PartitionTimeLimit"),
+        (["time=600"], r"its jobs can never start \(Partition(TimeLimit|Config)"),
         (["constraint=gold"], "Slurm refuses the jobs: .*Invalid feature"),
         (["sparkle=1"], "unrecognized option '--sparkle=1'"),
     ],

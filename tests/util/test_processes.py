@@ -16,6 +16,7 @@ from gramloop.errors import GramLoopError
 from gramloop.util.files import RESUME_HINT
 from gramloop.util.processes import (
     available_cores,
+    available_memory,
     process_context,
     process_pool,
     run_unordered,
@@ -159,3 +160,52 @@ def test_as_many_workers_as_asked_for_or_as_the_cores_hold(monkeypatch):
     assert [worker_count(None, threads) for threads in (1, 3, 8, 9)] == [8, 2, 1, 1]
     with pytest.raises(GramLoopError, match="the number of workers must be at least 1, not 0"):
         worker_count(0)
+
+
+@pytest.mark.parametrize(
+    ("membership", "files", "cores", "free"),
+    [
+        ("0::/\n", {"cpu.max": "100000 100000", "memory.max": "3000", "memory.current": "1000"}, 1, 2000),
+        ("0::/\n", {"cpu.max": "max 100000", "memory.max": "max", "memory.current": "1000"}, None, None),
+        ("0::/pod/job\n", {"pod/cpu.max": "50000 100000", "pod/job/memory.max": "9"}, 1, None),
+        (
+            "0::/pod/job\n",
+            {
+                "pod/memory.max": "3000",
+                "pod/memory.current": "2900",
+                "pod/memory.stat": "anon 1\ninactive_file 400",
+            },
+            None,
+            500,
+        ),
+        (
+            "4:memory:/box\n1:cpu,cpuacct:/\n",
+            {
+                "cpu/cpu.cfs_quota_us": "100000",
+                "cpu/cpu.cfs_period_us": "100000",
+                "memory/box/memory.limit_in_bytes": "5000",
+                "memory/box/memory.usage_in_bytes": "5500",
+            },
+            1,
+            0,
+        ),
+        ("1:cpu:/outside\n", {"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, None, None),
+    ],
+    ids=[
+        "version 2",
+        "no limits",
+        "of a parent",
+        "files that were read",
+        "version 1",
+        "version 1, no limits",
+    ],
+)
+def test_limits_of_containers(tmp_path, monkeypatch, membership, files, cores, free):
+    for name, text in files.items():
+        (tmp_path / "cgroup" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "cgroup" / name).write_text(text + "\n")
+    (tmp_path / "membership").write_text(membership)
+    monkeypatch.setattr("gramloop.util.processes._CGROUPS", tmp_path / "cgroup")
+    monkeypatch.setattr("gramloop.util.processes._MEMBERSHIP", tmp_path / "membership")
+    assert available_cores() == (cores or len(os.sched_getaffinity(0)))
+    assert available_memory() == free if free is not None else available_memory() > 10**6

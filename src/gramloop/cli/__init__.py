@@ -86,6 +86,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 0
         if words[0] not in COMMANDS:
             return _no_command(words)
+        if sys.flags.optimize > 1:
+            print(
+                "gramloop: python -OO removes docstrings, which transformers reads; take python or python -O",
+                file=sys.stderr,
+            )
+            return 2
         return _command(words[0], words[1:])
     except BrokenPipeError:  # the reader has seen enough, as head has
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -153,6 +159,8 @@ def _command(name: str, words: Sequence[str]) -> int:
         if error.name is None or error.name.startswith("gramloop"):
             raise
         problem = f"this command needs the package {error.name!r}; the extra gramloop[all] installs it"
+    except MemoryError:
+        problem = "this process may not use more memory (ulimit -v, or the limit of a container); it needs about 2 GB"
     except KeyboardInterrupt as stop:
         problem, code = "stopped", stop_code(stop)
     if problem is not None:

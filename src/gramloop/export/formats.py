@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import io
 import logging
+import os
+import shutil
 import warnings
 import zipfile
 from collections.abc import Callable, Iterator
@@ -15,6 +18,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 from torch.export import ExportedProgram
 
 from gramloop import __version__
@@ -37,6 +41,14 @@ def write_program(
 ) -> list[Path]:
     """Write a program, and return its files, the one that readers open last."""
     if kind == "pt2":
+        held = [
+            *program.state_dict.values(),
+            *(each for each in program.constants.values() if isinstance(each, Tensor)),
+        ]
+        if (
+            shutil.disk_usage(path.parent).free < sum(each.nbytes for each in held) * 1.1 + 1e6
+        ):  # torch would abort
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
         with quiet():
             torch.export.save(program, path, extra_files={PT2_MEMBER: about.to_json()})
         return [path]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import re
 import signal
 import threading
 import time
@@ -11,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
+from functools import partial
 from multiprocessing.context import BaseContext
 from pathlib import Path
 from queue import SimpleQueue
@@ -21,6 +23,7 @@ from gramloop.util.files import RESUME_HINT
 
 MOST_WORKERS = 1024  # processes; each holds a model, or at least Python
 MOST_THREADS = max(256, os.cpu_count() or 1)  # more than the cores only slow each other down
+_CGROUPS, _MEMBERSHIP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 _SIGNAL = 0.2  # seconds: a signal to a whole process group ends workers, and arrives here too
 _WAITING = 1024  # calls submitted ahead: more than any machine has cores
 
@@ -29,18 +32,55 @@ _R = TypeVar("_R")
 
 
 def available_cores() -> int:
-    """The cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """The cores that this process may use, by its affinity and by the quota of its container."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    for read in _cgroup_files("cpu"):
+        words = (read("cpu.max") or f"{read('cpu.cfs_quota_us')} {read('cpu.cfs_period_us')}").split()
+        quota, period = words if len(words) == 2 else ("max", "")
+        if quota.isdecimal() and period.isdecimal():  # else "max" or -1
+            cores = min(cores, max(1, int(quota) // int(period)))
+    return cores
 
 
 def available_memory() -> int:
-    """Bytes of memory that are free; half of all where the system does not report it."""
+    """Bytes of memory that are free, on the machine and below the limit of the container; half of all where unknown."""
     try:
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+        free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
     except (OSError, StopIteration, ValueError):
         sysconf = getattr(os, "sysconf", None)  # not on Windows
-        return sysconf("SC_PHYS_PAGES") * sysconf("SC_PAGE_SIZE") // 2 if sysconf else 8 * 10**9
+        free = sysconf("SC_PHYS_PAGES") * sysconf("SC_PAGE_SIZE") // 2 if sysconf else 8 * 10**9
+    for read in _cgroup_files("memory"):
+        limit = read("memory.max") or read("memory.limit_in_bytes")
+        used = read("memory.current") or read("memory.usage_in_bytes")
+        if limit.isdecimal() and used.isdecimal():
+            # files that were read are given up when memory is needed
+            files = re.search(r"^(?:total_)?inactive_file (\d+)", read("memory.stat"), re.MULTILINE)
+            free = min(free, max(0, int(limit) - int(used) + (int(files[1]) if files else 0)))
+    return free
+
+
+def _cgroup_files(controller: str) -> Iterator[Callable[[str], str]]:
+    """For this process's cgroup, and each around it, what reads a file of it; of version 2 and 1 alike."""
+    try:
+        lines = [line.split(":", 2) for line in _MEMBERSHIP.read_text(encoding="utf-8").splitlines()]
+    except OSError:  # not Linux
+        return
+    for _, controllers, place in lines:
+        if controller in controllers.split(",") or not controllers:
+            root = _CGROUPS / controller if controllers else _CGROUPS
+            # inside a container the place may be that outside of it; its own limits are then at the root
+            folder = root / place.strip("/")
+            for each in (folder, *folder.parents):
+                if each.is_relative_to(root) and each.is_dir():
+                    yield partial(_cgroup_value, each)
+
+
+def _cgroup_value(folder: Path, name: str) -> str:
+    try:
+        return (folder / name).read_text(encoding="ascii").strip()
+    except (OSError, ValueError):
+        return ""
 
 
 def worker_count(asked: int | None, threads: int = 1) -> int:

@@ -157,7 +157,10 @@ class _Array:
             return
         self.answered = time.monotonic()
         lines = [line.split("|", 2) for line in answer.stdout.splitlines()]
-        found = {each: (state, reason) for name, state, reason in lines for each in _tasks(name)}
+        found = {}
+        for name, state, reason in lines:  # an array that ended before it began is one job
+            tasks = [each for each in self.states if each != name] if name == self.number else []
+            found |= dict.fromkeys(tasks or [name], (state, reason))
         if found:
             self.states.pop(self.number, None)
         for name, (state, _) in self.states.items():
@@ -260,16 +263,6 @@ def _time_limit(job: Job, share: Share, options: Mapping[str, Any]) -> dict[str,
         if name.rstrip("*") in partition.split(",") if partition else name.endswith("*"):
             allowed.append(_minutes(limit))
     return {"time": str(min([minutes, *allowed]))} if allowed else {}
-
-
-def _tasks(name: str) -> Iterator[str]:
-    """The jobs that a line of squeue is about: those that end before they start stay together, as 7_[0-3,5%2]."""
-    job, bracket, numbers = name.partition("_[")
-    if not bracket:
-        yield name
-    for part in numbers.rstrip("]").partition("%")[0].split(",") if bracket else ():
-        first, _, last = part.partition("-")
-        yield from (f"{job}_{number}" for number in range(int(first), int(last or first) + 1))
 
 
 def _minutes(limit: str) -> int:
