@@ -67,18 +67,24 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
 
 
 @needs_slurm
-def test_one_array_of_slurm_survives_a_lost_node(reference: dict[str, bytes], tmp_path: Path) -> None:
+def test_one_array_of_slurm_and_a_lost_node(reference: dict[str, bytes], tmp_path: Path) -> None:
     (tmp_path / "cluster").mkdir()
     with loopback_slurm(tmp_path / "cluster") as cluster:
         words = ["--engine", "slurm", "--jobs", "2", "--slurm", "exclusive="]
-        process = begin(tmp_path, "out", *words, SLURM_CONF=str(cluster.conf))
+        end(begin(tmp_path, "out", *words, SLURM_CONF=str(cluster.conf)))
+        assert len(list(tmp_path.glob("out/slurm/*/shares.pickle"))) == 1
+        assert len(list(tmp_path.glob("out/slurm/*/job-*.log"))) == 2
+        process = begin(tmp_path, "lost", *words, SLURM_CONF=str(cluster.conf))
         deadline = time.monotonic() + 600
-        while not list(tmp_path.glob("out/*/units/**/*.parquet")) and time.monotonic() < deadline:
+        while not list(tmp_path.glob("lost/*/units/**/*.parquet")) and time.monotonic() < deadline:
             time.sleep(0.1)
         cluster.kill_node("n1")
-        end(process)
+        _, said = process.communicate(timeout=900)
+        if process.returncode:  # Slurm may report the job as failed, rather than its node as lost
+            assert "the same command resumes" in said
+            end(begin(tmp_path, "lost", *words, SLURM_CONF=str(cluster.conf)))
     assert made(tmp_path, "out") == reference
-    assert len(list(tmp_path.glob("out/slurm/*/shares.pickle"))) == 1
+    assert made(tmp_path, "lost") == reference
 
 
 @needs_slurm
