@@ -6,7 +6,7 @@ READY  := $(VENV)/.ready
 DEV    := $(VENV)/.ready-to-develop
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test test-all examples browser lint types format bench docs clean
+.PHONY: demo test test-all examples reproduce browser lint types format bench docs clean
 
 $(READY): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -41,6 +41,10 @@ test-all: $(DEV) browser
 # The examples of --help and the first block of every page that take minutes.
 examples: $(DEV)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -rP tests/cli/test_help_examples.py tests/docs/test_beginnings.py
+
+# The paper's own recipe on a miniature of its files, killed and resumed; on Slurm where it is installed, and on Ray.
+reproduce: $(DEV)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/reproduce -m slow
 
 lint: $(DEV)
 	$(BIN)/ruff check .

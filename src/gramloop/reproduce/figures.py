@@ -9,7 +9,7 @@ import numpy as np
 from gramloop.errors import GramLoopError
 from gramloop.report.consistency import consistency_figure, gram_consistency
 from gramloop.report.figures import suite_gains
-from gramloop.report.figures.diagnostic import diagnostic
+from gramloop.report.figures.diagnostic import diagnostic, drift_scale
 from gramloop.report.figures.heat import severity_heat
 from gramloop.report.figures.images import KeptImage, ShownImages, image_gain, kept_images
 from gramloop.report.figures.qualitative import ComparedImage, qualitative
@@ -67,10 +67,10 @@ def impulse_figure(key: str, layout: Output, made: Context) -> Named:
         run = made.runs[each.evaluation]
         kept = _kept(run, layout.method, each.condition, each.image or layout.image)
         rows.append(ShownImages(run).diagnosed(kept, layout.method, f"severity {kept.condition.severity}"))
-    title = f"Image {layout.image}"
-    yield f"{key}-last", diagnostic(rows[-1:], f"{title}, {rows[-1].label}", layout.drift)
+    title, high = f"Image {layout.image}", layout.drift or drift_scale(rows)
+    yield f"{key}-last", diagnostic(rows[-1:], f"{title}, {rows[-1].label}", high)
     if len(rows) > 1:
-        yield key, diagnostic(rows, title, layout.drift)
+        yield key, diagnostic(rows, title, high)
 
 
 def _kept(run: Run, method: str, condition: str, image: str) -> KeptImage:

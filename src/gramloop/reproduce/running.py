@@ -117,7 +117,9 @@ class Reproduction:
                 suite=one.suite,
                 task=model.task,
                 files=self.files.model(model),
-                data=DataSource(str(self.files.images(one)), partial=data.partial or bool(one.only)),
+                data=DataSource(
+                    str(self.files.images(one).resolve()), partial=data.partial or bool(one.only)
+                ),
                 methods=methods,
                 conditions=one.conditions,
                 severities=one.severities,
@@ -163,17 +165,24 @@ class Reproduction:
                 cost_part(name, self._timed_methods(name, plan), wanted[name].time_images)
                 for name, plan in timed.items()
             ]
-            pool = PooledStore(self.out, stores)
+            pool = PooledStore(
+                self.out.resolve(),
+                {name: Store(each.folder.resolve(), each.plan) for name, each in stores.items()},
+            )
             if work.engine is not None:  # on a cluster every part has a device of its own
                 parts, costs = [*costs, *parts], []
             listener.started(sum(map(len, parts)))
-            watched = (listener.images, listener.waiting, work.numbered_device, work.prepare)
-            yield from self._follow(
-                Job(pooled_subject(stores), cast(Any, pool), parts, *watched), opened, listener
+            job = Job(
+                pooled_subject(pool.stores),
+                cast(Any, pool),
+                parts,
+                listener.images,
+                listener.waiting,
+                work.numbered_device,
+                work.prepare,
             )
-            for _ in (
-                run_local(Job(pooled_subject(stores), cast(Any, pool), costs, *watched), 1) if costs else ()
-            ):
+            yield from self._follow(job, opened, listener)
+            for _ in run_local(replace(job, parts=costs), 1):
                 pass
 
     def _follow(

@@ -92,6 +92,7 @@ class PaperTable:
             columns = (Column("numbers", "Numbers", "text"), *self.columns)
             rows = [line for row in self.rows for line in self._lines(row, comparable)]
         title = re.sub(r"^Table \d+: ", "", self.title)  # pages count tables
+        title = title[:1].upper() + title[1:]
         return Table(
             title, (*heads, *columns, *self.more), rows, self.notes, key=self.key, caption=self.caption
         )

@@ -83,8 +83,13 @@ class ComparedImage:
         first, *others = self.predictions
         return [self.task.changes(first, each, self.truth, style) for each in others]
 
-    def draw(self, panels: Sequence[Any], style: DrawStyle) -> Legend:
-        """Draw input, truth and predictions into panels; returns what colours stand for."""
+    def legend(self, style: DrawStyle) -> Legend:
+        """What colours stand for."""
+        changes = self.changes(style)
+        return (*self.task.legend(style), *(changes[0].legend if len(changes) == 1 else ()))
+
+    def draw(self, panels: Sequence[Any], style: DrawStyle) -> None:
+        """Draw input, truth and predictions into panels."""
         changes = self.changes(style)
         photograph(panels[0], shrunk(self.image), self.image.shape)
         self.task.draw(panels[1], self.image, self.truth, style)
@@ -93,7 +98,6 @@ class ComparedImage:
         for panel, prediction, each in zip(panels[3:], self.predictions[1:], changes, strict=True):
             self.task.draw(panel, self.image, prediction, style, each.colours[1])
             mark_outlines(panel, each)
-        return (*self.task.legend(style), *(changes[0].legend if len(changes) == 1 else ()))
 
 
 def _part(found: Prediction, crop: tuple[int, int, int, int], numbers: Sequence[int]) -> Prediction:
@@ -130,25 +134,23 @@ def _draw(rows: Sequence[ComparedImage], methods: Sequence[str], truth: str) -> 
     for row in rows:  # a class keeps its colour from row to row, if it can
         styles.append(row.style(known))
         known = {**styles[-1].colours, **known}
-    legends = [_legend_height(row, style) for row, style in zip(rows, styles, strict=True)]
-    sheet = Sheet(FULL, _HEAD + sum(heights) + sum(legends) + _TITLE * len(rows))
+    legends = [row.legend(style) for row, style in zip(rows, styles, strict=True)]
+    shown = [one if one != after else () for one, after in zip(legends, [*legends[1:], None], strict=True)]
+    below = [
+        0.06 + LEGEND_LINE * len(legend_lines(each, FULL)) for each in shown
+    ]  # one for rows that share it
+    sheet = Sheet(FULL, _HEAD + sum(heights) + sum(below) + _TITLE * len(rows))
     left = [_EDGE + column * (width + _GAP) for column in range(len(columns))]
     for x, name in zip(left, columns, strict=True):
         sheet.text(x + width / 2, 0.03, name, ha="center", fontweight="bold")
     top = _HEAD
-    for row, style, tall, below in zip(rows, styles, heights, legends, strict=True):
+    for row, style, tall, legend, space in zip(rows, styles, heights, shown, below, strict=True):
         sheet.text(_EDGE, top + 0.045, row.title, fontsize=6.5)
         top += _TITLE
-        entries = row.draw([sheet.panel(x, top, width, tall) for x in left], style)
-        sheet.legend(entries, top + tall + 0.03)
-        top += tall + below
+        row.draw([sheet.panel(x, top, width, tall) for x in left], style)
+        sheet.legend(legend, top + tall + 0.03)
+        top += tall + space
     return sheet.figure
-
-
-def _legend_height(row: ComparedImage, style: DrawStyle) -> float:
-    changes = row.changes(style)
-    entries = (*row.task.legend(style), *(changes[0].legend if len(changes) == 1 else ()))
-    return 0.06 + LEGEND_LINE * len(legend_lines(entries, FULL))
 
 
 def _words(rows: Sequence[ComparedImage], methods: Sequence[str], truth: str) -> tuple[str, str]:
