@@ -39,7 +39,9 @@ class Options:
         metavar="FILE",
     )
     device: str | None = option("cpu, cuda, cuda:1, mps or auto (auto)", None, metavar="NAME")
-    results: list[Path] = option("results of evaluate and tune to open, or a folder of them", [], metavar="DIR")
+    results: list[Path] = option(
+        "results of evaluate and tune to open, or a folder of them", [], metavar="DIR"
+    )
     host: str = option("address to serve on (127.0.0.1: this machine alone)", "127.0.0.1", metavar="NAME")
     port: int | None = option(
         "the first free one from 7860 on; 0 for any", None, metavar="N", limits=(0, 65535)
