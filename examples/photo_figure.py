@@ -40,11 +40,10 @@ def main(target: Path) -> None:
     panels = figure.subplots(2, 3).ravel()
     outlined(panels[0], photo, clean, "the photograph: what the model finds")
     outlined(panels[1], shifted, baseline, f"impulse noise, untreated: IoU {overlap(clean, baseline):.2f}")
-    outlined(panels[2], shifted, denoised, f"denoise, 1.0x the blocks: IoU {overlap(clean, denoised):.2f}")
+    outlined(panels[2], shifted, denoised, f"with denoise: IoU {overlap(clean, denoised):.2f}")
     over(panels[3], photo, drift, "magma", "replay's proposal: drift of each patch")
     over(panels[4], photo, gate, "viridis", "gate: how much each patch accepts")
-    blocks = replayed.blocks / 12
-    title = f"Gram-gated replay, {blocks:.1f}x the blocks: IoU {overlap(clean, replayed.labels):.2f}"
+    title = f"with Gram-gated replay: IoU {overlap(clean, replayed.labels):.2f}"
     outlined(panels[5], shifted, replayed.labels, title)
     figure.savefig(target, dpi=110, pil_kwargs={"quality": 85})
 

@@ -9,6 +9,7 @@ from PIL import Image
 
 from gramloop.cli import main
 from gramloop.replay.config import read_replay, read_settings
+from gramloop.report.tuned import tuning_answer
 
 pytest.importorskip("transformers")
 
@@ -46,7 +47,17 @@ def test_a_search_a_second_look_and_its_file(model, scenes, tmp_path, capsys):
     told = capsys.readouterr()
     assert "budget 170 predictions" in told.err
     config, about = read_settings(out / "best.json")
-    assert " ".join(about["verdict"].split())[:40] in " ".join(told.out.split())
+    answer = tuning_answer(out)
+    assert " ".join(answer.sentence.split()) in " ".join(told.out.split())  # as the stored file says it
+    unseen = about["unseen images"]
+    decides = unseen.get("other families", unseen["searched families"])
+    assert answer.gains[0].gain == pytest.approx(decides["gain"])
+    assert answer.gains[0].verdict == decides["verdict"]
+    assert bool(answer.method) == (about["nearest"] is None)
+    assert main(["report", str(out), "--out", str(tmp_path / "page"), "--no-pdf"]) == 0
+    page = (tmp_path / "page" / "index.html").read_text()
+    assert "gramloop tune --out" in page
+    assert "--budget 170" in page
     assert about["tried"]["predictions"] <= 170
     assert units(out)
     before = (out / "best.json").read_bytes(), units(out)

@@ -86,13 +86,13 @@ def test_a_person_sees_them_and_the_table_in_full_precision_does_not_change(
     for name, values in (("rPC", rpc), ("mCE", mce)):
         ordinary, replayed = values[BASELINE], values["gramloop"]
         assert (
-            f"{name}: baseline {ordinary:.3f}, gramloop {replayed:.3f} ({replayed - ordinary:+.3f})" in told
+            f"{name}: baseline {ordinary:.2f}, gramloop {replayed:.2f} ({replayed - ordinary:+.2f})" in told
         )
     assert main(words) == 0
     assert "rPC" not in capsys.readouterr().out
     results = collect(Store(folders[0], SHIFTED))
     assert "mCE" not in results.csv()
-    assert f"{mce['gramloop']:.3f}" in str(results)
+    assert f"{mce['gramloop']:.2f}" in str(results)
     assert not (folders[0] / RESULTS).exists()
 
 
@@ -214,7 +214,7 @@ def test_er_is_what_its_formula_says(shifted: Store, tmp_path: Path, capsys):
     assert main([*arguments, "--coco-results", str(tmp_path / "coco")]) == 0
     base, gain = expected["baseline"], expected["gramloop"] - expected["baseline"]
     told = capsys.readouterr().out
-    assert f"baseline {base:.3f}, gramloop {expected['gramloop']:.3f} ({gain:+.3f})" in told
+    assert f"baseline {base:.2f}, gramloop {expected['gramloop']:.2f} ({gain:+.2f})" in told
     assert main(arguments) == 0
     assert "ER is not known without results on COCO; give --coco-results" in capsys.readouterr().out
 

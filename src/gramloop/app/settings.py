@@ -17,18 +17,11 @@ LOOPBACK = "127.0.0.1"
 class Limits:
     """What one visitor may ask for."""
 
-    upload_bytes: int = 20 << 20
+    upload_bytes: int = 20_000_000
     upload_pixels: int = 50_000_000
     longest_side: int = 1024  # larger images are shrunk to this, and the page says so
     cache_bytes: int = 256 << 20
     work: float = 50.0  # most work of a mitigation, in baseline passes
-
-    def __post_init__(self) -> None:
-        for name in ("upload_bytes", "upload_pixels", "cache_bytes"):
-            if getattr(self, name) < 1:
-                raise GramLoopError(f"{name.replace('_', ' ')} is {getattr(self, name)}; it is 1 or more")
-        if not 32 <= self.longest_side <= 1 << 14:
-            raise GramLoopError(f"the longest side is {self.longest_side}; it is 32 to {1 << 14} pixels")
 
 
 @dataclass(frozen=True)

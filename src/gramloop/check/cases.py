@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -20,7 +19,6 @@ from gramloop.models.dinov3 import Backbone
 from gramloop.models.tiny import load_tiny
 from gramloop.replay.attach import attached
 from gramloop.replay.config import Adaptive, ReplayConfig
-from gramloop.replay.cost import cost
 from gramloop.replay.gram import GramAnchor, gram_gate
 from gramloop.util.device import deterministic_algorithms
 
@@ -49,7 +47,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "decided by spread": {"adaptive": Adaptive("spread", 0.0, 2.0)},
 }
 _WINDOW = (6, 6)
-_ROUNDS = 12
 
 
 @dataclass(frozen=True)
@@ -184,10 +181,10 @@ def sampled(outputs: Outputs) -> dict[str, Tensor]:
 
 
 def behaviour_cases(precision: Precision) -> Iterator[Case]:
-    """Determinism, one graph under ``torch.compile``, and the time of a replay beside that of its blocks."""
+    """Determinism, and one graph under ``torch.compile``."""
     backbone = precision.settle(load_tiny().backbone)
     pixels = pattern(128, 128).to(precision.device)
-    for name, run in (("deterministic algorithms", _twice), ("torch.compile", _one_graph), ("time", _time)):
+    for name, run in (("deterministic algorithms", _twice), ("torch.compile", _one_graph)):
         yield attempted("behaviour", name, partial(run, backbone, pixels))
 
 
@@ -226,33 +223,3 @@ def can_compile() -> bool:
     from torch._dynamo.eval_frame import is_dynamo_supported
 
     return bool(is_dynamo_supported())
-
-
-def _time(backbone: Backbone, pixels: Tensor) -> Case:
-    """Reported, not judged: a busy machine is not a wrong one."""
-    config = ReplayConfig(window=_WINDOW, replays=1)
-    multiplier = cost(backbone.shape.depth, _WINDOW, replays=1).multiplier
-    baseline, replayed = [], []
-    with torch.no_grad():
-        for _ in range(_ROUNDS):
-            baseline.append(_seconds(backbone, pixels))
-            with attached(backbone.model, config):
-                replayed.append(_seconds(backbone, pixels))
-    one, other = min(baseline), min(replayed)  # the others waited for something else as well
-    words = f"{1000 * one:.1f} ms, replayed {1000 * other:.1f} ms: {other / one:.2f}x; by blocks {multiplier:.2f}x"
-    return Case("behaviour", "time", None, words)
-
-
-def _seconds(backbone: Backbone, pixels: Tensor) -> float:
-    _wait(pixels.device)
-    began = time.perf_counter()
-    _last(backbone, pixels)
-    _wait(pixels.device)
-    return time.perf_counter() - began
-
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    elif device.type == "mps":
-        torch.mps.synchronize()

@@ -39,16 +39,14 @@ class Options:
         metavar="FILE",
     )
     device: str | None = option("cpu, cuda, cuda:1, mps or auto (auto)", None, metavar="NAME")
-    results: list[Path] = option("results of gramloop evaluate to open", [], metavar="DIR")
+    results: list[Path] = option(
+        "results of evaluate and tune to open, or a folder of them", [], metavar="DIR"
+    )
     host: str = option("address to serve on (127.0.0.1: this machine alone)", "127.0.0.1", metavar="NAME")
     port: int | None = option(
         "the first free one from 7860 on; 0 for any", None, metavar="N", limits=(0, 65535)
     )
     open: bool = option("open the page in a browser", False)
-    max_upload: float = option("megabytes of an image's file (20)", 20, metavar="MB")
-    max_pixels: float = option("millions of pixels of an image (50)", 50, metavar="M")
-    longest_side: int = option("larger images are shrunk to this (1024)", 1024, metavar="N")
-    cache: float = option("megabytes for what was computed (256)", 256, metavar="MB")
 
 
 def run(options: Options) -> Ended:
@@ -78,22 +76,9 @@ def run(options: Options) -> Ended:
 
 def settings_of(options: Options) -> AppSettings:
     """The app that the options describe; every model is looked for, none is loaded."""
-    from gramloop.app.settings import AppSettings, Limits
+    from gramloop.app.settings import AppSettings
 
-    for name, value in (
-        ("max-upload", options.max_upload),
-        ("max-pixels", options.max_pixels),
-        ("cache", options.cache),
-    ):
-        if not 0 < value < 1e6:
-            raise GramLoopError(f"--{name} is {value:g}; it is above 0 and below a million")
-    limits = Limits(
-        upload_bytes=int(options.max_upload * 1e6),
-        upload_pixels=int(options.max_pixels * 1e6),
-        longest_side=options.longest_side,
-        cache_bytes=int(options.cache * 1e6),
-    )
-    return AppSettings(tuple(_models(options)), tuple(options.results), options.host, options.device, limits)
+    return AppSettings(tuple(_models(options)), tuple(options.results), options.host, options.device)
 
 
 def _models(options: Options) -> list[ModelSource]:

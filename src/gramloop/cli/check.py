@@ -10,9 +10,8 @@ from gramloop.cli.output import Ended
 from gramloop.cli.shared import EXAMPLES
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from gramloop.check.cases import Case
+    from gramloop.util.table import Table
 
 KEYS = {
     "machine": "versions of packages, devices and their memory",
@@ -24,8 +23,8 @@ KEYS = {
 
 
 EPILOG = (
-    "Drift, gate and every placement are compared with float64, heads with stored numbers; forwards are repeated, captured "
-    "as one graph and timed. Nothing is downloaded. The exit code is 1 where something differs."
+    "Drift, gate and every placement are compared with float64, heads with stored numbers; forwards are repeated and captured "
+    "as one graph. Nothing is downloaded. The exit code is 1 where something differs."
     f"{EXAMPLES}  gramloop check\n  gramloop check --device cuda:1 --autocast --json > check.json"
 )
 
@@ -54,10 +53,10 @@ def run(options: Options) -> Ended:
             options.dtype,
             lambda case: status.update(f"{case.group}: {case.name}"),
         )
+    console.print(found.verdict, highlight=False, markup=False)
     for line in machine_lines(found.machine):
-        console.print(line, highlight=False, soft_wrap=True)
+        console.print(line, highlight=False, markup=False)
     console.print(_table(found.cases))
-    console.print(found.verdict, highlight=False, soft_wrap=True, markup=False)
     return Ended(1 if found.failed else 0, found.as_json)
 
 
@@ -89,19 +88,14 @@ def _gib(size: int) -> str:
 
 
 def _table(cases: tuple[Case, ...]) -> Table:
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
     from gramloop.check.cases import EXACT
+    from gramloop.util.table import Column, Table
 
-    table = Table(box=box.SIMPLE, padding=(0, 1, 0, 0))
-    for name in ("", "what", "check", "digits", "needed", "compared with"):
-        table.add_column(name, justify="right" if name in ("digits", "needed") else "left")
+    rows = []
     for case in cases:
-        said = {True: "ok", False: "NO", None: "--"}[case.passed]
         digits = "" if case.digits is None else "all" if case.digits >= EXACT else f"{case.digits:.1f}"
         needed = "" if case.needed is None else f"{case.needed:.1f}"
-        style = "red" if case.passed is False else ""
-        table.add_row(Text(said, style=style), case.group, Text(case.name), digits, needed, Text(case.words))
-    return table
+        judged = {True: "ok", False: "NO", None: "--"}[case.passed]
+        rows.append((judged, f"{case.group}: {case.name}", digits, needed, case.words))
+    kinds = {"": "text", "check": "text", "digits": "number", "needed": "number", "compared with": "text"}
+    return Table("", [Column(name, kind=kind) for name, kind in kinds.items()], rows)  # type: ignore[arg-type]

@@ -74,6 +74,8 @@ def run(options: Options) -> Ended:
         raise GramLoopError("--out FILE is missing: such as model.onnx, model.xml or model.pt2")
     if options.calibration is not None and options.method is None:
         raise GramLoopError("--calibration belongs to --method, such as recentre:c=2")
+    from rich.console import Console
+
     from gramloop.export.exporting import export_model, format_of
 
     format_of(options.out, options.format)  # a typo is reported before weights are read
@@ -91,7 +93,7 @@ def run(options: Options) -> Ended:
         batch=options.batch,
         name=name,
     )
-    print(made)
+    Console().print(made)
     document = {"file": made.path, "format": made.format, "companions": list(made.companions)}
     return Ended(0, lambda: {**document, "difference": made.difference, "about": vars(made.about)})
 

@@ -227,9 +227,10 @@ def print_status(store: Store[Plan], state: StoreState, results: Results) -> Non
         excluded = "" if one is None else str(len(one.failures))
         cells = (f"{gains[name]:+.3f}" if name in gains else "" for name in methods)
         rows.append((key, f"{units[key]}/{total}", f"{images[key]}/{many}", excluded, *cells))
-    names = ("units", "images", "excluded", *(f"{results.metric} {name}" for name in methods))
+    names = ("units", "images", "excluded", *(f"Δ {name}" for name in methods))
     columns = (Column("condition", kind="text"), *(Column(name, kind="number") for name in names))
-    Console().print(Table(f"{plan.suite}, plan {plan.hash}", columns, rows))
+    title = f"{plan.suite}, plan {plan.hash}, gains in {results.metric}"
+    Console().print(Table(title, columns, rows))
     for _, problem in state.rejected:
         print(f"{problem}; the next run computes it again", file=sys.stderr)
     total, held = len(plan.units), sum(units.values())

@@ -45,7 +45,8 @@ def is_tuned(folder: Path) -> bool:
 def tuning_answer(folder: Path) -> Answer:
     """What to use, by the images and, where some were kept, the shifts that the search did not use."""
     content = read_json(folder / RESULT, "a choice of gramloop tune")
-    about, name = content["about"], str(folder)
+    about = content["about"]
+    name = about["subject"].get("suite", folder.name)
     unseen, chosen = about["unseen images"], "" if about["nearest"] else _name(content)
     part = next(each for each in _PARTS if each in unseen)
     label_free = "agreement" in unseen.get(CLEAN, {}) or "clean change" in (about["finalists"] or [{}])[0]

@@ -285,8 +285,8 @@ class Table:
             for line in lines
         )
         table = f"<thead><tr>{heads}</tr></thead><tbody>{body}</tbody>" if self.rows else ""
-        below = "".join(f"<p>{escape(text)}</p>" for text in (self.caption, *self.notes) if text)
-        return f"<table><caption>{escape(self.title)}</caption>{table}</table>{below}"
+        above, *below = (f"<p>{escape(text)}</p>" if text else "" for text in (self.caption, *self.notes))
+        return f"{above}<table><caption>{escape(self.title)}</caption>{table}</table>{''.join(below)}"
 
     def markdown(self, level: int = 3) -> str:
         """A heading, the caption, a pipe table with the best cells in bold, and the notes."""
