@@ -42,7 +42,7 @@ from gramloop.util.progress import tracked
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 SEVERITY = 3
-SHARD = 5  # photographs that an interruption can lose
+SHARD = 4  # photographs that an interruption can lose
 CALIBRATED = 16  # photographs, to time with
 PIXELS = ["denoise", "levels", "sharpen", "median", "denoise+levels", "denoise+levels+sharpen"]
 VIEWS = ["flip", "denoise+flip", "denoise+levels+sharpen+flip"]
@@ -176,9 +176,9 @@ def semantic(arguments: argparse.Namespace) -> dict[str, list[Run]]:
     run = Run(
         "DeepLab",
         "voc",
-        arguments.images or 20,
+        arguments.images or 12,
         ["--model", str(onnx), "--data", str(data)],
-        ["denoise", "levels", "median", "denoise+levels", "flip", "denoise+levels+flip"],
+        ["denoise", "levels", "median", "denoise+levels", "flip"],
         partial(open_model, str(onnx)),
         sorted((data / "images" / "validation").iterdir()),
     )
@@ -193,9 +193,9 @@ def saliency(arguments: argparse.Namespace) -> dict[str, list[Run]]:
     run = Run(
         "Saliency",
         "objects",
-        arguments.images or 20,
+        arguments.images or 12,
         ["--model", spec, "--data", str(data)],
-        ["denoise", "levels", "median", "denoise+levels", "flip", FEATURES[1], FEATURES[3], *REPLAYS[1:]],
+        ["denoise", "levels", "denoise+levels", "flip", "recentre:c=2", *REPLAYS[1:]],
         partial(open_model, spec),
         sorted((data / "images" / "validation").iterdir()),
     )

@@ -12,7 +12,7 @@ import torch
 import gramloop
 from gramloop import GramLoopError, ReplayConfig
 from gramloop.export import read_about
-from gramloop.export.difference import TOLERANCE, largest_difference
+from gramloop.export.precision import TOLERANCE, largest_difference
 from gramloop.export.programs import suppressed
 from gramloop.mitigations.stack import read_stack, stack_text
 from gramloop.models.tiny_heads import non_max_suppression

@@ -20,7 +20,6 @@ from torch.export import ExportedProgram
 from gramloop.data.records import Task
 from gramloop.errors import GramLoopError
 from gramloop.export.about import About, describe
-from gramloop.export.difference import largest_difference
 from gramloop.export.filter_source import filter_source, written_filters
 from gramloop.export.formats import (
     ENDINGS,
@@ -32,7 +31,7 @@ from gramloop.export.formats import (
     read_about,
     write_program,
 )
-from gramloop.export.precision import TOLERANCES, Precision, to_half, to_int8
+from gramloop.export.precision import TOLERANCES, Precision, largest_difference, to_half, to_int8
 from gramloop.export.subject import FEATURES, IMAGE, Subject, subject_of
 from gramloop.mitigations.base import Mitigation
 from gramloop.mitigations.calibration import CalibrationStats

@@ -146,7 +146,7 @@ def is_dinov3_graph(path: str | Path) -> bool:
     return "dinov3" in Path(path).stem.lower()
 
 
-RECIPES = (".json", ".yaml", ".yml", ".py")
+RECIPES = (".json", ".py")
 
 
 def runtime_versions(path: Path) -> dict[str, str]:

@@ -2,10 +2,10 @@
 
 Four kinds of files say that themselves: those of `gramloop.export`; transformers' exports in a folder with config.json and
 preprocessor_config.json; Ultralytics' detectors; and detectors with the input ``orig_target_sizes`` and the outputs labels,
-boxes and scores (RT-DETR, D-FINE, DEIM). For any other, and to change a setting of these, ``FILE.json`` or ``FILE.yaml``
-next to it holds a `GraphRecipe`, or ``FILE.py`` two functions: ``prepare(pixels)`` returns the inputs by name and
-``read(outputs, size)`` a prediction, with ``task`` and ``classes``. With ``preprocess(pixels)`` alone, as
-`gramloop.export` writes filters, ``FILE.py`` changes images and the rest is as without it.
+boxes and scores (RT-DETR, D-FINE, DEIM). For any other, and to change a setting of these, ``FILE.json`` next to it holds
+a `GraphRecipe`, or ``FILE.py`` two functions: ``prepare(pixels)`` returns the inputs by name and ``read(outputs, size)``
+a prediction, with ``task`` and ``classes``. With ``preprocess(pixels)`` alone, as `gramloop.export` writes filters,
+``FILE.py`` changes images and the rest is as without it.
 """
 
 from __future__ import annotations
@@ -193,9 +193,10 @@ def _recipe(graph: Graph, path: Path | None) -> GraphRecipe:
                 '{"read": "logits", "mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225], "classes": ["road", …]}'
             )
     else:
-        given = _settings(path)
-        fields = vars(known) if known is not None else {}
-        known = checked({**_plain(fields), **given}, GraphRecipe, str(path), _WHAT)
+        given = read_json(path, _WHAT)
+        refuse_unknown(given, GraphRecipe.__dataclass_fields__, str(path), _WHAT)
+        fields = {} if known is None else {**vars(known), "outputs": dict(known.outputs)}
+        known = checked({**fields, **given}, GraphRecipe, str(path), _WHAT)
     if known.read in ("boxes", "yolo") and known.classes is None:
         if "coco" not in graph.path.stem.lower():
             named = graph.path.with_suffix(".json").name
@@ -205,22 +206,6 @@ def _recipe(graph: Graph, path: Path | None) -> GraphRecipe:
             )
         known = replace(known, classes="coco")
     return known
-
-
-def _settings(path: Path) -> dict[str, Any]:
-    if path.suffix == ".json":
-        given = read_json(path, _WHAT)
-    else:
-        from gramloop.util.yaml_files import read_yaml
-
-        given = read_yaml(path, _WHAT)
-    refuse_unknown(given, GraphRecipe.__dataclass_fields__, str(path), _WHAT)
-    found: dict[str, Any] = given
-    return found
-
-
-def _plain(fields: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: dict(value) if isinstance(value, Mapping) else value for name, value in fields.items()}
 
 
 def _of_export(graph: Graph) -> GraphRecipe | None:
