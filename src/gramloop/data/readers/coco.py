@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypedDict, TypeVar, Unpack
 
 import msgspec
 
@@ -201,33 +201,33 @@ def coco_root(root: Path, kind: str = "instances") -> Path | None:
     return next((folder for folder in (root, root / "coco") if _annotation_files(folder, kind)), None)
 
 
-def open_coco(
-    root: Path | str,
-    *,
-    annotations: Path | str | None = None,
-    images: Path | str | None = None,
-    check: Check = "headers",
-    expected: Expected | None = None,
-) -> DataSet:
+class CocoOptions(TypedDict, total=False):
+    """Where the parts of a set lie and how it is checked; all of it may be left out."""
+
+    annotations: Path | str | None  # the JSON file, where it lies elsewhere or there are several
+    images: Path | str | None  # the folder that ``file_name`` starts from, where it lies elsewhere
+    check: Check  # ``headers`` opens every file, ``decode`` reads every pixel of it
+    expected: Expected | None  # counts and categories that must be met
+
+
+def open_coco(root: Path | str, **options: Unpack[CocoOptions]) -> DataSet:
     """Open a COCO-format set and check it whole.
 
     Args:
         root: the folder with ``annotations/instances_<split>.json`` and ``<split>/``, or one that holds
             it as ``coco/``.
-        annotations: the JSON file, where it lies elsewhere or there are several.
-        images: the folder that ``file_name`` starts from, where it lies elsewhere.
-        check: ``headers`` opens every image, ``decode`` reads every pixel of it.
-        expected: counts and categories that must be met.
+        **options: see `CocoOptions`.
 
     Returns:
         A data set whose records have ``instances`` and, where objects have segmentations, ``object_masks``.
     """
     root = Path(root)
     with no_garbage_collection():
-        file = read_annotation_file(root, "instances", annotations, expected)
+        file = read_annotation_file(root, "instances", options)
         objects, notes = _objects(file)
     records = []
-    for record in check_records(file.records(root, images), check, file.problems):
+    listed = file.records(root, options.get("images"))
+    for record in check_records(listed, options.get("check", "headers"), file.problems):
         found = objects.get(int(record.image_id), ())
         for _, one in found if record.height else ():
             file.problems.found += annotation_problems(one, record.height, record.width)
@@ -271,11 +271,9 @@ def read_coco(file: Path) -> dict[str, Any]:
     return content
 
 
-def read_annotation_file(
-    root: Path, kind: str, named: Path | str | None, expected: Expected | None
-) -> AnnotationFile:
+def read_annotation_file(root: Path, kind: str, options: CocoOptions) -> AnnotationFile:
     """Read the annotations of a kind; wrong images or categories are raised, other problems collected."""
-    path = Path(named) if named is not None else find_annotation_file(root, kind)
+    path = Path(options.get("annotations") or find_annotation_file(root, kind))
     content, problems = read_coco(path), Problems(path)
     if not content["images"]:
         problems.add("it lists no images")
@@ -289,7 +287,7 @@ def read_annotation_file(
         each.id: each.name or str(each.id) for each in _by_id(entries, "category", problems).values()
     }
     problems.raise_if_any()
-    if expected is not None:
+    if (expected := options.get("expected")) is not None:
         _check_expected(content, categories, expected, problems)
     return AnnotationFile(path, content, images, categories, problems)
 
