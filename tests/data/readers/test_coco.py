@@ -48,16 +48,6 @@ def test_annotation_id_zero_is_renumbered_with_a_note(tmp_path):
     assert "id 0 was renumbered to 5" in data.notes[0]
 
 
-def test_missing_area_and_crowd_flag_are_filled_in(tmp_path):
-    content = coco_content(1)
-    for key in ("area", "iscrowd", "segmentation"):
-        del content["annotations"][0][key]
-    instances = open_coco(write_coco(tmp_path, content))[0].instances()
-    assert instances.areas[0] == 2000
-    assert not instances.iscrowd[0]
-    assert instances.segmentations[0] is None
-
-
 def test_an_image_without_objects_has_no_rows(tmp_path):
     content = coco_content(1)
     content["annotations"] = []
