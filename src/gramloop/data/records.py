@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
 ImageId = int | str
 TaskName = str  # a task as `gramloop.tasks` knows it, or the kind of annotations that a data set has
-Task = TaskName
-TASKS: tuple[TaskName, ...] = ("semantic", "detection", "depth", "panoptic", "instance")
 Image8 = NDArray[np.uint8]  # (H, W, 3) RGB
 
 

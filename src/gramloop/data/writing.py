@@ -328,10 +328,9 @@ def _write(
     parts: dict[Condition, dict[int, Written]] = {condition: {} for condition in todo}
     for (condition, start, _), written in _results(writer, chunks, workers):
         parts[condition][start] = written
-        with (target / condition.key / CHECKSUMS).open(
-            "ab"
-        ) as stream:  # a later start knows what is complete
-            stream.write(checksum_lines(written.checksums))
+        if written.checksums:  # so that a later start knows what is complete
+            with (target / condition.key / CHECKSUMS).open("ab") as stream:
+                stream.write(checksum_lines(written.checksums))
         outcome.made, outcome.found = outcome.made + written.made, outcome.found + written.found
         on_chunk(condition, written.made + written.found + len(written.failures))
         if len(parts[condition]) == -(-images // CHUNK):

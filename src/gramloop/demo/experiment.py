@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gramloop.data.records import Task
+from gramloop.data.records import TaskName as Task
 from gramloop.data.scenes.files import SceneFiles, draw_scenes
 from gramloop.demo.methods import methods_of
 from gramloop.errors import GramLoopError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gramloop.data.records import Task
+from gramloop.data.records import TaskName as Task
 from gramloop.evaluate.methods import BASELINE, GRAMLOOP
 from gramloop.models.tiny import suggested_replay
 from gramloop.replay.config import replay_text

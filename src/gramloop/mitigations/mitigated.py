@@ -10,7 +10,7 @@ from typing import Literal, overload
 
 from torch import nn
 
-from gramloop.data.records import Task
+from gramloop.data.records import TaskName as Task
 from gramloop.errors import GramLoopError
 from gramloop.mitigations.base import Mitigation, Stage, View
 from gramloop.mitigations.calibration import CalibrationStats, calibrate, placeholder_stats, read_stats

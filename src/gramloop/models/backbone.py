@@ -88,7 +88,7 @@ class TapPoint(nn.Module):
 class TappedViT(nn.Module):
     """A ViT whose blocks run in order, so that a hook on one of them takes effect in all later taps.
 
-    ``model`` is the library's own model: attach a replay to it, or use it in any other way.
+    ``model`` is the library's own model: attach a replay to it, or use it directly.
     """
 
     model: Any

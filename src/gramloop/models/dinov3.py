@@ -50,7 +50,7 @@ _SIZES = {384: "ViT-S", 768: "ViT-B", 1024: "ViT-L", 1280: "ViT-H+", 4096: "ViT-
 class Backbone(TappedViT):
     """A DINOv3 ViT whose blocks run in order, so that a hook on one of them takes effect in all later taps.
 
-    ``model`` is the transformers model: attach a replay to it, or use it in any other way.
+    ``model`` is the transformers model: attach a replay to it, or use it directly.
     """
 
     autocast_on: tuple[str, ...] = ("cuda",)  # types of devices on which blocks compute in bfloat16

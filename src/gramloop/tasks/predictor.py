@@ -13,7 +13,7 @@ from typing import Generic, Literal, Protocol, overload, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from gramloop.data.records import Task
+from gramloop.data.records import TaskName as Task
 from gramloop.errors import GramLoopError
 from gramloop.models.backbone import Tap, TappedViT, refuse_many_tokens
 from gramloop.replay.attach import Loop, attached

@@ -52,7 +52,7 @@ def file_digest(path: Path) -> str:
 
 
 def file_digests(paths: Sequence[Path], what: str) -> list[str]:
-    """The sha256 of every file; ``what`` they are is shown while many are read."""
+    """The sha256 of every file; a progress bar names ``what`` they are where there are many."""
     if len(paths) <= _FEW:
         return [file_digest(path) for path in paths]
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:

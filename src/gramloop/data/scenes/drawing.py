@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import cv2
 import numpy as np
 
-from gramloop.data.scenes.textures import SURFACES, Array, Canvas, hsv, value_noise
+from gramloop.data.scenes.textures import SURFACES, Array, Brush, hsv, value_noise
 from gramloop.data.scenes.things import THING_SHAPES, Sprite
 from gramloop.errors import GramLoopError
 
@@ -129,7 +129,7 @@ def _paint_stuff(rng: np.random.Generator, layers: list[_Layer], size: int) -> t
         first, last = max(0, int(layer.top.min())), min(size, int(bottom) + 2)
         if last - first < 2:
             continue
-        surface = SURFACES[layer.name](Canvas(own, last - first, size, size / 192))
+        surface = SURFACES[layer.name](Brush(own, last - first, size, size / 192))
         rows = np.arange(first, last, dtype=np.float32)[:, None]
         cover = np.clip(rows - layer.top + 0.5, 0, 1)
         part = image[first:last]
