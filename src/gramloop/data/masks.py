@@ -69,13 +69,7 @@ def annotation_mask(annotation: Mapping[str, Any], height: int, width: int) -> N
     if not segmentation:
         return box_mask(annotation["bbox"], height, width)
     if isinstance(segmentation, dict):
-        mask = decode_mask(segmentation)
-        if mask.shape != (height, width):
-            raise GramLoopError(
-                f"the run lengths of annotation {annotation.get('id')} fill {mask.shape[1]} x {mask.shape[0]} "
-                f"pixels, but its image is {width} x {height}"
-            )
-        return mask
+        return decode_mask(segmentation)
     polygons = [[float(value) for value in polygon] for polygon in segmentation]
     filled = hotcoco.mask.merge(hotcoco.mask.frPyObjects(polygons, height, width))
     return np.ascontiguousarray(hotcoco.mask.decode(filled))
