@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -76,22 +77,6 @@ class SegmentsEntry(msgspec.Struct, gc=False):
     segments_info: list[SegmentEntry]
 
 
-_EXPECTED = {
-    "id": "a whole number",
-    "image_id": "a whole number",
-    "category_id": "a whole number",
-    "file_name": "the path of an image",
-    "name": "a text",
-    "height": "a number of pixels",
-    "width": "a number of pixels",
-    "isthing": "0 or 1",
-    "segments_info": "a list of segments, whose ids are colours, 1 to 16777215",
-    "area": "a finite number, 0 or more",
-    "iscrowd": "0 or 1",
-    "bbox": "four finite numbers x, y, width, height",
-    "segmentation": "polygons x0, y0, x1, y1, x2, y2, … of finite numbers, or run lengths",
-}
-
 E = TypeVar("E", ImageEntry, CategoryEntry, AnnotationEntry, SegmentsEntry)
 
 
@@ -109,41 +94,31 @@ def _checked(entry: Any, kind: type[E], where: str, problems: Problems) -> E | N
     except RecursionError:
         problems.add(f"{where} is nested too deeply")
     except msgspec.ValidationError as error:
-        problems.add(_problem(str(error), entry, where))
+        words, _, path = str(error).partition(" - at `$.")
+        path, reason = path.rstrip("`"), words[:1].lower() + words[1:]
+        if not isinstance(entry, dict):
+            problems.add(f"{where} is {short_repr(entry)}, not an object with fields")
+            return None
+        field = re.split(r"[.\[]", path)[0]
+        value = f" has {field} {short_repr(entry.get(field))}; {path}" if path else ""
+        name = f" (id {entry['id']})" if type(entry.get("id")) is int else ""
+        problems.add(f"{where}{name}{value}: {reason}")
     return None
-
-
-def _problem(reason: str, entry: Any, where: str) -> str:
-    if not isinstance(entry, dict):
-        return f"{where} is {short_repr(entry)}, not an object with fields"
-    words, _, path = reason.partition(" - at `$.")
-    path = path.rstrip("`")
-    name = f"{where} (id {entry['id']})" if type(entry.get("id")) is int else where
-    if not path:
-        missing = next(field for field in _EXPECTED if f"field `{field}`" in words)
-        return f"{name} lacks {missing}: {_EXPECTED[missing]}"
-    field = path.split("[")[0].split(".")[0]
-    inner = f" ({path}: {words[:1].lower()}{words[1:]})" if path != field or "missing" in words else ""
-    return f"{name} has {field} {short_repr(entry.get(field))}, not {_EXPECTED[field]}{inner}"
 
 
 def annotation_problems(one: AnnotationEntry, height: int, width: int) -> list[str]:
     """What is wrong between an object and the size of its image."""
-    found = []
+    found = [_segmentation_problem(one.segmentation, height, width)]
     x, y, wide, high = one.bbox
     if x > width or y > height or x + wide < 0 or y + high < 0:
         found.append(f"has the box {list(one.bbox)}, which lies outside its image of {width} x {height}")
-    found.append(_segmentation_problem(one, height, width))
     return [f"annotation {one.id} {problem}" for problem in found if problem]
 
 
-def _segmentation_problem(one: AnnotationEntry, height: int, width: int) -> str:
-    found = one.segmentation
-    if isinstance(found, list):
-        odd = next((len(polygon) for polygon in found if len(polygon) % 2), 0)
+def _segmentation_problem(found: list[Any] | RunLengthEntry | None, height: int, width: int) -> str:
+    if not isinstance(found, RunLengthEntry):
+        odd = next((len(polygon) for polygon in found or () if len(polygon) % 2), 0)
         return f"has a polygon of {odd} numbers, where every point has two" if odd else ""
-    if found is None:
-        return ""
     if tuple(found.size) != (height, width):
         return f"has run lengths of {found.size[1]} x {found.size[0]} pixels, but its image is {width} x {height}"
     try:
