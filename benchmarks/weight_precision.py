@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from gramloop.data.opening import ReadOptions, open_suite
-from gramloop.data.records import Task
+from gramloop.data.records import TaskName as Task
 from gramloop.data.scenes.files import SceneFiles, draw_scenes
 from gramloop.evaluate.evaluation import evaluate
 from gramloop.evaluate.plan import DataSource

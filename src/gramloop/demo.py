@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from gramloop.data.records import Task
+from gramloop.data.records import TaskName
 from gramloop.data.scenes.files import SceneFiles, draw_scenes
 from gramloop.evaluate.answer import Answer
 from gramloop.evaluate.methods import BASELINE
@@ -26,14 +26,14 @@ SEVERITY = 3
 REPLICATES = 2000  # of the bootstrap over images
 TITLE = "Replay and its rivals on the embedded model"
 # what gained most for each task on scenes of another split, among those that docs/evidence.md lists
-FILTERS: Mapping[Task, str] = {
+FILTERS: Mapping[TaskName, str] = {
     "semantic": "denoise:11+levels",
     "detection": "denoise:11+levels",
     "depth": "levels",
 }
 
 
-def method_names(task: Task) -> tuple[str, str]:
+def method_names(task: TaskName) -> tuple[str, str]:
     """The names of the filters, and of the filters with the replay."""
     name = "-".join(part.partition(":")[0] for part in FILTERS[task].split("+"))
     return name, f"{name}-replay"

@@ -147,7 +147,9 @@ def test_an_annotation_file_is_refused_before_anything_is_written(tmp_path: Path
         ["evaluate", "--suite", "mine", "--data", str(root), "--task", "detection", "--out", str(out)]
     )
     assert code == 2
-    assert "annotations[0] (id 1) has area 'big', not a finite number" in capsys.readouterr().err
+    assert (
+        "annotations[0] (id 1) has area 'big'; area: expected `float`, got `str`" in capsys.readouterr().err
+    )
     assert not out.exists()
 
 

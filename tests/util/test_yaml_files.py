@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gramloop import GramLoopError
-from gramloop.util.yaml_files import DEEPEST, parse_yaml, read_yaml, write_yaml
+from gramloop.util.yaml_files import MOST_NESTED, parse_yaml, read_yaml, write_yaml
 
 WHAT = "a file of settings"
 SCALARS = (
@@ -61,7 +61,7 @@ def test_scalars_are_those_of_yaml_1_2() -> None:
         ("a: {b: 1, b: 2}", "'b' occurs twice, line 1"),
         ("1: 2", "the key 1 is not a text"),
         ("? [a]\n: 1", "the key ['a'] is not a text"),
-        ("[" * (DEEPEST + 1), "nested deeper than 100"),
+        ("[" * (MOST_NESTED + 1), "nested deeper than 100"),
         ("a: [1", "it is not valid YAML (expected ',' or ']'"),
         ("a: 1\n---\nb: 2", "it is not valid YAML (but found another document, line 2)"),
         ("a: " + "9" * 5000, "it is not valid YAML (Exceeds the limit"),

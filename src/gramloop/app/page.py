@@ -354,7 +354,7 @@ def _pictures(outcome: Outcome) -> str:
     style, tall = row.style(), _WIDTH * min(max(image.shape[0] / image.shape[1], 0.2), _TALLEST)
     with styled():
         sheets = [Sheet(_WIDTH, tall) for _ in range(2 + len(found))]
-        legend = row.draw([sheet.panel(0, 0, _WIDTH, tall) for sheet in sheets], style)
+        row.draw([sheet.panel(0, 0, _WIDTH, tall) for sheet in sheets], style)
         pngs = [CaptionedFigure(sheet.figure, "", "", "").png() for sheet in sheets]
     titles = ["input", TRUTH, *METHODS[: len(found)]]
     notes = ["", "", "", *(each.text for each in row.changes(style))]
@@ -373,7 +373,7 @@ def _pictures(outcome: Outcome) -> str:
         drawn = diagnostic([Diagnosed("this image", image, drift, gate, post)])
         html.append(_figure("drift and gate", drawn.png(), drawn.caption))
     colours = "".join(
-        f'<li><i style="background:{colour}"></i>{escape(text)}</li>' for colour, text in legend
+        f'<li><i style="background:{colour}"></i>{escape(text)}</li>' for colour, text in row.legend(style)
     )
     return f'<div class="gl-grid">{"".join(html)}</div><ul class="gl-legend">{colours}</ul>'
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gramloop.data.records import Task
+from gramloop.data.records import TaskName as Task
 from gramloop.errors import GramLoopError
 
 LOOPBACK = "127.0.0.1"

@@ -15,7 +15,7 @@ import numpy as np
 
 from gramloop.app.settings import AppSettings, ModelSource
 from gramloop.app.uploads import Picture
-from gramloop.data.records import Task
+from gramloop.data.records import TaskName as Task
 from gramloop.data.scenes.drawing import scene
 from gramloop.data.shifted import Shift, ShiftedRecord
 from gramloop.data.suites import SEVERITIES, display_name, find_suite

@@ -23,7 +23,7 @@ from PIL import Image, UnidentifiedImageError
 from gramloop.data.records import DataSet, Record
 from gramloop.data.truth import UNREADABLE
 from gramloop.errors import GramLoopError, GramLoopWarning
-from gramloop.util.checksums import file_digest, file_digests
+from gramloop.util.checksums import file_digest, file_digests, read_digest
 from gramloop.util.progress import tracked
 
 Check = Literal["headers", "decode"]
@@ -256,7 +256,7 @@ def refuse_change(record: Record) -> None:
     """Refuse a record whose files changed since its checksums were taken; without checksums do nothing."""
     for path, expected in zip(record.files, record.content, strict=False):
         try:
-            found = hashlib.sha256(path.read_bytes()).hexdigest()
+            found = read_digest(path)
         except FileNotFoundError:
             raise ChangedFileError(f"{path} is gone; it was there when the run was planned") from None
         except OSError as error:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from gramloop.data.records import DataSet
 from gramloop.errors import GramLoopError
-from gramloop.util.checksums import sha256
+from gramloop.util.checksums import read_digest, sha256
 from gramloop.util.files import atomic_write
 from gramloop.util.json_files import checked, first_difference, read_json, refuse_unknown
 from gramloop.util.progress import tracked
@@ -115,7 +115,7 @@ def frost_fingerprint(textures: Path | None) -> str:
     if textures is None:
         return "synthesised"
     files = sorted(path for path in textures.iterdir() if path.is_file())
-    return sha256(checksum_lines((path.name, sha256(path.read_bytes())) for path in files))
+    return sha256(checksum_lines((path.name, read_digest(path)) for path in files))
 
 
 def checksum_lines(checksums: Iterable[tuple[str, str]]) -> bytes:
@@ -148,16 +148,15 @@ def damaged_files(folder: Path, size: int | None, full: bool) -> list[Path]:
     everything = full or doubtful or len(sizes) <= SAMPLE
     chosen = list(sizes) if everything else random.sample(list(sizes), SAMPLE)
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-        digests = tracked(pool.map(read_digest, chosen), f"comparing {folder.parent.name}", len(chosen))
+        digests = tracked(pool.map(present_digest, chosen), f"comparing {folder.parent.name}", len(chosen))
         differ = [path for path, found in zip(chosen, digests, strict=True) if found != listed[path]]
     return missing + differ
 
 
-def read_digest(path: Path) -> str:
+def present_digest(path: Path) -> str:
     """The sha256 of a file as it is now; empty for a file that does not exist."""
     try:
-        with path.open("rb") as stream:
-            return hashlib.file_digest(stream, "sha256").hexdigest()
+        return read_digest(path)
     except OSError:
         return ""
 
@@ -169,7 +168,7 @@ def condition_problems(root: Path, key: str, manifest: Manifest | None, verify: 
     again = "run the same gramloop corrupt again, which repairs it"
     if recorded is not None and not listing.is_file():
         return [f"{listing} is missing, so that damage would go unnoticed; {again}"]
-    if recorded is not None and read_digest(listing) != recorded:
+    if recorded is not None and present_digest(listing) != recorded:
         return [f"{listing} is not the one that was written; {again}"]
     if verify == "none" or not listing.is_file():
         return []

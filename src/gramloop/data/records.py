@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
 ImageId = int | str
 TaskName = str  # a task as `gramloop.tasks` knows it, or the kind of annotations that a data set has
-Task = TaskName
-TASKS: tuple[TaskName, ...] = ("semantic", "detection", "depth", "panoptic", "instance")
 Image8 = NDArray[np.uint8]  # (H, W, 3) RGB
 
 
@@ -131,7 +129,6 @@ class Record:
         if self.label_path is None or self.classes is None:
             raise self._lacks("label map")
         labels = self.classes.to_indices(read_label_values(self.label_path), self.label_path)
-        self._refuse_size(labels.shape)
         move = self._move
         return labels if move is None else warp_labels(labels, move, self.classes.ignored)
 
@@ -147,7 +144,6 @@ class Record:
         if self.label_path is None or self.annotations is None:
             raise self._lacks("segments")
         found, move = read_segment_map(self.label_path, self.annotations), self._move
-        self._refuse_size(found.ids.shape)
         return found if move is None else found.moved(move)
 
     def object_masks(self) -> ObjectMasks:
@@ -180,12 +176,6 @@ class Record:
 
     def _lacks(self, what: str) -> GramLoopError:
         return GramLoopError(f"image {self.image_id} has no {what}: its data set has other annotations")
-
-    def _refuse_size(self, shape: tuple[int, ...]) -> None:
-        if shape != (self.height, self.width):
-            raise GramLoopError(
-                f"{self.label_path} is {shape[1]} x {shape[0]}, but its image is {self.width} x {self.height}"
-            )
 
 
 @dataclass(frozen=True)

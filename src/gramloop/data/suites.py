@@ -132,16 +132,15 @@ class Suite:
         return tuple(Condition(name, severity) for name in ordered for severity in strengths)
 
 
-def _shifted(base: str, kind: SuiteKind, names: Sequence[str]) -> Suite:
-    conditions = tuple(Condition(name, severity) for name in names for severity in SEVERITIES)
-    return Suite(f"{base}-{kind}", base, kind, conditions)
-
-
 def _suites_over(base: str) -> list[Suite]:
+    corrupted, perturbed = (
+        tuple(Condition(name, severity) for name in names for severity in SEVERITIES)
+        for names in (CORRUPTIONS, PERTURBATIONS)
+    )
     return [
         Suite(base, base, "clean", (Condition("clean"),)),
-        _shifted(base, "c", CORRUPTIONS),
-        _shifted(base, "p", PERTURBATIONS),
+        Suite(f"{base}-c", base, "c", corrupted),
+        Suite(f"{base}-p", base, "p", perturbed),
     ]
 
 

@@ -26,7 +26,7 @@ from gramloop.data.manifest import (
     frost_fingerprint,
     listed_checksums,
     package_versions,
-    read_digest,
+    present_digest,
     read_manifest,
     refuse_difference,
 )
@@ -82,7 +82,7 @@ class Written:
         """Make sure that a file holds these bytes; whether it had to be written."""
         path, digest = folder / relative, sha256(data)
         self.checksums.append((relative, digest))
-        before = read_digest(path)
+        before = present_digest(path)
         if before == digest:
             return False
         if before:
@@ -164,7 +164,7 @@ class SuiteWriter:
             written.store(folder, *self._label_file(record, record.label_path, shift.moves))
         image = f"{self.images_folder}{self.file_name(record)}"
         known = self.known.get(folder / image)
-        if known is not None and read_digest(folder / image) == known:
+        if known is not None and present_digest(folder / image) == known:
             written.checksums.append((image, known))
             written.found += 1
             return
@@ -252,7 +252,7 @@ class SuiteWriter:
         """Whether a condition is whole; if not, `known` gets what is known of its files."""
         key, folder = condition.key, self.target / condition.key
         recorded = manifest.conditions.get(key)
-        listed = recorded is not None and read_digest(folder / CHECKSUMS) == recorded
+        listed = recorded is not None and present_digest(folder / CHECKSUMS) == recorded
         if listed and not damaged_files(folder, manifest.sizes.get(key), full):
             return True
         self.known |= listed_checksums(folder)
@@ -331,10 +331,9 @@ def _write(
     parts: dict[Condition, dict[int, Written]] = {condition: {} for condition in todo}
     for (condition, start, _), written in _results(writer, chunks, workers):
         parts[condition][start] = written
-        with (target / condition.key / CHECKSUMS).open(
-            "ab"
-        ) as stream:  # a later start knows what is complete
-            stream.write(checksum_lines(written.checksums))
+        if written.checksums:  # so that a later start knows what is complete
+            with (target / condition.key / CHECKSUMS).open("ab") as stream:
+                stream.write(checksum_lines(written.checksums))
         outcome.made, outcome.found = outcome.made + written.made, outcome.found + written.found
         on_chunk(condition, written.made + written.found + len(written.failures))
         if len(parts[condition]) == -(-images // CHUNK):

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 
-from gramloop.data.records import Task
+from gramloop.data.records import TaskName as Task
 from gramloop.errors import GramLoopError
 from gramloop.export.about import About, describe
 from gramloop.export.filter_source import filter_source, written_filters

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -88,7 +88,7 @@ class TapPoint(nn.Module):
 class TappedViT(nn.Module):
     """A ViT whose blocks run in order, so that a hook on one of them takes effect in all later taps.
 
-    ``model`` is the library's own model: attach a replay to it, or use it in any other way.
+    ``model`` is the library's own model: attach a replay to it, or use it directly.
     """
 
     model: Any
@@ -98,32 +98,44 @@ class TappedViT(nn.Module):
         self.shape = shape
         self.tap_point = TapPoint()
 
+    def parts(self) -> tuple[nn.ModuleList, nn.Module]:
+        """The transformer blocks, first to last, and the final norm."""
+        raise NotImplementedError
+
+    def precision(self, pixels: Tensor) -> AbstractContextManager[object]:
+        """In which the blocks compute."""
+        return nullcontext()
+
+    def shared_arguments(self, pixels: Tensor) -> dict[str, Any]:  # (B, 3, H, W)
+        """What all blocks are called with in addition to their input."""
+        return {}
+
     @property
     def blocks(self) -> nn.ModuleList:
         """The transformer blocks, first to last."""
-        raise NotImplementedError
+        return self.parts()[0]
 
     @property
     def norm(self) -> nn.Module:
         """The final norm."""
-        raise NotImplementedError
-
-    def features(self, pixels: Tensor, taps: Sequence[int]) -> list[Tap]:  # (B, 3, H, W)
-        """The outputs of the blocks ``taps``, each after the final norm, in the given order."""
-        raise NotImplementedError
+        return self.parts()[1]
 
     def forward(self, pixels: Tensor, taps: Sequence[int]) -> list[Tap]:  # (B, 3, H, W)
         """The features of :meth:`features`, so that a backbone can be called."""
         return self.features(pixels, taps)
 
-    def run_blocks(self, state: Tensor, wanted: Collection[int], **shared: Any) -> dict[int, Tensor]:
-        """All blocks on the embedded tokens, with the arguments that they share; the outputs that are wanted."""
+    def features(self, pixels: Tensor, taps: Sequence[int]) -> list[Tap]:  # (B, 3, H, W)
+        """The outputs of the blocks ``taps``, each after the final norm, in the given order."""
+        wanted, grid = self.check_taps(taps), self.grid(pixels)
         states: dict[int, Tensor] = {}
-        for index, block in enumerate(self.blocks):
-            state = block(state, **shared)
-            if index in wanted:
-                states[index] = state
-        return states
+        with self.precision(pixels):
+            shared = self.shared_arguments(pixels)
+            state = self.model.embeddings(pixels)
+            for index, block in enumerate(self.blocks):
+                state = block(state, **shared)
+                if index in wanted:
+                    states[index] = state
+        return [self.tap(states[index], grid, index) for index in taps]
 
     def tap(self, state: Tensor, grid: tuple[int, int], block: int) -> Tap:
         """A block's output, given as all tokens (B, T, C) before the final norm, as a feature."""

@@ -5,14 +5,13 @@ Meta's file fuses queries, keys and values, and has learned positions, which are
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Unpack
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from gramloop.models.backbone import BackboneShape, Tap, TappedViT
+from gramloop.models.backbone import BackboneShape, TappedViT
 from gramloop.models.checkpoint import Checkpoint, LoadOptions, load_weights, open_checkpoint, renamed_plan
 from gramloop.models.dinov3 import load_backbone
 
@@ -41,23 +40,9 @@ class Dinov2Backbone(TappedViT):
         self.model = _model(shape, positions)
         self.eval()
 
-    @property
-    def blocks(self) -> nn.ModuleList:
-        """The transformer blocks, first to last."""
-        blocks: nn.ModuleList = self.model.encoder.layer
-        return blocks
-
-    @property
-    def norm(self) -> nn.Module:
-        """The final norm."""
-        norm: nn.Module = self.model.layernorm
-        return norm
-
-    def features(self, pixels: Tensor, taps: Sequence[int]) -> list[Tap]:  # (B, 3, H, W)
-        """The outputs of the blocks ``taps``, each after the final norm, in the given order."""
-        wanted, grid = self.check_taps(taps), self.grid(pixels)
-        states = self.run_blocks(self.model.embeddings(pixels), wanted)
-        return [self.tap(states[index], grid, index) for index in taps]
+    def parts(self) -> tuple[nn.ModuleList, nn.Module]:
+        """The transformer blocks, first to last, and the final norm."""
+        return self.model.encoder.layer, self.model.layernorm
 
 
 def load_dinov2(path: str | Path | Checkpoint, **options: Unpack[LoadOptions]) -> Dinov2Backbone:

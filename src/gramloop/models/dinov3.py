@@ -9,7 +9,7 @@ heads and drift read float32.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Self, Unpack
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from gramloop.errors import GramLoopError
-from gramloop.models.backbone import BackboneShape, Tap, TappedViT, without_autocast
+from gramloop.models.backbone import BackboneShape, TappedViT, without_autocast
 from gramloop.models.checkpoint import (
     Checkpoint,
     LoadOptions,
@@ -50,7 +50,7 @@ _SIZES = {384: "ViT-S", 768: "ViT-B", 1024: "ViT-L", 1280: "ViT-H+", 4096: "ViT-
 class Backbone(TappedViT):
     """A DINOv3 ViT whose blocks run in order, so that a hook on one of them takes effect in all later taps.
 
-    ``model`` is the transformers model: attach a replay to it, or use it in any other way.
+    ``model`` is the transformers model: attach a replay to it, or use it directly.
     """
 
     autocast_on: tuple[str, ...] = ("cuda",)  # types of devices on which blocks compute in bfloat16
@@ -65,15 +65,21 @@ class Backbone(TappedViT):
             self.keep_frequencies()
         self.eval()
 
-    def features(self, pixels: Tensor, taps: Sequence[int]) -> list[Tap]:  # (B, 3, H, W)
-        """The outputs of the blocks ``taps``, each after the final norm, in the given order."""
-        wanted, grid = self.check_taps(taps), self.grid(pixels)
+    def parts(self) -> tuple[nn.ModuleList, nn.Module]:
+        """The transformer blocks, first to last, and the final norm."""
+        return self.model.model.layer, self.model.norm
+
+    def precision(self, pixels: Tensor) -> AbstractContextManager[object]:
+        """bfloat16 autocast on a GPU, where weights are float32; none elsewhere."""
+        kind, weight = pixels.device.type, self.model.embeddings.patch_embeddings.weight
+        wanted = kind in self.autocast_on and weight.dtype == torch.float32
+        return torch.autocast(kind, torch.bfloat16) if wanted else without_autocast(kind)
+
+    def shared_arguments(self, pixels: Tensor) -> dict[str, Any]:  # (B, 3, H, W)
+        """The rotary positions."""
         self._restore_frequencies()  # the inner model may have been moved alone
-        with self._precision(pixels):
-            weight = self.model.embeddings.patch_embeddings.weight
-            positions = self.model.rope_embeddings(pixels.to(weight.dtype))
-            states = self.run_blocks(self.model.embeddings(pixels), wanted, position_embeddings=positions)
-        return [self.tap(states[index], grid, index) for index in taps]
+        weight = self.model.embeddings.patch_embeddings.weight
+        return {"position_embeddings": self.model.rope_embeddings(pixels.to(weight.dtype))}
 
     def rotary(self, grid: tuple[int, int]) -> tuple[Tensor, Tensor]:
         """Cosines and sines (patches, head_dim) by which queries and keys of a grid of patches are rotated."""
@@ -83,26 +89,9 @@ class Backbone(TappedViT):
         cosines, sines = rope(shape_alone)
         return cosines, sines
 
-    @property
-    def blocks(self) -> nn.ModuleList:
-        """The transformer blocks, first to last."""
-        blocks: nn.ModuleList = self.model.model.layer
-        return blocks
-
-    @property
-    def norm(self) -> nn.Module:
-        """The final norm."""
-        norm: nn.Module = self.model.norm
-        return norm
-
     def released_shapes(self) -> Shapes:
         """Every name with its shape as a released file of this size has it."""
         return planned_shapes(dinov3_plan(self.model, self.shape)) | unread_shapes(self.shape)
-
-    def _precision(self, pixels: Tensor) -> AbstractContextManager[object]:
-        kind, weight = pixels.device.type, self.model.embeddings.patch_embeddings.weight
-        wanted = kind in self.autocast_on and weight.dtype == torch.float32
-        return torch.autocast(kind, torch.bfloat16) if wanted else without_autocast(kind)
 
     @property
     def rounded_periods(self) -> bool:

@@ -26,7 +26,7 @@ from gramloop.models.backbone import Tap, TappedViT, quarter_ends, without_autoc
 from gramloop.models.checkpoint import Checkpoint, LoadOptions, load_weights, open_checkpoint, renamed_plan
 from gramloop.models.dinov3 import Backbone, backbone_of_head
 from gramloop.models.mask2former import SegmentationModel, class_scores
-from gramloop.models.released_names import HEADS, PMT_CLASSES, PMT_QUERIES, strip_wrappers
+from gramloop.models.released_names import HEAD_NAMES, PMT_CLASSES, PMT_QUERIES, strip_wrappers
 
 Rotary = tuple[Tensor, Tensor]  # cosines and sines, each (patches, head_dim)
 _UNUSED = "decoder.attn_mask_probs"  # of training; every file has it
@@ -222,7 +222,7 @@ def load_pmt(head: str | Path, backbone: TappedViT | str | Path, **options: Unpa
     """
     opened, device = open_checkpoint(head, verify=options.get("verify", False)), options.get("device", "cpu")
     checkpoint = strip_wrappers(opened).without(lambda name: _LEFTOVERS.match(name) is not None)
-    width = checkpoint.sizes(HEADS["pmt"], width=(PMT_QUERIES, 1))["width"]
+    width = checkpoint.sizes(HEAD_NAMES["pmt"], width=(PMT_QUERIES, 1))["width"]
     if "sat493m" in str(backbone):
         raise GramLoopError(
             f"{checkpoint.path} was trained on a DINOv3 of web images (lvd1689m), but {backbone} is one of satellite images"
@@ -247,7 +247,7 @@ def load_pmt(head: str | Path, backbone: TappedViT | str | Path, **options: Unpa
 def infer_pmt_shape(checkpoint: Checkpoint, head_dim: int) -> PMTShape:
     """The sizes of a head; ``head_dim`` is the backbone's, and not in the file."""
     sizes = checkpoint.sizes(
-        HEADS["pmt"],
+        HEAD_NAMES["pmt"],
         queries=(PMT_QUERIES, 0),
         channels=(PMT_QUERIES, 1),
         classes=(PMT_CLASSES, 0),

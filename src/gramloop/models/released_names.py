@@ -21,7 +21,7 @@ from gramloop.models.checkpoint import Checkpoint, Shapes, TensorSource, open_ch
 from gramloop.util.json_files import read_checked
 
 HeadKind = Literal["mask2former", "plain-detr", "pmt", "depther", "linear"]
-HEADS: dict[HeadKind, str] = {
+HEAD_NAMES: dict[HeadKind, str] = {
     "mask2former": "Meta's Mask2Former head",
     "plain-detr": "Meta's Plain-DETR head",
     "pmt": "a PMT head",
@@ -67,7 +67,7 @@ def head_kind(path: str | Path) -> HeadKind:
         if any(name.startswith(mark) for name in names):
             return kind
     raise GramLoopError(
-        f"{path} holds none of the supported heads ({', '.join(HEADS.values())}): its names begin with "
+        f"{path} holds none of the supported heads ({', '.join(HEAD_NAMES.values())}): its names begin with "
         f"{', '.join(names[:3])}"
     )
 
@@ -75,7 +75,7 @@ def head_kind(path: str | Path) -> HeadKind:
 def head_classes(path: str | Path) -> int:
     """How many classes a PMT head distinguishes."""
     checkpoint = strip_wrappers(open_checkpoint(path))
-    return checkpoint.sizes(HEADS["pmt"], classes=(PMT_CLASSES, 0))["classes"] - 1
+    return checkpoint.sizes(HEAD_NAMES["pmt"], classes=(PMT_CLASSES, 0))["classes"] - 1
 
 
 def infer_shape(checkpoint: Checkpoint) -> BackboneShape:

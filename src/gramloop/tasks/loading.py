@@ -11,10 +11,10 @@ from typing import Any, Literal, TypeVar
 
 import torch
 
-from gramloop.data.records import Task
+from gramloop.data.records import TaskName as Task
 from gramloop.errors import GramLoopError, did_you_mean, then
 from gramloop.models.pmt import trained_side
-from gramloop.models.released_names import HEADS, HeadKind, head_classes, head_kind
+from gramloop.models.released_names import HEAD_NAMES, HeadKind, head_classes, head_kind
 from gramloop.models.tiny import TINY_SHORT_SIDE, WEIGHTS, load_tiny, load_tiny_depth
 from gramloop.tasks.class_names import COCO, COCO_PANOPTIC
 from gramloop.tasks.depth import DepthConfig, DepthEstimator, DptDepthConfig, load_depth_estimator
@@ -52,7 +52,7 @@ def head_task(head: str | Path, asked: Task | None = None) -> Task:
     if asked is not None:
         if asked not in _TASKS[kind]:
             able = " or ".join(_TASKS[kind])
-            raise GramLoopError(f"{head} is {HEADS[kind]}, for the task {able}, not for {asked}")
+            raise GramLoopError(f"{head} is {HEAD_NAMES[kind]}, for the task {able}, not for {asked}")
         return asked
     if kind != "pmt":
         return _TASKS[kind][0]

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gramloop.data.records import Task
+from gramloop.data.records import TaskName as Task
 from gramloop.errors import GramLoopError
 from gramloop.models.backbone import refuse_many_tokens
 from gramloop.replay.adaptive import image_noise, length_spread, noise_response, patch_length

@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gramloop.data.records import Task
+from gramloop.data.records import TaskName as Task
 from gramloop.errors import GramLoopError
 from gramloop.tasks.class_names import COCO, Classes
 from gramloop.tasks.depth import Depth

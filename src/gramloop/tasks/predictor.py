@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from gramloop.data.records import Task
+from gramloop.data.records import TaskName as Task
 from gramloop.errors import GramLoopError
 from gramloop.models.backbone import Tap, TappedViT, refuse_many_tokens
 from gramloop.replay.attach import Loop, attached

@@ -24,7 +24,7 @@ from gramloop.models.dinov2 import load_any_backbone
 from gramloop.models.linear import LinearHead, LinearSegmentor
 from gramloop.models.mask2former import SegmentationModel, load_segmentor
 from gramloop.models.pmt import load_pmt, trained_side
-from gramloop.models.released_names import HEADS, head_kind
+from gramloop.models.released_names import HEAD_NAMES, head_kind
 from gramloop.replay.attach import Loop
 from gramloop.tasks.class_names import ADE20K, COCO, COCO_PANOPTIC
 from gramloop.tasks.images import (
@@ -266,7 +266,7 @@ def load_segmenter(
     """
     kind = head_kind(head)
     if kind not in ("mask2former", "pmt", "linear"):
-        raise GramLoopError(f"{head} is {HEADS[kind]}, which does not segment")
+        raise GramLoopError(f"{head} is {HEAD_NAMES[kind]}, which does not segment")
     if kind == "pmt":
         return _pmt_segmenter(backbone, head, config, dtype, device, verify)
     normalisation = WEB

@@ -21,7 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gramloop.data.records import Task
+from gramloop.data.records import TaskName as Task
 from gramloop.errors import GramLoopError
 from gramloop.models.checkpoint import refuse_unsound
 from gramloop.tasks.class_names import COCO, Classes

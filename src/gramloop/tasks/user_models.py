@@ -23,7 +23,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from gramloop.data.records import Task
+from gramloop.data.records import TaskName as Task
 from gramloop.errors import GramLoopError, UserCodeError, user_code
 from gramloop.replay.cost import Cost
 from gramloop.tasks.base import task_names, task_of

@@ -32,16 +32,21 @@ def sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
+def read_digest(path: Path) -> str:
+    """The sha256 of a file as it is now, in hexadecimal."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
 def file_digest(path: Path) -> str:
-    """The sha256 of a file, in hexadecimal."""
+    """The sha256 of a file, in hexadecimal; it is read once, and again when it changed."""
     try:
         name, state = str(path.absolute()), _state(path)
         before = _known.get(name)
         if before is not None and before[0] == state:
             return before[1]
         asked = time.time_ns()
-        with path.open("rb") as stream:
-            found = hashlib.file_digest(stream, "sha256").hexdigest()
+        found = read_digest(path)
         if before is not None:
             (_changed.discard if before[1] == found else _changed.add)(name)
         settled = asked - max(state[1], state[2]) > _SETTLED and _state(path) == state
@@ -52,7 +57,7 @@ def file_digest(path: Path) -> str:
 
 
 def file_digests(paths: Sequence[Path], what: str) -> list[str]:
-    """The sha256 of every file; ``what`` they are is shown while many are read."""
+    """The sha256 of every file; a progress bar names ``what`` they are where there are many."""
     if len(paths) <= _FEW:
         return [file_digest(path) for path in paths]
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:

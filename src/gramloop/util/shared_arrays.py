@@ -23,7 +23,7 @@ _SHARED = "/dev/shm"
 _LEAST = 4 << 20  # bytes; less is no help
 _EVEN = 64  # bytes that every array begins at a multiple of
 _SMALL = 1 << 16  # bytes of an array: smaller ones are cheap
-_LARGE = 1 << 24  # larger ones are rare, and dear to keep
+_LARGE = 1 << 24  # larger ones are rare, and expensive to keep
 _KEPT = 8  # arrays between these whose memory is kept
 
 _Bytes = NDArray[np.uint8]
@@ -69,7 +69,7 @@ class Ring:
         if oldest is None or place > oldest:  # free: from here to the end, and before the oldest
             if place + size > self._size:
                 place = 0
-                if oldest is None or size >= oldest:  # never up to it: full and empty would look alike
+                if oldest is None or size >= oldest:  # never up to it: full and empty would be the same
                     return None
         elif place + size >= oldest:
             return None
@@ -99,7 +99,7 @@ def pack(thing: object, arena: Arena | None, place: int | None, room: int) -> Pa
 
 
 class Buffers:
-    """Memory for arrays that arrive, used again once nobody holds them: fresh pages cost more than the copy."""
+    """Memory for arrays that arrive, used again when no array holds it any more: fresh pages cost more than the copy."""
 
     def __init__(self) -> None:
         self._kept: list[_Bytes] = [np.empty(0, np.uint8)]
@@ -110,7 +110,7 @@ class Buffers:
         return sys.getrefcount(self._kept[place])
 
     def take(self, size: int) -> _Bytes:
-        """So many bytes that nobody else has; they are free again when the last array made of them is gone."""
+        """So many bytes that nothing else uses; they are free again when the last array made of them is gone."""
         if not _SMALL < size <= _LARGE:
             return np.empty(size, np.uint8)
         for place in range(len(self._kept)):

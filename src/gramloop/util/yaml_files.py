@@ -15,7 +15,7 @@ import yaml  # type: ignore[import-untyped]
 from gramloop.errors import GramLoopError
 from gramloop.util.json_files import LARGEST_FILE, read_bytes
 
-DEEPEST = 100  # nested lists and objects
+MOST_NESTED = 100  # nested lists and objects
 
 _SCALARS = {  # YAML 1.2's plain scalars: their pattern, and the letters they begin with
     "bool": (r"true|True|TRUE|false|False|FALSE", "tTfF"),
@@ -81,8 +81,8 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc]
         if event.tag is not None:
             raise _RefusedError(f"the tag {event.tag} is not accepted, line {line}")
         self._depth += 1
-        if self._depth > DEEPEST:
-            raise _RefusedError(f"its lists and objects are nested deeper than {DEEPEST}")
+        if self._depth > MOST_NESTED:
+            raise _RefusedError(f"its lists and objects are nested deeper than {MOST_NESTED}")
         try:
             return super().compose_node(parent, index)
         finally:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypedDict, TypeVar, Unpack
 
 import msgspec
 
@@ -76,22 +77,6 @@ class SegmentsEntry(msgspec.Struct, gc=False):
     segments_info: list[SegmentEntry]
 
 
-_EXPECTED = {
-    "id": "a whole number",
-    "image_id": "a whole number",
-    "category_id": "a whole number",
-    "file_name": "the path of an image",
-    "name": "a text",
-    "height": "a number of pixels",
-    "width": "a number of pixels",
-    "isthing": "0 or 1",
-    "segments_info": "a list of segments, whose ids are colours, 1 to 16777215",
-    "area": "a finite number, 0 or more",
-    "iscrowd": "0 or 1",
-    "bbox": "four finite numbers x, y, width, height",
-    "segmentation": "polygons x0, y0, x1, y1, x2, y2, … of finite numbers, or run lengths",
-}
-
 E = TypeVar("E", ImageEntry, CategoryEntry, AnnotationEntry, SegmentsEntry)
 
 
@@ -109,41 +94,31 @@ def _checked(entry: Any, kind: type[E], where: str, problems: Problems) -> E | N
     except RecursionError:
         problems.add(f"{where} is nested too deeply")
     except msgspec.ValidationError as error:
-        problems.add(_problem(str(error), entry, where))
+        words, _, path = str(error).partition(" - at `$.")
+        path, reason = path.rstrip("`"), words[:1].lower() + words[1:]
+        if not isinstance(entry, dict):
+            problems.add(f"{where} is {short_repr(entry)}, not an object with fields")
+            return None
+        field = re.split(r"[.\[]", path)[0]
+        value = f" has {field} {short_repr(entry.get(field))}; {path}" if path else ""
+        name = f" (id {entry['id']})" if type(entry.get("id")) is int else ""
+        problems.add(f"{where}{name}{value}: {reason}")
     return None
-
-
-def _problem(reason: str, entry: Any, where: str) -> str:
-    if not isinstance(entry, dict):
-        return f"{where} is {short_repr(entry)}, not an object with fields"
-    words, _, path = reason.partition(" - at `$.")
-    path = path.rstrip("`")
-    name = f"{where} (id {entry['id']})" if type(entry.get("id")) is int else where
-    if not path:
-        missing = next(field for field in _EXPECTED if f"field `{field}`" in words)
-        return f"{name} lacks {missing}: {_EXPECTED[missing]}"
-    field = path.split("[")[0].split(".")[0]
-    inner = f" ({path}: {words[:1].lower()}{words[1:]})" if path != field or "missing" in words else ""
-    return f"{name} has {field} {short_repr(entry.get(field))}, not {_EXPECTED[field]}{inner}"
 
 
 def annotation_problems(one: AnnotationEntry, height: int, width: int) -> list[str]:
     """What is wrong between an object and the size of its image."""
-    found = []
+    found = [_segmentation_problem(one.segmentation, height, width)]
     x, y, wide, high = one.bbox
     if x > width or y > height or x + wide < 0 or y + high < 0:
         found.append(f"has the box {list(one.bbox)}, which lies outside its image of {width} x {height}")
-    found.append(_segmentation_problem(one, height, width))
     return [f"annotation {one.id} {problem}" for problem in found if problem]
 
 
-def _segmentation_problem(one: AnnotationEntry, height: int, width: int) -> str:
-    found = one.segmentation
-    if isinstance(found, list):
-        odd = next((len(polygon) for polygon in found if len(polygon) % 2), 0)
+def _segmentation_problem(found: list[Any] | RunLengthEntry | None, height: int, width: int) -> str:
+    if not isinstance(found, RunLengthEntry):
+        odd = next((len(polygon) for polygon in found or () if len(polygon) % 2), 0)
         return f"has a polygon of {odd} numbers, where every point has two" if odd else ""
-    if found is None:
-        return ""
     if tuple(found.size) != (height, width):
         return f"has run lengths of {found.size[1]} x {found.size[0]} pixels, but its image is {width} x {height}"
     try:
@@ -201,33 +176,33 @@ def coco_root(root: Path, kind: str = "instances") -> Path | None:
     return next((folder for folder in (root, root / "coco") if _annotation_files(folder, kind)), None)
 
 
-def open_coco(
-    root: Path | str,
-    *,
-    annotations: Path | str | None = None,
-    images: Path | str | None = None,
-    check: Check = "headers",
-    expected: Expected | None = None,
-) -> DataSet:
+class CocoOptions(TypedDict, total=False):
+    """Where the parts of a set lie and how it is checked; all of it may be left out."""
+
+    annotations: Path | str | None  # the JSON file, where it lies elsewhere or there are several
+    images: Path | str | None  # the folder that ``file_name`` starts from, where it lies elsewhere
+    check: Check  # ``headers`` opens every file, ``decode`` reads every pixel of it
+    expected: Expected | None  # counts and categories that must be met
+
+
+def open_coco(root: Path | str, **options: Unpack[CocoOptions]) -> DataSet:
     """Open a COCO-format set and check it whole.
 
     Args:
         root: the folder with ``annotations/instances_<split>.json`` and ``<split>/``, or one that holds
             it as ``coco/``.
-        annotations: the JSON file, where it lies elsewhere or there are several.
-        images: the folder that ``file_name`` starts from, where it lies elsewhere.
-        check: ``headers`` opens every image, ``decode`` reads every pixel of it.
-        expected: counts and categories that must be met.
+        **options: see `CocoOptions`.
 
     Returns:
         A data set whose records have ``instances`` and, where objects have segmentations, ``object_masks``.
     """
     root = Path(root)
     with no_garbage_collection():
-        file = read_annotation_file(root, "instances", annotations, expected)
+        file = read_annotation_file(root, "instances", options)
         objects, notes = _objects(file)
     records = []
-    for record in check_records(file.records(root, images), check, file.problems):
+    listed = file.records(root, options.get("images"))
+    for record in check_records(listed, options.get("check", "headers"), file.problems):
         found = objects.get(int(record.image_id), ())
         for _, one in found if record.height else ():
             file.problems.found += annotation_problems(one, record.height, record.width)
@@ -271,11 +246,9 @@ def read_coco(file: Path) -> dict[str, Any]:
     return content
 
 
-def read_annotation_file(
-    root: Path, kind: str, named: Path | str | None, expected: Expected | None
-) -> AnnotationFile:
+def read_annotation_file(root: Path, kind: str, options: CocoOptions) -> AnnotationFile:
     """Read the annotations of a kind; wrong images or categories are raised, other problems collected."""
-    path = Path(named) if named is not None else find_annotation_file(root, kind)
+    path = Path(options.get("annotations") or find_annotation_file(root, kind))
     content, problems = read_coco(path), Problems(path)
     if not content["images"]:
         problems.add("it lists no images")
@@ -289,7 +262,7 @@ def read_annotation_file(
         each.id: each.name or str(each.id) for each in _by_id(entries, "category", problems).values()
     }
     problems.raise_if_any()
-    if expected is not None:
+    if (expected := options.get("expected")) is not None:
         _check_expected(content, categories, expected, problems)
     return AnnotationFile(path, content, images, categories, problems)
 

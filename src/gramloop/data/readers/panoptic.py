@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
-from gramloop.data.checks import Check, check_records, name_problem
+from gramloop.data.checks import check_records, name_problem
 from gramloop.data.readers.coco import (
     COCO_CATEGORY_IDS,
     AnnotationFile,
+    CocoOptions,
     Expected,
     SegmentsEntry,
     checked_entries,
@@ -29,39 +30,28 @@ PANOPTIC_VAL2017 = Expected(images=5000, annotations=5000, category_ids=COCO_CAT
 PANOPTIC_CATEGORIES_ONLY = Expected(category_ids=COCO_CATEGORY_IDS | STUFF_IDS)
 
 
-def open_panoptic(
-    root: Path | str,
-    *,
-    annotations: Path | str | None = None,
-    images: Path | str | None = None,
-    check: Check = "headers",
-    expected: Expected | None = None,
-) -> DataSet:
+def open_panoptic(root: Path | str, **options: Unpack[CocoOptions]) -> DataSet:
     """Open a panoptic set in COCO's format and check it whole.
 
     Args:
-        root: the folder with ``annotations/panoptic_<split>.json``, the PNG files and ``<split>/``, or one that holds
-            it as ``coco/``.
-        annotations: the JSON file, where it lies elsewhere or there are several; the PNG files lie in a folder of the
-            same name without ``.json``, or next to it.
-        images: the folder that ``file_name`` starts from, where it lies elsewhere.
-        check: ``headers`` opens every file, ``decode`` reads every pixel of it.
-        expected: counts and categories that must be met.
+        root: the folder with ``annotations/panoptic_<split>.json``, a folder of that name with the PNG files, or these
+            next to it, and ``<split>/``; or one that holds it as ``coco/``.
+        **options: see `CocoOptions`.
 
     Returns:
         A data set whose records have ``segments``.
     """
     root = Path(root)
-    file = read_annotation_file(root, "panoptic", annotations, expected)
+    file = read_annotation_file(root, "panoptic", options)
     things = _things(file)
     segments = _segments(file)
     file.problems.raise_if_any()
     records = []
-    for record in file.records(root, images):
+    for record in file.records(root, options.get("images")):
         entry = segments[int(record.image_id)]
         colours, infos = maps_folder(file.path) / entry["file_name"], tuple(entry["segments_info"])
         records.append(replace(record, label_path=colours, annotations=infos))
-    checked = check_records(records, check, file.problems)
+    checked = check_records(records, options.get("check", "headers"), file.problems)
     file.problems.raise_if_any()
     return DataSet(root, "panoptic", checked, file.categories, file.path, things=things)
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import cv2
 import numpy as np
 
-from gramloop.data.scenes.textures import SURFACES, Array, Canvas, hsv, value_noise
+from gramloop.data.scenes.textures import SURFACES, Array, Brush, hsv, value_noise
 from gramloop.data.scenes.things import THING_SHAPES, Sprite
 from gramloop.errors import GramLoopError
 
@@ -73,7 +73,7 @@ def scene(index: int, size: int = 192, split: str = "train", seed: int = 0) -> S
     layers, horizon = _lay_out(rng, size)
     image, labels = _paint_stuff(rng, layers, size)
     owner = np.zeros((size, size), np.uint8)
-    objects = _place_things(rng, layers, labels, horizon, size)
+    objects = _place_things(rng, labels, horizon, size)
     for number, thing in enumerate(objects, start=1):
         _paint_thing(image, owner, labels, thing, number, light)
     return _finish(rng, image, labels, owner, objects, horizon)
@@ -129,7 +129,7 @@ def _paint_stuff(rng: np.random.Generator, layers: list[_Layer], size: int) -> t
         first, last = max(0, int(layer.top.min())), min(size, int(bottom) + 2)
         if last - first < 2:
             continue
-        surface = SURFACES[layer.name](Canvas(own, last - first, size, size / 192))
+        surface = SURFACES[layer.name](Brush(own, last - first, size, size / 192))
         rows = np.arange(first, last, dtype=np.float32)[:, None]
         cover = np.clip(rows - layer.top + 0.5, 0, 1)
         part = image[first:last]
@@ -138,9 +138,7 @@ def _paint_stuff(rng: np.random.Generator, layers: list[_Layer], size: int) -> t
     return image, labels
 
 
-def _place_things(
-    rng: np.random.Generator, layers: list[_Layer], labels: Array, horizon: float, size: int
-) -> list[_SceneObject]:
+def _place_things(rng: np.random.Generator, labels: Array, horizon: float, size: int) -> list[_SceneObject]:
     objects: list[_SceneObject] = []
     wanted = int(rng.integers(2, 7))
     for _ in range(3 * wanted):
@@ -154,13 +152,10 @@ def _place_things(
         kind = int(np.searchsorted(weights, pick * weights[-1]))
         near = (foot - horizon) / (1 - horizon)
         scale = (0.5 + 0.6 * near) * jitter * size / 192
-        height, width = (
-            round(side * scale)
-            for side in (THING_SHAPES[THINGS[kind]].height, THING_SHAPES[THINGS[kind]].width)
-        )
-        thing = _SceneObject(
-            kind, round(foot * size) - height, round(centre * size - width / 2), height, width, seed
-        )
+        shape = THING_SHAPES[THINGS[kind]]
+        height, width = round(shape.height * scale), round(shape.width * scale)
+        top, left = round(foot * size) - height, round(centre * size - width / 2)
+        thing = _SceneObject(kind, top, left, height, width, seed)
         if all(_overlap(thing, other) < 0.35 for other in objects):
             objects.append(thing)
         if len(objects) == wanted:

@@ -14,7 +14,7 @@ Array = npt.NDArray[Any]
 Range = tuple[float, float]
 
 
-class Canvas:
+class Brush:
     """A part of a picture with the random numbers that draw it.
 
     ``unit`` is the number of pixels that one pixel of the 192 px scene has become.
@@ -63,7 +63,7 @@ def shaded(colour: Array, shade: Array) -> Array:
     return result
 
 
-def brick(c: Canvas) -> Array:
+def brick(c: Brush) -> Array:
     """A running bond of bricks between lighter mortar, every brick of its own shade."""
     brick_w, brick_h = c.unit * c.rng.uniform(15, 21), c.unit * c.rng.uniform(7.5, 10)
     joint = 1.5 * c.unit
@@ -82,7 +82,7 @@ def brick(c: Canvas) -> Array:
     return mix(mortar, shaded(face, shade), np.minimum(inside_y, inside_x))
 
 
-def sky(c: Canvas) -> Array:
+def sky(c: Brush) -> Array:
     """A vertical gradient of one of four times of day, with soft clouds."""
     palettes = (
         ((0.58, 0.60, 0.88), (0.54, 0.18, 0.97)),  # a clear day
@@ -99,7 +99,7 @@ def sky(c: Canvas) -> Array:
     return mix(gradient, np.float32(c.rng.uniform(0.85, 1.0)), cover)
 
 
-def mountain(c: Canvas) -> Array:
+def mountain(c: Brush) -> Array:
     """Slanted facets of rock that fade into haze towards the foot, sometimes under snow."""
     base = c.colour((0.58, 0.78), (0.12, 0.32), (0.38, 0.55))
     facets = c.noise(22, 9, wider=c.height)
@@ -113,7 +113,7 @@ def mountain(c: Canvas) -> Array:
     return mix(rock, np.float32(0.75), 0.35 * fall)
 
 
-def grass(c: Canvas) -> Array:
+def grass(c: Brush) -> Array:
     """Upright blades, longer towards the viewer, over patches of two greens."""
     green = c.colour((0.20, 0.33), (0.5, 0.75), (0.42, 0.66))
     other = c.colour((0.16, 0.30), (0.5, 0.7), (0.5, 0.7))
@@ -122,7 +122,7 @@ def grass(c: Canvas) -> Array:
     return shaded(mix(green, other, patches), 0.92 + 0.75 * (near * blades + (1 - near) * 0.6 * far))
 
 
-def water(c: Canvas) -> Array:
+def water(c: Brush) -> Array:
     """Long horizontal ripples that widen towards the viewer, with glints."""
     deep = c.colour((0.50, 0.62), (0.5, 0.75), (0.38, 0.62))
     light = c.colour((0.50, 0.58), (0.15, 0.35), (0.8, 0.95))
@@ -131,7 +131,7 @@ def water(c: Canvas) -> Array:
     return mix(deep, light, np.clip(0.22 + c.down(0.3, -0.05) + 0.65 * waves[rows], 0, 1))
 
 
-def sand(c: Canvas) -> Array:
+def sand(c: Brush) -> Array:
     """Fine grain over wind ripples."""
     base = c.colour((0.09, 0.14), (0.28, 0.48), (0.75, 0.93))
     grain, dunes = c.noise(1.3, 1.3), c.noise(7, 32)
@@ -140,7 +140,7 @@ def sand(c: Canvas) -> Array:
     return shaded(base, 0.95 + 0.26 * grain + 0.16 * dunes + 0.05 * ripples)
 
 
-def pavement(c: Canvas) -> Array:
+def pavement(c: Brush) -> Array:
     """Grey slabs in perspective, every slab of its own shade."""
     t = c.down(0.10, 1.0)
     centre = c.width * c.rng.uniform(0.3, 0.7)
@@ -156,6 +156,6 @@ def pavement(c: Canvas) -> Array:
     return shaded(base, (0.86 + 0.24 * tones + 0.14 * c.noise(2, 2)) * (0.62 + 0.38 * joint))
 
 
-SURFACES: dict[str, Callable[[Canvas], Array]] = {
+SURFACES: dict[str, Callable[[Brush], Array]] = {
     surface.__name__: surface for surface in (sky, mountain, grass, water, sand, brick, pavement)
 }

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import cv2
 import numpy as np
 
-from gramloop.data.scenes.textures import Array, Canvas, brick, hsv
+from gramloop.data.scenes.textures import Array, Brush, brick, hsv
 
 Points = Sequence[tuple[float, float]]
 _FRACTION_BITS = 4
 
 
-class Sprite(Canvas):
+class Sprite(Brush):
     """A small picture with coverage; coordinates run from (0, 0) top left to (1, 1) bottom right."""
 
     def __init__(self, rng: np.random.Generator, height: int, width: int, light: float, unit: float) -> None:
@@ -132,7 +132,7 @@ def _house(s: Sprite) -> None:
     wall = hsv(s.rng.random(), s.rng.uniform(0.08, 0.4), s.rng.uniform(0.72, 0.95))
     face = wall * (1 + 0.12 * s.noise(3, 3))[..., None]
     if s.rng.random() < 0.25:
-        face = brick(Canvas(s.rng, s.height, s.width, 0.75 * s.unit))
+        face = brick(Brush(s.rng, s.height, s.width, 0.75 * s.unit))
     s.box(0.08, 0.4, 0.92, 1, face, s.sideways())
     roof = hsv(s.rng.choice([0.0, 0.03, 0.6, 0.75]), s.rng.uniform(0.3, 0.65), s.rng.uniform(0.35, 0.6))
     tiles = 1 + 0.16 * np.sign(np.sin(s.v * np.float32(2 * np.pi * 9))) + 0.5 * s.noise(3, 5)
