@@ -281,11 +281,6 @@ class DepthEstimator(ViTPredictor[Depth]):
                 f"this model needs sides that are multiples of {self.multiple}, not {self.config.short_side}"
             )
 
-    @property
-    def multiple(self) -> int:
-        """What the short side is a multiple of."""
-        return self.backbone.shape.patch
-
     def _largest_view(self, height: int, width: int) -> tuple[int, int]:
         return short_side_size(height, width, self.config.short_side, multiple=self.multiple)
 
