@@ -278,7 +278,7 @@ def test_the_page_shows_quality_in_its_parts(panoptic_run: Path, instance_run: P
         page.on("console", lambda message: complaints.append(message.text))
         page.on("pageerror", lambda error: complaints.append(str(error)))
         page.goto((tmp_path / "index.html").as_uri())
-        assert "PQ over 2 shifted conditions changes by" in page.locator("body").inner_text()
+        assert "PQ under shift" in page.locator("body").inner_text()
         shown = page.locator("#table-scenes-c-panoptic-segmentation-qualities tbody tr").count()
         assert shown == 9
         whole = page.eval_on_selector_all(
