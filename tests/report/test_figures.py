@@ -31,7 +31,7 @@ from gramloop.report.run import Run
 from gramloop.report.stats import compare_methods
 from gramloop.tasks.base import get_task
 from gramloop.tasks.detection import Detection
-from gramloop.tasks.drawing import NO_CLASS, class_style
+from gramloop.tasks.prediction import NO_CLASS, class_style
 from gramloop.tasks.semantic import Segmentation
 from gramloop.util.plotting import BLUE, GREEN, PLUM, RED, signed_difference
 from small_runs import counts_of, small_plan, write_model, write_scene_set

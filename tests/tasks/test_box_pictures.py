@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from gramloop.data.truth import Instances
 from gramloop.tasks.base import Categories
 from gramloop.tasks.detection import Detection, DetectionTask, recovered_boxes, sure_boxes
-from gramloop.tasks.drawing import DrawStyle
+from gramloop.tasks.prediction import DrawStyle
 from gramloop.util.plotting import BLUE, GREEN, ORANGE, PLUM, RED
 
 CAT, DOG = 1, 2

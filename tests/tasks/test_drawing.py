@@ -15,10 +15,9 @@ from gramloop import GramLoopError
 from gramloop.tasks.class_names import ADE20K, COCO
 from gramloop.tasks.depth import Depth
 from gramloop.tasks.detection import Detection
-from gramloop.tasks.drawing import draw_prediction
 from gramloop.tasks.instance import InstanceMasks
 from gramloop.tasks.panoptic import Panoptic, Segment
-from gramloop.tasks.prediction import Pair, Prediction, ReplayMaps
+from gramloop.tasks.prediction import Pair, Prediction, ReplayMaps, draw_prediction
 from gramloop.tasks.semantic import Segmentation
 from html_tables import HOSTILE, Reader
 

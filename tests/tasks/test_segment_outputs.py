@@ -22,9 +22,9 @@ from gramloop.data.readers.panoptic import open_panoptic
 from gramloop.data.scenes.drawing import CLASSES, scene
 from gramloop.data.truth import read_segment_map
 from gramloop.tasks.base import task_of
-from gramloop.tasks.drawing import draw_prediction
 from gramloop.tasks.instance import InstanceMasks
 from gramloop.tasks.panoptic import Panoptic, Segment
+from gramloop.tasks.prediction import draw_prediction
 
 MODELS = Path(__file__).parents[1] / "support" / "small_components.py"
 IDS = hnp.arrays(

@@ -119,7 +119,7 @@ def _write(options: Options, predictor: Predictor[Prediction], predict: Any, fil
                 files.append(file.result(version, ending))
                 atomic_write(files[-1], content)
     if options.picture:
-        from gramloop.tasks.drawing import draw_prediction
+        from gramloop.tasks.prediction import draw_prediction
 
         picture = draw_prediction(
             pixels, baseline, mitigated, predictor.classes, options.threshold, "mitigated"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypedDict, Unpack, cast
@@ -91,8 +91,12 @@ class EvaluationOutcome(TableRepr):
 
     results: Results
     rejected: tuple[str, ...]
-    failures: tuple[tuple[str, Failure], ...] = field(default=())  # condition and image
     missed: tuple[Missed, ...] = ()  # parts that did not fit into memory: the next run tries them again
+
+    @property
+    def failures(self) -> tuple[tuple[str, Failure], ...]:
+        """Images that count for no method, each with its condition."""
+        return tuple((one.condition, failure) for one in self.results.conditions for failure in one.failures)
 
     def _table(self) -> Table:
         shown = self.results._table()
@@ -167,8 +171,7 @@ class OpenEvaluation:
         """Score what is stored and write the table."""
         results = collect(self.store)
         write_results(self.store, results)
-        failures = tuple((one.condition, failure) for one in results.conditions for failure in one.failures)
-        return EvaluationOutcome(results, self.warnings, failures, tuple(missed))
+        return EvaluationOutcome(results, self.warnings, tuple(missed))
 
 
 @contextmanager

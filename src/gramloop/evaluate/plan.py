@@ -172,51 +172,33 @@ class Subject:
     """A model and its images, described so that every worker process can open them; it pickles where these do.
 
     `gramloop.evaluate.provenance.plan_subject` makes one of a plan; any other may be made by hand.
-
-    Args:
-        hash: identifies everything that decides a method's numbers; it is written into every unit's file.
-        task: the name of a task.
-        categories: the classes that are scored.
-        load_predictor: makes the predictor on a device; the device is None where the subject's own is meant.
-        open_images: opens the images.
-        load_task: finds the task in a process that may not have registered it yet.
-        load_calibration: reads or learns the statistics of in-distribution images, where methods use some.
-        label_free: compare with the baseline's prediction on the clean image, and read no labels.
-        truth_score: of a clean prediction's box or mask that counts as an object.
-        alignment: of predicted depth with the true one.
-        batch: images of one size that the model is given at once.
-        pictures: first images of every condition that keep what figures show.
-        keep: ids of more images that do.
-        diagnostics: store means of what replays measure.
-        signals: store what the baseline pass shows of its blocks, from which adaptive rules decide.
-        keep_refusals: an error of a method with mitigations is kept as a refusal of that image instead of ending the run.
-        device, threads: on what it runs.
-        description: what made it, as text; it is kept in every unit's file.
-        runner: makes what runs it, from itself, a store, a device and the number of preparing processes; a `Runner` by
-            default.
     """
 
-    hash: str
+    hash: str  # over everything that decides a method's numbers; it is written into every unit's file
     task: str
-    categories: Categories
-    load_predictor: Callable[[str | None], AnyPredictor] = field(repr=False)
+    categories: Categories  # the classes that are scored
+    load_predictor: Callable[[str | None], AnyPredictor] = field(repr=False)  # on a device, or on `device`
     open_images: Callable[[], ImageSource] = field(repr=False)
-    load_task: Callable[[], AnyTask] = field(repr=False)
+    load_task: Callable[[], AnyTask] = field(repr=False)  # in a process that may not have registered it yet
+    # reads or learns the statistics of in-distribution images, where methods use some
     load_calibration: Callable[[AnyPredictor, ImageSource], CalibrationStats | None] = field(
         default=_no_calibration, repr=False
     )
-    label_free: bool = False
-    truth_score: float = TRUTH_SCORE
-    alignment: Alignment = "auto"
-    batch: int = 1
-    pictures: int = 0
-    keep: frozenset[str] = frozenset()
-    diagnostics: bool = False
+    label_free: bool = False  # compare with the baseline's prediction on the clean image, and read no labels
+    truth_score: float = TRUTH_SCORE  # of a clean prediction's box or mask that counts as an object
+    alignment: Alignment = "auto"  # of predicted depth with the true one
+    batch: int = 1  # images of one size that the model is given at once
+    pictures: int = 0  # first images of every condition that keep what figures show
+    keep: frozenset[str] = frozenset()  # ids of more images that do
+    diagnostics: bool = False  # store means of what replays measure
+    # store what adaptive rules decide from: measurements of the baseline pass, block by block
     signals: bool = False
+    # an error of mitigations is kept as a refusal of that image, and the run continues
     keep_refusals: bool = False
     device: str = "cpu"
     threads: int = 1
-    description: str = field(default="", repr=False)
+    description: str = field(default="", repr=False)  # what made it, as text; it is kept in every unit's file
+    # makes what runs it, from itself, a store, a device and the number of preparing processes
     runner: Callable[..., Any] | None = field(default=None, repr=False)
 
     def keeps(self, position: int, image_id: object) -> bool:

@@ -65,59 +65,37 @@ SHARD = 50  # images per unit: minutes of a large model, and small enough to los
 
 @dataclass(frozen=True)
 class Request:
-    """What is to be evaluated, as a user asks for it.
+    """What is to be evaluated, as a user asks for it."""
 
-    Args:
-        suite: such as "scenes-c", "coco-c" or "my-set-c".
-        task: the name of a task; None as the model has it.
-        files: the model, as `gramloop.tasks.load_predictor` takes it.
-        data: the images.
-        methods: as `parse_method` reads them; baseline and, where the model can be replayed, gramloop by default.
-        conditions, severities: some of the suite's; all by default.
-        images: the first so many of every condition.
-        shards: parts that every condition is cut into.
-        sizes: how the model is given images, where that is not as usual.
-        device, threads: on what each worker runs.
-        diagnostics: store what replays measure, and run the companions of the first Gram-gated one.
-        pictures: first images of every condition that keep what figures show.
-        keep: ids of more images that do.
-        alignment: of predicted depth with the true one; see `gramloop.metrics.depth`.
-        replay: a settings file for the method gramloop.
-        truth: "clean" compares with the plain model's prediction on the clean image, and needs no labels.
-        truth_score: of a clean prediction's box or mask that counts as an object.
-        dtype: of the backbone's weights.
-        batch: images of one size that the model is given at once.
-        verify: compare every file of a written suite with its checksums, not some.
-        calibration: a file with statistics of in-distribution images, for mitigations that use them.
-        calibration_split: of a folder that methods are added to; by default one is chosen where methods need it.
-        version: what the user calls a model of their own code; it takes the place of the code's content.
-    """
-
-    suite: str
-    task: str | None
-    files: Mapping[str, str]
+    suite: str  # such as "scenes-c", "coco-c" or "my-set-c"
+    task: str | None  # None as the model has it
+    files: Mapping[str, str]  # the model, as `gramloop.tasks.load_predictor` takes it
     data: DataSource
+    # as `parse_method` reads them; by default baseline and, where possible, gramloop
     methods: Sequence[str] = ()
-    conditions: Sequence[str] = ()
+    conditions: Sequence[str] = ()  # some of the suite's; all by default
     severities: Sequence[int] = ()
-    images: int | None = None
-    shards: int | None = None
-    sizes: Mapping[str, Any] = field(default_factory=dict)
-    device: str = "cpu"
-    threads: int = 1
+    images: int | None = None  # the first so many of every condition
+    shards: int | None = None  # parts that every condition is cut into
+    sizes: Mapping[str, Any] = field(default_factory=dict)  # how the model is given images, if not as usual
+    device: str = "cpu"  # of each worker
+    threads: int = 1  # of each worker
+    # store what replays measure, and run the companions of the first Gram-gated one
     diagnostics: bool = False
-    pictures: int = PICTURES
-    keep: Sequence[str] = ()
-    alignment: Alignment = "auto"
-    replay: str | None = None
+    pictures: int = PICTURES  # first images of every condition that keep what figures show
+    keep: Sequence[str] = ()  # ids of more images that do
+    alignment: Alignment = "auto"  # of predicted depth with the true one; see `gramloop.metrics.depth`
+    replay: str | None = None  # a settings file for the method gramloop
+    # "clean" is the plain model's prediction on the clean image, and needs no labels
     truth: TruthKind = "labels"
-    truth_score: float = TRUTH_SCORE
-    dtype: Precision = "float32"
-    batch: int = 1
-    verify: bool = False
-    calibration: str | None = None
+    truth_score: float = TRUTH_SCORE  # of a clean prediction's box or mask that counts as an object
+    dtype: Precision = "float32"  # of the backbone's weights
+    batch: int = 1  # images of one size that the model is given at once
+    verify: bool = False  # compare every file of a written suite with its checksums, not some
+    calibration: str | None = None  # a file with statistics of in-distribution images
+    # of a folder that methods are added to; else one is chosen
     calibration_split: CalibrationSplit | None = None
-    version: str = ""
+    version: str = ""  # what the user calls a model of their own code, in place of the code's content
 
     def __post_init__(self) -> None:
         check_truth(self.truth, self.truth_score)

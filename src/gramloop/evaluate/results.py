@@ -244,13 +244,10 @@ def effective(results: Results, clean: Path | None) -> Robustness:
     if clean is None:
         return Robustness(reason=f"ER is not known without results on COCO; give {COCO_OPTION}")
     try:
-        plan = _clean_plan(clean, COCO_OPTION)
-        if reason := _misfit(results.plan, plan, clean, COCO, "ER"):
-            return Robustness(reason=reason)
-        found = collect(Store(clean, plan)).conditions
+        found = collect(Store(clean, _reference(results.plan, clean, COCO, "ER"))).conditions
         scores = {name: values["AP"] for name, values in found[0].scores.items()} if found else {}
         if not scores or not all(map(math.isfinite, scores.values())):
-            return Robustness(reason=f"ER is not known: the evaluation in {clean} is not finished")
+            raise GramLoopError(f"the evaluation in {clean} is not finished")
         domains = {
             name: {one.condition: one.scores[name]["AP"] for one in results.conditions}
             for name in results.methods
@@ -274,14 +271,13 @@ def check_coco_results(plan: Plan, clean: Path | None) -> None:
         raise GramLoopError(
             f"--coco-results belongs to --suite {COCO_O} --task detect, not to {plan.suite}, {plan.task}"
         )
-    if reason := _misfit(plan, _clean_plan(clean, COCO_OPTION), clean, COCO, "ER"):
-        raise GramLoopError(reason)
+    _reference(plan, clean, COCO, "ER")
 
 
-def check_clean_results(plan: Plan, clean: Path | None) -> None:
-    """Refuse results on clean images that do not belong to a plan, before any work is done."""
+def check_clean_results(plan: Plan, clean: Path | None) -> Plan | None:
+    """The plan of results on clean images; refuses those that do not belong to a plan, before any work is done."""
     if clean is None:
-        return
+        return None
     suite = find_suite(plan.suite)
     if not suite.generated or plan.label_free:
         reason = (
@@ -289,9 +285,10 @@ def check_clean_results(plan: Plan, clean: Path | None) -> None:
             or f"{plan.suite} is none"
         )
         raise GramLoopError(f"--clean-results belongs to a -c or -p suite with labels: {reason}")
-    found = _clean_plan(clean, _clean_option(plan))
-    if reason := _misfit(plan, found, clean, suite.base, "rPC") or other_images(plan, found, str(clean)):
+    found = _reference(plan, clean, suite.base, "rPC")
+    if reason := other_images(plan, found, str(clean)):
         raise GramLoopError(reason)
+    return found
 
 
 def other_images(shifted: Plan, clean: Plan, name: str) -> str:
@@ -306,16 +303,11 @@ def other_images(shifted: Plan, clean: Plan, name: str) -> str:
     return ""
 
 
-def _clean_option(plan: Plan) -> str:
-    return f"--clean-results DIR, a finished evaluation of the suite {find_suite(plan.suite).base}"
-
-
 def _clean_scores(results: Results, clean: Path | None) -> dict[str, float]:
     """The scores on clean images by method; empty where they are not known."""
     own = next((one for one in results.conditions if one.condition == "clean"), None)
-    if clean is not None:
-        check_clean_results(results.plan, clean)
-        found = collect(Store(clean, _clean_plan(clean, _clean_option(results.plan)))).conditions
+    if clean is not None and (plan := check_clean_results(results.plan, clean)) is not None:
+        found = collect(Store(clean, plan)).conditions
         if not found:
             raise GramLoopError(f"the evaluation in {clean} is not finished")
         own = found[0]
@@ -327,11 +319,17 @@ def _clean_scores(results: Results, clean: Path | None) -> dict[str, float]:
     return scores
 
 
-def _clean_plan(folder: Path, option: str) -> Plan:
-    """The plan of an evaluation on clean images that an option names."""
+def _reference(plan: Plan, folder: Path, suite: str, what: str) -> Plan:
+    """The plan of an evaluation on clean images; refuses one that does not belong to a plan on shifted ones."""
+    option = (
+        COCO_OPTION if what == "ER" else f"--clean-results DIR, a finished evaluation of the suite {suite}"
+    )
     if not (folder / PLAN).is_file():
         raise GramLoopError(f"{folder} holds no evaluation; give {option}")
-    return plan_in(folder)
+    found = plan_in(folder)
+    if reason := _misfit(plan, found, folder, suite, what):
+        raise GramLoopError(reason)
+    return found
 
 
 def _misfit(shifted: Plan, clean: Plan, folder: Path, suite: str, what: str) -> str:

@@ -7,13 +7,7 @@
 
 A unit is one method on some images of one condition (`gramloop.evaluate.plan.Unit`). Its file carries the hash of the
 plan, or of any `Subject`, and the settings of its method, so a method can be added to a folder at any time and only
-that is run. To run and read units of any subject, not only of a plan:
-
-    store = Store(folder, subject)
-    parts = store.missing([Part("fog/3", (4, 17), (baseline, candidate))])   # what is not stored of these
-    …                                                                        # run them, see `runner`
-    found = store.rows([Unit("fog/3", candidate, (4, 17))])                  # a MethodRows, or None while one is missing
-    found.rows, found.positions, found.refused                               # `Rows` for Task.score and Task.scorer, …
+that is run; `gramloop.evaluate.runner` shows how units of any subject are run and read.
 """
 
 from __future__ import annotations

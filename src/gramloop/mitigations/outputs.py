@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Self
@@ -13,16 +12,9 @@ from gramloop.errors import GramLoopError
 from gramloop.mitigations.base import Mitigation, Stats, ViewFunction, number
 from gramloop.replay.config import ReplayConfig
 from gramloop.tasks.base import AnyTask, get_task
-from gramloop.tasks.depth import DepthConfig, DepthEstimator
-from gramloop.tasks.detect import DenseDetector, DetectConfig
 from gramloop.tasks.images import RGB, resize
-from gramloop.tasks.module_predictor import ModulePredictor
-from gramloop.tasks.padded import PaddedConfig
 from gramloop.tasks.prediction import Prediction
-from gramloop.tasks.predictor import AnyPredictor, ViTPredictor, name_of, predict_each
-from gramloop.tasks.segment import SegmentConfig
-
-_Config = SegmentConfig | DetectConfig | DepthConfig | PaddedConfig
+from gramloop.tasks.predictor import AnyPredictor, name_of, predict_each
 
 
 class OutputMitigation(Mitigation):
@@ -84,7 +76,7 @@ class Scales(OutputMitigation):
     def check(self, predictor: AnyPredictor, stack: Sequence[Mitigation], stats: Stats) -> None:
         super().check(predictor, stack, stats)
         for factor in self.factors:
-            if factor != 1 and scaled(predictor, factor) is predictor and not _takes_any_size(predictor):
+            if factor != 1 and has_size(predictor) and scaled(predictor, factor) is predictor:
                 raise GramLoopError(
                     f"{self.text} changes nothing: {factor:g} times the input size of this model is the same after "
                     "rounding to whole patches"
@@ -155,7 +147,7 @@ def predict_scaled(
     """
     changed, shown = scaled(predictor, scale), images
     height, width = images[0].shape[:2]
-    if scale != 1 and _takes_any_size(predictor):
+    if scale != 1 and not has_size(predictor):
         size = max(2, round(height * scale)), max(2, round(width * scale))
         shown = [resize(pixels, size) for pixels in images]
     try:
@@ -176,54 +168,17 @@ def predict_scaled(
 
 
 def scaled(predictor: AnyPredictor, factor: float) -> AnyPredictor:
-    """The predictor with an input ``factor`` times as large, rounded to whole patches; itself if that is not set."""
-    if factor == 1:
-        return predictor
-    if isinstance(predictor, ModulePredictor):
-        return predictor.scaled(factor)
-    config = getattr(predictor, "config", None)
-    if not isinstance(config, _Config) or not isinstance(predictor, ViTPredictor):
-        return predictor
-    multiple = _multiple(predictor)
-    usual = config.side if isinstance(config, PaddedConfig) else config.short_side
-    side = max(1, int(usual * factor / multiple + 0.5)) * multiple
-    if side == usual:
-        return predictor
-    if isinstance(config, PaddedConfig):
-        return _with_config(predictor, replace(config, side=side))
-    if not isinstance(config, SegmentConfig):
-        return _with_config(predictor, replace(config, short_side=side))
-    crop = min(config.crop, side)
-    return _with_config(
-        predictor, replace(config, short_side=side, crop=crop, stride=min(config.stride, crop))
-    )
+    """The predictor with an input ``factor`` times as large; itself if the size of its input cannot be set."""
+    found: AnyPredictor = predictor.scaled(factor) if factor != 1 and has_size(predictor) else predictor  # type: ignore[attr-defined]
+    return found
+
+
+def has_size(predictor: AnyPredictor) -> bool:
+    """Whether the size of a predictor's input can be set; otherwise images are resized before it sees them."""
+    return bool(getattr(predictor, "has_size", False))
 
 
 def with_scores(predictor: AnyPredictor) -> AnyPredictor:
     """The predictor that returns scores along with labels, if it can be asked to."""
-    if isinstance(predictor, ModulePredictor):
-        return predictor.with_scores()
-    config = getattr(predictor, "config", None)
-    if not isinstance(config, SegmentConfig) or not isinstance(predictor, ViTPredictor):
-        return predictor
-    return _with_config(predictor, replace(config, scores=True))
-
-
-def _takes_any_size(predictor: AnyPredictor) -> bool:
-    """Whether images are resized before the predictor sees them, since it has no input size to set."""
-    if isinstance(predictor, ModulePredictor):
-        return not predictor.has_size
-    return isinstance(predictor, DenseDetector) or not isinstance(predictor, ViTPredictor)
-
-
-def _with_config(predictor: ViTPredictor[Prediction], config: _Config) -> ViTPredictor[Prediction]:
-    """A copy with other settings; the model is shared."""
-    changed = copy.copy(predictor)
-    vars(changed)["config"] = config
-    return changed
-
-
-def _multiple(predictor: ViTPredictor[Prediction]) -> int:
-    if isinstance(predictor, DepthEstimator):
-        return predictor.multiple
-    return int(getattr(getattr(predictor, "model", None), "granularity", predictor.backbone.shape.patch))
+    found: AnyPredictor = predictor.with_scores() if hasattr(predictor, "with_scores") else predictor
+    return found

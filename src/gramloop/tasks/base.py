@@ -20,9 +20,8 @@ from gramloop.data.shifted import Shift, ShiftedRecord
 from gramloop.errors import GramLoopError
 from gramloop.metrics.bootstrap import ROWS_AT_ONCE, Score
 from gramloop.tasks.class_names import Classes
-from gramloop.tasks.drawing import NO_CLASS, NO_COLOURS, Changes, Colours, DrawStyle
 from gramloop.tasks.images import RGB
-from gramloop.tasks.prediction import P, Prediction
+from gramloop.tasks.prediction import NO_CLASS, NO_COLOURS, Changes, Colours, DrawStyle, P, Prediction
 from gramloop.util.plotting import Legend
 from gramloop.util.table import Cell, Table
 

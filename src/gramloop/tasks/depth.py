@@ -31,7 +31,6 @@ from gramloop.replay.attach import Loop
 from gramloop.shifts.geometry import warp_depth
 from gramloop.tasks.base import Categories, Row, Rows, Task, pixels_text
 from gramloop.tasks.class_names import Classes
-from gramloop.tasks.drawing import NO_COLOURS, Changes, Colours, DrawStyle
 from gramloop.tasks.images import (
     RGB,
     WEB,
@@ -41,7 +40,7 @@ from gramloop.tasks.images import (
     short_side_size,
     to_tensor,
 )
-from gramloop.tasks.prediction import Prediction
+from gramloop.tasks.prediction import NO_COLOURS, Changes, Colours, DrawStyle, Prediction
 from gramloop.tasks.predictor import ViTPredictor, replay_maps
 from gramloop.tasks.semantic import read_picture
 from gramloop.util.plotting import Legend, colour_of, draw_values, nearest, shrunk
@@ -280,11 +279,6 @@ class DepthEstimator(ViTPredictor[Depth]):
             raise GramLoopError(
                 f"this model needs sides that are multiples of {self.multiple}, not {self.config.short_side}"
             )
-
-    @property
-    def multiple(self) -> int:
-        """What the short side is a multiple of."""
-        return self.backbone.shape.patch
 
     def _largest_view(self, height: int, width: int) -> tuple[int, int]:
         return short_side_size(height, width, self.config.short_side, multiple=self.multiple)

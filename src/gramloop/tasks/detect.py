@@ -189,6 +189,7 @@ class DenseDetector(ViTPredictor[Detection]):
     """A backbone and a one-stage head; class c of the head is the c-th of ``classes``, from 1 where none are given."""
 
     task = "detection"
+    size_setting = ""  # it takes any size
 
     def __init__(
         self,

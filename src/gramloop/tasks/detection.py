@@ -23,9 +23,8 @@ from gramloop.metrics.miou import mean_of_known
 from gramloop.tasks.base import Categories, ClassScores, Row, Rows, Task, first_rows_table
 from gramloop.tasks.box_fusion import fuse_boxes
 from gramloop.tasks.class_names import Classes
-from gramloop.tasks.drawing import Changes, DrawStyle
 from gramloop.tasks.images import RGB
-from gramloop.tasks.prediction import Prediction
+from gramloop.tasks.prediction import Changes, DrawStyle, Prediction
 from gramloop.tasks.semantic import renumbered
 from gramloop.util.plotting import BLUE, GREEN, ORANGE, PLUM, RED, draw_box, photograph, shrunk
 from gramloop.util.table import Cell, Table

@@ -30,9 +30,8 @@ from gramloop.tasks.detection import (
     image_identity,
     json_lines,
 )
-from gramloop.tasks.drawing import DrawStyle
 from gramloop.tasks.panoptic import SegmentTask
-from gramloop.tasks.prediction import Prediction
+from gramloop.tasks.prediction import DrawStyle, Prediction
 from gramloop.tasks.semantic import renumbered
 from gramloop.util.table import Table
 

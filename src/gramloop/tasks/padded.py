@@ -73,6 +73,7 @@ class PaddedSegmenter(ViTPredictor[P]):
     """What both tasks share: the square, the replay and the size of the original."""
 
     config: PaddedConfig
+    size_setting = "side"
 
     def __init__(
         self, model: PMT, config: PaddedConfig, classes: Classes | None, normalisation: Normalisation

@@ -30,9 +30,17 @@ from gramloop.metrics.panoptic import (
 from gramloop.tasks.base import Categories, ClassScores, Row, Rows, Task, Truth, first_rows_table, pixels_text
 from gramloop.tasks.class_names import Classes
 from gramloop.tasks.detection import image_identity
-from gramloop.tasks.drawing import NO_CLASS, NO_COLOURS, Changes, Colours, DrawStyle, class_style
 from gramloop.tasks.images import RGB
-from gramloop.tasks.prediction import P, Prediction
+from gramloop.tasks.prediction import (
+    NO_CLASS,
+    NO_COLOURS,
+    Changes,
+    Colours,
+    DrawStyle,
+    P,
+    Prediction,
+    class_style,
+)
 from gramloop.tasks.semantic import labels_png, read_picture
 from gramloop.util.plotting import GAINED, LOST, nearest, paint_classes, photograph, shrunk
 from gramloop.util.table import Table

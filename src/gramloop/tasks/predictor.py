@@ -6,10 +6,12 @@ tasks here share: attaching the replay, keeping what the baseline needs, and cou
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Generic, Literal, Protocol, overload, runtime_checkable
+from dataclasses import replace
+from typing import Any, Generic, Literal, Protocol, Self, overload, runtime_checkable
 
 import numpy as np
 import torch
@@ -220,6 +222,8 @@ class ViTPredictor(BatchedPredictor[P]):
     """A head on taps of a frozen ViT. A task defines in ``_forward`` how the model is given images of one size."""
 
     task: Task
+    config: Any = None  # how images are given to the model
+    size_setting = "short_side"  # of the configuration; empty where the size of the input cannot be set
 
     def __init__(
         self, backbone: TappedViT, taps: Sequence[int], classes: Classes, normalisation: Normalisation = WEB
@@ -242,6 +246,32 @@ class ViTPredictor(BatchedPredictor[P]):
         depth = self.backbone.shape.depth
         extra = 0 if replay is None else extra_blocks(replay, depth, self._kept(replay, paired))
         return Cost(depth + extra, depth)
+
+    @property
+    def multiple(self) -> int:
+        """What the sides of an input are multiples of."""
+        return int(getattr(getattr(self, "model", None), "granularity", self.backbone.shape.patch))
+
+    @property
+    def has_size(self) -> bool:
+        """Whether the size of the input can be set."""
+        return bool(self.size_setting) and self.config is not None
+
+    def scaled(self, factor: float) -> Self:
+        """The same model with an input ``factor`` times as large, in whole patches; itself if that rounds to the same."""
+        usual, multiple = getattr(self.config, self.size_setting), self.multiple
+        side = max(1, int(usual * factor / multiple + 0.5)) * multiple
+        return self if side == usual else self._configured(**self._resized(side))
+
+    def _resized(self, side: int) -> dict[str, Any]:
+        """The settings that change with the side of the input."""
+        return {self.size_setting: side}
+
+    def _configured(self, **settings: Any) -> Self:
+        """A copy with other settings; the model is shared."""
+        changed = copy.copy(self)
+        vars(changed)["config"] = replace(self.config, **settings)
+        return changed
 
     def check_size(self, height: int, width: int) -> None:
         """Refuse an image whose largest view has more tokens than can be worked on; nothing is computed."""

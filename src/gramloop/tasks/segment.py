@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
@@ -143,6 +143,7 @@ class Segmenter(ViTPredictor[Segmentation]):
     """A segmentation model ready for images."""
 
     task = "semantic"
+    config: SegmentConfig
 
     def __init__(
         self,
@@ -161,6 +162,14 @@ class Segmenter(ViTPredictor[Segmentation]):
             raise GramLoopError(
                 f"this model needs sides that are multiples of {model.granularity}, not {side}"
             )
+
+    def with_scores(self) -> Self:
+        """The same model with scores of all classes in its predictions."""
+        return self._configured(scores=True)
+
+    def _resized(self, side: int) -> dict[str, Any]:
+        crop = min(self.config.crop, side)
+        return {"short_side": side, "crop": crop, "stride": min(self.config.stride, crop)}
 
     def check_batch(self) -> None:
         """Refuse several images at once where each is seen through windows: those of one image run together already."""

@@ -29,9 +29,16 @@ from gramloop.tasks.base import (
     pixels_text,
 )
 from gramloop.tasks.class_names import Classes
-from gramloop.tasks.drawing import NO_CLASS, NO_COLOURS, Changes, Colours, DrawStyle, class_style
 from gramloop.tasks.images import RGB
-from gramloop.tasks.prediction import Prediction
+from gramloop.tasks.prediction import (
+    NO_CLASS,
+    NO_COLOURS,
+    Changes,
+    Colours,
+    DrawStyle,
+    Prediction,
+    class_style,
+)
 from gramloop.util.plotting import GAINED, LOST, paint_classes, photograph, shrunk
 from gramloop.util.table import Table
 

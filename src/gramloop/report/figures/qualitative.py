@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from gramloop.errors import GramLoopError
 from gramloop.tasks.base import AnyTask
 from gramloop.tasks.detection import PICTURE_SCORE, Detection
-from gramloop.tasks.drawing import Changes, DrawStyle, mark_outlines
-from gramloop.tasks.prediction import Prediction
+from gramloop.tasks.prediction import Changes, DrawStyle, Prediction, mark_outlines
 from gramloop.tasks.semantic import Segmentation
 from gramloop.util.plotting import (
     FULL,
