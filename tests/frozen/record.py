@@ -501,8 +501,8 @@ def results_only(name: str, text: str) -> str:
             path: about for path, about in json.loads(text).items() if not path.endswith(".picture.png")
         }
         return json.dumps(arrays, indent=1)
-    if name.endswith("found.json"):
-        return json.dumps(_without_verdicts(json.loads(text)), indent=1)
+    if name.endswith(".json"):
+        return json.dumps(_without_verdicts(_stripped(json.loads(text))), indent=1)
     if not name.startswith("report/"):
         return text
     header, *rows = csv.reader(text.splitlines())
