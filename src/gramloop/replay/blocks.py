@@ -36,7 +36,7 @@ _pure: WeakSet[nn.Module] = WeakSet()  # blocks that were seen to leave their in
 
 def in_graph() -> bool:
     """Whether a graph is made of what runs, which cannot ask for values."""
-    return torch.compiler.is_compiling() or torch.jit.is_tracing()
+    return torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None
 
 
 def states_of(output: Any) -> list[Tensor]:

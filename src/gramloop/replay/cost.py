@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Unpack
 
 from gramloop.replay.config import ReplayConfig, ReplaySettings, Window, route
-from gramloop.util.table import Table, TableRepr
+from gramloop.util.table import Cell, Table, TableRepr
 
 
 @dataclass(frozen=True)
@@ -23,9 +23,14 @@ class Cost(TableRepr):
         return self.blocks / self.baseline
 
     def _table(self) -> Table:
-        per_block = ("per block of that", f"{self.multiplier:.2f}×")
-        rows = (("executed", self.blocks), ("of the baseline forward", self.baseline), per_block)
-        return Table("Transformer blocks executed for one view of an image", ("", "blocks"), rows)
+        return Table("Transformer blocks executed for one view of an image", ("", "blocks"), self._rows())
+
+    def _rows(self) -> tuple[tuple[Cell, ...], ...]:
+        return (
+            ("executed", self.blocks),
+            ("of the baseline forward", self.baseline),
+            ("per block of that", f"{self.multiplier:.2f}×"),
+        )
 
 
 def cost(

@@ -152,7 +152,7 @@ class _Array:
             return
         self.answered = time.monotonic()
         lines = [line.split("|", 2) for line in answer.stdout.splitlines()]
-        found = {}
+        found: dict[str, tuple[str, str]] = {}
         for name, state, reason in lines:  # an array that ended before it began is one job
             tasks = [each for each in self.states if each != name] if name == self.number else []
             found |= dict.fromkeys(tasks or [name], (state, reason))
