@@ -36,7 +36,7 @@ _pure: WeakSet[nn.Module] = WeakSet()  # blocks that were seen to leave their in
 
 def in_graph() -> bool:
     """Whether a graph is made of what runs, which cannot ask for values."""
-    return torch.compiler.is_compiling() or torch.jit.is_tracing()  # type: ignore[attr-defined,no-untyped-call]
+    return torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None
 
 
 def states_of(output: Any) -> list[Tensor]:
@@ -269,16 +269,13 @@ class BlockOrderCheck:
         if self._key in _plain.setdefault(self._vit.blocks[0], set()):
             return
         with registering:
-            for index in range(self.first, self._reach + 1):
-                self._watch(index, partial(self._after, index), prepend=True)
+            for index, block in enumerate(self._vit.blocks[self.first : self._reach + 1], self.first):
+                hook = partial(self._after, index)
+                self._handles.append(block.register_forward_hook(hook, with_kwargs=True, prepend=True))
             if self._reach == self._vit.depth - 1:
-                self._watch(self._reach, self._after_all, prepend=False)
+                self._handles.append(block.register_forward_hook(self._after_all, with_kwargs=True))
         if self._start == 0:
             self.pass_on(-1, states_of(hidden_states(args, kwargs)))
-
-    def _watch(self, index: int, hook: Callable[..., Any], prepend: bool) -> None:
-        block = self._vit.blocks[index]
-        self._handles.append(block.register_forward_hook(hook, with_kwargs=True, prepend=prepend))
 
     def _after(self, index: int, block: nn.Module, args: Any, *rest: Any) -> None:
         """What a block was given and returned, before the hooks of others."""

@@ -30,10 +30,7 @@ SIGNALS: tuple[Signal, ...] = get_args(Signal)
 
 PAPER_DEPTH = 40
 PAPER_WINDOW: Window = (21, 23)
-FLOAT32_MAX, FLOAT32_MIN = (
-    3.4028234663852886e38,
-    1.1754943508222875e-38,
-)  # of float32, in which models compute
+FLOAT32_MAX, FLOAT32_MIN = 3.4028234663852886e38, 1.1754943508222875e-38  # models compute in float32
 _MOST = 1000  # replays or substeps; a typo must not run for years
 KIND = "gramloop replay"
 MITIGATIONS_KIND = "gramloop mitigations"  # more than a replay; `gramloop.mitigations` reads it

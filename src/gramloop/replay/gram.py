@@ -48,9 +48,9 @@ class GramAnchor:
         """Mean squared change of each patch's Gram row, (B, N) float32; 0 on invalid patches."""
         with full_float32(patches.device):
             D, M2 = self._change_and_sum(self._only_valid(patches.float()))
-            tracing = torch.jit.is_tracing()  # type: ignore[attr-defined,no-untyped-call]
-            if tracing or torch.compiler.is_exporting():  # a graph for any number of images
-                return _squared_row_change(D, M2) / (4 * self._count)
+            compiling, traced = torch.compiler.is_compiling(), torch._C._get_tracing_state
+            if torch.compiler.is_exporting() or (not compiling and traced() is not None):
+                return _squared_row_change(D, M2) / (4 * self._count)  # a graph for any number of images
             # One image at a time: the same bits alone or in a batch, and the memory of one image.
             rows = [_squared_row_change(D[i], M2[i]) for i in range(len(D))]
             if not rows:

@@ -41,13 +41,8 @@ _SHARES = "shares.pickle"
 _RUN = "import sys; from gramloop.evaluate.engines.slurm import run_share; run_share(*sys.argv[1:])"
 _WAITS = {"PENDING", "RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT"}
 _WAITS |= {"REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESIZING", "RESV_DEL_HOLD", "SPECIAL_EXIT", "REVOKED"}
-_AGAIN = {
-    "TIMEOUT",
-    "DEADLINE",
-    "NODE_FAIL",
-    "PREEMPTED",
-    "BOOT_FAIL",
-}  # ends of jobs that may be submitted again
+# ends of jobs that may be submitted again
+_AGAIN = {"TIMEOUT", "DEADLINE", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL"}
 _NO_LAUNCH = "JobLaunchFailure"  # of a job whose node was lost as it started
 _NEVER = re.compile(  # reasons for which a pending job never starts
     r"Partition(TimeLimit|NodeLimit|Config)|BadConstraints|DependencyNeverSatisfied|(Account|QOS)NotAllowed|Invalid(Account|QOS)"
