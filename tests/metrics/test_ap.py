@@ -28,11 +28,11 @@ from gramloop.metrics.ap import (
     ap_score,
     average_precision,
     rank_matches,
-    weighted_ap,
 )
 from gramloop.metrics.bootstrap import image_bootstrap, paired_delta
 from gramloop.metrics.boxes import BoxPredictions, GroundTruthBoxes
 from gramloop.metrics.matching import match_boxes
+from gramloop.metrics.miou import mean_of_known
 from random_boxes import CATEGORIES, random_set
 from resampling import picked_delta, resample
 
@@ -283,7 +283,9 @@ def test_a_set_without_objects_has_no_interval() -> None:
 def test_weights_of_zero_and_one_score_a_subset() -> None:
     truth, predictions = random_set(12, images=20)
     chosen = np.random.default_rng(13).random((4, 20)) < 0.5
-    scores, by_category = weighted_ap(truth, predictions, chosen.astype(np.int64))
+    ranked = rank_matches(match_boxes(truth, predictions), truth.categories, len(truth.images))
+    by_category = ranked.by_category(chosen.astype(np.int64), len(truth.categories))
+    scores = mean_of_known(by_category)
     for row, picks in enumerate(chosen):
         expected = average_precision(*resample(truth, predictions, np.flatnonzero(picks)))
         assert scores[row] == pytest.approx(expected.ap, abs=SAME)

@@ -84,3 +84,22 @@ def test_unknown_recipes_and_outputs_are_misuse(tmp_path: Path, capsys: pytest.C
     assert main(["reproduce", "--only", "table9", "--dry-run", "--out", out]) == 2
     assert "table9" in capsys.readouterr().err
     assert not Path(out).exists()
+
+
+def test_costs_that_are_known_are_not_measured_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(
+        "title: x\nmodels: {m: {task: semantic, model: tiny, depth: 12}}\ndata: {s: {scenes: 1}}\n"
+        "evaluations: {e: {suite: scenes, data: s, model: m, methods: [baseline], time_images: 20}}\n"
+        "outputs: {cost: {layout: compute, title: Cost, evaluations: [e], methods: [baseline]}}\n"
+    )
+    words = ["reproduce", str(recipe), "--out", str(tmp_path / "out")]
+    assert main(words) == 0
+    [file] = (tmp_path / "out" / "costs").iterdir()
+    measured = file.read_bytes()
+    assert main(words) == 0
+    assert file.read_bytes() == measured
+    assert json.loads(measured)[0]["images"] == 1  # of the one image there is
+    assert not (tmp_path / "out" / "e").exists()

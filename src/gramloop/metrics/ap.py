@@ -121,20 +121,6 @@ def mask_ap_score(matches: Matches, categories: Sequence[int], images: int) -> S
     return rank_matches(matches, categories, images).average_precision
 
 
-def weighted_ap(
-    truth: GroundTruthBoxes, predictions: BoxPredictions, weights: Weights
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """AP where image k of ``truth.images`` counts ``weights[row, k]`` times; 0 and 1 select a subset.
-
-    Returns:
-        The mean over categories in percent, (rows,), and that of each category in sorted order, (rows, categories);
-        NaN where there is no object to be found.
-    """
-    ranked = rank_matches(match_boxes(truth, predictions), truth.categories, len(truth.images))
-    by_category = ranked.by_category(weights, len(truth.categories))
-    return mean_of_known(by_category), by_category
-
-
 @dataclass(frozen=True)
 class RankedCategory:
     """The predictions of one category, best first, and how they were matched at each of T thresholds."""

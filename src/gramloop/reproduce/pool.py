@@ -70,10 +70,8 @@ class PooledStore:
         for part in parts:
             name, own = split_part(part)
             if own.condition == COST:
-                held = {
-                    each.method for each in read_costs(self.folder).get(name, ()) if each.images >= len(own)
-                }
-                found += [part] if held < {method.name for method in own.methods} else []
+                held = {each.method for each in read_costs(self.folder).get(name, ())}
+                found += [part] if {method.name for method in own.methods} - held else []
             else:
                 found += [pooled_part(name, each) for each in self.stores[name].missing([own])]
         return found

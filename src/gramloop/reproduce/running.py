@@ -160,6 +160,8 @@ class Reproduction:
             stores |= {
                 name: Store(self.out / name, plan) for name, plan in timed.items() if name not in stores
             }
+            if not stores:  # costs alone were asked for, and are known
+                return
             parts = [pooled_part(name, part) for name, each in opened.items() for part in each.parts]
             costs = [
                 cost_part(name, self._timed_methods(name, plan), wanted[name].time_images)
@@ -213,14 +215,16 @@ class Reproduction:
     def _untimed(self) -> list[str]:
         """Evaluations of which the cost of a method that is wanted has not been measured."""
         known = read_costs(self.out)
-        found = []
-        for name, one in self.evaluations.items():
-            held = {each.method for each in known.get(name, ()) if each.images >= one.time_images}
-            if one.time_images and not held >= {
-                each.name for each in self.recipe.timed_methods(name, self.outputs)
-            }:
-                found.append(name)
-        return found
+        wanted = {
+            name: {each.name for each in self.recipe.timed_methods(name, self.outputs)}
+            for name, one in self.evaluations.items()
+            if one.time_images
+        }
+        return [
+            name
+            for name, methods in wanted.items()
+            if methods - {each.method for each in known.get(name, ())}
+        ]
 
     def _timed_methods(self, name: str, plan: Plan) -> list[Method]:
         """The methods to measure, with the windows of the plan."""

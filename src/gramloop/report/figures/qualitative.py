@@ -87,8 +87,8 @@ class ComparedImage:
         changes = self.changes(style)
         return (*self.task.legend(style), *(changes[0].legend if len(changes) == 1 else ()))
 
-    def draw(self, panels: Sequence[Any], style: DrawStyle) -> None:
-        """Draw input, truth and predictions into panels."""
+    def draw(self, panels: Sequence[Any], style: DrawStyle) -> Legend:
+        """Draw input, truth and predictions into panels; returns what colours stand for."""
         changes = self.changes(style)
         photograph(panels[0], shrunk(self.image), self.image.shape)
         self.task.draw(panels[1], self.image, self.truth, style)
@@ -97,6 +97,7 @@ class ComparedImage:
         for panel, prediction, each in zip(panels[3:], self.predictions[1:], changes, strict=True):
             self.task.draw(panel, self.image, prediction, style, each.colours[1])
             mark_outlines(panel, each)
+        return self.legend(style)
 
 
 def _part(found: Prediction, crop: tuple[int, int, int, int], numbers: Sequence[int]) -> Prediction:
