@@ -50,7 +50,7 @@ def test_the_embedded_model_sees_scenes_that_nobody_downloaded(tmp_path, capsys)
     told = capsys.readouterr().out
     assert "brightness/1" in told
     assert f"{float(rows[0]['mIoU']):.2f}" in told
-    assert f"({float(rows[1]['mIoU gain']):+.3f})" in told
+    assert f"({float(rows[1]['mIoU gain']):+.2f})" in told
 
 
 def test_detection_on_a_set_of_ones_own(model, scenes, tmp_path):
