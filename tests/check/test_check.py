@@ -53,7 +53,6 @@ def little(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cases, "VARIANTS", {"Gram gate, as published": {}})
     monkeypatch.setattr(cases, "HEADS", {"PMT": HEADS["PMT"]})
     monkeypatch.setattr(cases, "can_compile", lambda: False)
-    monkeypatch.setattr(cases, "_ROUNDS", 2)
 
 
 def test_what_people_see(little: None, capsys: pytest.CaptureFixture[str]) -> None:
@@ -141,7 +140,6 @@ WAYS: dict[str, dict[str, object]] = {
 def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     """It knows nothing of a stand-in."""
     monkeypatch.setattr(cases, "can_compile", lambda: False)
-    monkeypatch.setattr(cases, "_ROUNDS", 2)
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,8 @@ import pytest
 from PIL import Image
 
 from gramloop.cli import main
+from gramloop.data import scene
+from gramloop.data.opening import ReadOptions, open_suite
 from gramloop.shifts.perturbations import PERTURBATIONS
 
 
@@ -191,7 +193,7 @@ def test_a_broken_image_gives_exit_code_one_until_it_is_put_right(tmp_path, caps
         (["{clean}", "{out}", "--suite", "mine-c", "--workers", "0"], "--workers is 0; it is 1 to"),
         (["{clean}", "{clean}", "--suite", "mine-c"], "lies in the source"),
         (["{clean}/nowhere", "{out}", "--suite", "mine-c"], "nowhere does not exist"),
-        (["{clean}/val", "{out}", "--suite", "mine-c"], "is not a data set"),
+        (["{clean}/annotations", "{out}", "--suite", "mine-c"], "is not a data set"),
         (["{clean}", "{out}", "--suite", "coco-c"], "it lists 3 images, not 5000"),
         (["{clean}", "{out}", "--suite", "ade20k-c"], "is not a set of images and labels"),
         (["{clean}", "{out}", "--suite", "mine-c", "--frost-textures", "{clean}/none"], "none"),
@@ -214,3 +216,21 @@ def test_a_folder_without_permission(tmp_path, capsys):
     (tmp_path / "shut").mkdir(mode=0o500)
     assert main(["corrupt", str(source), str(tmp_path / "shut/out"), "--suite", "mine-c"]) == 2
     assert "cannot write to" in capsys.readouterr().err
+
+
+def test_photographs_need_no_labels(tmp_path: Path) -> None:
+    """The files are the images that an evaluation without labels would make of the same folder."""
+    photos, out = tmp_path / "photos", tmp_path / "out"
+    photos.mkdir()
+    for number in range(2):
+        Image.fromarray(scene(number, 64, "val").image).save(photos / f"{number}.png")
+    chosen = ["--condition", "fog", "--severity", "3", "--workers", "1"]
+    assert main(["corrupt", str(photos), str(out), "--suite", "photos-c", *chosen]) == 0
+    options = ReadOptions(labels=False)
+    suite = open_suite("photos-c", photos, conditions=["fog"], severities=[3], options=options)
+    [(condition, made)] = list(suite)
+    written = sorted((out / condition.key).rglob("*.png"))
+    assert len(written) == 2
+    for path, record in zip(written, made, strict=True):
+        with Image.open(path) as stored:
+            assert np.array_equal(np.asarray(stored), record.image())

@@ -50,7 +50,7 @@ def test_the_embedded_model_sees_scenes_that_nobody_downloaded(tmp_path, capsys)
     told = capsys.readouterr().out
     assert "brightness/1" in told
     assert f"{float(rows[0]['mIoU']):.2f}" in told
-    assert f"({float(rows[1]['mIoU gain']):+.3f})" in told
+    assert f"({float(rows[1]['mIoU gain']):+.2f})" in told
 
 
 def test_detection_on_a_set_of_ones_own(model, scenes, tmp_path):
@@ -229,3 +229,44 @@ def test_a_slip_in_settings_writes_nothing(tmp_path, slip):
 def test_settings_without_a_suite_are_not_ignored(evaluated, capsys):
     assert main(["evaluate", "--out", str(evaluated), "--method", "ungated"]) == 2
     assert "--method belongs to a new evaluation" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("given", "suggestion"),
+    [
+        ("--model saved --suite photos-c --data photos --truth clean", "write --model hf:saved"),
+        ("--model own.py --suite photos-c --data photos --truth clean", "as in --model own.py:make"),
+        ("--model own.py:make --suite photos-c --data photos", "add --truth clean"),
+        ("--model tinny --suite scenes-c", "did you mean tiny?"),
+        ("--suite scenes-c --method denoize", "did you mean denoise?"),
+        ("--suite scenes-c --task segmentation", "did you mean semantic?"),
+    ],
+)
+def test_a_near_miss_is_answered_with_what_works(given, suggestion, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for folder in ("saved", "photos"):
+        Path(folder).mkdir()
+    Path("saved/config.json").write_text("{}")
+    Path("photos/1.jpg").touch()
+    Path("own.py").write_text("def make():\n    return lambda image: image[..., 0]\n")
+    assert main(["evaluate", *given.split(), "--out", "out"]) == 2
+    assert suggestion in capsys.readouterr().err
+    assert not Path("out").exists()
+
+
+def test_a_detector_that_finds_nothing_gets_words_and_no_nan(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("own.py").write_text(
+        "import numpy as np\n"
+        "def make():\n"
+        "    def predict(image):\n"
+        "        return np.array([[1.0, 1, 20, 20]]), np.array([0.05]), np.zeros(1, int)\n"
+        "    predict.classes, predict.task = ('a', 'b'), 'detection'\n"
+        "    return predict\n"
+    )
+    words = "--model own.py:make --suite scenes-c --images 2 --condition fog --severity 3 --truth clean --workers 1"
+    methods = ["--method", "baseline", "--method", "median"]
+    assert main(["evaluate", *words.split(), *methods, "--out", "out"]) == 1
+    told = " ".join(capsys.readouterr().out.split())
+    assert "No score for fog/3: no object of the clean predictions scores 0.5 or more" in told
+    assert "nan" not in told

@@ -89,6 +89,5 @@ def test_every_example_runs(
         reason = next((words for begin, words in MISUSE.items() if line.startswith(begin)), None)
         if code != (2 if reason else 0) or (reason and reason not in err):
             wrong.append(f"exit {code}: gramloop {line}\n{err[-1000:]}")
-    with capfd.disabled():
-        print("\n" + "\n".join(lines))
+    print("\n".join(lines))  # make examples shows it
     assert not wrong, "\n".join(wrong)
