@@ -176,7 +176,7 @@ def semantic(arguments: argparse.Namespace) -> dict[str, list[Run]]:
     run = Run(
         "DeepLab",
         "voc",
-        arguments.images or 12,
+        arguments.images or 40,
         ["--model", str(onnx), "--data", str(data)],
         ["denoise", "levels", "median", "denoise+levels", "flip"],
         partial(open_model, str(onnx)),
@@ -193,7 +193,7 @@ def saliency(arguments: argparse.Namespace) -> dict[str, list[Run]]:
     run = Run(
         "Saliency",
         "objects",
-        arguments.images or 12,
+        arguments.images or 40,
         ["--model", spec, "--data", str(data)],
         ["denoise", "levels", "denoise+levels", "flip", "recentre:c=2", *REPLAYS[1:]],
         partial(open_model, spec),
