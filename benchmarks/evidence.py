@@ -176,9 +176,9 @@ def semantic(arguments: argparse.Namespace) -> dict[str, list[Run]]:
     run = Run(
         "DeepLab",
         "voc",
-        arguments.images or 12,
+        arguments.images or 8,
         ["--model", str(onnx), "--data", str(data)],
-        ["denoise", "levels", "median", "denoise+levels", "flip"],
+        ["denoise", "levels", "median", "flip"],
         partial(open_model, str(onnx)),
         sorted((data / "images" / "validation").iterdir()),
     )
@@ -193,9 +193,9 @@ def saliency(arguments: argparse.Namespace) -> dict[str, list[Run]]:
     run = Run(
         "Saliency",
         "objects",
-        arguments.images or 12,
+        arguments.images or 8,
         ["--model", spec, "--data", str(data)],
-        ["denoise", "levels", "denoise+levels", "flip", "recentre:c=2", *REPLAYS[1:]],
+        ["denoise", "levels", "flip", "recentre:c=2", REPLAYS[1], "gramloop"],
         partial(open_model, spec),
         sorted((data / "images" / "validation").iterdir()),
     )
