@@ -257,7 +257,7 @@ def test_the_page_shows_quality_in_its_parts(panoptic_run: Path, instance_run: P
     assert len(captions) == 2
     assert all("white lines part one segment from the next" in caption for caption in captions)
     tables = {table.key: table for section in document.sections for table in section.tables}
-    parts = tables["scenes-c-panoptic-segmentation-qualities"]
+    parts = tables["scenes-c-panoptic-qualities"]
     assert [row[:2] for row in parts.rows[:4]] == [
         ("all", "PQ"),
         ("all", "SQ"),
@@ -279,7 +279,7 @@ def test_the_page_shows_quality_in_its_parts(panoptic_run: Path, instance_run: P
         page.on("pageerror", lambda error: complaints.append(str(error)))
         page.goto((tmp_path / "index.html").as_uri())
         assert "PQ under shift" in page.locator("body").inner_text()
-        shown = page.locator("#table-scenes-c-panoptic-segmentation-qualities tbody tr").count()
+        shown = page.locator("#table-scenes-c-panoptic-qualities tbody tr").count()
         assert shown == 9
         whole = page.eval_on_selector_all(
             "main img", "all => all.map(one => one.complete && one.naturalWidth > 100)"

@@ -138,7 +138,7 @@ def test_replays_have_the_names_of_the_table_or_settings():
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("medial", "there is no mitigation 'medial'; there are median"),
+        ("medial", "there is no mitigation 'medial'; did you mean median"),
         ("", "there is no mitigation ''"),
         ("median:4", "a side of 1, 3, 5 or 7 pixels, not 4"),
         ("median:x", "a side of 1, 3, 5 or 7 pixels, not 'x'"),

@@ -57,7 +57,7 @@ def test_a_file_gives_back_what_was_written(tmp_path: Path, config: ReplayConfig
             "the settings of a replay are .1.; they are values by name",
         ),
         ('{"kind": "gramloop replay"}', "the settings of a replay are None"),
-        ("[" * 100_000, "nested deeper than 100"),
+        ("[" * 100_000, "nested too deeply"),
     ],
 )
 def test_files_that_hold_no_settings(tmp_path: Path, text: str, sentence: str) -> None:

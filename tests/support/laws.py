@@ -14,7 +14,7 @@ from torch import nn
 
 from gramloop.data.records import LabelledImage
 from gramloop.data.truth import PixelLabels
-from gramloop.mitigations.base import Mitigation, View
+from gramloop.mitigations.base import Mitigation, ViewFunction
 from gramloop.replay.config import ReplayConfig
 from gramloop.replay.cost import Cost, extra_blocks
 from gramloop.tasks.prediction import Pair, Prediction
@@ -140,7 +140,7 @@ class OnOutputs(MadeUp):
         """A view of 1.1 times the size: what acts on outputs costs something."""
         return (1.1,)
 
-    def around(self, view: View, predictor: object) -> View:
+    def around(self, view: ViewFunction, predictor: object) -> ViewFunction:
         def acting(pixels: NDArray[np.uint8], scale: float) -> list[Prediction]:
             with self.acting():
                 return view(pixels, scale)

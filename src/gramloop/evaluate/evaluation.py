@@ -149,6 +149,8 @@ def evaluate(
         The scores of everything that the folder holds, and what could not be used.
     """
     listener = listener or Listener()
+    if engine is not None:  # whose processes may have another working directory
+        folder = folder.absolute()
     with open_evaluation(plan, folder, verify=verify, listener=listener, prepare=prepare) as opened:
         missed: tuple[Missed, ...] = ()
         if opened.parts:
