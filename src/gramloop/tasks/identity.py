@@ -1,7 +1,7 @@
 """What identifies a model of the user's own code, in a file, a package or in memory: its content and its behaviour.
 
 A version that the user gives takes the place of the content, which then may change. The behaviour is compared at every
-start, unless a model predicts one image in several ways.
+start, unless a model predicts the same image differently each time.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Behaviour:
 
     Attributes:
         size: height and width of the probe images.
-        digest: of the predictions; empty where the same image was predicted in two different ways.
+        digest: of the predictions; empty where the same image was predicted twice, differently.
         summary: numbers that are nearly the same on another processor.
         machine: where the predictions were made.
         varying: parts of the model's content that predictions change, such as caches and counters.

@@ -349,11 +349,6 @@ def read_config(path: Path) -> dict[str, Any]:
     return checked(read_json(file, what), dict[str, Any], str(file), what)
 
 
-def task_of_folder(path: Path) -> Task:
-    """What the model of a folder predicts."""
-    return _head(architecture(path), path)[0]
-
-
 def _kind(name: str) -> str | None:
     return _SAME_HEAD.get(name) or next((head for head in _HEADS if name.endswith(head)), None)
 
