@@ -15,8 +15,8 @@ import cv2
 import numpy as np
 from scipy import ndimage
 
+from gramloop.shifts.common import generator
 from gramloop.shifts.corruptions import CORRUPTIONS, EXTRA_CORRUPTIONS, corrupt
-from gramloop.shifts.seeds import generator
 
 sys.path.append(
     str(Path(sys.prefix) / "test-packages")

@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from gramloop.data.checks import refuse_change
+from gramloop.data.records import refuse_change
 from gramloop.data.scenes.files import SceneFiles, draw_scenes
 from gramloop.evaluate.methods import blocks_per_view
 from gramloop.evaluate.plan import DataSource

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from gramloop.data.readers.coco import COCO_CATEGORY_IDS, COCO_VAL2017
+from gramloop.data.coco import COCO_CATEGORY_IDS, COCO_VAL2017
 from gramloop.data.truth import Instances
 from gramloop.evaluate.methods import BASELINE
 from gramloop.models.tiny import WEIGHTS, load_tiny

@@ -25,8 +25,8 @@ from rich.progress import Progress
 
 from gramloop.data.scenes.drawing import CLASSES, THINGS, scene
 from gramloop.models.tiny import WEIGHTS, TinyModel, load_tiny, normalise
+from gramloop.shifts.common import generator
 from gramloop.shifts.corruptions import CORRUPTIONS, corrupt
-from gramloop.shifts.seeds import generator
 
 SPLIT = "test"
 CLEAN = ("clean", 0)

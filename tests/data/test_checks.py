@@ -11,13 +11,12 @@ from PIL import Image
 
 from gramloop.cli import main
 from gramloop.data.checks import refuse_unscorable, warn_of_rotated
-from gramloop.data.opening import ReadOptions, open_photos, open_set
-from gramloop.data.readers.coco import open_coco
-from gramloop.data.readers.semantic import open_semantic
-from gramloop.data.records import DataSet
+from gramloop.data.coco import open_coco
+from gramloop.data.folders import open_photos, open_semantic
+from gramloop.data.opening import ReadOptions, open_set
+from gramloop.data.records import DataSet, Shift, shift_record
 from gramloop.data.records import decode_image as evaluated
 from gramloop.data.scenes.files import SceneFiles, write_scenes
-from gramloop.data.shifted import Shift, shift_record
 from gramloop.data.suites import Condition
 from gramloop.errors import GramLoopError, GramLoopWarning
 from gramloop.tasks.images import read_image as predicted
@@ -147,9 +146,7 @@ def test_an_annotation_file_is_refused_before_anything_is_written(tmp_path: Path
         ["evaluate", "--suite", "mine", "--data", str(root), "--task", "detection", "--out", str(out)]
     )
     assert code == 2
-    assert (
-        "annotations[0] (id 1) has area 'big'; area: expected `float`, got `str`" in capsys.readouterr().err
-    )
+    assert "annotations[0].area: expected `float`, got `str`" in capsys.readouterr().err
     assert not out.exists()
 
 

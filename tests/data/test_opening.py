@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gramloop.data import READERS, Reader, ReadOptions, open_set, open_suite
-from gramloop.data.readers.coco import coco_root, open_coco
+from gramloop.data.coco import coco_root, open_coco
 from gramloop.errors import GramLoopError
 from small_sets import coco_content, write_coco
 

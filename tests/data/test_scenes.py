@@ -19,8 +19,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gramloop.cli import main
-from gramloop.data.readers.coco import open_coco
-from gramloop.data.readers.semantic import open_semantic
+from gramloop.data.coco import open_coco
+from gramloop.data.folders import open_semantic
 from gramloop.data.scenes.drawing import CLASSES, STUFF, THINGS, scene
 from gramloop.data.scenes.files import (
     ANNOTATIONS,

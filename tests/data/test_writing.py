@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from gramloop.data import writing
-from gramloop.data.manifest import read_manifest
+from gramloop.data.checks import with_contents
 from gramloop.data.opening import ReadOptions, open_suite
+from gramloop.data.records import ChangedFileError, refuse_change
 from gramloop.data.suites import Condition
 from gramloop.data.writing import write_suite
 from gramloop.errors import GramLoopError
@@ -68,7 +69,7 @@ def test_reading_back_gives_the_generated_records(tmp_path, suite, names, encodi
 def test_the_layout_is_that_of_the_released_sets_and_checksums_check(tmp_path):
     write_coco(tmp_path / "clean", coco_content(2))
     opened = open_suite("coco-p", tmp_path / "clean", conditions=["fog"], severities=[4], options=PART)
-    outcome = write_suite(opened, tmp_path / "out", workers=1)
+    write_suite(opened, tmp_path / "out", workers=1)
     files = {
         path.relative_to(tmp_path / "out").as_posix()
         for path in (tmp_path / "out").rglob("*")
@@ -85,8 +86,8 @@ def test_the_layout_is_that_of_the_released_sets_and_checksums_check(tmp_path):
     subprocess.run(
         ["sha256sum", "--check", "--strict", "checksums.sha256"], cwd=tmp_path / "out/fog/4", check=True
     )
-    assert read_manifest(tmp_path / "out") == outcome.manifest
-    assert outcome.manifest.packages["numpy"] == np.__version__
+    manifest = json.loads((tmp_path / "out/manifest.json").read_text())
+    assert manifest["packages, which decide the pixels"]["numpy"] == np.__version__
 
 
 def test_processes_and_order_do_not_change_a_byte(tmp_path):
@@ -94,10 +95,11 @@ def test_processes_and_order_do_not_change_a_byte(tmp_path):
     for target, workers, names in (("one", 1, ["fog", "rotate"]), ("two", 2, ["rotate", "fog"])):
         opened = open_suite("mine-p", tmp_path / "clean", conditions=names, severities=[3])
         write_suite(opened, tmp_path / target, workers=workers)
-    assert (tmp_path / "one/manifest.json").read_bytes() == (tmp_path / "two/manifest.json").read_bytes()
+    for name in ("manifest.json", "fog/3/checksums.sha256", "rotate/3/checksums.sha256"):
+        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
 
 
-def test_a_set_grows_by_conditions_and_damage_is_made_good(tmp_path):
+def test_a_set_grows_by_conditions_and_what_is_missing_is_made(tmp_path):
     write_semantic(tmp_path / "clean", 2)
     asked = {"conditions": ["brightness", "pixelate"], "severities": [1]}
     write_suite(open_suite("mine-c", tmp_path / "clean", **asked), tmp_path / "whole", workers=1)
@@ -111,12 +113,16 @@ def test_a_set_grows_by_conditions_and_damage_is_made_good(tmp_path):
     assert (again.made, again.skipped) == (0, list(opened.conditions))
     (target / "pixelate/1/checksums.sha256").unlink()
     victim = next((target / "pixelate/1/images").rglob("*.png"))
-    victim.write_bytes(b"")  # what a power cut may leave
+    victim.unlink()
     (victim.parent / ".gramloop-1-left.png").write_bytes(b"half")
     repaired = write_suite(opened, target, workers=1)
     assert (repaired.made, repaired.found) == (1, 1)
     assert not list(target.rglob(".gramloop-*"))
-    assert (target / "manifest.json").read_bytes() == (tmp_path / "whole/manifest.json").read_bytes()
+    for path in (tmp_path / "whole").rglob("*.*"):
+        assert (
+            path.name == ".lock"
+            or path.read_bytes() == (target / path.relative_to(tmp_path / "whole")).read_bytes()
+        )
 
 
 def test_a_target_made_otherwise_is_refused(tmp_path, monkeypatch):
@@ -142,7 +148,7 @@ def test_a_target_made_otherwise_is_refused(tmp_path, monkeypatch):
             write()
     image = clean / "images/validation/scene_000.jpg"
     image.write_bytes(image.read_bytes() + b" ")
-    with pytest.raises(GramLoopError, match="was made from other images or annotations"):
+    with pytest.raises(GramLoopError, match="was made with the checksum of the clean set"):
         write()
 
 
@@ -204,3 +210,23 @@ def test_names_that_would_fall_together_are_refused(tmp_path):
     with pytest.raises(GramLoopError, match="a clean set is needed"):
         write_suite(folders, tmp_path / "out", workers=1)
     assert Condition("fog", 1) in opened.conditions
+
+
+def test_damage_in_a_written_suite_is_found_when_asked_and_as_an_image_is_read(tmp_path):
+    clean, out = write_semantic(tmp_path / "clean", 3), tmp_path / "out"
+    asked = {"conditions": ["contrast"], "severities": [1]}
+    write_suite(open_suite("mine-c", clean, **asked), out, workers=1)
+    suite = open_suite("mine-c", out, **asked)
+    condition = suite.conditions[0]
+    data, whole = with_contents(suite.open(condition), 3, suite.listed(condition))
+    assert whole == with_contents(suite.open(condition), 3)[1]
+    one, two = sorted((out / "contrast/1/images/validation").glob("*.png"))[:2]
+    shutil.copy(two, one)
+    open_suite("mine-c", out, **asked)
+    with pytest.raises(GramLoopError, match=f"{one} is not what was written"):
+        open_suite("mine-c", out, **asked, options=ReadOptions(verify="full"))
+    with pytest.raises(ChangedFileError, match=str(one)):
+        refuse_change(data[0])
+    (out / "contrast/1/checksums.sha256").unlink()
+    with pytest.raises(GramLoopError, match="contrast/1 is not finished"):
+        open_suite("mine-c", out, **asked)

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gramloop.data.checks import ChangedFileError
 from gramloop.data.opening import OpenSuite, ReadOptions, open_suite
+from gramloop.data.records import ChangedFileError
 from gramloop.errors import GramLoopError
 from gramloop.evaluate import loader
 from gramloop.evaluate.engines import mixed_order

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from gramloop.cli import main
-from gramloop.data.checks import ChangedFileError
+from gramloop.data.records import ChangedFileError
 from gramloop.errors import GramLoopError
 from gramloop.evaluate import provenance
 from gramloop.evaluate.engines.local import run_local

@@ -137,16 +137,15 @@ def test_a_stop_is_heard_between_images(plan, runner: Runner):
 
 
 def test_images_are_decoded_once_for_all_methods(plan, runner: Runner, monkeypatch):
-    from gramloop.data.shifted import ShiftedRecord
 
     decoded: list[object] = []
-    original = ShiftedRecord.image
+    original = Record.image
 
     def image(record: Record) -> object:
         decoded.append(record.image_id)
         return original(record)
 
-    monkeypatch.setattr(ShiftedRecord, "image", image)
+    monkeypatch.setattr(Record, "image", image)
     runner.run_one(plan.parts[1])
     assert decoded == [f"{position:08d}" for position in plan.parts[1].images]
 

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from pycocotools import mask as mask_api
 
 from coco_reference import box_entries, coco_figures, evaluation
-from gramloop.data.masks import encode_mask
-from gramloop.data.truth import ObjectMasks
+from gramloop.data.truth import ObjectMasks, encode_mask
 from gramloop.errors import GramLoopError
 from gramloop.metrics.ap import mask_ap_score, mask_average_precision
 from gramloop.metrics.bootstrap import image_bootstrap, paired_delta

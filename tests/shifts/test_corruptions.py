@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from gramloop.errors import GramLoopError
+from gramloop.shifts.common import generator
 from gramloop.shifts.corruptions import CORRUPTIONS, EXTRA_CORRUPTIONS, corrupt
-from gramloop.shifts.seeds import generator
 
 ALL = CORRUPTIONS + EXTRA_CORRUPTIONS
 SHAPES = [(32, 32, 3), (375, 500, 3), (97, 61, 3), (32, 32), (45, 133)]
@@ -65,7 +65,7 @@ DIGESTS = """
 import hashlib, json, sys
 import numpy as np
 from gramloop.shifts.corruptions import corrupt
-from gramloop.shifts.seeds import generator
+from gramloop.shifts.common import generator
 y, x = np.mgrid[:61, :75]
 image = np.stack([(x * 3 + y) % 256, (x * y) % 256, (y * 4) % 256], axis=2).astype(np.uint8)
 print(json.dumps({f"{n} {s}": hashlib.sha256(corrupt(image, n, s, generator("c", n, s, 5)).tobytes()).hexdigest()

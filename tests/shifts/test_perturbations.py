@@ -10,9 +10,9 @@ import pytest
 
 from gramloop.errors import GramLoopError
 from gramloop.shifts import geometry
+from gramloop.shifts.common import generator, signs
 from gramloop.shifts.corruptions import corrupt
 from gramloop.shifts.perturbations import GEOMETRIC, PERTURBATIONS, perturb
-from gramloop.shifts.seeds import generator, signs
 
 SHAPES = [(32, 32, 3), (375, 500, 3), (97, 61, 3), (32, 32), (45, 133)]
 
@@ -55,8 +55,8 @@ DIGESTS = """
 import hashlib, json, sys
 import numpy as np
 from gramloop.shifts.perturbations import perturb
-from gramloop.shifts.seeds import signs
-from gramloop.shifts.seeds import generator
+from gramloop.shifts.common import signs
+from gramloop.shifts.common import generator
 y, x = np.mgrid[:61, :75]
 image = np.stack([(x * 3 + y) % 256, (x * y) % 256, (y * 4) % 256], axis=2).astype(np.uint8)
 def digest(n, s):

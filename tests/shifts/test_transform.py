@@ -107,7 +107,7 @@ def test_a_call_as_others_write_it_needs_no_change() -> None:
         other = theirs.corrupt(PIXELS, *words, **named).astype(int)
         assert np.abs(other - corrupt(PIXELS, *words, **named)).max() <= 1, "rounding"
     assert corrupt(PIXELS, corruption_name="contrast").shape == theirs.corrupt(PIXELS, 1, "contrast").shape
-    with pytest.raises(GramLoopError, match="severity 'contrast': a whole number"):
+    with pytest.raises(GramLoopError, match="severity 'contrast' of fog: a whole number"):
         corrupt(PIXELS, "fog", "contrast")
 
 

@@ -4,8 +4,8 @@ import pytest
 
 from gramloop.errors import GramLoopError
 from gramloop.shifts import weather
+from gramloop.shifts.common import generator
 from gramloop.shifts.corruptions import corrupt
-from gramloop.shifts.seeds import generator
 
 TEXTURES = range(6)
 

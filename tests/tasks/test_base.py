@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from gramloop.data.records import ClassList, LabelledImage, Record
-from gramloop.data.truth import PixelLabels
+from gramloop.data.records import LabelledImage, Record
+from gramloop.data.truth import ClassList, PixelLabels
 from gramloop.tasks.base import read_labelled
 
 ENTRY = {"id": 7, "bbox": [1, 2, 3, 4], "category_id": 5, "area": 12.0, "iscrowd": 0}

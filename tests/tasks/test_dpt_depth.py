@@ -8,7 +8,7 @@ import torch
 
 from golden import load_golden, write_golden_depther
 from gramloop import GramLoopError, ReplayConfig
-from gramloop.data.readers.depth import NYU
+from gramloop.data.folders import NYU
 from gramloop.metrics import aligned_depth, depth_scores
 from gramloop.tasks import DptDepthConfig, DptDepthEstimator, load_depth_estimator
 

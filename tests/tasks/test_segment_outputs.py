@@ -17,10 +17,9 @@ from PIL import Image
 from pycocotools.coco import COCO
 
 from gramloop.cli import main
-from gramloop.data.masks import decode_mask
-from gramloop.data.readers.panoptic import open_panoptic
+from gramloop.data.coco import open_panoptic
 from gramloop.data.scenes.drawing import CLASSES, scene
-from gramloop.data.truth import read_segment_map
+from gramloop.data.truth import decode_mask, read_segment_map
 from gramloop.tasks.base import task_of
 from gramloop.tasks.instance import InstanceMasks
 from gramloop.tasks.panoptic import Panoptic, Segment

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from dense_folders import LABELS, save_model
-from gramloop.data.masks import decode_mask
+from gramloop.data.truth import decode_mask
 from gramloop.errors import GramLoopError
 from gramloop.tasks import InstanceMasks, Panoptic, open_model
 from gramloop.tasks.transformers_models import read_masks, read_segments, thing_numbers

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gramloop.data.manifest import read_manifest
-from gramloop.data.readers.coco import open_coco
-from gramloop.data.readers.depth import read_format
+from gramloop.data.coco import open_coco
+from gramloop.data.folders import read_format
+from gramloop.data.opening import read_manifest
 from gramloop.data.scenes.files import SceneFiles, write_scenes
 from gramloop.data.truth import DepthFormat
 from gramloop.errors import GramLoopError

@@ -15,9 +15,9 @@ import numpy as np
 
 from gramloop.app.settings import AppSettings, ModelSource
 from gramloop.app.uploads import Picture
+from gramloop.data.records import Record, Shift
 from gramloop.data.records import TaskName as Task
 from gramloop.data.scenes.drawing import scene
-from gramloop.data.shifted import Shift, ShiftedRecord
 from gramloop.data.suites import SEVERITIES, display_name, find_suite
 from gramloop.errors import GramLoopError
 from gramloop.mitigations.base import Mitigation
@@ -346,8 +346,8 @@ def _truth(found: Prediction, picture: Picture, shift: Shift | None, name: str) 
     return task.move_truth(truth, _record(picture, shift), shift) if shift and shift.moves else truth
 
 
-def _record(picture: Picture, shift: Shift) -> ShiftedRecord:
+def _record(picture: Picture, shift: Shift) -> Record:
     """The image as shifts take one; its name is its content, so that the same image is always shifted alike."""
     height, width = picture.pixels.shape[:2]
     name = picture.digest[:16]
-    return ShiftedRecord(name, Path(name), name, height, width, shift=shift)
+    return Record(name, Path(name), name, height, width, shift=shift)

@@ -14,7 +14,6 @@ from gramloop.cli.shared import EXAMPLES, has_photographs_alone
 from gramloop.errors import GramLoopError
 
 if TYPE_CHECKING:
-    from gramloop.data.checks import Check
     from gramloop.data.opening import OpenSuite
 
 KEYS = {
@@ -23,7 +22,6 @@ KEYS = {
     "skipped": "conditions that were there",
     "made": "images that were made",
     "found": "images that were there, of conditions that were not finished",
-    "replaced": "files that were not what had been written, and were made again",
     "failures": "images that could not be read, a sentence each",
     "notes_of_the_set": "what is odd about the clean set",
     "seconds": "of the work",
@@ -71,11 +69,6 @@ class Options:
     shifts: ShiftOptions = group(ShiftOptions, "shifts")
     clean: CleanOptions = group(CleanOptions, "clean set")
     workers: int | None = option("processes (all cores)", None, metavar="N", limits=(1, 4096))
-    decode: bool = option("decode every source image before the work begins", False)
-    verify: bool = option(
-        "compare every file that is there with its checksum; without it sizes, and some files of each condition",
-        False,
-    )
 
 
 def run(options: Options) -> Ended:
@@ -89,7 +82,6 @@ def run(options: Options) -> Ended:
         raise GramLoopError(
             f"the suite {options.suite!r} is not made from clean images; {made} and my-set-c are"
         )
-    check: Check = "decode" if options.decode else "headers"
     opened = open_suite(
         options.suite,
         options.source,
@@ -100,7 +92,6 @@ def run(options: Options) -> Ended:
             options.clean.split,
             options.clean.classes,
             options.clean.task,
-            check,
             options.clean.partial,
             labels=not has_photographs_alone(options.source),
         ),
@@ -126,7 +117,6 @@ def _write(opened: OpenSuite, options: Options) -> Ended:
             opened,
             options.target,
             workers=options.workers,
-            verify=options.verify,
             on_chunk=lambda condition, images: advance(condition.key, images),
             on_finished=lambda condition: None if sys.stderr.isatty() or is_quiet() else note(condition.key),
         )
@@ -137,10 +127,6 @@ def _write(opened: OpenSuite, options: Options) -> Ended:
         f"{outcome.made} images made, {outcome.found} found half-way; {seconds:.1f} s, "
         f"{outcome.made / seconds:.1f} images/s on {cores} processes"
     )
-    for path in outcome.replaced[:10]:
-        note(f"made again, since it was not what had been written: {path}")
-    if len(outcome.replaced) > 10:
-        note(f"… and {len(outcome.replaced) - 10} more")
     for failure in outcome.failures[:10]:
         print(f"failed: {failure}", file=sys.stderr)
     if outcome.failures:
@@ -151,7 +137,6 @@ def _write(opened: OpenSuite, options: Options) -> Ended:
         "skipped": [str(each) for each in outcome.skipped],
         "made": outcome.made,
         "found": outcome.found,
-        "replaced": [str(each) for each in outcome.replaced],
         "failures": [str(each) for each in outcome.failures],
         "notes_of_the_set": list(opened.clean.notes),
         "seconds": seconds,

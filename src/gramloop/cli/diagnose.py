@@ -15,7 +15,7 @@ from gramloop.cli.shared import EXAMPLES, ModelOptions, each_image, note_embedde
 from gramloop.errors import GramLoopError
 
 if TYPE_CHECKING:
-    from gramloop.data.shifted import Shift
+    from gramloop.data.records import Shift
     from gramloop.tasks.diagnosis import Diagnosis, View
     from gramloop.tasks.images import RGB, ImageFile
 
@@ -142,8 +142,7 @@ def _shifts(name: str | None, severities: Sequence[int] | None) -> list[Shift]:
         return []
     import numpy as np
 
-    from gramloop.data.records import Record
-    from gramloop.data.shifted import Shift
+    from gramloop.data.records import Record, Shift
     from gramloop.data.suites import find_suite
     from gramloop.shifts.corruptions import CORRUPTION_GROUPS as CORRUPTED
     from gramloop.shifts.perturbations import PERTURBATION_GROUPS as PERTURBED

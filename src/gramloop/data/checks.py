@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import os
+import platform
 import warnings
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
-from pathlib import Path, PurePosixPath
-from typing import Literal, NamedTuple
+from pathlib import Path
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
@@ -23,19 +23,13 @@ from PIL import Image, UnidentifiedImageError
 from gramloop.data.records import DataSet, Record
 from gramloop.data.truth import UNREADABLE
 from gramloop.errors import GramLoopError, GramLoopWarning
-from gramloop.util.checksums import file_digest, file_digests, read_digest
+from gramloop.util.checksums import file_digest, file_digests, read_digest, sha256
 from gramloop.util.progress import tracked
 
-Check = Literal["headers", "decode"]
-CHECKS = ("headers", "decode")
 MOST_LISTED = 10  # problems in one message
 EIGHT_BIT = ("1", "L", "P", "RGB", "RGBA", "LA", "CMYK", "YCbCr")
 NUMBERS = ("L", "I", "I;16", "I;16B", "I;16L")  # of one channel
 _EXIF_ORIENTATION = 0x0112
-
-
-class ChangedFileError(GramLoopError):
-    """A file that changed since the run was planned; code that skips unusable images must not skip this."""
 
 
 @dataclass
@@ -63,90 +57,74 @@ class Problems:
         raise GramLoopError("\n".join(lines))
 
 
-class Header(NamedTuple):
-    """What the first bytes of a picture or an array say, or why they cannot be used."""
-
-    size: tuple[int, ...] = (0, 0)  # height and width
-    mode: str = ""  # Pillow's name for the type of its pixels
-    problem: str = ""
-
-
-def check_records(records: Sequence[Record], check: Check, problems: Problems) -> tuple[Record, ...]:
-    """Open every image and label file, in threads, and collect what is wrong with them.
+def check_records(records: Sequence[Record], problems: Problems) -> tuple[Record, ...]:
+    """Open every image and label file, in threads, and collect what their headers show to be wrong.
 
     Args:
         records: with the height and width that an annotation file declares, or 0.
-        check: ``headers`` reads sizes and types; ``decode`` reads all pixels and so finds truncated files.
         problems: collects them.
 
     Returns:
         The records with the sizes of their images.
     """
-    if check not in CHECKS:
-        raise GramLoopError(f"check must be one of {', '.join(CHECKS)}, not {check!r}")
-    headers = _read_headers([record.path for record in records], check, "images")
-    paths = [record.label_path for record in records if record.label_path is not None]
-    labels = dict(zip(paths, _read_headers(paths, check, "labels"), strict=True))
-    checked = []
-    for record, header in zip(records, headers, strict=True):
-        problems.add(_image_problem(record, header))
-        if record.label_path is not None:
-            problems.add(_label_problem(record, labels[record.label_path], header.size))
-        turned = record.upright and orientation(record.path) > 4
-        height, width = header.size[::-1] if turned else header.size
-        checked.append(replace(record, height=height, width=width))
-    if check == "decode" and not problems.found:
-        for record in tracked(checked, "checking annotations", len(checked)):
-            try:
-                _decode_annotations(record)
-            except GramLoopError as error:
-                problems.add(str(error))
-    return tuple(checked)
-
-
-def _read_headers(paths: Sequence[Path], check: Check, what: str) -> list[Header]:
     with ThreadPoolExecutor(min(32, os.cpu_count() or 1)) as pool:
-        found = pool.map(lambda path: _read_header(path, check), paths)
-        return list(tracked(found, f"checking {what}", len(paths)))
+        checked = list(tracked(pool.map(_check_record, records), "checking images", len(records)))
+    problems.found += [problem for _, found in checked for problem in found]
+    return tuple(record for record, _ in checked)
 
 
-def _read_header(path: Path, check: Check) -> Header:
+def _check_record(record: Record) -> tuple[Record, list[str]]:
+    """The record with the size of its image, and what is wrong with its files."""
+    problems: list[str] = []
+    size: tuple[int, ...] = (0, 0)
+    try:
+        size, mode = _read_header(record.path)
+        problems += _image_problems(record, size, mode)
+    except GramLoopError as error:
+        problems.append(str(error))
+    try:
+        if record.label_path is not None:
+            problems += _label_problems(record, size, *_read_header(record.label_path))
+    except GramLoopError as error:
+        problems.append(str(error))
+    height, width = size[::-1] if record.upright and orientation(record.path) > 4 else size
+    return replace(record, height=height, width=width), problems
+
+
+def _read_header(path: Path) -> tuple[tuple[int, ...], str]:
+    """Height and width of a picture or an array, and Pillow's name for the type of its pixels."""
     try:
         if path.suffix == ".npy":
             values = np.load(path, mmap_mode="r", allow_pickle=False)
             if values.ndim == 2 and values.dtype.kind in "uif":
-                return Header(values.shape, "I")
-            problem = f"holds {values.dtype} of shape {values.shape}; depth is one number per pixel, (H, W)"
-            return Header(problem=f"{path} {problem}")
+                return values.shape, "I"
+            raise GramLoopError(
+                f"{path} holds {values.dtype} of shape {values.shape}; depth is one number per pixel, (H, W)"
+            )
         with Image.open(path) as picture:
-            if check == "decode":
-                picture.load()
-            return Header((picture.height, picture.width), picture.mode)
+            return (picture.height, picture.width), picture.mode
     except FileNotFoundError:
-        return Header(problem=f"{path} is missing")
+        raise GramLoopError(f"{path} is missing") from None
     except UNREADABLE as error:
+        if isinstance(error, GramLoopError):
+            raise
         reason = "it is not a picture" if isinstance(error, UnidentifiedImageError) else str(error)
-        return Header(problem=f"{path} cannot be read: {reason}")
+        raise GramLoopError(f"{path} cannot be read: {reason}") from error
 
 
-def _image_problem(record: Record, header: Header) -> str:
-    """Why an image cannot be used, or an empty text."""
+def _image_problems(record: Record, size: tuple[int, ...], mode: str) -> list[str]:
     path, declared = record.path, (record.height, record.width)
-    if header.problem:
-        return header.problem
-    if header.mode not in EIGHT_BIT:
-        return f"{path} has pixels of type {header.mode}; images need 8 bits per channel"
-    if 0 in declared or declared == header.size:
-        return ""
-    message = f"{path} is {header.size[1]} x {header.size[0]}, but its annotation says {declared[1]} x {declared[0]}"
-    if declared == header.size[::-1] and orientation(path) > 4:
+    if mode not in EIGHT_BIT:
+        return [f"{path} has pixels of type {mode}; images need 8 bits per channel"]
+    if 0 in declared or declared == size:
+        return []
+    message = f"{path} is {size[1]} x {size[0]}, but its annotation says {declared[1]} x {declared[0]}"
+    if declared == size[::-1] and orientation(path) > 4:
         message += " (an EXIF tag rotates it: store the rotated pixels instead)"
-    return message
+    return [message]
 
 
-def _label_problem(record: Record, header: Header, image: tuple[int, ...]) -> str:
-    """Why a file of labels, depth or segments cannot be used, or an empty text."""
-    path, size = record.label_path, header.size
+def _label_problems(record: Record, image: tuple[int, ...], size: tuple[int, ...], mode: str) -> list[str]:
     modes: tuple[str, ...]
     if record.classes is not None:
         modes, needed = (*NUMBERS, "P"), "labels need one channel of class numbers"
@@ -154,35 +132,12 @@ def _label_problem(record: Record, header: Header, image: tuple[int, ...]) -> st
         modes, needed = NUMBERS, "depth has one channel of 16 bits, or is a .npy file"
     else:
         modes, needed = ("RGB", "RGBA"), "segments are colours, RGB"
-    if header.problem:
-        return header.problem
-    if header.mode not in modes:
-        return f"{path} is a {header.mode} picture; {needed}"
+    path = record.label_path
+    if mode not in modes:
+        return [f"{path} is a {mode} picture; {needed}"]
     if size == image or image == (0, 0):
-        return ""
-    return f"{path} is {size[1]} x {size[0]}, but its image is {image[1]} x {image[0]}"
-
-
-def _decode_annotations(record: Record) -> None:
-    if record.classes is not None:
-        record.labels()
-    elif record.depth_format is not None:
-        record.depth()
-    elif record.label_path is not None:
-        record.segments()
-
-
-def name_problem(name: str) -> str:
-    """Why a file_name cannot be used, or an empty text."""
-    try:
-        parts, longest = PurePosixPath(name).parts, max(map(len, name.encode().split(b"/")))
-    except UnicodeEncodeError:
-        return f"file_name {name!r} holds half a character"
-    if "\0" in name or longest > 255:
-        return f"file_name {name[:60]!r} cannot be the name of a file"
-    if ".." in parts or PurePosixPath(name).is_absolute():
-        return f"file_name {name!r} leads out of the folder it belongs in"
-    return ""
+        return []
+    return [f"{path} is {size[1]} x {size[0]}, but its image is {image[1]} x {image[0]}"]
 
 
 def orientation(path: Path) -> int:
@@ -252,17 +207,38 @@ def with_contents(
     return replace(data, records=(*marked, *data[images:])), whole.hexdigest()
 
 
-def refuse_change(record: Record) -> None:
-    """Refuse a record whose files changed since its checksums were taken; without checksums do nothing."""
-    for path, expected in zip(record.files, record.content, strict=False):
-        try:
-            found = read_digest(path)
-        except FileNotFoundError:
-            raise ChangedFileError(f"{path} is gone; it was there when the run was planned") from None
-        except OSError as error:
-            raise GramLoopError(f"cannot read {path}: {error.strerror}") from error
-        if found != expected:
-            raise ChangedFileError(
-                f"{path} changed since the run was planned: its sha256 is {found[:12]}…, not {expected[:12]}…; restore "
-                "it, or choose another folder for the results"
-            )
+def package_versions() -> dict[str, str]:
+    """The versions of everything that takes part in making pixels."""
+    import cv2
+    import numpy
+    import PIL.features
+    import scipy
+
+    named = {"numpy": numpy, "scipy": scipy, "opencv": cv2, "pillow": PIL}
+    versions = {name: str(package.__version__) for name, package in named.items()}
+    libjpeg = str(PIL.features.version("libjpeg_turbo"))
+    return {**versions, "libjpeg in pillow": libjpeg, "machine": platform.machine()}
+
+
+def fingerprint(data: DataSet) -> str:
+    """A checksum over names, sizes in bytes and annotations of a clean set, without reading its pixels."""
+    digest = hashlib.sha256()
+    for record in data:
+        sizes = [os.stat(file).st_size for file in record.files]
+        digest.update(f"{record.image_id}\t{record.name}\t{sizes}\n".encode())
+    if data.annotation_file is not None:
+        digest.update(data.annotation_file.read_bytes())
+    return digest.hexdigest()
+
+
+def frost_fingerprint(textures: Path | None) -> str:
+    """A checksum over a folder of frost pictures."""
+    if textures is None:
+        return "synthesised"
+    files = sorted(path for path in textures.iterdir() if path.is_file())
+    return sha256(checksum_lines({path.name: read_digest(path) for path in files}))
+
+
+def checksum_lines(checksums: Mapping[str, str]) -> bytes:
+    """Checksums by path as the lines that ``sha256sum --check`` reads, sorted by path."""
+    return "".join(f"{digest}  {path}\n" for path, digest in sorted(checksums.items())).encode()

@@ -2,65 +2,49 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
-from gramloop.data.checks import Check, Problems, check_records
-from gramloop.data.manifest import condition_problems, listed_checksums, read_manifest
-from gramloop.data.readers.coco import COCO_CATEGORIES_ONLY, COCO_VAL2017, coco_root, open_coco
-from gramloop.data.readers.depth import DEPTH_FORMATS, depth_root, open_depth
-from gramloop.data.readers.panoptic import PANOPTIC_CATEGORIES_ONLY, PANOPTIC_VAL2017, open_panoptic
-from gramloop.data.readers.semantic import (
+from gramloop.data.checks import Problems
+from gramloop.data.coco import (
+    COCO_CATEGORY_IDS,
+    COCO_VAL2017,
+    PANOPTIC_VAL2017,
+    Expected,
+    coco_root,
+    open_coco,
+    open_panoptic,
+)
+from gramloop.data.folders import (
     ADE20K_IMAGES,
     DEFAULT_SPLIT,
-    IMAGE_SUFFIXES,
+    KITTI,
+    NYU,
     ade20k_classes,
+    depth_root,
+    open_depth,
+    open_photos,
     open_semantic,
     semantic_root,
-    split_folders,
-    visible_files,
+    semantic_split,
 )
-from gramloop.data.records import DataSet, Record, TaskName
-from gramloop.data.shifted import Encoding, Shift, shift_data_set
+from gramloop.data.records import DataSet, Encoding, Record, Shift, TaskName, shift_data_set
 from gramloop.data.suites import SEVERITIES, Condition, Suite, find_suite
 from gramloop.errors import GramLoopError
 from gramloop.shifts.common import LEAST_SIDE
 from gramloop.shifts.geometry import GEOMETRIC
-
-
-def open_photos(folder: Path | str, task: TaskName = "semantic", *, check: Check = "headers") -> DataSet:
-    """Open every image at or below a folder, without annotations and classes.
-
-    Args:
-        folder: where they lie. An image is called by its path below the folder, without the suffix where that is
-            unique, as in a set of label pictures: the same image then gets the same shifts.
-        task: what a model predicts on them.
-        check: ``headers`` opens every file, ``decode`` reads every pixel of it.
-    """
-    folder = Path(folder)
-    problems = Problems(folder)
-    paths = visible_files(folder, IMAGE_SUFFIXES)
-    if not paths:
-        problems.add(f"{folder} holds no images ({', '.join(IMAGE_SUFFIXES)})")
-    names = [path.relative_to(folder) for path in paths]
-    often = Counter(name.with_suffix("") for name in names)
-    keys = [name.with_suffix("") if often[name.with_suffix("")] == 1 else name for name in names]
-    records = [
-        Record(key.as_posix(), path, name.as_posix(), 0, 0, upright=True)
-        for key, path, name in zip(keys, paths, names, strict=True)
-    ]
-    checked = check_records(records, check, problems)
-    problems.raise_if_any()
-    return DataSet(folder, task, checked, {})
-
+from gramloop.util.checksums import file_digests
+from gramloop.util.json_files import checked, read_json
 
 Origin = Literal["auto", "folders", "generated"]
 Verify = Literal["none", "quick", "full"]
+MANIFEST = "manifest.json"  # of a written suite: everything that decides its bytes
+CHECKSUMS = "checksums.sha256"  # of a written condition, as the sha256sum command has them; written last
 COCO_O_FOLDER = "ood_coco"
 COCO_O_IMAGES = 6782
 COCO_O_BOXES = 26624
@@ -68,15 +52,14 @@ COCO_O_BOXES = 26624
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """How a set is read: which part, which class list, how thoroughly, whether complete and with its labels."""
+    """How a set is read: which part, which class list, whether complete and with its labels."""
 
     split: str = DEFAULT_SPLIT
     classes: Path | None = None
     task: TaskName | None = None  # the kind of annotations, a name of READERS; by default what there is
-    check: Check = "headers"
     partial: bool = False  # accept other counts than those of the public set
     labels: bool = True  # False reads images alone, and any folder of them is a set
-    verify: Verify = "quick"  # how a suite that was written with checksums is compared with them
+    verify: Verify = "quick"  # "full" compares every file of a written suite with its checksum at once
 
 
 @dataclass(frozen=True)
@@ -89,35 +72,38 @@ class Reader:
 
 def _open_semantic(root: Path, base: str, options: ReadOptions, moved: bool) -> DataSet:
     if base != "ade20k":
-        return open_semantic(root, split=options.split, classes=options.classes, check=options.check)
+        return open_semantic(root, split=options.split, classes=options.classes)
     images = None if options.partial else ADE20K_IMAGES
-    return open_semantic(root, classes=ade20k_classes(root), check=options.check, expected_images=images)
+    return open_semantic(root, classes=ade20k_classes(root), expected_images=images)
 
 
-def _open_coco(root: Path, base: str, options: ReadOptions, moved: bool) -> DataSet:
-    if base != "coco":
-        return open_coco(root, check=options.check)
+def _open_objects(root: Path, base: str, options: ReadOptions, moved: bool) -> DataSet:
     # when images move, some annotations vanish, so that their number is not known
     whole = replace(COCO_VAL2017, annotations=None) if moved else COCO_VAL2017
-    return open_coco(root, check=options.check, expected=COCO_CATEGORIES_ONLY if options.partial else whole)
+    return open_coco(root, expected=_of_coco(base, options, whole))
 
 
 def _open_instance(root: Path, base: str, options: ReadOptions, moved: bool) -> DataSet:
-    return replace(_open_coco(root, base, options, moved), task="instance")
+    return replace(_open_objects(root, base, options, moved), task="instance")
 
 
 def _open_panoptic(root: Path, base: str, options: ReadOptions, moved: bool) -> DataSet:
-    public = PANOPTIC_CATEGORIES_ONLY if options.partial else PANOPTIC_VAL2017
-    return open_panoptic(root, check=options.check, expected=public if base == "coco" else None)
+    return open_panoptic(root, expected=_of_coco(base, options, PANOPTIC_VAL2017))
+
+
+def _of_coco(base: str, options: ReadOptions, whole: Expected) -> Expected | None:
+    if base != "coco":
+        return None
+    return Expected(category_ids=whole.category_ids) if options.partial else whole
 
 
 def _open_depth(root: Path, base: str, options: ReadOptions, moved: bool) -> DataSet:
-    return open_depth(root, split=options.split, stored=DEPTH_FORMATS.get(base), check=options.check)
+    return open_depth(root, split=options.split, stored={"nyu": NYU, "kitti": KITTI}.get(base))
 
 
 READERS = {
     "semantic": Reader(semantic_root, _open_semantic),
-    "detection": Reader(coco_root, _open_coco),
+    "detection": Reader(coco_root, _open_objects),
     "instance": Reader(coco_root, _open_instance),
     "panoptic": Reader(lambda root: coco_root(root, "panoptic"), _open_panoptic),
     "depth": Reader(depth_root, _open_depth),
@@ -190,21 +176,28 @@ def open_suite(
         encoding: for generated images, see `Shift`.
         frost_textures: a folder of frost pictures, in place of the synthesised ice.
     """
-    suite, root, options = find_suite(name), Path(root), options or ReadOptions()
+    suite, root = find_suite(name), Path(root)
     if not root.is_dir():
         raise GramLoopError(f"the folder {root} does not exist")
-    if origin not in ("auto", "folders", "generated"):
+    if origin not in get_args(Origin):
         raise GramLoopError(f"the origin must be auto, folders or generated, not {origin!r}")
     chosen = suite.select(conditions, severities)
-    opened = OpenSuite(suite, root, chosen, options, None, {}, encoding, frost_textures)
-    if suite.kind == "clean":
-        return replace(opened, ready={chosen[0]: open_set(suite.base, root, options)})
-    if suite.kind == "o":
-        return replace(opened, ready=_open_domains(suite, root, chosen, options))
     if origin == "auto":
         origin = "folders" if any((root / condition.key).is_dir() for condition in chosen) else "generated"
+    opened = OpenSuite(
+        suite, root, chosen, options or ReadOptions(), encoding=encoding, frost_textures=frost_textures
+    )
+    return _with_data(opened, origin)
+
+
+def _with_data(opened: OpenSuite, origin: Origin) -> OpenSuite:
+    suite, root, options = opened.suite, opened.root, opened.options
+    if suite.kind == "clean":
+        return replace(opened, ready={opened.conditions[0]: open_set(suite.base, root, options)})
+    if suite.kind == "o":
+        return replace(opened, ready=_open_domains(opened))
     if origin == "folders":
-        _check_folders(suite, root, chosen, options.verify)
+        _check_folders(opened, root)
         return opened
     opened = replace(opened, clean=open_set(suite.base, root, options))
     _check_generation(opened)
@@ -215,10 +208,10 @@ def open_set(base: str, root: Path, options: ReadOptions, *, moved: bool = False
     """Open one plain set.
 
     Args:
-        base: a public set (``coco``, ``ade20k``, ``nyu``, ``kitti``) or any other name.
+        base: a public set, whose counts are checked, or the name of a custom one.
         root: its folder.
         options: how it is read.
-        moved: the images were moved, so that fewer objects may be annotated than in the public set.
+        moved: the images moved and objects may have vanished, so that there are fewer annotated than in the public set.
     """
     if not options.labels:
         return _open_unlabelled(root, options)
@@ -249,15 +242,14 @@ def _guess_kind(root: Path) -> TaskName:
 
 def _open_unlabelled(root: Path, options: ReadOptions) -> DataSet:
     """The images of a folder in any layout; of an annotated set the same ones that it has with its annotations."""
-    task, check = options.task or "semantic", options.check
+    task = options.task or "semantic"
     semantic = semantic_root(root)
     if task == "panoptic" and coco_root(root, "panoptic") is not None:
-        data = open_panoptic(root, check=check)
+        data = open_panoptic(root)
     elif coco_root(root) is not None and (task in _OBJECTS or semantic is None):
-        data = open_coco(root, check=check)
+        data = open_coco(root)
     else:
-        folder = root if semantic is None else split_folders(semantic, options.split)[0]
-        return open_photos(folder, task, check=check)
+        return open_photos(root if semantic is None else semantic_split(semantic, options.split)[0], task)
     bare = tuple(replace(record, label_path=None, annotations=None) for record in data)
     return DataSet(data.root, task, bare, {})
 
@@ -278,38 +270,62 @@ def _check_generation(opened: OpenSuite) -> None:
     problems.raise_if_any()
 
 
-def _open_domains(
-    suite: Suite, root: Path, chosen: Sequence[Condition], options: ReadOptions
-) -> dict[Condition, DataSet]:
-    base = root / COCO_O_FOLDER if (root / COCO_O_FOLDER).is_dir() else root
-    _check_folders(suite, base, chosen, options.verify)
-    opened = {
-        condition: open_coco(base / condition.key, check=options.check, expected=COCO_CATEGORIES_ONLY)
-        for condition in chosen
-    }
-    if len(chosen) == len(suite.conditions) and not options.partial:
-        problems = Problems(base)
-        images = sum(len(data) for data in opened.values())
-        boxes = sum(len(record.coco_entries()) for data in opened.values() for record in data)
-        if images != COCO_O_IMAGES:
-            problems.add(f"its domains list {images} images, not {COCO_O_IMAGES}")
-        if boxes != COCO_O_BOXES:
-            problems.add(f"its domains list {boxes} boxes, not {COCO_O_BOXES}")
-        problems.raise_if_any()
+def _open_domains(suite: OpenSuite) -> dict[Condition, DataSet]:
+    """The domains of COCO-O, which must hold what the public set does unless a part is accepted."""
+    base = suite.root / COCO_O_FOLDER if (suite.root / COCO_O_FOLDER).is_dir() else suite.root
+    _check_folders(suite, base)
+    expected = Expected(category_ids=COCO_CATEGORY_IDS)
+    opened = {each: open_coco(base / each.key, expected=expected) for each in suite.conditions}
+    images = sum(len(data) for data in opened.values())
+    boxes = sum(len(record.coco_entries()) for data in opened.values() for record in data)
+    whole = len(suite.conditions) == len(suite.suite.conditions) and not suite.options.partial
+    if whole and (images, boxes) != (COCO_O_IMAGES, COCO_O_BOXES):
+        raise GramLoopError(
+            f"cannot use {base}: its domains list {images} images and {boxes} boxes, "
+            f"not {COCO_O_IMAGES} and {COCO_O_BOXES}"
+        )
     return opened
 
 
-def _check_folders(suite: Suite, root: Path, chosen: Sequence[Condition], verify: Verify) -> None:
-    problems = Problems(root)
-    manifest = read_manifest(root)
-    if manifest is not None and manifest.suite != suite.name:
-        raise GramLoopError(f"{root} holds the suite {manifest.suite}, not {suite.name}")
-    for condition in chosen:
-        if not (root / condition.key).is_dir():
-            problems.add(f"the folder {condition.key} of {suite.name} is missing")
-        elif manifest is not None and condition.key not in manifest.conditions:
+def _check_folders(opened: OpenSuite, root: Path) -> None:
+    """Refuse folders of conditions that are missing or not finished, or damaged where every file is to be compared."""
+    problems, written = Problems(root), (root / MANIFEST).is_file()
+    if written and (found := read_manifest(root).get("suite")) != opened.suite.name:
+        raise GramLoopError(f"{root} holds the suite {found}, not {opened.suite.name}")
+    for condition in opened.conditions:
+        folder = root / condition.key
+        if not folder.is_dir():
+            problems.add(f"the folder {condition.key} of {opened.suite.name} is missing")
+        elif written and not (folder / CHECKSUMS).is_file():
             problems.add(f"{condition.key} is not finished; run the same gramloop corrupt again")
-        else:
-            for problem in condition_problems(root, condition.key, manifest, verify):
-                problems.add(problem)
+        elif opened.options.verify == "full":
+            problems.found += _damages(folder)
     problems.raise_if_any()
+
+
+def _damages(folder: Path) -> list[str]:
+    listed = listed_checksums(folder)
+    there = [path for path in listed if path.is_file()]
+    found = dict(zip(there, file_digests(there, "written images"), strict=True))
+    again = f"delete {folder} and run the same gramloop corrupt again"
+    return [
+        f"{path} is not what was written, by its checksum; {again}"
+        for path, digest in listed.items()
+        if found.get(path) != digest
+    ]
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """What decided the bytes of a written suite."""
+    path, what = folder / MANIFEST, "a manifest written by gramloop corrupt"
+    return checked(read_json(path, what), dict[str, Any], str(path), what)
+
+
+def listed_checksums(folder: Path) -> dict[Path, str]:
+    """The files of a finished condition that `gramloop corrupt` wrote, with their checksums."""
+    try:
+        text = (folder / CHECKSUMS).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return {}
+    lines = re.findall(r"^([0-9a-f]{64})  (.+)\n", text, re.MULTILINE)
+    return {folder / name: digest for digest, name in lines}

@@ -1,90 +1,118 @@
-"""One vocabulary for every data set: a data set is a sequence of records, decoded when requested."""
+"""One vocabulary for every data set: a sequence of records, decoded, checked and shifted when requested."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+import hashlib
+import io
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import Any, Literal, overload
 
+import cv2
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
+from gramloop.data.suites import Condition, SuiteKind
 from gramloop.data.truth import (
     Annotation,
+    ClassList,
     DepthFormat,
     DepthMap,
     Instances,
     LabelMap,
     ObjectMasks,
     SegmentMap,
+    annotation_mask,
     decoding,
+    encode_mask,
+    read_label_values,
     read_segment_map,
 )
 from gramloop.errors import GramLoopError
-from gramloop.shifts.geometry import Matrix, warp_labels
-
-if TYPE_CHECKING:
-    from gramloop.data.shifted import Shift
+from gramloop.shifts import geometry
+from gramloop.shifts.common import generator, signs
+from gramloop.shifts.corruptions import corrupt
+from gramloop.shifts.perturbations import perturb
 
 ImageId = int | str
 TaskName = str  # a task as `gramloop.tasks` knows it, or the kind of annotations that a data set has
 Image8 = NDArray[np.uint8]  # (H, W, 3) RGB
+Encoding = Literal["png", "jpg"]
+_FLAGS = {
+    "png": (cv2.IMWRITE_PNG_COMPRESSION, 1),  # more costs several times the time for a tenth of the bytes
+    "jpg": (cv2.IMWRITE_JPEG_QUALITY, 95),  # of the released -P images
+}
+
+
+class ChangedFileError(GramLoopError):
+    """A file that changed since the run was planned; code that skips unusable images must not skip this."""
 
 
 @dataclass(frozen=True)
-class ClassList:
-    """The classes of a semantic data set and the numbers that stand for them in its label files."""
+class Shift:
+    """What happens to every image of a condition.
 
-    names: tuple[str, ...]
-    values: tuple[int, ...]
+    ``encoding`` is ``png`` for the exact pixels, or ``jpg`` for pixels that went through a JPEG file of
+    quality 95, as those of the released -P sets did.
+    """
+
+    suite: str
+    kind: SuiteKind
+    condition: Condition
+    encoding: Encoding = "png"
+    frost_textures: Path | None = None
 
     def __post_init__(self) -> None:
-        if not self.names or len(self.names) != len(self.values):
-            raise GramLoopError("a class list needs at least one class, and one label value for each")
-        if len(set(self.values)) != len(self.values):
-            twice = next(value for value in self.values if self.values.count(value) > 1)
-            raise GramLoopError(f"the class list gives label value {twice} to more than one class")
-        if min(self.values) < 0 or max(self.values) > 65535:
-            raise GramLoopError("label values of a class list must lie in 0..65535")
-
-    @classmethod
-    def numbered_from_one(cls, names: Sequence[str]) -> ClassList:
-        """Classes 1, 2, 3, … as in ADE20K, where 0 means unlabelled."""
-        return cls(tuple(names), tuple(range(1, len(names) + 1)))
+        if self.encoding not in _FLAGS:
+            raise GramLoopError(f"the encoding must be one of {', '.join(_FLAGS)}, not {self.encoding!r}")
 
     @property
-    def ignored(self) -> int:
-        """The index that means "do not score this pixel" in a mapped label map."""
-        return 255 if len(self.names) <= 255 else 65535
+    def moves(self) -> bool:
+        """Whether annotations move with the pixels."""
+        return self.kind == "p" and self.condition.name in geometry.GEOMETRIC
 
-    @property
-    def ignored_value(self) -> int:
-        """The number that means the same in a label file: 0 where it is free, else 255 or 65535."""
-        return next(value for value in (0, 255, 65535) if value not in self.values)
+    def affine(self, record: Record) -> geometry.Matrix:
+        """The map from clean to shifted coordinates; one image keeps its directions over all severities."""
+        name, severity = self.condition.name, self.condition.severity
+        directions = signs(record.image_id, self.suite)
+        return geometry.affine_matrix(name, severity, record.height, record.width, directions)
 
-    def to_indices(self, raw: NDArray[Any], source: Path) -> LabelMap:
-        """Numbers of a label file to class indices, in the smallest unsigned type."""
-        known = np.full(65536, -1, dtype=np.int32)
-        known[[0, 255, 65535]] = self.ignored
-        known[list(self.values)] = np.arange(len(self.values))
-        mapped = known[raw]
-        if mapped.min(initial=0) < 0:
-            stranger = int(raw[mapped < 0].min())
-            raise GramLoopError(
-                f"{source} holds the label value {stranger}, which the class list does not name "
-                f"(it names {len(self.values)} values in {min(self.values)}..{max(self.values)})"
-            )
-        indices: LabelMap = mapped.astype(np.uint8 if self.ignored == 255 else np.uint16)
-        return indices
+    def pixels(self, image: Image8, record: Record) -> Image8:
+        """The shifted image, before any encoding."""
+        name, severity = self.condition.name, self.condition.severity
+        if self.moves:
+            return geometry.warp_image(image, self.affine(record))
+        rng = generator(self.suite, name, severity, record.image_id)
+        if self.kind == "p":
+            return perturb(image, name, severity, rng)
+        return corrupt(image, name, severity, rng, frost_textures=self.frost_textures)
 
-    def to_values(self, indices: LabelMap) -> LabelMap:
-        """Class indices back to the numbers of a label file."""
-        values = np.full(self.ignored + 1, self.ignored_value, dtype=np.int64)
-        values[: len(self.values)] = self.values
-        raw = values[indices]
-        return raw.astype(np.uint8 if max(*self.values, self.ignored_value) < 256 else np.uint16)
+    def stored_pixels(self, image: Image8, record: Record) -> Image8:
+        """The shifted image as it would be read from a file."""
+        shifted = self.pixels(image, record)
+        if self.encoding == "png":
+            return shifted
+        with Image.open(io.BytesIO(encode(shifted, self.encoding))) as picture:
+            return np.array(picture.convert("RGB"))
+
+    def annotations(
+        self, annotations: Iterable[Annotation], record: Record, *, run_lengths: bool = False
+    ) -> Iterator[Annotation]:
+        """COCO entries after the move: boxes, areas and shapes of the visible pixels; the vanished dropped.
+
+        Shapes are outlines, as the released sets have them, or exact ``run_lengths``.
+        """
+        affine = self.affine(record)
+        for annotation in annotations:
+            mask = annotation_mask(annotation, record.height, record.width)
+            warped = geometry.warp_mask(mask, affine)
+            box = geometry.visible_box(warped)
+            shape = encode_mask(warped) if run_lengths else geometry.polygons(warped)
+            if box is not None and shape:
+                moved = {"bbox": list(box), "area": geometry.area(warped), "segmentation": shape}
+                yield {**annotation, **moved}
 
 
 @dataclass(frozen=True)
@@ -115,7 +143,7 @@ class Record:
         return (self.path,) if self.label_path is None else (self.path, self.label_path)
 
     @property
-    def _move(self) -> Matrix | None:
+    def _move(self) -> geometry.Matrix | None:
         """How annotations move with the pixels, if they do."""
         return self.shift.affine(self) if self.shift is not None and self.shift.moves else None
 
@@ -130,7 +158,7 @@ class Record:
             raise self._lacks("label map")
         labels = self.classes.to_indices(read_label_values(self.label_path), self.label_path)
         move = self._move
-        return labels if move is None else warp_labels(labels, move, self.classes.ignored)
+        return labels if move is None else geometry.warp_labels(labels, move, self.classes.ignored)
 
     def depth(self) -> DepthMap:
         """The distance of every pixel, 0 where it is not known."""
@@ -213,6 +241,33 @@ class DataSet(Sequence[Record]):
         return self.records[index]
 
 
+def shift_record(record: Record, shift: Shift) -> Record:
+    """The same image under a shift."""
+    return replace(record, shift=shift)
+
+
+def shift_data_set(data: DataSet, shift: Shift) -> DataSet:
+    """A whole set under a shift; nothing is computed before a record is read."""
+    return replace(data, records=tuple(shift_record(record, shift) for record in data))
+
+
+def refuse_change(record: Record) -> None:
+    """Refuse a record whose files changed since its checksums were taken; without checksums do nothing."""
+    for path, expected in zip(record.files, record.content, strict=False):
+        try:
+            with path.open("rb") as stream:
+                found = hashlib.file_digest(stream, "sha256").hexdigest()
+        except FileNotFoundError:
+            raise ChangedFileError(f"{path} is gone; it was there when the run was planned") from None
+        except OSError as error:
+            raise GramLoopError(f"cannot read {path}: {error.strerror}") from error
+        if found != expected:
+            raise ChangedFileError(
+                f"{path} changed since the run was planned: its sha256 is {found[:12]}…, not {expected[:12]}…; restore "
+                "it, or choose another folder for the results"
+            )
+
+
 def decode_image(path: Path, *, upright: bool = False) -> Image8:
     """Decode an image file to (H, W, 3) RGB uint8, transparent pixels on white.
 
@@ -232,10 +287,11 @@ def on_white(picture: Image.Image) -> Image.Image:
     return picture.convert("RGB")
 
 
-def read_label_values(path: Path) -> NDArray[Any]:
-    """Decode a label file to its numbers, (H, W); a palette image gives its indices."""
-    with decoding(f"the label file {path}"), Image.open(path) as picture:
-        values: NDArray[Any] = np.array(picture)
-    if values.min(initial=0) < 0 or values.max(initial=0) > 65535:
-        raise GramLoopError(f"{path} holds numbers outside 0..65535")
-    return values
+def encode(pixels: NDArray[Any], encoding: Encoding = "png") -> bytes:
+    """RGB pixels (H, W, 3), or numbers (H, W) of 8 or 16 bits, as the bytes of a PNG or JPEG file."""
+    ordered = cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR) if pixels.ndim == 3 else pixels
+    written, data = cv2.imencode(f".{encoding}", ordered, _FLAGS[encoding])
+    if not written:
+        size = f"{pixels.shape[1]} x {pixels.shape[0]}"
+        raise GramLoopError(f"an image of {size} and type {pixels.dtype} cannot be written as {encoding}")
+    return bytes(data)

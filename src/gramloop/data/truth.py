@@ -1,4 +1,8 @@
-"""What is known to be in an image: the class, depth or segment of every pixel, and the boxes or masks of objects."""
+"""What is known to be in an image: the class, depth or segment of every pixel, and the boxes or masks of objects.
+
+Masks are pixels, or COCO's run lengths: the lengths of runs of equal pixels, down the columns, the first run outside the
+mask. Polygons are filled as COCO fills them, to the pixel.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +11,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypedDict, get_args
 
+import hotcoco.mask
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from gramloop.data.masks import RunLengths, annotation_mask, decode_mask, encode_mask
 from gramloop.errors import GramLoopError
-from gramloop.shifts.geometry import Matrix, area, visible_box, warp_depth, warp_labels, warp_masks
+from gramloop.shifts.geometry import Matrix, area, visible_box, warp_labels, warp_mask
 
 Annotation = Mapping[str, Any]  # one entry of a COCO file's "annotations"
 LabelMap = NDArray[np.unsignedinteger[Any]]  # (H, W) class indices
@@ -36,6 +40,69 @@ def decoding(what: str) -> Iterator[None]:
         raise
     except UNREADABLE as error:
         raise GramLoopError(f"cannot decode {what}: {error}") from error
+
+
+@dataclass(frozen=True)
+class ClassList:
+    """The classes of a semantic data set and the numbers that stand for them in its label files."""
+
+    names: tuple[str, ...]
+    values: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if not self.names or len(self.names) != len(self.values):
+            raise GramLoopError("a class list needs at least one class, and one label value for each")
+        if len(set(self.values)) != len(self.values):
+            twice = next(value for value in self.values if self.values.count(value) > 1)
+            raise GramLoopError(f"the class list gives label value {twice} to more than one class")
+        if min(self.values) < 0 or max(self.values) > 65535:
+            raise GramLoopError("label values of a class list must lie in 0..65535")
+
+    @classmethod
+    def numbered_from_one(cls, names: Sequence[str]) -> ClassList:
+        """Classes 1, 2, 3, … as in ADE20K, where 0 means unlabelled."""
+        return cls(tuple(names), tuple(range(1, len(names) + 1)))
+
+    @property
+    def ignored(self) -> int:
+        """The index that means "do not score this pixel" in a mapped label map."""
+        return 255 if len(self.names) <= 255 else 65535
+
+    @property
+    def ignored_value(self) -> int:
+        """The number that means the same in a label file: 0 where it is free, else 255 or 65535."""
+        return next(value for value in (0, 255, 65535) if value not in self.values)
+
+    def to_indices(self, raw: NDArray[Any], source: Path) -> LabelMap:
+        """Numbers of a label file to class indices, in the smallest unsigned type."""
+        known = np.full(65536, -1, dtype=np.int32)
+        known[[0, 255, 65535]] = self.ignored
+        known[list(self.values)] = np.arange(len(self.values))
+        mapped = known[raw]
+        if mapped.min(initial=0) < 0:
+            stranger = int(raw[mapped < 0].min())
+            raise GramLoopError(
+                f"{source} holds the label value {stranger}, which the class list does not name "
+                f"(it names {len(self.values)} values in {min(self.values)}..{max(self.values)})"
+            )
+        indices: LabelMap = mapped.astype(np.uint8 if self.ignored == 255 else np.uint16)
+        return indices
+
+    def to_values(self, indices: LabelMap) -> LabelMap:
+        """Class indices back to the numbers of a label file."""
+        values = np.full(self.ignored + 1, self.ignored_value, dtype=np.int64)
+        values[: len(self.values)] = self.values
+        raw = values[indices]
+        return raw.astype(np.uint8 if max(*self.values, self.ignored_value) < 256 else np.uint16)
+
+
+def read_label_values(path: Path) -> NDArray[Any]:
+    """Decode a label file to its numbers, (H, W); a palette image gives its indices."""
+    with decoding(f"the label file {path}"), Image.open(path) as picture:
+        values: NDArray[Any] = np.array(picture)
+    if values.min(initial=0) < 0 or values.max(initial=0) > 65535:
+        raise GramLoopError(f"{path} holds numbers outside 0..65535")
+    return values
 
 
 @dataclass(frozen=True)
@@ -72,6 +139,51 @@ class Instances:
             iscrowd=np.array([entry["iscrowd"] for entry in annotations], dtype=np.bool_),
             segmentations=tuple(entry.get("segmentation") or None for entry in annotations),
         )
+
+
+class RunLengths(TypedDict):
+    """A mask as a JSON file holds it."""
+
+    size: list[int]  # height, width
+    counts: str  # the lengths in COCO's compressed letters
+
+
+def encode_mask(mask: NDArray[Any]) -> RunLengths:  # (H, W)
+    """A mask as run lengths; every pixel that is not 0 lies inside."""
+    found = hotcoco.mask.encode(np.asarray(mask != 0))
+    return {"size": [int(side) for side in mask.shape], "counts": found["counts"].decode()}
+
+
+def decode_mask(run_lengths: Mapping[str, Any] | RunLengths) -> NDArray[np.uint8]:
+    """Run lengths {size: [H, W], counts: list, or COCO's compressed string} as pixels; 1 inside."""
+    return np.ascontiguousarray(hotcoco.mask.decode(dict(run_lengths)))
+
+
+def mask_area(run_lengths: Mapping[str, Any] | RunLengths) -> int:
+    """The number of pixels inside."""
+    return int(hotcoco.mask.area(dict(run_lengths)))
+
+
+def annotation_mask(annotation: Mapping[str, Any], height: int, width: int) -> NDArray[np.uint8]:
+    """The pixels (H, W) of one COCO annotation; its box where it has no segmentation."""
+    segmentation = annotation.get("segmentation")
+    if not segmentation:
+        return box_mask(annotation["bbox"], height, width)
+    if isinstance(segmentation, dict):
+        return decode_mask(segmentation)
+    polygons = [[float(value) for value in polygon] for polygon in segmentation]
+    filled = hotcoco.mask.merge(hotcoco.mask.frPyObjects(polygons, height, width))
+    return np.ascontiguousarray(hotcoco.mask.decode(filled))
+
+
+def box_mask(box: Sequence[float], height: int, width: int) -> NDArray[np.uint8]:
+    """A filled box (H, W); a pixel belongs to it when its centre does."""
+    x, y, w, h = box
+    mask = np.zeros((height, width), dtype=np.uint8)
+    top, bottom = (max(0, int(np.ceil(edge - 0.5))) for edge in (y, y + h))
+    left, right = (max(0, int(np.ceil(edge - 0.5))) for edge in (x, x + w))
+    mask[top:bottom, left:right] = 1
+    return mask
 
 
 @dataclass(frozen=True)
@@ -117,7 +229,7 @@ class ObjectMasks:
 
     def moved(self, affine: Matrix) -> ObjectMasks:
         """The objects after a move of the image; those that left it are gone."""
-        warped = [warp_masks(self.mask(index)[None], affine)[0] for index in range(len(self))]
+        warped = [warp_mask(self.mask(index), affine) for index in range(len(self))]
         visible = np.array([bool(mask.any()) for mask in warped], dtype=np.bool_)
         return ObjectMasks(
             tuple(encode_mask(mask) for mask in warped if mask.any()),
@@ -234,7 +346,7 @@ class DepthMap:
 
     def moved(self, affine: Matrix) -> DepthMap:
         """The depth after a move of the image; not known where the image was not."""
-        return replace(self, metres=warp_depth(self.metres, affine))
+        return replace(self, metres=warp_labels(self.metres, affine, 0))
 
 
 @dataclass(frozen=True)

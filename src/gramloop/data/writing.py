@@ -1,50 +1,45 @@
 """Writing a generated suite to disk: over all cores, resumable after a kill, with checksums.
 
 Every condition becomes ``<condition>/<severity>/`` in the layout of the released -P sets (``coco/…`` and
-``ade/ADEChallengeData2016/…`` for the public sets, the plain layouts for custom ones). A file is whole or
-absent; a condition is finished when its checksum file is there and the manifest names it.
+``ade/ADEChallengeData2016/…`` for the public sets, the plain layouts for custom ones). A file is whole or absent, and a
+condition is finished when its checksums are there, which are written last. A folder that was damaged afterwards is to be
+deleted and written again.
 """
 
 from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass, field, fields, replace
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
 
-from gramloop.data.checks import ChangedFileError, Problems, refuse_change, with_contents
-from gramloop.data.manifest import (
-    CHECKSUMS,
-    MANIFEST,
-    Manifest,
-    checksum_lines,
-    damaged_files,
-    frost_fingerprint,
-    listed_checksums,
-    package_versions,
-    present_digest,
-    read_manifest,
-    refuse_difference,
+from gramloop.data.checks import Problems, checksum_lines, frost_fingerprint, package_versions, with_contents
+from gramloop.data.coco import maps_folder, read_coco
+from gramloop.data.folders import ADE20K_CLASS_FILE, ADE20K_FOLDER, CLASS_FILE, FORMAT_FILE
+from gramloop.data.opening import CHECKSUMS, MANIFEST, OpenSuite, read_manifest
+from gramloop.data.records import (
+    ChangedFileError,
+    Record,
+    Shift,
+    decode_image,
+    encode,
+    refuse_change,
+    shift_record,
 )
-from gramloop.data.opening import OpenSuite
-from gramloop.data.readers.coco import read_coco
-from gramloop.data.readers.depth import FORMAT_FILE
-from gramloop.data.readers.panoptic import maps_folder
-from gramloop.data.readers.semantic import ADE20K_CLASS_FILE, ADE20K_FOLDER, CLASS_FILE
-from gramloop.data.records import Record, decode_image
-from gramloop.data.shifted import Shift, encode, shift_record
 from gramloop.data.suites import Condition
 from gramloop.data.truth import Annotation, segments_info, segments_png
 from gramloop.errors import GramLoopError
-from gramloop.shifts.seeds import RECIPE_VERSION
-from gramloop.util.checksums import sha256
+from gramloop.shifts.common import RECIPE_VERSION
+from gramloop.util.checksums import read_digest, sha256
 from gramloop.util.files import UnwritableError, atomic_write, is_taken, locked, remove_leftovers
+from gramloop.util.json_files import first_difference
 from gramloop.util.processes import process_context, process_pool, run_unordered, worker_count
 
+CONTENTS = "checksum of the clean set"
 CHUNK = 8  # images per call of a worker
 _PREFIXES = {
     "coco": "coco/",
@@ -58,42 +53,32 @@ Chunk = tuple[Condition, int, int]
 class WriteOutcome:
     """What a run did."""
 
-    manifest: Manifest
     made: int = 0  # images generated now
     found: int = 0  # images of unfinished conditions that an earlier run had written
     skipped: list[Condition] = field(default_factory=list)  # finished before
     finished: list[Condition] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
-    replaced: list[str] = field(default_factory=list)  # damaged files, made again
 
 
 @dataclass
 class Written:
     """What became of some images of a condition."""
 
-    checksums: list[tuple[str, str]] = field(default_factory=list)  # path in the condition's folder, sha256
+    checksums: dict[str, str] = field(default_factory=dict)  # sha256 by path in the condition's folder
     annotations: list[Annotation] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
-    replaced: list[str] = field(default_factory=list)
     made: int = 0
     found: int = 0
 
-    def store(self, folder: Path, relative: str, data: bytes) -> bool:
-        """Make sure that a file holds these bytes; whether it had to be written."""
-        path, digest = folder / relative, sha256(data)
-        self.checksums.append((relative, digest))
-        before = present_digest(path)
-        if before == digest:
-            return False
-        if before:
-            self.replaced.append(str(path))
-        atomic_write(path, data)
-        return True
-
-    def add(self, other: Written) -> None:
-        """Add the results of another part."""
-        for each in fields(self):
-            setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
+    def store(self, path: Path, name: str, make: Callable[[], bytes], keep: bool) -> bool:
+        """Make and write the file of a name, unless it is there and kept; whether it was made."""
+        if kept := keep and path.is_file():
+            self.checksums[name] = read_digest(path)
+        else:
+            data = make()
+            self.checksums[name] = sha256(data)
+            atomic_write(path, data)
+        return not kept
 
 
 class SuiteWriter:
@@ -111,7 +96,7 @@ class SuiteWriter:
             )
         self.opened, self.target = opened, target
         self.clean, self.contents = with_contents(opened.clean, len(opened.clean))
-        self.known: dict[Path, str] = {}  # files of unfinished conditions with their checksums
+        self.keep = True  # files that are there
         self.prefix = _PREFIXES.get(opened.suite.base, "")
         self.split = "validation" if opened.suite.base == "ade20k" else opened.options.split
         self.coco_name = ""  # of the annotation file without suffix, in a condition's folder
@@ -136,15 +121,23 @@ class SuiteWriter:
             taken[name] = record.name
         problems.raise_if_any()
 
+    def manifest(self) -> dict[str, Any]:
+        """Everything that decides the bytes of the suite."""
+        return {
+            "suite": self.opened.suite.name,
+            "recipe version": RECIPE_VERSION,
+            "image format": self.opened.encoding,
+            "frost textures": frost_fingerprint(self.opened.frost_textures),
+            "packages, which decide the pixels": package_versions(),
+            CONTENTS: self.contents,
+        }
+
     def file_name(self, record: Record) -> str:
         """The image's name in the folder of images, with the suffix of the chosen format."""
         return PurePosixPath(record.name).with_suffix(f".{self.opened.encoding}").as_posix()
 
     def write_images(self, condition: Condition, start: int, stop: int) -> Written:
-        """Write the images (and label files) of one part of a condition.
-
-        A file that is there is kept if its checksum is known and right; otherwise it is made again and compared.
-        """
+        """Write the images (and label files) of one part of a condition; what is there is kept."""
         shift, written = self.opened.shift(condition), Written()
         for record in self.clean[start:stop]:
             try:
@@ -161,64 +154,55 @@ class SuiteWriter:
         if shift.moves and self.coco_name:
             written.annotations += self._moved_entries(record, shift)
         if record.label_path is not None:
-            written.store(folder, *self._label_file(record, record.label_path, shift.moves))
-        image = f"{self.images_folder}{self.file_name(record)}"
-        known = self.known.get(folder / image)
-        if known is not None and present_digest(folder / image) == known:
-            written.checksums.append((image, known))
-            written.found += 1
-            return
-        pixels = decode_image(record.path, upright=record.upright)
-        new = written.store(folder, image, shift.encoded(pixels, record))
-        written.made, written.found = written.made + new, written.found + (not new)
+            name, make = self._label_file(record, record.label_path, shift.moves)
+            written.store(folder / name, name, make, self.keep)
 
-    def _moved_entries(self, record: Record, shift: Shift) -> Iterable[Annotation]:
+        def image() -> bytes:
+            pixels = decode_image(record.path, upright=record.upright)
+            return encode(shift.pixels(pixels, record), shift.encoding)
+
+        name = f"{self.images_folder}{self.file_name(record)}"
+        made = written.store(folder / name, name, image, self.keep)
+        written.made, written.found = written.made + made, written.found + (not made)
+
+    def _moved_entries(self, record: Record, shift: Shift) -> list[Annotation]:
         """What the annotation file lists of an image whose pixels moved."""
         if self.has_segments:
             entry = {"image_id": record.image_id, "file_name": self._map_name(record)}
             return [{**entry, "segments_info": segments_info(record.segments())}]
         exact = self.clean.task == "instance"  # where outlines lie within a pixel
-        return shift.annotations(record.annotations or (), record, run_lengths=exact)
+        return list(shift.annotations(record.annotations or (), record, run_lengths=exact))
 
-    def _label_file(self, record: Record, path: Path, moved: bool) -> tuple[str, bytes]:
+    def _label_file(self, record: Record, path: Path, moved: bool) -> tuple[str, Callable[[], bytes]]:
         """Name and content of the file of segments, depth or labels: the same file, or its content moved."""
         if self.has_segments:
-            data = segments_png(record.segments().ids) if moved else path.read_bytes()
-            return f"{self.coco_name}/{self._map_name(record)}", data
-        if record.depth_format is not None:
+            name = f"{self.coco_name}/{self._map_name(record)}"
+            return name, (lambda: segments_png(record.segments().ids)) if moved else path.read_bytes
+        depth, classes = record.depth_format, record.classes
+        if depth is not None:
             name = f"depth/{self.split}/{PurePosixPath(record.name).with_suffix('')}"
-            if not moved:
-                return name + path.suffix, path.read_bytes()
-            buffer = io.BytesIO()
-            np.save(buffer, record.depth().metres * np.float32(record.depth_format.scale))
-            return f"{name}.npy", buffer.getvalue()
-        name = f"{self.prefix}annotations/{self.split}/{record.image_id}"
-        if not moved or record.classes is None:
-            return name + path.suffix, path.read_bytes()
-        return f"{name}.png", encode(record.classes.to_values(record.labels()))
+        else:
+            name = f"{self.prefix}annotations/{self.split}/{record.image_id}"
+        if moved and depth is not None:
+            return f"{name}.npy", lambda: _array_file(record.depth().metres * np.float32(depth.scale))
+        if moved and classes is not None:
+            return f"{name}.png", lambda: encode(classes.to_values(record.labels()))
+        return name + path.suffix, path.read_bytes
 
     def _map_name(self, record: Record) -> str:
         assert record.label_path is not None
         assert self.clean.annotation_file is not None
         return record.label_path.relative_to(maps_folder(self.clean.annotation_file)).as_posix()
 
-    def finish(self, condition: Condition, written: Written, recorded: str | None) -> tuple[str, int]:
-        """Write what belongs to the whole condition; the checksum of its checksums, and its size in bytes.
-
-        Where it was finished before, ``recorded`` is what came out then, and must come out again.
-        """
+    def finish(self, condition: Condition, written: Written) -> None:
+        """Write what belongs to the whole condition, its checksums last."""
         folder = self.target / condition.key
         described = self._set_file(self.opened.shift(condition).moves, written.annotations)
         if described is not None:
-            written.store(folder, *described)
-        lines = checksum_lines(written.checksums)
-        if recorded not in (None, sha256(lines)):
-            raise GramLoopError(
-                f"{folder} was made again, and differs from what {MANIFEST} recorded; choose another folder, or delete "
-                "it and its entry there"
-            )
-        atomic_write(folder / CHECKSUMS, lines)
-        return sha256(lines), sum((folder / name).stat().st_size for name, _ in written.checksums)
+            name, data = described
+            atomic_write(folder / name, data)
+            written.checksums[name] = sha256(data)
+        atomic_write(folder / CHECKSUMS, checksum_lines(written.checksums))
 
     def _set_file(self, moved: bool, annotations: list[Annotation]) -> tuple[str, bytes] | None:
         """The one file that describes all images: annotations, depth format or class list; photographs have none."""
@@ -248,118 +232,82 @@ class SuiteWriter:
             content["annotations"] = [entry for record in self.clean for entry in record.annotations or ()]
         return json.dumps(content, separators=(",", ":")).encode()
 
-    def is_finished(self, condition: Condition, manifest: Manifest, full: bool) -> bool:
-        """Whether a condition is whole; if not, `known` gets what is known of its files."""
-        key, folder = condition.key, self.target / condition.key
-        recorded = manifest.conditions.get(key)
-        listed = recorded is not None and present_digest(folder / CHECKSUMS) == recorded
-        if listed and not damaged_files(folder, manifest.sizes.get(key), full):
-            return True
-        self.known |= listed_checksums(folder)
-        return False
-
-    def begin(self) -> Manifest:
-        """The manifest to resume from: the one of the target if it fits, else a new one; nothing is written."""
-        wanted = Manifest(
-            suite=self.opened.suite.name,
-            recipe_version=RECIPE_VERSION,
-            encoding=self.opened.encoding,
-            images=len(self.clean),
-            frost=frost_fingerprint(self.opened.frost_textures),
-            packages=package_versions(),
-            contents=self.contents,
-        )
-        found = read_manifest(self.target)
-        if found is not None:
-            refuse_difference(found, wanted, self.target)
-        elif is_taken(self.target):
-            raise GramLoopError(f"{self.target} is not empty and has no {MANIFEST}; choose a new folder")
-        # until a condition is finished, images may be repaired
-        return wanted if found is None or not found.conditions else found
-
 
 def write_suite(
     opened: OpenSuite,
     target: Path,
     *,
     workers: int | None = None,
-    verify: bool = False,
-    on_chunk: Callable[[Condition, int], None] | None = None,
-    on_finished: Callable[[Condition], None] | None = None,
+    on_chunk: Callable[[Condition, int], None] = lambda condition, images: None,
+    on_finished: Callable[[Condition], None] = lambda condition: None,
 ) -> WriteOutcome:
-    """Write all opened conditions to a folder; what an earlier run finished is kept, and repaired where damaged.
+    """Write all opened conditions to a folder; what an earlier run wrote is kept.
 
     Args:
         opened: a suite over a clean set.
         target: the folder.
         workers: processes; one per core by default.
-        verify: compare every file of finished conditions with its checksum, not only sizes and a sample.
         on_chunk: called with a condition and a number of images whenever these are done.
         on_finished: called with a condition when it is finished.
     """
     workers = worker_count(workers)
     writer = SuiteWriter(opened, target)
     try:
-        outcome = WriteOutcome(writer.begin())  # what is refused stays untouched
+        _refuse_other_suite(writer)  # what is refused stays untouched
         with locked(target):
-            _write(writer, outcome, workers, verify, on_chunk or _ignore, on_finished or _ignore)
-        return outcome
+            atomic_write(target / MANIFEST, (json.dumps(writer.manifest(), indent=1) + "\n").encode())
+            remove_leftovers(target, alone=True)
+            return _write(writer, workers, on_chunk, on_finished)
     except OSError as error:
         raise GramLoopError(f"cannot continue writing to {target}: {error}") from error
 
 
+def _refuse_other_suite(writer: SuiteWriter) -> None:
+    """Refuse a folder that holds anything but a part of this suite."""
+    if (writer.target / MANIFEST).is_file():
+        found, wanted = read_manifest(writer.target), writer.manifest()
+        # while no condition is finished, images of the clean set may be repaired; all are then made again
+        started = not any(writer.target.glob(f"*/*/{CHECKSUMS}"))
+        if words := first_difference(found, wanted, skip=(CONTENTS,) if started else ()):
+            raise GramLoopError(f"{writer.target} was made with the {words}; choose another folder")
+        writer.keep = found.get(CONTENTS) == wanted[CONTENTS]
+    elif is_taken(writer.target):
+        raise GramLoopError(f"{writer.target} is not empty and has no {MANIFEST}; choose a new folder")
+
+
 def _write(
     writer: SuiteWriter,
-    outcome: WriteOutcome,
     workers: int,
-    verify: bool,
     on_chunk: Callable[[Condition, int], None],
     on_finished: Callable[[Condition], None],
-) -> None:
-    target, images = writer.target, len(writer.clean)
-    if read_manifest(target) != outcome.manifest:
-        outcome.manifest.write(target)
-        for listing in target.rglob(CHECKSUMS):  # of other images
-            listing.unlink()
-    remove_leftovers(target, alone=True)
-    wanted = writer.opened.conditions
-    outcome.skipped = [each for each in wanted if writer.is_finished(each, outcome.manifest, verify)]
-    for condition in outcome.skipped:
-        on_chunk(condition, images)
-    todo = [each for each in wanted if each not in outcome.skipped]
+) -> WriteOutcome:
+    outcome, images = WriteOutcome(), len(writer.clean)
+    todo = []
+    for condition in writer.opened.conditions:
+        if (writer.target / condition.key / CHECKSUMS).is_file():
+            outcome.skipped.append(condition)
+            on_chunk(condition, images)
+        else:
+            todo.append(condition)
     chunks = ((each, start, min(start + CHUNK, images)) for each in todo for start in range(0, images, CHUNK))
     parts: dict[Condition, dict[int, Written]] = {condition: {} for condition in todo}
     for (condition, start, _), written in _results(writer, chunks, workers):
         parts[condition][start] = written
-        if written.checksums:  # so that a later start knows what is complete
-            with (target / condition.key / CHECKSUMS).open("ab") as stream:
-                stream.write(checksum_lines(written.checksums))
         outcome.made, outcome.found = outcome.made + written.made, outcome.found + written.found
+        outcome.failures += [f"{condition}: {failure}" for failure in written.failures]
         on_chunk(condition, written.made + written.found + len(written.failures))
         if len(parts[condition]) == -(-images // CHUNK):
-            _finish(writer, condition, parts.pop(condition), outcome)
-            on_finished(condition)
+            done = [part for _, part in sorted(parts.pop(condition).items())]
+            if not any(part.failures for part in done):
+                writer.finish(condition, _joined(done))
+                outcome.finished.append(condition)
+                on_finished(condition)
+    return outcome
 
 
-def _ignore(*_: object) -> None:
-    pass
-
-
-def _finish(
-    writer: SuiteWriter, condition: Condition, parts: dict[int, Written], outcome: WriteOutcome
-) -> None:
-    whole = Written()
-    for start in sorted(parts):
-        whole.add(parts[start])
-    if whole.failures:
-        outcome.failures += [f"{condition}: {failure}" for failure in whole.failures]
-        return
-    recorded = outcome.manifest.conditions.get(condition.key)
-    checksum, size = writer.finish(condition, whole, recorded)
-    outcome.manifest = outcome.manifest.with_condition(condition.key, checksum, size)
-    outcome.manifest.write(writer.target)
-    outcome.replaced += whole.replaced
-    outcome.finished.append(condition)
+def _joined(parts: list[Written]) -> Written:
+    checksums = {name: digest for part in parts for name, digest in part.checksums.items()}
+    return Written(checksums, [entry for part in parts for entry in part.annotations])
 
 
 def _results(writer: SuiteWriter, chunks: Iterator[Chunk], workers: int) -> Iterator[tuple[Chunk, Written]]:
@@ -382,3 +330,9 @@ def _start_worker(writer: SuiteWriter) -> None:
 def _run_chunk(condition: Condition, start: int, stop: int) -> Written:
     assert _writer is not None
     return _writer.write_images(condition, start, stop)
+
+
+def _array_file(values: np.ndarray[Any, Any]) -> bytes:
+    buffer = io.BytesIO()
+    np.save(buffer, values)
+    return buffer.getvalue()

@@ -7,8 +7,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
-from gramloop.data.checks import Problems, refuse_unscorable, warn_of_rotated, with_contents
-from gramloop.data.manifest import fingerprint, frost_fingerprint
+from gramloop.data.checks import (
+    Problems,
+    fingerprint,
+    frost_fingerprint,
+    refuse_unscorable,
+    warn_of_rotated,
+    with_contents,
+)
 from gramloop.data.opening import OpenSuite
 from gramloop.data.records import DataSet
 from gramloop.data.suites import find_suite

@@ -22,9 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from gramloop.data.checks import ChangedFileError
-from gramloop.data.records import Image8, LabelledImage, Record
-from gramloop.data.shifted import ShiftedRecord
+from gramloop.data.records import ChangedFileError, Image8, LabelledImage, Record
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.methods import BASELINE, Method
 from gramloop.evaluate.plan import RUN_SEED, Part, Subject
@@ -195,7 +193,7 @@ class CleanTruth:
             shown = image.record
             if isinstance(truth, str):
                 image.problem = truth
-            elif isinstance(shown, ShiftedRecord) and shown.shift is not None and shown.shift.moves:
+            elif isinstance(shown, Record) and shown.shift is not None and shown.shift.moves:
                 image.truth = self.task.move_truth(truth, shown, shown.shift)
             else:
                 image.truth = truth

@@ -18,13 +18,11 @@ from typing import Any, cast
 from filelock import FileLock
 
 from gramloop import __version__
-from gramloop.data.checks import with_contents
-from gramloop.data.manifest import fingerprint, frost_fingerprint, package_versions
+from gramloop.data.checks import fingerprint, frost_fingerprint, package_versions, with_contents
 from gramloop.data.opening import OpenSuite, ReadOptions, Verify, open_suite
-from gramloop.data.records import DataSet, Image8, LabelledImage, Record
+from gramloop.data.records import DataSet, Image8, LabelledImage, Record, shift_record
 from gramloop.data.scenes.drawing import RECIPE, scene
 from gramloop.data.scenes.files import SUITE
-from gramloop.data.shifted import shift_record
 from gramloop.data.suites import Condition
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.plan import (
@@ -45,7 +43,7 @@ from gramloop.mitigations.calibration import (
     split_for_calibration,
 )
 from gramloop.models.tiny import DEPTH_HEAD
-from gramloop.shifts.seeds import RECIPE_VERSION
+from gramloop.shifts.common import RECIPE_VERSION
 from gramloop.tasks.base import read_labelled
 from gramloop.tasks.graph_runtime import runtime_versions
 from gramloop.tasks.identity import check_identity, first_change, is_user_code

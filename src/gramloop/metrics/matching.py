@@ -17,8 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gramloop.data.masks import RunLengths, mask_area
-from gramloop.data.truth import ObjectMasks
+from gramloop.data.truth import ObjectMasks, RunLengths, mask_area
 from gramloop.errors import GramLoopError
 from gramloop.metrics.boxes import BoxPredictions, GroundTruthBoxes, coco_overlap, image_places
 

@@ -5,16 +5,16 @@ from typing import TYPE_CHECKING
 from gramloop.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from gramloop.shifts.common import generator, signs
     from gramloop.shifts.corruptions import (
         CORRUPTIONS,
         EXTRA_CORRUPTIONS,
+        Corrupt,
         corrupt,
         corruption_names,
         get_corruption_names,
     )
     from gramloop.shifts.perturbations import PERTURBATIONS, perturb
-    from gramloop.shifts.seeds import generator, signs
-    from gramloop.shifts.transform import Corrupt
 else:
     __getattr__, __dir__ = lazy_names(__name__)
 

@@ -6,7 +6,7 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from gramloop.shifts.common import Floats, Image, gaussian, stretch, to_bytes, zoom_grid
+from gramloop.shifts.common import FloatImage, Image, gaussian, stretch, to_bytes, zoom_grid
 
 Indices = npt.NDArray[np.int32]
 
@@ -34,7 +34,7 @@ def motion_blur(image: Image, radius: int, sigma: float, angle: float) -> Image:
     return to_bytes(trail(image.astype(np.float32), radius, sigma, angle))
 
 
-def trail(values: Floats, radius: int, sigma: float, angle: float) -> Floats:
+def trail(values: FloatImage, radius: int, sigma: float, angle: float) -> FloatImage:
     """The values dragged along one direction with one-sided Gaussian weights; the border is replicated.
 
     As published, the trail ends where it would leave the image, and what is then missing of it is black: an
@@ -51,7 +51,7 @@ def trail(values: Floats, radius: int, sigma: float, angle: float) -> Floats:
             break
         kernel[length + down, length + right] += weight
     kernel, anchor = _trimmed(kernel, length)
-    dragged: Floats = cv2.filter2D(values, -1, kernel, anchor=anchor, borderType=cv2.BORDER_REPLICATE)
+    dragged: FloatImage = cv2.filter2D(values, -1, kernel, anchor=anchor, borderType=cv2.BORDER_REPLICATE)
     return dragged
 
 
@@ -118,7 +118,7 @@ def scatter(height: int, width: int, reach: int, offsets: npt.NDArray[np.int8]) 
     return came_from
 
 
-def _trimmed(kernel: Floats, middle: int) -> tuple[Floats, tuple[int, int]]:
+def _trimmed(kernel: FloatImage, middle: int) -> tuple[FloatImage, tuple[int, int]]:
     """The kernel without its empty margins, and where (x, y) its middle now lies."""
     rows, columns = np.flatnonzero(kernel.any(axis=1)), np.flatnonzero(kernel.any(axis=0))
     top, left = min(rows[0], middle), min(columns[0], middle)

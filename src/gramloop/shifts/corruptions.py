@@ -1,20 +1,26 @@
-"""The corruptions of the -C suites at native resolution, with the constants of Michaelis et al. (2019).
+"""The corruptions of the -C suites, with the constants of Michaelis et al. (2019), at native resolution.
+
+`corrupt` is a function of one image, `Corrupt` a step of an image pipeline such as torchvision's.
 
 Fifteen make the benchmark, four more are held out for validation. Each takes its randomness from the
-generator it is given and from nowhere else. A corruption of one parameter (`Scale`) continues beyond severity
-5; one whose settings follow no rule (`Steps`) does not.
+generator it is given and from nowhere else. A corruption of one parameter continues beyond severity
+5; one whose settings follow no rule does not.
 """
 
-from collections.abc import Callable
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import PIL.Image
 
 from gramloop.errors import GramLoopError
 from gramloop.shifts import blur, digital, noise, weather
-from gramloop.shifts.common import Image, Scale, Steps, check_image
+from gramloop.shifts.common import Image, Scale, check_image, check_severity
 
 CORRUPTIONS = (
     "gaussian_noise",
@@ -55,66 +61,53 @@ def _motion_blur(image: Image, radius: int, sigma: float, rng: np.random.Generat
     return blur.motion_blur(image, radius, sigma, rng.uniform(-45, 45))
 
 
-_Parameters = Scale | Steps[tuple[Any, ...]]
-
-_FIXED: dict[str, tuple[Callable[..., Image], _Parameters]] = {  # function(image, *parameters)
+_ZOOMS = (
+    (1, 1.11, 0.01),
+    (1, 1.16, 0.01),
+    (1, 1.21, 0.02),
+    (1, 1.26, 0.02),
+    (1, 1.31, 0.03),
+)  # start, stop, step
+_GLASS = ((0.7, 1, 2), (0.9, 2, 1), (1, 2, 3), (1.1, 3, 2), (1.5, 4, 2))  # sigma, reach, rounds
+_SNOW = (  # mean, deviation, zoom, threshold, radius, sigma, blend
+    (0.1, 0.3, 3, 0.5, 10, 4, 0.8),
+    (0.2, 0.3, 2, 0.5, 12, 4, 0.7),
+    (0.55, 0.3, 4, 0.9, 12, 8, 0.7),
+    (0.55, 0.3, 4.5, 0.85, 12, 8, 0.65),
+    (0.55, 0.3, 2.5, 0.85, 12, 12, 0.55),
+)
+_SPATTER = (  # mean, deviation, sigma, threshold, strength, mud
+    (0.65, 0.3, 4, 0.69, 0.6, False),
+    (0.65, 0.3, 3, 0.68, 0.6, False),
+    (0.65, 0.3, 2, 0.68, 0.5, False),
+    (0.65, 0.3, 1, 0.65, 1.5, True),
+    (0.67, 0.4, 1, 0.65, 1.5, True),
+)
+_FIXED: dict[str, tuple[Callable[..., Image], Scale]] = {  # function(image, *parameters)
     "defocus_blur": (_defocus_blur, Scale((3, 4, 6, 8, 10), "add")),
-    # start, stop, step
-    "zoom_blur": (
-        blur.zoom_blur,
-        Steps(((1, 1.11, 0.01), (1, 1.16, 0.01), (1, 1.21, 0.02), (1, 1.26, 0.02), (1, 1.31, 0.03))),
-    ),
+    "zoom_blur": (blur.zoom_blur, Scale(_ZOOMS)),
     "brightness": (digital.brightness, Scale((0.1, 0.2, 0.3, 0.4, 0.5), "add", most=1)),
     "contrast": (digital.contrast, Scale((0.4, 0.3, 0.2, 0.1, 0.05), "multiply")),
     "pixelate": (digital.pixelate, Scale((0.6, 0.5, 0.4, 0.3, 0.25), "multiply")),
     "jpeg_compression": (digital.jpeg_compression, Scale((25, 18, 15, 10, 7), "add", least=1)),
     "gaussian_blur": (blur.gaussian_blur, Scale((1, 2, 3, 4, 6), "add")),
-    # factor, shift
-    "saturate": (digital.saturate, Steps(((0.3, 0), (0.1, 0), (2, 0), (5, 0.1), (20, 0.2)))),
+    "saturate": (digital.saturate, Scale(((0.3, 0), (0.1, 0), (2, 0), (5, 0.1), (20, 0.2)))),  # factor, shift
 }
-_RANDOM: dict[str, tuple[Callable[..., Image], _Parameters]] = {  # function(image, *parameters, rng)
+_RANDOM: dict[str, tuple[Callable[..., Image], Scale]] = {  # function(image, *parameters, rng)
     "gaussian_noise": (noise.gaussian_noise, Scale((0.08, 0.12, 0.18, 0.26, 0.38), "add")),
     "shot_noise": (noise.shot_noise, Scale((60, 25, 12, 5, 3), "multiply")),
     "impulse_noise": (noise.impulse_noise, Scale((0.03, 0.06, 0.09, 0.17, 0.27), "add", most=1)),
-    # sigma, reach, rounds
-    "glass_blur": (
-        blur.glass_blur,
-        Steps(((0.7, 1, 2), (0.9, 2, 1), (1, 2, 3), (1.1, 3, 2), (1.5, 4, 2))),
-    ),
-    # radius, sigma
-    "motion_blur": (_motion_blur, Steps(((10, 3), (15, 5), (15, 8), (15, 12), (20, 15)))),
-    # mean, deviation, zoom, threshold, radius, sigma, blend
-    "snow": (
-        weather.snow,
-        Steps(
-            (
-                (0.1, 0.3, 3, 0.5, 10, 4, 0.8),
-                (0.2, 0.3, 2, 0.5, 12, 4, 0.7),
-                (0.55, 0.3, 4, 0.9, 12, 8, 0.7),
-                (0.55, 0.3, 4.5, 0.85, 12, 8, 0.65),
-                (0.55, 0.3, 2.5, 0.85, 12, 12, 0.55),
-            )
-        ),
-    ),
-    # weight, ice
-    "frost": (weather.frost, Steps(((1, 0.4), (0.8, 0.6), (0.7, 0.7), (0.65, 0.7), (0.6, 0.75)))),
-    # strength, decay
-    "fog": (weather.fog, Steps(((1.5, 2), (2, 2), (2.5, 1.7), (2.5, 1.5), (3, 1.4)))),
+    "glass_blur": (blur.glass_blur, Scale(_GLASS)),
+    "motion_blur": (_motion_blur, Scale(((10, 3), (15, 5), (15, 8), (15, 12), (20, 15)))),  # radius, sigma
+    "snow": (weather.snow, Scale(_SNOW)),
+    "frost": (
+        weather.frost,
+        Scale(((1, 0.4), (0.8, 0.6), (0.7, 0.7), (0.65, 0.7), (0.6, 0.75))),
+    ),  # weight, ice
+    "fog": (weather.fog, Scale(((1.5, 2), (2, 2), (2.5, 1.7), (2.5, 1.5), (3, 1.4)))),  # strength, decay
     "elastic_transform": (digital.elastic_transform, Scale((12.5, 16.25, 21.25, 25, 30), "add")),
     "speckle_noise": (noise.speckle_noise, Scale((0.15, 0.2, 0.35, 0.45, 0.6), "add")),
-    # mean, deviation, sigma, threshold, strength, mud
-    "spatter": (
-        weather.spatter,
-        Steps(
-            (
-                (0.65, 0.3, 4, 0.69, 0.6, False),
-                (0.65, 0.3, 3, 0.68, 0.6, False),
-                (0.65, 0.3, 2, 0.68, 0.5, False),
-                (0.65, 0.3, 1, 0.65, 1.5, True),
-                (0.67, 0.4, 1, 0.65, 1.5, True),
-            )
-        ),
-    ),
+    "spatter": (weather.spatter, Scale(_SPATTER)),
 }
 
 
@@ -144,16 +137,14 @@ def corrupt(
     """
     if isinstance(name, int | np.integer):  # corrupt(image, severity, corruption_name, corruption_number)
         strength = int(name)
-        name, severity = severity if isinstance(severity, str) else None, strength
+        name, severity = (severity if isinstance(severity, str) else None), strength
         if isinstance(rng, int | np.integer):
             corruption_number, rng = int(rng), None
-    if isinstance(severity, str) or severity is None:
-        raise GramLoopError(f"severity {severity!r}: a whole number from 1 is expected")
     chosen = _choose(name, corruption_name, corruption_number)
     grey = isinstance(image, np.ndarray) and image.ndim == 3 and image.shape[2] == 1
     pixels = check_image(image[..., 0] if grey else image)
-    function, parameters = (_FIXED if chosen in _FIXED else _RANDOM)[chosen]
-    found = parameters.at(chosen, severity)
+    function, scale = (_FIXED if chosen in _FIXED else _RANDOM)[chosen]
+    found = scale.at(chosen, severity)  # type: ignore[arg-type]
     arguments = list(found) if isinstance(found, tuple) else [found]
     if chosen in _RANDOM:
         arguments.append(_generator(rng, seed))
@@ -201,3 +192,104 @@ def _choose(name: object, other: str | None, number: int | None) -> str:
     if chosen not in names:
         raise GramLoopError(f"no corruption {chosen!r}: one of {', '.join(names)} is expected")
     return str(chosen)
+
+
+@dataclass
+class Corrupt:
+    """Corrupt every image that passes: PIL images, arrays (H, W, 3) or (H, W), tensors (3, H, W); all of 8 bits.
+
+    Targets pass unchanged, since corruptions move nothing: further arguments, and the entries of a dict sample that are
+    no images. A PIL image is returned in colour, unless it is grey.
+
+    Args:
+        names: one corruption, a group (noise, blur, weather, digital, common, all), or a list; one is drawn per image.
+        severity: one, or several of which one is drawn per image.
+        p: the share of images that are corrupted.
+        seed: of all draws. Workers of a loader draw differently, and repeat their draws where there is a seed.
+    """
+
+    names: str | Sequence[str] = CORRUPTIONS
+    severity: int | Sequence[int] = (1, 2, 3, 4, 5)
+    p: float = 1.0
+    seed: int | None = None
+    _rng: np.random.Generator = field(init=False, repr=False)
+    _process: int = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        known = corruption_names("all")
+        if isinstance(self.names, str):
+            self.names = [self.names] if self.names in known else corruption_names(self.names)
+        if unknown := [name for name in self.names if name not in known]:
+            raise GramLoopError(f"no corruption {unknown[0]!r}: one of {', '.join(known)} is expected")
+        self.severity = [self.severity] if isinstance(self.severity, int) else list(self.severity)
+        if not self.names or not self.severity or not 0 <= self.p <= 1:
+            raise GramLoopError("Corrupt needs a corruption, a severity and a share p from 0 to 1")
+        for severity in self.severity:
+            check_severity("Corrupt", severity)
+        self._rng, self._process = np.random.default_rng(self.seed), os.getpid()
+
+    def __call__(self, image: Any, *others: Any, **_: Any) -> Any:
+        """The corrupted image, of the same type, with its targets; a dict sample gives a dict."""
+        if isinstance(image, Mapping):
+            image = {**image, **{name: self._corrupted(image[name]) for name in _image_entries(image)}}
+        else:
+            image = self._corrupted(image)
+        return (image, *others) if others else image
+
+    def _corrupted(self, image: Any) -> Any:
+        rng = self._generator()
+        if rng.random() >= self.p:
+            return image
+        name = str(rng.choice(list(self.names)))
+        assert not isinstance(self.severity, int)
+        severity = int(rng.choice(list(self.severity)))
+        if isinstance(image, np.ndarray):
+            return corrupt(image, name, severity, rng)
+        if type(image).__module__.startswith("torch"):
+            return _corrupt_tensor(image, name, severity, rng)
+        if not isinstance(image, PIL.Image.Image):
+            raise GramLoopError(
+                f"Corrupt takes a PIL image, an array, a tensor or a dict of them, not a {type(image).__name__}"
+            )
+        if image.mode == "F" or image.mode.startswith("I"):
+            raise GramLoopError(f"a PIL image of mode {image.mode}: 8 bits per channel are expected")
+        pixels = np.asarray(image if image.mode == "L" else image.convert("RGB"))
+        return PIL.Image.fromarray(corrupt(pixels, name, severity, rng))
+
+    def _generator(self) -> np.random.Generator:
+        """The source of all draws; a worker process replaces the copy of its parent's."""
+        if self._process != os.getpid():
+            data = sys.modules.get("torch.utils.data")
+            worker = None if data is None else data.get_worker_info()
+            number = os.getpid() if worker is None else worker.id
+            self._rng = np.random.default_rng(None if self.seed is None else [self.seed, 1 + number])
+            self._process = os.getpid()
+        return self._rng
+
+
+def _image_entries(sample: Mapping[Any, Any]) -> list[Any]:
+    """The keys of the images of a sample: what is one by its type, else the entry "image"."""
+    found = [name for name, value in sample.items() if _is_image(value)]
+    if not found and "image" not in sample:
+        raise GramLoopError(
+            f'a sample of {", ".join(map(str, sample))} has no PIL image, no tv_tensors.Image and no "image"'
+        )
+    return found or ["image"]
+
+
+def _is_image(value: Any) -> bool:
+    if isinstance(value, PIL.Image.Image):
+        return True
+    module = sys.modules.get("torchvision.tv_tensors")  # there if such a tensor is
+    return module is not None and isinstance(value, module.Image)
+
+
+def _corrupt_tensor(image: Any, name: str, severity: int, rng: np.random.Generator) -> Any:
+    """A tensor of the same class, on the same device."""
+    import torch
+
+    if image.ndim != 3 or image.shape[0] not in (1, 3):
+        raise GramLoopError(f"a tensor of shape {tuple(image.shape)}: (3, height, width) is expected")
+    pixels = np.moveaxis(image.detach().cpu().numpy(), 0, -1)
+    planes = np.moveaxis(corrupt(pixels, name, severity, rng), -1, 0)
+    return torch.from_numpy(np.ascontiguousarray(planes)).to(image.device).as_subclass(type(image))

@@ -7,7 +7,7 @@ import numpy as np
 import PIL.Image
 import PIL.ImageEnhance
 
-from gramloop.shifts.common import Floats, Image, gaussian, on_channels, to_bytes
+from gramloop.shifts.common import FloatImage, Image, gaussian, on_channels, to_bytes
 
 
 def brightness(image: Image, amount: float) -> Image:
@@ -71,7 +71,7 @@ def elastic_transform(image: Image, alpha: float, rng: np.random.Generator) -> I
     rows += np.arange(height, dtype=np.float32)[:, None]
     columns += np.arange(width, dtype=np.float32)
     values = image.astype(np.float32)
-    moved: Floats = cv2.remap(values, columns, rows, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REFLECT)
+    moved: FloatImage = cv2.remap(values, columns, rows, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REFLECT)
     return to_bytes(moved)
 
 
@@ -102,7 +102,7 @@ def darkness(image: Image, factor: float) -> Image:
     return np.array(PIL.ImageEnhance.Brightness(PIL.Image.fromarray(image)).enhance(factor))
 
 
-def _through(image: Image, levels: Floats) -> Image:
+def _through(image: Image, levels: FloatImage) -> Image:
     """Each value of the image replaced by its level: (256,), or (256, channels)."""
     table = to_bytes(np.asarray(levels, dtype=np.float32).copy())
     shape = (256, 1) if table.ndim == 1 or table.shape[1] == 1 else (256, 1, 3)

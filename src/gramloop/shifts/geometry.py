@@ -52,30 +52,18 @@ def warp_image(image: npt.NDArray[np.uint8], affine: Matrix) -> npt.NDArray[np.u
 
 
 def warp_labels(labels: npt.NDArray[Any], affine: Matrix, fill: int) -> npt.NDArray[Any]:
-    """A label map (H, W) of any integer type moved, nearest neighbour, `fill` where nothing was."""
-    limits = np.iinfo(labels.dtype)
-    if not limits.min <= fill <= limits.max:
-        raise GramLoopError(f"fill value {fill} does not fit into labels of type {labels.dtype}")
+    """Labels or depth (H, W) moved, nearest neighbour, `fill` where nothing was; a mean of two would be in neither."""
     # OpenCV warps few types; float64 holds every label below 2**53 exactly.
-    carrier = labels if labels.dtype in (np.uint8, np.uint16, np.int16) else labels.astype(np.float64)
+    known = labels.dtype in (np.uint8, np.uint16, np.int16, np.float32)
+    carrier = labels if known else labels.astype(np.float64)
     size = labels.shape[1], labels.shape[0]
     warped = cv2.warpAffine(carrier, affine, size, flags=cv2.INTER_NEAREST, borderValue=float(fill))
     return np.asarray(warped).astype(labels.dtype, copy=False)
 
 
-def warp_depth(metres: npt.NDArray[np.float32], affine: Matrix) -> npt.NDArray[np.float32]:
-    """A depth map (H, W) moved, nearest neighbour, 0 where nothing was; a mean of two depths would be in neither."""
-    size = metres.shape[1], metres.shape[0]
-    warped: npt.NDArray[np.float32] = cv2.warpAffine(
-        metres, affine, size, flags=cv2.INTER_NEAREST, borderValue=0
-    )
-    return warped
-
-
-def warp_masks(masks: npt.NDArray[Any], affine: Matrix) -> npt.NDArray[np.uint8]:
-    """Instance masks (N, H, W), true where the instance is, moved bilinearly and rounded back to 0 and 1."""
-    masks = np.ascontiguousarray(masks != 0).view(np.uint8)
-    return np.stack([warp_image(mask, affine) for mask in masks]) if len(masks) else masks
+def warp_mask(mask: npt.NDArray[Any], affine: Matrix) -> Mask:
+    """The mask (H, W) of an instance, true where it is, moved bilinearly and rounded back to 0 and 1."""
+    return warp_image(_as_mask(mask), affine)
 
 
 def visible_box(mask: npt.NDArray[Any]) -> tuple[int, int, int, int] | None:
@@ -100,6 +88,4 @@ def polygons(mask: npt.NDArray[Any]) -> list[list[float]]:
 
 
 def _as_mask(mask: npt.NDArray[Any]) -> Mask:
-    if mask.ndim != 2:
-        raise GramLoopError(f"a mask of shape {mask.shape}: (height, width) is expected")
     return np.ascontiguousarray(mask != 0).view(np.uint8)

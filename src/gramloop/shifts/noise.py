@@ -67,7 +67,7 @@ def shot_noise(image: Image, rate: float, rng: np.random.Generator) -> Image:
 def _poisson_tables(
     rate: float,
 ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint16], npt.NDArray[np.bool_]]:
-    """Steps of the 256 distributions over 32-bit draws; per cell, the first count and if a step splits it.
+    """SeverityTable of the 256 distributions over 32-bit draws; per cell, the first count and if a step splits it.
 
     Counts of at least `rate` all mean white, so the last step closes the distribution there.
     """

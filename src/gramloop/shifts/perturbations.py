@@ -1,6 +1,6 @@
 """The perturbations of the -P suites, with the constants of Schiappa et al. (2023).
 
-Fourteen change appearance, three the geometry. Those three need the directions of the image, `seeds.signs`: drawn
+Fourteen change appearance, three the geometry. Those three need the directions of the image, `signs`: drawn
 once per image, the same for all severities and all three. Labels follow with `geometry.affine_matrix` and the same
 signs. The published files were also written as JPEG of quality 95; that is left to the writer of a suite.
 """
@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from gramloop.errors import GramLoopError
 from gramloop.shifts import blur, digital, noise
-from gramloop.shifts.common import Image, Scale, Steps, check_image
+from gramloop.shifts.common import Image, Scale, check_image
 from gramloop.shifts.corruptions import corrupt
 from gramloop.shifts.geometry import GEOMETRIC, affine_matrix, warp_image
 
@@ -63,7 +63,7 @@ _SCALES = {
 }
 
 # start, stop, step
-_ZOOM = Steps(((1, 1.05, 0.01), (1, 1.07, 0.01), (1, 1.10, 0.02), (1, 1.12, 0.02), (1.03, 1.18, 0.03)))
+_ZOOM = Scale(((1, 1.05, 0.01), (1, 1.07, 0.01), (1, 1.10, 0.02), (1, 1.12, 0.02), (1.03, 1.18, 0.03)))
 
 
 def perturb(
@@ -81,7 +81,7 @@ def perturb(
         name: of PERTURBATIONS.
         severity: 1 to 5, and above where the perturbation has one parameter that continues by a rule.
         rng: the source of all randomness.
-        signs: the directions of the image, `seeds.signs`; the geometric ones need them, others do not use them.
+        signs: the directions of the image, `signs`; the geometric ones need them, others do not use them.
 
     Returns:
         A new array of the same shape.

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from gramloop.errors import GramLoopError
 from gramloop.shifts.blur import trail
-from gramloop.shifts.common import Floats, Image, gaussian, on_channels, stretch, to_bytes, zoom_grid
+from gramloop.shifts.common import FloatImage, Image, gaussian, on_channels, stretch, to_bytes, zoom_grid
 
 _WATER = (175.0, 238.0, 238.0)  # pale turquoise, red green blue
 _MUD = (63.0, 42.0, 20.0)
@@ -98,7 +98,7 @@ def fog(image: Image, strength: float, decay: float, rng: np.random.Generator) -
     return to_bytes(cv2.addWeighted(image, share, layer, 255 * strength * share, 0, dtype=cv2.CV_32F))
 
 
-def plasma(size: int, decay: float, rng: np.random.Generator) -> Floats:
+def plasma(size: int, decay: float, rng: np.random.Generator) -> FloatImage:
     """A height map (size, size) from 0 to 1 that wraps around: diamonds and squares, `size` a power of two.
 
     The noise of a level is uniform within the square of its amplitude; the amplitude falls by `decay` per
@@ -161,7 +161,7 @@ def spatter(
     return to_bytes(cv2.add(values, cv2.merge(tint)))
 
 
-def _glints(liquid: Floats) -> Floats:
+def _glints(liquid: FloatImage) -> FloatImage:
     """How much light the drops add, from 0 to 1: most just inside their lower right edges."""
     drops = (255 * liquid).astype(np.uint8)
     distance = cv2.distanceTransform(255 - cv2.Canny(drops, 50, 150), cv2.DIST_L2, 5)
@@ -170,7 +170,7 @@ def _glints(liquid: Floats) -> Floats:
     light = cv2.filter2D(cv2.equalizeHist(distance), cv2.CV_8U, relief)
     light = cv2.blur(light, (3, 3)).astype(np.float32) * drops
     brightest = float(light.max())
-    glints: Floats = light / np.float32(brightest) if brightest > 0 else light
+    glints: FloatImage = light / np.float32(brightest) if brightest > 0 else light
     return glints
 
 

@@ -14,9 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from gramloop.data.checks import ChangedFileError, refuse_change
-from gramloop.data.records import LabelledImage, Record
-from gramloop.data.shifted import Shift, ShiftedRecord
+from gramloop.data.records import ChangedFileError, LabelledImage, Record, Shift, refuse_change
 from gramloop.errors import GramLoopError
 from gramloop.metrics.bootstrap import ROWS_AT_ONCE, Score
 from gramloop.tasks.class_names import Classes
@@ -135,7 +133,7 @@ class Task(Generic[P, Truth]):
         """A prediction on the clean image in place of labels; ``threshold`` is for scored objects."""
         raise NotImplementedError
 
-    def move_truth(self, truth: Truth, record: ShiftedRecord, shift: Shift) -> Truth:
+    def move_truth(self, truth: Truth, record: Record, shift: Shift) -> Truth:
         """The truth of a clean image after a geometric shift of its pixels."""
         raise NotImplementedError
 

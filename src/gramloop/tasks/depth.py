@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from gramloop.data.records import Record
-from gramloop.data.shifted import Shift, ShiftedRecord
+from gramloop.data.records import Record, Shift
 from gramloop.data.truth import DepthMap
 from gramloop.errors import GramLoopError
 from gramloop.metrics.bootstrap import Score, mean_score
@@ -28,7 +27,7 @@ from gramloop.metrics.depth import Alignment, aligned_depth, depth_scores
 from gramloop.models.backbone import TappedViT
 from gramloop.models.depther import DEPTH_STRIDE, FAR, NEAR, Depther, load_depther, pad_around
 from gramloop.replay.attach import Loop
-from gramloop.shifts.geometry import warp_depth
+from gramloop.shifts.geometry import warp_labels
 from gramloop.tasks.base import Categories, Row, Rows, Task, pixels_text
 from gramloop.tasks.class_names import Classes
 from gramloop.tasks.images import (
@@ -103,8 +102,8 @@ class DepthTask(Task[Depth, DepthMap]):
             values = np.divide(1, values, out=np.zeros_like(values), where=values > 0)
         return DepthMap(np.where(np.isfinite(values) & (values > 0), values, np.float32(0)))
 
-    def move_truth(self, truth: DepthMap, record: ShiftedRecord, shift: Shift) -> DepthMap:
-        return replace(truth, metres=warp_depth(truth.metres, shift.affine(record)))
+    def move_truth(self, truth: DepthMap, record: Record, shift: Shift) -> DepthMap:
+        return replace(truth, metres=warp_labels(truth.metres, shift.affine(record), 0))
 
     def align(self, prediction: Depth, truth: DepthMap, alignment: str) -> Depth:
         metres = aligned_depth(

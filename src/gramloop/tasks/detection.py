@@ -12,8 +12,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from gramloop.data.records import Record
-from gramloop.data.shifted import Shift, ShiftedRecord
+from gramloop.data.records import Record, Shift
 from gramloop.data.truth import Instances
 from gramloop.metrics.ap import DRAWS_AT_ONCE, ApResult, RankedMatches, rank_matches, score_matches
 from gramloop.metrics.bootstrap import Score
@@ -112,7 +111,7 @@ class DetectionTask(Task[Detection, Instances]):
             segmentations=(None,) * len(boxes),
         )
 
-    def move_truth(self, truth: Instances, record: ShiftedRecord, shift: Shift) -> Instances:
+    def move_truth(self, truth: Instances, record: Record, shift: Shift) -> Instances:
         columns = zip(truth.ids, truth.boxes, truth.categories, truth.areas, strict=True)
         entries = tuple(
             {

@@ -12,10 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from gramloop.data.masks import RunLengths, decode_mask, encode_mask, mask_area
-from gramloop.data.records import Record
-from gramloop.data.shifted import Shift, ShiftedRecord
-from gramloop.data.truth import ObjectMasks, SegmentMap
+from gramloop.data.records import Record, Shift
+from gramloop.data.truth import ObjectMasks, RunLengths, SegmentMap, decode_mask, encode_mask, mask_area
 from gramloop.errors import GramLoopError
 from gramloop.metrics.ap import DRAWS_AT_ONCE, mask_ap_score, mask_average_precision, rank_matches
 from gramloop.metrics.bootstrap import Score
@@ -118,7 +116,7 @@ class InstanceTask(SegmentTask[InstanceMasks, ObjectMasks]):
     def as_truth(self, prediction: InstanceMasks, threshold: float) -> ObjectMasks:
         return object_masks(prediction, threshold)
 
-    def move_truth(self, truth: ObjectMasks, record: ShiftedRecord, shift: Shift) -> ObjectMasks:
+    def move_truth(self, truth: ObjectMasks, record: Record, shift: Shift) -> ObjectMasks:
         return truth.moved(shift.affine(record))
 
     def statistics(self, prediction: InstanceMasks, truth: ObjectMasks, categories: Categories) -> Row:

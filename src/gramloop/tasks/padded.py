@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gramloop.data.masks import RunLengths, encode_mask
+from gramloop.data.truth import RunLengths, encode_mask
 from gramloop.errors import GramLoopError
 from gramloop.models.backbone import TappedViT
 from gramloop.models.pmt import PMT, load_pmt, trained_side

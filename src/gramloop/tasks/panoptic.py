@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from gramloop.data.records import Record
-from gramloop.data.shifted import Shift, ShiftedRecord
+from gramloop.data.records import Record, Shift
 from gramloop.data.truth import VOID, SegmentMap, segments_info, segments_png
 from gramloop.errors import GramLoopError
 from gramloop.metrics.bootstrap import Score
@@ -172,7 +171,7 @@ class PanopticTask(SegmentTask[Panoptic, SegmentMap]):
     def as_truth(self, prediction: Panoptic, threshold: float) -> SegmentMap:
         return segment_map(prediction)
 
-    def move_truth(self, truth: SegmentMap, record: ShiftedRecord, shift: Shift) -> SegmentMap:
+    def move_truth(self, truth: SegmentMap, record: Record, shift: Shift) -> SegmentMap:
         return truth.moved(shift.affine(record))
 
     def statistics(self, prediction: Panoptic, truth: SegmentMap, categories: Categories) -> Row:

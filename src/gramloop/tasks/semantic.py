@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from gramloop.data.records import Record
-from gramloop.data.shifted import Shift, ShiftedRecord
+from gramloop.data.records import Record, Shift
 from gramloop.data.truth import PixelLabels
 from gramloop.errors import GramLoopError
 from gramloop.metrics.bootstrap import Score, miou_score
@@ -86,7 +85,7 @@ class SemanticTask(Task[Segmentation, PixelLabels]):
     def as_truth(self, prediction: Segmentation, threshold: float) -> PixelLabels:
         return PixelLabels(prediction.labels.astype(np.uint16), UNSCORED)
 
-    def move_truth(self, truth: PixelLabels, record: ShiftedRecord, shift: Shift) -> PixelLabels:
+    def move_truth(self, truth: PixelLabels, record: Record, shift: Shift) -> PixelLabels:
         return PixelLabels(warp_labels(truth.indices, shift.affine(record), truth.ignored), truth.ignored)
 
     def statistics(self, prediction: Segmentation, truth: PixelLabels, categories: Categories) -> Row:

@@ -8,8 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import cast
 
-from gramloop.data.records import DataSet, LabelledImage, Record
-from gramloop.data.shifted import Shift, shift_data_set
+from gramloop.data.records import DataSet, LabelledImage, Record, Shift, shift_data_set
 from gramloop.data.suites import Condition
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.plan import TRUTH_SCORE, Positions, Subject, TruthKind, check_truth

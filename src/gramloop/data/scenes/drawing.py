@@ -17,8 +17,7 @@ from dataclasses import dataclass
 import cv2
 import numpy as np
 
-from gramloop.data.scenes.textures import SURFACES, Array, Brush, hsv, value_noise
-from gramloop.data.scenes.things import THING_SHAPES, Sprite
+from gramloop.data.scenes.painting import SURFACES, THING_SHAPES, Array, Brush, Sprite, hsv, value_noise
 from gramloop.errors import GramLoopError
 
 STUFF = tuple(SURFACES)

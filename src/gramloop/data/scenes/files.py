@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 import cv2
 import numpy as np
 
-from gramloop.data.readers.depth import FORMAT_FILE
+from gramloop.data.folders import FORMAT_FILE
 from gramloop.data.scenes.drawing import CLASSES, FAR, RECIPE, STUFF, THINGS, Scene, check_scene, scene
-from gramloop.data.scenes.textures import Array
+from gramloop.data.scenes.painting import Array
 from gramloop.data.truth import DepthFormat, SegmentMap, segments_info, segments_png
 from gramloop.errors import GramLoopError, short_repr
 from gramloop.util.files import atomic_write, is_taken, remove_leftovers

@@ -9,8 +9,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from gramloop.data.checks import refuse_change
-from gramloop.data.records import Record
+from gramloop.data.records import Record, refuse_change
 from gramloop.data.suites import Condition, display_name
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.methods import BASELINE

@@ -16,15 +16,13 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from pycocotools import mask as reference_masks
 
-from gramloop.data.masks import decode_mask
+from gramloop.data.coco import COCO_CATEGORY_IDS, STUFF_IDS, open_panoptic
 from gramloop.data.opening import ReadOptions, open_set, open_suite
-from gramloop.data.readers.coco import COCO_CATEGORY_IDS
-from gramloop.data.readers.panoptic import STUFF_IDS, open_panoptic
 from gramloop.data.records import LabelledImage
 from gramloop.data.scenes.drawing import CLASSES, scene
 from gramloop.data.scenes.files import SCENE_CATEGORIES, THING_NUMBERS, SceneFiles, write_scenes
 from gramloop.data.suites import Condition
-from gramloop.data.truth import ObjectMasks, SegmentMap, read_segment_map, segments_png
+from gramloop.data.truth import ObjectMasks, SegmentMap, decode_mask, read_segment_map, segments_png
 from gramloop.data.writing import write_suite
 from gramloop.errors import GramLoopError
 from gramloop.tasks.base import read_labelled
@@ -52,7 +50,7 @@ def test_every_id_survives_its_colour(ids: np.ndarray) -> None:
 
 def test_a_set_is_read_as_it_was_written(tmp_path: Path) -> None:
     write_panoptic(tmp_path, 3)
-    data = open_panoptic(tmp_path, check="decode")
+    data = open_panoptic(tmp_path)
     assert (data.task, len(data)) == ("panoptic", 3)
     assert data.categories == {1: "cat", 2: "dog", 9: "grass"}
     assert data.things == {1, 2}
@@ -136,7 +134,7 @@ def test_a_wrong_set_is_told(tmp_path: Path, change: Callable[[dict[str, Any]], 
     write_panoptic(tmp_path, 2)
     _changed(tmp_path / "annotations" / "panoptic_val2017.json", change)
     with pytest.raises(GramLoopError, match=words):
-        open_panoptic(tmp_path, check="decode")
+        open_panoptic(tmp_path)[0].segments()
 
 
 def test_a_folder_without_panoptic_annotations_is_told(tmp_path: Path) -> None:
@@ -224,7 +222,7 @@ def test_an_object_without_a_mask_is_told(tmp_path: Path) -> None:
 
 def test_scenes_have_segments(tmp_path: Path) -> None:
     write_scenes(tmp_path, SceneFiles(4, size=96), workers=1)
-    data = open_panoptic(tmp_path, check="decode")
+    data = open_panoptic(tmp_path)
     assert data.categories == SCENE_CATEGORIES
     assert data.things == THING_NUMBERS
     for index, record in enumerate(data):

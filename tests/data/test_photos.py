@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from gramloop.data.opening import ReadOptions, open_photos, open_set, open_suite
+from gramloop.data.folders import open_photos
+from gramloop.data.opening import ReadOptions, open_set, open_suite
 from gramloop.data.suites import Condition
 from gramloop.errors import GramLoopError
 from small_sets import coco_content, picture, write_coco, write_semantic

@@ -10,11 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gramloop.data.opening import open_suite
-from gramloop.data.records import Record
-from gramloop.data.shifted import Shift, shift_record
+from gramloop.data.records import Record, Shift, shift_record
 from gramloop.data.suites import Condition
 from gramloop.shifts import geometry
-from gramloop.shifts.seeds import signs
+from gramloop.shifts.common import signs
 from small_sets import rectangle, write_semantic
 
 HEIGHT, WIDTH = 240, 320

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from gramloop.data.folders import open_depth
 from gramloop.data.opening import ReadOptions, open_set, open_suite
-from gramloop.data.readers.depth import open_depth
 from gramloop.data.records import LabelledImage
 from gramloop.data.scenes.drawing import CLASSES, FAR, scene
 from gramloop.data.scenes.files import SceneFiles, write_scenes

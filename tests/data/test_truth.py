@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pycocotools import mask as oracle
 
-from gramloop.data.masks import annotation_mask, box_mask, decode_mask, encode_mask
+from gramloop.data.truth import annotation_mask, box_mask, decode_mask, encode_mask
 
 coordinate = st.floats(-20, 90, allow_nan=False, width=32)
 

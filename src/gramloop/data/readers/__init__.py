@@ -1,1 +1,0 @@
-"""Readers of the public layouts of data sets, one file each."""
