@@ -18,8 +18,8 @@ from PIL import Image
 from torch import Tensor
 
 from gramloop.models.backbone import TappedViT, default_taps
-from gramloop.models.dinov2 import load_any_backbone
-from gramloop.models.linear import LinearHead
+from gramloop.models.dino import load_any_backbone
+from gramloop.models.heads import LinearHead
 from gramloop.tasks.images import WEB, read_image, resize_short_side, to_tensor
 
 sys.path.append(str(Path(__file__).parents[1] / "examples"))

@@ -17,11 +17,11 @@ from torch.profiler import ProfilerActivity, profile
 
 from fake_forward import Needs
 from gramloop.errors import UntunedWindowWarning
+from gramloop.models.backbone import Backbone
 from gramloop.models.detector import WindowedDetector
-from gramloop.models.dinov3 import Backbone, meta_backbone
+from gramloop.models.dino import SHAPES, meta_backbone
 from gramloop.models.mask2former import Mask2FormerSegmentor, Mask2FormerShape
 from gramloop.models.plain_detr import PlainDetr, PlainDetrConfig
-from gramloop.models.released_names import SHAPES
 from gramloop.models.tiny import load_tiny
 from gramloop.replay.config import ReplayConfig
 from gramloop.tasks.detect import Detector

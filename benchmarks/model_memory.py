@@ -11,8 +11,8 @@ from torch import nn
 
 from fake_forward import Needs, needs_of
 from gramloop.errors import GramLoopError
+from gramloop.models.backbone import Backbone
 from gramloop.models.detector import WindowLayout, all_valid
-from gramloop.models.dinov3 import Backbone
 from gramloop.models.plain_detr import best_detections
 from gramloop.replay.attach import Loop
 from gramloop.tasks.depth import DepthEstimator

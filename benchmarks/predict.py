@@ -15,10 +15,9 @@ import numpy as np
 import torch
 
 from gramloop import ReplayConfig, cost
-from gramloop.models.backbone import default_taps
-from gramloop.models.dinov3 import Backbone
-from gramloop.models.linear import LinearHead, LinearSegmentor
-from gramloop.models.released_names import SHAPES
+from gramloop.models.backbone import Backbone, default_taps
+from gramloop.models.dino import SHAPES
+from gramloop.models.heads import LinearHead, LinearSegmentor
 from gramloop.tasks.segment import SegmentConfig, Segmenter
 from gramloop.util.forward_patch import counting
 

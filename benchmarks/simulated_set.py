@@ -20,8 +20,7 @@ from PIL import Image
 from gramloop.data.coco import COCO_CATEGORY_IDS, COCO_VAL2017
 from gramloop.data.truth import Instances
 from gramloop.evaluate.methods import BASELINE
-from gramloop.models.tiny import WEIGHTS, load_tiny
-from gramloop.models.tiny_heads import DenseDetectConfig, DenseDetectHead
+from gramloop.models.tiny import WEIGHTS, DenseDetectConfig, DenseDetectHead, load_tiny
 from gramloop.tasks.detect import DenseDetector
 from gramloop.tasks.detection import Detection
 

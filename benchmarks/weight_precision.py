@@ -22,7 +22,7 @@ from gramloop.data.scenes.files import SceneFiles, draw_scenes
 from gramloop.evaluate.evaluation import evaluate
 from gramloop.evaluate.plan import DataSource
 from gramloop.evaluate.planning import Request, make_plan
-from gramloop.models.dinov3 import Backbone
+from gramloop.models.backbone import Backbone
 from gramloop.models.tiny import SUGGESTED, WEIGHTS, suggested_replay
 from gramloop.tasks.base import read_labelled
 from gramloop.tasks.loading import Precision, load_predictor

@@ -20,9 +20,9 @@ from gramloop import ReplayConfig
 from gramloop.models import PMT, Backbone, Depther, Mask2FormerSegmentor, PMTHead, PMTShape, WindowedDetector
 from gramloop.models.backbone import default_taps
 from gramloop.models.depther import DptDepthHead, DptShape
+from gramloop.models.dino import SHAPES
 from gramloop.models.mask2former import Mask2FormerShape
 from gramloop.models.plain_detr import PlainDetr
-from gramloop.models.released_names import SHAPES
 from gramloop.tasks import (
     Detector,
     DptDepthEstimator,

@@ -20,8 +20,7 @@ import torch.nn.functional as F
 from gramloop.data.scenes.drawing import scene
 from gramloop.data.truth import DepthMap
 from gramloop.metrics.depth import depth_scores
-from gramloop.models.tiny import TINY_SHORT_SIDE, TinyModel, load_tiny, normalise
-from gramloop.models.tiny_heads import DenseDepthHead
+from gramloop.models.tiny import TINY_SHORT_SIDE, DenseDepthHead, TinyModel, load_tiny, normalise
 
 
 @torch.no_grad()

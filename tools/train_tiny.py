@@ -25,11 +25,9 @@ import torch.multiprocessing as mp
 from transformers.models.dinov3_vit.modeling_dinov3_vit import Dinov3ViTDropPath
 
 from gramloop.data.scenes.drawing import CLASSES, STUFF, THINGS
-from gramloop.models.backbone import BackboneShape
-from gramloop.models.dinov3 import Backbone
-from gramloop.models.linear import LinearHead
-from gramloop.models.tiny import TinyModel, save_tiny
-from gramloop.models.tiny_heads import DenseDetectConfig, DenseDetectHead
+from gramloop.models.backbone import Backbone, BackboneShape
+from gramloop.models.heads import LinearHead
+from gramloop.models.tiny import DenseDetectConfig, DenseDetectHead, TinyModel, save_tiny
 from tiny_data import SIZE, Scenes, normalise, render
 from tiny_losses import detection_loss, segmentation_loss
 from tiny_optim import Muon, average_gradients

@@ -12,7 +12,7 @@ from gramloop import ReplayConfig
 from gramloop.cli import main
 from gramloop.models.backbone import BackboneShape
 from gramloop.models.detector import DETECTOR_BACKBONE
-from gramloop.models.dinov3 import meta_backbone
+from gramloop.models.dino import dinov3_file_shapes, meta_backbone
 from gramloop.tasks.detect import DetectConfig, load_detector
 from gramloop.tasks.segment import SegmentConfig, load_segmenter
 
@@ -34,7 +34,7 @@ def models(tmp_path_factory):
     torch.save({"model": head}, folder / "detector.pth")
     torch.save(load_golden("segmentor").weights, folder / "segmentor.pth")
     torch.save(dict(list(inner.items())[:-9]), folder / "part.pth")
-    narrow = meta_backbone(BackboneShape(depth=4, width=32, head_dim=16)).released_shapes()
+    narrow = dinov3_file_shapes(meta_backbone(BackboneShape(depth=4, width=32, head_dim=16)))
     torch.save(
         {name: make_weight(name, shape, 0, 16) for name, shape in narrow.items()}, folder / "narrow.pth"
     )

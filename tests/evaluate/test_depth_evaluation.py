@@ -17,7 +17,7 @@ from gramloop.evaluate.methods import BASELINE
 from gramloop.evaluate.plan import DataSource, read_plan
 from gramloop.evaluate.store import PLAN, Store, read_condition
 from gramloop.metrics.depth import depth_scores
-from gramloop.models.tiny_heads import DenseDepthHead
+from gramloop.models.tiny import DenseDepthHead
 from gramloop.replay.config import ReplayConfig
 from gramloop.report.document import make_document
 from gramloop.report.figures import draw_figures

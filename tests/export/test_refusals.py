@@ -15,7 +15,7 @@ from gramloop.export import read_about
 from gramloop.export.precision import TOLERANCE, largest_difference
 from gramloop.export.programs import suppressed
 from gramloop.mitigations.stack import read_stack, stack_text
-from gramloop.models.tiny_heads import non_max_suppression
+from gramloop.models.tiny import non_max_suppression
 from gramloop.tasks.loading import open_model
 
 

@@ -19,7 +19,7 @@ from gramloop import GramLoopError
 from gramloop.evaluate.evaluation import evaluate
 from gramloop.evaluate.plan import DataSource
 from gramloop.evaluate.planning import Request, make_plan
-from gramloop.models.linear import LinearHead
+from gramloop.models.heads import LinearHead
 from small_sets import write_semantic
 
 NAMES = ["plain", "other", "dinov3_sat493m", "sat493m", "ade_semantic_pmt_small_64_dinov3"]

@@ -14,7 +14,7 @@ from gramloop.data.suites import Condition
 from gramloop.evaluate import Store, collect
 from gramloop.evaluate.plan import Plan
 from gramloop.evaluate.runner import Runner
-from gramloop.models.tiny_heads import DenseDepthHead
+from gramloop.models.tiny import DenseDepthHead
 from gramloop.tasks import load_predictor
 from gramloop.tune import Space, tune
 from gramloop.util.forward_patch import counting

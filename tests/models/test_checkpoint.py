@@ -14,7 +14,7 @@ from golden import load_golden
 from gramloop.errors import GramLoopError
 from gramloop.models.backbone import BackboneShape
 from gramloop.models.checkpoint import open_checkpoint
-from gramloop.models.dinov3 import load_backbone, meta_backbone
+from gramloop.models.dino import dinov3_file_shapes, load_backbone, meta_backbone
 from gramloop.models.tiny import WEIGHTS
 
 
@@ -156,7 +156,8 @@ def test_views_of_a_checkpoint(tmp_path):
 MEASURE = """
 import gc, sys, torch
 from gramloop.models.backbone import BackboneShape
-from gramloop.models.dinov3 import Backbone, load_backbone
+from gramloop.models.dino import load_backbone
+from gramloop.models.backbone import Backbone
 
 def peak():
     with open("/proc/self/status") as status:
@@ -180,7 +181,7 @@ for path, dtype in zip(sys.argv[1::2], sys.argv[2::2]):
 @pytest.mark.skipif(sys.platform != "linux", reason="peak memory is read from /proc")
 def test_loading_needs_little_more_memory_than_the_model(tmp_path):
     # twelve blocks, as the smallest released models; 340 MB, so that small change does not count
-    shapes = meta_backbone(BackboneShape(12, 768)).released_shapes()
+    shapes = dinov3_file_shapes(meta_backbone(BackboneShape(12, 768)))
     weights = {name: torch.zeros(shape) for name, shape in shapes.items()}
     weights["rope_embed.periods"] += 1
     files = [tmp_path / "a.pth", tmp_path / "a.safetensors"]

@@ -21,9 +21,8 @@ from gramloop.models.detector import (
     pad_batch,
     window_spans,
 )
-from gramloop.models.dinov3 import meta_backbone
+from gramloop.models.dino import SHAPES, meta_backbone
 from gramloop.models.plain_detr import PlainDetr, best_detections
-from gramloop.models.released_names import SHAPES
 
 
 def weights(of_backbone):

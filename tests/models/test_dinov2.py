@@ -11,8 +11,8 @@ from transformers import Dinov2WithRegistersModel
 
 from gramloop import GramLoopError, attached
 from gramloop.models.checkpoint import open_checkpoint
-from gramloop.models.dinov2 import Dinov2Backbone, infer_dinov2, load_any_backbone, load_dinov2
-from gramloop.models.linear import LinearHead, LinearSegmentor
+from gramloop.models.dino import Dinov2Backbone, infer_dinov2, load_any_backbone, load_dinov2
+from gramloop.models.heads import LinearHead, LinearSegmentor
 from gramloop.tasks.segment import SegmentConfig, Segmenter, load_segmenter
 
 DEPTH, WIDTH, PATCH, SIDE = 4, 64, 14, 5

@@ -8,9 +8,8 @@ import torch
 from golden import released_shapes
 from gramloop import ReplayConfig, attached
 from gramloop.errors import GramLoopError
-from gramloop.models.backbone import BackboneShape, default_taps
-from gramloop.models.dinov3 import Backbone, load_backbone, meta_backbone
-from gramloop.models.released_names import SHAPES
+from gramloop.models.backbone import Backbone, BackboneShape, default_taps
+from gramloop.models.dino import SHAPES, dinov3_file_shapes, load_backbone, meta_backbone
 
 GOLDEN = ["backbone_s", "backbone_splus", "backbone_7b"]
 FEATURES = 1e-5  # what the reference's own ports agree to, on features of scale 4
@@ -55,13 +54,13 @@ def test_a_replay_on_a_released_file_is_the_reference(name, run, replay, golden,
 
 @pytest.mark.parametrize("name", sorted(set(SHAPES) - {"vitl16_sat"}))
 def test_names_and_shapes_of_every_size_are_the_released_ones(name):
-    assert meta_backbone(SHAPES[name]).released_shapes() == released_shapes(f"dinov3_{name}")
+    assert dinov3_file_shapes(meta_backbone(SHAPES[name])) == released_shapes(f"dinov3_{name}")
 
 
 def test_the_satellite_model_has_one_norm_more():
     expected = released_shapes("dinov3_vitl16")
     expected |= {"local_cls_norm.weight": (1024,), "local_cls_norm.bias": (1024,)}
-    assert meta_backbone(SHAPES["vitl16_sat"]).released_shapes() == expected
+    assert dinov3_file_shapes(meta_backbone(SHAPES["vitl16_sat"])) == expected
 
 
 def test_parameter_count_of_the_largest():

@@ -5,7 +5,7 @@ import torch
 
 from golden import load_golden, released_shapes
 from gramloop.errors import GramLoopError
-from gramloop.models.dinov3 import meta_backbone
+from gramloop.models.dino import SHAPES, meta_backbone
 from gramloop.models.mask2former import (
     SEGMENTOR_BACKBONE,
     Mask2FormerSegmentor,
@@ -14,7 +14,6 @@ from gramloop.models.mask2former import (
     infer_mask2former_shape,
     load_segmentor,
 )
-from gramloop.models.released_names import SHAPES
 
 LOGITS = 1e-4  # what the reference's own ports agree to
 

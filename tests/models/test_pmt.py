@@ -9,10 +9,9 @@ import torch.nn.functional as F
 from golden import load_golden, released_shapes, write_golden_pmt
 from gramloop import GramLoopError, ReplayConfig, attached
 from gramloop.models import load_backbone, load_pmt
-from gramloop.models.dinov2 import Dinov2Backbone
-from gramloop.models.dinov3 import meta_backbone
+from gramloop.models.backbone import BackboneShape
+from gramloop.models.dino import SHAPES, Dinov2Backbone, meta_backbone
 from gramloop.models.pmt import PMT, PMTHead, PMTShape, trained_side
-from gramloop.models.released_names import SHAPES, BackboneShape
 from gramloop.tasks.images import WEB
 
 TAPS, TOKENS, MASKS, CLASSES = (

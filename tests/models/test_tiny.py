@@ -17,8 +17,7 @@ import torch
 
 from gramloop.data.scenes.drawing import CLASSES, STUFF, THINGS, scene
 from gramloop.errors import GramLoopError
-from gramloop.models.tiny import WEIGHTS, TinyModel, load_tiny, normalise
-from gramloop.models.tiny_heads import pairwise_iou
+from gramloop.models.tiny import WEIGHTS, TinyModel, load_tiny, normalise, pairwise_iou
 from gramloop.tasks.segment import SegmentConfig, Segmenter
 
 pytest.importorskip("transformers")

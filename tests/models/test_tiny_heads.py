@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gramloop.errors import GramLoopError
-from gramloop.models.tiny_heads import (
+from gramloop.models.tiny import (
     DenseDetectConfig,
     DenseDetectHead,
     boxes_from_sides,

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from golden import Golden
 from gramloop.models.checkpoint import Checkpoint
-from gramloop.models.dinov3 import load_backbone
+from gramloop.models.dino import load_backbone
 from meta_vit import DinoVisionTransformer
 from reference_packages import import_reference
 

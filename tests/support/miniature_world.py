@@ -13,7 +13,7 @@ from PIL import Image
 from golden import make_weight
 from gramloop.models.backbone import BackboneShape
 from gramloop.models.detector import DETECTOR_BACKBONE, WindowedDetector
-from gramloop.models.dinov3 import meta_backbone
+from gramloop.models.dino import meta_backbone
 from gramloop.models.mask2former import SEGMENTOR_BACKBONE, Mask2FormerSegmentor, Mask2FormerShape
 from gramloop.models.plain_detr import PlainDetr, PlainDetrConfig
 from gramloop.reproduce import read_recipe

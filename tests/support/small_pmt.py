@@ -3,8 +3,7 @@
 import torch
 
 from gramloop.data.scenes.files import SCENE_CATEGORIES, THING_NUMBERS
-from gramloop.models.backbone import BackboneShape
-from gramloop.models.dinov3 import Backbone
+from gramloop.models.backbone import Backbone, BackboneShape
 from gramloop.models.pmt import PMT, PMTHead, PMTShape
 from gramloop.tasks.padded import InstanceConfig, InstanceSegmenter, PanopticConfig, PanopticSegmenter
 

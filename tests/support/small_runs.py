@@ -15,11 +15,9 @@ from gramloop.evaluate.provenance import plan_subject
 from gramloop.evaluate.rows import MethodRows
 from gramloop.evaluate.runner import Finished, Runner
 from gramloop.evaluate.store import Store, read_condition
-from gramloop.models.backbone import BackboneShape
-from gramloop.models.dinov3 import Backbone
-from gramloop.models.linear import LinearHead
-from gramloop.models.tiny import TinyModel, save_tiny
-from gramloop.models.tiny_heads import DenseDetectConfig, DenseDetectHead
+from gramloop.models.backbone import Backbone, BackboneShape
+from gramloop.models.heads import LinearHead
+from gramloop.models.tiny import DenseDetectConfig, DenseDetectHead, TinyModel, save_tiny
 
 SIDE = 64
 SHAPE = BackboneShape(

@@ -5,9 +5,8 @@ import pytest
 import torch
 
 from gramloop import GramLoopError, ReplayConfig, cost, counting
-from gramloop.models.backbone import BackboneShape
-from gramloop.models.dinov3 import Backbone
-from gramloop.models.tiny_heads import DenseDetectConfig, DenseDetectHead
+from gramloop.models.backbone import Backbone, BackboneShape
+from gramloop.models.tiny import DenseDetectConfig, DenseDetectHead
 from gramloop.tasks.detect import DenseDetector
 
 REPLAY = ReplayConfig(window=(1, 2))

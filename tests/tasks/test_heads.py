@@ -8,7 +8,7 @@ import torch
 from golden import load_golden, released_shapes, write_golden_depther, write_golden_pmt
 from gramloop import GramLoopError
 from gramloop.models import LinearHead
-from gramloop.models.released_names import head_classes, head_kind
+from gramloop.models.heads import head_classes, head_kind
 from gramloop.tasks import (
     Detector,
     DptDepthEstimator,

@@ -12,8 +12,8 @@ from safetensors.torch import load_file
 from golden import FOLDER, load_golden, write_golden_pmt
 from gramloop import GramLoopError, ReplayConfig
 from gramloop.models import PMT, PMTHead, PMTShape, load_pmt
-from gramloop.models.dinov3 import meta_backbone
-from gramloop.models.released_names import BackboneShape
+from gramloop.models.backbone import BackboneShape
+from gramloop.models.dino import meta_backbone
 from gramloop.tasks import InstanceSegmenter, PanopticSegmenter, Segmenter
 from gramloop.tasks.class_names import COCO, COCO_PANOPTIC
 from gramloop.tasks.images import to_tensor

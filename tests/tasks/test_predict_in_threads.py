@@ -16,8 +16,8 @@ import torch
 from golden import load_golden
 from gramloop import ReplayConfig
 from gramloop.models.detector import DETECTOR_BACKBONE
-from gramloop.models.dinov3 import load_backbone
-from gramloop.models.linear import LinearHead, LinearSegmentor
+from gramloop.models.dino import load_backbone
+from gramloop.models.heads import LinearHead, LinearSegmentor
 from gramloop.tasks.detect import DetectConfig, load_detector
 from gramloop.tasks.segment import SegmentConfig, Segmenter
 

@@ -12,9 +12,9 @@ from PIL import Image
 from golden import load_golden
 from gramloop import attached
 from gramloop.errors import GramLoopError
-from gramloop.models.backbone import BackboneShape
-from gramloop.models.dinov3 import Backbone, load_backbone
-from gramloop.models.linear import LinearHead, LinearSegmentor
+from gramloop.models.backbone import Backbone, BackboneShape
+from gramloop.models.dino import load_backbone
+from gramloop.models.heads import LinearHead, LinearSegmentor
 from gramloop.models.mask2former import load_segmentor
 from gramloop.replay.config import ReplayConfig
 from gramloop.replay.cost import cost

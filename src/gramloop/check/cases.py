@@ -15,7 +15,7 @@ from torch import Tensor
 
 from gramloop.check.small_models import HEADS, Outputs, Precision, pattern
 from gramloop.errors import GramLoopError
-from gramloop.models.dinov3 import Backbone
+from gramloop.models.backbone import Backbone
 from gramloop.models.tiny import load_tiny
 from gramloop.replay.attach import attached
 from gramloop.replay.config import Adaptive, ReplayConfig

@@ -11,10 +11,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from gramloop.models.backbone import BackboneShape
+from gramloop.models.backbone import Backbone, BackboneShape
 from gramloop.models.depther import Depther, DptDepthHead, DptShape
 from gramloop.models.detector import WindowedDetector
-from gramloop.models.dinov3 import Backbone
 from gramloop.models.mask2former import Mask2FormerSegmentor, Mask2FormerShape
 from gramloop.models.plain_detr import PlainDetr, PlainDetrConfig
 from gramloop.models.pmt import PMT, PMTHead, PMTShape

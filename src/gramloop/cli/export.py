@@ -100,7 +100,7 @@ def run(options: Options) -> Ended:
 
 def _model(options: ModelOptions) -> tuple[Any, str]:
     """The model on the CPU, and what it is called in the file: names without folders."""
-    from gramloop.models.dinov2 import load_any_backbone
+    from gramloop.models.dino import load_any_backbone
     from gramloop.tasks.loading import model_files
 
     parts = [options.head or options.model, *([options.backbone] if options.backbone else [])]

@@ -12,13 +12,12 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from gramloop.models.backbone import TappedViT
+from gramloop.models.backbone import Backbone, TappedViT
 from gramloop.models.detector import WindowedDetector, all_valid, join_taps
-from gramloop.models.dinov3 import Backbone
-from gramloop.models.mask2former import SegmentationModel
+from gramloop.models.heads import SegmentationModel
 from gramloop.models.plain_detr import best_detections
 from gramloop.models.pmt import PMT
-from gramloop.models.tiny_heads import DenseDetectHead, boxes_from_sides, pairwise_iou
+from gramloop.models.tiny import DenseDetectHead, boxes_from_sides, pairwise_iou
 from gramloop.tasks.depth import DepthHead
 from gramloop.tasks.images import Normalisation
 

@@ -22,8 +22,7 @@ from gramloop.export.programs import (
     WindowedDetectProgram,
     tensors_in,
 )
-from gramloop.models.backbone import TappedViT, refuse_many_tokens
-from gramloop.models.dinov3 import Backbone
+from gramloop.models.backbone import Backbone, TappedViT, refuse_many_tokens
 from gramloop.models.tiny import TINY_SHORT_SIDE
 from gramloop.tasks.class_names import Classes
 from gramloop.tasks.depth import DepthEstimator

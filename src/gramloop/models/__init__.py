@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING
 from gramloop.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from gramloop.models.backbone import Backbone
     from gramloop.models.depther import Depther, load_depther
     from gramloop.models.detector import WindowedDetector, load_windowed_detector
-    from gramloop.models.dinov2 import Dinov2Backbone, load_any_backbone, load_dinov2
-    from gramloop.models.dinov3 import Backbone, load_backbone
-    from gramloop.models.linear import LinearHead, LinearSegmentor
-    from gramloop.models.mask2former import Mask2FormerSegmentor, SegmentationModel, load_segmentor
+    from gramloop.models.dino import Dinov2Backbone, load_any_backbone, load_backbone, load_dinov2
+    from gramloop.models.heads import LinearHead, LinearSegmentor, SegmentationModel
+    from gramloop.models.mask2former import Mask2FormerSegmentor, load_segmentor
     from gramloop.models.pmt import PMT, PMTHead, PMTShape, load_pmt
     from gramloop.models.tiny import TinyModel, load_tiny
 else:

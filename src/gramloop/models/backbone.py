@@ -1,17 +1,23 @@
-"""What dense heads need of a frozen ViT: its sizes, and the tokens of some blocks after the final norm."""
+"""What dense heads need of a frozen ViT: its sizes, and the tokens of some blocks after the final norm.
+
+Precision: parameters and features are float32. On a GPU the blocks of a DINOv3 compute under bfloat16 autocast, as in the
+paper; on a CPU everything is float32. Weights may be loaded in bfloat16: then so are the states, but the final norm is
+not, so that heads and drift read float32.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
 from gramloop.errors import GramLoopError
 
+ROPE_THETA = 100.0
 MOST_TOKENS = 1 << 15  # 2048 x 4096 pixels in patches of 16; without a GPU more take minutes to hours
 
 
@@ -168,6 +174,90 @@ class TappedViT(nn.Module):
     def device(self) -> torch.device:
         """Where the parameters are."""
         return next(self.norm.parameters()).device
+
+
+class Backbone(TappedViT):
+    """A DINOv3 ViT whose blocks run in order, so that a hook on one of them takes effect in all later taps.
+
+    ``model`` is the transformers model: attach a replay to it, or use it directly.
+    """
+
+    autocast_on: tuple[str, ...] = ("cuda",)  # types of devices on which blocks compute in bfloat16
+
+    def __init__(self, shape: BackboneShape, *, rope_theta: float = ROPE_THETA) -> None:
+        from transformers import DINOv3ViTModel
+
+        super().__init__(shape)
+        self.model: Any = DINOv3ViTModel(_config(shape, rope_theta))
+        self._inv_freq: Tensor | None = None
+        if not self.model.rope_embeddings.inv_freq.is_meta:
+            self.keep_frequencies()
+        self.eval()
+
+    def parts(self) -> tuple[nn.ModuleList, nn.Module]:
+        """The transformer blocks, first to last, and the final norm."""
+        return self.model.model.layer, self.model.norm
+
+    def precision(self, pixels: Tensor) -> AbstractContextManager[object]:
+        """bfloat16 autocast on a GPU, where weights are float32; none elsewhere."""
+        kind, weight = pixels.device.type, self.model.embeddings.patch_embeddings.weight
+        wanted = kind in self.autocast_on and weight.dtype == torch.float32
+        return torch.autocast(kind, torch.bfloat16) if wanted else without_autocast(kind)
+
+    def shared_arguments(self, pixels: Tensor) -> dict[str, Any]:  # (B, 3, H, W)
+        """The rotary positions."""
+        self._restore_frequencies()  # the inner model may have been moved alone
+        weight = self.model.embeddings.patch_embeddings.weight
+        return {"position_embeddings": self.model.rope_embeddings(pixels.to(weight.dtype))}
+
+    def rotary(self, grid: tuple[int, int]) -> tuple[Tensor, Tensor]:
+        """Cosines and sines (patches, head_dim) by which queries and keys of a grid of patches are rotated."""
+        self._restore_frequencies()
+        rope, patch = self.model.rope_embeddings, self.shape.patch
+        shape_alone = rope.inv_freq.new_zeros(1).expand(1, 3, grid[0] * patch, grid[1] * patch)
+        cosines, sines = rope(shape_alone)
+        return cosines, sines
+
+    @property
+    def rounded_periods(self) -> bool:
+        """Whether the rotary periods are rounded to bfloat16, as in Meta's released files."""
+        periods = 1 / self.model.rope_embeddings.inv_freq.float()
+        return bool(torch.allclose(periods, periods.bfloat16().float(), rtol=1e-6, atol=0.0))
+
+    def keep_frequencies(self) -> None:
+        """Remember the rotary frequencies in float32; moving or rounding the model does not round them then."""
+        self._inv_freq = self.model.rope_embeddings.inv_freq.detach().float()
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        self._restore_frequencies()
+        return self
+
+    def _restore_frequencies(self) -> None:
+        rope = self.model.rope_embeddings
+        if self._inv_freq is not None and rope.inv_freq is not self._inv_freq:
+            self._inv_freq = self._inv_freq.to(rope.inv_freq.device)
+            rope.inv_freq = self._inv_freq
+
+
+def _config(shape: BackboneShape, rope_theta: float) -> Any:
+    from transformers import DINOv3ViTConfig
+
+    return DINOv3ViTConfig(
+        patch_size=shape.patch,
+        hidden_size=shape.width,
+        intermediate_size=shape.hidden,
+        num_hidden_layers=shape.depth,
+        num_attention_heads=shape.width // shape.head_dim,
+        hidden_act="silu" if shape.gated else "gelu",
+        use_gated_mlp=shape.gated,
+        query_bias=shape.qkv_bias,
+        key_bias=False,
+        value_bias=shape.qkv_bias,
+        num_register_tokens=shape.registers,
+        layer_norm_eps=1e-5,
+        rope_theta=rope_theta,
+    )
 
 
 def without_autocast(kind: str) -> AbstractContextManager[object]:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from gramloop.errors import GramLoopError
 from gramloop.models.backbone import Tap, TappedViT, default_taps, without_autocast
 from gramloop.models.checkpoint import Checkpoint, LoadOptions, load_weights, open_checkpoint
-from gramloop.models.dinov3 import backbone_of_head
+from gramloop.models.dino import backbone_of_head
 
 NEAR, FAR = 0.001, 100.0  # metres, between which the released head spaces its bins
 DEPTH_STRIDE = 32  # inputs whose sides are multiples of it keep their size

@@ -20,9 +20,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gramloop.errors import GramLoopError
-from gramloop.models.backbone import Tap, TappedViT, quarter_ends, without_autocast
+from gramloop.models.backbone import Backbone, Tap, TappedViT, quarter_ends, without_autocast
 from gramloop.models.checkpoint import Checkpoint, LoadOptions, Shapes, load_weights, open_checkpoint
-from gramloop.models.dinov3 import Backbone, backbone_of_head
+from gramloop.models.dino import backbone_of_head, dinov3_file_shapes
 from gramloop.models.plain_detr import PlainDetr, infer_plain_detr
 
 DETECTOR_BACKBONE = "backbone.0._backbone.backbone."  # the backbone's names in a head's file
@@ -147,7 +147,7 @@ class WindowedDetector(nn.Module):
     def released_shapes(self) -> Shapes:
         """Every name with its shape as the released detector has it, backbone and aliases included."""
         head = {name: tuple(value.shape) for name, value in self.head.state_dict().items()}
-        inner = {DETECTOR_BACKBONE + name: shape for name, shape in self.backbone.released_shapes().items()}
+        inner = {DETECTOR_BACKBONE + name: shape for name, shape in dinov3_file_shapes(self.backbone).items()}
         return head | inner
 
 

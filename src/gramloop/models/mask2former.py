@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from gramloop.errors import GramLoopError
 from gramloop.models.adapter import ADAPTER_STRIDE, Adapter
-from gramloop.models.backbone import Tap, TappedViT, default_taps
+from gramloop.models.backbone import Backbone, Tap, TappedViT, default_taps
 from gramloop.models.checkpoint import (
     Checkpoint,
     LoadOptions,
@@ -25,7 +25,8 @@ from gramloop.models.checkpoint import (
     planned_shapes,
     renamed_plan,
 )
-from gramloop.models.dinov3 import Backbone, backbone_of_head
+from gramloop.models.dino import backbone_of_head, dinov3_file_shapes
+from gramloop.models.heads import SegmentationModel
 
 SEGMENTOR_PREFIX = "segmentation_model."
 SEGMENTOR_BACKBONE = SEGMENTOR_PREFIX + "0.backbone."  # the backbone's names in a head's file
@@ -133,34 +134,6 @@ _RENAMES: Mapping[str, str] = {
 }
 
 
-class SegmentationModel(nn.Module):
-    """A frozen ViT with a head on some of its blocks, which scores the classes of every pixel."""
-
-    def __init__(
-        self, backbone: TappedViT, head: nn.Module, width: int, taps: Sequence[int], classes: int
-    ) -> None:
-        super().__init__()
-        if width != backbone.shape.width:
-            raise GramLoopError(
-                f"the head was made for a backbone of width {width}, this one has {backbone.shape.width}"
-            )
-        backbone.check_taps(taps)
-        self.backbone, self.head = backbone, head
-        self.taps, self.classes = tuple(taps), classes
-        self.granularity = backbone.shape.patch  # both sides of an input must be multiples of it
-        self.eval()
-
-    def prior(self, pixels: Tensor) -> list[Tensor]:
-        """What the head needs of the image in addition to the taps: nothing, unless it has an adapter."""
-        return []
-
-    def scores(
-        self, prior: list[Tensor], taps: Sequence[Tap], size: tuple[int, int], exact: bool = False
-    ) -> Tensor:
-        """Scores (B, classes, *size) from the taps; ``exact`` asks for float32 where less is usual."""
-        raise NotImplementedError
-
-
 class _Head(nn.Module):
     released_names = _RENAMES
 
@@ -205,7 +178,7 @@ class Mask2FormerSegmentor(SegmentationModel):
     def released_shapes(self) -> Shapes:
         """Every name with its shape in the released naming, the backbone's included."""
         head = planned_shapes(renamed_plan(self.head))
-        backbone = self.backbone.released_shapes()
+        backbone = dinov3_file_shapes(self.backbone)
         return {SEGMENTOR_PREFIX + name: shape for name, shape in head.items()} | {
             SEGMENTOR_BACKBONE + name: shape for name, shape in backbone.items()
         }

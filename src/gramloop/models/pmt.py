@@ -22,11 +22,11 @@ import torch
 from torch import Tensor, nn
 
 from gramloop.errors import GramLoopError
-from gramloop.models.backbone import Tap, TappedViT, quarter_ends, without_autocast
+from gramloop.models.backbone import Backbone, Tap, TappedViT, quarter_ends, without_autocast
 from gramloop.models.checkpoint import Checkpoint, LoadOptions, load_weights, open_checkpoint, renamed_plan
-from gramloop.models.dinov3 import Backbone, backbone_of_head
-from gramloop.models.mask2former import SegmentationModel, class_scores
-from gramloop.models.released_names import HEAD_NAMES, PMT_CLASSES, PMT_QUERIES, strip_wrappers
+from gramloop.models.dino import backbone_of_head
+from gramloop.models.heads import HEAD_NAMES, PMT_CLASSES, PMT_QUERIES, SegmentationModel, strip_wrappers
+from gramloop.models.mask2former import class_scores
 
 Rotary = tuple[Tensor, Tensor]  # cosines and sines, each (patches, head_dim)
 _UNUSED = "decoder.attn_mask_probs"  # of training; every file has it

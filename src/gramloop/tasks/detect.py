@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from gramloop.errors import GramLoopError
+from gramloop.models.backbone import Backbone
 from gramloop.models.detector import (
     WindowedDetector,
     WindowLayout,
@@ -28,9 +29,8 @@ from gramloop.models.detector import (
     load_windowed_detector,
     pad_batch,
 )
-from gramloop.models.dinov3 import Backbone
 from gramloop.models.plain_detr import best_detections
-from gramloop.models.tiny_heads import DenseBoxes, DenseDetectHead
+from gramloop.models.tiny import DenseBoxes, DenseDetectHead
 from gramloop.replay.attach import Loop
 from gramloop.tasks.class_names import COCO, COCO_NUMBERS, Classes
 from gramloop.tasks.detection import Detection

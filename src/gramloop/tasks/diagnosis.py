@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from gramloop.errors import GramLoopError
 from gramloop.models.backbone import refuse_many_tokens
 from gramloop.models.checkpoint import refuse_unsound
-from gramloop.models.dinov2 import load_any_backbone
+from gramloop.models.dino import load_any_backbone
 from gramloop.models.tiny import TINY_SHORT_SIDE, load_tiny
 from gramloop.replay.attach import Loop, attached
 from gramloop.replay.config import ReplayConfig, ReplaySettings, route

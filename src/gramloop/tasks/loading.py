@@ -13,8 +13,8 @@ import torch
 
 from gramloop.data.records import TaskName as Task
 from gramloop.errors import GramLoopError, did_you_mean, then
+from gramloop.models.heads import HEAD_NAMES, HeadKind, head_classes, head_kind
 from gramloop.models.pmt import trained_side
-from gramloop.models.released_names import HEAD_NAMES, HeadKind, head_classes, head_kind
 from gramloop.models.tiny import TINY_SHORT_SIDE, WEIGHTS, load_tiny, load_tiny_depth
 from gramloop.tasks.class_names import COCO, COCO_PANOPTIC
 from gramloop.tasks.depth import DepthConfig, DepthEstimator, DptDepthConfig, load_depth_estimator

@@ -20,11 +20,10 @@ from torch import Tensor
 
 from gramloop.errors import GramLoopError
 from gramloop.models.backbone import TappedViT
-from gramloop.models.dinov2 import load_any_backbone
-from gramloop.models.linear import LinearHead, LinearSegmentor
-from gramloop.models.mask2former import SegmentationModel, load_segmentor
+from gramloop.models.dino import load_any_backbone
+from gramloop.models.heads import HEAD_NAMES, LinearHead, LinearSegmentor, SegmentationModel, head_kind
+from gramloop.models.mask2former import load_segmentor
 from gramloop.models.pmt import load_pmt, trained_side
-from gramloop.models.released_names import HEAD_NAMES, head_kind
 from gramloop.replay.attach import Loop
 from gramloop.tasks.class_names import ADE20K, COCO, COCO_PANOPTIC
 from gramloop.tasks.images import (

@@ -1,11 +1,12 @@
-"""The common linear probe: batch norm and a 1 x 1 convolution on one or several taps of a frozen backbone."""
+"""Heads on a frozen backbone: which kind a file holds, what all that score classes share, and the linear probe."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Self
+from typing import Literal, Self
 
 import torch
 import torch.nn.functional as F
@@ -13,10 +14,79 @@ from torch import Tensor, nn
 
 from gramloop.errors import GramLoopError
 from gramloop.models.backbone import Tap, TappedViT
-from gramloop.models.checkpoint import load_weights, open_checkpoint
-from gramloop.models.mask2former import SegmentationModel
+from gramloop.models.checkpoint import Checkpoint, load_weights, open_checkpoint
 from gramloop.util.files import atomic_write
 from gramloop.util.json_files import checked, parse_json
+
+HeadKind = Literal["mask2former", "plain-detr", "pmt", "depther", "linear"]
+HEAD_NAMES: dict[HeadKind, str] = {
+    "mask2former": "Meta's Mask2Former head",
+    "plain-detr": "Meta's Plain-DETR head",
+    "pmt": "a PMT head",
+    "depther": "Meta's depth head",
+    "linear": "a linear head",
+}
+PMT_QUERIES, PMT_CLASSES = "decoder.q.weight", "decoder.class_head.weight"
+# a name, or the beginning of one, that only files of this kind have
+_MARKS: dict[HeadKind, str] = {
+    "mask2former": "segmentation_model.",
+    "plain-detr": "transformer.decoder.",
+    "pmt": PMT_QUERIES,
+    "depther": "reassemble_blocks.",
+    "linear": "conv.weight",
+}
+
+
+def strip_wrappers(checkpoint: Checkpoint) -> Checkpoint:
+    """The entries without the prefixes of torch.compile and of PMT's trainer."""
+    plain = checkpoint.renamed(lambda name: re.sub(r"(^|\.)_orig_mod(?=\.)", "", name).lstrip("."))
+    return plain.renamed(lambda name: name.removeprefix("network."))
+
+
+def head_kind(path: str | Path) -> HeadKind:
+    """The kind of head that a file holds; no tensor is read."""
+    names = list(strip_wrappers(open_checkpoint(path)).shapes)
+    for kind, mark in _MARKS.items():
+        if any(name.startswith(mark) for name in names):
+            return kind
+    raise GramLoopError(
+        f"{path} holds none of the supported heads ({', '.join(HEAD_NAMES.values())}): its names begin with "
+        f"{', '.join(names[:3])}"
+    )
+
+
+def head_classes(path: str | Path) -> int:
+    """How many classes a PMT head distinguishes."""
+    checkpoint = strip_wrappers(open_checkpoint(path))
+    return checkpoint.sizes(HEAD_NAMES["pmt"], classes=(PMT_CLASSES, 0))["classes"] - 1
+
+
+class SegmentationModel(nn.Module):
+    """A frozen ViT with a head on some of its blocks, which scores the classes of every pixel."""
+
+    def __init__(
+        self, backbone: TappedViT, head: nn.Module, width: int, taps: Sequence[int], classes: int
+    ) -> None:
+        super().__init__()
+        if width != backbone.shape.width:
+            raise GramLoopError(
+                f"the head was made for a backbone of width {width}, this one has {backbone.shape.width}"
+            )
+        backbone.check_taps(taps)
+        self.backbone, self.head = backbone, head
+        self.taps, self.classes = tuple(taps), classes
+        self.granularity = backbone.shape.patch  # both sides of an input must be multiples of it
+        self.eval()
+
+    def prior(self, pixels: Tensor) -> list[Tensor]:
+        """What the head needs of the image in addition to the taps: nothing, unless it has an adapter."""
+        return []
+
+    def scores(
+        self, prior: list[Tensor], taps: Sequence[Tap], size: tuple[int, int], exact: bool = False
+    ) -> Tensor:
+        """Scores (B, classes, *size) from the taps; ``exact`` asks for float32 where less is usual."""
+        raise NotImplementedError
 
 
 class TapHead(nn.Module):

@@ -1,0 +1,395 @@
+"""Backbones from files: DINOv3 and DINOv2 in Meta's ``.pth``, and DINOv3 in a transformers folder.
+
+Meta's files fuse queries, keys and values into one projection, and those of DINOv3 carry a mask that removes the bias of
+the keys. Both become plain projections of transformers' models here, as views of the file wherever that is possible.
+
+DINOv3's rotary periods come from the file: the released ones are rounded, and regenerating them would change the features.
+DINOv2's positions are learned for one grid and resized to that of the image.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Unpack
+
+import torch
+from torch import Tensor, nn
+
+from gramloop.errors import GramLoopError
+from gramloop.models.backbone import ROPE_THETA, Backbone, BackboneShape, TappedViT
+from gramloop.models.checkpoint import (
+    Checkpoint,
+    LoadOptions,
+    Shapes,
+    TensorSource,
+    check_names,
+    load_weights,
+    open_checkpoint,
+    planned_shapes,
+    renamed_plan,
+)
+from gramloop.util.json_files import read_checked, read_json
+
+SHAPES: Mapping[str, BackboneShape] = {
+    "vits16": BackboneShape(12, 384),
+    "vits16plus": BackboneShape(12, 384, gated=True),
+    "vitb16": BackboneShape(12, 768),
+    "vitl16": BackboneShape(24, 1024),
+    "vitl16_sat": BackboneShape(24, 1024, local_cls_norm=True),
+    "vitl16plus": BackboneShape(24, 1024, gated=True),
+    "vith16plus": BackboneShape(32, 1280, gated=True),
+    "vit7b16": BackboneShape(
+        40, 4096, head_dim=128, hidden=8192, gated=True, qkv_bias=False, local_cls_norm=True
+    ),
+}
+_DINOV3 = "a DINOv3 backbone"
+DINOV3_CONFIG = "the config.json of a DINOv3 backbone"
+_COMPARED = (
+    "model_type", "hidden_size", "num_hidden_layers", "intermediate_size", "num_register_tokens", "patch_size",
+    "num_channels", "use_gated_mlp", "hidden_act", "query_bias", "key_bias", "value_bias", "layer_norm_eps",
+)  # fmt: skip
+_SIZES = {384: "ViT-S", 768: "ViT-B", 1024: "ViT-L", 1280: "ViT-H+", 4096: "ViT-7B"}
+
+
+def load_backbone(
+    path: str | Path | Checkpoint, *, exact_periods: bool = False, **options: Unpack[LoadOptions]
+) -> Backbone:
+    """A DINOv3 backbone; its architecture follows from the names and shapes in the file.
+
+    Args:
+        path: a released ``.pth``, a ``.safetensors`` file, or a transformers folder.
+        exact_periods: whether to compute the rotary periods, as transformers does, instead of reading the rounded ones of
+            a released file: for heads that were trained on transformers' model.
+        **options: see `LoadOptions`.
+    """
+    dtype, device = options.get("dtype", torch.float32), options.get("device", "cpu")
+    checkpoint = (
+        path if isinstance(path, Checkpoint) else open_checkpoint(path, verify=options.get("verify", False))
+    )
+    if "embeddings.cls_token" in checkpoint.shapes:
+        shape, theta = infer_transformers_shape(checkpoint)
+        backbone = meta_backbone(shape, rope_theta=theta)
+        _check_config(config_path(checkpoint), backbone.model.config)
+        plan = transformers_plan(backbone.model, checkpoint)
+        load_weights(backbone.model, checkpoint, plan, dtype=dtype, device=device)
+        frequencies = _frequencies(shape, theta)
+    else:
+        shape = infer_shape(checkpoint)
+        backbone = meta_backbone(shape)
+        plan, also = dinov3_plan(backbone.model, shape), unread_shapes(shape)
+        load_weights(backbone.model, checkpoint, plan, also=also, dtype=dtype, device=device)
+        periods = _stored_periods(checkpoint)
+        frequencies = _frequencies(shape, ROPE_THETA) if exact_periods else 1 / periods
+    backbone.model.rope_embeddings.inv_freq = frequencies.to(device)
+    backbone.keep_frequencies()
+    if dtype in (torch.bfloat16, torch.float16):
+        backbone.norm.float()
+    return backbone
+
+
+def meta_backbone(shape: BackboneShape, *, rope_theta: float = ROPE_THETA) -> Backbone:
+    """A backbone without weights, on the meta device: only names and shapes."""
+    with torch.device("meta"):
+        return Backbone(shape, rope_theta=rope_theta)
+
+
+def backbone_of_head(
+    head: Checkpoint,
+    backbone: TappedViT | str | Path | None,
+    width: int,
+    *,
+    prefix: str = "",
+    exact_periods: bool = False,
+    **options: Unpack[LoadOptions],
+) -> Backbone:
+    """The DINOv3 that a head's file was made for, loaded if it is not yet.
+
+    Args:
+        head: the head's file, which may repeat the backbone.
+        backbone: a model, a file or a folder; None takes the copy in the head's file.
+        width: the backbone's width, according to the head.
+        prefix: of the backbone's names in the head's file.
+        exact_periods: see `load_backbone`.
+        **options: see `LoadOptions`.
+    """
+    inner = head.under(prefix) if prefix else None
+    if backbone is None and (inner is None or not inner.shapes):
+        raise GramLoopError(f"{head.path} holds only the head; give its backbone as well")
+    found = backbone if backbone is not None else inner
+    if isinstance(found, str | Path | Checkpoint):
+        found = load_backbone(found, exact_periods=exact_periods, **options)
+    if not isinstance(found, Backbone):
+        raise GramLoopError(f"{head.path} needs a DINOv3 backbone, not a {type(found).__name__}")
+    if width != found.shape.width:
+        raise GramLoopError(
+            f"{head.path} was made for a backbone of width {_named(width)}, "
+            f"the backbone given has {_named(found.shape.width)}"
+        )
+    if inner is not None and inner.shapes:
+        check_names(inner, dinov3_file_shapes(found))
+    return found
+
+
+def _named(width: int) -> str:
+    return f"{width} ({_SIZES[width]})" if width in _SIZES else str(width)
+
+
+def _check_config(path: Path, expected: Any) -> None:
+    """Raise if config.json describes another model than its weights."""
+    stored = read_json(path, DINOV3_CONFIG) if path.exists() else {}
+    for name in _COMPARED:
+        value = getattr(expected, name)
+        if stored.get(name, value) != value:
+            raise GramLoopError(
+                f"{path} has {name} {stored[name]!r:.60}, but the weights next to it are those of a DINOv3 with {value!r}"
+            )
+
+
+def _frequencies(shape: BackboneShape, theta: float) -> Tensor:
+    exponents = torch.arange(0, 1, 4 / shape.head_dim, dtype=torch.float32)
+    return 1 / theta**exponents
+
+
+def _stored_periods(checkpoint: Checkpoint) -> Tensor:
+    periods = checkpoint.open()["rope_embed.periods"].float()
+    if not (periods.isfinite() & (periods > 0)).all():
+        raise GramLoopError(
+            f"{checkpoint.path} is damaged: rope_embed.periods holds a number that is not above 0"
+        )
+    return periods
+
+
+def dinov3_file_shapes(backbone: Backbone) -> Shapes:
+    """Every name with its shape as a released DINOv3 file of this size has it."""
+    return planned_shapes(dinov3_plan(backbone.model, backbone.shape)) | unread_shapes(backbone.shape)
+
+
+def infer_shape(checkpoint: Checkpoint) -> BackboneShape:
+    """The architecture of a DINOv3 file in Meta's naming."""
+    gated = "blocks.0.mlp.w1.weight" in checkpoint.shapes
+    sizes = checkpoint.sizes(
+        _DINOV3,
+        width=("cls_token", -1),
+        hidden=("blocks.0.mlp.w1.weight" if gated else "blocks.0.mlp.fc1.weight", 0),
+        registers=("storage_tokens", 1),
+        patch=("patch_embed.proj.weight", -1),
+        head_dim=("rope_embed.periods", 0),
+    )
+    sizes["head_dim"] *= 4
+    return BackboneShape(
+        depth=checkpoint.count(r"blocks\.(\d+)\."),
+        gated=gated,
+        qkv_bias="blocks.0.attn.qkv.bias" in checkpoint.shapes,
+        local_cls_norm="local_cls_norm.weight" in checkpoint.shapes,
+        **sizes,
+    )
+
+
+def dinov3_plan(model: nn.Module, shape: BackboneShape) -> dict[str, TensorSource]:
+    """What each tensor of transformers' DINOv3ViTModel is made of, in Meta's names."""
+    up, down = ("w2", "w3") if shape.gated else ("fc1", "fc2")
+    plan = renamed_plan(
+        model,
+        {
+            r"^embeddings\.cls_token$": "cls_token",
+            r"^embeddings\.register_tokens$": "storage_tokens",
+            r"^embeddings\.patch_embeddings\.": "patch_embed.proj.",
+            r"^model\.layer\.": "blocks.",
+            r"\.layer_scale(\d)\.lambda1$": r".ls\1.gamma",
+            r"\.attention\.o_proj\.": ".attn.proj.",
+            r"\.mlp\.gate_proj\.": ".mlp.w1.",
+            r"\.mlp\.up_proj\.": f".mlp.{up}.",
+            r"\.mlp\.down_proj\.": f".mlp.{down}.",
+            **{
+                rf"\.attention\.{part}_proj\.(\w+)$": rf".attn.qkv.\1[{index}/3]"
+                for index, part in enumerate("qkv")
+            },
+        },
+    )
+    for name, value in model.state_dict().items():
+        if bias := re.fullmatch(r"model\.layer\.(\d+)\.attention\.([qkv])_proj\.bias", name):
+            plan[name] = _masked_bias(f"blocks.{bias[1]}.attn.qkv", "qkv".index(bias[2]), len(value))
+    token = tuple(model.state_dict()["embeddings.mask_token"].shape[1:])  # stored without its first dimension
+    plan["embeddings.mask_token"] = TensorSource(
+        {"mask_token": token}, lambda tensors: tensors["mask_token"][None]
+    )
+    return plan
+
+
+def _masked_bias(qkv: str, third: int, width: int) -> TensorSource:
+    """A third of the fused bias, multiplied by the file's mask."""
+    rows = slice(third * width, (third + 1) * width)
+    name, mask = f"{qkv}.bias", f"{qkv}.bias_mask"
+
+    def masked(tensors: Mapping[str, Tensor]) -> Tensor:
+        if tensors[mask][width : 2 * width].any():  # also true of NaN, which an unfinished file holds
+            raise GramLoopError(f"{mask} keeps a bias of the keys, which no released DINOv3 has")
+        return tensors[name][rows] * tensors[mask][rows]
+
+    return TensorSource({name: (3 * width,), mask: (3 * width,)}, masked)
+
+
+def unread_shapes(shape: BackboneShape) -> Shapes:
+    """Entries of Meta's file that no parameter of the model comes from."""
+    shapes: Shapes = {"rope_embed.periods": (shape.head_dim // 4,)}
+    if shape.local_cls_norm:
+        shapes |= {"local_cls_norm.weight": (shape.width,), "local_cls_norm.bias": (shape.width,)}
+    return shapes
+
+
+def transformers_plan(model: nn.Module, checkpoint: Checkpoint) -> dict[str, TensorSource]:
+    """transformers keeps its blocks under ``model.layer`` in memory and under ``layer`` in its files."""
+    short = any(name.startswith("layer.") for name in checkpoint.shapes)
+    return renamed_plan(model, {r"^model\.": ""} if short else {})
+
+
+@dataclass(frozen=True)
+class StoredConfig:
+    """What is read of config.json next to a backbone's weights."""
+
+    num_attention_heads: int
+    rope_theta: float = 100.0
+
+    def __post_init__(self) -> None:
+        if self.num_attention_heads < 1 or not 0 < self.rope_theta < math.inf:
+            raise GramLoopError(
+                f"num_attention_heads and rope_theta must be above 0, not {self.num_attention_heads} and {self.rope_theta}"
+            )
+
+
+def infer_transformers_shape(checkpoint: Checkpoint) -> tuple[BackboneShape, float]:
+    """The architecture and the rotary base of a DINOv3 file in transformers' naming."""
+    inner = checkpoint.renamed(lambda name: name.removeprefix("model."))
+    sizes = inner.sizes(
+        _DINOV3,
+        width=("embeddings.cls_token", -1),
+        hidden=("layer.0.mlp.up_proj.weight", 0),
+        registers=("embeddings.register_tokens", 1),
+        patch=("embeddings.patch_embeddings.weight", -1),
+    )
+    head_dim, theta = _head_dim(config_path(checkpoint), sizes["width"])
+    shape = BackboneShape(
+        depth=inner.count(r"layer\.(\d+)\."),
+        head_dim=head_dim,
+        gated="layer.0.mlp.gate_proj.weight" in inner.shapes,
+        qkv_bias="layer.0.attention.q_proj.bias" in inner.shapes,
+        local_cls_norm=False,
+        **sizes,
+    )
+    return shape, theta
+
+
+def config_path(checkpoint: Checkpoint) -> Path:
+    """Where transformers stores the configuration of these weights."""
+    return (checkpoint.path if checkpoint.path.is_dir() else checkpoint.path.parent) / "config.json"
+
+
+def _head_dim(config: Path, width: int) -> tuple[int, float]:
+    """The two sizes that names and shapes of a transformers file do not contain."""
+    if config.exists():
+        stored = read_checked(config, StoredConfig, DINOV3_CONFIG)
+        return width // stored.num_attention_heads, stored.rope_theta
+    known = next((shape for shape in SHAPES.values() if shape.width == width), None)
+    if known is None:
+        raise GramLoopError(f"{config} is missing, and no released DINOv3 has the width {width}")
+    return known.head_dim, 100.0
+
+
+HEAD_DIM = 64  # of every released DINOv2
+_DINOV2_NAMES = {
+    r"^embeddings\.(cls_token|mask_token|register_tokens)$": r"\1",
+    r"^embeddings\.position_embeddings$": "pos_embed",
+    r"^embeddings\.patch_embeddings\.projection\.": "patch_embed.proj.",
+    r"^layernorm\.": "norm.",
+    r"^encoder\.layer\.": "blocks.",
+    r"\.layer_scale(\d)\.lambda1$": r".ls\1.gamma",
+    r"\.attention\.o_proj\.": ".attn.proj.",
+    r"\.mlp\.down_proj\.": ".mlp.w3.",
+    r"\.mlp\.gate_proj\.(\w+)$": r".mlp.w12.\1[0/2]",
+    r"\.mlp\.up_proj\.(\w+)$": r".mlp.w12.\1[1/2]",
+    **{rf"\.attention\.{part}_proj\.(\w+)$": rf".attn.qkv.\1[{index}/3]" for index, part in enumerate("qkv")},
+}
+
+
+class Dinov2Backbone(TappedViT):
+    """A DINOv2 ViT; ``model`` is transformers' Dinov2Model or Dinov2WithRegistersModel."""
+
+    def __init__(self, shape: BackboneShape, positions: int) -> None:
+        """``positions`` is the side of the grid for which positions were learned (37 for released files)."""
+        super().__init__(shape)
+        self.model = _dinov2_model(shape, positions)
+        self.eval()
+
+    def parts(self) -> tuple[nn.ModuleList, nn.Module]:
+        """The transformer blocks, first to last, and the final norm."""
+        return self.model.encoder.layer, self.model.layernorm
+
+
+def load_dinov2(path: str | Path | Checkpoint, **options: Unpack[LoadOptions]) -> Dinov2Backbone:
+    """A DINOv2 backbone from Meta's ``.pth``; the architecture follows from its names and shapes."""
+    dtype, device = options.get("dtype", torch.float32), options.get("device", "cpu")
+    checkpoint = (
+        path if isinstance(path, Checkpoint) else open_checkpoint(path, verify=options.get("verify", False))
+    )
+    shape, positions = infer_dinov2(checkpoint)
+    with torch.device("meta"):
+        backbone = Dinov2Backbone(shape, positions)
+    plan = renamed_plan(backbone.model, _DINOV2_NAMES)
+    load_weights(backbone.model, checkpoint, plan, dtype=dtype, device=device)
+    if dtype in (torch.bfloat16, torch.float16):
+        backbone.norm.float()  # heads and drift read float32
+    return backbone
+
+
+def load_any_backbone(path: str | Path, **options: Unpack[LoadOptions]) -> TappedViT:
+    """A DINOv3 or DINOv2 backbone, whichever the file holds."""
+    checkpoint = open_checkpoint(path, verify=options.get("verify", False))
+    is_dinov2 = "pos_embed" in checkpoint.shapes and "cls_token" in checkpoint.shapes
+    return (load_dinov2 if is_dinov2 else load_backbone)(checkpoint, **options)
+
+
+def infer_dinov2(checkpoint: Checkpoint) -> tuple[BackboneShape, int]:
+    """The architecture of Meta's file, and the side of the grid of its learned positions."""
+    shapes = checkpoint.shapes
+    gated = "blocks.0.mlp.w12.weight" in shapes
+    sizes = checkpoint.sizes(
+        "a DINOv2 backbone",
+        width=("cls_token", -1),
+        patch=("patch_embed.proj.weight", -1),
+        hidden=("blocks.0.mlp.w12.weight" if gated else "blocks.0.mlp.fc1.weight", 0),
+        positions=("pos_embed", 1),
+    )
+    shape = BackboneShape(
+        depth=checkpoint.count(r"blocks\.(\d+)\."),
+        width=sizes["width"],
+        head_dim=HEAD_DIM,
+        hidden=sizes["hidden"] // (2 if gated else 1),
+        gated=gated,
+        registers=shapes.get("register_tokens", (1, 0))[1],
+        patch=sizes["patch"],
+    )
+    return shape, round((sizes["positions"] - 1) ** 0.5)
+
+
+def _dinov2_model(shape: BackboneShape, positions: int) -> Any:
+    import transformers
+
+    # transformers derives the width of a SwiGLU from the ratio, as the released giant has it
+    settings = {
+        "hidden_size": shape.width,
+        "num_hidden_layers": shape.depth,
+        "num_attention_heads": shape.width // shape.head_dim,
+        "mlp_ratio": 4 if shape.gated else shape.hidden // shape.width,
+        "use_swiglu_ffn": shape.gated,
+        "image_size": positions * shape.patch,
+        "patch_size": shape.patch,
+        "layer_norm_eps": 1e-6,
+    }
+    if not shape.registers:
+        return transformers.Dinov2Model(transformers.Dinov2Config(**settings))
+    config = transformers.Dinov2WithRegistersConfig(**settings, num_register_tokens=shape.registers)
+    return transformers.Dinov2WithRegistersModel(config)
