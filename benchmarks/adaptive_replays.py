@@ -25,8 +25,8 @@ from scipy.stats import spearmanr
 
 from gramloop.data.scenes.drawing import scene
 from gramloop.evaluate.predicting import deterministic
-from gramloop.metrics.bootstrap import image_bootstrap, miou_delta
-from gramloop.metrics.miou import count_pixels
+from gramloop.metrics.bootstrap import image_bootstrap, miou_score, paired_delta
+from gramloop.metrics.segmentation import count_pixels
 from gramloop.replay import gram
 from gramloop.replay.config import ReplayConfig, parse_replay, route
 from gramloop.replay.cost import extra_blocks
@@ -141,7 +141,7 @@ def print_gain(
     own = np.stack([each.counts[key] for each, key in zip(seen, chosen, strict=True)])
     base = np.stack([each.counts["baseline"] for each in seen])
     base, own = (each.reshape(-1, many, *each.shape[1:]).sum(1) for each in (base, own))
-    found = image_bootstrap(miou_delta(base, own), len(own))
+    found = image_bootstrap(paired_delta(miou_score(base), miou_score(own)), len(own))
     cost = np.mean([blocks(key) for key in chosen])
     print(f"  {name:32s} {cost:6.1f} blocks  {found.estimate:+.3f} [{found.low:+.3f}, {found.high:+.3f}]")
 

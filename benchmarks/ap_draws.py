@@ -21,9 +21,8 @@ from gramloop.data.truth import Instances
 from gramloop.metrics import ap
 from gramloop.metrics.ap import RankedMatches, rank_matches
 from gramloop.metrics.bootstrap import REPLICATES
-from gramloop.metrics.boxes import BoxPredictions, GroundTruthBoxes
-from gramloop.metrics.matching import match_boxes
-from simulated_set import CATEGORIES, annotated, made_up
+from gramloop.metrics.matching import GroundTruthBoxes, match_boxes
+from simulated_set import CATEGORIES, annotated, made_up, predicted_boxes
 
 CONDITION = "fog/3"
 SAME = 1e-11
@@ -44,7 +43,7 @@ def matched(images: int, detections: int, method: str = "baseline") -> RankedMat
     truth = GroundTruthBoxes(
         list(own), CATEGORIES.tolist(), owners, every.boxes, every.categories, every.areas, every.iscrowd
     )
-    return rank_matches(match_boxes(truth, BoxPredictions.of(predicted)), truth.categories, images)
+    return rank_matches(match_boxes(truth, predicted_boxes(predicted)), truth.categories, images)
 
 
 def seconds(call: Callable[[], Any]) -> tuple[float, Any]:

@@ -11,20 +11,22 @@ from __future__ import annotations
 
 import argparse
 import time
+from typing import Any
 
 import numpy as np
 
 from gramloop.data.scenes.drawing import THINGS, Scene, scene
 from gramloop.evaluate.predicting import deterministic
-from gramloop.metrics.ap import ap_score
-from gramloop.metrics.bootstrap import image_bootstrap, image_draws, mean_interval, paired_delta
-from gramloop.metrics.boxes import BoxPredictions, GroundTruthBoxes
+from gramloop.metrics.ap import rank_matches
+from gramloop.metrics.bootstrap import Score, image_bootstrap, image_draws, mean_interval, paired_delta
+from gramloop.metrics.matching import GroundTruthBoxes, match_boxes
 from gramloop.mitigations import apply
 from gramloop.models.tiny import WEIGHTS
 from gramloop.shifts import corrupt
 from gramloop.tasks import load_predictor
 from gramloop.tasks.base import get_task
 from gramloop.tasks.detection import Detection
+from simulated_set import predicted_boxes
 
 CONDITIONS = ("clean", "gaussian_noise", "defocus_blur", "fog")
 TASK = get_task("detection")
@@ -116,14 +118,18 @@ def main() -> None:
         names = (f"{views}, fused", f"{views}, suppressed")
         for name, against in ((names[0], "plain"), (names[1], "plain"), names[::-1]):
             deltas = [
-                paired_delta(
-                    *(ap_score(truth, BoxPredictions.of(found[way, each])) for way in (against, name))
-                )
+                paired_delta(*(ap_score(truth, found[way, each]) for way in (against, name)))
                 for each in CONDITIONS
             ]
             cells = [str(image_bootstrap(each, args.scenes)) for each in deltas]
             mean = mean_interval([image_draws(each, args.scenes) for each in deltas[1:]], args.scenes)
             print(f"| {name} against {against} | {' | '.join(cells)} | {mean} |", flush=True)
+
+
+def ap_score(truth: GroundTruthBoxes, found: dict[int, Any]) -> Score:
+    """The AP of one method on any draw of the scenes."""
+    matches = match_boxes(truth, predicted_boxes(found))
+    return rank_matches(matches, truth.categories, len(truth.images)).average_precision
 
 
 def _truth(drawn: list[Scene]) -> GroundTruthBoxes:

@@ -23,7 +23,7 @@ from gramloop.app.uploads import Picture
 from gramloop.data.records import Record
 from gramloop.data.scenes.drawing import scene
 from gramloop.errors import GramLoopError
-from gramloop.metrics.miou import count_pixels, mean_iou
+from gramloop.metrics.segmentation import count_pixels, mean_iou
 from gramloop.mitigations import apply
 from gramloop.mitigations.replay import REPLAYS, SUBSTEPS, Replay
 from gramloop.mitigations.stack import KINDS, parse_mitigations, stack_text

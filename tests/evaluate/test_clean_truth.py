@@ -14,7 +14,7 @@ from gramloop.errors import GramLoopError
 from gramloop.evaluate.evaluation import evaluate
 from gramloop.evaluate.plan import Part, Plan
 from gramloop.evaluate.predicting import CleanTruth, LoopImage, deterministic
-from gramloop.metrics.miou import count_pixels
+from gramloop.metrics.segmentation import count_pixels
 from gramloop.shifts.geometry import warp_labels
 from gramloop.tasks.base import get_task
 from gramloop.tasks.semantic import read_picture

@@ -23,7 +23,7 @@ from gramloop.evaluate.evaluation import Listener, evaluate, inspect_store
 from gramloop.evaluate.methods import parse_method
 from gramloop.evaluate.plan import Plan, read_plan
 from gramloop.evaluate.store import Store, open_folder
-from gramloop.metrics.miou import class_iou
+from gramloop.metrics.segmentation import class_iou
 from killing import children, hit, needs_proc
 from small_runs import job_of, small_plan, stored_counts
 

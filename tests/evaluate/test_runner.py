@@ -25,7 +25,7 @@ from gramloop.evaluate.predicting import deterministic
 from gramloop.evaluate.rows import Background
 from gramloop.evaluate.runner import Done, Runner, Stopped
 from gramloop.evaluate.store import Store
-from gramloop.metrics.miou import count_pixels
+from gramloop.metrics.segmentation import count_pixels
 from gramloop.mitigations import apply, calibrate
 from gramloop.models.tiny import WEIGHTS
 from gramloop.tasks.base import Categories, get_task

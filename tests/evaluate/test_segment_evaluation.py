@@ -27,7 +27,7 @@ from gramloop.evaluate.plan import DataSource, Plan, read_plan
 from gramloop.evaluate.planning import Request, make_plan
 from gramloop.evaluate.rows import MethodRows
 from gramloop.evaluate.store import PLAN, Store, read_condition
-from gramloop.metrics.panoptic import STATISTICS, mean_quality, panoptic_statistics
+from gramloop.metrics.segmentation import STATISTICS, mean_quality, panoptic_statistics
 from gramloop.report.document import make_document
 from gramloop.report.figures import draw_figures
 from gramloop.report.load import load_runs

@@ -8,7 +8,6 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coco_reference import box_figures
-from gramloop.data.records import DataSet, Record
 from gramloop.errors import GramLoopError
 from gramloop.metrics import ap
 from gramloop.metrics.ap import (
@@ -25,14 +23,12 @@ from gramloop.metrics.ap import (
     ApResult,
     RankedCategory,
     RankedMatches,
-    ap_score,
     average_precision,
     rank_matches,
 )
 from gramloop.metrics.bootstrap import image_bootstrap, paired_delta
-from gramloop.metrics.boxes import BoxPredictions, GroundTruthBoxes
-from gramloop.metrics.matching import match_boxes
-from gramloop.metrics.miou import mean_of_known
+from gramloop.metrics.matching import BoxPredictions, GroundTruthBoxes, match_boxes
+from gramloop.metrics.segmentation import mean_of_known
 from random_boxes import CATEGORIES, random_set
 from resampling import picked_delta, resample
 
@@ -156,46 +152,6 @@ def test_names_as_image_ids_and_categories_the_truth_does_not_know() -> None:
     assert figures(result) == figures(average_precision(truth, predictions))
 
 
-def test_from_a_data_set_and_from_predictions() -> None:
-    truth, predictions = random_set(5)
-    records = tuple(
-        Record(
-            image,
-            Path(f"{image}.jpg"),
-            f"{image}.jpg",
-            600,
-            800,
-            annotations=tuple(
-                {
-                    "id": 10 * row,
-                    "image_id": image,
-                    "bbox": truth.boxes[row].tolist(),
-                    "category_id": int(truth.labels[row]),
-                    "area": float(truth.areas[row]),
-                    "iscrowd": 0,
-                }
-                for row in np.flatnonzero(truth.image_ids == image)
-            ),
-        )
-        for image in truth.images
-    )
-    data = DataSet(Path("set"), "detection", records, dict.fromkeys(CATEGORIES, "thing"))
-    corners = predictions.boxes.copy()
-    corners[:, 2:] += corners[:, :2]
-    found = {
-        image: SimpleNamespace(
-            boxes=corners[rows], scores=predictions.scores[rows], labels=predictions.labels[rows]
-        )
-        for image in truth.images
-        for rows in [np.flatnonzero(predictions.image_ids == image)]
-    }
-    result = average_precision(GroundTruthBoxes.of(data), BoxPredictions.of(found))
-    np.testing.assert_allclose(figures(result), box_figures(truth, predictions), rtol=0, atol=SAME)
-    some = records[:4]
-    part = BoxPredictions.of({each.image_id: found[each.image_id] for each in some})
-    assert average_precision(GroundTruthBoxes.of(data, some), part) != result
-
-
 def test_mistakes_are_named() -> None:
     truth, predictions = random_set(8)
     with pytest.raises(GramLoopError, match="image 4711 has boxes"):
@@ -224,8 +180,14 @@ def paired_set(seed: int, **options: Any) -> tuple[GroundTruthBoxes, BoxPredicti
     return truth, baseline, BoxPredictions(baseline.image_ids, moved, rng.random(len(moved)), baseline.labels)
 
 
+def score(truth: GroundTruthBoxes, predictions: BoxPredictions) -> Any:
+    return rank_matches(
+        match_boxes(truth, predictions), truth.categories, len(truth.images)
+    ).average_precision
+
+
 def delta(truth: GroundTruthBoxes, *pair: BoxPredictions) -> Any:
-    return paired_delta(*(ap_score(truth, each) for each in pair))
+    return paired_delta(*(score(truth, each) for each in pair))
 
 
 def evaluated(truth: GroundTruthBoxes, pair: list[BoxPredictions], picks: np.ndarray) -> float:
@@ -418,12 +380,14 @@ BOOTSTRAP = """
 import sys
 import numpy as np
 from gramloop.metrics import ap
+from gramloop.metrics.matching import match_boxes
 from random_boxes import random_set
 
 ap.COMPILED_WORK = int(sys.argv[1])
 truth, predictions = random_set(2, images=20)
 weights = np.random.default_rng(7).multinomial(20, np.full(20, 1 / 20), size=100)
-print(ap.ap_score(truth, predictions)(weights).tolist(), "numba" in sys.modules)
+ranked = ap.rank_matches(match_boxes(truth, predictions), truth.categories, 20)
+print(ranked.average_precision(weights).tolist(), "numba" in sys.modules)
 """
 
 

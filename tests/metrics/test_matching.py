@@ -15,10 +15,19 @@ from pycocotools import mask as mask_api
 from coco_reference import box_entries, coco_figures, evaluation
 from gramloop.data.truth import ObjectMasks, encode_mask
 from gramloop.errors import GramLoopError
-from gramloop.metrics.ap import mask_ap_score, mask_average_precision
+from gramloop.metrics.ap import mask_average_precision, rank_matches
 from gramloop.metrics.bootstrap import image_bootstrap, paired_delta
-from gramloop.metrics.boxes import BoxPredictions, GroundTruthBoxes, box_iou
-from gramloop.metrics.matching import AREAS, BITS, THRESHOLDS, Matches, match_boxes, match_masks
+from gramloop.metrics.matching import (
+    AREAS,
+    BITS,
+    THRESHOLDS,
+    BoxPredictions,
+    GroundTruthBoxes,
+    Matches,
+    box_iou,
+    match_boxes,
+    match_masks,
+)
 from random_boxes import random_set
 
 PACKAGES = ("hotcoco", "pycocotools")
@@ -219,7 +228,9 @@ def test_a_weight_is_a_repeated_image() -> None:
     worse = [(truth, (masks, rng.random(len(masks)), labels)) for truth, (masks, _, labels) in images]
     picks = rng.integers(0, 7, (6, 7))
     weights = np.stack([np.bincount(row, minlength=7) for row in picks])
-    gain = paired_delta(*(mask_ap_score(together(each), CATEGORIES, 7) for each in (images, worse)))
+    gain = paired_delta(
+        *(rank_matches(together(each), CATEGORIES, 7).average_precision for each in (images, worse))
+    )
     first, second = (
         [coco_figures(*mask_entries([each[place] for place in row]), "segm")[0] for row in picks]
         for each in (images, worse)

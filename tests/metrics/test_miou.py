@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from gramloop.errors import GramLoopError
-from gramloop.metrics.miou import class_iou, count_pixels, mean_iou
+from gramloop.metrics.segmentation import class_iou, count_pixels, mean_iou
 
 CLASSES = 5
 

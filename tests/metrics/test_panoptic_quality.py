@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from gramloop.data.truth import SegmentMap, segments_png
 from gramloop.errors import GramLoopError
 from gramloop.metrics.bootstrap import image_bootstrap, paired_delta
-from gramloop.metrics.panoptic import class_quality, mean_quality, panoptic_statistics, pq_score
+from gramloop.metrics.segmentation import class_quality, mean_quality, panoptic_statistics, pq_score
 from random_segments import CATEGORIES, THINGS, of_maps, segment_pairs
 
 PAIR = tuple[SegmentMap, SegmentMap]

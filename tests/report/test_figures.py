@@ -13,7 +13,7 @@ from gramloop.evaluate.evaluation import evaluate
 from gramloop.evaluate.methods import BASELINE
 from gramloop.evaluate.store import Store, StoredCondition, read_condition
 from gramloop.metrics.bootstrap import Interval
-from gramloop.metrics.miou import class_iou
+from gramloop.metrics.segmentation import class_iou
 from gramloop.report.figures import draw_figures
 from gramloop.report.figures.chart import gain_chart
 from gramloop.report.figures.diagnostic import Diagnosed, diagnostic, drift_scale

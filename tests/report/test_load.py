@@ -10,7 +10,7 @@ from gramloop.errors import GramLoopError
 from gramloop.evaluate.plan import DataSource
 from gramloop.evaluate.results import collect
 from gramloop.evaluate.store import read_condition
-from gramloop.metrics.miou import class_iou, mean_iou
+from gramloop.metrics.segmentation import class_iou, mean_iou
 from gramloop.report.load import load_runs, partition_of
 from small_runs import counts_of
 from small_stores import CLASSES, CONDITIONS, make_plan, write_store

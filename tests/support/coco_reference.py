@@ -12,7 +12,7 @@ import numpy as np
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
-from gramloop.metrics.boxes import BoxPredictions, GroundTruthBoxes
+from gramloop.metrics.matching import BoxPredictions, GroundTruthBoxes
 
 
 def box_entries(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gramloop.metrics.boxes import BoxPredictions, GroundTruthBoxes
+from gramloop.metrics.matching import BoxPredictions, GroundTruthBoxes
 
 CATEGORIES = (2, 5, 90)
 

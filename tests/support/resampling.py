@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gramloop.metrics.bootstrap import Delta, Weights
-from gramloop.metrics.boxes import BoxPredictions, GroundTruthBoxes, image_places
+from gramloop.metrics.matching import BoxPredictions, GroundTruthBoxes, image_places
 
 
 def picked_delta(difference: Callable[[NDArray[np.int64]], float]) -> Delta:

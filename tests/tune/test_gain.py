@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from gramloop.metrics.miou import mean_iou
+from gramloop.metrics.segmentation import mean_iou
 from gramloop.replay.config import Adaptive
 from gramloop.tasks.base import Categories, Row, get_task
 from gramloop.tune.gain import (

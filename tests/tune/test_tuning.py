@@ -20,7 +20,7 @@ from gramloop.data.truth import DepthMap
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.plan import AGREEMENT_NOTE
 from gramloop.evaluate.planning import make_plan
-from gramloop.metrics.miou import count_pixels, mean_iou
+from gramloop.metrics.segmentation import count_pixels, mean_iou
 from gramloop.mitigations import calibrate
 from gramloop.mitigations.calibration import CalibrationStats, sha256_of
 from gramloop.replay.config import read_replay, read_settings

@@ -15,11 +15,15 @@ if TYPE_CHECKING:
         verdict,
         widened,
     )
-    from gramloop.metrics.boxes import BoxPredictions, GroundTruthBoxes, box_iou
     from gramloop.metrics.depth import DepthScores, aligned_depth, depth_scores
-    from gramloop.metrics.matching import Matches, match_boxes, match_masks
-    from gramloop.metrics.miou import class_iou, count_pixels, mean_iou
-    from gramloop.metrics.panoptic import class_quality, mean_quality, panoptic_statistics
+    from gramloop.metrics.matching import (
+        BoxPredictions,
+        GroundTruthBoxes,
+        Matches,
+        box_iou,
+        match_boxes,
+        match_masks,
+    )
     from gramloop.metrics.robustness import (
         Comparison,
         Scores,
@@ -29,6 +33,14 @@ if TYPE_CHECKING:
         mean_corruption_error,
         mean_performance,
         relative_performance,
+    )
+    from gramloop.metrics.segmentation import (
+        class_iou,
+        class_quality,
+        count_pixels,
+        mean_iou,
+        mean_quality,
+        panoptic_statistics,
     )
 else:
     __getattr__, __dir__ = lazy_names(__name__)

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from gramloop.metrics.bootstrap import Score, Weights
-from gramloop.metrics.boxes import BoxPredictions, GroundTruthBoxes
+from gramloop.metrics.bootstrap import Weights
 from gramloop.metrics.matching import (
     ALL,
     AREAS,
@@ -28,10 +27,12 @@ from gramloop.metrics.matching import (
     MEDIUM,
     SMALL,
     THRESHOLDS,
+    BoxPredictions,
+    GroundTruthBoxes,
     Matches,
     match_boxes,
 )
-from gramloop.metrics.miou import mean_of_known
+from gramloop.metrics.segmentation import mean_of_known
 
 if TYPE_CHECKING:
     from gramloop.metrics.ap_kernel import Lists
@@ -108,17 +109,6 @@ def mask_average_precision(matches: Matches, categories: Sequence[int], images: 
         score(LARGE),
         dict(zip(sorted(categories), each.tolist(), strict=True)),
     )
-
-
-def ap_score(truth: GroundTruthBoxes, predictions: BoxPredictions) -> Score:
-    """The AP of one method, on any draw of the images in the order of ``truth.images``."""
-    matches = match_boxes(truth, predictions)
-    return rank_matches(matches, truth.categories, len(truth.images)).average_precision
-
-
-def mask_ap_score(matches: Matches, categories: Sequence[int], images: int) -> Score:
-    """The mask AP of one method over so many images."""
-    return rank_matches(matches, categories, images).average_precision
 
 
 @dataclass(frozen=True)

@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from gramloop.metrics.ap import RankedCategory
 
-DRAWS = 128  # computed together
+AT_ONCE = 128  # draws that are computed together
 _LIKE_NUMPY = {"error_model": "numpy"}  # without a branch for every division
 
-Function = TypeVar("Function", bound=Callable[..., Any])
+_F = TypeVar("_F", bound=Callable[..., Any])
 ScoreDraws = Callable[[NDArray[np.uint8], "Lists"], NDArray[np.float64]]
 
 
@@ -74,11 +74,11 @@ def weighted_precision(lists: Lists, weights: NDArray[np.int64]) -> NDArray[np.f
     """Percent, (draws, categories), of weights (draws, images); NaN where no object of a category was drawn."""
     score = compiled_scores()
     scores = np.empty((len(weights), len(lists.starts) - 1))
-    for start in range(0, len(weights), DRAWS):
-        some = weights[start : start + DRAWS].astype(np.uint8)
-        together = np.zeros((weights.shape[1], DRAWS), dtype=np.uint8)
+    for start in range(0, len(weights), AT_ONCE):
+        some = weights[start : start + AT_ONCE].astype(np.uint8)
+        together = np.zeros((weights.shape[1], AT_ONCE), dtype=np.uint8)
         together[:, : len(some)] = some.T
-        scores[start : start + DRAWS] = score(together, lists).T[: len(some)]
+        scores[start : start + AT_ONCE] = score(together, lists).T[: len(some)]
     return scores
 
 
@@ -93,8 +93,8 @@ def _run_ends(found: NDArray[np.bool_], counted: NDArray[np.bool_]) -> NDArray[n
     return hits[np.append(np.diff(mistakes) > 0, True)] if len(hits) else hits
 
 
-def _compiled(function: Function) -> Function:
-    return cast(Function, numba.njit(**_LIKE_NUMPY)(function))
+def _compiled(function: _F) -> _F:
+    return cast(_F, numba.njit(**_LIKE_NUMPY)(function))
 
 
 @_compiled
@@ -110,20 +110,20 @@ def recalls_reached(found: float, objects: float, share: float) -> float:
 
 @_compiled
 def _add(sums: Any, weights: Any) -> None:
-    for draw in range(DRAWS):
+    for draw in range(AT_ONCE):
         sums[draw] += weights[draw]
 
 
 @_compiled
 def _subtract(sums: Any, weights: Any) -> None:
-    for draw in range(DRAWS):
+    for draw in range(AT_ONCE):
         sums[draw] -= weights[draw]
 
 
 @_compiled
 def _end_run(seen: Any, ignored: Any, true: Any, objects: Any, shares: Any, peaks: Any, areas: Any) -> None:
     """Where the end of a run is the highest peak so far, all recalls up to it gain the height above the last peak."""
-    for draw in range(DRAWS):
+    for draw in range(AT_ONCE):
         found = np.float64(true[draw])
         peak = peaks[draw]
         # where nothing was seen, nothing was found: 0 / 1
@@ -155,19 +155,19 @@ def _follow(
         _subtract(seen, own)
 
 
-def _scores(weights: NDArray[np.uint8], lists: Lists) -> NDArray[np.float64]:  # → (categories, DRAWS)
-    """Percent, of weights (images, DRAWS); NaN where no object was drawn."""
+def _scores(weights: NDArray[np.uint8], lists: Lists) -> NDArray[np.float64]:  # → (categories, AT_ONCE)
+    """Percent, of weights (images, AT_ONCE); NaN where no object was drawn."""
     thresholds, categories = lists.thresholds, len(lists.starts) - 1
-    counts = np.empty((2 * thresholds + 1, DRAWS), np.int32)  # hits, ignored, and all that were seen
-    objects = np.empty(DRAWS, np.int32)
-    peaks, areas = np.empty((thresholds, DRAWS)), np.empty((thresholds, DRAWS))
-    scores = np.empty((categories, DRAWS))
+    counts = np.empty((2 * thresholds + 1, AT_ONCE), np.int32)  # hits, ignored, and all that were seen
+    objects = np.empty(AT_ONCE, np.int32)
+    peaks, areas = np.empty((thresholds, AT_ONCE)), np.empty((thresholds, AT_ONCE))
+    scores = np.empty((categories, AT_ONCE))
     for category in range(categories):
         counts[:], objects[:], peaks[:], areas[:] = 0, 0, 0.0, 0.0
         for index in range(lists.object_starts[category], lists.object_starts[category + 1]):
             _add(objects, weights[lists.objects[index]])
         _follow(weights, lists, category, counts, np.maximum(objects, 1).astype(np.float64), peaks, areas)
-        for draw in range(DRAWS):
+        for draw in range(AT_ONCE):
             total = 0.0
             for threshold in range(thresholds):
                 total += areas[threshold, draw]
@@ -192,7 +192,7 @@ def compiled_scores() -> ScoreDraws:
     """The function above, from numba's cache on disk where that works."""
     try:
         kept = cast(ScoreDraws, numba.njit(cache=True, **_LIKE_NUMPY)(_scores))
-        kept(np.zeros((1, DRAWS), np.uint8), _NO_LISTS)
+        kept(np.zeros((1, AT_ONCE), np.uint8), _NO_LISTS)
     except Exception:  # no folder to write to, a full disk, a damaged file: compile for this process alone
         return cast(ScoreDraws, numba.njit(**_LIKE_NUMPY)(_scores))
     return kept

@@ -21,8 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gramloop.errors import GramLoopError
-from gramloop.metrics.miou import Stacked, mean_iou
-from gramloop.util.table import Table, TableRepr
+from gramloop.metrics.segmentation import Stacked, mean_iou
 
 REPLICATES = 10_000
 SEED = 20260724
@@ -34,13 +33,12 @@ MANY_UNITS = 50  # in simulation the largest deviation of draws from fewer units
 Weights = NDArray[np.int64]  # (replicates, images): how often each image was drawn
 Score = Callable[[Weights], NDArray[np.float64]]  # (replicates,): one method's score of each draw
 Delta = Callable[[Weights], NDArray[np.float64]]  # (replicates,): the paired difference of each draw
-Draws = NDArray[np.float64]  # (comparisons, 1 + replicates): each difference, then that of every draw
 VerdictWord = Literal["helps", "hurts", "not significantly different"]
 UNDECIDED: Final = "not significantly different"
 
 
 @dataclass(frozen=True)
-class Interval(TableRepr):
+class Interval:
     """A difference and the range its resamples span."""
 
     estimate: float
@@ -49,12 +47,6 @@ class Interval(TableRepr):
     level: float = LEVEL
     replicates: int = REPLICATES
     units: int = 0  # families or images drawn from
-
-    def _table(self) -> Table:
-        ends = tuple(f"{value:+.3f}" for value in (self.estimate, self.low, self.high))
-        columns = ("estimate", "low", "high", "level", "drawn from", "replicates", "verdict")
-        row = (*ends, f"{self.level:.0%}", self.units or None, self.replicates, verdict(self))
-        return Table("Interval of a gain in points", columns, (row,))
 
     def __str__(self) -> str:
         return f"{self.estimate:+.3f} [{self.low:+.3f}, {self.high:+.3f}]"
@@ -116,7 +108,7 @@ def image_bootstrap(
     """The interval of a paired difference over resampled images.
 
     ``delta`` gets how often each image was drawn, one row per replicate, and returns one difference per row; make it with
-    :func:`paired_delta` or :func:`mean_delta`.
+    :func:`paired_delta`.
     """
     return mean_interval([image_draws(delta, images, replicates=replicates, seed=seed)], images, level)
 
@@ -157,16 +149,6 @@ def paired_delta(baseline: Score, method: Score) -> Delta:
     return lambda weights: method(weights) - baseline(weights)
 
 
-def miou_delta(baseline: Stacked, method: Stacked) -> Delta:
-    """The gain in mIoU, from counts per image, (images, 3, K) or (conditions, images, 3, K).
-
-    With several conditions it is the gain of their mean, every condition resampled at the same images.
-    """
-    if baseline.shape != method.shape:
-        raise GramLoopError(f"paired counts have one shape, not {baseline.shape} and {method.shape}")
-    return paired_delta(miou_score(baseline), miou_score(method))
-
-
 def miou_score(counts: Stacked) -> Score:
     """The mIoU of one method, from counts per image, (images, 3, K) or (conditions, images, 3, K)."""
     if counts.ndim not in (3, 4):
@@ -180,18 +162,6 @@ def miou_score(counts: Stacked) -> Score:
         return mean
 
     return score
-
-
-def mean_delta(baseline: NDArray[Any], method: NDArray[Any]) -> Delta:
-    """The gain in a plain mean of one number per image, (images,) each."""
-    if baseline.shape != method.shape or baseline.ndim != 1:
-        raise GramLoopError(
-            f"paired statistics have one number per image, not shapes {baseline.shape} and {method.shape}"
-        )
-    gains = method.astype(np.float64) - baseline.astype(np.float64)
-    if not np.isfinite(gains).all():
-        raise GramLoopError(f"image {int(np.flatnonzero(~np.isfinite(gains))[0])} has no finite difference")
-    return mean_score(gains)
 
 
 def mean_score(values: NDArray[Any]) -> Score:
@@ -231,7 +201,7 @@ def widened(interval: Interval) -> Interval:
     return replace(interval, low=low, high=high)
 
 
-def joint_intervals(draws: Draws, units: int, level: float = LEVEL) -> list[Interval]:
+def joint_intervals(draws: NDArray[np.float64], units: int, level: float = LEVEL) -> list[Interval]:
     """Intervals of many comparisons that all hold together with the given level.
 
     From 50 units on they reach as far as the largest of all standardised deviations does in that share of the draws (the
@@ -258,7 +228,7 @@ def joint_intervals(draws: Draws, units: int, level: float = LEVEL) -> list[Inte
     ]
 
 
-def selection_bias(draws: Draws) -> float:
+def selection_bias(draws: NDArray[np.float64]) -> float:  # of (comparisons, 1 + replicates)
     """By how much the largest of these differences overstates itself, because the same data selected it.
 
     In every draw the best of that draw is selected, and its difference there compared with its difference on everything:
@@ -270,7 +240,7 @@ def selection_bias(draws: Draws) -> float:
     return max(float(excess.mean()), 0.0)
 
 
-def _tail(drawn: Draws, spread: NDArray[np.float64], units: int, level: float) -> float:
+def _tail(drawn: NDArray[np.float64], spread: NDArray[np.float64], units: int, level: float) -> float:
     """The share of either tail that each single interval leaves out, so that all hold together."""
     from scipy.special import ndtr
 

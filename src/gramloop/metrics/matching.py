@@ -1,4 +1,4 @@
-"""COCO's matching of predictions to annotated objects, shared by boxes and masks.
+"""Annotated and predicted boxes of a set as columns, and COCO's matching of predictions to objects, boxes or masks.
 
 Within one image and category, predictions choose in order of their scores, at most 100 of them. Each takes the free
 object that it overlaps most, the last one of equals. Objects that do not count (crowds, and those outside a range of
@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gramloop.data.records import ImageId
 from gramloop.data.truth import ObjectMasks, RunLengths, mask_area
 from gramloop.errors import GramLoopError
-from gramloop.metrics.boxes import BoxPredictions, GroundTruthBoxes, coco_overlap, image_places
 
 THRESHOLDS = np.linspace(0.5, 0.95, 10)  # of overlap
 MAX_PER_CATEGORY = 100  # predictions of one image and category that count
@@ -37,6 +37,115 @@ _NONE = -1
 _CHUNK = 400_000  # predictions matched together
 
 Overlaps = Callable[[NDArray[np.int64], NDArray[np.int64]], NDArray[np.float64]]
+
+
+@dataclass(frozen=True)
+class GroundTruthBoxes:
+    """The annotated objects of a set; row k of every column belongs to object k."""
+
+    images: Sequence[ImageId]  # every image to be scored, including those without objects
+    categories: Sequence[int]
+    image_ids: NDArray[Any]  # (N,)
+    boxes: NDArray[Any]  # (N, 4): left, top, width, height
+    labels: NDArray[Any]  # (N,) category ids
+    areas: NDArray[Any]  # (N,) of the object, which decides whether it is small, medium or large
+    crowd: NDArray[np.bool_]  # (N,)
+
+    def __post_init__(self) -> None:
+        _check_columns("annotated boxes", self.boxes, self.image_ids, self.labels, self.areas, self.crowd)
+        if len(set(self.images)) != len(self.images) or not len(self.images):
+            raise GramLoopError("ground truth needs at least one image, and each image once")
+        if unlisted := sorted(set(np.unique(self.labels).tolist()) - set(self.categories)):
+            raise GramLoopError(f"the ground truth holds category {unlisted[0]}, which it does not list")
+
+
+@dataclass(frozen=True)
+class BoxPredictions:
+    """The predicted boxes of a set, in any order; row k of every column belongs to box k."""
+
+    image_ids: NDArray[Any]  # (N,)
+    boxes: NDArray[Any]  # (N, 4): left, top, width, height
+    scores: NDArray[Any]  # (N,)
+    labels: NDArray[Any]  # (N,) category ids
+
+    def __post_init__(self) -> None:
+        _check_columns("predicted boxes", self.boxes, self.image_ids, self.scores, self.labels)
+        finite = np.isfinite(self.boxes).all(axis=1) & np.isfinite(self.scores)
+        if not finite.all():
+            row = int(np.flatnonzero(~finite)[0])
+            raise GramLoopError(
+                f"a prediction in image {self.image_ids[row]} is not finite: "
+                f"box {self.boxes[row].tolist()}, score {self.scores[row]}"
+            )
+
+    @classmethod
+    def from_corners(
+        cls, image_ids: NDArray[Any], corners: NDArray[Any], scores: NDArray[Any], labels: NDArray[Any]
+    ) -> BoxPredictions:
+        """Predictions whose boxes are left, top, right, bottom, (N, 4)."""
+        boxes = np.asarray(corners, dtype=np.float64).copy()
+        boxes[:, 2:] -= boxes[:, :2]
+        return cls(image_ids, boxes, scores, labels)
+
+
+def box_iou(boxes: NDArray[Any], others: NDArray[Any]) -> NDArray[np.float64]:
+    """Intersection over union of every box with every other; 0 where both are empty.
+
+    Args:
+        boxes: (n, 4) left, top, right, bottom.
+        others: (m, 4) likewise.
+
+    Returns:
+        (n, m).
+    """
+    boxes, others = np.asarray(boxes, dtype=np.float64), np.asarray(others, dtype=np.float64)
+    low = np.maximum(boxes[:, None, :2], others[None, :, :2])
+    high = np.minimum(boxes[:, None, 2:], others[None, :, 2:])
+    both = np.clip(high - low, 0, None).prod(axis=-1)
+    areas = [np.clip(each[:, 2:] - each[:, :2], 0, None).prod(axis=-1) for each in (boxes, others)]
+    union = areas[0][:, None] + areas[1][None] - both
+    ratio: NDArray[np.float64] = np.divide(both, union, out=np.zeros_like(both), where=union > 0)
+    return ratio
+
+
+def coco_overlap(
+    boxes: NDArray[np.float64], objects: NDArray[np.float64], crowd: NDArray[np.bool_]
+) -> NDArray[np.float64]:
+    """Overlap of box k with object k as COCO's evaluator rounds it; over the box's own area where it is a crowd.
+
+    Args:
+        boxes: (n, 4) left, top, width, height.
+        objects: (n, 4) likewise.
+        crowd: (n,) whether the object is a crowd.
+
+    Returns:
+        (n,).
+    """
+    ends = np.minimum(boxes[:, :2] + boxes[:, 2:], objects[:, :2] + objects[:, 2:])
+    sides = ends - np.maximum(boxes[:, :2], objects[:, :2])
+    shared = np.where((sides > 0).all(axis=1), sides[:, 0] * sides[:, 1], 0.0)
+    own = boxes[:, 2] * boxes[:, 3]
+    union = np.where(crowd, own, own + objects[:, 2] * objects[:, 3] - shared)
+    return np.divide(shared, union, out=np.zeros(len(shared)), where=shared > 0)
+
+
+def image_places(image_ids: NDArray[Any], images: NDArray[Any]) -> NDArray[np.int64]:
+    """The index of each id among the sorted ids of all images."""
+    if not len(image_ids):
+        return np.zeros(0, dtype=np.int64)
+    ids = np.asarray(image_ids)
+    found = np.searchsorted(images, ids).clip(max=len(images) - 1)
+    if (unknown := images[found] != ids).any():
+        raise GramLoopError(f"image {ids[unknown][0]} has boxes, but is not among the images to be scored")
+    return found.astype(np.int64)
+
+
+def _check_columns(owner: str, boxes: NDArray[Any], *columns: NDArray[Any]) -> None:
+    if boxes.ndim != 2 or boxes.shape[1] != 4:
+        raise GramLoopError(f"{owner} need four numbers each, (N, 4), not {boxes.shape}")
+    if any(column.shape != (len(boxes),) for column in columns):
+        shapes = [column.shape for column in columns]
+        raise GramLoopError(f"{owner}: {len(boxes)} boxes, but columns of shapes {shapes}")
 
 
 @dataclass(frozen=True)

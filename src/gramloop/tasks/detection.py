@@ -16,9 +16,8 @@ from gramloop.data.records import Record, Shift
 from gramloop.data.truth import Instances
 from gramloop.metrics.ap import DRAWS_AT_ONCE, ApResult, RankedMatches, rank_matches, score_matches
 from gramloop.metrics.bootstrap import Score
-from gramloop.metrics.boxes import BoxPredictions, GroundTruthBoxes, box_iou
-from gramloop.metrics.matching import Matches, match_boxes
-from gramloop.metrics.miou import mean_of_known
+from gramloop.metrics.matching import BoxPredictions, GroundTruthBoxes, Matches, box_iou, match_boxes
+from gramloop.metrics.segmentation import mean_of_known
 from gramloop.tasks.base import Categories, ClassScores, Row, Rows, Task, first_rows_table
 from gramloop.tasks.box_fusion import fuse_boxes
 from gramloop.tasks.class_names import Classes

@@ -15,7 +15,7 @@ from PIL import Image
 from gramloop.data.records import Record, Shift
 from gramloop.data.truth import ObjectMasks, RunLengths, SegmentMap, decode_mask, encode_mask, mask_area
 from gramloop.errors import GramLoopError
-from gramloop.metrics.ap import DRAWS_AT_ONCE, mask_ap_score, mask_average_precision, rank_matches
+from gramloop.metrics.ap import DRAWS_AT_ONCE, mask_average_precision, rank_matches
 from gramloop.metrics.bootstrap import Score
 from gramloop.metrics.matching import ALL, AREAS, THRESHOLDS, Matches, match_masks
 from gramloop.tasks.base import Categories, ClassScores, Row, Rows, pixels_text
@@ -134,7 +134,7 @@ class InstanceTask(SegmentTask[InstanceMasks, ObjectMasks]):
         return ap_metrics(mask_average_precision(self._matches(rows), categories.ids, rows.images))
 
     def scorer(self, rows: Rows, categories: Categories) -> Score:
-        return mask_ap_score(self._matches(rows), categories.ids, rows.images)
+        return rank_matches(self._matches(rows), categories.ids, rows.images).average_precision
 
     def class_scores(self, rows: Rows, categories: Categories, members: NDArray[np.int64]) -> ClassScores:
         ranked = rank_matches(self._matches(rows), categories.ids, rows.images)

@@ -16,7 +16,7 @@ from gramloop.data.records import Record, Shift
 from gramloop.data.truth import VOID, SegmentMap, segments_info, segments_png
 from gramloop.errors import GramLoopError
 from gramloop.metrics.bootstrap import Score
-from gramloop.metrics.panoptic import (
+from gramloop.metrics.segmentation import (
     EVERY,
     QUALITIES,
     STATISTICS,

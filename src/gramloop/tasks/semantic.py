@@ -16,7 +16,7 @@ from gramloop.data.records import Record, Shift
 from gramloop.data.truth import PixelLabels
 from gramloop.errors import GramLoopError
 from gramloop.metrics.bootstrap import Score, miou_score
-from gramloop.metrics.miou import class_iou, count_pixels, mean_iou
+from gramloop.metrics.segmentation import class_iou, count_pixels, mean_iou
 from gramloop.shifts.geometry import warp_labels
 from gramloop.tasks.base import (
     Categories,

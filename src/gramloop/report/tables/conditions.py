@@ -10,7 +10,7 @@ import numpy as np
 from gramloop.data.suites import Condition, display_name
 from gramloop.evaluate.methods import BASELINE
 from gramloop.evaluate.results import measures_gain, metrics_of
-from gramloop.metrics.panoptic import QUALITIES
+from gramloop.metrics.segmentation import QUALITIES
 from gramloop.report.run import Run
 from gramloop.report.tables.main import DIGITS, TEXT, method_cells, method_columns
 from gramloop.util.table import Cell, Column, Table
