@@ -94,10 +94,3 @@ def test_class_scores_are_votes_weighted_by_masks():
     masks = torch.tensor([[[[50.0, -50.0]]]])
     scores = class_scores(logits, masks, (1, 2), product=torch.float32)
     assert torch.allclose(scores, torch.tensor([[[[0.0, 0.0]], [[1.0, 0.0]]]]), atol=1e-6)
-
-
-def test_impossible_heads_are_refused():
-    with pytest.raises(GramLoopError, match="multiple of 32"):
-        Mask2FormerShape(64, hidden=40)
-    with pytest.raises(GramLoopError, match="positive"):
-        Mask2FormerShape(64, classes=0)

@@ -67,11 +67,6 @@ class Tap:
         return self.tokens[:, 0]
 
     @property
-    def registers(self) -> Tensor:  # (B, R, C)
-        """The register tokens."""
-        return self.tokens[:, 1 : self.prefix]
-
-    @property
     def patches(self) -> Tensor:  # (B, N, C)
         """The patches, row by row."""
         return self.tokens[:, self.prefix :]

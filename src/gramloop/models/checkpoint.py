@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import pickle
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypedDict
@@ -30,8 +30,8 @@ Shape = tuple[int, ...]
 Shapes = dict[str, Shape]
 
 _INSIDE = ("model", "state_dict")  # keys under which a file of torch may keep its weights
-_GROUPS = 40  # a large file is converted in about this many groups
-_SMALL = 1 << 23  # bytes; not worth a group of its own
+_GROUPS = 40  # a large file is converted in so many groups
+_SMALL = 1 << 23  # numbers; a file of fewer is read at once
 
 
 class LoadOptions(TypedDict, total=False):
@@ -198,7 +198,7 @@ def load_weights(
     _check_types(module, checkpoint, plan)
     device = torch.device(device)
     described = device.type == "meta"
-    for group in [list(plan)] if described or _fits(checkpoint, dtype, device) else _groups(checkpoint, plan):
+    for group in _groups(checkpoint, plan, dtype, device):
         tensors = checkpoint.open()
         for target in group:
             value = plan[target].make(tensors)
@@ -265,12 +265,6 @@ def _check_types(module: nn.Module, checkpoint: Checkpoint, plan: LoadPlan) -> N
                 )
 
 
-def _fits(checkpoint: Checkpoint, dtype: torch.dtype | None, device: torch.device) -> bool:
-    """Whether the tensors can be used as the file has them."""
-    kinds = {kind for kind in checkpoint.dtypes.values() if kind.is_floating_point}
-    return device.type == "cpu" and (dtype is None or kinds <= {dtype})
-
-
 def _assign(module: nn.Module, name: str, value: Tensor) -> None:
     parent, _, leaf = name.rpartition(".")
     owner = module.get_submodule(parent)
@@ -278,20 +272,20 @@ def _assign(module: nn.Module, name: str, value: Tensor) -> None:
     setattr(owner, leaf, nn.Parameter(value, requires_grad=False) if is_parameter else value)
 
 
-def _groups(checkpoint: Checkpoint, plan: LoadPlan) -> Iterator[list[str]]:
-    """The targets of a plan in groups of about a fortieth of the file, with a progress bar."""
-    sizes = {
-        name: math.prod(checkpoint.shapes[name]) * kind.itemsize for name, kind in checkpoint.dtypes.items()
-    }
-    most = max(sum(sizes.values()) / _GROUPS, _SMALL)
-    groups: list[list[str]] = [[]]
-    gathered = 0
-    for target, source in plan.items():
-        if gathered > most:
-            groups.append([])
-            gathered = 0
-        groups[-1].append(target)
-        gathered += sum(sizes[name] for name in source.reads)
+def _groups(
+    checkpoint: Checkpoint, plan: LoadPlan, dtype: torch.dtype | None, device: torch.device
+) -> Iterable[list[str]]:
+    """The targets of a plan in groups, for each of which the file is mapped again, with a progress bar.
+
+    One group where the file is small, or its tensors can be used as they are.
+    """
+    targets, kinds = list(plan), {kind for kind in checkpoint.dtypes.values() if kind.is_floating_point}
+    numbers = sum(math.prod(shape) for shape in checkpoint.shapes.values())
+    fits = device.type == "cpu" and (dtype is None or kinds <= {dtype})
+    if device.type == "meta" or fits or numbers < _SMALL:
+        return [targets]
+    step = -(-len(targets) // _GROUPS)
+    groups = [targets[start : start + step] for start in range(0, len(targets), step)]
     return tracked(groups, f"loading {checkpoint.path.name}", len(groups))
 
 
@@ -343,9 +337,7 @@ def _files_of_folder(folder: Path) -> list[Path]:
     if not index.exists():
         raise GramLoopError(f"{folder} has neither model.safetensors nor model.safetensors.index.json")
     stored = read_checked(index, _Index, "the index of a model's safetensors")
-    names = sorted(set(stored.weight_map.values()))
-    if outside := [name for name in names if Path(name).name != name]:
-        raise GramLoopError(f"{index} names {outside[0]!r}, which is not a file in its folder")
+    names = sorted({Path(name).name for name in stored.weight_map.values()})
     if missing := [name for name in names if not (folder / name).exists()]:
         raise GramLoopError(f"{folder} lacks {missing[0]}, which its index names")
     return [folder / name for name in names]

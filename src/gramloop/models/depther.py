@@ -36,13 +36,6 @@ class DptShape:
     hidden: int = 32
     bins: int = 256
 
-    def __post_init__(self) -> None:
-        sizes = (self.channels, self.reassembled, self.fused, self.hidden, self.bins)
-        if min(sizes) < 1 or self.fused % 2:
-            raise GramLoopError(
-                f"a depth head needs positive sizes, and an even one of its fusion, not {self}"
-            )
-
 
 _RENAMES: Mapping[str, str] = {
     r"^batchnorm_layers\.": "reassemble_blocks.batchnorm_layers.",

@@ -13,7 +13,6 @@ from typing import Any, Unpack
 import torch
 from torch import Tensor, nn
 
-from gramloop.errors import GramLoopError
 from gramloop.models.adapter import ADAPTER_STRIDE, Adapter
 from gramloop.models.backbone import Backbone, Tap, TappedViT, default_taps
 from gramloop.models.checkpoint import (
@@ -41,12 +40,6 @@ class Mask2FormerShape:
     classes: int = 150
     queries: int = 100
     feedforward: int = 4096
-
-    def __post_init__(self) -> None:
-        if min(self.channels, self.hidden, self.classes, self.queries, self.feedforward) < 1:
-            raise GramLoopError(f"a segmentation head needs positive sizes, not {self}")
-        if self.hidden % 32:
-            raise GramLoopError(f"the hidden size of a head must be a multiple of 32, not {self.hidden}")
 
 
 class Mask2Former(nn.Module):

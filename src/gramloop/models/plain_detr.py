@@ -7,13 +7,12 @@ biased by where each box lies (decomposed box RPE). Every box is in absolute pix
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gramloop.errors import GramLoopError
 from gramloop.models.checkpoint import Checkpoint
 
 STRIDES = (8, 16, 32, 64)  # of the proposals
@@ -39,13 +38,6 @@ class PlainDetrConfig:
     queries: int = 1500  # used at inference; a file stores as many again for training
     classes: int = 91
     smallest_proposal: float = 50.0  # pixels
-
-    def __post_init__(self) -> None:
-        for field in fields(self):
-            if getattr(self, field.name) <= 0:
-                raise GramLoopError(f"{field.name} is {getattr(self, field.name)}; it must be positive")
-        if self.width % (4 * self.heads) or self.width % 32:
-            raise GramLoopError(f"width is {self.width}; it must divide by 32 and by 4 x {self.heads} heads")
 
 
 def centre_to_corners(boxes: Tensor) -> Tensor:

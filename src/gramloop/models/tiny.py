@@ -29,13 +29,6 @@ WEIGHTS = Path(__file__).parent / "weights"
 TINY_SHORT_SIDE = 192  # the size of the scenes that the embedded model was trained on
 SUGGESTED = WEIGHTS / "replay.json"  # the replay tuned for it on other scenes
 SOURCE = WEIGHTS / "source.safetensors"  # its calibration statistics on in-distribution scenes
-_FILES = (
-    "tiny.json",
-    "backbone/config.json",
-    "backbone/model.safetensors",
-    "segment.safetensors",
-    "detect.safetensors",
-)
 DEPTH_HEAD = "depth.safetensors"  # optional: a model without it predicts no depth
 _MEAN, _DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 _GROUPS = 8  # of channels that are normed together
@@ -56,17 +49,6 @@ class DenseDetectConfig:
     keep: int = 50
     overlap: float = 0.6  # boxes of one class that overlap more than this count as the same object
     least_score: float = 0.02
-
-    def __post_init__(self) -> None:
-        for name in ("channels", "classes", "stride", "width", "candidates", "keep"):
-            if getattr(self, name) < 1:
-                raise GramLoopError(f"{name} must be 1 or more, not {getattr(self, name)}")
-        if self.width % _GROUPS:
-            raise GramLoopError(f"width must be a multiple of {_GROUPS}, not {self.width}")
-        if not 0 < self.overlap <= 1 or not 0 <= self.least_score < 1:
-            raise GramLoopError(
-                f"overlap must lie in (0, 1] and least_score in [0, 1), not {self.overlap} and {self.least_score}"
-            )
 
 
 @dataclass(frozen=True)
@@ -268,11 +250,6 @@ def load_tiny(
 ) -> TinyModel:
     """The embedded model, frozen and in evaluation mode; ``dtype`` is that of the backbone's weights."""
     folder = Path(folder)
-    if not folder.is_dir():
-        raise GramLoopError(f"the folder {folder} does not exist")
-    for name in _FILES:
-        if not (folder / name).is_file():
-            raise GramLoopError(f"{folder / name} is missing; the embedded model has {', '.join(_FILES)}")
     settings = read_checked(folder / "tiny.json", _Settings, "the description of a small model")
     backbone = load_backbone(folder / "backbone", dtype=dtype, device=device)
     segment = LinearHead.load(folder / "segment.safetensors", device=device)
