@@ -23,7 +23,7 @@ from gramloop.report.write import write_report
 SPLIT = "demo"  # neither the model nor any choice has seen these scenes
 SHIFTS = ("gaussian_noise", "impulse_noise", "defocus_blur", "fog", "jpeg_compression", "contrast")
 SEVERITY = 3
-REPLICATES = 2000  # of the bootstrap over images
+_REPLICATES = 2000  # of the bootstrap over images
 TITLE = "Replay and its rivals on the embedded model"
 # what gained most for each task on scenes of another split, among those that docs/evidence.md lists
 FILTERS: Mapping[TaskName, str] = {
@@ -72,7 +72,7 @@ def report_demo(
 ) -> tuple[Path, tuple[Answer, ...]]:
     """Write the report that any evaluation gets, with intervals over images; the page and its answers."""
     loaded = load_runs(folders, on_progress)
-    evidence = compare_methods(loaded.runs, ("images",), replicates=REPLICATES, on_progress=on_progress)
+    evidence = compare_methods(loaded.runs, ("images",), replicates=_REPLICATES, on_progress=on_progress)
     drawn = draw_figures(loaded, evidence, pdf=False, on_progress=on_progress)
     document = make_document(loaded, evidence, drawn.figures, drawn.remarks, out)
     about = {**document.about, "Command": "gramloop demo"}

@@ -143,15 +143,14 @@ def corrupt(
     chosen = _choose(name, corruption_name, corruption_number)
     grey = isinstance(image, np.ndarray) and image.ndim == 3 and image.shape[2] == 1
     pixels = check_image(image[..., 0] if grey else image)
-    function, scale = (_FIXED if chosen in _FIXED else _RANDOM)[chosen]
+    function, scale = {**_FIXED, **_RANDOM}[chosen]
     found = scale.at(chosen, severity)  # type: ignore[arg-type]
-    arguments = list(found) if isinstance(found, tuple) else [found]
+    arguments = [*found] if isinstance(found, tuple) else [found]
     if chosen in _RANDOM:
         arguments.append(_generator(rng, seed))
     if chosen == "frost":
         arguments.append(frost_textures)
-    shifted = function(pixels, *arguments)
-    return shifted[..., None] if grey else shifted
+    return function(pixels, *arguments).reshape(image.shape)
 
 
 def corruption_names(subset: str = "common") -> list[str]:
