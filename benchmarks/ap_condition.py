@@ -45,7 +45,7 @@ def make_image(rng: np.random.Generator, boxes: int) -> tuple[Detection, Instanc
     scores = np.sort(rng.beta(0.3, 4, boxes))[::-1]
     detection = Detection(found.astype(np.float32), scores.astype(np.float32), classes)
     areas, crowd = size.prod(axis=1), rng.random(many) < 0.01
-    return detection, Instances(np.arange(many), truth, labels, areas, crowd, (None,) * many)
+    return detection, Instances(np.arange(many), truth, labels, areas, crowd)
 
 
 def write(folder: Path, images: int, boxes: int) -> Store[Plan]:

@@ -124,7 +124,6 @@ def test_boxes_come_back_to_the_bit(tmp_path: Path):
             categories=rng.integers(0, 3, truths),
             areas=rng.random(truths) * 99,
             iscrowd=rng.random(truths) < 0.5,
-            segmentations=(None,) * truths,
         )
         corners = rng.random((many, 4)).astype(np.float32)
         labels = rng.integers(0, 3, many)

@@ -180,10 +180,12 @@ def test_refinement_moves_by_the_size_scales_by_the_exponential_and_stays_inside
 def test_proposals_on_padding_or_outside_the_size_limits_carry_nothing():
     padding = torch.zeros(1, 8, 8, dtype=torch.bool)
     padding[:, :, 4:] = True
-    found = propose(torch.ones(1, 32, 8, 8), padding, stride_projections(32), smallest=50.0)
-    assert found.valid_size.tolist() == [[64, 128]]
-    usable = found.memory.detach().abs().sum(-1)[0] > 0
-    boxes = found.boxes[0]
+    memory, boxes, valid_size = propose(
+        torch.ones(1, 32, 8, 8), padding, stride_projections(32), smallest=50.0
+    )
+    assert valid_size.tolist() == [[64, 128]]
+    usable = memory.detach().abs().sum(-1)[0] > 0
+    boxes = boxes[0]
     assert usable.any()
     assert (boxes[usable][:, 0] < 64).all()
     assert (boxes[usable][:, 2] == 50).all()  # 100 pixels exceed 99 % of the width 64

@@ -108,7 +108,6 @@ def row(predictions, truth):
         truth.labels,
         np.ones(len(truth.scores)),
         np.zeros(len(truth.scores), bool),
-        (None,) * len(truth.scores),
     )
     return TASK.statistics(predictions, objects, Categories({CAT: "cat", DOG: "dog"}))
 

@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
 import msgspec
 
@@ -27,6 +27,7 @@ NonNegative = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
 PixelCount = Annotated[int, msgspec.Meta(ge=1, le=2**31)]
 FileName = Annotated[str, msgspec.Meta(min_length=1, max_length=4096)]
 CocoKind = Literal["instances", "panoptic"]
+E = TypeVar("E")
 
 COCO_CATEGORY_IDS = frozenset(range(1, 91)) - {12, 26, 29, 30, 45, 66, 68, 69, 71, 83}
 _STUFF = """92 93 95 100 107 109 112 118 119 122 125 128 130 133 138 141 144 145 147 148 149 151 154 155 156 159 161 166 168 171
@@ -89,19 +90,11 @@ class SegmentsEntry(msgspec.Struct, gc=False):
     segments_info: list[SegmentEntry]
 
 
-class InstancesFile(msgspec.Struct, gc=False):
-    """The content of a file of objects."""
+class CocoFile(msgspec.Struct, Generic[E], gc=False):
+    """The content of a file of objects, or of segments."""
 
     images: Annotated[list[ImageEntry], msgspec.Meta(min_length=1)]
-    annotations: list[AnnotationEntry]
-    categories: list[CategoryEntry]
-
-
-class PanopticFile(msgspec.Struct, gc=False):
-    """The content of a file of segments."""
-
-    images: Annotated[list[ImageEntry], msgspec.Meta(min_length=1)]
-    annotations: list[SegmentsEntry]
+    annotations: list[E]
     categories: list[CategoryEntry]
 
 
@@ -118,35 +111,27 @@ COCO_VAL2017 = Expected(5000, 36781, COCO_CATEGORY_IDS)
 PANOPTIC_VAL2017 = Expected(5000, 5000, COCO_CATEGORY_IDS | STUFF_IDS)
 
 
-def open_coco(
-    root: Path | str,
-    *,
-    annotations: Path | str | None = None,
-    images: Path | str | None = None,
-    expected: Expected | None = None,
-) -> DataSet:
+def open_coco(root: Path | str, *, expected: Expected | None = None) -> DataSet:
     """Open a COCO-format set and check it whole.
 
     Args:
         root: the folder with ``annotations/instances_<split>.json`` and ``<split>/``, or one that holds
             it as ``coco/``.
-        annotations: the JSON file, where it lies elsewhere or there are several.
-        images: the folder that ``file_name`` starts from, where it lies elsewhere.
         expected: counts and categories that must be met.
 
     Returns:
         A data set whose records have ``instances`` and, where objects have segmentations, ``object_masks``.
     """
     root = Path(root)
-    path = Path(annotations or find_annotation_file(root, "instances"))
+    path = find_annotation_file(root, "instances")
     with no_garbage_collection():
         raw = read_coco(path)
-        content = checked(raw, InstancesFile, str(path), COCO_FORMAT)
+        content = checked(raw, CocoFile[AnnotationEntry], str(path), COCO_FORMAT)
     problems = Problems(path)
     _check_lists(content, expected, problems)
     objects, notes = _objects(content, raw["annotations"], problems)
     records = []
-    for record in check_records(_records(content, _images_folder(root, path, images)), problems):
+    for record in check_records(_records(content, root, path), problems):
         found = objects.get(int(record.image_id), ())
         for _, one in found if record.height else ():
             problems.found += _object_problems(one, record.height, record.width)
@@ -169,12 +154,12 @@ def open_panoptic(root: Path | str, *, expected: Expected | None = None) -> Data
     root = Path(root)
     path = find_annotation_file(root, "panoptic")
     raw = read_coco(path)
-    content = checked(raw, PanopticFile, str(path), COCO_FORMAT)
+    content = checked(raw, CocoFile[SegmentsEntry], str(path), COCO_FORMAT)
     problems = Problems(path)
     _check_lists(content, expected, problems)
     segments = _segments(content, raw["annotations"], problems)
     records = []
-    for record in _records(content, _images_folder(root, path, None)):
+    for record in _records(content, root, path):
         entry = segments[int(record.image_id)]
         colours, infos = maps_folder(path) / entry["file_name"], tuple(entry["segments_info"])
         records.append(replace(record, label_path=colours, annotations=infos))
@@ -200,7 +185,7 @@ def find_annotation_file(root: Path, kind: CocoKind) -> Path:
     chosen = [file for file in files if file.name == preferred] or files
     if len(chosen) > 1:
         raise GramLoopError(
-            f"{folder} holds several annotation files ({', '.join(file.name for file in files)}); name one"
+            f"{folder} holds several annotation files ({', '.join(file.name for file in files)}); keep one there"
         )
     return chosen[0]
 
@@ -222,34 +207,27 @@ def read_coco(file: Path) -> dict[str, Any]:
     return content
 
 
-def _images_folder(root: Path, file: Path, named: Path | str | None) -> list[Path]:
-    """The folders that the file names of images may start from."""
+def _records(content: CocoFile[Any], root: Path, file: Path) -> list[Record]:
+    """The images in the first usual folder that holds any of them, with the sizes that the file declares."""
     base = file.parent.parent if file.parent.name == "annotations" else file.parent
     split = file.stem.removeprefix("instances_").removeprefix("panoptic_")
     usual = [base / split, base / "images" / split, base / "images", base, root]
-    return usual if named is None else [Path(named)]
-
-
-def _records(content: InstancesFile | PanopticFile, folders: Sequence[Path]) -> list[Record]:
-    """The images in the first folder that holds any of them, with the sizes that the file declares."""
     names = [entry.file_name for entry in content.images[:20]]
-    where = next((folder for folder in folders if any((folder / name).is_file() for name in names)), None)
+    where = next((folder for folder in usual if any((folder / name).is_file() for name in names)), None)
     if where is None:
-        searched = ", ".join(str(folder) for folder in folders[:3])
-        raise GramLoopError(f"images such as {names[0]} were not found; searched in {searched}")
+        searched = ", ".join(str(folder) for folder in usual[:3])
+        raise GramLoopError(f"the images of {file} were not found; searched in {searched}")
     return [
         Record(entry.id, where / entry.file_name, entry.file_name, entry.height or 0, entry.width or 0)
         for entry in content.images
     ]
 
 
-def _category_names(content: InstancesFile | PanopticFile) -> dict[int, str]:
+def _category_names(content: CocoFile[Any]) -> dict[int, str]:
     return {each.id: each.name or str(each.id) for each in content.categories}
 
 
-def _check_lists(
-    content: InstancesFile | PanopticFile, expected: Expected | None, problems: Problems
-) -> None:
+def _check_lists(content: CocoFile[Any], expected: Expected | None, problems: Problems) -> None:
     """Refuse ids and names that occur twice or lead elsewhere; collect what is not as in the public set."""
     ids = {
         "image": [each.id for each in content.images],
@@ -291,7 +269,7 @@ Objects = Mapping[int, list[tuple[Annotation, AnnotationEntry]]]  # by image: as
 
 
 def _objects(
-    content: InstancesFile, listed: Sequence[Annotation], problems: Problems
+    content: CocoFile[AnnotationEntry], listed: Sequence[Annotation], problems: Problems
 ) -> tuple[Objects, tuple[str, ...]]:
     """Annotations by image; id 0, which the reference evaluator counts as unmatched, gets a new number."""
     by_image: dict[int, list[tuple[Annotation, AnnotationEntry]]] = defaultdict(list)
@@ -336,7 +314,7 @@ def _object_problems(one: AnnotationEntry, height: int, width: int) -> list[str]
 
 
 def _segments(
-    content: PanopticFile, listed: Sequence[Annotation], problems: Problems
+    content: CocoFile[SegmentsEntry], listed: Sequence[Annotation], problems: Problems
 ) -> dict[int, Annotation]:
     """The entry of every image, its PNG file and segments; raises where one is wrong or missing."""
     by_image: dict[int, Annotation] = {}

@@ -122,7 +122,6 @@ class Instances:
     categories: NDArray[np.int64]  # (N,) category ids as the file spells them
     areas: NDArray[np.float64]  # (N,)
     iscrowd: NDArray[np.bool_]  # (N,)
-    segmentations: tuple[Any, ...]  # polygons, run lengths, or None where only a box is known
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -137,7 +136,6 @@ class Instances:
             categories=np.array([entry["category_id"] for entry in annotations], dtype=np.int64),
             areas=np.array([entry["area"] for entry in annotations], dtype=np.float64),
             iscrowd=np.array([entry["iscrowd"] for entry in annotations], dtype=np.bool_),
-            segmentations=tuple(entry.get("segmentation") or None for entry in annotations),
         )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -106,20 +107,6 @@ class EncoderLayer(nn.Module):
         return self.norm2(memory + self.linear2(F.relu(self.linear1(memory))))  # type: ignore[no-any-return]
 
 
-class Encoder(nn.Module):
-    """A stack of encoder layers without a final norm."""
-
-    def __init__(self, config: PlainDetrConfig) -> None:
-        super().__init__()
-        sizes = config.width, config.heads, config.encoder_feedforward
-        self.layers = nn.ModuleList(EncoderLayer(*sizes) for _ in range(config.encoder_layers))
-
-    def forward(self, memory: Tensor, positions: Tensor, padding: Tensor | None) -> Tensor:  # (B, N, C)
-        for layer in self.layers:
-            memory = layer(memory, positions, padding)
-        return memory
-
-
 class MapNorm(nn.Module):
     """Layer norm over the channels of a (B, C, h, w) map."""
 
@@ -147,19 +134,16 @@ def stride_projections(width: int) -> nn.ModuleList:
     )
 
 
-@dataclass(frozen=True)
-class Proposals:
-    """Candidate boxes of all strides with the memory behind each."""
-
-    memory: Tensor  # (B, n, C), zero where the candidate is unusable
-    boxes: Tensor  # (B, n, 4) cxcywh in pixels
-    valid_size: Tensor  # (B, 2) width and height of the unpadded image
-
-
-def propose(memory: Tensor, padding: Tensor, projections: nn.ModuleList, smallest: float) -> Proposals:
+def propose(
+    memory: Tensor, padding: Tensor, projections: nn.ModuleList, smallest: float
+) -> tuple[Tensor, Tensor, Tensor]:
     """Spread ``memory`` (B, C, h, w) over all strides; squares of ``smallest`` pixels and its doublings.
 
     A candidate counts when it lies on valid ground and its centre and size are within 1 to 99 % of the image.
+
+    Returns:
+        The memory (B, n, C) behind each candidate, zero where it is unusable; its box (B, n, 4), cxcywh in pixels; and
+        width and height (B, 2) of the unpadded image.
     """
     reach = _STRIDE * min(memory.shape[-2:])  # a side shorter than a stride has no cell of it
     levels = [level for level, stride in enumerate(STRIDES) if stride <= reach]
@@ -176,11 +160,8 @@ def propose(memory: Tensor, padding: Tensor, projections: nn.ModuleList, smalles
     usable &= ~torch.cat([each.flatten(1) for each in ground], dim=1)[..., None]  # (B, n, 1)
     flat = torch.cat([each.flatten(2) for each in maps], dim=2).transpose(1, 2)
     far = float(max(finest.shape[-2:]) * STRIDES[0])
-    return Proposals(
-        memory=flat.masked_fill(~usable, 0.0),
-        boxes=torch.where(usable, boxes, torch.full_like(boxes, far)),
-        valid_size=valid_size.to(memory.dtype),
-    )
+    boxes = torch.where(usable, boxes, torch.full_like(boxes, far))
+    return flat.masked_fill(~usable, 0.0), boxes, valid_size.to(memory.dtype)
 
 
 def _squares(maps: Tensor, stride: int, side: float) -> Tensor:
@@ -316,7 +297,9 @@ class _Transformer(nn.Module):
         super().__init__()
         width = config.width
         self.level_embed = nn.Parameter(torch.zeros(1, width))
-        self.encoder = Encoder(config)
+        sizes = width, config.heads, config.encoder_feedforward
+        layers = nn.ModuleList(EncoderLayer(*sizes) for _ in range(config.encoder_layers))
+        self.encoder = nn.ModuleDict({"layers": layers})  # without a final norm
         self.decoder = Decoder(config, classify, locate)
         self.enc_output = nn.Linear(width, width)
         self.enc_output_norm = nn.LayerNorm(width)
@@ -349,7 +332,9 @@ class PlainDetr(nn.Module):
         positions = map_positions(padding, self.config.width) + self.transformer.level_embed
         # a traced graph cannot branch on values; a mask that hides nothing changes nothing
         hidden = padding.flatten(1) if torch.compiler.is_compiling() or bool(padding.any()) else None
-        memory = self.transformer.encoder(maps.flatten(2).transpose(1, 2), positions, hidden)
+        memory = maps.flatten(2).transpose(1, 2)
+        for layer in cast(nn.ModuleList, self.transformer.encoder["layers"]):
+            memory = layer(memory, positions, hidden)
         boxes, valid_size = self._best_proposals(memory.transpose(1, 2).reshape_as(maps), padding)
         content = self.query_embed.weight[: boxes.shape[1]].expand(len(boxes), -1, -1)
         code = self.transformer.pos_trans(box_positions(boxes, self.config.width // 2))
@@ -362,12 +347,13 @@ class PlainDetr(nn.Module):
     def _best_proposals(self, memory: Tensor, padding: Tensor) -> tuple[Tensor, Tensor]:
         """The boxes (B, n, 4) that class 0 of the last head ranks highest, and the valid size (B, 2)."""
         parts = self.transformer
-        found = propose(memory, padding, parts.enc_output_proj, self.config.smallest_proposal)
-        content = parts.enc_output_norm(parts.enc_output(found.memory))
-        boxes = refine(found.boxes, self.bbox_embed[-1](content), found.valid_size)
+        smallest = self.config.smallest_proposal
+        spread, squares, valid_size = propose(memory, padding, parts.enc_output_proj, smallest)
+        content = parts.enc_output_norm(parts.enc_output(spread))
+        boxes = refine(squares, self.bbox_embed[-1](content), valid_size)
         ranks = self.class_embed[-1](content)[..., 0]
         best = ranks.topk(min(self.config.queries, ranks.shape[1]), dim=1).indices
-        return boxes.gather(1, best[..., None].expand(-1, -1, 4)), found.valid_size
+        return boxes.gather(1, best[..., None].expand(-1, -1, 4)), valid_size
 
 
 def infer_plain_detr(checkpoint: Checkpoint) -> PlainDetrConfig:

@@ -107,7 +107,6 @@ class DetectionTask(Task[Detection, Instances]):
             categories=prediction.labels[sure].astype(np.int64),
             areas=boxes[:, 2] * boxes[:, 3],
             iscrowd=np.zeros(len(boxes), dtype=np.bool_),
-            segmentations=(None,) * len(boxes),
         )
 
     def move_truth(self, truth: Instances, record: Record, shift: Shift) -> Instances:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from itertools import starmap
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import cv2
 import numpy as np
@@ -37,14 +37,8 @@ PANOPTIC_FILE = Path("annotations", "panoptic_val.json")
 SUITE, COUNT = "scenes", 100  # the base set where no folder is given, and how many images of it
 SCENE_DEPTH = DepthFormat(scale=1000.0, near=1e-3, far=FAR)  # how depth is written
 _CHUNK = 16
+_Annotated = tuple[list[dict[str, Any]], list[dict[str, Any]]]  # the objects and segments of a scene
 _ZOOM = 4  # outlines are traced this much enlarged, so that they lie within 1/8 pixel of the pixels' edges
-
-
-class _Annotated(NamedTuple):
-    """What the JSON files say of one scene."""
-
-    objects: list[dict[str, Any]]
-    segments: list[dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -144,7 +138,7 @@ def _write_chunk(folder: Path, wanted: SceneFiles, chunk: range) -> dict[int, _A
             path = folder / part / file_name(index)
             if not path.is_file():
                 atomic_write(path, data)
-        annotations[index] = _Annotated(coco_annotations(one), segments_info(segments))
+        annotations[index] = coco_annotations(one), segments_info(segments)
     return annotations
 
 
@@ -197,10 +191,10 @@ def outlines(mask: Array) -> list[list[float]]:
 
 def _finish(folder: Path, wanted: SceneFiles, by_scene: dict[int, _Annotated]) -> None:
     scenes = sorted(by_scene.items())
-    objects = [{"image_id": index + 1, **entry} for index, found in scenes for entry in found.objects]
+    objects = [{"image_id": index + 1, **entry} for index, (found, _) in scenes for entry in found]
     segments = [
-        {"image_id": index + 1, "file_name": file_name(index), "segments_info": found.segments}
-        for index, found in scenes
+        {"image_id": index + 1, "file_name": file_name(index), "segments_info": infos}
+        for index, (_, infos) in scenes
     ]
     categories = [
         {"id": number, "name": name, "isthing": int(number in THING_NUMBERS)}
