@@ -14,7 +14,7 @@ import gramloop
 from gramloop.data import scene
 from gramloop.errors import GramLoopError
 from gramloop.export import read_about, read_export
-from gramloop.export.filter_source import filter_source
+from gramloop.export.exporting import filter_source
 from gramloop.mitigations import apply, calibrate
 from gramloop.mitigations.stack import read_stack
 from gramloop.shifts import corrupt

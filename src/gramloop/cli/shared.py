@@ -23,9 +23,9 @@ MODEL_HELP = (
     "tiny (embedded; it knows drawn scenes only), hf:FOLDER (transformers; hf:NAME downloads it), model.onnx, model.xml, "
     "my_models.py:make, package.module:make, or a name of gramloop list models"
 )
+CALIBRATION_HELP = "statistics of in-distribution images, as gramloop calibrate writes them"
+DEVICE_HELP = "cpu, cuda, cuda:1, mps or auto: the GPU where there is one, else the CPU (auto)"
 METHOD_HELP = "a mitigation: gramloop, recentre:c=2, denoise+levels, replay:window=5-7,replays=3, or the file that gramloop tune wrote"
-EXAMPLES = "\n\nExamples:\n"
-NAMED = 10  # images that could not be used, listed one by one
 _SIZES = ("short_side", "crop", "stride", "whole", "side", "flip")
 _LABELS = ("annotations", "labels", "masks", "depth")
 _OWNERS = {
@@ -52,11 +52,7 @@ class ModelOptions:
     dtype: Literal["float32", "bfloat16"] = option(
         "of the backbone's weights; bfloat16 halves their memory and rounds (float32)", "float32"
     )
-    device: str | None = option(
-        "cpu, cuda, cuda:1, mps or auto: the GPU where there is one, else the CPU (auto)",
-        None,
-        metavar="NAME",
-    )
+    device: str | None = option(DEVICE_HELP, None, metavar="NAME")
     short_side: int | None = option(
         "size in which images are shown: 896 to segment (512 to a PMT head), 2048 to detect, 768 to Meta's depth head",
         None,
@@ -94,9 +90,10 @@ class ModelOptions:
         from gramloop.tasks.base import task_names
 
         if self.task not in task_names():
-            meant = "; did you mean semantic?" * (self.task == "segmentation")
-            wrong = f"there is no task {self.task!r}{meant or did_you_mean(self.task, task_names())}"
-            raise GramLoopError(then(wrong, f"tasks are {', '.join(task_names())}"))
+            known = task_names()
+            meant = did_you_mean("semantic" if self.task == "segmentation" else self.task, known)
+            wrong = f"there is no task {self.task!r}{meant}"
+            raise GramLoopError(then(wrong, f"tasks are {', '.join(known)}"))
         return self.task
 
     def sizes(self) -> dict[str, object]:
@@ -236,15 +233,11 @@ def each_image(
     failures = []
     with progress_bar(doing, len(files)) as advance:
         for file in files:
-            reason = None
-            advance(file.path.name, 0)
             try:
                 work(file)
-            except GramLoopError as error:
-                reason = str(error)
-            except (MemoryError, OutOfMemoryError):
-                reason = "it does not fit into memory; try a smaller --short-side"
-            if reason is not None:
+            except (GramLoopError, MemoryError, OutOfMemoryError) as error:
+                known = isinstance(error, GramLoopError)
+                reason = str(error) if known else "it does not fit into memory; try a smaller --short-side"
                 failures.append({"image": str(file.path), "reason": reason})
                 print(reason if str(file.path) in reason else f"{file.path}: {reason}", file=sys.stderr)
             advance(file.path.name)

@@ -16,7 +16,7 @@ from gramloop.data.masks import parse_runs
 from gramloop.data.records import DataSet, Record
 from gramloop.data.truth import Annotation
 from gramloop.errors import GramLoopError, short_repr
-from gramloop.util.json_files import no_garbage_collection, read_json
+from gramloop.util.json_files import read_json
 
 Id = Annotated[int, msgspec.Meta(ge=-(2**53), le=2**53)]  # what every JSON parser reads exactly
 Number = Annotated[float, msgspec.Meta(ge=-1e12, le=1e12)]  # neither infinite nor NaN, which is in no range
@@ -197,9 +197,8 @@ def open_coco(root: Path | str, **options: Unpack[CocoOptions]) -> DataSet:
         A data set whose records have ``instances`` and, where objects have segmentations, ``object_masks``.
     """
     root = Path(root)
-    with no_garbage_collection():
-        file = read_annotation_file(root, "instances", options)
-        objects, notes = _objects(file)
+    file = read_annotation_file(root, "instances", options)
+    objects, notes = _objects(file)
     records = []
     listed = file.records(root, options.get("images"))
     for record in check_records(listed, options.get("check", "headers"), file.problems):
