@@ -216,7 +216,7 @@ def loud_command(options):
     return 1, {"value": math.nan, "path": Path("a")}
 
 module = sys.modules["gramloop.cli.loud"] = types.ModuleType("loud")
-module.KEYS, module.run, wanted.options, module.EPILOG = {"value": "", "path": ""}, run, Options, ""
+module.loud_command = loud_command
 cli.COMMANDS["loud"] = "print in every way there is, and warn"
 sys.exit(cli.main(["loud", *sys.argv[1:]]))
 """

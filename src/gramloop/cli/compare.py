@@ -7,10 +7,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from gramloop.cli.evaluate import request_of
 from gramloop.cli.options import MANY, CommandResult, command, group, option
 from gramloop.cli.output import is_quiet, note
-from gramloop.cli.shared import DEVICE_HELP, DataOptions, ModelOptions
+from gramloop.cli.shared import DEVICE_HELP, DataOptions, ModelOptions, request_of
 from gramloop.errors import GramLoopError
 
 if TYPE_CHECKING:

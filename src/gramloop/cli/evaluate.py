@@ -6,20 +6,25 @@ import sys
 import tempfile
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from gramloop.cli.options import MANY, CommandResult, command, flat_values, group, option
 from gramloop.cli.output import NAMED, is_quiet, note, print_answer, print_failures, stop_code
-from gramloop.cli.shared import CALIBRATION_HELP, DataOptions, ModelOptions, device_kind, note_embedded
+from gramloop.cli.shared import (
+    CALIBRATION_HELP,
+    DataOptions,
+    ModelOptions,
+    WorkOptions,
+    engine_of,
+    request_of,
+)
 from gramloop.errors import GramLoopError
 
 if TYPE_CHECKING:
     from gramloop.evaluate.engines import Engine
     from gramloop.evaluate.evaluation import EvaluationOutcome
     from gramloop.evaluate.plan import Plan
-    from gramloop.evaluate.planning import Request
     from gramloop.evaluate.results import Results
 
 # options that say how a stored plan is run; every other one describes a new evaluation
@@ -27,33 +32,6 @@ _RESUMED = (
     "out", "status", "dry_run", "verify", "device", "workers", "prepare", "engine", "address", "jobs", "slurm", "threads",
     "clean_results", "coco_results", "pictures", "allow_failures",
 )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class WorkOptions:
-    """Where and how the work is done."""
-
-    shards: int | None = option("parts of each condition (of 50 images)", None, metavar="N", limits=(1, MANY))
-    workers: int | None = option("processes (all cores or GPUs)", None, metavar="N", limits=(1, 4096))
-    prepare: int | None = option(
-        "processes that prepare images for each of them, 0 for a thread (0 on the CPU, else the cores divided by the GPUs)",
-        None,
-        metavar="N",
-        limits=(0, 4096),
-    )
-    batch: int = option(
-        "images of one size given to the model at once (1); the plan records it",
-        1,
-        metavar="N",
-        limits=(1, MANY),
-    )
-    engine: Literal["local", "ray", "slurm"] = option("where units run (local)", "local")
-    address: str = option("of the Ray cluster (auto: this machine's)", "auto", metavar="A")
-    jobs: int = option("jobs in the Slurm array (8)", 8, metavar="N", limits=(1, MANY))
-    slurm: list[str] = option(
-        "an option of sbatch: partition=gpu, time=600, …; can be repeated", [], metavar="NAME=VALUE"
-    )
-    threads: int = option("threads per process (1); numbers depend on it", 1, metavar="N", limits=(1, 1024))
 
 
 @dataclass(frozen=True)
@@ -158,48 +136,6 @@ def evaluate_command(options: EvaluateOptions) -> CommandResult:
     return _evaluate(_plan(options, options.out / "scenes"), options, engine)
 
 
-def request_of(
-    suite: str,
-    data: DataOptions,
-    model: ModelOptions,
-    scenes: Path,
-    *,
-    split: str = "val",
-    threads: int = 1,
-    elsewhere: bool = False,
-) -> Request:
-    """The evaluation of a model on a suite; scenes of a split are drawn where a suite of scenes has no folder."""
-    from gramloop.data.suites import find_suite
-    from gramloop.evaluate.plan import TRUTH_SCORE
-    from gramloop.evaluate.planning import Request
-    from gramloop.tasks.base import get_task
-
-    find_suite(suite).select(data.condition, data.severity)  # a typo is reported before scenes are drawn
-    if data.data is not None:
-        note_embedded(model, [data.data])
-    task = model.chosen_task()
-    thresholded = task is None or get_task(task).thresholded
-    if data.truth_score is not None and not (data.truth == "clean" and thresholded):
-        raise GramLoopError("--truth-score belongs to --truth clean with --task detection or instance")
-    return Request(
-        suite=suite,
-        task=task,
-        files=model.files(),
-        data=data.source(suite, scenes, split),
-        conditions=data.condition,
-        severities=data.severity,
-        images=data.images,
-        sizes=model.sizes(),
-        device=device_kind(model.device, elsewhere),
-        threads=threads,
-        dtype=model.dtype,
-        truth=data.truth,
-        truth_score=TRUTH_SCORE if data.truth_score is None else data.truth_score,
-        verify=data.verify,
-        version=model.model_version,
-    )
-
-
 def _plan(options: EvaluateOptions, scenes: Path) -> Plan:
     """The plan that the options describe, or the one in the folder where they describe none."""
     from gramloop.evaluate.methods import BASELINE, read_methods
@@ -253,36 +189,6 @@ def _stored_plan(options: EvaluateOptions) -> Plan:
             f"leave out --device {device}, or choose another folder"
         )
     return plan
-
-
-def engine_of(work: WorkOptions, device: str | None) -> Engine | None:
-    """Where the units run; None is this machine."""
-    device = device or ""
-    if work.slurm and work.engine != "slurm":
-        raise GramLoopError(
-            f"--slurm {work.slurm[0]} belongs to --engine slurm, not to --engine {work.engine}"
-        )
-    if work.engine != "local" and ":" in device:
-        raise GramLoopError(
-            f"--device {device} is one GPU of this machine; --engine {work.engine} assigns GPUs itself: --device cuda"
-        )
-    if work.engine == "ray":
-        from gramloop.evaluate.engines.ray import check_address, run_ray
-
-        check_address(work.address)
-        return partial(run_ray, address=work.address)
-    if work.engine == "slurm":
-        from gramloop.evaluate.engines.slurm import run_slurm
-
-        return partial(run_slurm, jobs=work.jobs, settings=dict(_sbatch_option(text) for text in work.slurm))
-    return None
-
-
-def _sbatch_option(text: str) -> tuple[str, Any]:
-    name, equals, value = text.partition("=")
-    if not name or not equals:
-        raise GramLoopError(f"--slurm takes NAME=VALUE, such as partition=gpu, not {text!r}")
-    return name, int(value) if value.isdecimal() else value
 
 
 def _evaluate(plan: Plan, options: EvaluateOptions, engine: Engine | None) -> CommandResult:

@@ -121,7 +121,7 @@ def all_settings(options: type[Any], title: str | None = None) -> Iterator[Setti
             yield from all_settings(field.metadata["group"], field.metadata["title"])
             continue
         kind = hints[field.name]
-        if isinstance(kind, types.UnionType):
+        if typing.get_origin(kind) in (types.UnionType, typing.Union):  # with None
             kind = next(each for each in typing.get_args(kind) if each is not type(None))
         repeated = typing.get_origin(kind) is list
         factory = field.default_factory

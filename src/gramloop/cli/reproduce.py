@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from gramloop.cli.evaluate import WorkOptions, engine_of
 from gramloop.cli.options import CommandResult, command, group, option
 from gramloop.cli.output import note, print_failures, stop_code
-from gramloop.cli.shared import DEVICE_HELP, device_kind
+from gramloop.cli.shared import DEVICE_HELP, WorkOptions, device_kind, engine_of
 
 if TYPE_CHECKING:
     from gramloop.evaluate.evaluation import EvaluationOutcome

@@ -8,10 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gramloop.cli.evaluate import request_of
 from gramloop.cli.options import MANY, CommandResult, command, group, option, save_settings
 from gramloop.cli.output import note, print_answer, print_failures, stop_code
-from gramloop.cli.shared import DataOptions, ModelOptions
+from gramloop.cli.shared import DataOptions, ModelOptions, request_of
 from gramloop.errors import GramLoopError
 
 if TYPE_CHECKING:

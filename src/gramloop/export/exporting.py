@@ -114,8 +114,7 @@ def export_model(
         format: "pt2", "onnx" or "openvino".
         precision: "fp16" halves the weights, "int8" quarters them; for ONNX and OpenVINO.
         calibration_images: files, folders or globs of in-distribution images, which set the ranges of int8.
-        mitigations: as `gramloop.mitigate` takes them; filters on pixels become a Python file next to the model.
-        stats: calibration statistics or their file, if a mitigation needs them; a file of tune brings its own.
+        mitigations, stats: as `gramloop.mitigate` takes them; filters on pixels become a Python file next to the model.
         height, width: of the input, where it is not as the model prepares images.
         batch: images at once.
         name: of the model, in the file.
@@ -127,11 +126,7 @@ def export_model(
     with progress_bar("exporting", 4) as advance:
         given, name = _opened(model, task, name)
         advance("tracing the model")
-        if isinstance(given, Mitigated):
-            if stack:
-                raise GramLoopError(
-                    f"the predictor has mitigations ({stack_text(given.stack)}); leave out {stack_text(stack)}"
-                )
+        if isinstance(given, Mitigated) and not stack:
             stack, known, given = given.stack, given.stats, given.predictor
         _check_mitigations(given, stack, known)
         subject = subject_of(given, (height, width), name)
@@ -168,7 +163,7 @@ class _Target:
         sources = [str(given)] if isinstance(given, str | Path) else [str(each) for each in given]
         if bool(sources) != (self.precision == "int8"):
             raise GramLoopError(
-                f"calibration images belong to int8, which needs a few dozen of them; this is {self.precision}"
+                f"calibration images belong to int8, which needs a few dozen of them; the precision is {self.precision}"
             )
         check_packages(self.format, self.path)
         return [each.path for each in find_images(sources, self.path.parent)] if sources else []
@@ -176,6 +171,10 @@ class _Target:
 
 def _check_mitigations(model: object, stack: Sequence[Mitigation], stats: CalibrationStats | None) -> None:
     """Refuse mitigations that need several forwards, or that the model cannot take."""
+    if isinstance(model, Mitigated):
+        raise GramLoopError(
+            f"the predictor has mitigations ({stack_text(model.stack)}); leave out {stack_text(stack)}"
+        )
     for each in stack:
         if not isinstance(each, Replay | Recentre | Norms | PixelMitigation):
             raise GramLoopError(

@@ -24,9 +24,13 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc]
         return dict(found)
 
 
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+\Z"), list("-+0123456789")
-)
+class _Dumper(yaml.SafeDumper):  # type: ignore[misc]
+    """Quotes texts that `_Loader` would take for numbers."""
+
+
+_NUMBER = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+\Z")
+for _kind in (_Loader, _Dumper):
+    _kind.add_implicit_resolver("tag:yaml.org,2002:float", _NUMBER, list("-+0123456789"))
 
 
 def read_yaml(path: Path, what: str) -> Any:
@@ -41,4 +45,4 @@ def read_yaml(path: Path, what: str) -> Any:
 
 def write_yaml(value: Any) -> str:
     """Plain values as text that `read_yaml` reads back unchanged, in their order."""
-    return str(yaml.safe_dump(value, sort_keys=False, allow_unicode=True))
+    return str(yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True))
