@@ -26,20 +26,19 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 START = """
 import time, urllib.request
-from gramloop.app.server import serving
-from gramloop.app.settings import AppSettings, ModelSource
+from gramloop.app.page import serving, try_image
+from gramloop.app.trial import AppSettings, OfferedModel
 from gramloop.models.tiny import WEIGHTS
-with serving(AppSettings((ModelSource("tiny", {"folder": str(WEIGHTS)}),)), port=0) as running:
+with serving(AppSettings((OfferedModel("tiny", {"folder": str(WEIGHTS)}),)), port=0) as running:
     assert urllib.request.urlopen(running.url).status == 200
     print(time.process_time(), flush=True)
-    from gramloop.app.page import try_first
     from pathlib import Path
     import os
-    scene = min(Path(os.environ["GRADIO_TEMP_DIR"]).glob("scenes/scene-1.png"))
-    assert "<figure>" in try_first(running.bench, scene)  # waits for the one that the server began
+    scene = str(min(Path(os.environ["GRADIO_TEMP_DIR"]).glob("scene-1.png")))
+    chosen = "tiny", "semantic", "c:impulse_noise", 3, ["denoise", "replay"], "window=6-6"
+    assert "<figure>" in try_image(running.bench, scene, *chosen)
     print(time.process_time(), flush=True)
 """
-CACHE = 24 << 20  # bytes; full after a few requests
 
 
 def start_up() -> None:
@@ -107,15 +106,13 @@ def main() -> None:
 
     from PIL import Image
 
-    from gramloop.app.server import serving
-    from gramloop.app.settings import AppSettings, Limits, ModelSource
-    from gramloop.app.trial import shift_choices
+    from gramloop.app.page import serving
+    from gramloop.app.trial import AppSettings, OfferedModel, shift_choices
     from gramloop.data.scenes.drawing import scene
     from gramloop.models.tiny import WEIGHTS
 
     shifts = [value for _, value in shift_choices()]
-    source = ModelSource("tiny", {"folder": str(WEIGHTS)})
-    settings = AppSettings((source,), limits=Limits(cache_bytes=CACHE))
+    settings = AppSettings((OfferedModel("tiny", {"folder": str(WEIGHTS)}),))
     marks: list[float] = []
     begin = 0.0
     with serving(settings, port=0) as running:
@@ -133,7 +130,6 @@ def main() -> None:
             if number % 20 == 19:
                 print(f"{number + 1} requests: {resident():.0f} MB", file=sys.stderr, flush=True)
         seconds = time.perf_counter() - begin
-        kept = running.bench.cache.bytes / 1e6
     half = marks[len(marks) // 2 :]
     slope, late = (float(np.polyfit(np.arange(len(some)), some, 1)[0]) for some in (marks, half))
     print(
@@ -145,7 +141,6 @@ def main() -> None:
         f"the later {len(half)}: from {half[0]:.0f} to {half[-1]:.0f} MB, {half[-1] / half[0] - 1:+.1%}; "
         f"slope {1000 * late:.0f} kB per request"
     )
-    print(f"cache: {kept:.1f} MB kept of {CACHE / 1e6:.1f} MB allowed")
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ import torch
 
 from gramloop import Adaptive, ReplayConfig
 from gramloop.export import export_model
-from gramloop.export.subject import subject_of
+from gramloop.export.programs import subject_of
 from gramloop.mitigations.mitigated import attach_stack
 from gramloop.mitigations.stack import read_stack
 from gramloop.models.tiny import SOURCE, suggested_replay

@@ -39,7 +39,7 @@ def page() -> str:
 
 def command_part(name: str) -> str:
     """One command: what it is for, its options by group, examples, and the keys of its document."""
-    parser, module = command_parser(name)
+    parser, wanted = command_parser(name)
     said, _, examples = (parser.epilog or "").partition("\n\nExamples:\n")
     lines = [f"### gramloop {name}\n", *_wrapped(parser.description or ""), "", f"`{parser.usage}`", ""]
     if said.strip():
@@ -50,8 +50,8 @@ def command_part(name: str) -> str:
         rows = [row for action in group._group_actions if (row := _row(action))]
         if rows:
             lines += [f"| {_title(group.title)} | |", "| :-- | :-- |", *rows, ""]
-    if keys := getattr(module, "KEYS", None):
-        rows = [f"| `{key}` | {_cell(meaning)} |" for key, meaning in keys.items()]
+    if wanted.keys:
+        rows = [f"| `{key}` | {_cell(meaning)} |" for key, meaning in wanted.keys.items()]
         lines += ["| `--json` | |", "| :-- | :-- |", *rows, ""]
     return "\n".join(lines)
 

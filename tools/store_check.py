@@ -6,14 +6,10 @@ import json
 
 import torch
 
-from gramloop.check.cases import STORED, sampled
-from gramloop.check.small_models import HEADS, Precision
+from gramloop.check.checking import HEADS, STORED, CheckedPrecision, sampled_outputs
 
 if __name__ == "__main__":
-    here = Precision(torch.device("cpu"))
-    found = {
-        name: {part: value.tolist() for part, value in sampled(run(here)).items()}
-        for name, run in HEADS.items()
-    }
+    here = CheckedPrecision(torch.device("cpu"))
+    found = {name: [each.tolist() for each in sampled_outputs(name, here)] for name in HEADS}
     STORED.write_text(json.dumps(found) + "\n")
     print(f"{STORED.name}: {STORED.stat().st_size} bytes")

@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from gramloop.data.records import TaskName
 from gramloop.data.scenes.files import SceneFiles, draw_scenes
-from gramloop.evaluate.answer import Answer
 from gramloop.evaluate.methods import BASELINE
 from gramloop.evaluate.plan import DataSource, Plan
 from gramloop.evaluate.planning import Request, make_plan
 from gramloop.models.tiny import SOURCE, WEIGHTS, suggested_replay
 from gramloop.replay.config import replay_text
-from gramloop.report.document import make_document
-from gramloop.report.figures import draw_figures
-from gramloop.report.load import load_runs
-from gramloop.report.stats import compare_methods
-from gramloop.report.write import write_report
 
 SPLIT = "demo"  # neither the model nor any choice has seen these scenes
 SHIFTS = ("gaussian_noise", "impulse_noise", "defocus_blur", "fog", "jpeg_compression", "contrast")
 SEVERITY = 3
-_REPLICATES = 2000  # of the bootstrap over images
-TITLE = "Replay and its rivals on the embedded model"
 # what gained most for each task on scenes of another split, among those that docs/evidence.md lists
 FILTERS: Mapping[TaskName, str] = {
     "semantic": "denoise:11+levels",
@@ -65,15 +56,3 @@ def plan_demo(folder: Path, scenes: int, shifts: Sequence[str]) -> dict[Path, Pl
             )
             plans[folder / "results" / f"{suite}-{task}-{plan.hash[:8]}"] = plan
     return plans
-
-
-def report_demo(
-    folders: Sequence[Path], out: Path, on_progress: Callable[[str], None] = lambda _: None
-) -> tuple[Path, tuple[Answer, ...]]:
-    """Write the report that any evaluation gets, with intervals over images; the page and its answers."""
-    loaded = load_runs(folders, on_progress)
-    evidence = compare_methods(loaded.runs, ("images",), replicates=_REPLICATES, on_progress=on_progress)
-    drawn = draw_figures(loaded, evidence, pdf=False, on_progress=on_progress)
-    document = make_document(loaded, evidence, drawn.figures, drawn.remarks, out)
-    about = {**document.about, "Command": "gramloop demo"}
-    return write_report(replace(document, title=TITLE, about=about), out, on_progress), document.answers

@@ -9,17 +9,18 @@ import pytest
 pytest.importorskip("gradio")
 
 from gramloop.app.page import trial_html
-from gramloop.app.settings import AppSettings, Limits, ModelSource
 from gramloop.app.trial import (
+    AppSettings,
     Bench,
-    Cache,
+    Limits,
+    OfferedModel,
+    Picture,
     Trial,
     mitigation_choices,
     mitigations_of,
     shift_choices,
     shift_of,
 )
-from gramloop.app.uploads import Picture
 from gramloop.data.records import Record
 from gramloop.data.scenes.drawing import scene
 from gramloop.errors import GramLoopError
@@ -41,7 +42,7 @@ REPLAY = "window=2-3,replays=1,strength=0.8"
 
 @pytest.fixture
 def bench(small_model: Path) -> Bench:
-    return Bench(AppSettings((ModelSource("small", {"folder": str(small_model)}),)))
+    return Bench(AppSettings((OfferedModel("small", {"folder": str(small_model)}),)))
 
 
 @pytest.fixture(scope="module")
@@ -52,27 +53,6 @@ def picture() -> Picture:
 def trial(picture: Picture, *texts: str, replay: str = REPLAY, **changes: object) -> Trial:
     wanted = {"shift": "c:impulse_noise", "severity": 3, "task": "semantic", **changes}
     return Trial(picture, "small", mitigations=mitigations_of(texts, replay), **wanted)  # type: ignore[arg-type]
-
-
-def made(bench: Bench, wanted: Trial) -> dict[str, int]:
-    """What one more trial computes, by kind."""
-    before = bench.cache.computed.copy()
-    trial_html(bench.run(wanted), bench)
-    return dict(bench.cache.computed - before)
-
-
-def test_the_cache_is_bounded_and_drops_the_least_recently_used() -> None:
-    cache = Cache(10_000)
-    for number in range(5):
-        cache.get("array", number, lambda: np.zeros(3000, np.uint8))
-        assert cache.bytes <= cache.limit
-    cache.get("array", 2, lambda: pytest.fail("three of them fit"))
-    cache.get("array", 5, lambda: np.zeros(3000, np.uint8))
-    cache.get("array", 2, lambda: pytest.fail("it was used since"))
-    cache.get("array", 3, lambda: [np.zeros(3000, np.uint8)])
-    assert cache.computed["array"] == 7
-    assert len(cache.get("array", "large", lambda: b"2" * 50_000)) == 50_000
-    assert cache.get("array", "large", lambda: b"again") == b"again"  # too large to keep
 
 
 def test_every_shift_is_offered_once_and_is_that_of_the_library() -> None:
@@ -129,24 +109,18 @@ def test_wrong_mitigations_are_refused(text: str, settings: str, message: str) -
         mitigations_of([text], settings)
 
 
-def test_only_what_changed_is_computed(bench: Bench, picture: Picture) -> None:
-    first = trial(picture, "denoise", "replay")
-    assert made(bench, first) == {"shift": 1, "baseline": 2, "mitigated": 1, "pictures": 1}
-    assert made(bench, first) == {}
-    again = trial(Picture.of(picture.pixels.copy()), "denoise+replay")  # another file of the same content
-    assert made(bench, again) == {}
-    stronger = trial(picture, "denoise", "replay", replay="window=2-3,replays=1,strength=0.4")
-    assert made(bench, stronger) == {"mitigated": 1, "pictures": 1}
-    severe = trial(picture, "denoise", "replay", severity=4)
-    assert made(bench, severe) == {"shift": 1, "baseline": 1, "mitigated": 1, "pictures": 1}
-    assert made(bench, trial(picture, "median", shift="none")) == {"mitigated": 1, "pictures": 1}
-    detect = trial(picture, "median", task="detection")
-    assert made(bench, detect) == {"baseline": 2, "mitigated": 1, "pictures": 1}
+def test_only_what_changed_is_predicted(bench: Bench, picture: Picture) -> None:
+    first = bench.run(trial(picture, "denoise", "replay"))
+    again = bench.run(trial(Picture.of(picture.pixels.copy()), "denoise+replay"))
+    assert again.baseline is first.baseline
+    assert again.mitigated is first.mitigated
+    other = bench.run(trial(picture, "median"))
+    assert other.baseline is first.baseline
+    assert other.mitigated is not first.mitigated
 
 
 def test_a_replay_without_drift_runs_once_more_for_its_maps(bench: Bench, picture: Picture) -> None:
     outcome = bench.run(trial(picture, "ungated"))
-    assert bench.cache.computed["maps"] == 1
     assert outcome.maps is not None
     assert outcome.mitigated is not None
     assert outcome.mitigated.prediction.trace is None  # the timed one measured nothing
@@ -205,7 +179,7 @@ def test_threads_get_what_each_alone_gets(bench: Bench) -> None:
 
 
 def test_too_much_work_is_refused(small_model: Path, picture: Picture) -> None:
-    settings = AppSettings((ModelSource("small", {"folder": str(small_model)}),), limits=Limits(work=3))
+    settings = AppSettings((OfferedModel("small", {"folder": str(small_model)}),), limits=Limits(work=3))
     with pytest.raises(GramLoopError, match=r"takes \d+ times the work of a baseline pass; the limit is 3"):
         Bench(settings).run(trial(picture, "replay:replays=900,window=0-5"))
     assert Bench(settings).run(trial(picture, "flip")).mitigated is not None
@@ -233,12 +207,12 @@ def test_other_choices_are_refused(
 
 
 def test_boxes_and_depth_are_compared_too(picture: Picture) -> None:
-    bench = Bench(AppSettings((ModelSource("tiny", {"folder": str(WEIGHTS)}),)))
-    assert bench.models.tasks("tiny") == ("semantic", "detection", "depth")
+    bench = Bench(AppSettings((OfferedModel("tiny", {"folder": str(WEIGHTS)}),)))
+    assert bench.models["tiny"].tasks == ("semantic", "detection", "depth")
     for task, kind in (("detection", Detection), ("depth", Depth)):
         wanted = mitigations_of(["levels", "replay"], "window=6-6")
         outcome = bench.run(Trial(picture, "tiny", task, "c:contrast", 4, wanted))
         assert isinstance(outcome.baseline.prediction, kind)
-        assert trial_html(outcome, bench).count("<figure>") == 6
+        assert trial_html(outcome).count("<figure>") == 6
         assert all(0 <= score <= 100 for score in outcome.agreement())
     assert bench.run(Trial(picture, "tiny", "detection")).agreement() == [100]

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from gramloop.app.settings import Limits
-from gramloop.app.uploads import Picture, read_upload
+from gramloop.app.trial import Limits, Picture, read_upload
 from gramloop.errors import GramLoopError
 
 RNG = np.random.default_rng(0)
@@ -50,14 +49,14 @@ def test_pixels_come_through_and_name_themselves(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"hello", "odd.png is not an image of a known format"),
-        (b"", "odd.png is not an image of a known format"),
-        (png(PIXELS)[:200], "odd.png cannot be read as an image; it is truncated or damaged"),
-        (claiming(100_000, 100_000), "odd.png has far more pixels than the limit, 50.0 million"),
-        (claiming(8_000, 7_000), "odd.png has 8000 x 7000 pixels, 56.0 million"),
-        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "odd.png is not an image of a known format"),
-        (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "odd.png is not an image of a known format"),
-        (png(PIXELS[:1, :1]), "odd.png has 1 x 1 pixels"),
+        (b"hello", "odd.png cannot be read as an image"),
+        (b"", "odd.png cannot be read as an image"),
+        (png(PIXELS)[:200], "odd.png cannot be read as an image"),
+        (claiming(100_000, 100_000), "odd.png is refused"),
+        (claiming(8_000, 7_000), "odd.png is refused: it has 8000 x 7000 pixels"),
+        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "odd.png cannot be read as an image"),
+        (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "odd.png cannot be read as an image"),
+        (png(PIXELS[:1, :1]), "odd.png is refused"),
     ],
     ids=["text", "empty", "truncated", "bomb", "large", "eps", "svg", "dot"],
 )
@@ -72,13 +71,10 @@ def test_a_bad_file_is_refused_by_name(tmp_path: Path, content: bytes, message: 
 def test_the_limits_are_those_given(tmp_path: Path) -> None:
     path = tmp_path / "photo.png"
     path.write_bytes(png(PIXELS))
-    size = path.stat().st_size
-    read_upload(path, Limits(upload_bytes=size, upload_pixels=1200))
-    with pytest.raises(GramLoopError, match=r"photo\.png has 0\.0 MB"):
-        read_upload(path, Limits(upload_bytes=size - 1))
+    read_upload(path, Limits(upload_pixels=1200))
     with pytest.raises(GramLoopError, match="40 x 30 pixels"):
         read_upload(path, Limits(upload_pixels=1199))
-    with pytest.raises(GramLoopError, match="no longer here"):
+    with pytest.raises(GramLoopError, match=r"gone\.png cannot be read"):
         read_upload(tmp_path / "gone.png", Limits())
 
 

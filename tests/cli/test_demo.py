@@ -45,7 +45,7 @@ def test_it_ends_in_answers_a_picture_and_a_page(made: Path) -> None:
     assert "Replay and its rivals on the embedded model" in page
     assert "<code>gramloop demo</code>" in page
     runs = load_runs([made / "results"]).runs
-    evidence = compare_methods(runs, ("images",), replicates=2000)
+    evidence = compare_methods(runs, ("images",))
     answers = answers_of(runs, evidence)
     assert len(answers) == 3
     for answer, found in zip(answers, (each for each in evidence if each.run.shifted), strict=True):

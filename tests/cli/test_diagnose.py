@@ -145,7 +145,7 @@ def test_a_head_looks_through_its_own_windows(photo, tmp_path, task):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--shift", "rain"], "there is no shift 'rain'"),
+        (["--shift", "rain"], "has no condition 'rain'"),
         (["--severity", "3"], "--severity belongs to --shift"),
         (["--method", "replay:window=9-12"], "reaches past the last block"),
         (["--short-side", "90"], "multiple of the patches' side, 8"),

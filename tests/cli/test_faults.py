@@ -15,7 +15,10 @@ from small_stores import make_plan, write_store
 
 COMMAND = "import sys; from gramloop.cli import main; sys.exit(main(sys.argv[1:]))"
 PHOTO = Path(__file__).parents[2] / "docs" / "images" / "photo.jpg"
-C_LOCALE = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+TERMINALS = {
+    "ascii": {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+    "latin-1": {"PYTHONIOENCODING": "latin-1", "PYTHONUTF8": "0"},
+}
 
 
 def gramloop(
@@ -51,7 +54,8 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.param("tune", marks=pytest.mark.slow),
     ],
 )
-def test_a_terminal_that_knows_ascii_alone(store: Path, tmp_path: Path, command: str) -> None:
+@pytest.mark.parametrize("encoding", TERMINALS)
+def test_a_terminal_without_utf8(store: Path, tmp_path: Path, command: str, encoding: str) -> None:
     words = {
         "report": ["report", store, "--out", tmp_path / "out"],
         "diagnose": ["diagnose", PHOTO, "--short-side", "96", "--out", tmp_path / "out"],
@@ -68,9 +72,9 @@ def test_a_terminal_that_knows_ascii_alone(store: Path, tmp_path: Path, command:
             tmp_path / "out",
         ],
     }[command]
-    done = gramloop(words, **C_LOCALE)
-    assert done.returncode == 0, done.stderr.decode()
-    (done.stdout + done.stderr).decode("ascii")
+    done = gramloop(words, **TERMINALS[encoding])
+    assert done.returncode == 0, done.stderr.decode(encoding)
+    assert "â" not in (done.stdout + done.stderr).decode(encoding), "UTF-8 on a terminal that has none"
 
 
 def test_python_without_docstrings_is_refused() -> None:

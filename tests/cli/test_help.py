@@ -17,8 +17,8 @@ Said = pytest.CaptureFixture[str]
 
 
 def parsed(name: str, words: list[str]) -> Any:
-    parser, module = command_parser(name)
-    return parse(parser, name, module.Options, words)[0]
+    parser, wanted = command_parser(name)
+    return parse(parser, name, wanted.options, words)[0]
 
 
 def test_every_command_is_in_one_group() -> None:

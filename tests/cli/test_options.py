@@ -16,15 +16,14 @@ from hypothesis import strategies as st
 
 from gramloop import GramLoopError
 from gramloop.cli import COMMANDS, command_parser, main
-from gramloop.cli.options import LARGEST, parse, save_settings
-from gramloop.util.json_files import read_json
+from gramloop.cli.options import parse, save_settings
 from gramloop.util.yaml_files import read_yaml, write_yaml
 
 
 def given(command: str, words: list[str]) -> Any:
     """The options of a call, those of its groups in one namespace."""
-    parser, module = command_parser(command)
-    options, common = parse(parser, command, module.Options, words)
+    parser, wanted = command_parser(command)
+    options, common = parse(parser, command, wanted.options, words)
     return SimpleNamespace(**flat(options), **flat(common))
 
 
@@ -47,7 +46,7 @@ def test_values_have_the_types_that_options_have(tmp_path: Path) -> None:
         tmp_path,
         "evaluate",
         "out: out/run\nsuite: scenes-c\ncondition: [noise, fog]\nseverity: [1, 3]\nshort-side: 64\n"
-        "truth_score: 1\nverify: true\nmodel: tiny\nengine: ray\n",
+        "truth-score: 1\nverify: true\nmodel: tiny\nengine: ray\n",
     )
     assert found.out == Path("out/run")
     assert (found.condition, found.severity, found.short_side) == (["noise", "fog"], [1, 3], 64)
@@ -91,27 +90,17 @@ def test_what_is_required_is_still_asked_for(tmp_path: Path, capsys: pytest.Capt
 @pytest.mark.parametrize(
     ("command", "text", "sentence"),
     [
-        (
-            "evaluate",
-            "sute: scenes-c",
-            "gramloop evaluate has no option 'sute'; did you mean suite? it has address",
-        ),
-        ("evaluate", "budget: 5", "gramloop evaluate has no option 'budget'; it has"),
-        ("evaluate", "command: tune\nsuite: x", "is for gramloop tune, not for gramloop evaluate"),
+        ("evaluate", "sute: scenes-c", "object contains unknown field `sute`"),
+        ("evaluate", "command: tune\nsuite: x", "is for another command than gramloop evaluate"),
         ("evaluate", "severity: [1, two]", "severity[1]: expected `int`, got `str`"),
-        ("evaluate", "severity: [1, true]", "severity[1]: expected `int`, got `bool`"),
         ("evaluate", "images: 2.5", "images: expected `int`, got `float`"),
-        ("evaluate", "images: [2]", "images is a list; it is one value"),
+        ("evaluate", "images: [2]", "images: expected `int`, got `array`"),
         ("evaluate", "verify: 1", "verify: expected `bool`, got `int`"),
-        ("evaluate", "verify: yes", "verify: expected `bool`, got `str`"),
         ("evaluate", "suite: 3", "suite: expected `str`, got `int`"),
-        ("evaluate", "engine: cloud", "engine is 'cloud'; it is one of local, ray, slurm"),
-        ("evaluate", "images:", "images is empty; leave it out"),
-        ("evaluate", "short-side: 1\nshort_side: 2", "short-side is given twice"),
-        ("evaluate", "config: other.yaml", "gramloop evaluate has no option 'config'"),
+        ("evaluate", "engine: cloud", "engine: invalid enum value 'cloud'"),
+        ("evaluate", "images:", "images: expected `int`, got `null`"),
+        ("evaluate", "config: other.yaml", "unknown field `config`"),
         ("evaluate", "[1, 2]", "it holds no values by name"),
-        ("evaluate", "suite: &a x\nout: *a", "anchors"),
-        ("diagnose", "images: []", "images is an empty list"),
     ],
 )
 def test_what_is_wrong_is_told_with_its_path(tmp_path: Path, command: str, text: str, sentence: str) -> None:
@@ -148,21 +137,9 @@ def test_any_file_is_taken_or_told(content: bytes) -> None:
             assert "\n" not in told
 
 
-def test_a_name_that_stands_twice_in_json_is_told(tmp_path: Path) -> None:
-    with pytest.raises(GramLoopError, match="'count' occurs twice"):
-        parsed(tmp_path, "scenes", '{"folder": "x", "count": 3, "count": 4}', suffix=".json")
-
-
-def test_files_that_are_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    large = tmp_path / "large.yaml"
-    large.write_text("#" * (LARGEST + 1))
-    for name, sentence in (
-        ("run.toml", "its name ends with .yaml, .yml, .json"),
-        ("missing.yaml", "cannot read"),
-        ("large.yaml", f"has at most {LARGEST}"),
-    ):
-        assert main(["list", "hosts", "--config", str(tmp_path / name)]) == 2
-        assert sentence in capsys.readouterr().err
+def test_a_file_that_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", "hosts", "--config", str(tmp_path / "missing.yaml")]) == 2
+    assert "cannot read" in capsys.readouterr().err
 
 
 def test_every_command_takes_a_file_and_saves_one(tmp_path: Path) -> None:
@@ -171,8 +148,7 @@ def test_every_command_takes_a_file_and_saves_one(tmp_path: Path) -> None:
         assert {"--config", "--save-config", "--quiet"} <= options, name
 
 
-@pytest.mark.parametrize("suffix", [".yaml", ".json"])
-def test_a_saved_call_is_the_same_call(tmp_path: Path, suffix: str) -> None:
+def test_a_saved_call_is_the_same_call(tmp_path: Path) -> None:
     words = [
         "--suite",
         "scenes-c",
@@ -187,15 +163,15 @@ def test_a_saved_call_is_the_same_call(tmp_path: Path, suffix: str) -> None:
     ]
     words += ["--method", "baseline", "--method", "m:window=4-5,eps=1e-6", "--truth-score", "1e-3", "--whole"]
     words += ["--slurm", "slurm_partition=no", "--dry-run", "--quiet", "--origin", "auto"]
-    parser, module = command_parser("evaluate")
-    first, _ = parse(parser, "evaluate", module.Options, words)
-    path = tmp_path / f"run{suffix}"
+    parser, wanted = command_parser("evaluate")
+    first, _ = parse(parser, "evaluate", wanted.options, words)
+    path = tmp_path / "run.yaml"
     save_settings(path, "evaluate", first)
-    stored = read_yaml(path, "it") if suffix == ".yaml" else read_json(path, "it")
+    stored = read_yaml(path, "it")
     assert stored["command"] == "evaluate"
     kept = {"dry-run", "quiet", "config", "save-config", "origin"}
     assert not kept & set(stored), "of one call, or the default"
-    again, _ = parse(parser, "evaluate", module.Options, ["--config", str(path)])
+    again, _ = parse(parser, "evaluate", wanted.options, ["--config", str(path)])
     assert again == replace(first, dry_run=False)
 
 
@@ -203,9 +179,8 @@ def test_a_target_that_cannot_be_written_is_told_at_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "scenes"
-    for target, sentence in (("no/run.yaml", "is no folder"), ("run.txt", "its name ends with")):
-        assert main(["scenes", str(out), "--count", "1", "--save-config", str(tmp_path / target)]) == 2
-        assert sentence in capsys.readouterr().err
+    assert main(["scenes", str(out), "--count", "1", "--save-config", str(tmp_path / "no" / "run.yaml")]) == 2
+    assert "its folder does not exist" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 

@@ -16,7 +16,7 @@ from PIL import Image
 
 from gramloop import cli
 from gramloop.cli import command_parser, main
-from gramloop.cli.output import ENVELOPE, plain
+from gramloop.cli.output import ENVELOPE, print_document
 from small_stores import make_plan, write_store
 
 Said = pytest.CaptureFixture[str]
@@ -26,7 +26,7 @@ def document(capsys: Said, command: str) -> dict[str, Any]:
     """The one document on standard output, whose keys are those that the command names."""
     found: dict[str, Any] = json.loads(capsys.readouterr().out)
     assert list(found) == [*ENVELOPE, *(key for key in found if key not in ENVELOPE)]
-    assert set(found) == {*ENVELOPE, *command_parser(command)[1].KEYS}
+    assert set(found) == {*ENVELOPE, *command_parser(command)[1].keys}
     assert found["command"] == command
     return found
 
@@ -198,25 +198,25 @@ import math, os, subprocess, sys, types, warnings
 from dataclasses import dataclass
 from pathlib import Path
 from gramloop import cli
-from gramloop.cli.options import option
-from gramloop.cli.output import Ended
+from gramloop.cli.options import command, option
 from gramloop.errors import GramLoopError, UntunedWindowWarning
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
     fail: bool = option("raise an error", False)
 
-def run(options):
+@command(Options, "", (), {"value": "", "path": ""})
+def loud_command(options):
     print("to people")
     os.write(1, b"past Python\\n")
     subprocess.run([sys.executable, "-c", "print('of a child')"], check=True)
     warnings.warn("a window that nobody tuned", UntunedWindowWarning)
     if options.fail:
         raise GramLoopError("this went wrong")
-    return Ended(1, lambda: {"value": math.nan, "path": Path("a")})
+    return 1, {"value": math.nan, "path": Path("a")}
 
 module = sys.modules["gramloop.cli.loud"] = types.ModuleType("loud")
-module.KEYS, module.run, module.Options, module.EPILOG = {"value": "", "path": ""}, run, Options, ""
+module.loud_command = loud_command
 cli.COMMANDS["loud"] = "print in every way there is, and warn"
 sys.exit(cli.main(["loud", *sys.argv[1:]]))
 """
@@ -245,11 +245,11 @@ def test_nothing_else_gets_out() -> None:
     assert sorted(out.splitlines()) == ["of a child", "past Python", "to people"]
 
 
-def test_plain_values() -> None:
+def test_values_that_json_does_not_have(capsys: Said) -> None:
     value = {"a": np.float64(0.5), 1: (np.int64(2), None, math.inf, True), "p": Path("x")}
-    assert plain(value) == {"a": 0.5, "1": [2, None, None, True], "p": "x"}
-    with pytest.raises(TypeError, match="a object is no value of JSON"):
-        plain(object())
+    print_document("loud", "1", 0, [], value)
+    found = json.loads(capsys.readouterr().out)
+    assert {name: found[name] for name in "a1p"} == {"a": 0.5, "1": [2, None, None, True], "p": "x"}
 
 
 def test_a_reader_that_has_seen_enough() -> None:

@@ -44,8 +44,8 @@ def test_the_pages_file_can_be_run(tmp_path: Path) -> None:
     [text] = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
     path = tmp_path / "run.yaml"
     path.write_text(text)
-    parser, module = command_parser("evaluate")
-    found, _ = parse(parser, "evaluate", module.Options, ["--config", str(path)])
+    parser, wanted = command_parser("evaluate")
+    found, _ = parse(parser, "evaluate", wanted.options, ["--config", str(path)])
     assert (found.data.condition, found.model.short_side) == (["noise", "fog"], 192)
 
 

@@ -209,3 +209,14 @@ def test_limits_of_containers(tmp_path, monkeypatch, membership, files, cores, f
     monkeypatch.setattr("gramloop.util.processes._MEMBERSHIP", tmp_path / "membership")
     assert available_cores() == (cores or len(os.sched_getaffinity(0)))
     assert available_memory() == free if free is not None else available_memory() > 10**6
+
+
+def test_a_script_without_a_guard_begins_once(tmp_path: Path) -> None:
+    """Processes that are not forked import their parent's script, which would start them anew in each."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import math\nfrom gramloop.util.processes import in_order\n"
+        "print('begun', list(in_order(math.sqrt, [(4.0,), (9.0,)], 2)))\n"
+    )
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True)
+    assert done.stdout == "begun [2.0, 3.0]\n"

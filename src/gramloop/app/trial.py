@@ -1,22 +1,21 @@
-"""One trial: an image, a shift, a model and mitigations; what was computed before is not computed again."""
+"""One trial of the app: an uploaded image, a shift, a model and mitigations, predicted by the library's functions."""
 
 from __future__ import annotations
 
+import hashlib
+import ipaddress
 import time
-from collections import Counter, OrderedDict
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from threading import RLock
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
+from PIL import Image
 
-from gramloop.app.settings import AppSettings, ModelSource
-from gramloop.app.uploads import Picture
 from gramloop.data.records import Record, Shift
-from gramloop.data.records import TaskName as Task
 from gramloop.data.scenes.drawing import scene
 from gramloop.data.suites import SEVERITIES, display_name, find_suite
 from gramloop.errors import GramLoopError
@@ -25,22 +24,32 @@ from gramloop.mitigations.calibration import CalibrationStats
 from gramloop.mitigations.mitigated import apply, stack_cost
 from gramloop.mitigations.replay import REPLAYS, SUBSTEPS, Replay
 from gramloop.mitigations.stack import KINDS, parse_mitigations, replay_of, stack_scales, stack_text
-from gramloop.models.tiny import DEPTH_HEAD, SOURCE, WEIGHTS
+from gramloop.models.tiny import SOURCE, WEIGHTS
 from gramloop.replay.config import ReplayConfig, default_window, parse_replay
 from gramloop.shifts.corruptions import CORRUPTIONS, EXTRA_CORRUPTIONS
 from gramloop.shifts.perturbations import PERTURBATIONS
 from gramloop.tasks.base import Categories, get_task
+from gramloop.tasks.images import RGB, read_image
 from gramloop.tasks.loading import load_predictor
 from gramloop.tasks.prediction import Prediction, ReplayMaps
 from gramloop.tasks.predictor import Predictor
 from gramloop.util.device import choose_device
 
-T = TypeVar("T")
 NO_SHIFT = "none"
+UPLOAD_FORMATS = (
+    "PNG",
+    "JPEG",
+    "WEBP",
+    "GIF",
+    "BMP",
+    "TIFF",
+    "PPM",
+)  # none that starts a program, as EPS does
 LONGEST_TEXT = 400  # characters of typed mitigations or settings
+_KEPT = 16  # predictions that are not made again when another control changes
 _SURE = 0.5  # a box or mask of the clean prediction that scores less is not taken for an object
 _SCENES = (10, 7, 4, 21, 1, 12, 26, 17)  # of the split "val"
-_TINY_TASKS: tuple[Task, ...] = ("semantic", "detection", "depth")
+_EMBEDDED_TASKS = ("semantic", "detection", "depth")
 _EXAMPLES = {  # mitigations that need a number
     "scales": "scales:0.75,1,1.25",
     "resize": "resize:1.25",
@@ -50,51 +59,116 @@ _EXAMPLES = {  # mitigations that need a number
 }
 
 
-class Cache:
-    """Values by kind and key, bounded in bytes; the least recently used are dropped first."""
-
-    def __init__(self, limit: int) -> None:
-        self.limit, self.bytes = limit, 0
-        self.computed: Counter[str] = Counter()  # by kind
-        self._kept: OrderedDict[Hashable, tuple[Any, int]] = OrderedDict()
-
-    def get(self, kind: str, key: Hashable, make: Callable[[], T]) -> T:
-        """The value, made if it is not there."""
-        if (kind, key) in self._kept:
-            self._kept.move_to_end((kind, key))
-            found: T = self._kept[kind, key][0]
-            return found
-        value = make()
-        size = size_of(value)
-        self.computed[kind] += 1
-        if size <= self.limit:
-            self._kept[kind, key] = value, size
-            self.bytes += size
-        while self.bytes > self.limit:
-            self.bytes -= self._kept.popitem(last=False)[1][1]
-        return value
+# what the app is started with
 
 
-def size_of(value: object) -> int:
-    """Bytes of the arrays, texts and bytes inside a value, and a little for everything else."""
-    if isinstance(value, np.ndarray):
-        return 64 + value.nbytes
-    if isinstance(value, bytes | str):
-        return 64 + len(value)
-    if is_dataclass(value):
-        return 64 + sum(size_of(getattr(value, each.name)) for each in fields(value))
-    if isinstance(value, Mapping):
-        return size_of([*value, *value.values()])
-    return 64 + sum(map(size_of, value)) if isinstance(value, tuple | list) else 64
+@dataclass(frozen=True)
+class Limits:
+    """What one visitor may ask for."""
+
+    upload_bytes: int = 20_000_000
+    upload_pixels: int = 50_000_000
+    longest_side: int = 1024  # larger images are shrunk to this, and the page says so
+    work: float = 50.0  # most work of a mitigation, in baseline passes
 
 
-# choices
+@dataclass(frozen=True)
+class OfferedModel:
+    """A model in the list: its name, and what `gramloop.tasks.load_predictor` takes."""
+
+    name: str
+    files: Mapping[str, str]
+    task: str | None = None  # None for the model's default
+    sizes: Mapping[str, object] = field(default_factory=dict)
+    dtype: Any = "float32"
+    calibration: Path | None = None  # statistics of in-distribution images, a file of `gramloop calibrate`
+
+    @property
+    def embedded(self) -> bool:
+        """Whether it is the model that comes with the package."""
+        return self.files.get("folder") == str(WEIGHTS)
+
+    @property
+    def tasks(self) -> tuple[str | None, ...]:
+        """What it predicts, the task to start with first; None for the only one."""
+        if not self.embedded:
+            return (self.task or ("semantic" if "folder" in self.files else None),)
+        return tuple(sorted(_EMBEDDED_TASKS, key=lambda task: task != self.task))
+
+
+@dataclass(frozen=True)
+class AppSettings:
+    """Everything that the page is built from."""
+
+    models: tuple[OfferedModel, ...]
+    results: tuple[Path, ...] = ()
+    host: str = "127.0.0.1"
+    device: str | None = None
+    limits: Limits = Limits()
+
+    def __post_init__(self) -> None:
+        for folder in self.results:
+            if not folder.is_dir():
+                raise GramLoopError(f"--results {folder} is no folder")
+
+    @property
+    def local(self) -> bool:
+        """Whether the page can be reached from this machine alone."""
+        try:
+            return self.host == "localhost" or ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+
+# images
+
+
+@dataclass(frozen=True)
+class Picture:
+    """Pixels (H, W, 3) and the digest of their content."""
+
+    pixels: RGB
+    digest: str
+    note: str = ""  # what was changed when it was read
+
+    @classmethod
+    def of(cls, pixels: RGB, note: str = "") -> Picture:
+        """The picture of an array (H, W, 3)."""
+        digest = hashlib.sha256(f"{pixels.shape}".encode() + np.ascontiguousarray(pixels).tobytes())
+        return cls(pixels, digest.hexdigest(), note)
+
+
+def read_upload(path: str | Path, limits: Limits) -> Picture:
+    """Read an uploaded image; it is checked before it is decoded, and shrunk to a size that is quick to predict."""
+    path, most = Path(path), limits.upload_pixels
+    try:
+        with Image.open(path, formats=UPLOAD_FORMATS) as image:
+            if image.width * image.height > most:  # known before a pixel is decoded
+                raise GramLoopError(
+                    f"it has {image.width} x {image.height} pixels; the limit is {most / 1e6:.1f} million"
+                )
+            image.load()
+            pixels = read_image(image)
+    except (GramLoopError, Image.DecompressionBombError) as error:
+        raise GramLoopError(f"{path.name[:60]} is refused: {error}") from error
+    except (OSError, SyntaxError, ValueError) as error:
+        raise GramLoopError(f"{path.name[:60]} cannot be read as an image; upload another one") from error
+    height, width = pixels.shape[:2]
+    scale = limits.longest_side / max(height, width)
+    if scale >= 1:
+        return Picture.of(pixels)
+    size = max(2, round(width * scale)), max(2, round(height * scale))
+    small = np.asarray(Image.fromarray(pixels).resize(size, Image.Resampling.BOX, reducing_gap=3.0))
+    return Picture.of(small, f"Shrunk from {width} x {height} to {size[0]} x {size[1]} pixels.")
 
 
 @cache
 def example_scenes() -> tuple[Picture, ...]:
     """The drawn scenes that the page offers."""
     return tuple(Picture.of(scene(index, split="val").image) for index in _SCENES)
+
+
+# choices
 
 
 def shift_choices() -> list[tuple[str, str]]:
@@ -108,11 +182,9 @@ def shift_of(choice: str, severity: Any) -> Shift | None:
     """The shift of a choice; None for none."""
     if choice == NO_SHIFT:
         return None
+    if choice not in (known for _, known in shift_choices()) or severity not in SEVERITIES:
+        raise GramLoopError(f"there is no shift {choice[:60]!r} of severity {repr(severity)[:60]}")
     kind, _, name = choice.partition(":")
-    if kind not in ("c", "p") or not name:
-        raise GramLoopError(f"there is no shift {choice[:60]!r}; choose one of the list")
-    if severity not in SEVERITIES:
-        raise GramLoopError(f"severity is {repr(severity)[:60]}; it is {SEVERITIES[0]} to {SEVERITIES[-1]}")
     suite = find_suite(f"image-{kind}")
     (condition,) = suite.select([name], [int(severity)])
     return Shift(suite.name, suite.kind, condition)
@@ -134,14 +206,12 @@ def mitigations_of(chosen: Sequence[str], settings: str) -> tuple[Mitigation, ..
                 "files cannot be named here; write out the settings, such as replay:window=2-3"
             )
     replay = parse_replay(settings.strip())  # wrong settings are reported even where nothing uses them
-    if not parts:
-        return ()
-    stack = parse_mitigations("+".join(parts))
+    stack = parse_mitigations("+".join(parts)) if parts else ()
     bare = Replay.name in parts
     return tuple(Replay(replay) if bare and isinstance(each, Replay) else each for each in stack)
 
 
-# models
+# trials
 
 
 @dataclass(frozen=True)
@@ -153,59 +223,6 @@ class Opened:
     stats: CalibrationStats | None
     replay: ReplayConfig  # to start from, with its window
     embedded: bool
-
-
-class Models:
-    """The models of the list, each loaded when it is first chosen."""
-
-    def __init__(self, settings: AppSettings) -> None:
-        self.sources = {source.name: source for source in settings.models}
-        self._device = choose_device(settings.device)
-        self._opened: dict[tuple[str, str], Opened] = {}
-
-    @property
-    def names(self) -> list[str]:
-        """In the order of the list."""
-        return list(self.sources)
-
-    def tasks(self, name: str) -> tuple[str, ...]:
-        """The tasks of a model, the one to start with first."""
-        source = self._source(name)
-        if "folder" not in source.files:
-            return (self.open(name, source.task).predictor.task,)
-        has_depth = (Path(source.files["folder"]) / DEPTH_HEAD).is_file()
-        known = [task for task in _TINY_TASKS if task != "depth" or has_depth]
-        return tuple(sorted(known, key=lambda task: task != source.task))
-
-    def open(self, name: str, task: str | None = None) -> Opened:
-        """The model for a task; None for the one to start with."""
-        source = self._source(name)
-        if task is None and "folder" in source.files:
-            task = self.tasks(name)[0]
-        key = name, task or ""
-        if key not in self._opened:
-            self._opened[key] = self._load(source, task)
-        return self._opened[key]
-
-    def _source(self, name: str) -> ModelSource:
-        if name not in self.sources:
-            raise GramLoopError(f"there is no model {name[:60]!r}; there are {', '.join(self.sources)}")
-        return self.sources[name]
-
-    def _load(self, source: ModelSource, task: Any) -> Opened:
-        if task is not None:
-            get_task(task)
-        predictor = load_predictor(task, source.files, dict(source.sizes), self._device)
-        embedded = source.files.get("folder") == str(WEIGHTS)
-        depth = len(predictor.blocks)
-        replay = ReplayConfig(window=default_window(depth)) if depth else ReplayConfig()
-        file = source.calibration or (SOURCE if embedded else None)
-        predictor.predict(scene(0).image)  # what happens only once must not count as time of a trial
-        stats = None if file is None else CalibrationStats.read(file)
-        return Opened(source.name, predictor, stats, replay, embedded)
-
-
-# trials
 
 
 @dataclass(frozen=True)
@@ -240,7 +257,6 @@ class Outcome:
     baseline: Timed
     mitigated: Timed | None  # None without mitigations
     maps: ReplayMaps | None  # of a replay, where the image is seen once
-    replay: ReplayConfig | None
     mitigations: str  # as text
 
     @property
@@ -274,62 +290,73 @@ class Bench:
     """Runs the trials of all visitors, one at a time.
 
     Two predictions would slow each other down, and figures share matplotlib's settings: whoever predicts or draws
-    holds ``lock``, which also guards models and cache.
+    holds ``lock``, which also guards the models. Each model is loaded when it is first chosen.
     """
 
     def __init__(self, settings: AppSettings) -> None:
         self.settings = settings
-        self.models = Models(settings)
-        self.cache = Cache(settings.limits.cache_bytes)
+        self.models = {model.name: model for model in settings.models}
         self.lock = RLock()
+        self._device = choose_device(settings.device)
+        self._opened: dict[tuple[str, str | None], Opened] = {}
+        self._kept: dict[tuple[str, ...], Timed] = {}
+
+    def open(self, name: str, task: str | None = None) -> Opened:
+        """The model of a name for a task; None for the one to start with."""
+        if name not in self.models:
+            raise GramLoopError(f"there is no model {name[:60]!r}; there are {', '.join(self.models)}")
+        model = self.models[name]
+        task = model.tasks[0] if task is None else task
+        if (name, task) not in self._opened:
+            self._opened[name, task] = self._load(model, task)
+        return self._opened[name, task]
+
+    def _load(self, model: OfferedModel, task: str | None) -> Opened:
+        if task is not None:
+            get_task(task)
+        predictor = load_predictor(task, model.files, dict(model.sizes), self._device, dtype=model.dtype)
+        depth = len(predictor.blocks)
+        replay = ReplayConfig(window=default_window(depth)) if depth else ReplayConfig()
+        file = model.calibration or (SOURCE if model.embedded else None)
+        predictor.predict(scene(0).image)  # what happens only once must not count as time of a trial
+        stats = None if file is None else CalibrationStats.read(file)
+        return Opened(model.name, predictor, stats, replay, model.embedded)
 
     def run(self, trial: Trial) -> Outcome:
         """Predict with and without mitigations."""
         with self.lock:
-            opened, stack = self.models.open(trial.model, trial.task), trial.mitigations
-            mitigated = apply(stack, opened.predictor, opened.stats) if stack else None
+            opened, stack = self.open(trial.model, trial.task), trial.mitigations
             self._check_work(stack, opened)
-            shift = shift_of(trial.shift, trial.severity)
-            shifted = trial.picture if shift is None else self._shifted(trial.picture, shift)
-            clean, baseline = (
-                self._timed("baseline", opened, each, opened.predictor.predict)
-                for each in (trial.picture, shifted)
+            mitigated = apply(stack, opened.predictor, opened.stats) if stack else None
+            shift, shifted = shift_of(trial.shift, trial.severity), trial.picture
+            if shift is not None:
+                shifted = Picture.of(shift.pixels(shifted.pixels, _record(shifted, shift)))
+            baseline = opened.predictor.predict
+            clean, plain = (
+                self._timed("baseline", opened, each, baseline) for each in (trial.picture, shifted)
             )
-            found = maps = None
+            text, found, maps = stack_text(stack), None, None
             if mitigated is not None:
-                found = self._timed("mitigated", opened, shifted, mitigated.predict, stack)
+                found = self._timed(text, opened, shifted, mitigated.predict)
                 maps = found.prediction.trace
-            config = replay_of(stack)
-            if mitigated and config and config.replays and maps is None and len(stack_scales(stack)) == 1:
-                # a gate that ignores drift measures none: once more, for the maps
-                traced = self._timed(
-                    "maps", opened, shifted, lambda pixels: mitigated.predict(pixels, trace=True), stack
-                )
-                maps = traced.prediction.trace
+                config = replay_of(stack)
+                if maps is None and config and config.replays and len(stack_scales(stack)) == 1:
+                    # a gate that ignores drift measures none: once more, for the maps
+                    maps = mitigated.predict(shifted.pixels, trace=True).trace
             truth = _truth(clean.prediction, trial.picture, shift, opened.predictor.task)
-            pictures = trial.picture, shifted
-            return Outcome(opened, shift, *pictures, truth, baseline, found, maps, config, stack_text(stack))
-
-    def _shifted(self, picture: Picture, shift: Shift) -> Picture:
-        key = picture.digest, shift.suite, shift.condition.key
-        record = _record(picture, shift)
-        return self.cache.get("shift", key, lambda: Picture.of(shift.pixels(picture.pixels, record)))
+            return Outcome(opened, shift, trial.picture, shifted, truth, plain, found, maps, text)
 
     def _timed(
-        self,
-        kind: str,
-        opened: Opened,
-        picture: Picture,
-        predict: Callable[[Any], Prediction],
-        stack: Sequence[Mitigation] = (),
+        self, method: str, opened: Opened, picture: Picture, predict: Callable[[Any], Prediction]
     ) -> Timed:
-        def run() -> Timed:
+        key = method, picture.digest, opened.name, opened.predictor.task
+        if key not in self._kept:
+            if len(self._kept) == _KEPT:
+                del self._kept[next(iter(self._kept))]  # the oldest
             begin = time.perf_counter()
             found = predict(picture.pixels)
-            return Timed(found, 1000 * (time.perf_counter() - begin))
-
-        key = picture.digest, opened.name, opened.predictor.task, stack_text(stack)
-        return self.cache.get(kind, key, run)
+            self._kept[key] = Timed(found, 1000 * (time.perf_counter() - begin))
+        return self._kept[key]
 
     def _check_work(self, stack: Sequence[Mitigation], opened: Opened) -> None:
         times = stack_cost(stack, opened.predictor).multiplier if stack else 0.0

@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING
 from gramloop.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from gramloop.check.cases import Case
-    from gramloop.check.checking import Checked, check_machine
+    from gramloop.check.checking import Case, Checked, check_machine
 else:
     __getattr__, __dir__ = lazy_names(__name__)
 

@@ -1,8 +1,4 @@
-"""The command line: a table of commands, each a module with its ``Options``, ``EPILOG`` and ``run``.
-
-A module that names ``KEYS``, the keys of its JSON document and what they hold, takes ``--json``; its ``run`` returns an
-`Ended` with that document.
-"""
+"""The command line: a table of commands, each a function of its options, ``NAME_command`` in its module."""
 
 from __future__ import annotations
 
@@ -10,20 +6,10 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
-from types import ModuleType
-from typing import Any
 
 from gramloop import __version__
-from gramloop.cli.options import (
-    Formatter,
-    Parser,
-    check_target,
-    make_parser,
-    parse,
-    save_settings,
-)
+from gramloop.cli.options import Command, Formatter, Parser, make_parser, parse, save_settings
 from gramloop.cli.output import (
-    Ended,
     notes_in_a_line,
     print_document,
     quiet_or_scripted,
@@ -32,7 +18,7 @@ from gramloop.cli.output import (
 )
 from gramloop.errors import GramLoopError, did_you_mean, then
 
-# by group, in the order of a task; the module gramloop.cli.<name> is imported only when it is called
+# by group, in the order of a task; the module of a command is imported only when it is called
 GROUPS = {
     "See it": {
         "demo": "see the method at work, with nothing to download",
@@ -58,7 +44,11 @@ GROUPS = {
 }
 COMMANDS = {name: line for commands in GROUPS.values() for name, line in commands.items()}
 
-_MODULES = {"list": "listing"}  # a module of that name would hide Python's own
+_MODULES = {  # where a command is not in the module of its name
+    **dict.fromkeys(("demo", "app", "check"), "first_look"),
+    "scenes": "corrupt",
+    "list": "listing",  # a module of that name would hide Python's own
+}
 _WHAT = "GramLoop: Gram-gated replay for frozen ViTs, and a judge of training-free mitigations under shift."
 _OVERVIEW = f"""{_WHAT}
 
@@ -98,19 +88,24 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
 
 
-def command_module(name: str) -> ModuleType:
-    """The module of a command."""
-    return importlib.import_module(f"gramloop.cli.{_MODULES.get(name, name)}")
+def find_command(name: str) -> Command:
+    """A command of the table."""
+    module = importlib.import_module(f"gramloop.cli.{_MODULES.get(name, name)}")
+    found: Command = getattr(module, f"{name}_command")
+    return found
 
 
-def command_parser(name: str) -> tuple[Parser, ModuleType]:
-    """The parser of a command, and its module."""
-    module, summary = command_module(name), COMMANDS[name]
-    return make_parser(name, summary[0].upper() + summary[1:] + ".", module.Options, module.EPILOG), module
+def command_parser(name: str) -> tuple[Parser, Command]:
+    """The parser of a command, and the command."""
+    found, summary = find_command(name), COMMANDS[name]
+    return make_parser(name, summary[0].upper() + summary[1:] + ".", found), found
 
 
-def top_parser() -> Parser:
-    """The parser of what comes before a command."""
+def _no_command(words: Sequence[str]) -> int:
+    if not words[0].startswith("-"):
+        wrong = f"there is no command {words[0]!r}{did_you_mean(words[0], COMMANDS)}"
+        print(f"gramloop: {then(wrong, 'gramloop --help lists them')}", file=sys.stderr)
+        return 2
     width = max(map(len, COMMANDS))
     lines = []
     for title, commands in GROUPS.items():
@@ -119,35 +114,26 @@ def top_parser() -> Parser:
     parser = Parser(prog="gramloop", description=_WHAT, epilog="\n".join(lines), formatter_class=Formatter)
     parser.usage = "gramloop COMMAND [options]"
     parser.add_argument("--version", action="version", version=f"gramloop {__version__}")
-    return parser
-
-
-def _no_command(words: Sequence[str]) -> int:
-    if words[0].startswith("-"):
-        top_parser().parse_args(words)
-    else:
-        wrong = f"there is no command {words[0]!r}{did_you_mean(words[0], COMMANDS)}"
-        print(f"gramloop: {then(wrong, 'gramloop --help lists them')}", file=sys.stderr)
+    parser.parse_args(words)
     return 2
 
 
 def _command(name: str, words: Sequence[str]) -> int:
     """Run one command and report what it came to."""
-    parser, module = command_parser(name)
+    parser, wanted = command_parser(name)
     scripted, notes, code, problem = "--json" in words, list[str](), 2, None
-    document: dict[str, Any] = {}
+    document = {}
     try:
-        options, common = parse(parser, name, module.Options, words)
+        options, common = parse(parser, name, wanted.options, words)
         with (
             sigterm_interrupts(),
             notes_in_a_line(common.quiet) as notes,
             quiet_or_scripted(common.quiet, common.json),
         ):
-            if common.save_config is not None:
-                check_target(common.save_config)
-            ended: Ended = module.run(options)
-            document = dict(ended.document()) if scripted else {}
-        code = ended.code
+            if common.save_config is not None and not common.save_config.parent.is_dir():
+                raise GramLoopError(f"--save-config {common.save_config}: its folder does not exist")
+            code, found = wanted.run(options)
+            document = dict(found)
         if common.save_config is not None and code in (0, 1, 3):
             save_settings(common.save_config, name, options)
             if not common.quiet:

@@ -5,26 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from gramloop.cli.options import group, option
-from gramloop.cli.output import Ended
-from gramloop.cli.shared import EXAMPLES, ModelOptions
-
-KEYS = {
-    "file": "what was written",
-    "images": "how many were used",
-    "taps": "the blocks whose features were measured; empty for a model without a ViT",
-    "noise": "the level in grey values that 99 of 100 images stay below",
-    "input_noise": "the same in units of the model's input, if it has a ViT",
-}
-EPILOG = (
-    "FILE keeps the mean of the features that the head reads, its spread from image to image, and the usual level of noise "
-    "and contrast; --calibration FILE of other commands uses it. A few dozen images are enough, and no labels."
-    f"{EXAMPLES}  gramloop calibrate photos --model hf:FOLDER --out calibration.safetensors"
-)
+from gramloop.cli.options import CommandResult, command, group, option
+from gramloop.cli.shared import ModelOptions
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class CalibrateOptions:
     """Which images, and for which model."""
 
     images: list[str] = option(
@@ -34,7 +20,22 @@ class Options:
     model: ModelOptions = group(ModelOptions, "model")
 
 
-def run(options: Options) -> Ended:
+@command(
+    CalibrateOptions,
+    "FILE keeps the mean of the features that the head reads, its spread from image to image, and the usual level of "
+    "noise and contrast; --calibration FILE of other commands uses it. A few dozen images are enough, and no labels.",
+    [
+        "gramloop calibrate photos --model hf:FOLDER --out calibration.safetensors",
+    ],
+    {
+        "file": "what was written",
+        "images": "how many were used",
+        "taps": "the blocks whose features were measured; empty for a model without a ViT",
+        "noise": "the level in grey values that 99 of 100 images stay below",
+        "input_noise": "the same in units of the model's input, if it has a ViT",
+    },
+)
+def calibrate_command(options: CalibrateOptions) -> CommandResult:
     """Measure every image, and write the file."""
     from gramloop.mitigations.calibration import calibrate
     from gramloop.tasks.images import find_images
@@ -54,4 +55,4 @@ def run(options: Options) -> Ended:
         "noise": stats.noise,
         "input_noise": stats.input_noise,
     }
-    return Ended(0, lambda: {"file": options.out, **about})
+    return 0, {"file": options.out, **about}

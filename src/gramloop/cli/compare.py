@@ -7,39 +7,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from gramloop.cli.evaluate import request_of
-from gramloop.cli.options import MANY, group, option
-from gramloop.cli.output import Ended, is_quiet, note
-from gramloop.cli.shared import EXAMPLES, DataOptions, ModelOptions
+from gramloop.cli.options import MANY, CommandResult, command, group, option
+from gramloop.cli.output import is_quiet, note
+from gramloop.cli.shared import DEVICE_HELP, DataOptions, ModelOptions, request_of
 from gramloop.errors import GramLoopError
 
 if TYPE_CHECKING:
     from gramloop.compare.gate import Gate
     from gramloop.compare.paired import ModelComparison
 
-KEYS = {
-    "models": "their names, the first being the one that others are compared with",
-    "metric": "in points",
-    "margin": "within which models are equivalent",
-    "rows": "model, scope (clean, shift or a family), scores, difference, low, high, families (low and high), verdict, agreement",
-    "seconds": "model: seconds per image; null where not measured alone",
-    "gate": "model, scope, word (passed, failed or undecided); empty without --gate",
-    "excluded": "images under a condition that count for no model",
-    "table": "compare.csv, in full precision",
-    "page": "index.html, which needs no other file",
-}
-EPILOG = (
-    "Each MODEL is anything that --model takes elsewhere, or a finished folder of gramloop evaluate, which is only read. "
-    "Differences are from the first MODEL. DIR gets index.html, compare.csv, compare.md and the evaluations of the models, which "
-    "the same command resumes. With --gate the exit code is 1 where a model is worse than the margin beyond doubt, 3 where the "
-    "images do not decide it, and 0 otherwise."
-    f"{EXAMPLES}  gramloop compare old.onnx new.onnx --suite scenes-c --condition noise --severity 3 --images 8 --out out/compare\n"
-    '  gramloop compare out/old out/new --gate "shift -1.0" --out out/gate'
-)
-
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class CompareOptions:
     """Which models, on what, and what is accepted."""
 
     models: list[str] = option(
@@ -57,13 +36,35 @@ class Options:
         "what the intervals of the verdict under shift are drawn over (images)", "images"
     )
     task: str | None = option("where a model has several (semantic)", None, metavar="TASK")
-    device: str | None = option("cpu, cuda, cuda:1, mps or auto (auto)", None, metavar="NAME")
+    device: str | None = option(DEVICE_HELP, None, metavar="NAME")
     workers: int | None = option("processes (all cores or GPUs)", None, metavar="N", limits=(1, 4096))
     batch: int = option("images given to a model at once (1)", 1, metavar="N", limits=(1, MANY))
     data: DataOptions = group(DataOptions, "images")
 
 
-def run(options: Options) -> Ended:
+@command(
+    CompareOptions,
+    "Each MODEL is anything that --model takes elsewhere, or a finished folder of gramloop evaluate, which is only "
+    "read. Differences are from the first MODEL. DIR gets index.html, compare.csv, compare.md and the evaluations of "
+    "the models, which the same command resumes. With --gate the exit code is 1 where a model is worse than the "
+    "margin beyond doubt, 3 where the images do not decide it, and 0 otherwise.",
+    [
+        "gramloop compare old.onnx new.onnx --suite scenes-c --condition noise --severity 3 --images 8 --out out/compare",
+        'gramloop compare out/old out/new --gate "shift -1.0" --out out/gate',
+    ],
+    {
+        "models": "their names, the first being the one that others are compared with",
+        "metric": "in points",
+        "margin": "within which models are equivalent",
+        "rows": "model, scope (clean, shift or a family), scores, difference, low, high, families (low and high), verdict, agreement",
+        "seconds": "model: seconds per image; null where not measured alone",
+        "gate": "model, scope, word (passed, failed or undecided); empty without --gate",
+        "excluded": "images under a condition that count for no model",
+        "table": "compare.csv, in full precision",
+        "page": "index.html, which needs no other file",
+    },
+)
+def compare_command(options: CompareOptions) -> CommandResult:
     """Compare; the exit code is the gate's, or 1 if images had to be excluded."""
     from rich.console import Console
 
@@ -93,10 +94,10 @@ def run(options: Options) -> Ended:
         for row, word in gate.judged(found):
             print(f"gate {row.scope} {gate.least[row.scope]:+g}, {row.model}: {word}")
     print(f"the page is {page}, full precision is in {page.with_name('compare.csv')}")
-    return Ended(code, lambda: _document(found, gate, options.out))
+    return code, _document(found, gate, options.out)
 
 
-def _evaluate(options: Options, spec: str, suite: str, folder: Path) -> None:
+def _evaluate(options: CompareOptions, spec: str, suite: str, folder: Path) -> None:
     """Run a model as an evaluation of the baseline."""
     from gramloop.data.suites import find_suite
     from gramloop.evaluate.display import Display

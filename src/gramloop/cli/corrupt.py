@@ -1,4 +1,4 @@
-"""``gramloop corrupt``: write the shifted conditions of a suite to disk."""
+"""``gramloop corrupt`` and ``gramloop scenes``: images written to disk, shifted or drawn."""
 
 from __future__ import annotations
 
@@ -8,31 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from gramloop.cli.options import group, option
-from gramloop.cli.output import Ended, is_quiet, note
-from gramloop.cli.shared import EXAMPLES, has_photographs_alone
+from gramloop.cli.options import MANY, CommandResult, command, group, option
+from gramloop.cli.output import note, print_failures
+from gramloop.cli.shared import has_photographs_alone
 from gramloop.errors import GramLoopError
 
 if TYPE_CHECKING:
     from gramloop.data.opening import OpenSuite
-
-KEYS = {
-    "target": "the folder",
-    "finished": "conditions that were written",
-    "skipped": "conditions that were there",
-    "made": "images that were made",
-    "found": "images that were there, of conditions that were not finished",
-    "failures": "images that could not be read, a sentence each",
-    "notes_of_the_set": "what is odd about the clean set",
-    "seconds": "of the work",
-}
-
-
-EPILOG = (
-    "Stop it whenever you like: the same command resumes. The exit code is 1 where images could not be read."
-    f"{EXAMPLES}  gramloop corrupt coco coco-noise --suite my-coco-c --condition noise --severity 3\n"
-    "  gramloop corrupt photos photos-fog --suite photos-c --condition fog"
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +42,7 @@ class CleanOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class CorruptOptions:
     """From where, to where, which suite."""
 
     source: Path = option("folder of the clean set, or of photographs", metavar="SRC", positional=True)
@@ -71,7 +53,25 @@ class Options:
     workers: int | None = option("processes (all cores)", None, metavar="N", limits=(1, 4096))
 
 
-def run(options: Options) -> Ended:
+@command(
+    CorruptOptions,
+    "Stop it whenever you like: the same command resumes. The exit code is 1 where images could not be read.",
+    [
+        "gramloop corrupt coco coco-noise --suite my-coco-c --condition noise --severity 3",
+        "gramloop corrupt photos photos-fog --suite photos-c --condition fog",
+    ],
+    {
+        "target": "the folder",
+        "finished": "conditions that were written",
+        "skipped": "conditions that were there",
+        "made": "images that were made",
+        "found": "images that were there, of conditions that were not finished",
+        "failures": "images that could not be read, a sentence each",
+        "notes_of_the_set": "what is odd about the clean set",
+        "seconds": "of the work",
+    },
+)
+def corrupt_command(options: CorruptOptions) -> CommandResult:
     """Write the suite; 1 if some images could not be read."""
     from gramloop.data.checks import warn_of_rotated
     from gramloop.data.opening import ReadOptions, open_suite
@@ -105,9 +105,8 @@ def run(options: Options) -> Ended:
     return _write(opened, options)
 
 
-def _write(opened: OpenSuite, options: Options) -> Ended:
+def _write(opened: OpenSuite, options: CorruptOptions) -> CommandResult:
     from gramloop.data.writing import write_suite
-    from gramloop.util.processes import worker_count
     from gramloop.util.progress import progress_bar
 
     assert opened.clean is not None
@@ -118,27 +117,53 @@ def _write(opened: OpenSuite, options: Options) -> Ended:
             options.target,
             workers=options.workers,
             on_chunk=lambda condition, images: advance(condition.key, images),
-            on_finished=lambda condition: None if sys.stderr.isatty() or is_quiet() else note(condition.key),
+            on_finished=lambda condition: None if sys.stderr.isatty() else note(condition.key),
         )
     seconds = time.perf_counter() - start
-    cores = worker_count(options.workers)
     print(
         f"{len(outcome.finished)} conditions written to {options.target}, {len(outcome.skipped)} were there: "
-        f"{outcome.made} images made, {outcome.found} found half-way; {seconds:.1f} s, "
-        f"{outcome.made / seconds:.1f} images/s on {cores} processes"
+        f"{outcome.made} images made, {outcome.found} found half-way; {seconds:.1f} s, {outcome.made / seconds:.1f} images/s"
     )
-    for failure in outcome.failures[:10]:
-        print(f"failed: {failure}", file=sys.stderr)
-    if outcome.failures:
-        print(f"{len(outcome.failures)} images failed; repair them and run this again", file=sys.stderr)
-    document = {
-        "target": options.target,
-        "finished": [str(each) for each in outcome.finished],
-        "skipped": [str(each) for each in outcome.skipped],
-        "made": outcome.made,
-        "found": outcome.found,
-        "failures": [str(each) for each in outcome.failures],
-        "notes_of_the_set": list(opened.clean.notes),
-        "seconds": seconds,
-    }
-    return Ended(1 if outcome.failures else 0, lambda: document)
+    named = ("finished", "skipped", "failures")
+    listed = {name: [str(each) for each in getattr(outcome, name)] for name in named}
+    failed = [f"failed: {each}" for each in listed["failures"]]
+    print_failures(f"{len(failed)} images failed; repair them and run this again:", failed)
+    counted = {"made": outcome.made, "found": outcome.found, "seconds": seconds}
+    about = {"target": options.target, "notes_of_the_set": list(opened.clean.notes)}
+    return 1 if failed else 0, {**about, **listed, **counted}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScenesOptions:
+    """What to draw."""
+
+    folder: Path = option("folder to write to; the same command resumes", metavar="DIR", positional=True)
+    count: int = option("how many scenes", metavar="N", limits=(1, MANY))
+    start: int = option("index of the first (0)", 0, metavar="I")
+    size: int = option("width and height (192)", 192, metavar="PX")
+    seed: int = option("another endless set (0)", 0, metavar="S")
+    split: str = option("val, or train: what the embedded model was trained on (val)", "val")
+    workers: int | None = option("processes (all cores)", None, metavar="N", limits=(1, 4096))
+
+
+@command(
+    ScenesOptions,
+    "The same numbers draw the same scenes everywhere.",
+    [
+        "gramloop scenes out/scenes --count 20",
+    ],
+    {"folder": "where they are", "scenes": "how many"},
+)
+def scenes_command(options: ScenesOptions) -> CommandResult:
+    """Write the scenes."""
+    from gramloop.data.scenes.files import SceneFiles, write_scenes
+    from gramloop.util.progress import progress_bar
+
+    wanted = SceneFiles(options.count, options.start, options.size, options.split, options.seed)
+    with progress_bar("drawing scenes", options.count) as advance:
+        write_scenes(options.folder, wanted, workers=options.workers, on_scenes=lambda n: advance(steps=n))
+    print(
+        f"{options.count} scenes in {options.folder}: label pictures with classes.txt, annotations/instances_val.json, "
+        "annotations/panoptic_val.json with its PNG files, and depth/ in millimetres"
+    )
+    return 0, {"folder": options.folder, "scenes": options.count}

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gramloop.cli.options import group, option
-from gramloop.cli.output import Ended
-from gramloop.cli.shared import EXAMPLES, ModelOptions, each_image, note_embedded
+from gramloop.cli.options import CommandResult, command, group, option
+from gramloop.cli.shared import ModelOptions, each_image, note_embedded
 from gramloop.errors import GramLoopError
 
 if TYPE_CHECKING:
@@ -19,24 +18,11 @@ if TYPE_CHECKING:
     from gramloop.tasks.diagnosis import Diagnosis, View
     from gramloop.tasks.images import RGB, ImageFile
 
-KEYS = {
-    "out": "the folder",
-    "images": "those that were done, each as in its .json: image, model, replay, caption, conditions",
-    "failures": "those that failed: image, reason",
-}
-VERSION = "diagnosis"  # in the names of the files that are written
-
-
-EPILOG = (
-    "For each image DIR gets NAME.diagnosis.png and .pdf (input, drift of the last proposal, gate, drift of the accepted "
-    "state, all drift on one scale) and .json with the numbers behind it. The exit code is 1 where an image failed."
-    f"{EXAMPLES}  gramloop diagnose photo.jpg --shift impulse_noise --out out/diagnosis\n"
-    "  gramloop diagnose photos --backbone FOLDER --shift fog --severity 3 --method replay:window=3-4 --out out/diagnosis"
-)
+_VERSION = "diagnosis"  # in the names of the files that are written
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class DiagnoseOptions:
     """Which images, under which shift, with which replay."""
 
     images: list[str] = option("files, folders or globs", metavar="IMAGE", positional=True)
@@ -55,7 +41,22 @@ class Options:
     model: ModelOptions = group(ModelOptions, "model; --backbone FILE alone is enough here")
 
 
-def run(options: Options) -> Ended:
+@command(
+    DiagnoseOptions,
+    "For each image DIR gets NAME.diagnosis.png and .pdf (input, drift of the last proposal, gate, drift of the "
+    "accepted state, all drift on one scale) and .json with the numbers behind it. The exit code is 1 where an image "
+    "failed.",
+    [
+        "gramloop diagnose photo.jpg --shift impulse_noise --out out/diagnosis",
+        "gramloop diagnose photos --backbone FOLDER --shift fog --severity 3 --method replay:window=3-4 --out out/diagnosis",
+    ],
+    {
+        "out": "the folder",
+        "images": "those that were done, each as in its .json: image, model, replay, caption, conditions",
+        "failures": "those that failed: image, reason",
+    },
+)
+def diagnose_command(options: DiagnoseOptions) -> CommandResult:
     """Diagnose every image; 1 if some failed."""
     from gramloop.tasks.images import find_images
     from gramloop.util.files import make_folder
@@ -64,7 +65,7 @@ def run(options: Options) -> Ended:
     files = [
         file
         for file in find_images(options.images, options.out)
-        if not file.path.name.endswith(f".{VERSION}.png")
+        if not file.path.name.endswith(f".{_VERSION}.png")
     ]
     note_embedded(options.model, [file.path for file in files])
     view = _view(options)
@@ -74,7 +75,7 @@ def run(options: Options) -> Ended:
     if failures:
         print(f"{len(failures)} of {len(files)} images failed", file=sys.stderr)
     document = {"out": options.out, "images": done, "failures": failures}
-    return Ended(1 if failures else 0, lambda: document)
+    return 1 if failures else 0, document
 
 
 def _write(view: View, file: ImageFile, shifts: Sequence[Shift]) -> dict[str, Any]:
@@ -102,9 +103,9 @@ def _write(view: View, file: ImageFile, shifts: Sequence[Shift]) -> dict[str, An
         "caption": drawn.caption,
         "conditions": entries,
     }
-    atomic_write(file.result(VERSION, ".json"), (json.dumps(content, indent=1) + "\n").encode())
-    atomic_write(file.result(VERSION, ".pdf"), drawn.pdf())
-    atomic_write(file.result(VERSION, ".png"), drawn.png())
+    atomic_write(file.result(_VERSION, ".json"), (json.dumps(content, indent=1) + "\n").encode())
+    atomic_write(file.result(_VERSION, ".pdf"), drawn.pdf())
+    atomic_write(file.result(_VERSION, ".png"), drawn.png())
     return content
 
 
@@ -112,13 +113,9 @@ def _line(name: str, found: Diagnosis) -> str:
     from gramloop.util.plotting import percent_of
 
     last = found.as_json()
-    step = last["replays"][-1]
-    left = last["share_of_drift_left"]
-    after = (
-        ""
-        if left is None
-        else f" → {last['post_drift']['mean']:.2e} after the gate ({percent_of(left, 1.0)})"
-    )
+    step, left, after = last["replays"][-1], last["share_of_drift_left"], ""
+    if left is not None:
+        after = f" → {last['post_drift']['mean']:.2e} after the gate ({percent_of(left, 1.0)})"
     return (
         f"{name}: drift {step['drift']['mean']:.2e}{after}, mean gate {step['mean_gate']:.2f}, "
         f"{last['blocks']} blocks, {last['multiplier']:.2f} × baseline"
@@ -144,23 +141,11 @@ def _shifts(name: str | None, severities: Sequence[int] | None) -> list[Shift]:
 
     from gramloop.data.records import Record, Shift
     from gramloop.data.suites import find_suite
-    from gramloop.shifts.corruptions import CORRUPTION_GROUPS as CORRUPTED
-    from gramloop.shifts.perturbations import PERTURBATION_GROUPS as PERTURBED
-    from gramloop.shifts.perturbations import PERTURBATIONS
+    from gramloop.shifts import CORRUPTIONS, PERTURBATIONS
 
-    perturbed, corrupted = (*PERTURBATIONS, *PERTURBED), (*CORRUPTED["all"], *CORRUPTED)
-    known = {
-        **{each: ("p", each) for each in perturbed},
-        **{each: ("c", each) for each in corrupted},
-        **{f"{each}-p": ("p", each) for each in perturbed},
-        **{f"{each}-c": ("c", each) for each in corrupted},
-    }
-    if name not in known:
-        listed = ", ".join(each for each in known if each[-2:] not in ("-c", "-p"))
-        raise GramLoopError(f"there is no shift {name!r}; there are {listed}")
-    kind, condition = known[name]
-    suite = find_suite(f"image-{kind}")
-    chosen = suite.select([condition], severities or (1, 3, 5))
+    moved = name.endswith("-p") or (name in PERTURBATIONS and name not in CORRUPTIONS)
+    suite = find_suite("image-p" if moved else "image-c")
+    chosen = suite.select([name.removesuffix(f"-{suite.kind}")], severities or (1, 3, 5))
     shifts = [Shift(suite.name, suite.kind, each) for each in chosen]
     blank = np.zeros((64, 64, 3), np.uint8)
     for shift in shifts:  # a severity that a shift does not have is refused before any image is read
@@ -168,7 +153,7 @@ def _shifts(name: str | None, severities: Sequence[int] | None) -> list[Shift]:
     return shifts
 
 
-def _view(options: Options) -> View:
+def _view(options: DiagnoseOptions) -> View:
     """The model that the options name."""
     from gramloop.mitigations.stack import read_stack, replay_alone
     from gramloop.tasks.diagnosis import backbone_view, predictor_view, tiny_view

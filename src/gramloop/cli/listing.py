@@ -2,57 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import textwrap
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from gramloop.cli.options import option
-from gramloop.cli.output import Ended
-from gramloop.cli.shared import EXAMPLES
+from gramloop.cli.options import CommandResult, command, option
 
-KEYS = {
-    "what": "models, suites, shifts, methods or hosts",
-    "entries": "what can be named: name, meaning",
-}
-EPILOG = (
-    "Packages offer models as entry points of the group gramloop.models: a name, and package.module:make."
-    f"{EXAMPLES}  gramloop list methods\n  gramloop list shifts --json"
-)
-Lines = Iterable[tuple[str, str]]
+_Lines = Iterator[tuple[str, str]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class ListOptions:
     """What to list."""
 
     what: Literal["models", "suites", "shifts", "methods", "hosts"] = option("what to list", positional=True)
 
 
-def run(options: Options) -> Ended:
+@command(
+    ListOptions,
+    "Packages offer models as entry points of the group gramloop.models: a name, and package.module:make.",
+    [
+        "gramloop list methods",
+        "gramloop list shifts --json",
+    ],
+    {
+        "what": "models, suites, shifts, methods or hosts",
+        "entries": "what can be named: name, meaning",
+    },
+)
+def list_command(options: ListOptions) -> CommandResult:
     """Print one line for each."""
     lines = list(_LISTS[options.what]())
-    width = max(len(name) for name, _ in lines)
+    width = max(len(name) for name, _ in lines) + 2
     for name, meaning in lines:
-        print(f"{name:{width}}  {meaning}".rstrip())
+        first, *more = textwrap.wrap(meaning, 80 - width, break_long_words=False) or [""]
+        print(f"{name:{width}}{first}".rstrip(), *(" " * width + line for line in more), sep="\n")
     entries = [{"name": name, "meaning": meaning} for name, meaning in lines]
-    return Ended(0, lambda: {"what": options.what, "entries": entries})
+    return 0, {"what": options.what, "entries": entries}
 
 
-def _models() -> Lines:
+def _models() -> _Lines:
     from gramloop.tasks.loading import FORMS, offered
 
-    return [*FORMS, *((name, _described(entry)) for name, entry in sorted(offered().items()))]
+    yield from FORMS
+    for name, entry in sorted(offered().items()):
+        home = "" if entry.dist is None else f", of {entry.dist.name} {entry.dist.version}"
+        yield name, f"{entry.value}{home}"
 
 
-def _described(entry: object) -> str:
-    from importlib.metadata import EntryPoint
-
-    assert isinstance(entry, EntryPoint)
-    home = "" if entry.dist is None else f", of {entry.dist.name} {entry.dist.version}"
-    return f"{entry.value}{home}"
-
-
-def _shifts() -> Lines:
+def _shifts() -> _Lines:
     from gramloop.data.suites import SHIFT_GROUPS
     from gramloop.shifts import CORRUPTIONS, EXTRA_CORRUPTIONS, PERTURBATIONS
 
@@ -65,7 +64,7 @@ def _shifts() -> Lines:
             yield name, f"group of -{kind} suites: {listed}"
 
 
-def _suites() -> Lines:
+def _suites() -> _Lines:
     from gramloop.data.suites import SUITES
 
     for name, suite in SUITES.items():
@@ -74,7 +73,7 @@ def _suites() -> Lines:
     yield "NAME, NAME-c, NAME-p", "the same over a set of your own; with --truth clean, over any photographs"
 
 
-def _methods() -> Lines:
+def _methods() -> _Lines:
     from gramloop.evaluate.methods import BASELINE
     from gramloop.mitigations.replay import REPLAYS
     from gramloop.mitigations.stack import KINDS
@@ -87,7 +86,7 @@ def _methods() -> Lines:
             yield name, (kind.__doc__ or "").splitlines()[0]
 
 
-def _hosts() -> Lines:
+def _hosts() -> _Lines:
     from gramloop.replay.vit import FAMILIES
 
     for name, family in FAMILIES.items():
@@ -95,7 +94,7 @@ def _hosts() -> Lines:
     yield "any other ViT", "by blocks=, norm= and prefix= of gramloop.attach"
 
 
-_LISTS: dict[str, Callable[[], Lines]] = {
+_LISTS: dict[str, Callable[[], _Lines]] = {
     "models": _models,
     "suites": _suites,
     "shifts": _shifts,

@@ -1,4 +1,4 @@
-"""Options of a command from one dataclass: its parser, its help, and its settings file.
+"""A command and its options: one dataclass is the source of its parser, its help and its settings file.
 
 A field made with `option` is an option of the command line, a field made with `group` holds the options of another
 dataclass under a heading. Types say how values are read: ``bool`` is a flag, ``list[...]`` can be repeated, a
@@ -10,115 +10,141 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import textwrap
 import types
 import typing
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, Field, dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import Any, Literal, NoReturn, TypeVar
 
-from gramloop import __version__
 from gramloop.errors import GramLoopError, did_you_mean, then
 
-C = TypeVar("C")
-COMMAND = "command"  # the key of a settings file that says which command it is for
-WHAT = "a file of settings for gramloop"
-LARGEST = 1 << 20  # bytes of a settings file
-MANY = 10**9
-_SUFFIXES = (".yaml", ".yml", ".json")
-_ONE_CALL = ("config", "save_config", "quiet", "json", "dry_run", "status")  # not kept in a settings file
+_Kind = TypeVar("_Kind")
+CommandResult = tuple[
+    int, Mapping[str, Any]
+]  # the exit code, and the document of --json by the command's keys
+MANY = 10**9  # as a limit: any number
+SETTINGS = "a file of settings for gramloop"
+_COMMAND_KEY = "command"  # of a settings file: the command that it is for
+_ONE_CALL = ("dry_run", "status")  # not kept in a settings file
 
 
 @dataclass(frozen=True)
-class Extra:
-    """What the type of a field does not say."""
+class Command:
+    """What a command takes, does, and prints with ``--json``; ``details`` and ``examples`` end its help."""
 
-    help: str
-    metavar: str | None = None
-    positional: bool = False
-    several: bool = False  # one option takes several values: --severity 1 3 5
-    values: int | None = None  # exactly so many: --window 21 23
-    limits: tuple[int, int] | None = None  # least and most of a number
-    name: str = ""  # of the option, where it is not that of the field
+    run: Callable[[Any], CommandResult]
+    options: type[Any]
+    details: str
+    examples: tuple[str, ...]
+    keys: Mapping[str, str]
 
 
-def option(help: str, default: Any = MISSING, *, metavar: str | None = None, **extra: Any) -> Any:
+def command(
+    options: type[Any], details: str, examples: Sequence[str], keys: Mapping[str, str]
+) -> Callable[[Callable[[Any], CommandResult]], Command]:
+    """Make a function of its options a command."""
+    return lambda run: Command(run, options, details, tuple(examples), keys)
+
+
+def option(
+    help: str,
+    default: Any = MISSING,
+    *,
+    metavar: str | None = None,
+    positional: bool = False,
+    several: bool = False,
+    limits: tuple[int, int] | None = None,
+    name: str = "",
+) -> Any:
     """A field of a command's dataclass that is an option of the command line.
 
     Args:
         help: one line; a default that people should know is named there.
         default: without one, the option must be given.
         metavar: what stands for the value in the help.
-        extra: the other fields of `Extra`.
+        positional: it is given without its name.
+        several: one option takes several values, as in ``--severity 1 3 5``.
+        limits: least and most of a number.
+        name: of the option, where it is not that of the field.
     """
-    metadata = {"option": Extra(help, metavar, **extra)}
+    about = {"help": help, "metavar": metavar, "positional": positional, "several": several, "limits": limits}
     if isinstance(default, list):
-        return dataclasses.field(default_factory=lambda: list(default), metadata=metadata)
-    return dataclasses.field(default=default, metadata=metadata)
+        return dataclasses.field(default_factory=lambda: list(default), metadata={**about, "name": name})
+    return dataclasses.field(default=default, metadata={**about, "name": name})
 
 
 def group(kind: type[Any], title: str) -> Any:
     """A field of a command's dataclass that holds the options of another one, under a heading."""
-    return dataclasses.field(metadata={"group": (kind, title)})
+    return dataclasses.field(default_factory=kind, metadata={"group": kind, "title": title})
 
 
 @dataclass(frozen=True)
-class _Setting:
-    """An option with everything that is known of it."""
+class Setting:
+    """An option with what its field and type say."""
 
-    field: Field[Any]
+    field: str
+    name: str
     kind: Any  # the type of one value
     repeated: bool
-    extra: Extra
+    required: bool
+    default: Any
+    about: Mapping[str, Any]  # the arguments of `option`
     title: str | None
 
     @property
-    def name(self) -> str:
-        return (self.extra.name or self.field.name).replace("_", "-")
-
-    @property
-    def flag(self) -> bool:
-        return self.kind is bool
-
-    @property
-    def required(self) -> bool:
-        return self.field.default is MISSING and self.field.default_factory is MISSING
-
-    @property
-    def default(self) -> Any:
-        if self.field.default_factory is not MISSING:
-            return self.field.default_factory()
-        return None if self.field.default is MISSING else self.field.default
+    def label(self) -> str:
+        """As it is typed."""
+        positional = self.about["metavar"] or self.field.upper()
+        return positional if self.about["positional"] else f"--{self.name}"
 
     @property
     def choices(self) -> tuple[str, ...] | None:
+        """Its only values, if they are listed."""
         return typing.get_args(self.kind) if typing.get_origin(self.kind) is Literal else None
 
-    @property
-    def label(self) -> str:
-        return self.extra.metavar or self.field.name.upper() if self.extra.positional else f"--{self.name}"
+    def check(self, value: Any) -> None:
+        """Refuse a number beyond the limits."""
+        least, most = self.about["limits"] or (0, 0)
+        for each in value if isinstance(value, list) else [value]:
+            if most and not least <= each <= most:
+                bound = f"{least} or more" if most >= MANY else f"{least} to {most}"
+                raise GramLoopError(f"{self.label} is {each}; it is {bound}")
 
 
-def settings_of(options: Any) -> tuple[_Setting, ...]:
+def all_settings(options: type[Any], title: str | None = None) -> Iterator[Setting]:
     """The options of a dataclass, those of its groups among them."""
-    return tuple(_settings(options, None))
-
-
-def _settings(options: type[Any], title: str | None) -> Iterator[_Setting]:
     hints = typing.get_type_hints(options)
     for field in dataclasses.fields(options):
         if "group" in field.metadata:
-            kind, heading = field.metadata["group"]
-            yield from _settings(kind, heading)
+            yield from all_settings(field.metadata["group"], field.metadata["title"])
             continue
         kind = hints[field.name]
-        if isinstance(kind, types.UnionType):
+        if typing.get_origin(kind) in (types.UnionType, typing.Union):  # with None
             kind = next(each for each in typing.get_args(kind) if each is not type(None))
         repeated = typing.get_origin(kind) is list
-        one = typing.get_args(kind)[0] if repeated else kind
-        yield _Setting(field, one, repeated, field.metadata["option"], title)
+        factory = field.default_factory
+        default = field.default if factory is MISSING else factory()
+        yield Setting(
+            field.name,
+            (field.metadata["name"] or field.name).replace("_", "-"),
+            typing.get_args(kind)[0] if repeated else kind,
+            repeated,
+            default is MISSING,
+            None if default is MISSING else default,
+            field.metadata,
+            title,
+        )
+
+
+def flat_values(options: Any) -> dict[str, Any]:
+    """The values of a dataclass of options by field, those of its groups among them."""
+    found: dict[str, Any] = {}
+    for field in dataclasses.fields(options):
+        value = getattr(options, field.name)
+        found |= flat_values(value) if "group" in field.metadata else {field.name: value}
+    return found
 
 
 @dataclass(frozen=True)
@@ -131,200 +157,128 @@ class CommonOptions:
     json: bool = option("print one JSON document, for scripts", False)
 
 
-def default_of(options: type[Any], name: str) -> Any:
-    """The default of an option of a dataclass."""
-    return next(each.default for each in settings_of(options) if each.field.name == name)
-
-
-def make_parser(command: str, summary: str, options: type[Any], epilog: str) -> Parser:
+def make_parser(name: str, summary: str, wanted: Command) -> Parser:
     """The parser of a command. Nothing has a default there: `parse` fills in what is not given."""
+    settings = tuple(all_settings(wanted.options))
+    examples = "".join(f"\n  {line}" for line in wanted.examples)
     parser = Parser(
-        prog=f"gramloop {command}",
+        prog=f"gramloop {name}",
+        usage=" ".join([f"gramloop {name}", *_required(settings), "[options]"]),
         description=summary,
-        epilog=epilog,
+        epilog=f"{wanted.details}\n\nExamples:{examples}",
         formatter_class=Formatter,
         argument_default=argparse.SUPPRESS,
     )
     groups: dict[str | None, Any] = {None: parser}
-    common = [dataclasses.replace(each, title="settings and output") for each in settings_of(CommonOptions)]
-    for setting in (*settings_of(options), *common):
+    for setting in (*settings, *all_settings(CommonOptions, "settings and output")):
         if setting.title not in groups:
             groups[setting.title] = parser.add_argument_group(setting.title)
         _add(groups[setting.title], setting)
-    parser.usage = _usage(parser.prog, settings_of(options))
     return parser
 
 
-def _add(target: Any, setting: _Setting) -> None:
-    extra, known = setting.extra, {str: None, Path: Path, int: int, float: float}
-    if setting.flag:
+def _required(settings: Sequence[Setting]) -> Iterator[str]:
+    """What has to be given, for the line of usage; everything else is in the groups below."""
+    for each in settings:
+        metavar = each.about["metavar"] or each.field.upper()
+        if each.about["positional"]:
+            many = f"{metavar} [{metavar} ...]" if each.repeated else metavar
+            yield many if each.required else f"[{many}]"
+        elif each.required:
+            yield f"--{each.name} {metavar}"
+
+
+def _add(target: Any, setting: Setting) -> None:
+    about, given = setting.about, dict[str, Any]()
+    if setting.kind is bool:
         flag = argparse.BooleanOptionalAction
-        added = target.add_argument(
-            f"--{setting.name}", dest=setting.field.name, action=flag, help=extra.help
-        )
+        added = target.add_argument(f"--{setting.name}", dest=setting.field, action=flag, help=about["help"])
         added.shown = f"--no-{setting.name}" if setting.default else f"--{setting.name}"
         return
-    more: dict[str, Any] = {"help": extra.help, "choices": setting.choices}
     if setting.choices is None:
-        more |= {"type": known.get(setting.kind), "metavar": extra.metavar}
-    if setting.extra.values:
-        more |= {"nargs": setting.extra.values, "metavar": tuple((extra.metavar or "N").split())}
-    if extra.positional:
-        more |= {"nargs": "*" if setting.repeated else "?", "default": None}
-        target.add_argument(setting.field.name, **more)
+        given = {"type": setting.kind, "metavar": about["metavar"]}
+    given |= {"help": about["help"], "choices": setting.choices}
+    if about["positional"]:
+        target.add_argument(setting.field, nargs="*" if setting.repeated else "?", default=None, **given)
         return
-    if setting.repeated and not extra.values:
-        more |= {"action": "extend", "nargs": "+"} if extra.several else {"action": "append"}
-    target.add_argument(f"--{setting.name}", dest=setting.field.name, **more)
+    if setting.repeated:
+        given |= {"action": "extend", "nargs": "+"} if about["several"] else {"action": "append"}
+    target.add_argument(f"--{setting.name}", dest=setting.field, **given)
 
 
-def parse(parser: Parser, command: str, options: type[C], words: Sequence[str]) -> tuple[C, CommonOptions]:
+def parse(
+    parser: Parser, name: str, options: type[_Kind], words: Sequence[str]
+) -> tuple[_Kind, CommonOptions]:
     """The options of the words, then of the file that they name, then the defaults."""
-    settings = {each.field.name: each for each in (*settings_of(options), *settings_of(CommonOptions))}
-    given = {
-        name: value
-        for name, value in vars(parser.parse_args(list(words))).items()
-        if not (settings[name].extra.positional and value in (None, []))
-    }
-    path = given.get("config")
-    stored = {} if path is None else read_settings(path, command, settings)
-    values = {**stored, **given}
+    settings = {each.field: each for each in (*all_settings(options), *all_settings(CommonOptions))}
+    typed = vars(parser.parse_args(list(words)))
+    given = {field: value for field, value in typed.items() if value is not None and value != []}
+    file = given.get("config")
+    values = {**(_read_file(file, name, options) if file else {}), **given}
     for setting in settings.values():
-        name, value = setting.field.name, values.get(setting.field.name)
+        value = values.setdefault(setting.field, setting.default)
         if setting.required and value in (None, []):
-            parser.error(f"{setting.label} is missing: {setting.extra.help}")
-        if setting.extra.limits and value is not None:
-            _check_limits(setting, value)
-        values.setdefault(name, setting.default)
+            parser.error(f"{setting.label} is missing: {setting.about['help']}")
+        if value is not None:
+            setting.check(value)
     return _build(options, values), _build(CommonOptions, values)
 
 
-def _build(options: type[C], values: Mapping[str, Any]) -> C:
+def _build(options: type[_Kind], values: Mapping[str, Any]) -> _Kind:
     found = {}
     for field in dataclasses.fields(options):  # type: ignore[arg-type]
         inner = field.metadata.get("group")
-        found[field.name] = _build(inner[0], values) if inner else values[field.name]
+        found[field.name] = _build(inner, values) if inner else values[field.name]
     return options(**found)
 
 
-def _check_limits(setting: _Setting, value: Any) -> None:
-    assert setting.extra.limits is not None
-    least, most = setting.extra.limits
-    for each in value if isinstance(value, list) else [value]:
-        if not least <= each <= most:
-            bound = f"{least} or more" if most >= MANY else f"{least} to {most}"
-            raise GramLoopError(f"{setting.label} is {each}; it is {bound}")
-
-
-def read_settings(path: Path, command: str, settings: Mapping[str, _Setting]) -> dict[str, Any]:
+def _read_file(path: Path, name: str, options: type[Any]) -> dict[str, Any]:
     """The values of a settings file, by field."""
-    content = _content(path)
-    if content.get(COMMAND, command) != command:
-        raise GramLoopError(f"{path} is for gramloop {content[COMMAND]}, not for gramloop {command}")
-    known = {
-        each.name: each for each in settings.values() if each.field.name not in ("config", "save_config")
-    }
-    found: dict[str, Any] = {}
-    for key, value in content.items():
-        name = str(key).replace("_", "-")
-        if key == COMMAND:
-            continue
-        if name not in known:
-            wrong = f"{path}: gramloop {command} has no option {key!r}{did_you_mean(name, known)}"
-            raise GramLoopError(then(wrong, f"it has {', '.join(sorted(known))}"))
-        field = known[name].field.name
-        if field in found:
-            raise GramLoopError(f"{path}: {name} is given twice, with - and with _")
-        found[field] = _checked(known[name], value, f"{path}: {key}")
-    return found
-
-
-def _content(path: Path) -> dict[str, Any]:
-    check_suffix(path)
-    if path.suffix == ".json":
-        from gramloop.util.json_files import parse_json, read_bytes
-
-        content = parse_json(read_bytes(path, WHAT, LARGEST), str(path), WHAT, unique=True)
-    else:
-        from gramloop.util.yaml_files import read_yaml
-
-        content = read_yaml(path, WHAT, largest=LARGEST)
-    if not isinstance(content, dict):
-        raise GramLoopError(f"{path} is not {WHAT}: it holds no values by name, such as suite: scenes-c")
-    return content
-
-
-def _checked(setting: _Setting, value: Any, where: str) -> Any:
-    """A value of a settings file as the option would have it."""
     import msgspec
 
-    if value is None:
-        raise GramLoopError(f"{where} is empty; leave it out to get the default")
-    kind = str if setting.kind is Path else setting.kind
-    values = value if isinstance(value, list) else [value]
-    if isinstance(value, list) and not setting.repeated:
-        raise GramLoopError(f"{where} is a list; it is one value")
-    if setting.extra.values and len(values) != setting.extra.values:
-        raise GramLoopError(f"{where} has {len(values)} values; it has {setting.extra.values}")
-    if setting.repeated and setting.required and not values:
-        raise GramLoopError(f"{where} is an empty list; it has one value or more")
-    found = []
-    for place, each in enumerate(values):
-        at = f"{where}[{place}]" if isinstance(value, list) else where
-        if setting.choices is not None and each not in setting.choices:
-            raise GramLoopError(f"{at} is {each!r}; it is one of {', '.join(setting.choices)}")
-        try:
-            found.append(msgspec.convert(each, kind))
-        except msgspec.ValidationError as error:
-            raise GramLoopError(f"{at}: {str(error)[:1].lower()}{str(error)[1:]}") from error
-    made = [Path(each) for each in found] if setting.kind is Path else found
-    return made if setting.repeated else made[0]
+    from gramloop.util.json_files import checked
+    from gramloop.util.yaml_files import read_yaml
+
+    content = read_yaml(path, SETTINGS)
+    if not isinstance(content, dict):
+        raise GramLoopError(f"{path} is not {SETTINGS}: it holds no values by name, such as suite: scenes-c")
+    if content.pop(_COMMAND_KEY, name) != name:
+        raise GramLoopError(f"{path} is for another command than gramloop {name}")
+    settings = {each.name: each for each in all_settings(options)}
+    fields: list[Any] = []
+    for each in settings.values():
+        if each.repeated and each.name in content and not isinstance(content[each.name], list):
+            content[each.name] = [content[each.name]]
+        kind = str if each.kind is Path else each.kind
+        shape = list[kind] if each.repeated else kind  # type: ignore[valid-type]
+        fields.append((each.field, shape | msgspec.UnsetType, msgspec.UNSET))
+    renamed = {each.field: each.name for each in settings.values()}
+    kind = msgspec.defstruct("Settings", fields, rename=renamed, forbid_unknown_fields=True)
+    found = msgspec.to_builtins(checked(content, kind, str(path), SETTINGS))
+    return {settings[key].field: _as_paths(settings[key], value) for key, value in found.items()}
 
 
-def check_suffix(path: Path) -> None:
-    """Refuse a settings file of another kind."""
-    if path.suffix not in _SUFFIXES:
-        raise GramLoopError(f"{path} is not {WHAT}: its name ends with {', '.join(_SUFFIXES)}")
+def _as_paths(setting: Setting, value: Any) -> Any:
+    if setting.kind is not Path:
+        return value
+    return [Path(each) for each in value] if setting.repeated else Path(value)
 
 
-def check_target(path: Path) -> None:
-    """Refuse a settings file that cannot be written, before any work is done."""
-    check_suffix(path)
-    if not path.parent.is_dir() or path.is_dir():
-        raise GramLoopError(f"--save-config {path}: {path.parent} is no folder that could hold this file")
-
-
-def save_settings(path: Path, command: str, options: Any) -> None:
+def save_settings(path: Path, name: str, options: Any) -> None:
     """Write the options of a call that are not the defaults; ``--config FILE`` is that call again."""
+    import msgspec
+
     from gramloop.util.files import atomic_write
+    from gramloop.util.yaml_files import write_yaml
 
-    content: dict[str, Any] = {COMMAND: command}
-    values = _flat(options)
-    for setting in settings_of(type(options)):
-        value = values[setting.field.name]
-        if value != setting.default and setting.field.name not in _ONE_CALL:
-            content[setting.name] = _plain(value)
-    if path.suffix == ".json":
-        text = json.dumps(content, indent=2) + "\n"
-    else:
-        from gramloop.util.yaml_files import write_yaml
-
-        text = f"# gramloop {__version__}: gramloop {command} --config {path.name}\n{write_yaml(content)}"
+    content: dict[str, Any] = {_COMMAND_KEY: name}
+    values = flat_values(options)
+    for setting in all_settings(type(options)):
+        value = values[setting.field]
+        if value != setting.default and setting.field not in _ONE_CALL:
+            content[setting.name] = msgspec.to_builtins(value, enc_hook=str)
+    text = f"# gramloop {name} --config {path.name}\n{write_yaml(content)}"
     atomic_write(path, text.encode())
-
-
-def _flat(options: Any) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for field in dataclasses.fields(options):
-        value = getattr(options, field.name)
-        found |= _flat(value) if "group" in field.metadata else {field.name: value}
-    return found
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
-    return str(value) if isinstance(value, Path) else value
 
 
 class Formatter(argparse.HelpFormatter):
@@ -357,16 +311,3 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """One line, and where to read on."""
         self.exit(2, f"{self.prog}: {then(message, f'{self.prog} --help lists all options')}\n")
-
-
-def _usage(prog: str, settings: Iterable[_Setting]) -> str:
-    """What has to be given; everything else is in the groups below."""
-    words = [prog]
-    for each in settings:
-        metavar = each.extra.metavar or each.field.name.upper()
-        if each.extra.positional:
-            many = f"{metavar} [{metavar} ...]" if each.repeated else metavar
-            words.append(many if each.required else f"[{many}]")
-        elif each.required:
-            words.append(f"--{each.name} {metavar}")
-    return " ".join([*words, "[options]"])

@@ -6,16 +6,12 @@ and nothing else there, whatever a library prints.
 
 from __future__ import annotations
 
-import json
-import math
 import os
 import signal
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stdout
-from dataclasses import dataclass
-from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -29,23 +25,28 @@ ENVELOPE = {
     "version": "of gramloop",
     "exit_code": "as the process ends",
     "notes": "warnings, which people see as notes",
-}  # keys of every document; an "error" holds the sentence where a command was refused
+}  # keys of every document; an "error" holds the message where a command was refused
+NAMED = 10  # failures listed one by one
 
 _silent = False
-
-
-@dataclass(frozen=True)
-class Ended:
-    """How a command ended: its exit code, and what makes the document of ``--json``, by the keys that its module names."""
-
-    code: int
-    document: Callable[[], Mapping[str, Any]]
 
 
 def note(text: str) -> None:
     """Print a line about the work under way, unless the command is quiet."""
     if not _silent:
         print(text, file=sys.stderr)
+
+
+def is_quiet() -> bool:
+    """Whether nothing but errors is asked for."""
+    return _silent
+
+
+def print_failures(title: str, lines: Sequence[str]) -> None:
+    """Print what failed, the first few by name."""
+    if lines:
+        more = [f"… and {len(lines) - NAMED} more"] if len(lines) > NAMED else []
+        print("\n  ".join([title, *lines[:NAMED], *more]), file=sys.stderr)
 
 
 def print_answer(answer: Answer) -> None:
@@ -58,9 +59,15 @@ def print_answer(answer: Answer) -> None:
     print()
 
 
-def is_quiet() -> bool:
-    """Whether nothing but errors is asked for."""
-    return _silent
+def print_document(name: str, version: str, code: int, notes: Sequence[str], more: Mapping[str, Any]) -> None:
+    """Print the one document of a command: paths as texts, null in place of a number that is not finite."""
+    import msgspec
+
+    def plain(value: Any) -> Any:
+        return value.item() if hasattr(value, "item") else str(value)  # a number of numpy, or a path
+
+    content = {"command": name, "version": version, "exit_code": code, "notes": list(notes), **more}
+    print(msgspec.json.format(msgspec.json.encode(content, enc_hook=plain), indent=2).decode())
 
 
 @contextmanager
@@ -88,7 +95,7 @@ def _without_output() -> Iterator[None]:
     with open(os.devnull, "w", encoding="utf-8") as nowhere, redirect_stdout(nowhere):
         try:
             kept = os.dup(1)
-        except OSError:  # nobody gave us a standard output
+        except OSError:  # the process has no standard output
             yield
             return
         os.dup2(nowhere.fileno(), 1)
@@ -97,29 +104,6 @@ def _without_output() -> Iterator[None]:
         finally:
             os.dup2(kept, 1)
             os.close(kept)
-
-
-def print_document(name: str, version: str, code: int, notes: Sequence[str], more: Mapping[str, Any]) -> None:
-    """The one document of a command."""
-    content = {"command": name, "version": version, "exit_code": code, "notes": list(notes), **more}
-    print(json.dumps(plain(content), indent=2, allow_nan=False))
-
-
-def plain(value: Any) -> Any:
-    """A value as JSON has it: paths as texts, and null in place of a number that is none."""
-    if isinstance(value, Mapping):
-        return {str(name): plain(each) for name, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(each) for each in value]
-    if isinstance(value, Path):
-        return str(value)
-    if isinstance(value, float):
-        return float(value) if math.isfinite(value) else None
-    if value is None or isinstance(value, str | int):
-        return value
-    if hasattr(value, "item"):  # a number of numpy
-        return plain(value.item())
-    raise TypeError(f"a {type(value).__name__} is no value of JSON")
 
 
 @contextmanager
@@ -149,10 +133,8 @@ def sigterm_interrupts() -> Iterator[None]:
     """Turn the first SIGTERM into `Terminated`; a second one ends the process at once."""
     try:
         before = signal.getsignal(signal.SIGTERM)
-        if before is signal.SIG_IGN:  # the parent process wants it so
-            yield
-            return
-        signal.signal(signal.SIGTERM, _terminate)
+        if before is not signal.SIG_IGN:  # else the parent process wants it so
+            signal.signal(signal.SIGTERM, _terminate)
     except ValueError:  # not in the main thread, which owns the signals
         yield
         return

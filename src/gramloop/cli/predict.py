@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gramloop.cli.options import group, option
-from gramloop.cli.output import Ended
-from gramloop.cli.shared import EXAMPLES, METHOD_HELP, ModelOptions, each_image, note_embedded
+from gramloop.cli.options import CommandResult, command, group, option
+from gramloop.cli.shared import CALIBRATION_HELP, METHOD_HELP, ModelOptions, each_image, note_embedded
 from gramloop.errors import GramLoopError
 
 if TYPE_CHECKING:
@@ -18,24 +17,9 @@ if TYPE_CHECKING:
     from gramloop.tasks.prediction import Prediction
     from gramloop.tasks.predictor import Predictor
 
-KEYS = {
-    "out": "the folder",
-    "images": "those that were predicted: image, and the files written for it",
-    "failures": "those that failed: image, reason",
-    "seconds": "of the whole work",
-}
-EPILOG = (
-    "For each image DIR gets NAME.baseline and NAME.mitigated, as .png (grey levels are classes), .json (COCO results: "
-    "boxes, or masks as run lengths), .npy (depth) or .png and .json (COCO's panoptic format), and NAME.picture.png with "
-    "input, both predictions, drift and gate. Results of earlier runs are replaced. The exit code is 1 where an image failed."
-    f"{EXAMPLES}  gramloop predict photos --task depth --out out/depth\n"
-    "  gramloop predict street.jpg --model hf:FOLDER --method replay:window=3-4 --out out/street\n"
-    "  gramloop predict photos --method out/tune/best.json --out out/photos --json"
-)
-
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class PredictOptions:
     """Which images, with what."""
 
     images: list[str] = option("files, folders or globs", metavar="IMAGE", positional=True)
@@ -43,15 +27,31 @@ class Options:
     method: str | None = option(
         f"{METHOD_HELP}; baseline for the model alone (gramloop where there is a ViT)", None, metavar="TEXT"
     )
-    calibration: Path | None = option(
-        "statistics of in-distribution images, as gramloop calibrate writes them", None, metavar="FILE"
-    )
+    calibration: Path | None = option(CALIBRATION_HELP, None, metavar="FILE")
     picture: bool = option("write the predictions alone", True)
     threshold: float = option("least score of a box or mask in the picture (0.5)", 0.5, metavar="P")
     model: ModelOptions = group(ModelOptions, "model")
 
 
-def run(options: Options) -> Ended:
+@command(
+    PredictOptions,
+    "For each image DIR gets NAME.baseline and NAME.mitigated, as .png (grey levels are classes), .json (COCO "
+    "results: boxes, or masks as run lengths), .npy (depth) or .png and .json (COCO's panoptic format), and "
+    "NAME.picture.png with input, both predictions, drift and gate. Results of earlier runs are replaced. The exit "
+    "code is 1 where an image failed.",
+    [
+        "gramloop predict photos --task depth --out out/depth",
+        "gramloop predict street.jpg --model hf:FOLDER --method replay:window=3-4 --out out/street",
+        "gramloop predict photos --method out/tune/best.json --out out/photos --json",
+    ],
+    {
+        "out": "the folder",
+        "images": "those that were predicted: image, and the files written for it",
+        "failures": "those that failed: image, reason",
+        "seconds": "of the whole work",
+    },
+)
+def predict_command(options: PredictOptions) -> CommandResult:
     """Predict every image; 1 if some failed."""
     from gramloop.tasks.images import find_images
     from gramloop.util.files import make_folder
@@ -70,18 +70,14 @@ def run(options: Options) -> Ended:
 
     failures = each_image(files, "predicting", work)
     seconds = time.perf_counter() - start
-    print(f"{_count(len(files) - len(failures))} done in {seconds:.1f} s, written to {options.out}")
+    print(f"{len(written)} images done in {seconds:.1f} s, written to {options.out}")
     if failures:
-        print(f"{_count(len(failures))} failed", file=sys.stderr)
+        print(f"{len(failures)} images failed", file=sys.stderr)
     document = {"out": options.out, "images": written, "failures": failures, "seconds": seconds}
-    return Ended(1 if failures else 0, lambda: document)
+    return 1 if failures else 0, document
 
 
-def _count(images: int) -> str:
-    return "1 image" if images == 1 else f"{images} images"
-
-
-def _method(options: Options, predictor: Predictor[Prediction]) -> Any:
+def _method(options: PredictOptions, predictor: Predictor[Prediction]) -> Any:
     """A function from pixels to the baseline's prediction and, unless it is the method, the mitigated one."""
     from gramloop.mitigations import apply
     from gramloop.mitigations.stack import read_stack, replay_alone
@@ -104,7 +100,9 @@ def _method(options: Options, predictor: Predictor[Prediction]) -> Any:
     return paired
 
 
-def _write(options: Options, predictor: Predictor[Prediction], predict: Any, file: ImageFile) -> list[Path]:
+def _write(
+    options: PredictOptions, predictor: Predictor[Prediction], predict: Any, file: ImageFile
+) -> list[Path]:
     """Predict an image; the files that were written."""
     from gramloop.tasks.base import task_of
     from gramloop.tasks.images import read_image

@@ -6,36 +6,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from gramloop.cli.options import option
-from gramloop.cli.output import Ended, print_answer
-from gramloop.cli.shared import EXAMPLES
-from gramloop.errors import GramLoopError
+from gramloop.cli.options import CommandResult, command, option
+from gramloop.cli.output import print_answer
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from gramloop.report.document import Document
-    from gramloop.report.stats import Over
-
-KEYS = {
-    "page": "the report",
-    "answers": "of each suite: suite, sentence, method to use (empty for the model as it is), deploy, notes",
-    "verdicts": "of each method: suite, method, verdict (helps, hurts or not significantly different), gain, low, high, time",
-    "warnings": "what a reader should know",
-}
-OVER: tuple[Over, ...] = ("families", "images")
-
-
-EPILOG = (
-    "Nothing is predicted again: all numbers and figures come from what gramloop evaluate stored. DIR gets index.html, which "
-    "needs no other file and no network, report.md, tables/ (Markdown, CSV in full precision, LaTeX) and figures/ (PNG, PDF)."
-    f"{EXAMPLES}  gramloop report out/first --out out/report\n"
-    "  gramloop report out/first out/second --bootstrap both --out out/both"
-)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class ReportOptions:
     """Which results, and what is made of them."""
 
     results: list[Path] = option(
@@ -59,15 +38,39 @@ class Options:
     pdf: bool = option("figures as PNG alone", True)
 
 
-def run(options: Options) -> Ended:
+@command(
+    ReportOptions,
+    "Nothing is predicted again: all numbers and figures come from what gramloop evaluate stored. DIR gets "
+    "index.html, which needs no other file and no network, report.md, tables/ (Markdown, CSV in full precision, "
+    "LaTeX) and figures/ (PNG, PDF).",
+    [
+        "gramloop report out/first --out out/report",
+        "gramloop report out/first out/second --bootstrap both --out out/both",
+    ],
+    {
+        "page": "the report",
+        "answers": "of each suite: suite, sentence, method to use (empty for the model as it is), deploy, notes",
+        "verdicts": "of each method: suite, method, verdict (helps, hurts or not significantly different), gain, low, high, time",
+        "warnings": "what a reader should know",
+    },
+)
+def report_command(options: ReportOptions) -> CommandResult:
     """Write the report and print its answers."""
     from rich.console import Console
 
-    from gramloop.report.write import check_folder, report_files, write_report
+    from gramloop.report.write import check_folder, read_document, report_files, write_report
     from gramloop.util.progress import progress_bar
 
     check_folder(options.out)
-    document = _document(options)
+    over: tuple[Any, ...] = (options.bootstrap,) if options.bootstrap != "both" else ("families", "images")
+    document = read_document(
+        options.results,
+        options.out,
+        over=over,
+        exemplars=options.exemplar,
+        pdf=options.pdf,
+        workers=options.workers,
+    )
     with progress_bar("writing", len(report_files(document))) as advance:
         page = write_report(document, options.out, advance)
     for answer in document.answers:
@@ -77,7 +80,7 @@ def run(options: Options) -> Ended:
         first = f"{many} warning{'s' * (many > 1)}, in the report; the first: {document.warnings[0]}"
         Console().print(first, markup=False, highlight=False)
     print(page)
-    return Ended(0, lambda: _as_json(document, page))
+    return 0, _as_json(document, page)
 
 
 def _as_json(document: Document, page: Path) -> dict[str, Any]:
@@ -89,30 +92,3 @@ def _as_json(document: Document, page: Path) -> dict[str, Any]:
             verdicts.append({**about, "low": ends[0], "high": ends[1], "time": one.time})
     answers = [answer.as_json() for answer in document.answers]
     return {"page": page, "answers": answers, "verdicts": verdicts, "warnings": list(document.warnings)}
-
-
-def _document(options: Options) -> Document:
-    from gramloop.report.document import make_document
-    from gramloop.report.figures import draw_figures
-    from gramloop.report.load import count_conditions, load_runs, report_workers
-    from gramloop.report.stats import compare_methods, count_resamplings
-    from gramloop.report.tuned import is_tuned, tuning_document
-    from gramloop.util.progress import progress_bar
-
-    tuned = [folder for folder in options.results if is_tuned(folder)]
-    if tuned and len(options.results) > 1:
-        raise GramLoopError(
-            f"{tuned[0]} is a folder of gramloop tune, which has a page of its own; name it alone"
-        )
-    if tuned:
-        return tuning_document(tuned[0], options.pdf)
-    workers = report_workers(options.results, options.workers)
-    with progress_bar("reading", count_conditions(options.results)) as advance:
-        loaded = load_runs(options.results, advance, workers)
-    total = count_resamplings(loaded.runs) if options.bootstrap != "families" else None
-    over: Sequence[Over] = OVER if options.bootstrap == "both" else (options.bootstrap,)
-    with progress_bar("resampling", total) as advance:
-        evidence = compare_methods(loaded.runs, over, on_progress=advance, workers=workers)
-    with progress_bar("drawing figures", None) as advance:
-        drawn = draw_figures(loaded, evidence, options.exemplar, options.pdf, on_progress=advance)
-    return make_document(loaded, evidence, drawn.figures, drawn.remarks, options.out)

@@ -7,38 +7,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from gramloop.cli.evaluate import WorkOptions, engine_of
-from gramloop.cli.options import group, option
-from gramloop.cli.output import Ended, note, stop_code
-from gramloop.cli.shared import EXAMPLES, NAMED, device_kind
+from gramloop.cli.options import CommandResult, command, group, option
+from gramloop.cli.output import note, print_failures, stop_code
+from gramloop.cli.shared import DEVICE_HELP, WorkOptions, device_kind, engine_of
 
 if TYPE_CHECKING:
     from gramloop.evaluate.evaluation import EvaluationOutcome
     from gramloop.reproduce.files import Missing
     from gramloop.reproduce.running import Reproduction
 
-KEYS = {
-    "recipe": "its title",
-    "outputs": "the tables and figures that were asked for",
-    "evaluations": "name: images, blocks, hours, bytes: what it costs by the recipe's own numbers; hours may be null",
-    "missing": "files and folders that are not there: name, source",
-    "excluded": "how many predictions count for no method",
-    "page": "the paper's numbers next to yours; null where none is written",
-}
-EPILOG = (
-    "RECIPE is paper (every table and figure of the paper, on the released 7B model), mini (the same on the embedded model and "
-    "drawn scenes, in minutes), or a YAML file of your own. DIR gets a folder for every evaluation and report/index.html. "
-    "Stop it whenever you like: the same command resumes."
-    f"{EXAMPLES}  gramloop reproduce mini --out out/mini\n"
-    "  gramloop reproduce --dry-run --out out/paper\n"
-    "  gramloop reproduce --weights weights --data data --only main,placement --out out/paper\n"
-    "  gramloop reproduce --weights weights --data data --engine slurm --jobs 64 --slurm partition=gpu --out out/paper\n"
-    "  gramloop reproduce --out out/paper --status"
-)
-
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class ReproduceOptions:
     """What is reproduced from which files."""
 
     recipe: str = option("paper, mini, or a YAML file (paper)", "paper", metavar="RECIPE", positional=True)
@@ -48,16 +28,33 @@ class Options:
     only: str = option("some outputs, such as main,placement (all); nothing else is run", "", metavar="NAMES")
     dry_run: bool = option("list what is missing and what it would cost, and run nothing", False)
     status: bool = option("show how far DIR is, and run nothing", False)
-    device: str | None = option(
-        "cpu, cuda, cuda:1, mps or auto: the GPU where there is one, else the CPU (auto)",
-        None,
-        metavar="NAME",
-    )
+    device: str | None = option(DEVICE_HELP, None, metavar="NAME")
     dtype: Literal["float32", "bfloat16"] = option("of the backbone's weights (float32)", "float32")
     work: WorkOptions = group(WorkOptions, "work")
 
 
-def run(options: Options) -> Ended:
+@command(
+    ReproduceOptions,
+    "RECIPE is paper (every table and figure of the paper, on the released 7B model), mini (the same on the embedded "
+    "model and drawn scenes, in minutes), or a YAML file of your own. DIR gets a folder for every evaluation and "
+    "report/index.html. Stop it whenever you like: the same command resumes.",
+    [
+        "gramloop reproduce mini --out out/mini",
+        "gramloop reproduce --dry-run --out out/paper",
+        "gramloop reproduce --weights weights --data data --only main,placement --out out/paper",
+        "gramloop reproduce --weights weights --data data --engine slurm --jobs 64 --slurm partition=gpu --out out/paper",
+        "gramloop reproduce --out out/paper --status",
+    ],
+    {
+        "recipe": "its title",
+        "outputs": "the tables and figures that were asked for",
+        "evaluations": "name: images, blocks, hours, bytes: what it costs by the recipe's own numbers; hours may be null",
+        "missing": "files and folders that are not there: name, source",
+        "excluded": "how many predictions count for no method",
+        "page": "the paper's numbers next to yours; null where none is written",
+    },
+)
+def reproduce_command(options: ReproduceOptions) -> CommandResult:
     """Run what is missing and write the page; 1 if images had to be excluded."""
     from gramloop.reproduce.files import refuse_missing
     from gramloop.reproduce.page import make_page
@@ -67,10 +64,10 @@ def run(options: Options) -> Ended:
     missing = work.files.missing(work.evaluations)
     if options.status:
         print(status_table(work).text())
-        return Ended(0, lambda: _document(work, missing))
+        return 0, _document(work, missing)
     if options.dry_run:
         _print_price(work, missing)
-        return Ended(0, lambda: _document(work, missing))
+        return 0, _document(work, missing)
     refuse_missing(missing)
     excluded = 0
     try:
@@ -79,13 +76,13 @@ def run(options: Options) -> Ended:
                 excluded += _report(name, outcome)
     except KeyboardInterrupt as stop:
         print("gramloop reproduce: stopped; the same command resumes", file=sys.stderr)
-        return Ended(stop_code(stop), lambda: _document(work, missing))
+        return stop_code(stop), _document(work, missing)
     page = make_page(work)
     print(page)
-    return Ended(1 if excluded else 0, lambda: _document(work, missing, excluded, page))
+    return 1 if excluded else 0, _document(work, missing, excluded, page)
 
 
-def _reproduction(options: Options) -> Reproduction:
+def _reproduction(options: ReproduceOptions) -> Reproduction:
     from gramloop.reproduce.files import FoundFiles
     from gramloop.reproduce.recipe import read_recipe
     from gramloop.reproduce.running import Reproduction, WorkSettings
@@ -112,11 +109,10 @@ def _reproduction(options: Options) -> Reproduction:
 
 def _report(name: str, outcome: EvaluationOutcome) -> int:
     """Print what could not be used; how much that was."""
-    for condition, failure in outcome.failures[:NAMED]:
-        print(f"{name}, {condition}, image {failure.image_id}: {failure.reason}", file=sys.stderr)
-    for missed in outcome.missed[:NAMED]:
-        print(f"{name}, {missed.part}: {missed.reason}; the same command tries it again", file=sys.stderr)
-    return len(outcome.failures) + len(outcome.missed)
+    lines = [f"{condition}, image {one.image_id}: {one.reason}" for condition, one in outcome.failures]
+    lines += [f"{one.part}: {one.reason}; the same command tries it again" for one in outcome.missed]
+    print_failures(f"{name}: {len(lines)} could not be used", lines)
+    return len(lines)
 
 
 def _print_price(work: Reproduction, missing: list[Missing]) -> None:

@@ -1,4 +1,4 @@
-"""Options that several commands share, in the same words: which model, which images, how they are shown to it."""
+"""Options that several commands share, in the same words: which model, which images, and where the work is done."""
 
 from __future__ import annotations
 
@@ -6,15 +6,18 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from gramloop.cli.options import MANY, option
 from gramloop.cli.output import note
 from gramloop.errors import GramLoopError, did_you_mean, then
 
 if TYPE_CHECKING:
+    from gramloop.evaluate.engines import Engine
     from gramloop.evaluate.plan import DataSource
+    from gramloop.evaluate.planning import Request
     from gramloop.tasks.images import ImageFile
     from gramloop.tasks.prediction import Prediction
     from gramloop.tasks.predictor import Predictor
@@ -23,9 +26,9 @@ MODEL_HELP = (
     "tiny (embedded; it knows drawn scenes only), hf:FOLDER (transformers; hf:NAME downloads it), model.onnx, model.xml, "
     "my_models.py:make, package.module:make, or a name of gramloop list models"
 )
+CALIBRATION_HELP = "statistics of in-distribution images, as gramloop calibrate writes them"
+DEVICE_HELP = "cpu, cuda, cuda:1, mps or auto: the GPU where there is one, else the CPU (auto)"
 METHOD_HELP = "a mitigation: gramloop, recentre:c=2, denoise+levels, replay:window=5-7,replays=3, or the file that gramloop tune wrote"
-EXAMPLES = "\n\nExamples:\n"
-NAMED = 10  # images that could not be used, listed one by one
 _SIZES = ("short_side", "crop", "stride", "whole", "side", "flip")
 _LABELS = ("annotations", "labels", "masks", "depth")
 _OWNERS = {
@@ -52,11 +55,7 @@ class ModelOptions:
     dtype: Literal["float32", "bfloat16"] = option(
         "of the backbone's weights; bfloat16 halves their memory and rounds (float32)", "float32"
     )
-    device: str | None = option(
-        "cpu, cuda, cuda:1, mps or auto: the GPU where there is one, else the CPU (auto)",
-        None,
-        metavar="NAME",
-    )
+    device: str | None = option(DEVICE_HELP, None, metavar="NAME")
     short_side: int | None = option(
         "size in which images are shown: 896 to segment (512 to a PMT head), 2048 to detect, 768 to Meta's depth head",
         None,
@@ -94,9 +93,10 @@ class ModelOptions:
         from gramloop.tasks.base import task_names
 
         if self.task not in task_names():
-            meant = "; did you mean semantic?" * (self.task == "segmentation")
-            wrong = f"there is no task {self.task!r}{meant or did_you_mean(self.task, task_names())}"
-            raise GramLoopError(then(wrong, f"tasks are {', '.join(task_names())}"))
+            known = task_names()
+            meant = did_you_mean("semantic" if self.task == "segmentation" else self.task, known)
+            wrong = f"there is no task {self.task!r}{meant}"
+            raise GramLoopError(then(wrong, f"tasks are {', '.join(known)}"))
         return self.task
 
     def sizes(self) -> dict[str, object]:
@@ -190,6 +190,75 @@ class DataOptions:
         )
 
 
+@dataclass(frozen=True)
+class WorkOptions:
+    """Where and how the work is done."""
+
+    shards: int | None = option("parts of each condition (of 50 images)", None, metavar="N", limits=(1, MANY))
+    workers: int | None = option("processes (all cores or GPUs)", None, metavar="N", limits=(1, 4096))
+    prepare: int | None = option(
+        "processes that prepare images for each of them, 0 for a thread (0 on the CPU, else the cores divided by the GPUs)",
+        None,
+        metavar="N",
+        limits=(0, 4096),
+    )
+    batch: int = option(
+        "images of one size given to the model at once (1); the plan records it",
+        1,
+        metavar="N",
+        limits=(1, MANY),
+    )
+    engine: Literal["local", "ray", "slurm"] = option("where units run (local)", "local")
+    address: str = option("of the Ray cluster (auto: this machine's)", "auto", metavar="A")
+    jobs: int = option("jobs in the Slurm array (8)", 8, metavar="N", limits=(1, MANY))
+    slurm: list[str] = option(
+        "an option of sbatch: partition=gpu, time=600, …; can be repeated", [], metavar="NAME=VALUE"
+    )
+    threads: int = option("threads per process (1); numbers depend on it", 1, metavar="N", limits=(1, 1024))
+
+
+def request_of(
+    suite: str,
+    data: DataOptions,
+    model: ModelOptions,
+    scenes: Path,
+    *,
+    split: str = "val",
+    threads: int = 1,
+    elsewhere: bool = False,
+) -> Request:
+    """The evaluation of a model on a suite; scenes of a split are drawn where a suite of scenes has no folder."""
+    from gramloop.data.suites import find_suite
+    from gramloop.evaluate.plan import TRUTH_SCORE
+    from gramloop.evaluate.planning import Request
+    from gramloop.tasks.base import get_task
+
+    find_suite(suite).select(data.condition, data.severity)  # a typo is reported before scenes are drawn
+    if data.data is not None:
+        note_embedded(model, [data.data])
+    task = model.chosen_task()
+    thresholded = task is None or get_task(task).thresholded
+    if data.truth_score is not None and not (data.truth == "clean" and thresholded):
+        raise GramLoopError("--truth-score belongs to --truth clean with --task detection or instance")
+    return Request(
+        suite=suite,
+        task=task,
+        files=model.files(),
+        data=data.source(suite, scenes, split),
+        conditions=data.condition,
+        severities=data.severity,
+        images=data.images,
+        sizes=model.sizes(),
+        device=device_kind(model.device, elsewhere),
+        threads=threads,
+        dtype=model.dtype,
+        truth=data.truth,
+        truth_score=TRUTH_SCORE if data.truth_score is None else data.truth_score,
+        verify=data.verify,
+        version=model.model_version,
+    )
+
+
 def has_photographs_alone(folder: Path) -> bool:
     """Whether a folder holds images and nothing that could be labels or a list of them."""
     from gramloop.tasks.images import SUFFIXES
@@ -236,16 +305,42 @@ def each_image(
     failures = []
     with progress_bar(doing, len(files)) as advance:
         for file in files:
-            reason = None
-            advance(file.path.name, 0)
             try:
                 work(file)
-            except GramLoopError as error:
-                reason = str(error)
-            except (MemoryError, OutOfMemoryError):
-                reason = "it does not fit into memory; try a smaller --short-side"
-            if reason is not None:
+            except (GramLoopError, MemoryError, OutOfMemoryError) as error:
+                known = isinstance(error, GramLoopError)
+                reason = str(error) if known else "it does not fit into memory; try a smaller --short-side"
                 failures.append({"image": str(file.path), "reason": reason})
                 print(reason if str(file.path) in reason else f"{file.path}: {reason}", file=sys.stderr)
             advance(file.path.name)
     return failures
+
+
+def engine_of(work: WorkOptions, device: str | None) -> Engine | None:
+    """Where the units run; None is this machine."""
+    device = device or ""
+    if work.slurm and work.engine != "slurm":
+        raise GramLoopError(
+            f"--slurm {work.slurm[0]} belongs to --engine slurm, not to --engine {work.engine}"
+        )
+    if work.engine != "local" and ":" in device:
+        raise GramLoopError(
+            f"--device {device} is one GPU of this machine; --engine {work.engine} assigns GPUs itself: --device cuda"
+        )
+    if work.engine == "ray":
+        from gramloop.evaluate.engines.ray import check_address, run_ray
+
+        check_address(work.address)
+        return partial(run_ray, address=work.address)
+    if work.engine == "slurm":
+        from gramloop.evaluate.engines.slurm import run_slurm
+
+        return partial(run_slurm, jobs=work.jobs, settings=dict(_sbatch_option(text) for text in work.slurm))
+    return None
+
+
+def _sbatch_option(text: str) -> tuple[str, Any]:
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise GramLoopError(f"--slurm takes NAME=VALUE, such as partition=gpu, not {text!r}")
+    return name, int(value) if value.isdecimal() else value

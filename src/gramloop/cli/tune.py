@@ -6,37 +6,17 @@ import sys
 import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from gramloop.cli.evaluate import request_of
-from gramloop.cli.options import MANY, group, option, save_settings
-from gramloop.cli.output import Ended, note, print_answer, stop_code
-from gramloop.cli.shared import EXAMPLES, NAMED, DataOptions, ModelOptions
+from gramloop.cli.options import MANY, CommandResult, command, group, option, save_settings
+from gramloop.cli.output import note, print_answer, print_failures, stop_code
+from gramloop.cli.shared import DataOptions, ModelOptions, request_of
 from gramloop.errors import GramLoopError
 
 if TYPE_CHECKING:
     from gramloop.evaluate.planning import Request
     from gramloop.tune.measurements import Search
     from gramloop.tune.result import Tuning
-
-KEYS = {
-    "out": "the folder",
-    "mitigations": "the choice as text; empty where nothing was chosen",
-    "chosen": "whether anything was",
-    "verdict": "in words",
-    "evidence": "as in best.json: gains with their intervals, effort, data and model; null with --dry-run",
-    "predictions": "how many were made, or with --dry-run would be",
-    "failures": "images under a condition that were left out, one message each",
-    "file": "the choice with its evidence, for evaluate, predict, export and gramloop.mitigations.apply; null with --dry-run",
-}
-EPILOG = (
-    "DIR keeps the plan, every trial and, at the end, best.json: the choice with its evidence, which evaluate, predict, "
-    "export and gramloop.mitigations.apply take, and attach where it is a replay alone. Stop it whenever you like: the same "
-    "command resumes. A prediction is one image under one condition with one candidate; no more than the budget are made, "
-    "the verdict's included."
-    f"{EXAMPLES}  gramloop tune --suite scenes-c --images 24 --budget 600 --out out/tune\n"
-    "  gramloop tune --suite mine-c --data photos --truth clean --model hf:FOLDER --keep-unseen weather --budget 600 --out out/tune-mine"
-)
 
 
 @dataclass(frozen=True)
@@ -101,7 +81,7 @@ class ChoiceOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class TuneOptions:
     """What is tuned on what."""
 
     out: Path = option("folder for plan and results", metavar="DIR")
@@ -116,7 +96,28 @@ class Options:
     model: ModelOptions = group(ModelOptions, "model")
 
 
-def run(options: Options) -> Ended:
+@command(
+    TuneOptions,
+    "DIR keeps the plan, every trial and, at the end, best.json: the choice with its evidence, which evaluate, "
+    "predict, export and gramloop.mitigations.apply take, and attach where it is a replay alone. Stop it whenever you"
+    " like: the same command resumes. A prediction is one image under one condition with one candidate; no more than "
+    "the budget are made, the verdict's included.",
+    [
+        "gramloop tune --suite scenes-c --images 24 --budget 600 --out out/tune",
+        "gramloop tune --suite mine-c --data photos --truth clean --model hf:FOLDER --keep-unseen weather --budget 600 --out out/tune-mine",
+    ],
+    {
+        "out": "the folder",
+        "mitigations": "the choice as text; empty where nothing was chosen",
+        "chosen": "whether anything was",
+        "verdict": "in words",
+        "evidence": "as in best.json: gains with their intervals, effort, data and model; null with --dry-run",
+        "predictions": "how many were made, or with --dry-run would be",
+        "failures": "images under a condition that were left out, one message each",
+        "file": "the choice with its evidence, for evaluate, predict, export and gramloop.mitigations.apply; null with --dry-run",
+    },
+)
+def tune_command(options: TuneOptions) -> CommandResult:
     """Tune; 1 if images had to be left out."""
     if options.dry_run:
         from gramloop.tune.result import describe_search
@@ -124,8 +125,7 @@ def run(options: Options) -> Ended:
         with tempfile.TemporaryDirectory() as scratch:
             search = _search(options, Path(scratch) / "scenes")
             print(describe_search(search))
-        planned = {**dict.fromkeys(KEYS), "out": options.out, "predictions": search.schedule.predictions}
-        return Ended(0, lambda: {**planned, "failures": []})
+        return 0, _unfinished(options, search.schedule.predictions)
     from gramloop.report.tuned import COMMAND_FILE
 
     search = _search(options, options.out / "scenes")
@@ -137,11 +137,17 @@ def run(options: Options) -> Ended:
             f"gramloop tune: stopped; what was measured is in {options.out}, and the same command resumes",
             file=sys.stderr,
         )
-        return Ended(stop_code(stop), lambda: {**dict.fromkeys(KEYS), "out": options.out, "failures": []})
+        return stop_code(stop), _unfinished(options)
     return _report(tuning, options.out)
 
 
-def _search(options: Options, scenes: Path) -> Search:
+def _unfinished(options: TuneOptions, predictions: int | None = None) -> dict[str, Any]:
+    """The document of a search that has chosen nothing yet."""
+    unknown = dict.fromkeys(tune_command.keys)
+    return {**unknown, "out": options.out, "predictions": predictions, "failures": []}
+
+
+def _search(options: TuneOptions, scenes: Path) -> Search:
     from gramloop.replay.config import ReplayConfig
     from gramloop.tasks.predictor import check_replay
     from gramloop.tune import Options as SearchOptions
@@ -150,17 +156,14 @@ def _search(options: Options, scenes: Path) -> Search:
     from gramloop.tune.tuning import plan_search
 
     choice, wanted = options.choice, options.space
-    same = (
-        "clean_tolerance",
-        "confidence",
-        "finalists",
-        "block",
-        "judge_on",
-        "seed",
-        "adaptive",
-    )
     settings = SearchOptions(
-        **{name: getattr(choice, name) for name in same},
+        adaptive=choice.adaptive,
+        clean_tolerance=choice.clean_tolerance,
+        confidence=choice.confidence,
+        finalists=choice.finalists,
+        block=choice.block,
+        judge_on=choice.judge_on,
+        seed=choice.seed,
         max_cost=wanted.max_cost,
         stacking=wanted.stacking,
         unseen=_unseen(options) if choice.keep_unseen else None,
@@ -177,7 +180,7 @@ def _search(options: Options, scenes: Path) -> Search:
     return plan_search(target, space, options.budget, settings)
 
 
-def _unseen(options: Options) -> tuple[str, ...]:
+def _unseen(options: TuneOptions) -> tuple[str, ...]:
     """The families to keep from the search; a group stands for those of its conditions that are asked for."""
     from gramloop.data.suites import find_suite
 
@@ -194,7 +197,7 @@ def _unseen(options: Options) -> tuple[str, ...]:
     return tuple(dict.fromkeys(kept))
 
 
-def _request(options: Options, scenes: Path) -> Request:
+def _request(options: TuneOptions, scenes: Path) -> Request:
     from gramloop.data.suites import find_suite
     from gramloop.tune.target import SCENE_SPLIT
     from gramloop.tune.tuning import DEFAULT_SEVERITY, read_search_plan
@@ -210,7 +213,7 @@ def _request(options: Options, scenes: Path) -> Request:
     return replace(request, severities=[DEFAULT_SEVERITY])
 
 
-def _tune(search: Search, options: Options) -> Tuning:
+def _tune(search: Search, options: TuneOptions) -> Tuning:
     from gramloop.tune.result import describe_search
     from gramloop.tune.tuning import run_tuning
     from gramloop.util.device import choose_device, numbered_device
@@ -229,7 +232,7 @@ def _tune(search: Search, options: Options) -> Tuning:
         )
 
 
-def _report(tuning: Tuning, folder: Path) -> Ended:
+def _report(tuning: Tuning, folder: Path) -> CommandResult:
     from rich.console import Console
 
     from gramloop.report.tuned import tuning_answer, tuning_tables
@@ -243,10 +246,7 @@ def _report(tuning: Tuning, folder: Path) -> Ended:
         console.print(f"left out: {text}: {reason}", highlight=False, markup=False)
     print(f"The choice: {folder / RESULT}. As a page: gramloop report {folder} --out {folder}-report")
     failures = tuning.outcome.failures
-    if failures:
-        print(f"{len(failures)} images under a condition were left out:", file=sys.stderr)
-        for line in failures[:NAMED]:
-            print(f"  {line}", file=sys.stderr)
+    print_failures(f"{len(failures)} images under a condition were left out:", failures)
     document = {
         "out": folder,
         "mitigations": tuning.mitigations,
@@ -257,4 +257,4 @@ def _report(tuning: Tuning, folder: Path) -> Ended:
         "failures": list(failures),
         "file": folder / RESULT,
     }
-    return Ended(1 if failures else 0, lambda: document)
+    return 1 if failures else 0, document

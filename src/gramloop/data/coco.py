@@ -19,7 +19,7 @@ from gramloop.data.checks import Problems, check_records
 from gramloop.data.records import DataSet, Record
 from gramloop.data.truth import Annotation, mask_area
 from gramloop.errors import GramLoopError
-from gramloop.util.json_files import checked, no_garbage_collection, read_json
+from gramloop.util.json_files import checked, read_json
 
 Id = Annotated[int, msgspec.Meta(ge=-(2**53), le=2**53)]  # what every JSON parser reads exactly
 Number = Annotated[float, msgspec.Meta(ge=-1e12, le=1e12)]  # neither infinite nor NaN, which is in no range
@@ -124,9 +124,8 @@ def open_coco(root: Path | str, *, expected: Expected | None = None) -> DataSet:
     """
     root = Path(root)
     path = find_annotation_file(root, "instances")
-    with no_garbage_collection():
-        raw = read_coco(path)
-        content = checked(raw, CocoFile[AnnotationEntry], str(path), COCO_FORMAT)
+    raw = read_coco(path)
+    content = checked(raw, CocoFile[AnnotationEntry], str(path), COCO_FORMAT)
     problems = Problems(path)
     _check_lists(content, expected, problems)
     objects, notes = _objects(content, raw["annotations"], problems)

@@ -12,7 +12,7 @@ from torch import nn
 
 from gramloop import __version__
 from gramloop.errors import GramLoopError
-from gramloop.export.subject import Subject
+from gramloop.export.programs import ExportSubject
 from gramloop.mitigations.base import Mitigation
 from gramloop.mitigations.calibration import CalibrationStats
 from gramloop.mitigations.feature_hooks import hooks_on
@@ -85,8 +85,8 @@ class About(TableRepr):
         return ", ".join(named[:_CLASSES]) + more if named else "none"
 
 
-def describe(
-    subject: Subject,
+def describe_export(
+    subject: ExportSubject,
     stack: Sequence[Mitigation],
     stats: CalibrationStats | None,
     batch: int,
@@ -115,7 +115,7 @@ def describe(
 
 
 def _mitigations(
-    subject: Subject, stack: Sequence[Mitigation], stats: CalibrationStats | None
+    subject: ExportSubject, stack: Sequence[Mitigation], stats: CalibrationStats | None
 ) -> tuple[str, dict[str, Any]]:
     settings: dict[str, Any] = {}
     if subject.normalisation is not None:

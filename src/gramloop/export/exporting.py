@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import glob
+import inspect
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
@@ -17,22 +19,24 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 
-from gramloop.data.records import TaskName as Task
 from gramloop.errors import GramLoopError
-from gramloop.export.about import About, describe
-from gramloop.export.filter_source import filter_source, written_filters
+from gramloop.export.about import About, describe_export
 from gramloop.export.formats import (
     ENDINGS,
-    Convert,
+    TOLERANCES,
     Format,
+    GraphPrecision,
     check_packages,
+    largest_difference,
     open_program,
     quiet,
     read_about,
+    to_half,
+    to_int8,
     write_program,
 )
-from gramloop.export.precision import TOLERANCES, Precision, largest_difference, to_half, to_int8
-from gramloop.export.subject import FEATURES, IMAGE, Subject, subject_of
+from gramloop.export.programs import FEATURES, IMAGE, ExportSubject, subject_of
+from gramloop.mitigations import filters
 from gramloop.mitigations.base import Mitigation
 from gramloop.mitigations.calibration import CalibrationStats
 from gramloop.mitigations.features import Norms, Recentre
@@ -52,6 +56,7 @@ from gramloop.util.progress import Advance, progress_bar, tracked
 from gramloop.util.table import Table, TableRepr
 
 MAX_BATCH = 64  # every image has its own part of the graph
+_MARK = '"""Written by gramloop export: '  # the beginning of a file of filters
 
 
 @dataclass(frozen=True)
@@ -71,7 +76,7 @@ class ExportedFile(TableRepr):
     def _table(self) -> Table:
         shown = self.about._table()
         size = sum(file.stat().st_size for file in (self.path, *self.companions) if file.exists())
-        precision: Precision = self.about.settings.get("precision", "fp32")
+        precision: GraphPrecision = self.about.settings.get("precision", "fp32")
         most = TOLERANCES[precision]
         allowed = f", of {most:g} allowed" if isfinite(most) else "; gramloop compare measures what it costs"
         rows = (
@@ -86,9 +91,9 @@ def export_model(
     model: str | Path | Predictor[Prediction] | nn.Module,
     path: str | Path,
     *,
-    task: Task | str | None = None,
+    task: str | None = None,
     format: Format | None = None,
-    precision: Precision = "fp32",
+    precision: GraphPrecision = "fp32",
     calibration_images: Sequence[str | Path] | str | Path = (),
     mitigations: Mitigations = (),
     stats: CalibrationStats | str | Path | None = None,
@@ -103,62 +108,73 @@ def export_model(
 
     Args:
         model: a predictor, also with mitigations of its own; a torch module, which is given normalised pixels (B, 3, H,
-            W), also one with a replay attached; or what ``--model`` takes; with ``task="features"`` the file or folder of a backbone.
+            W), also one with a replay attached; or what ``--model`` takes; with ``task="features"`` a backbone.
         path: the file; its ending is the format where none is given.
         task: what is predicted, where the model has several tasks.
         format: "pt2", "onnx" or "openvino".
         precision: "fp16" halves the weights, "int8" quarters them; for ONNX and OpenVINO.
-        calibration_images: files, folders or globs of in-distribution images, whose activations set the ranges of int8.
-        mitigations: a text such as "recentre:c=2+gramloop", a file of `gramloop tune`, a `ReplayConfig`, or a list;
-            filters on pixels become a Python file next to the model.
-        stats: calibration statistics or their file, if a mitigation needs them; a file of tune brings its own.
+        calibration_images: files, folders or globs of in-distribution images, which set the ranges of int8.
+        mitigations, stats: as `gramloop.mitigate` takes them; filters on pixels become a Python file next to the model.
         height, width: of the input, where it is not as the model prepares images.
         batch: images at once.
         name: of the model, in the file.
     """
-    path = Path(path)
-    kind = format_of(path, format)
-    if not 1 <= batch <= MAX_BATCH:
-        raise GramLoopError(f"a batch is 1 to {MAX_BATCH} images, not {batch}")
-    images = _calibration_images(kind, precision, calibration_images, path)
-    check_packages(kind, path)
+    wanted = _Target(Path(path), format_of(Path(path), format), precision, batch)
+    images = wanted.check(calibration_images)
     stack, known = read_stack(mitigations or (), stats)
-    written_filters(path, any(isinstance(each, PixelMitigation) for each in stack))
+    _written_filters(wanted.path, any(isinstance(each, PixelMitigation) for each in stack))
     with progress_bar("exporting", 4) as advance:
-        given: Any
         given, name = _opened(model, task, name)
         advance("tracing the model")
-        if isinstance(given, Mitigated):
-            if stack:
-                raise GramLoopError(
-                    f"the predictor has mitigations ({stack_text(given.stack)}); leave out {stack_text(stack)}"
-                )
-            given, stack, known = given.predictor, given.stack, given.stats
+        if isinstance(given, Mitigated) and not stack:
+            stack, known, given = given.stack, given.stats, given.predictor
         _check_mitigations(given, stack, known)
         subject = subject_of(given, (height, width), name)
-        return _write(_Job(subject, stack, known, given, batch, precision, images), path, kind, advance)
+        return _Export(subject, stack, known, given, wanted, images).write(advance)
 
 
-def _calibration_images(
-    kind: Format, precision: Precision, given: Sequence[str | Path] | str | Path, path: Path
-) -> list[Path]:
-    """The images that int8 is calibrated on; refuse a precision without what it needs."""
-    if precision not in TOLERANCES:
-        raise GramLoopError(f"the precision is {', '.join(TOLERANCES)}, not {precision}")
-    if precision != "fp32" and kind == "pt2":
-        raise GramLoopError(f"{precision} is written as onnx or openvino, not as pt2")
-    sources = [str(given)] if isinstance(given, str | Path) else [str(each) for each in given]
-    if bool(sources) != (precision == "int8"):
-        raise GramLoopError(
-            "int8 needs calibration images: a folder with a few dozen in-distribution ones"
-            if precision == "int8"
-            else f"calibration images belong to int8, not to {precision}"
-        )
-    return [each.path for each in find_images(sources, path.parent)] if sources else []
+def format_of(path: Path, given: str | None) -> Format:
+    """The format that is asked for, or that a file's ending names."""
+    named = {ending: kind for kind, ending in ENDINGS.items()}
+    kind = given or named.get(path.suffix.lower())
+    if kind not in ENDINGS or path.suffix.lower() != ENDINGS[kind]:
+        endings = ", ".join(f"{kind} ({ending})" for kind, ending in ENDINGS.items())
+        raise GramLoopError(f"the format is {endings}; {path.name} does not end so")
+    return kind
+
+
+@dataclass(frozen=True)
+class _Target:
+    """The file that is asked for."""
+
+    path: Path
+    format: Format
+    precision: GraphPrecision
+    batch: int
+
+    def check(self, given: Sequence[str | Path] | str | Path) -> list[Path]:
+        """Refuse what cannot be written; the images that int8 is calibrated on."""
+        if not 1 <= self.batch <= MAX_BATCH:
+            raise GramLoopError(f"a batch is 1 to {MAX_BATCH} images, not {self.batch}")
+        if self.precision not in TOLERANCES:
+            raise GramLoopError(f"the precision is {', '.join(TOLERANCES)}, not {self.precision}")
+        if self.precision != "fp32" and self.format == "pt2":
+            raise GramLoopError(f"{self.precision} is written as onnx or openvino, not as pt2")
+        sources = [str(given)] if isinstance(given, str | Path) else [str(each) for each in given]
+        if bool(sources) != (self.precision == "int8"):
+            raise GramLoopError(
+                f"calibration images belong to int8, which needs a few dozen of them; the precision is {self.precision}"
+            )
+        check_packages(self.format, self.path)
+        return [each.path for each in find_images(sources, self.path.parent)] if sources else []
 
 
 def _check_mitigations(model: object, stack: Sequence[Mitigation], stats: CalibrationStats | None) -> None:
     """Refuse mitigations that need several forwards, or that the model cannot take."""
+    if isinstance(model, Mitigated):
+        raise GramLoopError(
+            f"the predictor has mitigations ({stack_text(model.stack)}); leave out {stack_text(stack)}"
+        )
     for each in stack:
         if not isinstance(each, Replay | Recentre | Norms | PixelMitigation):
             raise GramLoopError(
@@ -175,111 +191,118 @@ def _check_mitigations(model: object, stack: Sequence[Mitigation], stats: Calibr
         )
 
 
-def format_of(path: Path, given: str | None) -> Format:
-    """The format that is asked for, or that a file's ending names."""
-    named = {ending: kind for kind, ending in ENDINGS.items()}
-    kind = given or named.get(path.suffix.lower())
-    if kind not in ENDINGS:
-        endings = ", ".join(f"{kind} ({ending})" for kind, ending in ENDINGS.items())
-        raise GramLoopError(
-            f"the format is {endings}; neither --format nor the ending of {path.name} says which"
-        )
-    if path.suffix.lower() != ENDINGS[kind]:
-        raise GramLoopError(
-            f"{path.name} does not end in {ENDINGS[kind]}, which readers of {kind} files go by"
-        )
-    return kind
-
-
-def _opened(model: object, task: str | None, name: str | None) -> tuple[object, str | None]:
+def _opened(model: object, task: str | None, name: str | None) -> tuple[Any, str | None]:
     if isinstance(model, str | Path):
         spec = str(model)
         called = name or spec.removeprefix("hf:").rstrip("/").rpartition("/")[2]
-        if task == FEATURES:
-            folder = next(iter(model_files(spec).values())) if spec.startswith("hf:") else spec
-            return load_any_backbone(folder), called
-        return open_model(spec, task), called
+        return open_backbone(spec) if task == FEATURES else open_model(spec, task), called
     if isinstance(model, Predictor):
         return before_renumbering(model), name
-    if not isinstance(model, nn.Module):
+    if not isinstance(model, nn.Module) or model.training:
         raise GramLoopError(
-            f"a {type(model).__name__} cannot be exported; a predictor, a torch module or the name of a model can"
+            f"a {type(model).__name__} cannot be exported; a predictor, a torch module after model.eval(), or the name of "
+            "a model can"
         )
-    if model.training:
-        raise GramLoopError(f"{type(model).__name__} is in training mode; call model.eval() first")
     return model, name
 
 
+def open_backbone(spec: str, verify: bool = False) -> Any:
+    """A backbone alone, from its file or folder, or hf:FOLDER."""
+    file = next(iter(model_files(spec).values())) if spec.startswith("hf:") else spec
+    return load_any_backbone(file, verify=verify)
+
+
 @dataclass(frozen=True)
-class _Job:
+class _Export:
     """A program with the mitigations that are attached to its model while it is traced."""
 
-    subject: Subject
+    subject: ExportSubject
     stack: tuple[Mitigation, ...]
     stats: CalibrationStats | None
     model: object
-    batch: int
-    precision: Precision
+    target: _Target
     images: Sequence[Path]
 
+    def write(self, advance: Advance) -> ExportedFile:
+        """Trace the program, write it, compare the file with the model, and give it its name."""
+        subject, target, path = self.subject, self.target, self.target.path
+        described = describe_export(subject, self.stack, self.stats, target.batch, target.precision)
+        with torch.no_grad(), self._attached():
+            examples = [subject.example(target.batch, kind=number) for number in (0, 1)]
+            expected = [_arrays(subject, each) for each in examples]
+            program = _traced(subject, examples[0])
+        advance(f"writing {target.format}")
+        make_folder(path.parent)
+        try:
+            with tempfile.TemporaryDirectory(prefix=TEMPORARY, dir=path.parent) as folder:
+                files = self._written(program, Path(folder) / path.name, described)
+                advance("comparing it with the model")
+                difference = self._compared(files[-1], described, examples, expected)
+                places = _moved(files, path)
+        except OSError as error:
+            raise UnwritableError(f"cannot write {path}: {error.strerror or error}") from error
+        advance()
+        return ExportedFile(path, target.format, described, difference, tuple(places[:-1]))
+
+    def _attached(self) -> AbstractContextManager[object]:
+        predictor = self.model if isinstance(self.model, Predictor) else None
+        inside = tuple(each for each in self.stack if not isinstance(each, PixelMitigation))
+        return attach_stack(self.subject.root, inside, self.stats, predictor=predictor)
+
     @property
-    def filters(self) -> list[PixelMitigation]:
+    def _filters(self) -> list[PixelMitigation]:
         return [each for each in self.stack if isinstance(each, PixelMitigation)]
 
-    def convert(self) -> Convert | None:
+    def _convert(self) -> Callable[[Path], Path] | None:
         """What turns an ONNX file in float32 into one with fewer bits."""
-        if self.precision == "int8":
+        if self.target.precision == "int8":
             return lambda source: to_int8(source, self.subject.input_name, self._calibrating())
-        return to_half if self.precision == "fp16" else None
+        return to_half if self.target.precision == "fp16" else None
 
     def _calibrating(self) -> Iterator[NDArray[Any]]:
         for path in tracked(self.images, "calibrating", len(self.images)):
             pixels = read_image(path)
-            for each in self.filters:
+            for each in self._filters:
                 pixels = each.filtered(pixels, self.stats)
-            yield self.subject.prepare(pixels, self.batch).numpy()
+            yield self.subject.prepare(pixels, self.target.batch).numpy()
 
-    def attached(self) -> AbstractContextManager[object]:
-        predictor = self.model if isinstance(self.model, Predictor) else None
-        inside = tuple(each for each in self.stack if each not in self.filters)
-        return attach_stack(self.subject.root, inside, self.stats, predictor=predictor)
+    def _written(self, program: ExportedProgram, place: Path, described: About) -> list[Path]:
+        kind = self.target.format
+        try:
+            files = write_program(program, place, kind, described, self._convert())
+        except (GramLoopError, OSError):
+            raise
+        except Exception as error:
+            other = "" if kind == "pt2" else "; pt2 takes every model that torch can trace"
+            raise GramLoopError(
+                f"{self.subject.name} cannot be written as {kind}: {first_line(error)}{other}"
+            ) from error
+        if not self._filters:
+            return files
+        source = place.with_suffix(".py")
+        source.write_text(filter_source(self._filters, self.stats, place.name), encoding="utf-8")
+        return [source, *files]
 
-
-def _write(job: _Job, path: Path, kind: Format, advance: Advance) -> ExportedFile:
-    subject = job.subject
-    described = describe(subject, job.stack, job.stats, job.batch, job.precision)
-    with torch.no_grad(), job.attached():
-        examples = [subject.example(job.batch, kind=number) for number in (0, 1)]
-        expected = [_arrays(subject, each) for each in examples]
-        program = _traced(subject, examples[0])
-    advance(f"writing {kind}")
-    make_folder(path.parent)
-    try:
-        with tempfile.TemporaryDirectory(prefix=TEMPORARY, dir=path.parent) as folder:
-            files = _written(job, program, Path(folder) / path.name, kind, described)
-            advance("comparing it with the model")
-            run = open_program(files[-1], described)
-            most = TOLERANCES[job.precision]
-            pairs = zip(examples, expected, strict=True)
-            difference = max(largest_difference(wanted, run(each.numpy()), most) for each, wanted in pairs)
-            if not (difference <= most and isfinite(difference)):
-                raise GramLoopError(
-                    f"{path} was not written: as {kind}, {subject.name} differs from the model in torch by {difference:.1e}, "
-                    f"more than {most:g}"
-                )
-            del run  # holds the file open
-            places = _moved(files, path)
-    except OSError as error:
-        raise UnwritableError(f"cannot write {path}: {error.strerror or error}") from error
-    advance()
-    return ExportedFile(path, kind, described, difference, tuple(places[:-1]))
+    def _compared(
+        self, file: Path, described: About, examples: Sequence[Tensor], expected: Sequence[Arrays]
+    ) -> float:
+        """How much the file differs from the model; refused where that is too much."""
+        run, most = open_program(file, described), TOLERANCES[self.target.precision]
+        pairs = zip(examples, expected, strict=True)
+        difference = max(largest_difference(wanted, run(each.numpy()), most) for each, wanted in pairs)
+        if not (difference <= most and isfinite(difference)):
+            raise GramLoopError(
+                f"{self.target.path} was not written: as {self.target.format}, {self.subject.name} differs from the model "
+                f"in torch by {difference:.1e}, more than {most:g}"
+            )
+        return difference
 
 
-def _arrays(subject: Subject, images: Tensor) -> Arrays:
+def _arrays(subject: ExportSubject, images: Tensor) -> Arrays:
     return {name: value.numpy() for name, value in zip(subject.outputs, subject.program(images), strict=True)}
 
 
-def _traced(subject: Subject, images: Tensor) -> ExportedProgram:
+def _traced(subject: ExportSubject, images: Tensor) -> ExportedProgram:
     try:
         with quiet():
             return torch.export.export(subject.program, (images,))
@@ -291,37 +314,56 @@ def _traced(subject: Subject, images: Tensor) -> ExportedProgram:
         ) from error
 
 
-def _written(job: _Job, program: ExportedProgram, place: Path, kind: Format, described: About) -> list[Path]:
-    try:
-        files = write_program(program, place, kind, described, job.convert())
-    except (GramLoopError, OSError):
-        raise
-    except Exception as error:
-        other = "" if kind == "pt2" else "; pt2 takes every model that torch can trace"
-        raise GramLoopError(
-            f"{job.subject.name} cannot be written as {kind}: {first_line(error)}{other}"
-        ) from error
-    if job.filters:
-        source = place.with_suffix(".py")
-        source.write_text(filter_source(job.filters, job.stats, place.name), encoding="utf-8")
-        files = [source, *files]
-    return files
-
-
 def _moved(files: list[Path], path: Path) -> list[Path]:
     """Give files their place, what is read first last, and remove weights and filters of an older file."""
     places = [path.with_name(file.name) for file in files]
     for file, place in zip(files, places, strict=True):
         os.replace(file, place)
-    for old in (written_filters(path, False), *path.parent.glob(f"{_escaped(path.name)}.*.data")):
+    for old in (_written_filters(path, False), *path.parent.glob(f"{glob.escape(path.name)}.*.data")):
         if old is not None and old not in places:
-            with suppress(OSError):
-                old.unlink()
+            old.unlink(missing_ok=True)
     return places
 
 
-def _escaped(name: str) -> str:
-    return "".join(f"[{letter}]" if letter in "[*?" else letter for letter in name)
+# filters on pixels, as a Python file of numpy and OpenCV alone next to a model
+
+
+def filter_source(stack: Sequence[PixelMitigation], stats: CalibrationStats | None, name: str) -> str:
+    """The source of a module whose ``preprocess(pixels)`` applies the filters in their order.
+
+    Args:
+        stack: the filters.
+        stats: calibration statistics, whose numbers are written into it.
+        name: of the file with the model.
+    """
+    text = "+".join(each.text for each in stack)
+    lines = []
+    for each in stack:
+        function, argument = each.call(stats)
+        lines.append(f"    pixels = {function.__name__}(pixels, {argument!r})\n")
+    body = inspect.getsource(filters).partition("from __future__")[2]
+    return (
+        f"{_MARK}{text}, which comes before {name}.\n\n"
+        'Call preprocess(pixels) with an image as it was read: (H, W, 3) uint8 RGB.\n"""\n\n'
+        f"from __future__{body}\n\ndef preprocess(pixels: _RGB) -> _RGB:\n"
+        f'    """The image that is then resized to the input of {name}."""\n{"".join(lines)}    return pixels\n'
+    )
+
+
+def _written_filters(model: Path, wanted: bool) -> Path | None:
+    """The file with filters that an earlier export left next to a model; refuse to replace other code if one is wanted."""
+    path = model.with_suffix(".py")
+    if not path.is_file():
+        return None
+    ours = path.read_bytes().startswith(_MARK.encode())
+    if wanted and not ours:
+        raise GramLoopError(
+            f"{path} is code of yours, and the filters would replace it; choose another name for {model.name}"
+        )
+    return path if ours else None
+
+
+# files that are read back
 
 
 class ExportedModel(TableRepr):

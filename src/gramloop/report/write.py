@@ -2,20 +2,66 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.store import PLAN
-from gramloop.report.document import Document
+from gramloop.report.document import Document, make_document
 from gramloop.report.load import OnProgress
 from gramloop.report.page import render
 from gramloop.util.files import atomic_write
+from gramloop.util.progress import progress_bar
 from gramloop.util.table import Table, markdown_text
+
+if TYPE_CHECKING:
+    from gramloop.report.stats import Over
 
 PAGE, MARKDOWN, TABLES, FIGURES = "index.html", "report.md", "tables", "figures"
 _FORMATS: dict[str, Callable[[Table], str]] = {"md": Table.markdown, "csv": Table.csv, "tex": Table.latex}
+
+
+def read_document(
+    folders: Sequence[Path],
+    out: Path | None = None,
+    *,
+    over: Sequence[Over] = ("families",),
+    exemplars: Sequence[str] = (),
+    pdf: bool = True,
+    workers: int | None = None,
+) -> Document:
+    """The report of results folders, or of one folder of `gramloop tune`.
+
+    Args:
+        folders: what `gramloop.report.load.load_runs` takes, or one folder of tune.
+        out: the folder that the report goes to, for the lines that deploy a method.
+        over: what intervals are drawn over.
+        exemplars: images to show, as `gramloop.report.figures.draw_figures` takes them.
+        pdf: draw figures also for paper.
+        workers: processes; as many as are of use by default.
+    """
+    from gramloop.report.figures import draw_figures
+    from gramloop.report.load import count_conditions, load_runs, report_workers
+    from gramloop.report.stats import compare_methods, count_resamplings
+    from gramloop.report.tuned import is_tuned, tuning_document
+
+    tuned = [folder for folder in folders if is_tuned(folder)]
+    if tuned and len(folders) > 1:
+        raise GramLoopError(
+            f"{tuned[0]} is a folder of gramloop tune, which has a page of its own; name it alone"
+        )
+    if tuned:
+        return tuning_document(tuned[0], pdf)
+    processes = report_workers(folders, workers)
+    with progress_bar("reading", count_conditions(folders)) as advance:
+        loaded = load_runs(folders, advance, processes)
+    with progress_bar("resampling", count_resamplings(loaded.runs) if "images" in over else None) as advance:
+        evidence = compare_methods(loaded.runs, over, on_progress=advance, workers=processes)
+    with progress_bar("drawing figures", None) as advance:
+        drawn = draw_figures(loaded, evidence, exemplars, pdf, on_progress=advance)
+    return make_document(loaded, evidence, drawn.figures, drawn.remarks, out)
 
 
 def report_files(document: Document) -> dict[str, Callable[[], bytes]]:

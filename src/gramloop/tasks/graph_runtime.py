@@ -163,7 +163,7 @@ def runtime_package(name: str, path: Path) -> Any:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         raise GramLoopError(
-            f"{path.name} needs the package {name}; the extra gramloop[{_EXTRAS[name]}] installs it"
+            f"{path.name} needs the package {name}; the extra gramloop[{_EXTRAS.get(name, 'export')}] installs it"
         ) from error
 
 

@@ -13,10 +13,8 @@ from gramloop.errors import GramLoopError
 if TYPE_CHECKING:
     import torch
 
-AUTO = "auto"
 _SAME = {"cuda": "cuda:0", "mps:0": "mps", "cpu:0": "cpu"}  # two names of one device
 _CUBLAS, _CUBLAS_SETTING = "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
-_COMPILER, _COMPILER_SETTING = "torch._inductor.config", "TORCHINDUCTOR_DETERMINISTIC"
 
 
 def choose_device(name: str | None) -> torch.device:
@@ -24,7 +22,7 @@ def choose_device(name: str | None) -> torch.device:
     import torch
 
     known = available_devices()
-    if name is None or name == AUTO:
+    if name is None or name == "auto":
         return torch.device("cuda" if "cuda:0" in known else known[-1])
     try:
         device = torch.device(name)
@@ -32,20 +30,16 @@ def choose_device(name: str | None) -> torch.device:
         device = None
     if device is not None and _SAME.get(str(device), str(device)) in known:
         return device
-    listed = f"{', '.join(known[:-1])} and {known[-1]} are" if len(known) > 1 else "cpu alone is"
-    raise GramLoopError(f"--device {name} is not on this machine; {listed}")
+    raise GramLoopError(f"--device {name} is not on this machine; there is {', '.join(known)}")
 
 
 def available_devices() -> tuple[str, ...]:
     """The CPU, MPS and every GPU by its number; counted, not opened, since that would take memory."""
     import torch
 
-    found = ["cpu"]
-    if torch.backends.mps.is_available():
-        found.append("mps")
-    if torch.cuda.is_available():
-        found += [f"cuda:{number}" for number in range(torch.cuda.device_count())]
-    return tuple(found)
+    mps = ("mps",) if torch.backends.mps.is_available() else ()
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    return ("cpu", *mps, *(f"cuda:{number}" for number in range(gpus)))
 
 
 def numbered_device(name: str | None) -> str | None:
@@ -75,10 +69,14 @@ def deterministic_algorithms() -> Iterator[None]:
 
     configure_cublas()
     before = torch.get_deterministic_debug_mode()
+    # `torch.use_deterministic_algorithms` would do both, but import the compiler, which takes a second
+    compiler: Any = sys.modules.get("torch._inductor.config")
+    compiled = getattr(compiler, "deterministic", False)
     torch.set_deterministic_debug_mode("error")
+    if compiler is not None:
+        compiler.deterministic = True
     try:
-        with _deterministic_compiler():
-            yield
+        yield
     except RuntimeError as error:
         if "CuBLAS" not in str(error):
             raise
@@ -88,27 +86,5 @@ def deterministic_algorithms() -> Iterator[None]:
         ) from error
     finally:
         torch.set_deterministic_debug_mode(before)
-
-
-@contextmanager
-def _deterministic_compiler() -> Iterator[None]:
-    """The same for code compiled within the block.
-
-    `torch.use_deterministic_algorithms` would import the compiler, which takes a second; its variable is read when
-    something else imports it.
-    """
-    compiler: Any = sys.modules.get(_COMPILER)
-    variable = os.environ.get(_COMPILER_SETTING)
-    before = variable == "1" if compiler is None else compiler.deterministic
-    os.environ[_COMPILER_SETTING] = "1"
-    if compiler is not None:
-        compiler.deterministic = True
-    try:
-        yield
-    finally:
-        del os.environ[_COMPILER_SETTING]
-        if variable is not None:
-            os.environ[_COMPILER_SETTING] = variable
-        compiler = sys.modules.get(_COMPILER)  # it may have been imported meanwhile
         if compiler is not None:
-            compiler.deterministic = before
+            compiler.deterministic = compiled

@@ -6,11 +6,9 @@ types; a message names the path of the wrong value, as in ``annotations[3].area`
 
 from __future__ import annotations
 
-import gc
 import json
 import stat
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -49,8 +47,8 @@ def read_bytes(path: Path, what: str, largest: int = LARGEST_FILE) -> bytes:
     return data
 
 
-def parse_json(data: bytes, where: str, what: str, *, fast: bool = False, unique: bool = False) -> Any:
-    """Parse JSON from bytes; ``where`` names them in messages. ``unique`` refuses a key that occurs twice."""
+def parse_json(data: bytes, where: str, what: str, *, fast: bool = False) -> Any:
+    """Parse JSON from bytes; ``where`` names them in messages."""
     try:
         if fast:
             import msgspec
@@ -59,7 +57,7 @@ def parse_json(data: bytes, where: str, what: str, *, fast: bool = False, unique
                 return msgspec.json.decode(data)
             except msgspec.MsgspecError:  # it stops at NaN, which Python's own JSON has
                 pass
-        value = json.loads(data, object_pairs_hook=_once if unique else None)
+        value = json.loads(data)
         if b"\\u" in data:
             json.dumps(value, ensure_ascii=False).encode()  # fails on half a surrogate pair
         return value
@@ -123,27 +121,6 @@ def first_difference(found: Mapping[str, Any], wanted: Mapping[str, Any], skip: 
     return ""
 
 
-@contextmanager
-def no_garbage_collection() -> Iterator[None]:
-    """Stop Python from searching millions of new objects for garbage while they are made."""
-    before = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if before:
-            gc.enable()
-
-
 def _short(value: object) -> str:
     text = "none" if value is None else str(value)
     return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name, value in pairs:
-        if name in found:
-            raise ValueError(f"{name!r} occurs twice")
-        found[name] = value
-    return found

@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import re
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -13,9 +14,17 @@ from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
 from functools import partial
-from multiprocessing.context import BaseContext
+from multiprocessing.context import (
+    BaseContext,
+    ForkServerContext,
+    ForkServerProcess,
+    SpawnContext,
+    SpawnProcess,
+)
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from queue import SimpleQueue
+from types import ModuleType
 from typing import TypeVar, TypeVarTuple
 
 from gramloop.errors import GramLoopError
@@ -101,10 +110,50 @@ def process_context(*preload: str | None) -> BaseContext:
     """
     wanted = [name for name in preload if name]
     if not wanted or "forkserver" not in multiprocessing.get_all_start_methods():
-        return multiprocessing.get_context("spawn")
-    context = multiprocessing.get_context("forkserver")
+        return _SpawnContext()
+    context = _ForkServerContext()
     context.set_forkserver_preload(wanted)
     return context
+
+
+class _WithoutScript(BaseProcess):
+    """A process that does not run the script of its parent again, unless the script guards itself against that.
+
+    A process that is not forked imports the parent's script, for what is defined there. A script without
+    ``if __name__ == "__main__":`` would begin its work anew in each.
+    """
+
+    def start(self) -> None:
+        main = sys.modules["__main__"]
+        if not _has_guard(getattr(main, "__file__", None)):
+            sys.modules["__main__"] = ModuleType("__main__")
+        try:
+            super().start()
+        finally:
+            sys.modules["__main__"] = main
+
+
+def _has_guard(file: str | None) -> bool:
+    try:
+        return file is None or "__name__" in Path(file).read_text(encoding="utf-8", errors="replace")
+    except OSError:  # not a file of Python, as in a notebook
+        return True
+
+
+class _SpawnProcess(_WithoutScript, SpawnProcess):
+    pass
+
+
+class _SpawnContext(SpawnContext):
+    Process = _SpawnProcess  # type: ignore[assignment]
+
+
+class _ForkServerProcess(_WithoutScript, ForkServerProcess):
+    pass
+
+
+class _ForkServerContext(ForkServerContext):
+    Process = _ForkServerProcess  # type: ignore[assignment]
 
 
 @contextmanager
