@@ -39,6 +39,9 @@ class Options:
         metavar="FILE",
     )
     device: str | None = option("cpu, cuda, cuda:1, mps or auto (auto)", None, metavar="NAME")
+    trust_remote_code: bool = option(
+        "let hf:FOLDER run Python code that it holds; read the code first", False
+    )
     results: list[Path] = option(
         "results of evaluate and tune to open, or a folder of them", [], metavar="DIR"
     )
@@ -96,5 +99,6 @@ def _models(options: Options) -> list[ModelSource]:
         raise GramLoopError("--head FILE is missing: a backbone alone predicts nothing")
     for spec in dict.fromkeys([*options.model, "tiny"]):
         known = None if spec == "tiny" else stats  # the embedded model has its own
-        found.append(ModelSource(spec, model_files(spec), options.task, {}, known))
+        trusted = options.trust_remote_code and spec.startswith("hf:")
+        found.append(ModelSource(spec, model_files(spec, trusted), options.task, {}, known))
     return found

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from gramloop.errors import GramLoopError
 from gramloop.export.formats import ONE_FILE, quiet
-from gramloop.tasks.graph_runtime import Arrays
+from gramloop.tasks.graphs import Arrays
 
 Precision = Literal["fp32", "fp16", "int8"]
 TOLERANCE = 1e-4  # of the largest value of an output, or of 1 if that is smaller

@@ -34,7 +34,7 @@ class Program(nn.Module):
     """Images (B, H, W, 3) uint8 in, the tensors of ``outputs`` in their order out."""
 
     outputs: ClassVar[Mapping[str, str]]  # name: shape, type and meaning
-    recipe: ClassVar[Mapping[str, object]] = {}  # how `gramloop.tasks.onnx_models` reads them
+    recipe: ClassVar[Mapping[str, object]] = {}  # how `gramloop.tasks.graphs` reads them
     mean: Tensor
     std: Tensor
 

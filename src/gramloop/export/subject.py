@@ -26,10 +26,10 @@ from gramloop.models.backbone import TappedViT, refuse_many_tokens
 from gramloop.models.dinov3 import Backbone
 from gramloop.models.tiny import TINY_SHORT_SIDE
 from gramloop.tasks.class_names import Classes
+from gramloop.tasks.custom import ModulePredictor
 from gramloop.tasks.depth import DepthEstimator
 from gramloop.tasks.detect import DenseDetector, Detector
 from gramloop.tasks.images import RGB, WEB, Normalisation, resize
-from gramloop.tasks.module_predictor import ModulePredictor
 from gramloop.tasks.padded import PaddedSegmenter
 from gramloop.tasks.prediction import Prediction
 from gramloop.tasks.predictor import ViTPredictor
@@ -161,9 +161,9 @@ def _of_predictor(predictor: ViTPredictor[Prediction], size: Size, name: str | N
     )
 
 
-def _of_module_predictor(predictor: ModulePredictor[Prediction], size: Size, name: str) -> Subject:
+def _of_module_predictor(predictor: ModulePredictor, size: Size, name: str) -> Subject:
     """With the input's name and size that its own preprocessing makes."""
-    prepare = predictor.steps["preprocess"]
+    prepare = predictor.preprocess
     assert callable(prepare)
 
     def preprocess(pixels: RGB) -> Tensor:

@@ -26,7 +26,7 @@ from gramloop.errors import GramLoopError
 from gramloop.metrics.bootstrap import Score, mean_score
 from gramloop.metrics.depth import Alignment, aligned_depth, depth_scores
 from gramloop.models.backbone import TappedViT
-from gramloop.models.depther import DEPTH_STRIDE, FAR, NEAR, Depther, load_depther, pad_around
+from gramloop.models.depther import DEPTH_STRIDE, Depther, pad_around
 from gramloop.replay.attach import Loop
 from gramloop.shifts.geometry import warp_depth
 from gramloop.tasks.base import Categories, Row, Rows, Task, pixels_text
@@ -35,7 +35,6 @@ from gramloop.tasks.images import (
     RGB,
     WEB,
     Normalisation,
-    normalisation_of,
     resize_short_side,
     short_side_size,
     to_tensor,
@@ -343,19 +342,3 @@ class DptDepthEstimator(DepthEstimator):
     def _show(self, pixels: RGB) -> Tensor:
         # at most 8 pixels on a side: no patch is padding alone, so a replay needs no mask
         return pad_around(self.shown(pixels), self.backbone.shape.patch)
-
-
-def load_depth_estimator(
-    backbone: str | Path | TappedViT,
-    head: str | Path,
-    *,
-    config: DptDepthConfig | None = None,
-    depth_range: tuple[float, float] = (NEAR, FAR),
-    dtype: torch.dtype = torch.float32,
-    device: torch.device | str = "cpu",
-    verify: bool = False,
-) -> DptDepthEstimator:
-    """A depth estimator from Meta's two files; ``dtype`` is that of the backbone's weights."""
-    model = load_depther(backbone, head, depth_range=depth_range, dtype=dtype, device=device, verify=verify)
-    normalisation = normalisation_of(backbone) if isinstance(backbone, str | Path) else WEB
-    return DptDepthEstimator(model, config, normalisation)

@@ -37,8 +37,8 @@ from gramloop.tasks.prediction import (
     Changes,
     Colours,
     DrawStyle,
-    P,
     Prediction,
+    PredictionT,
     class_style,
 )
 from gramloop.tasks.semantic import labels_png, read_picture
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-class SegmentTask(Task[P, Truth]):
+class SegmentTask(Task[PredictionT, Truth]):
     """A task whose predictions are segments, or masks that are laid over each other."""
 
     figure_caption = (
@@ -59,19 +59,23 @@ class SegmentTask(Task[P, Truth]):
         "on, the best on top; these filters serve the picture and enter no score."
     )
 
-    def segments(self, prediction: P, threshold: float) -> SegmentMap:
+    def segments(self, prediction: PredictionT, threshold: float) -> SegmentMap:
         """The segments, or the masks that score at least the threshold, the best on top."""
         raise NotImplementedError
 
     def style(
-        self, predictions: Sequence[P], classes: Classes, threshold: float = 0.5, known: Colours = NO_COLOURS
+        self,
+        predictions: Sequence[PredictionT],
+        classes: Classes,
+        threshold: float = 0.5,
+        known: Colours = NO_COLOURS,
     ) -> DrawStyle:
         """The largest classes of all predictions."""
         labels = [_class_map(self.segments(each, threshold)) for each in predictions]
         return class_style(labels, classes, threshold, known)
 
     def draw(
-        self, axes: Axes, image: RGB, prediction: P, style: DrawStyle, colours: Sequence[str] = ()
+        self, axes: Axes, image: RGB, prediction: PredictionT, style: DrawStyle, colours: Sequence[str] = ()
     ) -> None:
         """Segments over the photograph, which shows where there is none."""
         found, small = self.segments(prediction, style.threshold), shrunk(image)
@@ -84,7 +88,9 @@ class SegmentTask(Task[P, Truth]):
         picture[rims] = 255
         photograph(axes, picture, image.shape)
 
-    def changes(self, before: P, after: P, truth: P | None, style: DrawStyle) -> Changes:
+    def changes(
+        self, before: PredictionT, after: PredictionT, truth: PredictionT | None, style: DrawStyle
+    ) -> Changes:
         """Which true segments are found; without truth, how many pixels change their class."""
         maps = [self.segments(each, style.threshold) for each in (before, after)]
         if truth is None:

@@ -121,16 +121,16 @@ class Prediction(TableRepr):
         return replace(table, notes=(*table.notes, note))
 
 
-P = TypeVar("P", bound=Prediction)
-P_co = TypeVar("P_co", bound=Prediction, covariant=True)
+PredictionT = TypeVar("PredictionT", bound=Prediction)
+PredictionT_co = TypeVar("PredictionT_co", bound=Prediction, covariant=True)
 
 
 @dataclass(frozen=True)
-class Pair(Generic[P_co]):
+class Pair(Generic[PredictionT_co]):
     """The baseline prediction (``ordinary``) and the replayed one of an image, which share the baseline pass."""
 
-    ordinary: P_co
-    replayed: P_co
+    ordinary: PredictionT_co
+    replayed: PredictionT_co
 
     @property
     def blocks(self) -> int:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -19,19 +18,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gramloop.errors import GramLoopError
-from gramloop.models.backbone import TappedViT
-from gramloop.models.dinov2 import load_any_backbone
-from gramloop.models.linear import LinearHead, LinearSegmentor
-from gramloop.models.mask2former import SegmentationModel, load_segmentor
-from gramloop.models.pmt import load_pmt, trained_side
-from gramloop.models.released_names import HEAD_NAMES, head_kind
+from gramloop.models.mask2former import SegmentationModel
 from gramloop.replay.attach import Loop
-from gramloop.tasks.class_names import ADE20K, COCO, COCO_PANOPTIC
+from gramloop.tasks.class_names import ADE20K
 from gramloop.tasks.images import (
     RGB,
     WEB,
     Normalisation,
-    normalisation_of,
     resize_short_side,
     short_side_size,
     to_tensor,
@@ -258,58 +251,6 @@ class Segmenter(ViTPredictor[Segmentation]):
     ) -> Segmentation:
         scores = _resize(mean, size).softmax(0).numpy() if self.config.scores else None
         return Segmentation(_labels(mean, size), scores, blocks=blocks, trace=maps)
-
-
-def load_segmenter(
-    backbone: str | Path | TappedViT | None,
-    head: str | Path,
-    *,
-    config: SegmentConfig | None = None,
-    dtype: torch.dtype = torch.float32,
-    device: torch.device | str = "cpu",
-    verify: bool = False,
-) -> Segmenter:
-    """A segmenter from files: a backbone with a head of Mask2Former, of PMT, or a linear one, by its names.
-
-    ``dtype`` is that of the backbone's weights.
-    """
-    kind = head_kind(head)
-    if kind not in ("mask2former", "pmt", "linear"):
-        raise GramLoopError(f"{head} is {HEAD_NAMES[kind]}, which does not segment")
-    if kind == "pmt":
-        return _pmt_segmenter(backbone, head, config, dtype, device, verify)
-    normalisation = WEB
-    if isinstance(backbone, str | Path):
-        normalisation = normalisation_of(backbone)
-        backbone = load_any_backbone(backbone, dtype=dtype, device=device, verify=verify)
-    if kind == "mask2former":
-        model = load_segmentor(head, backbone, dtype=dtype, device=device, verify=verify)
-        return Segmenter(model, config, normalisation)
-    if backbone is None:
-        raise GramLoopError(f"{head} is a head alone; its backbone must be given too")
-    linear = LinearSegmentor(backbone, LinearHead.load(head, device=device))
-    return Segmenter(linear, config, normalisation)
-
-
-def _pmt_segmenter(
-    backbone: str | Path | TappedViT | None,
-    head: str | Path,
-    config: SegmentConfig | None,
-    dtype: torch.dtype,
-    device: torch.device | str,
-    verify: bool,
-) -> Segmenter:
-    if backbone is None:
-        raise GramLoopError(f"{head} is a head alone; its backbone must be given too")
-    model = load_pmt(head, backbone, dtype=dtype, device=device, verify=verify)
-    known = {len(COCO_PANOPTIC): COCO_PANOPTIC, len(COCO): COCO}.get(model.classes, {})
-    names = dict(enumerate(known.values())) or None
-    return Segmenter(model, config or pmt_windows(head), names=names)
-
-
-def pmt_windows(head: str | Path) -> SegmentConfig:
-    """How a PMT head sees images: in squares of the side in its name, otherwise of 512."""
-    return SegmentConfig("even", short_side=trained_side(head) or 512)
 
 
 def _resize(mean: Tensor, size: tuple[int, int]) -> Tensor:  # (classes, H, W)
