@@ -20,7 +20,7 @@ from gramloop.tasks.detect import DenseDetector, Detector, _Viewer, input_size
 from gramloop.tasks.images import short_side_size
 from gramloop.tasks.padded import PaddedSegmenter
 from gramloop.tasks.predictor import MaybeReplay, ViTPredictor, wants_trace
-from gramloop.tasks.segment import Segmenter
+from gramloop.tasks.semantic import Segmenter
 
 Size = tuple[int, int]  # height and width of an image
 

@@ -19,7 +19,7 @@ from gramloop.models.backbone import default_taps
 from gramloop.models.dinov3 import Backbone
 from gramloop.models.linear import LinearHead, LinearSegmentor
 from gramloop.models.released_names import SHAPES
-from gramloop.tasks.segment import SegmentConfig, Segmenter
+from gramloop.tasks.semantic import SegmentConfig, Segmenter
 from gramloop.util.forward_patch import counting
 
 

@@ -15,7 +15,7 @@ from gramloop.models.detector import DETECTOR_BACKBONE
 from gramloop.models.dinov3 import meta_backbone
 from gramloop.tasks.detect import DetectConfig
 from gramloop.tasks.loading import load_head
-from gramloop.tasks.segment import SegmentConfig
+from gramloop.tasks.semantic import SegmentConfig
 
 WINDOW = ["--method", "replay:window=3-4"]
 SMALL = ["--short-side", "64", "--crop", "64", "--stride", "48"]

@@ -14,7 +14,7 @@ from gramloop.models.checkpoint import open_checkpoint
 from gramloop.models.dinov2 import Dinov2Backbone, infer_dinov2, load_any_backbone, load_dinov2
 from gramloop.models.linear import LinearHead, LinearSegmentor
 from gramloop.tasks.loading import load_head
-from gramloop.tasks.segment import SegmentConfig, Segmenter
+from gramloop.tasks.semantic import SegmentConfig, Segmenter
 
 DEPTH, WIDTH, PATCH, SIDE = 4, 64, 14, 5
 

@@ -19,7 +19,7 @@ from gramloop.tasks import InstanceSegmenter, PanopticSegmenter, Segmenter
 from gramloop.tasks.class_names import COCO, COCO_PANOPTIC
 from gramloop.tasks.images import to_tensor
 from gramloop.tasks.padded import InstanceConfig, Masks, PanopticConfig, merged_segments
-from gramloop.tasks.segment import SegmentConfig, even_windows
+from gramloop.tasks.semantic import SegmentConfig, even_windows
 
 SCORES = 2e-5  # suggested with the numbers: three times the error of a second implementation
 DIFFERING = 1e-3  # share of pixels; some lie within 1e-5 of a threshold

@@ -20,7 +20,7 @@ from gramloop.models.dinov3 import load_backbone
 from gramloop.models.linear import LinearHead, LinearSegmentor
 from gramloop.tasks.detect import DetectConfig
 from gramloop.tasks.loading import load_head
-from gramloop.tasks.segment import SegmentConfig, Segmenter
+from gramloop.tasks.semantic import SegmentConfig, Segmenter
 
 
 @pytest.fixture(autouse=True)

@@ -20,8 +20,7 @@ from gramloop.tasks.detection import Detection
 from gramloop.tasks.loading import load_head
 from gramloop.tasks.prediction import Pair
 from gramloop.tasks.predictor import Predictor, check_replay
-from gramloop.tasks.segment import SegmentConfig, Segmenter
-from gramloop.tasks.semantic import Segmentation
+from gramloop.tasks.semantic import Segmentation, SegmentConfig, Segmenter
 
 REPLAYS = {
     "method": ReplayConfig(window=(3, 4)),

@@ -20,7 +20,7 @@ from gramloop.replay.config import ReplayConfig
 from gramloop.replay.cost import cost
 from gramloop.tasks.images import SATELLITE, WEB
 from gramloop.tasks.loading import load_head
-from gramloop.tasks.segment import Canvas, SegmentConfig, Segmenter, crop_grid
+from gramloop.tasks.semantic import Canvas, SegmentConfig, Segmenter, crop_grid
 from gramloop.util.forward_patch import counting
 
 SMALL = SegmentConfig(short_side=64, crop=64, stride=40, scores=True)
@@ -271,7 +271,7 @@ def test_a_canvas_averages():
 
 def test_labels_of_many_classes_are_those_of_one_argmax(files, monkeypatch):
     """Labels are found a few classes at a time where the image is large."""
-    monkeypatch.setattr("gramloop.tasks.segment._SCORES_AT_ONCE", 8 * 64 * 64)
+    monkeypatch.setattr("gramloop.tasks.semantic._SCORES_AT_ONCE", 8 * 64 * 64)
     torch.manual_seed(1)
     head = LinearHead(64, 21, [7]).eval()
     segmenter = Segmenter(LinearSegmentor(load_backbone(files / "backbone_s.pth"), head), SMALL)

@@ -202,24 +202,34 @@ def test_code_that_a_folder_ships_is_never_run(tmp_path: Path) -> None:
 
 
 OWN_CODE = """
-from transformers import BeitForSemanticSegmentation
-class MineForSemanticSegmentation(BeitForSemanticSegmentation):
-    pass
+from torch import nn
+from transformers import BeitConfig, PreTrainedModel
+from transformers.modeling_outputs import SemanticSegmenterOutput
+class MineForSemanticSegmentation(PreTrainedModel):
+    config_class = BeitConfig
+    def __init__(self, config):
+        super().__init__(config)
+        self.head = nn.Conv2d(3, config.num_labels, 1)
+        self.post_init()
+    def forward(self, pixel_values):
+        return SemanticSegmenterOutput(logits=self.head(pixel_values))
 """
 
 
 def test_code_of_a_folder_runs_where_it_is_trusted(tmp_path: Path) -> None:
-    """The same weights under a class of the folder's own: refused, then equal, and known as trusted in a plan."""
-    folder = save_model("Beit", tmp_path / "mine")
-    plain = open_model(f"hf:{folder}").predict(PIXELS)
-    config = json.loads((folder / "config.json").read_text())
-    config["architectures"] = ["MineForSemanticSegmentation"]
-    config["auto_map"] = {"AutoModelForSemanticSegmentation": "own.MineForSemanticSegmentation"}
-    (folder / "config.json").write_text(json.dumps(config))
+    """A class of the folder's own: refused, then opened with its weights, and known as trusted in a plan."""
+    folder, name = save_model("Beit", tmp_path / "mine"), "MineForSemanticSegmentation"
     (folder / "own.py").write_text(OWN_CODE)
+    config = json.loads((folder / "config.json").read_text())
+    own = {"architectures": [name], "auto_map": {"AutoModelForSemanticSegmentation": f"own.{name}"}}
+    (folder / "config.json").write_text(json.dumps({**config, **own}))
+    weights = {"head.weight": torch.ones(len(config["id2label"]), 3, 1, 1)}
+    weights["head.bias"] = torch.arange(len(weights["head.weight"])).float()
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
     with pytest.raises(GramLoopError, match="--trust-remote-code"):
         open_model(f"hf:{folder}")
-    assert same(open_model(f"hf:{folder}", trust_remote_code=True).predict(PIXELS), plain)
+    found = open_model(f"hf:{folder}", trust_remote_code=True).predict(PIXELS)
+    assert (found.labels == len(weights["head.bias"]) - 1).all()
     trusted = file_checksums(model_files(f"hf:{folder}", trust_remote_code=True))
     assert set(trusted) - set(file_checksums(model_files(f"hf:{folder}"))) == {"hf/own.py", "trusted code"}
     with pytest.raises(GramLoopError, match="not in tiny"):

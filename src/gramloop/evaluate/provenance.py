@@ -170,7 +170,7 @@ def weight_files(files: Mapping[str, str], task: str | None = None) -> dict[str,
     for name, place in files.items():
         if name in ("make", "object", TRUSTED):
             continue
-        path, endings = Path(place), _WEIGHT_SUFFIXES
+        path, endings = Path(place), list(_WEIGHT_SUFFIXES)
         if name == "hf":
             endings += (*_OTHER_SUFFIXES, ".py") if TRUSTED in files else _OTHER_SUFFIXES
         if not path.exists():

@@ -33,7 +33,7 @@ from gramloop.tasks.images import RGB, WEB, Normalisation, resize
 from gramloop.tasks.padded import PaddedSegmenter
 from gramloop.tasks.prediction import Prediction
 from gramloop.tasks.predictor import ViTPredictor
-from gramloop.tasks.segment import Segmenter
+from gramloop.tasks.semantic import Segmenter
 
 FEATURES = "features"  # the task of a backbone alone
 _BACKBONE_SIDE = 224  # of images, where nothing is said

@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from gramloop.tasks.panoptic import Panoptic, Segment
     from gramloop.tasks.prediction import Pair, Prediction
     from gramloop.tasks.predictor import Predictor, ViTPredictor
-    from gramloop.tasks.segment import SegmentConfig, Segmenter
-    from gramloop.tasks.semantic import Segmentation
+    from gramloop.tasks.semantic import Segmentation, SegmentConfig, Segmenter
 else:
     __getattr__, __dir__ = lazy_names(__name__)
 

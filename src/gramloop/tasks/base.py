@@ -31,12 +31,10 @@ from gramloop.tasks.prediction import (
     PredictionT,
 )
 from gramloop.util.plotting import Legend
-from gramloop.util.table import Cell, Table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_ROWS = 10  # of many boxes or classes in a table
 Truth = TypeVar("Truth")
 Row = Mapping[
     str, Any
@@ -212,10 +210,6 @@ class Task(Generic[PredictionT, Truth]):
         """The numbers of the classes that were predicted."""
         return set(np.unique(getattr(prediction, "labels", ())).astype(int).tolist()) - {NO_CLASS}
 
-    def summary(self, prediction: PredictionT) -> Table:
-        """What is in a prediction, as a small table."""
-        return Table(type(prediction).__name__, (), ())
-
     def describe(self, prediction: PredictionT, style: DrawStyle) -> str:
         """What is drawn of a prediction, in a few words."""
         return ""
@@ -316,17 +310,6 @@ def _register_built_in() -> None:
     for task in (SemanticTask(), DetectionTask(), DepthTask(), PanopticTask(), InstanceTask()):
         register_task(task)
     _TASKS.update(added)
-
-
-def first_rows_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Cell]], what: str) -> Table:
-    """The first rows of many."""
-    notes = [f"The first {_ROWS} of {len(rows)} {what}."] if len(rows) > _ROWS else []
-    return Table(title, columns, rows[:_ROWS], notes)
-
-
-def pixels_text(shape: Sequence[int]) -> str:
-    """The size of an image, such as "640 x 480 pixels"."""
-    return f"{shape[1]} x {shape[0]} pixels"
 
 
 def read_labelled(record: Record | LabelledImage, task: str, labels: bool = True) -> LabelledImage | str:

@@ -155,12 +155,6 @@ class Graph:
             raise GramLoopError(f"{self.path.name} fails on {shapes}: {first_line(error)}") from error
         return dict(zip(self.outputs, found, strict=True))
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {"path": self.path, "device": self.device}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(state["path"], state["device"])  # type: ignore[misc]
-
 
 def graph_files(path: Path) -> dict[str, Path]:
     """The file of a graph, those with its weights, and the recipe next to it."""
@@ -247,7 +241,7 @@ class GraphRecipe:
     fill: the value, 0 to 255, around an image that does not cover the input.
     resample: PIL's bilinear, or OpenCV's without antialiasing (``linear``).
     mean, std: of the channels, on a scale of 0 to 1.
-    box_form, box_unit: corners or centre and size; in pixels of the ``image`` or of the ``input``, or as a ``fraction``.
+    box_unit: corners of boxes are in pixels of the ``image`` or of the ``input``.
     """
 
     read: Literal["logits", "labels", "depth", "disparity", "boxes", "yolo"]
@@ -259,8 +253,7 @@ class GraphRecipe:
     resample: Literal["bilinear", "linear"] = "bilinear"
     mean: tuple[float, float, float] = (0.0, 0.0, 0.0)
     std: tuple[float, float, float] = (1.0, 1.0, 1.0)
-    box_form: Literal["corners", "centre"] = "corners"
-    box_unit: Literal["image", "input", "fraction"] = "image"
+    box_unit: Literal["image", "input"] = "image"
 
     def __post_init__(self) -> None:
         Normalisation(self.mean, self.std)
@@ -403,7 +396,6 @@ def _of_ultralytics(graph: Graph) -> GraphRecipe | None:
         fit="letterbox",
         fill=114,
         resample="linear",
-        box_form="centre",
         box_unit="input",
     )
 
@@ -423,9 +415,8 @@ def _of_detr(graph: Graph) -> GraphRecipe | None:
 
 @dataclass(frozen=True)
 class _Place:
-    """Where an image lies in the input: the input's size, and the first row and column, height and width inside."""
+    """Where an image lies in the input: first row and column, height and width."""
 
-    input: tuple[int, int]
     top: int
     left: int
     high: int
@@ -496,13 +487,13 @@ class _RecipeModel:
     def _place(self, height: int, width: int) -> _Place:
         high, wide = self.size
         if self.recipe.fit == "stretch":
-            return _Place(self.size, 0, 0, high, wide)
+            return _Place(0, 0, high, wide)
         factor = min(high / height, wide / width)
         inside = max(1, round(height * factor)), max(1, round(width * factor))
         top, left = (
             round((side - part) / 2 - 0.1) for side, part in zip(self.size, inside, strict=True)
         )  # an odd row goes below
-        return _Place(self.size, top, left, *inside)
+        return _Place(top, left, *inside)
 
     def _resized(self, pixels: RGB, size: tuple[int, int]) -> RGB:
         if self.recipe.resample == "bilinear" or pixels.shape[:2] == size:
@@ -534,9 +525,9 @@ class _RecipeModel:
     def _map(self, values: Tensor, size: tuple[int, int], place: _Place, mode: str) -> Tensor:  # (1, C, h, w)
         """A map over the input, cut to the image and brought to its size."""
         corners = {"align_corners": False} if mode == "bilinear" else {}
-        if (place.high, place.wide) != place.input:
-            if values.shape[2:] != place.input:
-                values = F.interpolate(values, place.input, mode=mode, **corners)
+        if (place.high, place.wide) != self.size:
+            if values.shape[2:] != self.size:
+                values = F.interpolate(values, self.size, mode=mode, **corners)
             rows, columns = place.top + place.high, place.left + place.wide
             values = values[:, :, place.top : rows, place.left : columns]
         return values if values.shape[2:] == size else F.interpolate(values, size, mode=mode, **corners)
@@ -565,7 +556,7 @@ class _RecipeModel:
         values = self._output(found, "boxes", 2).astype(np.float64)
         if values.shape[1] == 6 and values.shape[0] != 4 + len(self.classes):  # suppressed in the graph
             values = values[values[:, 4] > 0]
-            return self._detection(values[:, :4], values[:, 4], values[:, 5], size, place, "corners")
+            return self._detection(values[:, :4], values[:, 4], values[:, 5], size, place)
         if values.shape[0] != 4 + len(self.classes):
             raise GramLoopError(
                 f"{self.graph.path.name} returns {values.shape[0] - 4} classes for each box, and "
@@ -575,8 +566,9 @@ class _RecipeModel:
         scores = values[4:][labels, places]
         best = np.argsort(-scores, kind="stable")[:_CANDIDATES]
         labels, scores, boxes = labels[best], scores[best], values[:4, places[best]].T
-        kept = _suppressed(boxes, scores, labels)
-        return self._detection(boxes[kept], scores[kept], labels[kept], size, place)
+        corners = np.concatenate([boxes[:, :2] - boxes[:, 2:] / 2, boxes[:, :2] + boxes[:, 2:] / 2], 1)
+        kept = _suppressed(corners, scores, labels)
+        return self._detection(corners[kept], scores[kept], labels[kept], size, place)
 
     def _detection(
         self,
@@ -585,16 +577,9 @@ class _RecipeModel:
         labels: NDArray[Any],
         size: tuple[int, int],
         place: _Place,
-        form: str | None = None,
     ) -> Detection:
-        recipe, (height, width) = self.recipe, size
-        if (form or recipe.box_form) == "centre":
-            half = boxes[:, 2:] / 2
-            boxes = np.concatenate([boxes[:, :2] - half, boxes[:, :2] + half], 1)
-        if recipe.box_unit != "image":
-            high, wide = place.input
-            if recipe.box_unit == "fraction":
-                boxes = boxes * [wide, high, wide, high]
+        height, width = size
+        if self.recipe.box_unit == "input":
             boxes = boxes - [place.left, place.top, place.left, place.top]
             boxes = boxes * np.tile([width / place.wide, height / place.high], 2)
         boxes = np.clip(boxes, 0, [width, height, width, height])
@@ -610,9 +595,9 @@ class _RecipeModel:
 
 
 def _suppressed(boxes: NDArray[np.float64], scores: NDArray[Any], labels: NDArray[Any]) -> NDArray[np.int64]:
-    """The boxes (centre, size) that no better one of their class overlaps, best first."""
+    """The boxes (corners) that no better one of their class overlaps, best first."""
     import cv2
 
-    corners = np.concatenate([boxes[:, :2] - boxes[:, 2:] / 2, boxes[:, 2:]], 1)
-    kept = cv2.dnn.NMSBoxesBatched(corners.tolist(), scores.tolist(), labels.tolist(), _LEAST_SCORE, _OVERLAP)
+    placed = np.concatenate([boxes[:, :2], boxes[:, 2:] - boxes[:, :2]], 1)  # left, top, width, height
+    kept = cv2.dnn.NMSBoxesBatched(placed.tolist(), scores.tolist(), labels.tolist(), _LEAST_SCORE, _OVERLAP)
     return np.sort(np.asarray(kept, np.int64).reshape(-1))[:_KEEP]

@@ -29,7 +29,7 @@ from gramloop.tasks.graphs import RUNTIMES, graph_files, is_dinov3_graph
 from gramloop.tasks.images import WEB, normalisation_of
 from gramloop.tasks.padded import InstanceConfig, InstanceSegmenter, PanopticConfig, PanopticSegmenter
 from gramloop.tasks.predictor import AnyPredictor, numbered_as
-from gramloop.tasks.segment import SegmentConfig, Segmenter
+from gramloop.tasks.semantic import SegmentConfig, Segmenter
 
 Files = Mapping[str, str] | Mapping[str, Path]
 Sizes = Mapping[str, object]  # how images are shown: settings of the task's configuration

@@ -27,7 +27,7 @@ from gramloop.metrics.panoptic import (
     panoptic_statistics,
     pq_score,
 )
-from gramloop.tasks.base import Categories, ClassScores, Row, Rows, Task, Truth, first_rows_table, pixels_text
+from gramloop.tasks.base import Categories, ClassScores, Row, Rows, Task, Truth
 from gramloop.tasks.class_names import Classes
 from gramloop.tasks.detection import image_identity
 from gramloop.tasks.images import RGB
@@ -43,7 +43,6 @@ from gramloop.tasks.prediction import (
 )
 from gramloop.tasks.semantic import labels_png, read_picture
 from gramloop.util.plotting import GAINED, LOST, nearest, paint_classes, photograph, shrunk
-from gramloop.util.table import Table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -128,7 +127,7 @@ class Segment:
     score: float  # from 0 to 1
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Panoptic(Prediction):
     """Every pixel in one segment, or in none."""
 
@@ -237,16 +236,6 @@ class PanopticTask(SegmentTask[Panoptic, SegmentMap]):
 
     def classes_in(self, prediction: Panoptic) -> set[int]:
         return {info.category for info in prediction.infos}
-
-    def summary(self, prediction: Panoptic) -> Table:
-        sizes = dict(zip(*np.unique(prediction.segments, return_counts=True), strict=True))
-        rows = [
-            (info.id, info.category, "thing" if info.is_thing else "stuff", info.score, int(sizes[info.id]))
-            for info in prediction.infos
-        ]
-        title = f"{len(rows)} segments in {pixels_text(prediction.segments.shape)}"
-        columns = ("segment", "category", "kind", "score", "pixels")
-        return first_rows_table(title, columns, rows, "segments")
 
     def describe(self, prediction: Panoptic, style: DrawStyle) -> str:
         return f"{len(prediction.infos)} segment{'s' * (len(prediction.infos) != 1)}"
