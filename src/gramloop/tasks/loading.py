@@ -102,14 +102,14 @@ def load_predictor(
         dtype: of the backbone's weights; bfloat16 halves their memory and rounds.
     """
     check_precision(dtype)
-    kind, name = kind_of(files), next(iter(files.values()))
-    given: dict[str, Any] = dict(sizes or {})
+    kind, given = kind_of(files), dict[str, Any](sizes or {})
     if kind == "tiny":
         return load_embedded(files["folder"], task, given, device, _DTYPES[dtype])
     if kind == "files":
         given |= {"dtype": _DTYPES[dtype], "device": device, "verify": verify}
         predictor: AnyPredictor = load_head(files.get("backbone"), files["head"], task, **given)
         return predictor
+    name = next(iter(files.values()))
     if dtype != "float32":
         raise GramLoopError(
             f"{name} has the precision that it was made with; {dtype} can be asked of a backbone with a released head, "
@@ -117,6 +117,11 @@ def load_predictor(
         )
     if given:
         raise GramLoopError(f"{name} shows itself images as it was made to; leave out {', '.join(given)}")
+    return _load_whole(kind, task, files, device)
+
+
+def _load_whole(kind: str, task: Task | None, files: Files, device: torch.device | str) -> AnyPredictor:
+    """A model that brings its own preparation of images; what it takes is imported for it alone."""
     if kind == "hf":
         from gramloop.tasks.transformers_models import load_transformers_model
 
@@ -220,18 +225,18 @@ def load_head(
     if kind == "pmt":
         return _load_pmt(backbone, head, task, sizes, common)
     normalisation = normalisation_of(backbone) if isinstance(backbone, str | Path) else WEB
+    model: Any
     if kind == "plain-detr":
-        detector = load_windowed_detector(head, backbone, **common)
-        return Detector(detector, config_of(DetectConfig, sizes), normalisation)
+        model = load_windowed_detector(head, backbone, **common)
+        return Detector(model, config_of(DetectConfig, sizes), normalisation)
     if kind == "depther":
-        depther = load_depther(backbone, head, **common)  # type: ignore[arg-type]
-        return DptDepthEstimator(depther, config_of(DptDepthConfig, sizes), normalisation)
-    if isinstance(backbone, str | Path):
-        backbone = load_any_backbone(backbone, **common)
+        model = load_depther(backbone, head, **common)  # type: ignore[arg-type]
+        return DptDepthEstimator(model, config_of(DptDepthConfig, sizes), normalisation)
+    vit: Any = load_any_backbone(backbone, **common) if isinstance(backbone, str | Path) else backbone
     if kind == "mask2former":
-        model: Any = load_segmentor(head, backbone, **common)
+        model = load_segmentor(head, vit, **common)
     else:
-        model = LinearSegmentor(backbone, LinearHead.load(head, device=device))  # type: ignore[arg-type]
+        model = LinearSegmentor(vit, LinearHead.load(head, device=device))
     return Segmenter(model, config_of(SegmentConfig, sizes), normalisation)
 
 
