@@ -24,8 +24,7 @@ from gramloop.data.truth import Instances, PixelLabels
 from gramloop.evaluate.store import Store, plan_in, read_condition
 from gramloop.metrics.bootstrap import image_draws
 from gramloop.tasks.base import Rows
-from gramloop.tasks.box_fusion import fuse_boxes
-from gramloop.tasks.detection import Detection
+from gramloop.tasks.detection import Detection, fuse_boxes
 from gramloop.tasks.semantic import UNSCORED, Segmentation
 
 BASELINE, CLEAN = "baseline", "clean"

@@ -25,7 +25,7 @@ from gramloop.models.plain_detr import PlainDetr, PlainDetrConfig
 from gramloop.models.tiny import load_tiny
 from gramloop.replay.config import ReplayConfig
 from gramloop.tasks.detect import Detector
-from gramloop.tasks.segment import Segmenter
+from gramloop.tasks.semantic import Segmenter
 from gramloop.util.progress import tracked
 from live_tensors import peak_of
 from model_memory import Size, footprint

@@ -14,13 +14,13 @@ from gramloop.errors import GramLoopError
 from gramloop.models.backbone import Backbone
 from gramloop.models.detector import WindowLayout, all_valid
 from gramloop.models.plain_detr import best_detections
-from gramloop.replay.attach import Loop
+from gramloop.replay.attach import Loop, attached
 from gramloop.tasks.depth import DepthEstimator
 from gramloop.tasks.detect import DenseDetector, Detector, _Viewer, input_size
 from gramloop.tasks.images import short_side_size
 from gramloop.tasks.padded import PaddedSegmenter
-from gramloop.tasks.predictor import Replay, ViTPredictor
-from gramloop.tasks.segment import Segmenter
+from gramloop.tasks.predictor import MaybeReplay, ViTPredictor, wants_trace
+from gramloop.tasks.semantic import Segmenter
 
 Size = tuple[int, int]  # height and width of an image
 
@@ -28,7 +28,7 @@ Size = tuple[int, int]  # height and width of an image
 def footprint(
     predictor: object,
     size: Size,
-    replay: Replay = None,
+    replay: MaybeReplay = None,
     paired: bool = False,
     *,
     trace: bool = False,
@@ -51,8 +51,11 @@ def footprint(
     modules = [value for value in vars(predictor).values() if isinstance(value, nn.Module)]
 
     def run() -> None:
-        with predictor._attached(replay, paired, trace) as loop:
-            _look(predictor, size, batch, loop, paired)
+        if replay is None:
+            return _look(predictor, size, batch, None, paired)
+        keep, wanted = predictor._kept(replay, paired), wants_trace(replay, trace)
+        with attached(predictor.backbone.model, replay, keep=keep, trace=wanted) as loop:
+            return _look(predictor, size, batch, loop, paired)
 
     with _autocast(predictor.backbone, autocast):
         return needs_of(modules, run, predictor.blocks)

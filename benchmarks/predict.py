@@ -18,7 +18,7 @@ from gramloop import ReplayConfig, cost
 from gramloop.models.backbone import Backbone, default_taps
 from gramloop.models.dino import SHAPES
 from gramloop.models.heads import LinearHead, LinearSegmentor
-from gramloop.tasks.segment import SegmentConfig, Segmenter
+from gramloop.tasks.semantic import SegmentConfig, Segmenter
 from gramloop.util.forward_patch import counting
 
 

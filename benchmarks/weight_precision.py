@@ -25,13 +25,13 @@ from gramloop.evaluate.planning import Request, make_plan
 from gramloop.models.backbone import Backbone
 from gramloop.models.tiny import SUGGESTED, WEIGHTS, suggested_replay
 from gramloop.tasks.base import read_labelled
-from gramloop.tasks.loading import Precision, load_predictor
+from gramloop.tasks.loading import WeightPrecision, load_predictor
 from gramloop.tasks.semantic import Segmentation
 from gramloop.util.progress import tracked
 
 CONDITIONS, SEVERITY = ("gaussian_noise", "fog"), 3
 FILES = {"folder": str(WEIGHTS)}
-WAYS: dict[str, tuple[Precision, bool]] = {
+WAYS: dict[str, tuple[WeightPrecision, bool]] = {
     "float32": ("float32", False),
     "bfloat16 autocast": ("float32", True),
     "bfloat16 weights": ("bfloat16", False),

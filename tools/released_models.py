@@ -33,7 +33,7 @@ from gramloop.tasks import (
     ViTPredictor,
 )
 from gramloop.tasks.padded import InstanceConfig, PanopticConfig
-from gramloop.tasks.segment import SegmentConfig
+from gramloop.tasks.semantic import SegmentConfig
 
 
 @dataclass(frozen=True)

@@ -91,7 +91,7 @@ def test_sizes_in_help_are_those_of_the_settings() -> None:
     from gramloop.tasks.depth import DptDepthConfig
     from gramloop.tasks.detect import DetectConfig
     from gramloop.tasks.padded import PaddedConfig
-    from gramloop.tasks.segment import SegmentConfig
+    from gramloop.tasks.semantic import SegmentConfig
 
     said = shown_default("evaluate", "--short-side")
     assert f"{SegmentConfig.short_side} to segment" in said

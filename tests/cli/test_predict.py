@@ -13,8 +13,9 @@ from gramloop.cli import main
 from gramloop.models.backbone import BackboneShape
 from gramloop.models.detector import DETECTOR_BACKBONE
 from gramloop.models.dino import dinov3_file_shapes, meta_backbone
-from gramloop.tasks.detect import DetectConfig, load_detector
-from gramloop.tasks.segment import SegmentConfig, load_segmenter
+from gramloop.tasks.detect import DetectConfig
+from gramloop.tasks.loading import load_head
+from gramloop.tasks.semantic import SegmentConfig
 
 WINDOW = ["--method", "replay:window=3-4"]
 SMALL = ["--short-side", "64", "--crop", "64", "--stride", "48"]
@@ -73,7 +74,7 @@ def test_detections_of_a_folder(detect, models, photo, tmp_path, capsys):
         for kind in ("baseline.json", "mitigated.json", "picture.png")
     ]
     files = models / "backbone.pth", models / "detector.pth"
-    detector = load_detector(*files, config=DetectConfig(short_side=96))
+    detector = load_head(*files, **vars(DetectConfig(short_side=96)))
     pair = detector.predict(photo, ReplayConfig(window=(3, 4)), paired=True)
     for version, expected in (("baseline", pair.ordinary), ("mitigated", pair.replayed)):
         rows = json.loads((tmp_path / "out" / f"000042.{version}.json").read_text())
@@ -95,7 +96,7 @@ def test_labels_of_a_glob(models, photo, tmp_path):
     arguments = ["--task", "semantic", "--head", str(head), "--out", str(out), *SMALL, *WINDOW]
     assert main(["predict", str(tmp_path / "?.png"), *arguments]) == 0
     assert results(out) == [f"{n}.{kind}.png" for n in "ab" for kind in ("baseline", "mitigated", "picture")]
-    segmenter = load_segmenter(None, head, config=SegmentConfig(short_side=64, crop=64, stride=48))
+    segmenter = load_head(None, head, "semantic", **vars(SegmentConfig(short_side=64, crop=64, stride=48)))
     pair = segmenter.predict(photo, ReplayConfig(window=(3, 4)), paired=True)
     for version, expected in (("baseline", pair.ordinary), ("mitigated", pair.replayed)):
         stored = np.asarray(Image.open(out / f"a.{version}.png"))

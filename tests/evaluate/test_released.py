@@ -12,8 +12,9 @@ from gramloop.cli import main
 from gramloop.evaluate.plan import read_plan
 from gramloop.evaluate.store import Store, read_condition
 from gramloop.models.detector import DETECTOR_BACKBONE
-from gramloop.tasks.detect import DetectConfig, load_detector
+from gramloop.tasks.detect import DetectConfig
 from gramloop.tasks.detection import _boxes
+from gramloop.tasks.loading import load_head
 
 pytest.importorskip("transformers")
 IMAGES = {"sketch": 3, "tattoo": 2}
@@ -56,7 +57,7 @@ def test_a_released_detector_on_domains(files, domains, tmp_path, capsys):
     assert set(plan.data.fingerprints) == set(IMAGES)
     rows = list(csv.DictReader((out / "results.csv").read_text().splitlines()))
     by = {(row["condition"], row["method"]): row for row in rows}
-    store, detector = Store(out, plan), load_detector(*files, config=DetectConfig(short_side=144))
+    store, detector = Store(out, plan), load_head(*files, **vars(DetectConfig(short_side=144)))
     for method in plan.methods:
         scores = []
         for domain in IMAGES:

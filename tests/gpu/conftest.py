@@ -48,16 +48,16 @@ def _released(name: str, folder: Path) -> Load:
     if name == "segmenter":
         sizes = tasks.SegmentConfig(short_side=64, crop=64, stride=40, scores=True)
         head = _segmentor(folder)
-        return lambda device: tasks.load_segmenter(None, head, config=sizes, device=device)
+        return lambda device: tasks.load_head(None, head, "semantic", **vars(sizes), device=device)
     if name == "detector":
         boxes, files = tasks.DetectConfig(short_side=96, keep=40), _detector(folder)
-        return lambda device: tasks.load_detector(*files, config=boxes, device=device)
+        return lambda device: tasks.load_head(*files, **vars(boxes), device=device)
     if name == "depther":
         from golden import write_golden_depther
 
         pair = write_golden_depther(folder)
         config = tasks.DptDepthConfig(64)
-        return lambda device: tasks.load_depth_estimator(*pair, config=config, device=device)
+        return lambda device: tasks.load_head(*pair, **vars(config), device=device)
     from golden import write_golden_pmt
     from gramloop.models import load_pmt
 

@@ -13,7 +13,8 @@ from gramloop import GramLoopError, attached
 from gramloop.models.checkpoint import open_checkpoint
 from gramloop.models.dino import Dinov2Backbone, infer_dinov2, load_any_backbone, load_dinov2
 from gramloop.models.heads import LinearHead, LinearSegmentor
-from gramloop.tasks.segment import SegmentConfig, Segmenter, load_segmenter
+from gramloop.tasks.loading import load_head
+from gramloop.tasks.semantic import SegmentConfig, Segmenter
 
 DEPTH, WIDTH, PATCH, SIDE = 4, 64, 14, 5
 
@@ -123,7 +124,7 @@ def test_a_linear_head_segments_and_replays(tmp_path: Path) -> None:
     torch.nn.init.normal_(head.conv.weight)
     head.save(tmp_path / "head.safetensors")
     config = SegmentConfig(mode="whole", short_side=3 * PATCH)
-    loaded = load_segmenter(tmp_path / "dinov2.pth", tmp_path / "head.safetensors", config=config)
+    loaded = load_head(tmp_path / "dinov2.pth", tmp_path / "head.safetensors", "semantic", **vars(config))
     built = Segmenter(LinearSegmentor(backbone, head), config)
     image = torch.randint(0, 256, (50, 70, 3), dtype=torch.uint8).numpy()
     assert (loaded.predict(image).labels == built.predict(image).labels).all()

@@ -18,7 +18,7 @@ import torch
 from gramloop.data.scenes.drawing import CLASSES, STUFF, THINGS, scene
 from gramloop.errors import GramLoopError
 from gramloop.models.tiny import WEIGHTS, TinyModel, load_tiny, normalise, pairwise_iou
-from gramloop.tasks.segment import SegmentConfig, Segmenter
+from gramloop.tasks.semantic import SegmentConfig, Segmenter
 
 pytest.importorskip("transformers")
 TOOLS = Path(__file__).parents[2] / "tools"

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 import gramloop
 from gramloop import Adaptive, GramLoopError, parse_replay, read_replay, write_replay
 from gramloop.replay.adaptive import image_noise, noise_response
+from gramloop.tasks.block_reuse import observing
 from gramloop.tasks.images import WEB, to_tensor
-from gramloop.tasks.module_predictor import observing
 from library_models import build
 
 SETTINGS = {"window": (2, 3), "replays": 1, "gate": "uniform", "strength": 0.5}

@@ -13,7 +13,7 @@ from gramloop.replay.attach import attached
 from gramloop.replay.config import Adaptive
 from gramloop.replay.cost import pair_blocks
 from gramloop.replay.vit import find_vit
-from gramloop.tasks.module_predictor import observing, reusing_blocks
+from gramloop.tasks.block_reuse import observing, reusing_blocks
 from library_models import build, outputs
 
 CONFIGS = {

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from gramloop import Adaptive, GramLoopError, ReplayConfig, attach, attached, counting
 from gramloop.replay.adaptive import length_spread, patch_length, share
 from gramloop.replay.vit import find_vit
-from gramloop.tasks.module_predictor import observing
+from gramloop.tasks.block_reuse import observing
 
 
 def tokens(*shape: int, seed: int = 0) -> Tensor:

@@ -10,8 +10,9 @@ from PIL import Image
 from golden import load_golden
 from gramloop import GramLoopError, ReplayConfig, attached, cost, counting
 from gramloop.models.detector import DETECTOR_BACKBONE, pad_batch
-from gramloop.tasks.detect import DetectConfig, Detector, input_size, load_detector
+from gramloop.tasks.detect import DetectConfig, Detector, input_size
 from gramloop.tasks.images import WEB
+from gramloop.tasks.loading import load_head
 
 REPLAY = ReplayConfig(window=(3, 4))
 
@@ -33,7 +34,7 @@ def files(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def detector(files):
-    return load_detector(*files, config=DetectConfig(short_side=144, keep=40))
+    return load_head(*files, **vars(DetectConfig(short_side=144, keep=40)))
 
 
 @pytest.fixture(scope="module")
@@ -210,7 +211,7 @@ def test_input_sides_are_within_half_a_patch_of_the_scaled_ones(height, width):
 
 @pytest.mark.parametrize("size", [(8, 8), (5, 300), (64, 64)])
 def test_images_too_small_for_three_windows_are_cut_into_fewer(files, size):
-    detector = load_detector(*files, config=DetectConfig(short_side=16, keep=5))
+    detector = load_head(*files, **vars(DetectConfig(short_side=16, keep=5)))
     pixels = np.random.default_rng(0).integers(0, 255, (*size, 3), dtype=np.uint8)
     both = detector.predict(pixels, REPLAY, paired=True)
     assert np.isfinite(both.replayed.boxes).all()

@@ -10,7 +10,8 @@ from golden import load_golden, write_golden_depther
 from gramloop import GramLoopError, ReplayConfig
 from gramloop.data.folders import NYU
 from gramloop.metrics import aligned_depth, depth_scores
-from gramloop.tasks import DptDepthConfig, DptDepthEstimator, load_depth_estimator
+from gramloop.tasks import DptDepthConfig, DptDepthEstimator
+from gramloop.tasks.loading import load_head
 
 DEPTH = 2e-4  # stated with the numbers, at a depth of 63
 REPLAY = ReplayConfig(window=(3, 4))
@@ -27,7 +28,7 @@ def values():
 
 
 def estimator(files, **settings):
-    return load_depth_estimator(*files, config=DptDepthConfig(64, **settings))
+    return load_head(*files, **vars(DptDepthConfig(64, **settings)))
 
 
 @pytest.mark.parametrize("name", ["small", "large"])
@@ -110,4 +111,4 @@ def test_depth_has_the_size_of_the_image(files, size, padded):
 
 def test_sides_that_the_head_does_not_give_back_are_refused(files):
     with pytest.raises(GramLoopError, match="multiples of 32, not 48"):
-        load_depth_estimator(*files, config=DptDepthConfig(48))
+        load_head(*files, **vars(DptDepthConfig(48)))

@@ -1,4 +1,4 @@
-"""Predictions print what is in them as a table, and are drawn over their image, alone and in whole pictures."""
+"""Predictions print what is in them, and are drawn over their image, alone and in whole pictures."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gramloop.tasks.instance import InstanceMasks
 from gramloop.tasks.panoptic import Panoptic, Segment
 from gramloop.tasks.prediction import Pair, Prediction, ReplayMaps, draw_prediction
 from gramloop.tasks.semantic import Segmentation
-from html_tables import HOSTILE, Reader
+from html_tables import HOSTILE
 
 matplotlib.use("Agg")
 IMAGE = np.full((8, 12, 3), 200, dtype=np.uint8)
@@ -40,13 +40,6 @@ FOUND: dict[str, Prediction] = {
     "panoptic": Panoptic(MASK.astype(np.int32), (Segment(1, 5, True, 0.75),)),
     "instance": InstanceMasks.from_masks(MASK[None], np.array([0.6]), np.array([5])),
 }
-ROWS = {
-    "segmentation": [["0", "72", "75.0%"], ["3", "24", "25.0%"]],
-    "detection": [["7", "0.9", "1.0", "2.0", "5.0", "6.0"], ["8", "0.3", "0.0", "0.0", "12.0", "8.0"]],
-    "depth": [["1", "3", "5"]],
-    "panoptic": [["1", "5", "thing", "0.75", "18"]],
-    "instance": [["5", "0.6", "3", "2", "9", "5"]],
-}
 
 
 @pytest.fixture(autouse=True)
@@ -55,19 +48,8 @@ def _close() -> None:
     plt.close("all")
 
 
-@pytest.mark.parametrize("kind", FOUND)
-def test_the_table_holds_what_was_predicted(kind: str) -> None:
-    read = Reader(FOUND[kind]._repr_html_())
-    assert read.rows[1:] == ROWS[kind]
-    assert f"{FOUND[kind].blocks} transformer block" in read.notes[-1]
-    assert read.caption == str(FOUND[kind]).splitlines()[0]
-
-
-def test_many_boxes_are_cut_and_it_says_so() -> None:
-    many = Detection(np.zeros((25, 4), np.float32), np.zeros(25, np.float32), np.arange(25))
-    read = Reader(many._repr_html_())
-    assert len(read.rows) == 1 + 10
-    assert read.notes[0] == "The first 10 of 25 boxes, best first."
+def test_a_prediction_prints_shapes_and_not_numbers() -> None:
+    assert repr(BOXES) == "Detection(boxes (2, 4), scores (2,), labels (2,), blocks 12)"
 
 
 @pytest.mark.parametrize("kind", FOUND)
@@ -106,14 +88,6 @@ def test_depth_has_its_values_and_unit() -> None:
 def test_a_pair_is_drawn_side_by_side() -> None:
     axes = Pair(BOXES, BOXES).plot(IMAGE)
     assert [ax.get_title() for ax in axes] == ["baseline, 1 box ≥ 0.5", "replayed, 1 box ≥ 0.5"]
-
-
-def test_replay_maps_are_drawn() -> None:
-    drift = np.stack([np.eye(4, dtype=np.float32), 2 * np.eye(4, dtype=np.float32)])
-    axes = ReplayMaps(drift, drift / 2, drift[0]).plot()
-    assert axes.shape == (2, 3)
-    np.testing.assert_array_equal(axes[0, 1].images[0].get_array(), drift[1])
-    np.testing.assert_array_equal(axes[1, 1].images[0].get_array(), drift[1] / 2)
 
 
 def test_an_image_of_another_size_is_refused() -> None:

@@ -23,6 +23,7 @@ from gramloop.tasks import as_predictor, open_model
 from gramloop.tasks.identity import (
     Behaviour,
     check_identity,
+    content_of,
     hold_model,
     identify,
     observe,
@@ -30,7 +31,6 @@ from gramloop.tasks.identity import (
     probe_images,
     user_content,
 )
-from gramloop.tasks.model_content import content_of
 
 SIZE = (24, 32)
 SCALE: Any = 1.0

@@ -9,6 +9,7 @@ import torch
 from gramloop.data.scenes.files import SceneFiles, draw_scenes
 from gramloop.errors import GramLoopError
 from gramloop.models.tiny import WEIGHTS
+from gramloop.replay.attach import attached
 from gramloop.replay.config import ReplayConfig
 from gramloop.tasks.loading import load_predictor
 
@@ -56,7 +57,7 @@ def test_drift_of_a_rounded_backbone_is_measured_in_float32():
         return forward(tokens)
 
     norm.forward = watched
-    with torch.no_grad(), predictor._attached(REPLAY, False, True) as loop:
+    with torch.no_grad(), attached(predictor.backbone.model, REPLAY, trace=True) as loop:
         taps = predictor.backbone(x, predictor.taps)
     assert set(seen) == {torch.float32}
     assert all(tap.tokens.dtype == torch.float32 for tap in taps)

@@ -18,8 +18,9 @@ from gramloop import ReplayConfig
 from gramloop.models.detector import DETECTOR_BACKBONE
 from gramloop.models.dino import load_backbone
 from gramloop.models.heads import LinearHead, LinearSegmentor
-from gramloop.tasks.detect import DetectConfig, load_detector
-from gramloop.tasks.segment import SegmentConfig, Segmenter
+from gramloop.tasks.detect import DetectConfig
+from gramloop.tasks.loading import load_head
+from gramloop.tasks.semantic import SegmentConfig, Segmenter
 
 
 @pytest.fixture(autouse=True)
@@ -45,7 +46,7 @@ def detector(folder: Path) -> Any:
         {name.removeprefix(DETECTOR_BACKBONE): v for name, v in inside.items()}, folder / "backbone.pth"
     )
     torch.save({"model": {name: weights[name] for name in weights.keys() - inside}}, folder / "head.pth")
-    return load_detector(folder / "backbone.pth", folder / "head.pth", config=DetectConfig(144, keep=40))
+    return load_head(folder / "backbone.pth", folder / "head.pth", **vars(DetectConfig(144, keep=40)))
 
 
 # what a thread asks for in turn: ordinary, replayed in several ways, paired

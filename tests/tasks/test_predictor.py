@@ -15,12 +15,12 @@ from gramloop.evaluate.predicting import LoopImage, MethodPredictor
 from gramloop.models.detector import DETECTOR_BACKBONE
 from gramloop.models.tiny import load_tiny
 from gramloop.tasks.class_names import COCO
-from gramloop.tasks.detect import DenseDetector, DetectConfig, load_detector
+from gramloop.tasks.detect import DenseDetector, DetectConfig
 from gramloop.tasks.detection import Detection
+from gramloop.tasks.loading import load_head
 from gramloop.tasks.prediction import Pair
 from gramloop.tasks.predictor import Predictor, check_replay
-from gramloop.tasks.segment import SegmentConfig, Segmenter
-from gramloop.tasks.semantic import Segmentation
+from gramloop.tasks.semantic import Segmentation, SegmentConfig, Segmenter
 
 REPLAYS = {
     "method": ReplayConfig(window=(3, 4)),
@@ -57,7 +57,7 @@ def predictors(tmp_path_factory):
             names=dict(enumerate(tiny.classes)),
         ),
         "dense detector": DenseDetector(tiny.backbone, tiny.detect, tiny.segment.taps[-1]),
-        "detector": load_detector(folder / "backbone.pth", folder / "head.pth", config=config),
+        "detector": load_head(folder / "backbone.pth", folder / "head.pth", **vars(config)),
     }
 
 

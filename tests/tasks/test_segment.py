@@ -19,7 +19,8 @@ from gramloop.models.mask2former import load_segmentor
 from gramloop.replay.config import ReplayConfig
 from gramloop.replay.cost import cost
 from gramloop.tasks.images import SATELLITE, WEB
-from gramloop.tasks.segment import Canvas, SegmentConfig, Segmenter, crop_grid, load_segmenter
+from gramloop.tasks.loading import load_head
+from gramloop.tasks.semantic import Canvas, SegmentConfig, Segmenter, crop_grid
 from gramloop.util.forward_patch import counting
 
 SMALL = SegmentConfig(short_side=64, crop=64, stride=40, scores=True)
@@ -270,7 +271,7 @@ def test_a_canvas_averages():
 
 def test_labels_of_many_classes_are_those_of_one_argmax(files, monkeypatch):
     """Labels are found a few classes at a time where the image is large."""
-    monkeypatch.setattr("gramloop.tasks.segment._SCORES_AT_ONCE", 8 * 64 * 64)
+    monkeypatch.setattr("gramloop.tasks.semantic._SCORES_AT_ONCE", 8 * 64 * 64)
     torch.manual_seed(1)
     head = LinearHead(64, 21, [7]).eval()
     segmenter = Segmenter(LinearSegmentor(load_backbone(files / "backbone_s.pth"), head), SMALL)
@@ -281,15 +282,18 @@ def test_labels_of_many_classes_are_those_of_one_argmax(files, monkeypatch):
 
 
 def test_segmenters_from_files(files, tmp_path):
-    released = load_segmenter(None, files / "segmentor.pth", config=SMALL)
+    released = load_head(None, files / "segmentor.pth", "semantic", **vars(SMALL))
     assert (released.model.classes, released.normalisation) == (7, WEB)
-    linear = load_segmenter(files / "backbone_s.pth", files / "linear.safetensors", config=SMALL)
+    linear = load_head(files / "backbone_s.pth", files / "linear.safetensors", "semantic", **vars(SMALL))
     assert (linear.model.classes, linear.model.taps) == (5, (1, 3, 5, 7))
     satellite = tmp_path / "dinov3_vitl16_pretrain_sat493m-eadcf0ff.pth"
     satellite.write_bytes((files / "backbone_s.pth").read_bytes())
-    assert load_segmenter(satellite, files / "linear.safetensors", config=SMALL).normalisation == SATELLITE
+    assert (
+        load_head(satellite, files / "linear.safetensors", "semantic", **vars(SMALL)).normalisation
+        == SATELLITE
+    )
     with pytest.raises(GramLoopError, match="backbone must be given"):
-        load_segmenter(None, files / "linear.safetensors")
+        load_head(None, files / "linear.safetensors")
 
 
 def test_a_path_and_its_array_are_the_same(linear, tmp_path):

@@ -14,7 +14,9 @@ from safetensors.torch import load_file, save_file
 
 from dense_folders import DEPTH, LABELS, MODELS, save_model
 from gramloop import GramLoopError, ReplayConfig, counting
+from gramloop.evaluate.provenance import file_checksums
 from gramloop.tasks import Depth, Detection, Segmentation, open_model
+from gramloop.tasks.loading import model_files
 from gramloop.tasks.transformers_models import load_processor
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (50, 70, 3), np.uint8)
@@ -90,9 +92,9 @@ def test_eomt_is_replayed_before_its_queries_only(tmp_path: Path) -> None:
     [
         (
             {"architectures": ["OwlViTForObjectDetection"]},
-            "OwlViTForObjectDetection.*takes words beside the image",
+            "OwlViTForObjectDetection.*takes more than one image",
         ),
-        ({"architectures": ["VideomtForUniversalSegmentation"]}, "takes a video"),
+        ({"architectures": ["VideomtForUniversalSegmentation"]}, "words, or a video"),
         ({"architectures": ["ViTForImageClassification"]}, "predicts nothing that can be evaluated"),
         ({"architectures": ["WonderForObjectDetection"]}, "transformers .* has no WonderForObjectDetection"),
         ({}, "names no architecture"),
@@ -196,4 +198,39 @@ def test_code_that_a_folder_ships_is_never_run(tmp_path: Path) -> None:
     content = '{"auto_map": {"AutoImageProcessor": "own.Processor"}, "image_processor_type": "Processor"}'
     (tmp_path / "preprocessor_config.json").write_text(content)
     with pytest.raises(GramLoopError, match="code of its own"):
-        load_processor(tmp_path, "Mine")
+        load_processor(tmp_path)
+
+
+OWN_CODE = """
+from torch import nn
+from transformers import BeitConfig, PreTrainedModel
+from transformers.modeling_outputs import SemanticSegmenterOutput
+class MineForSemanticSegmentation(PreTrainedModel):
+    config_class = BeitConfig
+    def __init__(self, config):
+        super().__init__(config)
+        self.head = nn.Conv2d(3, config.num_labels, 1)
+        self.post_init()
+    def forward(self, pixel_values):
+        return SemanticSegmenterOutput(logits=self.head(pixel_values))
+"""
+
+
+def test_code_of_a_folder_runs_where_it_is_trusted(tmp_path: Path) -> None:
+    """A class of the folder's own: refused, then opened with its weights, and known as trusted in a plan."""
+    folder, name = save_model("Beit", tmp_path / "mine"), "MineForSemanticSegmentation"
+    (folder / "own.py").write_text(OWN_CODE)
+    config = json.loads((folder / "config.json").read_text())
+    own = {"architectures": [name], "auto_map": {"AutoModelForSemanticSegmentation": f"own.{name}"}}
+    (folder / "config.json").write_text(json.dumps({**config, **own}))
+    weights = {"head.weight": torch.ones(len(config["id2label"]), 3, 1, 1)}
+    weights["head.bias"] = torch.arange(len(weights["head.weight"])).float()
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    with pytest.raises(GramLoopError, match="--trust-remote-code"):
+        open_model(f"hf:{folder}")
+    found = open_model(f"hf:{folder}", trust_remote_code=True).predict(PIXELS)
+    assert (found.labels == len(weights["head.bias"]) - 1).all()
+    trusted = file_checksums(model_files(f"hf:{folder}", trust_remote_code=True))
+    assert set(trusted) - set(file_checksums(model_files(f"hf:{folder}"))) == {"hf/own.py", "trusted code"}
+    with pytest.raises(GramLoopError, match="not in tiny"):
+        open_model("tiny", trust_remote_code=True)

@@ -11,7 +11,7 @@ from gramloop.mitigations import parse_mitigations, stack_text
 from gramloop.models.tiny import WEIGHTS
 from gramloop.replay.config import Adaptive, ReplayConfig, route
 from gramloop.tasks import load_predictor
-from gramloop.tasks.user_models import FunctionPredictor
+from gramloop.tasks.custom import FunctionPredictor
 from gramloop.tune.space import (
     DEFAULT_MITIGATIONS,
     Space,

@@ -71,6 +71,9 @@ class ModelOptions:
         "",
         metavar="NAME",
     )
+    trust_remote_code: bool = option(
+        "let hf:FOLDER run Python code that it holds; read the code first", False
+    )
     verify_weights: bool = option("compare weight files with the sha256 in their names", False)
 
     def files(self) -> dict[str, str]:
@@ -84,7 +87,7 @@ class ModelOptions:
             raise GramLoopError("--head FILE is missing: a backbone alone predicts nothing")
         from gramloop.tasks.loading import model_files
 
-        return model_files(self.model)
+        return model_files(self.model, self.trust_remote_code)
 
     def chosen_task(self) -> str | None:
         """The task; None where the model has one alone."""

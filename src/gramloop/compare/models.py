@@ -13,8 +13,8 @@ from gramloop.errors import GramLoopError
 from gramloop.evaluate.evaluation import Model, SetOptions, evaluate_model
 from gramloop.evaluate.methods import BASELINE
 from gramloop.evaluate.store import SCENES
-from gramloop.tasks.graph_runtime import RUNTIMES
-from gramloop.tasks.loading import Precision
+from gramloop.tasks.graphs import RUNTIMES
+from gramloop.tasks.loading import WeightPrecision
 
 RunSuite = Callable[[Model, str, Path], object]  # evaluates a model on a suite into a folder
 
@@ -28,7 +28,7 @@ def compare_models(
     over: Over = "images",
     workers: int | None = None,
     batch: int = 1,
-    dtype: Precision = "float32",
+    dtype: WeightPrecision = "float32",
     **options: Unpack[SetOptions],
 ) -> ModelComparison:
     """Compare models with the first of them, on clean images and under shift.

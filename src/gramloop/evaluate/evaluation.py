@@ -40,10 +40,10 @@ from gramloop.evaluate.store import (
     record_start,
     split_in,
 )
+from gramloop.tasks.custom import as_predictor
 from gramloop.tasks.identity import hold_model
-from gramloop.tasks.loading import Precision, check_precision, model_files
+from gramloop.tasks.loading import WeightPrecision, check_precision, model_files
 from gramloop.tasks.predictor import AnyPredictor
-from gramloop.tasks.user_models import as_predictor
 from gramloop.util.checksums import load_checksums
 from gramloop.util.device import choose_device, numbered_device
 from gramloop.util.files import locked
@@ -282,6 +282,7 @@ class SetOptions(TypedDict, total=False):
     split, classes: of a set of label pictures.
     device: where it runs: auto, cpu, cuda, cuda:1 or mps.
     version: what you call a model of your own code, where its content may change or its predictions vary.
+    trust_remote_code: let a transformers folder, hf:FOLDER, run Python code that it holds.
     """
 
     task: str | None
@@ -293,6 +294,7 @@ class SetOptions(TypedDict, total=False):
     classes: Path | str | None
     device: str | None
     version: str
+    trust_remote_code: bool
 
 
 def evaluate_model(
@@ -305,7 +307,7 @@ def evaluate_model(
     workers: int | None = None,
     batch: int = 1,
     prepare: int | None = None,
-    dtype: Precision = "float32",
+    dtype: WeightPrecision = "float32",
     **options: Unpack[SetOptions],
 ) -> Results:
     """Evaluate methods on a model over a suite, or resume an earlier call.
@@ -355,7 +357,7 @@ def request_for(
     task, images, classes = options.get("task"), options.get("images"), options.get("classes")
     device = choose_device(options.get("device"))
     if isinstance(model, str):
-        files = model_files(model)
+        files = model_files(model, options.get("trust_remote_code", False))
     elif workers not in (None, 1):
         raise GramLoopError(
             f"workers is {workers}; a model in memory cannot be sent to other processes: name a function that makes it, "

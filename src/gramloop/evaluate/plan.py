@@ -26,7 +26,7 @@ from gramloop.metrics.depth import Alignment
 from gramloop.mitigations.calibration import CalibrationStats
 from gramloop.tasks.base import AnyTask, Categories, get_task, task_names
 from gramloop.tasks.identity import Behaviour, first_change
-from gramloop.tasks.loading import Precision
+from gramloop.tasks.loading import WeightPrecision
 from gramloop.tasks.predictor import AnyPredictor
 from gramloop.util.json_files import checked, first_difference, parse_json, read_json
 
@@ -75,7 +75,7 @@ class ModelSource:
     sizes: Mapping[str, Any] = field(default_factory=dict)
     device: str = "cpu"  # its type; numbers of different types must not be mixed
     threads: int = 1  # per worker; sums depend on it
-    dtype: Precision = "float32"  # of the backbone's weights
+    dtype: WeightPrecision = "float32"  # of the backbone's weights
     behaviour: Behaviour | None = None  # of a model of the user's code: what it predicts on trial images
 
 
@@ -147,7 +147,7 @@ def _positions_name(images: Positions) -> str:
 def load_task(name: str, files: Mapping[str, str]) -> AnyTask:
     """The task of a model; one that is not built in is registered by importing the model's own code."""
     if name not in task_names() and "make" in files:
-        from gramloop.tasks.user_models import find_make
+        from gramloop.tasks.custom import find_make
 
         find_make(files["make"])
     return get_task(name)

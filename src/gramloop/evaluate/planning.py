@@ -55,7 +55,7 @@ from gramloop.mitigations.replay import REPLAYS
 from gramloop.mitigations.stack import replay_of
 from gramloop.tasks.base import AnyTask
 from gramloop.tasks.identity import identify
-from gramloop.tasks.loading import Precision, kind_of, load_predictor
+from gramloop.tasks.loading import WeightPrecision, kind_of, load_predictor
 from gramloop.tasks.predictor import (
     AnyPredictor,
     ViTPredictor,
@@ -95,7 +95,7 @@ class Request:
     # "clean" is the plain model's prediction on the clean image, and needs no labels
     truth: TruthKind = "labels"
     truth_score: float = TRUTH_SCORE  # of a clean prediction's box or mask that counts as an object
-    dtype: Precision = "float32"  # of the backbone's weights
+    dtype: WeightPrecision = "float32"  # of the backbone's weights
     batch: int = 1  # images of one size that the model is given at once
     verify: bool = False  # compare every file of a written suite with its checksums, not some
     calibration: str | None = None  # a file with statistics of in-distribution images

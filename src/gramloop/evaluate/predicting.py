@@ -31,7 +31,7 @@ from gramloop.mitigations.mitigated import apply
 from gramloop.mitigations.replay import Replay
 from gramloop.mitigations.stack import Stack, replay_alone
 from gramloop.tasks.base import AnyTask, read_labelled
-from gramloop.tasks.module_predictor import observing
+from gramloop.tasks.block_reuse import observing
 from gramloop.tasks.prediction import Prediction
 from gramloop.tasks.predictor import AnyPredictor, predict_each
 from gramloop.util.device import deterministic_algorithms

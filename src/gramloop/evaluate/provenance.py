@@ -45,9 +45,9 @@ from gramloop.mitigations.calibration import (
 from gramloop.models.tiny import DEPTH_HEAD
 from gramloop.shifts.common import RECIPE_VERSION
 from gramloop.tasks.base import read_labelled
-from gramloop.tasks.graph_runtime import runtime_versions
+from gramloop.tasks.graphs import runtime_versions
 from gramloop.tasks.identity import check_identity, first_change, is_user_code
-from gramloop.tasks.loading import load_numbered, name_conclusions
+from gramloop.tasks.loading import TRUSTED, load_numbered, name_conclusions
 from gramloop.tasks.predictor import AnyPredictor
 from gramloop.util.checksums import file_digest, first_changed, load_checksums, save_checksums
 from gramloop.util.files import files_below
@@ -166,12 +166,11 @@ def weight_files(files: Mapping[str, str], task: str | None = None) -> dict[str,
     # the depth head decides predictions of depth alone
     passed_over = (_SUGGESTION,) if task == "depth" else (_SUGGESTION, DEPTH_HEAD)
     for name, place in files.items():
-        if name in ("make", "object"):
+        if name in ("make", "object", TRUSTED):
             continue
-        path, endings = (
-            Path(place),
-            _WEIGHT_SUFFIXES if name != "hf" else (*_WEIGHT_SUFFIXES, *_OTHER_SUFFIXES),
-        )
+        path, endings = Path(place), list(_WEIGHT_SUFFIXES)
+        if name == "hf":
+            endings += (*_OTHER_SUFFIXES, ".py") if TRUSTED in files else _OTHER_SUFFIXES
         if not path.exists():
             raise GramLoopError(f"the {name} {path} does not exist")
         if not path.is_dir():

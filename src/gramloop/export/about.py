@@ -21,7 +21,7 @@ from gramloop.mitigations.replay import Replay
 from gramloop.mitigations.stack import replay_of
 from gramloop.replay.attach import Loop, loops_on
 from gramloop.replay.vit import find_vit
-from gramloop.tasks.graph_runtime import METADATA
+from gramloop.tasks.graphs import METADATA
 from gramloop.util.json_files import checked, parse_json
 from gramloop.util.table import Cell, Table, TableRepr
 
@@ -40,7 +40,7 @@ class About(TableRepr):
     mitigations: as `gramloop.mitigations` reads them; empty for the baseline.
     settings: normalisation, the replay's settings, the origin of calibration statistics, and a precision below fp32.
     input, outputs: a description by name; ``shape`` is that of the input.
-    recipe: how images are prepared and outputs read, as `gramloop.tasks.onnx_models.GraphRecipe` has it; empty where
+    recipe: how images are prepared and outputs read, as `gramloop.tasks.graphs.GraphRecipe` has it; empty where
         nothing that can be evaluated comes out.
     """
 

@@ -45,7 +45,7 @@ from gramloop.mitigations.pixels import PixelMitigation
 from gramloop.mitigations.replay import Replay
 from gramloop.mitigations.stack import Mitigations, read_stack, stack_text
 from gramloop.models.dino import load_any_backbone
-from gramloop.tasks.graph_runtime import Arrays, first_line
+from gramloop.tasks.graphs import Arrays, first_line
 from gramloop.tasks.images import find_images, read_image
 from gramloop.tasks.loading import model_files, open_model
 from gramloop.tasks.padded import PaddedSegmenter

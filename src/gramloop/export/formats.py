@@ -25,7 +25,7 @@ from torch.export import ExportedProgram
 from gramloop import __version__
 from gramloop.errors import GramLoopError
 from gramloop.export.about import PT2_MEMBER, About
-from gramloop.tasks.graph_runtime import METADATA, Arrays, Graph, first_line, runtime_package
+from gramloop.tasks.graphs import METADATA, Arrays, Graph, first_line, runtime_package
 
 Format = Literal["pt2", "onnx", "openvino"]
 ENDINGS: dict[Format, str] = {"pt2": ".pt2", "onnx": ".onnx", "openvino": ".xml"}

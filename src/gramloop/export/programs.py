@@ -23,14 +23,14 @@ from gramloop.models.plain_detr import best_detections
 from gramloop.models.pmt import PMT
 from gramloop.models.tiny import TINY_SHORT_SIDE, DenseDetectHead, boxes_from_sides, pairwise_iou
 from gramloop.tasks.class_names import Classes
+from gramloop.tasks.custom import ModulePredictor
 from gramloop.tasks.depth import DepthEstimator, DepthHead
 from gramloop.tasks.detect import DenseDetector, Detector
 from gramloop.tasks.images import RGB, WEB, Normalisation, resize
-from gramloop.tasks.module_predictor import ModulePredictor
 from gramloop.tasks.padded import PaddedSegmenter
 from gramloop.tasks.prediction import Prediction
 from gramloop.tasks.predictor import ViTPredictor
-from gramloop.tasks.segment import Segmenter
+from gramloop.tasks.semantic import Segmenter
 
 FEATURES = "features"  # the task of a backbone alone
 _BACKBONE_SIDE = 224  # of images, where nothing is said
@@ -49,7 +49,7 @@ class Program(nn.Module):
     """Images (B, H, W, 3) uint8 in, the tensors of ``outputs`` in their order out."""
 
     outputs: ClassVar[Mapping[str, str]]  # name: shape, type and meaning
-    recipe: ClassVar[Mapping[str, object]] = {}  # how `gramloop.tasks.onnx_models` reads them
+    recipe: ClassVar[Mapping[str, object]] = {}  # how `gramloop.tasks.graphs` reads them
     mean: Tensor
     std: Tensor
 
@@ -368,9 +368,9 @@ def _of_predictor(predictor: ViTPredictor[Prediction], size: _Size, name: str | 
     )
 
 
-def _of_module_predictor(predictor: ModulePredictor[Prediction], size: _Size, name: str) -> ExportSubject:
+def _of_module_predictor(predictor: ModulePredictor, size: _Size, name: str) -> ExportSubject:
     """With the input's name and size that its own preprocessing makes."""
-    prepare = predictor.steps["preprocess"]
+    prepare = predictor.preprocess
     assert callable(prepare)
 
     def preprocess(pixels: RGB) -> Tensor:

@@ -37,7 +37,7 @@ from gramloop.reproduce.pool import (
     split_part,
 )
 from gramloop.reproduce.recipe import EvaluationEntry, Output, Recipe
-from gramloop.tasks.loading import Precision
+from gramloop.tasks.loading import WeightPrecision
 from gramloop.util.checksums import load_checksums
 from gramloop.util.progress import progress_bar
 from gramloop.util.table import Column, Table
@@ -81,7 +81,7 @@ class WorkSettings:
     """Where and how evaluations run; see `gramloop.evaluate.evaluate`."""
 
     device: str = "cpu"
-    dtype: Precision = "float32"
+    dtype: WeightPrecision = "float32"
     threads: int = 1
     batch: int = 1
     shards: int | None = None

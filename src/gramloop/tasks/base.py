@@ -19,14 +19,20 @@ from gramloop.errors import GramLoopError
 from gramloop.metrics.bootstrap import ROWS_AT_ONCE, Score
 from gramloop.tasks.class_names import Classes
 from gramloop.tasks.images import RGB
-from gramloop.tasks.prediction import NO_CLASS, NO_COLOURS, Changes, Colours, DrawStyle, P, Prediction
+from gramloop.tasks.prediction import (
+    NO_CLASS,
+    NO_COLOURS,
+    Changes,
+    Colours,
+    DrawStyle,
+    Prediction,
+    PredictionT,
+)
 from gramloop.util.plotting import Legend
-from gramloop.util.table import Cell, Table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_ROWS = 10  # of many boxes or classes in a table
 Truth = TypeVar("Truth")
 Row = Mapping[
     str, Any
@@ -86,8 +92,8 @@ class ClassScores:
     subsets: NDArray[np.float64]  # (subsets,)
 
 
-class Task(Generic[P, Truth]):
-    """One task: subclasses hold everything that is specific to it. ``P`` is its prediction, ``Truth`` its truth."""
+class Task(Generic[PredictionT, Truth]):
+    """One task: subclasses hold everything that is specific to it. ``PredictionT`` is its prediction, ``Truth`` its truth."""
 
     name: ClassVar[str]
     title: ClassVar[str]  # in headings and tables; by default the name
@@ -129,7 +135,7 @@ class Task(Generic[P, Truth]):
     def check_truth(self, truth: Truth, name: str) -> None:
         """Refuse a truth that nothing can be scored with."""
 
-    def as_truth(self, prediction: P, threshold: float) -> Truth:
+    def as_truth(self, prediction: PredictionT, threshold: float) -> Truth:
         """A prediction on the clean image in place of labels; ``threshold`` is for scored objects."""
         raise NotImplementedError
 
@@ -139,11 +145,11 @@ class Task(Generic[P, Truth]):
 
     # statistics and scores
 
-    def align(self, prediction: P, truth: Truth, alignment: str) -> P:
+    def align(self, prediction: PredictionT, truth: Truth, alignment: str) -> PredictionT:
         """The prediction in the unit and scale of its truth."""
         return prediction
 
-    def statistics(self, prediction: P, truth: Truth, categories: Categories) -> Row:
+    def statistics(self, prediction: PredictionT, truth: Truth, categories: Categories) -> Row:
         """What is stored of one image, from which every score follows."""
         raise NotImplementedError
 
@@ -170,7 +176,7 @@ class Task(Generic[P, Truth]):
 
     # files
 
-    def encode(self, prediction: P) -> Row:
+    def encode(self, prediction: PredictionT) -> Row:
         """What a unit keeps of a prediction for figures, in the ``picture_columns``."""
         return {}
 
@@ -178,11 +184,11 @@ class Task(Generic[P, Truth]):
         """The same of a truth that was a clean prediction."""
         return {}
 
-    def decode(self, row: Row, column: str = "picture") -> P | None:
+    def decode(self, row: Row, column: str = "picture") -> PredictionT | None:
         """The prediction that a stored row keeps for figures, or None."""
         return None
 
-    def files(self, prediction: P, image: Path, name: str, classes: Classes) -> dict[str, bytes]:
+    def files(self, prediction: PredictionT, image: Path, name: str, classes: Classes) -> dict[str, bytes]:
         """The content of a prediction's files by ending; ``name`` is what they are called before it."""
         raise GramLoopError(f"predictions of {self.name} cannot be written to files")
 
@@ -190,34 +196,34 @@ class Task(Generic[P, Truth]):
 
     figure_caption: ClassVar[str] = ""  # of predictions in panels: {truth}, {before} and {after}
 
-    def as_prediction(self, truth: Truth) -> P:
+    def as_prediction(self, truth: Truth) -> PredictionT:
         """A truth in the form of a prediction, to be drawn like one."""
         raise GramLoopError(f"a truth of {self.name} cannot be drawn")
 
-    def size(self, prediction: P, image: Sequence[int] | None = None) -> tuple[int, int]:
+    def size(self, prediction: PredictionT, image: Sequence[int] | None = None) -> tuple[int, int]:
         """Height and width of what was predicted; ``image`` is the shape of the image, where it is known."""
         raise NotImplementedError
 
-    def classes_in(self, prediction: P) -> set[int]:
+    def classes_in(self, prediction: PredictionT) -> set[int]:
         """The numbers of the classes that were predicted."""
         return set(np.unique(getattr(prediction, "labels", ())).astype(int).tolist()) - {NO_CLASS}
 
-    def summary(self, prediction: P) -> Table:
-        """What is in a prediction, as a small table."""
-        return Table(type(prediction).__name__, (), ())
-
-    def describe(self, prediction: P, style: DrawStyle) -> str:
+    def describe(self, prediction: PredictionT, style: DrawStyle) -> str:
         """What is drawn of a prediction, in a few words."""
         return ""
 
     def style(
-        self, predictions: Sequence[P], classes: Classes, threshold: float = 0.5, known: Colours = NO_COLOURS
+        self,
+        predictions: Sequence[PredictionT],
+        classes: Classes,
+        threshold: float = 0.5,
+        known: Colours = NO_COLOURS,
     ) -> DrawStyle:
         """Colours and scales that fit all predictions of an image; classes keep ``known`` colours if they can."""
         return DrawStyle(classes, threshold)
 
     def draw(
-        self, axes: Axes, image: RGB, prediction: P, style: DrawStyle, colours: Sequence[str] = ()
+        self, axes: Axes, image: RGB, prediction: PredictionT, style: DrawStyle, colours: Sequence[str] = ()
     ) -> None:
         """Draw a prediction over its image; ``colours`` are those of its boxes."""
         raise NotImplementedError
@@ -226,25 +232,27 @@ class Task(Generic[P, Truth]):
         """What colours stand for."""
         return style.legend()
 
-    def changes(self, before: P, after: P, truth: P | None, style: DrawStyle) -> Changes:
+    def changes(
+        self, before: PredictionT, after: PredictionT, truth: PredictionT | None, style: DrawStyle
+    ) -> Changes:
         """What the second prediction changes of the first, for better or worse where the truth is known."""
         return Changes("")
 
     # test-time augmentation
 
-    def flip(self, prediction: P, width: int) -> P:
+    def flip(self, prediction: PredictionT, width: int) -> PredictionT:
         """The prediction of the mirrored image, ``width`` pixels wide, mirrored back."""
         raise GramLoopError(f"{self.name} predictions cannot be mirrored")
 
-    def merge(self, predictions: Sequence[P]) -> P:
+    def merge(self, predictions: Sequence[PredictionT]) -> PredictionT:
         """One prediction from several views of an image; blocks add up, traces are dropped."""
         raise GramLoopError(f"{self.name} predictions of several views cannot be merged")
 
-    def rescale(self, prediction: P, shown: tuple[int, int], size: tuple[int, int]) -> P:
+    def rescale(self, prediction: PredictionT, shown: tuple[int, int], size: tuple[int, int]) -> PredictionT:
         """A prediction on an image that was resized to ``shown``, in the original ``size``; both height, width."""
         raise GramLoopError(f"{self.name} predictions cannot be brought to another size")
 
-    def renumber(self, prediction: P, numbers: Mapping[int, int]) -> P:
+    def renumber(self, prediction: PredictionT, numbers: Mapping[int, int]) -> PredictionT:
         """The prediction with other class numbers; objects of classes without a new number are dropped."""
         return prediction
 
@@ -300,17 +308,6 @@ def _register_built_in() -> None:
     for task in (SemanticTask(), DetectionTask(), DepthTask(), PanopticTask(), InstanceTask()):
         register_task(task)
     _TASKS.update(added)
-
-
-def first_rows_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Cell]], what: str) -> Table:
-    """The first rows of many."""
-    notes = [f"The first {_ROWS} of {len(rows)} {what}."] if len(rows) > _ROWS else []
-    return Table(title, columns, rows[:_ROWS], notes)
-
-
-def pixels_text(shape: Sequence[int]) -> str:
-    """The size of an image, such as "640 x 480 pixels"."""
-    return f"{shape[1]} x {shape[0]} pixels"
 
 
 def read_labelled(record: Record | LabelledImage, task: str, labels: bool = True) -> LabelledImage | str:

@@ -25,16 +25,15 @@ from gramloop.errors import GramLoopError
 from gramloop.metrics.bootstrap import Score, mean_score
 from gramloop.metrics.depth import Alignment, aligned_depth, depth_scores
 from gramloop.models.backbone import TappedViT
-from gramloop.models.depther import DEPTH_STRIDE, FAR, NEAR, Depther, load_depther, pad_around
+from gramloop.models.depther import DEPTH_STRIDE, Depther, pad_around
 from gramloop.replay.attach import Loop
 from gramloop.shifts.geometry import warp_labels
-from gramloop.tasks.base import Categories, Row, Rows, Task, pixels_text
+from gramloop.tasks.base import Categories, Row, Rows, Task
 from gramloop.tasks.class_names import Classes
 from gramloop.tasks.images import (
     RGB,
     WEB,
     Normalisation,
-    normalisation_of,
     resize_short_side,
     short_side_size,
     to_tensor,
@@ -43,7 +42,6 @@ from gramloop.tasks.prediction import NO_COLOURS, Changes, Colours, DrawStyle, P
 from gramloop.tasks.predictor import ViTPredictor, replay_maps
 from gramloop.tasks.semantic import read_picture
 from gramloop.util.plotting import Legend, colour_of, draw_values, nearest, shrunk
-from gramloop.util.table import Table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -52,7 +50,7 @@ _NEAR_IS_BRIGHT, _FAR_IS_DARK = "viridis_r", "viridis"  # of depth, and of its i
 DEPTH_STEPS = 256  # to the metre in a stored depth picture
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Depth(Prediction):
     """The distance of every pixel in metres, or its inverse."""
 
@@ -138,13 +136,6 @@ class DepthTask(Task[Depth, DepthMap]):
 
     def size(self, prediction: Depth, image: Sequence[int] | None = None) -> tuple[int, int]:
         return prediction.values.shape
-
-    def summary(self, prediction: Depth) -> Table:
-        values = prediction.values[np.isfinite(prediction.values)]
-        ends = np.quantile(values, [0, 0.5, 1]).tolist() if values.size else [None] * 3
-        what = "Inverse depth" if prediction.disparity else "Depth in metres"
-        title = f"{what} of {pixels_text(prediction.values.shape)}"
-        return Table(title, ("smallest", "median", "largest"), (ends,))
 
     def describe(self, prediction: Depth, style: DrawStyle) -> str:
         return "disparity" if prediction.disparity else "depth in m"
@@ -342,19 +333,3 @@ class DptDepthEstimator(DepthEstimator):
     def _show(self, pixels: RGB) -> Tensor:
         # at most 8 pixels on a side: no patch is padding alone, so a replay needs no mask
         return pad_around(self.shown(pixels), self.backbone.shape.patch)
-
-
-def load_depth_estimator(
-    backbone: str | Path | TappedViT,
-    head: str | Path,
-    *,
-    config: DptDepthConfig | None = None,
-    depth_range: tuple[float, float] = (NEAR, FAR),
-    dtype: torch.dtype = torch.float32,
-    device: torch.device | str = "cpu",
-    verify: bool = False,
-) -> DptDepthEstimator:
-    """A depth estimator from Meta's two files; ``dtype`` is that of the backbone's weights."""
-    model = load_depther(backbone, head, depth_range=depth_range, dtype=dtype, device=device, verify=verify)
-    normalisation = normalisation_of(backbone) if isinstance(backbone, str | Path) else WEB
-    return DptDepthEstimator(model, config, normalisation)

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -22,26 +21,13 @@ from torch import Tensor
 
 from gramloop.errors import GramLoopError
 from gramloop.models.backbone import Backbone
-from gramloop.models.detector import (
-    WindowedDetector,
-    WindowLayout,
-    join_taps,
-    load_windowed_detector,
-    pad_batch,
-)
+from gramloop.models.detector import WindowedDetector, WindowLayout, join_taps, pad_batch
 from gramloop.models.plain_detr import best_detections
 from gramloop.models.tiny import DenseBoxes, DenseDetectHead
 from gramloop.replay.attach import Loop
 from gramloop.tasks.class_names import COCO, COCO_NUMBERS, Classes
 from gramloop.tasks.detection import Detection
-from gramloop.tasks.images import (
-    RGB,
-    WEB,
-    Normalisation,
-    normalisation_of,
-    resize,
-    to_tensor,
-)
+from gramloop.tasks.images import RGB, WEB, Normalisation, resize, to_tensor
 from gramloop.tasks.prediction import ReplayMaps
 from gramloop.tasks.predictor import ViTPredictor, maps_by_kind, replay_maps, trace_kinds
 
@@ -168,21 +154,6 @@ def input_size(
     scale = min(config.short_side / min(height, width), config.longest_side / max(height, width))
     rows, columns = (max(1, int(side * scale / patch + 0.5)) for side in (height, width))
     return rows * patch, columns * patch
-
-
-def load_detector(
-    backbone: str | Path | Backbone | None,
-    head: str | Path,
-    *,
-    config: DetectConfig | None = None,
-    dtype: torch.dtype = torch.float32,
-    device: torch.device | str = "cpu",
-    verify: bool = False,
-) -> Detector:
-    """A detector from files: a backbone, whose weights have ``dtype``, and the released head."""
-    normalisation = normalisation_of(backbone) if isinstance(backbone, str | Path) else WEB
-    model = load_windowed_detector(head, backbone, dtype=dtype, device=device, verify=verify)
-    return Detector(model, config, normalisation)
 
 
 class DenseDetector(ViTPredictor[Detection]):

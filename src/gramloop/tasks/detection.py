@@ -18,24 +18,25 @@ from gramloop.metrics.ap import DRAWS_AT_ONCE, ApResult, RankedMatches, rank_mat
 from gramloop.metrics.bootstrap import Score
 from gramloop.metrics.matching import BoxPredictions, GroundTruthBoxes, Matches, box_iou, match_boxes
 from gramloop.metrics.segmentation import mean_of_known
-from gramloop.tasks.base import Categories, ClassScores, Row, Rows, Task, first_rows_table
-from gramloop.tasks.box_fusion import fuse_boxes
+from gramloop.tasks.base import Categories, ClassScores, Row, Rows, Task
 from gramloop.tasks.class_names import Classes
 from gramloop.tasks.images import RGB
 from gramloop.tasks.prediction import Changes, DrawStyle, Prediction
 from gramloop.tasks.semantic import renumbered
 from gramloop.util.plotting import BLUE, GREEN, ORANGE, PLUM, RED, draw_box, photograph, shrunk
-from gramloop.util.table import Cell, Table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 PICTURE_SCORE, PICTURE_OVERLAP = 0.40, 0.50  # of boxes that a report shows, and that count as the same
 _MOST_DRAWN = 40  # boxes in one panel; with more of them none can be seen
+FUSION_IOU = 0.55  # as published
+_TINY = np.finfo(float).tiny
+_Floats = NDArray[np.float64]
 AP_METRICS = ("AP", "AP50", "AP75", "APs", "APm", "APl")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Detection(Prediction):
     """Scored boxes, best first."""
 
@@ -183,9 +184,6 @@ class DetectionTask(Task[Detection, Instances]):
             return image[0], image[1]
         corner = prediction.boxes[:, 2:].max(axis=0, initial=1.0)  # the size of the image is not known
         return int(np.ceil(corner[1])), int(np.ceil(corner[0]))
-
-    def summary(self, prediction: Detection) -> Table:
-        return boxes_table(f"{len(prediction.scores)} detected boxes", prediction, 1, "boxes, best first")
 
     def describe(self, prediction: Detection, style: DrawStyle) -> str:
         count = len(sure_boxes(prediction, style.threshold).scores)
@@ -338,16 +336,6 @@ def ap_by_class(ranked: RankedMatches, categories: Categories, members: NDArray[
     return ClassScores(scores, ~np.isnan(scores), mean_of_known(by_category)[1:])
 
 
-def boxes_table(title: str, found: Any, digits: int, what: str) -> Table:
-    """The best boxes of a prediction with labels, scores and boxes."""
-    rows: list[tuple[Cell, ...]] = [
-        (int(label), float(score), *(f"{side:.{digits}f}" for side in box))
-        for label, score, box in zip(found.labels, found.scores, found.boxes, strict=True)
-    ]
-    names = ("category", "score", "left", "top", "right", "bottom")
-    return first_rows_table(title, names, rows, what)
-
-
 def ap_metrics(found: ApResult) -> dict[str, float]:
     """COCO's six numbers by their names."""
     values = (found.ap, found.ap50, found.ap75, found.small, found.medium, found.large)
@@ -362,3 +350,82 @@ def image_identity(image: Path) -> int | str:
 def json_lines(rows: Sequence[Mapping[str, Any]]) -> bytes:
     """A JSON list with one entry on each line."""
     return ("[\n" + ",\n".join(json.dumps(row) for row in rows) + "\n]\n").encode()
+
+
+def fuse_boxes(
+    boxes: _Floats,
+    scores: _Floats,
+    labels: NDArray[np.int64],
+    views: NDArray[np.int64],
+    count: int,
+    iou: float = FUSION_IOU,
+) -> tuple[_Floats, _Floats, NDArray[np.int64]]:
+    """Weighted box fusion (Solovyev et al., 2021): one list of boxes from several views of an image, best first.
+
+    Boxes of one class that overlap become one, the mean of their corners weighted by score. Its score is the sum of
+    theirs over the number of views, so a box that only one view holds counts less. A fused box takes at most one box of
+    each view: what a detector kept apart stays apart.
+
+    Args:
+        boxes: (n, 4), left, top, right, bottom.
+        scores: (n,).
+        labels: (n,).
+        views: (n,), the view that each box comes from, below ``count``.
+        count: how many views there are.
+        iou: the overlap above which boxes become one.
+    """
+    fused: list[tuple[_Floats, float, int]] = []
+    for label in np.unique(labels):
+        mine = np.flatnonzero(labels == label)
+        mine = mine[np.argsort(-scores[mine], kind="stable")]
+        for group in _groups(boxes[mine], views[mine], scores[mine], iou):
+            weights, total = scores[mine[group]], scores[mine[group]].sum()
+            share = weights / total if total > 0 else np.full(len(weights), 1 / len(weights))
+            fused.append((share @ boxes[mine[group]], float(total / count), int(label)))
+    fused.sort(key=lambda each: -each[1])
+    return (
+        np.array([box for box, _, _ in fused]).reshape(-1, 4),
+        np.array([score for _, score, _ in fused], dtype=np.float64),
+        np.array([label for _, _, label in fused], dtype=np.int64),
+    )
+
+
+def _groups(boxes: _Floats, views: NDArray[np.int64], scores: _Floats, iou: float) -> list[list[int]]:
+    """Which boxes, best first, become one: each joins the fused box that it overlaps most."""
+    groups: list[list[int]] = []
+    corners = np.zeros((4, len(boxes)))  # of the fused boxes so far
+    areas = np.zeros(len(boxes))
+    taken = np.zeros((int(views.max()) + 1, len(boxes)), dtype=np.bool_)  # which views a fused box has
+    own_areas = (boxes[:, 2:] - boxes[:, :2]).prod(1)
+    plain = zip(boxes.tolist(), own_areas.tolist(), views.tolist(), strict=True)  # fast with single numbers
+    for index, (corner, area, view) in enumerate(plain):
+        count, box = len(groups), boxes[index]
+        overlaps = _ious(corner, area, corners[:, :count], areas[:count])
+        overlaps[taken[view, :count]] = -1.0
+        at = int(overlaps.argmax()) if count else 0
+        if count and overlaps[at] > iou:
+            groups[at].append(index)
+            weights = np.maximum(scores[groups[at]], _TINY)
+            box = weights / weights.sum() @ boxes[groups[at]]
+        else:
+            at = count
+            groups.append([index])
+        corners[:, at], taken[view, at] = box, True
+        areas[at] = (box[2] - box[0]) * (box[3] - box[1])
+    return groups
+
+
+def _ious(
+    box: Sequence[float], area: float, corners: _Floats, areas: _Floats
+) -> _Floats:  # (4, n), (n,) → (n,)
+    left, top, right, bottom = corners
+    shared: _Floats = np.minimum(box[2], right)
+    shared -= np.maximum(box[0], left)
+    high = np.minimum(box[3], bottom)
+    high -= np.maximum(box[1], top)
+    np.maximum(shared, 0, out=shared)
+    shared *= np.maximum(high, 0, out=high)
+    union = areas + area
+    union -= shared
+    shared /= np.maximum(union, _TINY, out=union)
+    return shared

@@ -7,7 +7,7 @@ diagnosis.as_json()
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -38,28 +38,7 @@ from gramloop.tasks.predictor import AnyPredictor, check_replay, per_patch
 from gramloop.tasks.transformers_models import read_config
 from gramloop.util.json_files import read_checked
 
-Map = NDArray[np.float32]
-
-
-@dataclass(frozen=True)
-class Spread:
-    """How the values of a map are distributed; those that are not finite are left out."""
-
-    mean: float
-    median: float
-    low: float  # the 5th percentile
-    high: float  # the 95th percentile
-    largest: float
-
-    @classmethod
-    def of(cls, values: NDArray[Any]) -> Spread:
-        """Of any array."""
-        finite = np.asarray(values, dtype=np.float64).ravel()
-        finite = finite[np.isfinite(finite)]
-        if not len(finite):
-            return cls(*[float("nan")] * 5)
-        low, median, high = np.percentile(finite, [5, 50, 95])
-        return cls(float(finite.mean()), float(median), float(low), float(high), float(finite.max()))
+SHORT_SIDE = 512  # enough patches to see something, and minutes less than the tasks' own sizes on a CPU
 
 
 @dataclass(frozen=True)
@@ -67,10 +46,11 @@ class Diagnosis:
     """One image's replays; maps have one entry per replay, over the patches."""
 
     replay: ReplayConfig  # with its window spelled out
-    drift: Map  # (K, h, w) of each proposal
-    gate: Map  # (K, h, w)
-    post_drift: Map | None  # (h, w) of the accepted state; None where update and probe lie apart
-    displacement: Map | None  # (K, h, w) length of each patch's accepted step
+    drift: NDArray[np.float32]  # (K, h, w) of each proposal
+    gate: NDArray[np.float32]  # (K, h, w)
+    post_drift: (
+        NDArray[np.float32] | None
+    )  # (h, w) of the accepted state; None where update and probe lie apart
     cost: Cost  # of the replay without looking inside
 
     @property
@@ -80,28 +60,32 @@ class Diagnosis:
 
     def as_json(self) -> dict[str, Any]:
         """All numbers as plain values."""
-        after = None if self.post_drift is None else Spread.of(self.post_drift)
+        replays = [
+            {"drift": spread(drift), "gate": spread(gate), "mean_gate": float(gate.mean(dtype=np.float64))}
+            for drift, gate in zip(self.drift, self.gate, strict=True)
+        ]
+        after = None if self.post_drift is None else spread(self.post_drift)
+        last = spread(self.drift[-1])["mean"]
         return {
             "grid": list(self.grid),
             "blocks": self.cost.blocks,
             "ordinary_blocks": self.cost.baseline,
             "multiplier": self.cost.multiplier,
-            "replays": [self._step(index) for index in range(len(self.drift))],
-            "post_drift": None if after is None else asdict(after),
-            "share_of_drift_left": None
-            if after is None
-            else _ratio(after.mean, Spread.of(self.drift[-1]).mean),
+            "replays": replays,
+            "post_drift": after,
+            "share_of_drift_left": after["mean"] / last if after is not None and last > 0 else None,
         }
 
-    def _step(self, index: int) -> dict[str, Any]:
-        moved = None if self.displacement is None else asdict(Spread.of(self.displacement[index]))
-        return {
-            "drift": asdict(Spread.of(self.drift[index])),
-            "gate": asdict(Spread.of(self.gate[index])),
-            "mean_gate": float(self.gate[index].mean(dtype=np.float64)),
-            "accepted_displacement": moved,
-            "patches_not_finite": int((~np.isfinite(self.drift[index])).sum()),
-        }
+
+def spread(values: NDArray[Any]) -> dict[str, float]:
+    """How the values of a map are distributed; those that are not finite are left out."""
+    finite = np.asarray(values, dtype=np.float64).ravel()
+    finite = finite[np.isfinite(finite)]
+    if not len(finite):
+        return dict.fromkeys(("mean", "median", "low", "high", "largest"), float("nan"))
+    low, median, high = np.percentile(finite, [5, 50, 95]).tolist()
+    mean, largest = float(finite.mean()), float(finite.max())
+    return {"mean": mean, "median": median, "low": low, "high": high, "largest": largest}
 
 
 def diagnose(
@@ -160,13 +144,16 @@ def _diagnosis(loop: Loop, grid: tuple[int, int] | None) -> Diagnosis:
         _maps(trace.drift, place),
         _maps(trace.gate, place),
         None if after is None else _maps([after], place)[0],
-        _maps(trace.displacement, place),
         Cost(depth + extra_blocks(loop.config, depth), depth),
     )
 
 
-def _maps(values: Sequence[Tensor], grid: tuple[int, int]) -> Map:  # (1, ...) each → (K, h, w)
-    maps: Map = np.stack([each.detach().float().cpu().reshape(grid).numpy() for each in values])
+def _maps(
+    values: Sequence[Tensor], grid: tuple[int, int]
+) -> NDArray[np.float32]:  # (1, ...) each → (K, h, w)
+    maps: NDArray[np.float32] = np.stack(
+        [each.detach().float().cpu().reshape(grid).numpy() for each in values]
+    )
     return maps
 
 
@@ -186,16 +173,8 @@ def diagnose_prediction(predictor: AnyPredictor, image: RGB, config: ReplayConfi
         per_patch(trace.drift, trace.cell),
         per_patch(trace.gate, trace.cell),
         None if after is None else per_patch(after[None], trace.cell)[0],
-        None,
         predictor.cost(config),
     )
-
-
-def _ratio(part: float, whole: float) -> float | None:
-    return part / whole if whole > 0 else None
-
-
-SHORT_SIDE = 512  # enough patches to see something, and minutes less than the tasks' own sizes on a CPU
 
 
 @dataclass(frozen=True)
@@ -225,7 +204,7 @@ def backbone_view(
 ) -> View:
     """A backbone's file, or a folder that transformers can open."""
     run: Callable[[Tensor], object]
-    if _is_foreign_folder(path):
+    if (path / "config.json").is_file() and read_config(path).get("model_type") != "dinov3_vit":
         model = _open_with_transformers(path).to(device)
         run = lambda pixels: model(pixel_values=pixels)  # noqa: E731
     else:
@@ -266,12 +245,8 @@ def _whole_image(
     return view
 
 
-def _is_foreign_folder(path: Path) -> bool:
-    """A transformers folder of another family than DINOv3, which has a loader of its own."""
-    return (path / "config.json").is_file() and read_config(path).get("model_type") != "dinov3_vit"
-
-
 def _open_with_transformers(path: Path) -> nn.Module:
+    """The ViT of a folder of another family than DINOv3, which has a loader of its own."""
     from transformers import AutoModel
 
     try:
@@ -288,22 +263,19 @@ def _open_with_transformers(path: Path) -> nn.Module:
     return vit.eval().requires_grad_(False)
 
 
-def _stored_normalisation(path: Path) -> Normalisation:
-    """What the folder's image processor has, otherwise what DINO models were trained with."""
-    stored = path / "preprocessor_config.json"
-    if not stored.is_file():
-        return WEB
-    found = read_checked(stored, _StoredProcessor, "the configuration of an image processor")
-    return (
-        WEB
-        if found.image_mean is None or found.image_std is None
-        else Normalisation(found.image_mean, found.image_std)
-    )
-
-
 @dataclass(frozen=True)
 class _StoredProcessor:
     """What is read of preprocessor_config.json."""
 
     image_mean: tuple[float, float, float] | None = None
     image_std: tuple[float, float, float] | None = None
+
+
+def _stored_normalisation(path: Path) -> Normalisation:
+    """What the folder's image processor has, otherwise what DINO models were trained with."""
+    stored = path / "preprocessor_config.json"
+    if not stored.is_file():
+        return WEB
+    found = read_checked(stored, _StoredProcessor, "the configuration of an image processor")
+    known = found.image_mean is not None and found.image_std is not None
+    return Normalisation(found.image_mean, found.image_std) if known else WEB  # type: ignore[arg-type]

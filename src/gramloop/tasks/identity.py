@@ -1,38 +1,156 @@
 """What identifies a model of the user's own code, in a file, a package or in memory: its content and its behaviour.
 
-A version that the user gives takes the place of the content, which then may change. The behaviour is compared at every
-start, unless a model predicts the same image differently each time.
+The content is everything that the model reaches: code, closures, globals, defaults, arrays, attributes, and files that
+strings name, as digests that are the same in every process. Code of installed packages counts by name alone, and what
+cannot be read, such as an object of a C library, by its type. A version that the user gives takes the place of the
+content. The behaviour, what the model predicts on two trial images, covers the rest; it is compared at every start.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import inspect
 import platform
-from collections.abc import Mapping
+import re
+import sys
+import types
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
-from importlib.metadata import PackageNotFoundError, packages_distributions, version
+from importlib.metadata import packages_distributions, version
 from itertools import count
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor, nn
 
 from gramloop.errors import GramLoopError, user_code
+from gramloop.tasks.custom import FunctionPredictor, ModulePredictor, find_make
 from gramloop.tasks.images import RGB
-from gramloop.tasks.model_content import content_of
-from gramloop.tasks.module_predictor import ModulePredictor
 from gramloop.tasks.prediction import Prediction
-from gramloop.tasks.predictor import Predictor, before_renumbering
-from gramloop.tasks.user_models import FunctionPredictor, find_make
+from gramloop.tasks.predictor import AnyPredictor, before_renumbering, name_of
+from gramloop.util.checksums import file_digest
 
-Size = tuple[int, int]  # height and width
+Content = dict[str, str]  # digests, by what they are of
+
 # of a summary: kernels of other processors change near ties, of boundary pixels and weak boxes, less than one in a hundred
-TOLERANCE = 0.01
-_CELLS = 2  # of a summary, along each side of an image
+SUMMARY_TOLERANCE = 0.01
 _WAVES = (1.0, 2.399963, 0.618034)  # that tell class numbers from each other; no two are multiples
+_DEEPEST = 80  # nested values that are read
+_LONGEST_PATH = 1000
+_DEVICE = re.compile(r"(cpu|cuda|mps|meta)(:\d+)?")
+_INTERNAL = frozenset(vars(nn.Module())) - {"training"}  # hooks, and what state_dict has
+_UNSTABLE = frozenset(["_name_or_path", "name_or_path", "_commit_hash"])  # where a transformers folder lay
+_OPAQUE_MODULES = frozenset(["_io", "_thread", "io", "logging", "threading"])
+# attributes of classes that say nothing about what they do
+_CLASS_INTERNAL = frozenset(["_abc_impl", "__abstractmethods__", "__annotations__", "__dict__", "__doc__"])
+_CLASS_INTERNAL |= {"__firstlineno__", "__module__", "__static_attributes__", "__weakref__"}
+_ATOMS = (type(None), int, float, complex, bytes, bytearray, range, types.EllipsisType, np.dtype, torch.dtype)
+
+# models in memory
+
+_held: dict[str, AnyPredictor] = {}
+_numbers = count(1)
+
+
+def hold_model(predictor: AnyPredictor) -> dict[str, str]:
+    """The files of a model, as `gramloop.tasks.load_predictor` takes them, for one that lies in no file."""
+    name = f"{name_of(predictor)} #{next(_numbers)}"
+    _held[name] = predictor
+    return {"object": name}
+
+
+def held_model(name: str) -> AnyPredictor:
+    """The model that was held under a name."""
+    if name not in _held:
+        raise GramLoopError(
+            "the model of this evaluation is an object of the program that began it; call gramloop.evaluate there again"
+        )
+    return _held[name]
+
+
+# content and behaviour together
+
+
+def is_user_code(files: Mapping[str, str]) -> bool:
+    """Whether a model is known by its content and behaviour, and not by its files."""
+    return "make" in files or "object" in files
+
+
+def identify(
+    files: Mapping[str, str], predictor: AnyPredictor, size: tuple[int, int], device: str, version: str = ""
+) -> tuple[Content, Behaviour | None]:
+    """The content and the behaviour of a model of the user's code; nothing of other models.
+
+    Args:
+        files: the model, as `gramloop.tasks.load_predictor` takes it.
+        predictor: the same, loaded.
+        size: height and width of the images that it is tried with.
+        device: where it runs.
+        version: what the user calls it, instead of its content.
+    """
+    if not is_user_code(files):
+        if version:
+            raise GramLoopError(
+                f"the version {version!r} belongs to a model of your own code; other weights are known"
+            )
+        return {}, None
+    plain = before_renumbering(predictor)
+    seen, content = observe_twice(plain, size, device, lambda: user_content(files, plain))
+    return ({"version": version}, replace(seen, varying=())) if version else (content, seen)
+
+
+def check_identity(
+    files: Mapping[str, str],
+    predictor: AnyPredictor,
+    device: str,
+    content: Mapping[str, str],
+    seen: Behaviour,
+) -> str:
+    """What differs in a loaded model from its planned ``content`` and behaviour; empty where it is the same."""
+    plain = before_renumbering(predictor)
+    now = observe(plain, seen.size, device)
+    if "version" not in content:
+        found = {
+            name: digest for name, digest in user_content(files, plain).items() if name not in seen.varying
+        }
+        if changed := first_change(content, found):
+            return changed
+    return "" if not seen.repeatable or now.same_as(seen) else "what it predicts on the trial images"
+
+
+def first_change(before: Mapping[str, str], now: Mapping[str, str]) -> str:
+    """The first part of a content that differs; empty where none does."""
+    return next((name for name in sorted({*before, *now}) if before.get(name) != now.get(name)), "")
+
+
+def user_content(files: Mapping[str, str], predictor: AnyPredictor) -> Content:
+    """Digests of everything that a model of the user's code is made of."""
+    parts: dict[str, object] = {"model": predictor}
+    if isinstance(predictor, FunctionPredictor):
+        parts = {"model": predictor.function}
+    elif isinstance(predictor, ModulePredictor):
+        parts = {
+            "model": predictor.model,
+            "preprocess": predictor.preprocess,
+            "postprocess": predictor.postprocess,
+        }
+    if "make" not in files:
+        return content_of(parts)
+    make, place = find_make(files["make"]), files["make"].rpartition(":")[0]
+    source = inspect.getsourcefile(inspect.unwrap(make))
+    found = {} if source is None else {"make": hashlib.sha256(Path(source).read_bytes()).hexdigest()}
+    if place.endswith(".py"):
+        return {**content_of(parts, folder=Path(place).parent), **found}
+    for distribution in sorted(set(packages_distributions().get(place.split(".")[0], ()))):
+        found[f"version of {distribution}"] = version(distribution)
+    return {**content_of(parts), **found}
+
+
+# behaviour
 
 
 @dataclass(frozen=True)
@@ -47,7 +165,7 @@ class Behaviour:
         varying: parts of the model's content that predictions change, such as caches and counters.
     """
 
-    size: Size
+    size: tuple[int, int]
     digest: str
     summary: tuple[float, ...]
     machine: str
@@ -64,31 +182,37 @@ class Behaviour:
             return self.repeatable == other.repeatable
         if self.machine == other.machine:
             return self.digest == other.digest
+        if len(self.summary) != len(other.summary):
+            return False
         one, two = np.array(self.summary), np.array(other.summary)
-        scale = max(1.0, *np.abs(one), *np.abs(two)) if len(one) else 1.0
-        return one.shape == two.shape and bool((np.abs(one - two) <= TOLERANCE * scale).all())
+        scale = np.maximum(1.0, np.maximum(np.abs(one), np.abs(two)))
+        return bool((np.abs(one - two) <= SUMMARY_TOLERANCE * scale).all())
 
 
-def observe(predictor: Predictor[Prediction], size: Size, device: str = "cpu") -> Behaviour:
+def observe(predictor: AnyPredictor, size: tuple[int, int], device: str = "cpu") -> Behaviour:
     """Predict the two probe images; an error of the model is raised as `UserCodeError`."""
     found = [_probe(predictor, pixels) for pixels in probe_images(*size)]
-    summary = tuple(round(number, 6) for one in found for number in summarise(one))
-    return Behaviour(size, _digest(found), summary, _machine(device))
+    values = [
+        {each.name: getattr(one, each.name) for each in fields(one) if each.name not in ("blocks", "trace")}
+        for one in found
+    ]
+    summary = tuple(round(number, 6) for one in values for number in _summary(one))
+    return Behaviour(size, content_of({"": values})[""], summary, _machine(device))
 
 
 def observe_twice(
-    predictor: Predictor[Prediction], size: Size, device: str, content: Any
-) -> tuple[Behaviour, dict[str, str]]:
+    predictor: AnyPredictor, size: tuple[int, int], device: str, content: Callable[[], Content]
+) -> tuple[Behaviour, Content]:
     """What a model predicts, whether it does so again, and its content without what predictions change.
 
-    ``content()`` reads the content. It is read after the first predictions, which may load weights, and again after an
-    image that the model never saw, which fills caches.
+    The content is read after the first predictions, which may load weights, and again after an image that the model
+    never saw, which fills caches.
     """
     first = observe(predictor, size, device)
-    before: dict[str, str] = content()
+    before = content()
     _probe(predictor, np.random.default_rng().integers(0, 256, (*size, 3), np.uint8))
     again = observe(predictor, size, device)
-    after: dict[str, str] = content()
+    after = content()
     varying = tuple(sorted(name for name in {**before, **after} if before.get(name) != after.get(name)))
     digest = first.digest if first.digest == again.digest else ""
     stable = {name: value for name, value in before.items() if name not in varying}
@@ -107,185 +231,244 @@ def probe_images(height: int, width: int) -> tuple[RGB, RGB]:
     return smooth.astype(np.uint8), textured.astype(np.uint8)
 
 
-def summarise(prediction: Prediction) -> list[float]:
-    """A few numbers of a prediction, of which every change of many pixels or of a strong box changes one."""
-    held: Mapping[str, Any] = {each.name: getattr(prediction, each.name) for each in fields(prediction)}
-    if {"boxes", "scores", "labels"} <= set(held):
-        return _boxes_summary(held["boxes"], held["scores"], held["labels"])
-    if {"segments", "infos"} <= set(held):
-        kinds = np.zeros(int(np.max(held["segments"], initial=0)) + 1)
-        for info in held["infos"]:
-            kinds[info.id] = info.category + 1
-        return _waves(kinds[held["segments"]])
-    found: list[float] = []
-    for value in held.values():
-        if isinstance(value, np.ndarray) and value.ndim == 2:
-            found += _waves(value) if value.dtype.kind in "biu" else _means(value)
-    return found
-
-
-def _boxes_summary(boxes: NDArray[Any], scores: NDArray[Any], labels: NDArray[Any]) -> list[float]:
-    """Sums over boxes, each counted by its squared score, so that weak ones hardly count."""
-    weights = np.nan_to_num(scores.astype(np.float64)) ** 2
-    features = [np.ones(len(weights)), *(np.cos(labels * wave) for wave in _WAVES)]
-    features += list(boxes.reshape(-1, 4).astype(np.float64).T / max(1.0, np.abs(boxes).max(initial=0)))
-    return [float((weights * np.nan_to_num(feature)).sum()) for feature in features]
-
-
-def _waves(labels: NDArray[Any]) -> list[float]:
-    return [number for wave in _WAVES for number in _means(np.cos(labels * wave))]
-
-
-def _means(values: NDArray[Any]) -> list[float]:
-    """The means over parts of an image."""
-    finite = np.nan_to_num(values.astype(np.float64), posinf=0.0, neginf=0.0)
-    strips = (
-        part for rows in np.array_split(finite, _CELLS) for part in np.array_split(rows, _CELLS, axis=1)
-    )
-    return [float(part.mean()) if part.size else 0.0 for part in strips]
-
-
-def _probe(predictor: Predictor[Prediction], pixels: RGB) -> Prediction:
-    name = getattr(predictor, "name", type(predictor).__name__)
-    with user_code(f"{name} failed on a trial image of {pixels.shape[1]} x {pixels.shape[0]} pixels"):
+def _probe(predictor: AnyPredictor, pixels: RGB) -> Prediction:
+    what = f"{name_of(predictor)} failed on a trial image of {pixels.shape[1]} x {pixels.shape[0]} pixels"
+    with user_code(what):
         return predictor.predict(pixels)
 
 
-def _digest(predictions: list[Prediction]) -> str:
-    values = [
-        {each.name: getattr(one, each.name) for each in fields(one) if each.name not in ("blocks", "trace")}
-        for one in predictions
-    ]
-    return content_of({"": values})[""]
+def _summary(held: Mapping[str, Any]) -> list[float]:
+    """A few numbers of a prediction, of which every change of many pixels or of a strong box changes one.
+
+    Objects count by their squared score, so that weak ones hardly count, and segments by their class.
+    """
+    if {"segments", "infos"} <= set(held):
+        kinds = np.zeros(int(np.max(held["segments"], initial=0)) + 1, np.int64)
+        for info in held["infos"]:
+            kinds[info.id] = info.category + 1
+        held = {"labels": kinds[held["segments"]]}
+    scores = held.get("scores")
+    objects = isinstance(scores, np.ndarray) and scores.ndim == 1
+    weights = np.nan_to_num(np.asarray(scores, np.float64)) ** 2 if objects else None
+    found = [] if weights is None else [float(weights.sum())]
+    for value in (held[name] for name in ("labels", "boxes", "values") if name in held):
+        found += _means(value, weights)
+    return found
+
+
+def _means(values: NDArray[Any], weights: NDArray[np.float64] | None) -> list[float]:
+    """Means over an image, or weighted sums over objects; of class numbers those of waves."""
+    if values.dtype.kind in "biu":
+        columns = [np.cos(values * wave) for wave in _WAVES]
+    else:
+        finite = np.nan_to_num(values.astype(np.float64), posinf=0.0, neginf=0.0)
+        columns = [finite] if weights is None else list(finite.T)
+    if weights is None:
+        return [float(each.mean()) if each.size else 0.0 for each in columns]
+    return [float((weights * each).sum()) for each in columns]
 
 
 def _machine(device: str) -> str:
     """The machine and its processor, or its GPU."""
-    kind = torch.device(device).type
-    return f"{platform.node()}, {torch.cuda.get_device_name(device) if kind == 'cuda' else _processor()}"
-
-
-def _processor() -> str:
+    if torch.device(device).type == "cuda":
+        return f"{platform.node()}, {torch.cuda.get_device_name(device)}"
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+        name = next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     except (OSError, StopIteration):
-        return platform.processor() or platform.machine()
+        name = platform.processor() or platform.machine()
+    return f"{platform.node()}, {name}"
 
 
-Content = dict[str, str]  # digests, by what they are of
-_held: dict[str, Predictor[Prediction]] = {}
-_numbers = count(1)
+# content
 
 
-def hold_model(predictor: Predictor[Prediction]) -> dict[str, str]:
-    """The files of a model, as `gramloop.tasks.load_predictor` takes them, for one that lies in no file."""
-    name = f"{getattr(predictor, 'name', type(predictor).__name__)} #{next(_numbers)}"
-    _held[name] = predictor
-    return {"object": name}
-
-
-def held_model(name: str) -> Predictor[Prediction]:
-    """The model that was held under a name."""
-    if name not in _held:
-        raise GramLoopError(
-            "the model of this evaluation is an object of the program that began it; call gramloop.evaluate there again"
-        )
-    return _held[name]
-
-
-def is_user_code(files: Mapping[str, str]) -> bool:
-    """Whether a model is known by its content and behaviour, and not by its files."""
-    return "make" in files or "object" in files
-
-
-def identify(
-    files: Mapping[str, str], predictor: Predictor[Prediction], size: Size, device: str, version: str = ""
-) -> tuple[Content, Behaviour | None]:
-    """The content and the behaviour of a model of the user's code; nothing of other models.
+def content_of(parts: Mapping[str, object], folder: Path | None = None) -> Content:
+    """Digests of everything that named values reach.
 
     Args:
-        files: the model, as `gramloop.tasks.load_predictor` takes it.
-        predictor: the same, loaded.
-        size: of the images that it is tried with.
-        device: where it runs.
-        version: what the user calls it, instead of its content.
-    """
-    if not is_user_code(files):
-        if version:
-            raise GramLoopError(
-                f"the version {version!r} belongs to a model of your own code; other weights are known"
-            )
-        return {}, None
-    plain = before_renumbering(predictor)
-    seen, content = observe_twice(plain, size, device, lambda: user_content(files, plain))
-    if version:
-        return {"version": version}, replace(seen, varying=())
-    return _grouped(content), seen
-
-
-def check_identity(
-    files: Mapping[str, str],
-    predictor: Predictor[Prediction],
-    device: str,
-    content: Mapping[str, str],
-    seen: Behaviour,
-) -> str:
-    """How a loaded model differs from the ``content`` and behaviour that it had when an evaluation was planned.
+        parts: the values, such as a function or a torch module.
+        folder: where relative paths in strings may lead, in addition to the working directory.
 
     Returns:
-        An empty string where it is the same, or what differs.
+        Digests by name, and of the attributes of each value by ``name.attribute``.
     """
-    plain = before_renumbering(predictor)
-    now = observe(plain, seen.size, device)
-    if "version" not in content:
-        leaves = user_content(files, plain)
-        found = _grouped({name: digest for name, digest in leaves.items() if name not in seen.varying})
-        if changed := first_change(content, found):
-            return changed
-    return "" if not seen.repeatable or now.same_as(seen) else "what it predicts on the trial images"
+    reader, found = _Reader(folder), {}
+    for name, value in parts.items():
+        held = reader.read(value)
+        named = held if isinstance(held, dict) else {}
+        found[name] = _hash(_kind(value)) if named else reader.digest(value)
+        found |= {f"{name}.{part}": reader.digest(each) for part, each in sorted(named.items())}
+    return found
 
 
-def first_change(before: Mapping[str, str], now: Mapping[str, str]) -> str:
-    """The first part of a content that differs; empty where none does."""
-    return next((name for name in sorted({*before, *now}) if before.get(name) != now.get(name)), "")
+class _Unordered(list[object]):
+    """What a value holds in no order that every process has."""
 
 
-def user_content(files: Mapping[str, str], predictor: Predictor[Prediction]) -> Content:
-    """Digests of everything that a model of the user's code is made of."""
-    parts: dict[str, object]
-    if isinstance(predictor, FunctionPredictor):
-        parts = {"model": predictor.function}
-    elif isinstance(predictor, ModulePredictor):
-        parts = {"model": predictor.model, **predictor.steps}
-    else:
-        parts = {"model": predictor}
-    if "make" not in files:
-        return content_of(parts)
-    make, place = find_make(files["make"]), files["make"].rpartition(":")[0]
-    source = inspect.getsourcefile(inspect.unwrap(make))
-    found = {} if source is None else {"make": hashlib.sha256(Path(source).read_bytes()).hexdigest()}
-    if place.endswith(".py"):
-        return {**content_of(parts, folder=Path(place).parent), **found}
-    root = place.split(".")[0]
-    for distribution in sorted(set(packages_distributions().get(root, ()))):
-        try:
-            found[f"version of {distribution}"] = version(distribution)
-        except PackageNotFoundError:
-            continue
-    return {**content_of(parts, own=root), **found}
+class _Reader:
+    """Reads values once each; what it has read is held, so that no address is used again."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self._folder = folder
+        self._known: dict[int, tuple[object, str]] = {}
+
+    def digest(self, value: object, depth: int = 0) -> str:
+        """The digest of a value and of everything in it."""
+        if id(value) in self._known:
+            return self._known[id(value)][1]
+        if isinstance(held := self.read(value), str):
+            return _hash(held)
+        if depth > _DEEPEST:
+            return _hash(_kind(value))
+        self._known[id(value)] = value, "cycle"
+        if isinstance(held, dict):
+            inside = [f"{name}\0{self.digest(part, depth + 1)}" for name, part in sorted(held.items())]
+        else:
+            inside = [self.digest(part, depth + 1) for part in held]
+        found = _hash(_kind(value), *(sorted(inside) if isinstance(held, _Unordered) else inside))
+        self._known[id(value)] = value, found
+        return found
+
+    def read(self, value: Any) -> str | list[object] | dict[str, object]:
+        """A plain value as text; else what it holds, or is made of by name: nothing where that cannot be read."""
+        if isinstance(value, str | PurePath):
+            return self._text(str(value))
+        if isinstance(value, _ATOMS):
+            return f"{type(value).__name__} {value!r}"
+        if isinstance(value, torch.device):
+            return "device"
+        if isinstance(value, Tensor):
+            return _tensor(value)
+        if isinstance(value, np.ndarray | np.generic) and not value.dtype.hasobject:
+            array = np.asarray(value)
+            return f"array {array.dtype} {array.shape} {hashlib.sha256(array.tobytes()).hexdigest()}"
+        if isinstance(value, types.ModuleType):
+            return f"module {value.__name__}"
+        if isinstance(value, type) and not _is_own(value.__module__):
+            return f"class {_name(value)}"
+        if isinstance(value, dict | types.MappingProxyType):
+            return _Unordered(value.items())
+        if isinstance(value, set | frozenset):
+            return _Unordered(value)
+        return list(value) if isinstance(value, list | tuple) else _parts(value)
+
+    def _text(self, text: str) -> str:
+        """A string; a file that it names counts by its content, and a device not at all."""
+        if _DEVICE.fullmatch(text):
+            return "device"
+        if len(text) <= _LONGEST_PATH and ("." in text or "/" in text) and text.isprintable():
+            for path in (Path(text), *([self._folder / text] if self._folder else [])):
+                try:
+                    if path.is_file():
+                        return f"file {file_digest(path)}"
+                except (OSError, ValueError):
+                    continue
+        return f"str {text}"
 
 
-def _grouped(leaves: Mapping[str, str]) -> Content:
-    """One digest for each attribute of the model, from those of everything in it."""
-    groups: dict[str, list[str]] = {}
-    for name, digest in sorted(leaves.items()):
-        groups.setdefault(".".join(name.split(".")[:2]), []).append(f"{name} {digest}")
-    return {
-        name: leaves[name] if members == [f"{name} {leaves.get(name)}"] else _hash(members)
-        for name, members in groups.items()
+def _parts(value: Any) -> dict[str, object]:
+    if isinstance(value, types.FunctionType):
+        return _function_parts(value)
+    if isinstance(value, staticmethod | classmethod | property):
+        return {"function": value.fget if isinstance(value, property) else value.__func__}
+    if isinstance(value, types.CodeType):
+        names = (value.co_names, value.co_varnames, value.co_freevars, value.co_cellvars)
+        return {"bytecode": value.co_code, "constants": value.co_consts, "names": names}
+    if isinstance(value, nn.Module):
+        inner = {name: (type(each), _settings(each)) for name, each in value.named_modules() if name}
+        weights = dict(value.state_dict())
+        return {"weights": weights, "class": type(value), "modules": inner, **_settings(value)}
+    if isinstance(value, type):
+        held = {name: part for name, part in vars(value).items() if name not in _CLASS_INTERNAL}
+        return {**held, "bases": value.__bases__}
+    if type(value).__module__.split(".")[0] in _OPAQUE_MODULES:
+        return {}
+    held = {name: part for name, part in getattr(value, "__dict__", {}).items() if name not in _UNSTABLE}
+    return {**(held or _pickled(value)), "class": type(value)}
+
+
+def _function_parts(function: types.FunctionType) -> dict[str, object]:
+    parts: dict[str, object] = {
+        "defaults": (function.__defaults__, function.__kwdefaults__),
+        **{f"attribute {name}": part for name, part in vars(function).items()},
     }
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            parts[f"closure {name}"] = cell.cell_contents
+        except ValueError:  # not filled yet
+            continue
+    if _is_own(str(function.__globals__.get("__name__"))):
+        parts["code"] = function.__code__
+        parts |= _named(function.__globals__, set(_names_in(function.__code__)), "global ")
+    return parts
 
 
-def _hash(members: list[str]) -> str:
-    return hashlib.sha256("\n".join(members).encode()).hexdigest()
+def _named(values: Mapping[str, object], names: set[str], prefix: str) -> dict[str, object]:
+    """The values that code names; of the user's modules, what code names of them."""
+    found: dict[str, object] = {}
+    for name in sorted(names & set(values)):
+        value = values[name]
+        if isinstance(value, types.ModuleType) and _is_own(value.__name__):
+            found |= _named(vars(value), names - {name}, f"{prefix}{name}.")
+        else:
+            found[f"{prefix}{name}"] = value
+    return found
+
+
+def _names_in(code: types.CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _names_in(constant)
+
+
+@functools.cache
+def _is_own(module: str) -> bool:
+    """Whether a module is the user's code, which is read, and not of an installed package."""
+    root = module.split(".")[0]
+    file = getattr(sys.modules.get(module) or sys.modules.get(root), "__file__", None)
+    installed = file is not None and "site-packages" in Path(file).parts
+    return not installed and root not in ("gramloop", "builtins", *sys.stdlib_module_names)
+
+
+def _settings(module: nn.Module) -> dict[str, object]:
+    held, hidden = vars(module).items(), _INTERNAL | _UNSTABLE
+    return {name: value for name, value in held if name not in hidden and not isinstance(value, nn.Module)}
+
+
+def _pickled(value: object) -> dict[str, object]:
+    """What pickle would keep of an object without attributes; nothing where it cannot be pickled."""
+    try:
+        kept: Any = value.__reduce_ex__(4)
+        return {"state": [list(part) if isinstance(part, Iterator) else part for part in kept]}
+    except Exception:  # any object may refuse, each in its own manner
+        return {}
+
+
+def _tensor(value: Tensor) -> str:
+    kind = f"tensor {value.dtype} {tuple(value.shape)}"
+    try:
+        if value.is_meta:
+            return kind
+        dense = value.to_dense() if value.layout is not torch.strided else value
+        content = dense.detach().cpu().reshape(-1).contiguous().view(torch.uint8).numpy().tobytes()
+        return f"{kind} {hashlib.sha256(content).hexdigest()}"
+    except (RuntimeError, TypeError, NotImplementedError):  # quantised, or of a kind that numpy does not have
+        return f"{kind} {value!r}"
+
+
+def _kind(value: object) -> str:
+    if isinstance(value, types.FunctionType | types.BuiltinFunctionType | type):
+        return f"{type(value).__name__} {_name(value)}"
+    return _name(type(value))
+
+
+def _name(value: Any) -> str:
+    # a file that is executed under a name made of its content is the same module under any
+    module = re.sub(r"^_gramloop_(.+)_[0-9a-f]{16}$", r"\1", str(getattr(value, "__module__", "")))
+    return f"{module}.{getattr(value, '__qualname__', '')}"
+
+
+def _hash(*parts: str) -> str:
+    return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()

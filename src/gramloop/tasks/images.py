@@ -24,7 +24,7 @@ from gramloop.util.files import files_below
 RGB = NDArray[np.uint8]  # (H, W, 3)
 ImageLike = str | Path | Image.Image | NDArray[np.generic]
 
-LARGEST = 1 << 27  # pixels after resizing; a strip a few pixels wide would grow beyond any memory
+MOST_PIXELS = 1 << 27  # pixels after resizing; a strip a few pixels wide would grow beyond any memory
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ def resize_short_side(
     """
     height, width = pixels.shape[:2]
     size = short_side_size(height, width, short, multiple=multiple, rounded=rounded)
-    if size[0] * size[1] > LARGEST:
+    if size[0] * size[1] > MOST_PIXELS:
         raise GramLoopError(
             f"an image of {width} x {height} is too narrow: a short side of {short} makes the other {max(size)}"
         )

@@ -18,25 +18,23 @@ from gramloop.errors import GramLoopError
 from gramloop.metrics.ap import DRAWS_AT_ONCE, mask_average_precision, rank_matches
 from gramloop.metrics.bootstrap import Score
 from gramloop.metrics.matching import ALL, AREAS, THRESHOLDS, Matches, match_masks
-from gramloop.tasks.base import Categories, ClassScores, Row, Rows, pixels_text
+from gramloop.tasks.base import Categories, ClassScores, Row, Rows
 from gramloop.tasks.class_names import Classes
 from gramloop.tasks.detection import (
     AP_METRICS,
     ap_by_class,
     ap_metrics,
-    boxes_table,
     image_identity,
     json_lines,
 )
 from gramloop.tasks.panoptic import SegmentTask
 from gramloop.tasks.prediction import DrawStyle, Prediction
 from gramloop.tasks.semantic import renumbered
-from gramloop.util.table import Table
 
 SHOWN = 0.4  # least score of a mask that a stored picture keeps
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class InstanceMasks(Prediction):
     """Scored masks of single objects, best first; they may overlap.
 
@@ -181,10 +179,6 @@ class InstanceTask(SegmentTask[InstanceMasks, ObjectMasks]):
 
     def size(self, prediction: InstanceMasks, image: Sequence[int] | None = None) -> tuple[int, int]:
         return prediction.size
-
-    def summary(self, prediction: InstanceMasks) -> Table:
-        title = f"{len(prediction.scores)} masks in {pixels_text(prediction.size)}"
-        return boxes_table(title, prediction, 0, "masks, best first")
 
     def describe(self, prediction: InstanceMasks, style: DrawStyle) -> str:
         count = int((prediction.scores >= style.threshold).sum())

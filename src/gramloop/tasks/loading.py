@@ -1,4 +1,4 @@
-"""Predictors from files: a small model's folder, or a backbone and a head."""
+"""Predictors from files: the embedded model, a backbone with a head, and every other model that ``--model`` names."""
 
 from __future__ import annotations
 
@@ -13,29 +13,43 @@ import torch
 
 from gramloop.data.records import TaskName as Task
 from gramloop.errors import GramLoopError, did_you_mean, then
-from gramloop.models.heads import HEAD_NAMES, HeadKind, head_classes, head_kind
-from gramloop.models.pmt import trained_side
+from gramloop.models.backbone import TappedViT
+from gramloop.models.depther import load_depther
+from gramloop.models.detector import load_windowed_detector
+from gramloop.models.dino import load_any_backbone
+from gramloop.models.heads import HEAD_NAMES, HeadKind, LinearHead, LinearSegmentor, head_classes, head_kind
+from gramloop.models.mask2former import load_segmentor
+from gramloop.models.pmt import load_pmt, trained_side
 from gramloop.models.tiny import TINY_SHORT_SIDE, WEIGHTS, load_tiny, load_tiny_depth
 from gramloop.tasks.class_names import COCO, COCO_PANOPTIC
-from gramloop.tasks.depth import DepthConfig, DepthEstimator, DptDepthConfig, load_depth_estimator
-from gramloop.tasks.detect import DenseDetector, DetectConfig, load_detector
-from gramloop.tasks.graph_runtime import RUNTIMES, graph_files, is_dinov3_graph
+from gramloop.tasks.depth import DepthConfig, DepthEstimator, DptDepthConfig, DptDepthEstimator
+from gramloop.tasks.detect import DenseDetector, DetectConfig, Detector
+from gramloop.tasks.graphs import RUNTIMES, graph_files, is_dinov3_graph
 from gramloop.tasks.images import WEB, normalisation_of
-from gramloop.tasks.padded import (
-    InstanceConfig,
-    PanopticConfig,
-    load_instances,
-    load_panoptic,
-)
-from gramloop.tasks.prediction import Prediction
-from gramloop.tasks.predictor import Predictor, numbered_as
-from gramloop.tasks.segment import SegmentConfig, Segmenter, load_segmenter, pmt_windows
+from gramloop.tasks.padded import InstanceConfig, InstanceSegmenter, PanopticConfig, PanopticSegmenter
+from gramloop.tasks.predictor import AnyPredictor, numbered_as
+from gramloop.tasks.semantic import SegmentConfig, Segmenter
 
 Files = Mapping[str, str] | Mapping[str, Path]
 Sizes = Mapping[str, object]  # how images are shown: settings of the task's configuration
+WeightPrecision = Literal["float32", "bfloat16"]  # of a backbone's weights; heads and drift are float32
 Config = TypeVar("Config")
 INPUT_SIZE = "input size"  # of a head, where the name of its folder decides it
-
+TRUSTED = "trusted code"  # the entry of a transformers folder's files that lets its own code run
+GROUP = "gramloop.models"
+FORMS = (
+    ("tiny", "the embedded model, or a folder like it"),
+    ("hf:FOLDER", "any dense model that transformers saved; hf:NAME downloads it from the hub"),
+    (
+        "FILE.onnx, FILE.xml",
+        "a graph for onnxruntime or OpenVINO, with FILE.json or FILE.py where its outputs are not recognised",
+    ),
+    ("FILE.py:make", "a function of your own that returns a model"),
+    ("package.module:make", "the same, in an installed package"),
+)
+_HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
+_FETCHED = ("*.json", "*.safetensors", "*.txt")
+_DTYPES: Mapping[str, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 _TASKS: dict[HeadKind, tuple[Task, ...]] = {
     "mask2former": ("semantic",),
     "plain-detr": ("detection",),
@@ -43,7 +57,203 @@ _TASKS: dict[HeadKind, tuple[Task, ...]] = {
     "depther": ("depth",),
     "linear": ("semantic",),
 }
-_NEEDS_BACKBONE: tuple[HeadKind, ...] = ("pmt", "depther")
+
+
+def open_model(
+    spec: str,
+    task: Task | None = None,
+    sizes: Sizes | None = None,
+    device: torch.device | str = "cpu",
+    *,
+    trust_remote_code: bool = False,
+) -> AnyPredictor:
+    """A predictor, frozen and in evaluation mode.
+
+    Args:
+        spec: "tiny", "hf:FOLDER", "model.onnx", "my_models.py:make", "package.module:make", or a name of `offered`.
+        task: what is predicted; needed only where a model has several tasks, as the embedded one.
+        sizes: how images are shown to the model, where that can be chosen.
+        device: where it runs.
+        trust_remote_code: let a transformers folder run Python code of its own.
+    """
+    return load_predictor(task, model_files(spec, trust_remote_code), sizes, device)
+
+
+def load_predictor(
+    task: Task | None,
+    files: Files,
+    sizes: Sizes | None = None,
+    device: torch.device | str = "cpu",
+    verify: bool = False,
+    dtype: WeightPrecision = "float32",
+) -> AnyPredictor:
+    """A predictor with its model frozen and in evaluation mode.
+
+    Args:
+        task: what is predicted; None as the model says: a head by its names; the embedded model segments.
+        files: ``folder`` as `gramloop.models.tiny` reads it; or ``head``, with ``backbone`` unless the head's file
+            holds it too; or ``hf``, a folder of transformers; or ``graph``, an ONNX or OpenVINO file; or ``make``,
+            ``FILE.py:NAME`` or ``package.module:NAME``; or ``object``, as `gramloop.tasks.identity.hold_model` names one
+            in memory.
+        sizes: how images are shown to the model, where it is not as usual.
+        device: where it runs. On "meta" no weight is read: the predictor tells about itself, but cannot predict.
+        verify: compare weights with the sha256 in the names of their files.
+        dtype: of the backbone's weights; bfloat16 halves their memory and rounds.
+    """
+    check_precision(dtype)
+    kind, given = kind_of(files), dict[str, Any](sizes or {})
+    if kind == "tiny":
+        return load_embedded(files["folder"], task, given, device, _DTYPES[dtype])
+    if kind == "files":
+        given |= {"dtype": _DTYPES[dtype], "device": device, "verify": verify}
+        predictor: AnyPredictor = load_head(files.get("backbone"), files["head"], task, **given)
+        return predictor
+    name = next(iter(files.values()))
+    if dtype != "float32":
+        raise GramLoopError(
+            f"{name} has the precision that it was made with; {dtype} can be asked of a backbone with a released head, "
+            "and of the embedded model"
+        )
+    if given:
+        raise GramLoopError(f"{name} shows itself images as it was made to; leave out {', '.join(given)}")
+    return _load_whole(kind, task, files, device)
+
+
+def _load_whole(kind: str, task: Task | None, files: Files, device: torch.device | str) -> AnyPredictor:
+    """A model that brings its own preparation of images; what it takes is imported for it alone."""
+    if kind == "hf":
+        from gramloop.tasks.transformers_models import load_transformers_model
+
+        return load_transformers_model(files["hf"], task, device, trust_remote_code=TRUSTED in files)
+    if kind == "graph":
+        from gramloop.tasks.graphs import load_graph
+
+        return load_graph(files, task, device)
+    if kind == "object":
+        from gramloop.tasks.identity import held_model
+
+        return held_model(str(files["object"]))
+    from gramloop.tasks.custom import load_user_model
+
+    return load_user_model(str(files["make"]), task, device)
+
+
+def load_numbered(
+    task: Task,
+    files: Files,
+    sizes: Sizes | None,
+    device: torch.device | str,
+    categories: Mapping[int, str],
+    dtype: WeightPrecision = "float32",
+) -> AnyPredictor:
+    """A predictor as `load_predictor` gives it, whose classes are numbered as in a data set.
+
+    Models from transformers and of one's own bring names; the released heads count as their data sets do.
+    """
+    predictor = load_predictor(task, files, sizes, device, dtype=dtype)
+    return predictor if kind_of(files) in ("tiny", "files") else numbered_as(predictor, categories)
+
+
+def kind_of(files: Files) -> str:
+    """The kind of model that files make up, as a plan names it."""
+    kinds = {"hf": "hf", "graph": "graph", "make": "make", "object": "object", "folder": "tiny"}
+    return next((kind for name, kind in kinds.items() if name in files), "files")
+
+
+def check_precision(dtype: str) -> None:
+    """Refuse a precision that weights cannot have."""
+    if dtype not in _DTYPES:
+        raise GramLoopError(f"weights are {' or '.join(_DTYPES)}, not {dtype!r}")
+
+
+def load_embedded(
+    folder: str | Path,
+    task: Task | None = None,
+    sizes: Sizes | None = None,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype = torch.float32,
+) -> AnyPredictor:
+    """The embedded model, or one like it: for semantic segmentation, detection or depth."""
+    given = dict(sizes or {})
+    if task in ("panoptic", "instance"):
+        raise GramLoopError(
+            f"{folder} is no model for the task {task}; that takes a PMT head on a backbone, hf:FOLDER of a universal "
+            "model, or a function of your own such as examples/components.py:panoptic"
+        )
+    model = load_tiny(folder, device, dtype)
+    if task == "depth":
+        config = config_of(DepthConfig, {"short_side": TINY_SHORT_SIDE, **given})
+        return DepthEstimator(model.backbone, load_tiny_depth(folder, device), config)
+    if task == "detection":
+        if given:
+            raise GramLoopError(
+                f"the embedded detector sees images in their own size; leave out {', '.join(given)}"
+            )
+        classes = dict(enumerate(model.things, start=1))
+        return DenseDetector(model.backbone, model.detect, model.segment.taps[-1], classes)
+    shown = config_of(SegmentConfig, {"mode": "whole", "short_side": TINY_SHORT_SIDE, **given})
+    return Segmenter(model.segmentor(), shown, names=dict(enumerate(model.classes)))
+
+
+def load_head(
+    backbone: str | Path | TappedViT | None,
+    head: str | Path,
+    task: Task | None = None,
+    *,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str = "cpu",
+    verify: bool = False,
+    **sizes: object,
+) -> Any:
+    """A predictor from a backbone and a head of Mask2Former, Plain-DETR, DPT, PMT, or a linear one, known by its names.
+
+    Args:
+        backbone: its weights, or the backbone itself; None where the head's file holds it, too.
+        head: its weights.
+        task: what is predicted, where the head has several tasks; by default what it was trained for.
+        dtype: of the backbone's weights.
+        device: where it runs.
+        verify: compare weights with the sha256 in the names of their files.
+        sizes: how images are shown to the model: settings of `SegmentConfig`, `DetectConfig`, `DptDepthConfig`,
+            `PanopticConfig` or `InstanceConfig`.
+    """
+    kind, task = head_kind(head), head_task(head, task)
+    common: dict[str, Any] = {"dtype": dtype, "device": device, "verify": verify}
+    if backbone is None and kind in ("pmt", "depther", "linear"):
+        raise GramLoopError(f"{head} is a head alone; its backbone must be given too")
+    if kind == "pmt":
+        return _load_pmt(backbone, head, task, sizes, common)
+    normalisation = normalisation_of(backbone) if isinstance(backbone, str | Path) else WEB
+    model: Any
+    if kind == "plain-detr":
+        model = load_windowed_detector(head, backbone, **common)
+        return Detector(model, config_of(DetectConfig, sizes), normalisation)
+    if kind == "depther":
+        model = load_depther(backbone, head, **common)  # type: ignore[arg-type]
+        return DptDepthEstimator(model, config_of(DptDepthConfig, sizes), normalisation)
+    vit: Any = load_any_backbone(backbone, **common) if isinstance(backbone, str | Path) else backbone
+    if kind == "mask2former":
+        model = load_segmentor(head, vit, **common)
+    else:
+        model = LinearSegmentor(vit, LinearHead.load(head, device=device))
+    return Segmenter(model, config_of(SegmentConfig, sizes), normalisation)
+
+
+def _load_pmt(backbone: Any, head: str | Path, task: Task, sizes: Sizes, common: Mapping[str, Any]) -> Any:
+    """PMT's heads see images in squares of the side in the name of their folder."""
+    config = {"semantic": SegmentConfig, "panoptic": PanopticConfig, "instance": InstanceConfig}[task]
+    side = trained_side(head)
+    usual: dict[str, object] = {"side": side} if side else {}
+    if task == "semantic":
+        usual = {"mode": "even", "short_side": side or 512}
+    shown: Any = config_of(config, {**usual, **sizes})
+    model = load_pmt(head, backbone, **common)
+    if task == "panoptic":
+        return PanopticSegmenter(model, shown)
+    if task == "instance":
+        return InstanceSegmenter(model, shown)
+    known = {len(COCO_PANOPTIC): COCO_PANOPTIC, len(COCO): COCO}.get(model.classes, {})
+    return Segmenter(model, shown, names=dict(enumerate(known.values())) or None)
 
 
 def head_task(head: str | Path, asked: Task | None = None) -> Task:
@@ -60,36 +270,18 @@ def head_task(head: str | Path, asked: Task | None = None) -> Task:
     return trained.get(head_classes(head), "semantic")
 
 
-def load_head(
-    task: Task | None,
-    files: Files,
-    sizes: Sizes,
-    device: torch.device | str = "cpu",
-    verify: bool = False,
-    dtype: torch.dtype = torch.float32,
-) -> Predictor[Prediction]:
-    """The predictor of a head's file with its backbone, as `gramloop.tasks.load_predictor` takes them."""
-    head, backbone = files["head"], files.get("backbone")
-    kind, task = head_kind(head), head_task(head, task)
-    if kind in _NEEDS_BACKBONE and backbone is None:
-        raise GramLoopError(f"{head} is a head alone; its backbone must be given too")
-    given: dict[str, Any] = {"device": device, "verify": verify, "dtype": dtype}
-    if task == "semantic":
-        usual = vars(pmt_windows(head)) if kind == "pmt" else {}
-        return load_segmenter(backbone, head, config=config_of(SegmentConfig, {**usual, **sizes}), **given)
-    if task == "detection":
-        return load_detector(backbone, head, config=config_of(DetectConfig, sizes), **given)
-    assert backbone is not None
-    if task == "depth":
-        return load_depth_estimator(backbone, head, config=config_of(DptDepthConfig, sizes), **given)
-    side = {"side": trained} if (trained := trained_side(head)) else {}
-    if task == "panoptic":
-        return load_panoptic(backbone, head, config=config_of(PanopticConfig, {**side, **sizes}), **given)
-    return load_instances(backbone, head, config=config_of(InstanceConfig, {**side, **sizes}), **given)
+def config_of(kind: Callable[..., Config], sizes: Sizes) -> Config:
+    """A task's configuration with these settings, all of which it must have."""
+    known = [field.name for field in fields(kind)]  # type: ignore[arg-type]
+    if strange := [name for name in sizes if name not in known]:
+        raise GramLoopError(
+            f"this model has no setting {strange[0]}; how it is shown images is said by {', '.join(known)}"
+        )
+    return kind(**sizes)
 
 
 def name_conclusions(files: Files) -> dict[str, str]:
-    """What the names of files and folders decide about a model's input, which their content does not contain.
+    """What the names of files decide about a model, and whether its own code runs: their content does not contain it.
 
     Args:
         files: the model, as `gramloop.tasks.load_predictor` takes it.
@@ -104,192 +296,28 @@ def name_conclusions(files: Files) -> dict[str, str]:
         found[INPUT_SIZE] = f"{side} pixels"
     if "graph" in files and is_dinov3_graph(files["graph"]):
         found["normalisation"] = "of DINOv3"
+    if TRUSTED in files:
+        found[TRUSTED] = "of the transformers folder"
     return found
 
 
-def config_of(kind: Callable[..., Config], sizes: Sizes) -> Config:
-    """A task's configuration with these settings, all of which it must have."""
-    known = [field.name for field in fields(kind)]  # type: ignore[arg-type]
-    if strange := [name for name in sizes if name not in known]:
-        raise GramLoopError(
-            f"this model has no setting {strange[0]}; how it is shown images is said by {', '.join(known)}"
-        )
-    return kind(**sizes)
+# what --model takes
 
 
-Precision = Literal["float32", "bfloat16"]  # of a backbone's weights; heads and drift are float32
-_DTYPES: Mapping[str, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-
-
-def load_predictor(
-    task: Task | None,
-    files: Files,
-    sizes: Sizes | None = None,
-    device: torch.device | str = "cpu",
-    verify: bool = False,
-    dtype: Precision = "float32",
-) -> Predictor[Prediction]:
-    """A predictor with its model frozen and in evaluation mode.
+def model_files(spec: str, trust_remote_code: bool = False) -> dict[str, str]:
+    """The files of a model by what they are, as a plan keeps them; all paths are absolute.
 
     Args:
-        task: what is predicted; None as the model says: a head by its names; the embedded model segments.
-        files: ``folder`` as `gramloop.models.tiny` reads it; or ``head``, with ``backbone`` unless the head's file
-            holds it too; or ``hf``, a folder of transformers; or ``graph``, an ONNX or OpenVINO file; or ``make``,
-            ``FILE.py:NAME`` or ``package.module:NAME``; or ``object``, as `gramloop.tasks.identity.hold_model` names one
-            in memory.
-        sizes: how images are shown to the model, where it is not as usual.
-        device: where it runs. On "meta" no weight is read: the predictor tells about itself, but cannot predict.
-        verify: compare weights with the sha256 in the names of their files.
-        dtype: of the backbone's weights; bfloat16 halves their memory and rounds.
+        spec: as `open_model` takes it.
+        trust_remote_code: let a transformers folder run Python code of its own.
     """
-    check_precision(dtype)
-    if kind_of(files) not in ("tiny", "files"):
-        _refuse_precision(files, dtype)
-        return _any_model(task, files, sizes, device)
-    if "folder" not in files:
-        return load_head(task, files, sizes or {}, device, verify, _DTYPES[dtype])
-    loaders: dict[Task, Callable[..., Predictor[Prediction]]] = {
-        "semantic": segmenter_of,
-        "detection": detector_of,
-        "depth": depth_estimator_of,
-    }
-    task = task or "semantic"
-    if task not in loaders:
-        raise GramLoopError(
-            f"{next(iter(files.values()))} is no model for the task {task}; that takes a PMT head on a backbone, hf:FOLDER of "
-            "a universal model, or a function of your own such as examples/components.py:panoptic"
-        )
-    return loaders[task](files, sizes or {}, device, _DTYPES[dtype])
-
-
-def load_numbered(
-    task: Task,
-    files: Files,
-    sizes: Sizes | None,
-    device: torch.device | str,
-    categories: Mapping[int, str],
-    dtype: Precision = "float32",
-) -> Predictor[Prediction]:
-    """A predictor as `load_predictor` gives it, whose classes are numbered as in a data set.
-
-    Models from transformers and of one's own bring names; the released heads count as their data sets do.
-    """
-    predictor = load_predictor(task, files, sizes, device, dtype=dtype)
-    return predictor if kind_of(files) in ("tiny", "files") else numbered_as(predictor, categories)
-
-
-def kind_of(files: Files) -> str:
-    """The kind of model that files make up, as a plan names it."""
-    return next(
-        (kind for kind in ("hf", "graph", "make", "object") if kind in files),
-        "tiny" if "folder" in files else "files",
-    )
-
-
-def check_precision(dtype: str) -> None:
-    """Refuse a precision that weights cannot have."""
-    if dtype not in _DTYPES:
-        raise GramLoopError(f"weights are {' or '.join(_DTYPES)}, not {dtype!r}")
-
-
-def _refuse_precision(files: Files, dtype: Precision) -> None:
-    if dtype != "float32":
-        raise GramLoopError(
-            f"{next(iter(files.values()))} has the precision that it was made with; {dtype} can be asked of a backbone "
-            "with a released head, and of the embedded model"
-        )
-
-
-def _any_model(
-    task: Task | None, files: Files, sizes: Sizes | None, device: torch.device | str
-) -> Predictor[Prediction]:
-    if sizes:
-        raise GramLoopError(
-            f"{next(iter(files.values()))} shows itself images as it was made to; leave out {', '.join(sizes)}"
-        )
-    if "hf" in files:
-        from gramloop.tasks.transformers_models import load_transformers_model
-
-        return load_transformers_model(files["hf"], task, device)
-    if "graph" in files:
-        from gramloop.tasks.onnx_models import load_graph
-
-        return load_graph(files, task, device)
-    if "object" in files:
-        from gramloop.tasks.identity import held_model
-
-        return held_model(str(files["object"]))
-    from gramloop.tasks.user_models import load_user_model
-
-    return load_user_model(str(files["make"]), task, device)
-
-
-def segmenter_of(
-    files: Files, sizes: Sizes, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32
-) -> Segmenter:
-    """The embedded model, or one like it, for segmentation."""
-    model = load_tiny(files["folder"], device, dtype)
-    config = config_of(SegmentConfig, {"mode": "whole", "short_side": TINY_SHORT_SIDE, **sizes})
-    return Segmenter(model.segmentor(), config, names=dict(enumerate(model.classes)))
-
-
-def detector_of(
-    files: Files, sizes: Sizes, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32
-) -> DenseDetector:
-    """The embedded model, or one like it, for detection."""
-    model = load_tiny(files["folder"], device, dtype)
-    if sizes:
-        raise GramLoopError(
-            f"the embedded detector sees images in their own size; leave out {', '.join(sizes)}"
-        )
-    classes = dict(enumerate(model.things, start=1))
-    return DenseDetector(model.backbone, model.detect, model.segment.taps[-1], classes)
-
-
-def depth_estimator_of(
-    files: Files, sizes: Sizes, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32
-) -> DepthEstimator:
-    """The embedded model, or one like it, for depth."""
-    model, head = load_tiny(files["folder"], device, dtype), load_tiny_depth(files["folder"], device)
-    config = config_of(DepthConfig, {"short_side": TINY_SHORT_SIDE, **sizes})
-    return DepthEstimator(model.backbone, head, config)
-
-
-GROUP = "gramloop.models"
-FORMS = (
-    ("tiny", "the embedded model, or a folder like it"),
-    ("hf:FOLDER", "any dense model that transformers saved; hf:NAME downloads it from the hub"),
-    (
-        "FILE.onnx, FILE.xml",
-        "a graph for onnxruntime or OpenVINO, with FILE.json or FILE.py where its outputs are not recognised",
-    ),
-    ("FILE.py:make", "a function of your own that returns a model"),
-    ("package.module:make", "the same, in an installed package"),
-)
-_HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
-_FETCHED = ("*.json", "*.safetensors", "*.txt")
-
-
-def open_model(
-    spec: str, task: Task | None = None, sizes: Sizes | None = None, device: torch.device | str = "cpu"
-) -> Predictor[Prediction]:
-    """A predictor, frozen and in evaluation mode.
-
-    Args:
-        spec: "tiny", "hf:FOLDER", "model.onnx", "my_models.py:make", "package.module:make", or a name of `offered`.
-        task: what is predicted; needed only where a model has several tasks, as the embedded one.
-        sizes: how images are shown to the model, where that can be chosen.
-        device: where it runs.
-    """
-    return load_predictor(task, model_files(spec), sizes, device)
-
-
-def model_files(spec: str) -> dict[str, str]:
-    """The files of a model by what they are, as a plan keeps them; all paths are absolute."""
+    if trust_remote_code and not spec.startswith("hf:"):
+        raise GramLoopError(f"code of its own is trusted in a transformers folder, hf:FOLDER, not in {spec}")
     if spec == "tiny":
         return {"folder": str(WEIGHTS)}
     if spec.startswith("hf:"):
-        return {"hf": str(_transformers_folder(spec.removeprefix("hf:")))}
+        folder = _transformers_folder(spec.removeprefix("hf:"), trust_remote_code)
+        return {"hf": str(folder), **({TRUSTED: "yes"} if trust_remote_code else {})}
     if Path(spec).suffix.lower() in RUNTIMES:
         found = graph_files(Path(spec).expanduser().resolve())
         return {name: str(path) for name, path in found.items()}
@@ -319,7 +347,7 @@ def _tiny_folder(spec: str) -> Path:
     return path.resolve()
 
 
-def _transformers_folder(name: str) -> Path:
+def _transformers_folder(name: str, with_code: bool) -> Path:
     path = Path(name).expanduser()
     if path.is_dir():
         return path.resolve()
@@ -327,12 +355,13 @@ def _transformers_folder(name: str) -> Path:
         raise GramLoopError(
             f"{name} is no folder, and no name of the hub either, such as facebook/mask2former"
         )
+    wanted = [*_FETCHED, "*.py"] if with_code else list(_FETCHED)
     try:
         from huggingface_hub import snapshot_download
 
-        fetched = Path(snapshot_download(name, allow_patterns=list(_FETCHED)))
+        fetched = Path(snapshot_download(name, allow_patterns=wanted))
         if not any(fetched.glob("*.safetensors")):
-            fetched = Path(snapshot_download(name, allow_patterns=[*_FETCHED, "*.bin"]))
+            fetched = Path(snapshot_download(name, allow_patterns=[*wanted, "*.bin"]))
     except (OSError, ValueError, RuntimeError) as error:
         first = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise GramLoopError(f"{name} is no folder here, and the hub does not give it: {first}") from error

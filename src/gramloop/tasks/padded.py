@@ -7,25 +7,24 @@ median or mean. Of the queries, each a class and a mask, become segments that do
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 
 from gramloop.data.truth import RunLengths, encode_mask
 from gramloop.errors import GramLoopError
-from gramloop.models.backbone import TappedViT
-from gramloop.models.pmt import PMT, load_pmt, trained_side
+from gramloop.models.pmt import PMT
 from gramloop.replay.attach import Loop
 from gramloop.tasks.class_names import COCO, COCO_PANOPTIC, Classes
 from gramloop.tasks.images import RGB, WEB, Normalisation, resize, to_tensor
 from gramloop.tasks.instance import InstanceMasks, box_around
 from gramloop.tasks.panoptic import Panoptic, Segment
-from gramloop.tasks.prediction import P, ReplayMaps
+from gramloop.tasks.prediction import PredictionT, ReplayMaps
 from gramloop.tasks.predictor import ViTPredictor, replay_maps
 
 _AT_ONCE = 1 << 26  # numbers of masks at the size of an image: those of all queries would need gigabytes
@@ -49,13 +48,6 @@ class PanopticConfig(PaddedConfig):
     threshold: float = 0.8
     overlap: float = 0.8
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not (0 <= self.threshold < 1 and 0 <= self.overlap <= 1):
-            raise GramLoopError(
-                f"threshold and overlap are shares from 0 to 1, not {self.threshold} and {self.overlap}"
-            )
-
 
 @dataclass(frozen=True)
 class InstanceConfig(PaddedConfig):
@@ -63,13 +55,8 @@ class InstanceConfig(PaddedConfig):
 
     keep: int = 100
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.keep < 1:
-            raise GramLoopError(f"the number of masks to keep must be positive, not {self.keep}")
 
-
-class PaddedSegmenter(ViTPredictor[P]):
+class PaddedSegmenter(ViTPredictor[PredictionT]):
     """What both tasks share: the square, the replay and the size of the original."""
 
     config: PaddedConfig
@@ -98,7 +85,7 @@ class PaddedSegmenter(ViTPredictor[P]):
     def _largest_view(self, height: int, width: int) -> tuple[int, int]:
         return self.side, self.side
 
-    def _forward(self, pixels: Sequence[RGB], loop: Loop | None, paired: bool) -> list[list[P]]:
+    def _forward(self, pixels: Sequence[RGB], loop: Loop | None, paired: bool) -> list[list[PredictionT]]:
         size = (pixels[0].shape[0], pixels[0].shape[1])
         inside = self.shown_size(*size)
         shown = torch.cat([to_tensor(self.in_square(each), self.normalisation) for each in pixels])
@@ -108,16 +95,11 @@ class PaddedSegmenter(ViTPredictor[P]):
         for taps, blocks, measured in self._runs(shown.to(self.backbone.device), loop, paired):
             maps = self._maps(measured, inside, len(pixels))
             queries = zip(*self.model.predict(taps), maps, strict=True)
-            versions.append(
-                [
-                    replace(
-                        self._read(logits, Masks.padded(masks, self.side, inside, size)),
-                        blocks=blocks,
-                        trace=trace,
-                    )
-                    for logits, masks, trace in queries
-                ]
-            )
+            found = []
+            for logits, masks, trace in queries:
+                one = self._read(logits, Masks.padded(masks, self.side, inside, size))
+                found.append(replace(one, blocks=blocks, trace=trace))
+            versions.append(found)
         return versions
 
     def shown_size(self, height: int, width: int) -> tuple[int, int]:
@@ -150,7 +132,7 @@ class PaddedSegmenter(ViTPredictor[P]):
             found.append(each)
         return found
 
-    def _read(self, logits: Tensor, masks: Masks) -> P:
+    def _read(self, logits: Tensor, masks: Masks) -> PredictionT:
         """The prediction of one image's queries."""
         raise NotImplementedError
 
@@ -171,22 +153,15 @@ class PanopticSegmenter(PaddedSegmenter[Panoptic]):
         """``things``: the numbers of ``classes`` that are things; known for COCO's classes."""
         self.config: PanopticConfig = config or PanopticConfig()
         super().__init__(model, self.config, classes, normalisation)
-        self.things = self._things(things)
-
-    def _things(self, given: Collection[int] | None) -> frozenset[int]:
-        if given is None and self.classes not in (COCO, COCO_PANOPTIC):
+        if things is None and self.classes not in (COCO, COCO_PANOPTIC):
             raise GramLoopError(
                 f"which of the {len(self.classes)} classes of this head are things is not known, as it is for COCO's "
                 "133; give things=[...]"
             )
-        things = frozenset(COCO if given is None else given)
-        if strange := sorted(things - set(self.classes)):
-            raise GramLoopError(f"{strange[0]} is no class of this head, so it is no thing either")
-        return things
+        self.things = frozenset(COCO if things is None else things)
 
     def _read(self, logits: Tensor, masks: Masks) -> Panoptic:
-        numbers, config = list(self.classes), self.config
-        return merged_segments(logits, masks, numbers, self.things, config.threshold, config.overlap)
+        return merged_segments(logits, masks, list(self.classes), self.things, self.config)
 
 
 class InstanceSegmenter(PaddedSegmenter[InstanceMasks]):
@@ -211,34 +186,6 @@ class InstanceSegmenter(PaddedSegmenter[InstanceMasks]):
     def _read(self, logits: Tensor, masks: Masks) -> InstanceMasks:
         found = best_masks(logits, masks, self.config.keep)
         return replace(found, labels=np.array(list(self.classes), dtype=np.int64)[found.labels])
-
-
-def load_panoptic(
-    backbone: str | Path | TappedViT,
-    head: str | Path,
-    *,
-    config: PanopticConfig | None = None,
-    dtype: torch.dtype = torch.float32,
-    device: torch.device | str = "cpu",
-    verify: bool = False,
-) -> PanopticSegmenter:
-    """A panoptic segmenter from files: a DINOv3, whose weights have ``dtype``, and a PMT head."""
-    model = load_pmt(head, backbone, dtype=dtype, device=device, verify=verify)
-    return PanopticSegmenter(model, config or PanopticConfig(side=trained_side(head) or PaddedConfig.side))
-
-
-def load_instances(
-    backbone: str | Path | TappedViT,
-    head: str | Path,
-    *,
-    config: InstanceConfig | None = None,
-    dtype: torch.dtype = torch.float32,
-    device: torch.device | str = "cpu",
-    verify: bool = False,
-) -> InstanceSegmenter:
-    """An instance segmenter from files: a DINOv3, whose weights have ``dtype``, and a PMT head."""
-    model = load_pmt(head, backbone, dtype=dtype, device=device, verify=verify)
-    return InstanceSegmenter(model, config or InstanceConfig(side=trained_side(head) or PaddedConfig.side))
 
 
 @dataclass(frozen=True)
@@ -268,49 +215,50 @@ class Masks:
 
 
 def merged_segments(
-    logits: Tensor,
-    masks: Masks,
-    numbers: Sequence[int],
-    things: Collection[int],
-    threshold: float,
-    overlap: float,
+    logits: Tensor, masks: Masks, numbers: Sequence[int], things: Collection[int], config: PanopticConfig
 ) -> Panoptic:
-    """Every pixel to the query that claims it most, among those surer than ``threshold``.
+    """Every pixel to the query that claims it most, among those surer than the threshold.
 
-    A query is dropped if it wins less than the share ``overlap`` of what its mask covers. Stuff of one class is one
-    segment.
+    A query is dropped if it wins less than the share ``config.overlap`` of what its mask covers.
 
     Args:
         logits: (queries, classes + 1), the last of no object.
         masks: of the same queries.
         numbers: of the classes.
         things: those of them that are countable objects.
-        threshold: what the probability of a query's class has to exceed.
-        overlap: a share from 0 to 1.
+        config: has the threshold and the share.
     """
     scores, classes = logits.float().softmax(-1).max(-1)
-    sure = ((classes < len(numbers)) & (scores > threshold)).nonzero()[:, 0]
+    sure = ((classes < len(numbers)) & (scores > config.threshold)).nonzero()[:, 0]
     winner = _winners(sure, scores, masks)
-    found = torch.zeros(masks.size, dtype=torch.int32, device=logits.device)
-    kept: list[Segment] = []  # segment k has the number k + 1 in the map
+
+    def kept() -> Iterator[tuple[NDArray[np.bool_], int, float]]:
+        for group, some in masks.few(sure):
+            for query, mask in zip(group.tolist(), some.sigmoid() >= 0.5, strict=True):
+                won, covered = winner == query, int(mask.sum())
+                if covered and int(won.sum()) / covered >= config.overlap:
+                    category = numbers[int(classes[query])]
+                    yield (mask & won).cpu().numpy(), category, float(scores[query])
+
+    return join_segments(kept(), masks.size, things)
+
+
+def join_segments(
+    found: Iterable[tuple[NDArray[np.bool_], int, float]], size: tuple[int, int], things: Collection[int]
+) -> Panoptic:
+    """Segments from masks (H, W) with class and score; stuff of one class is one segment, empty masks are none."""
+    segments, infos = np.zeros(size, np.int32), list[Segment]()  # segment k has the number k + 1 in the map
     stuff: dict[int, int] = {}
-    for group, some in masks.few(sure):
-        for query, mask in zip(group.tolist(), some.sigmoid() >= 0.5, strict=True):
-            won = winner == query
-            covered = int(mask.sum())
-            pixels = mask & won
-            if not covered or not bool(pixels.any()) or int(won.sum()) / covered < overlap:
-                continue
-            category, score = numbers[int(classes[query])], float(scores[query])
-            number, is_thing = len(kept) + 1, category in things
-            if not is_thing:
-                number = stuff.setdefault(category, number)
-            if number > len(kept):
-                kept.append(Segment(number, category, is_thing, score))
-            elif score > kept[number - 1].score:
-                kept[number - 1] = replace(kept[number - 1], score=score)
-            found[pixels] = number
-    return Panoptic(found.cpu().numpy(), tuple(kept))
+    for mask, category, score in found:
+        if not mask.any():
+            continue
+        number = len(infos) + 1 if category in things else stuff.setdefault(category, len(infos) + 1)
+        if number > len(infos):
+            infos.append(Segment(number, category, category in things, score))
+        elif score > infos[number - 1].score:
+            infos[number - 1] = replace(infos[number - 1], score=score)
+        segments[mask] = number
+    return Panoptic(segments, tuple(infos))
 
 
 def _winners(sure: Tensor, scores: Tensor, masks: Masks) -> Tensor:  # → (H, W)

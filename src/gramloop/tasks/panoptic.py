@@ -26,7 +26,7 @@ from gramloop.metrics.segmentation import (
     panoptic_statistics,
     pq_score,
 )
-from gramloop.tasks.base import Categories, ClassScores, Row, Rows, Task, Truth, first_rows_table, pixels_text
+from gramloop.tasks.base import Categories, ClassScores, Row, Rows, Task, Truth
 from gramloop.tasks.class_names import Classes
 from gramloop.tasks.detection import image_identity
 from gramloop.tasks.images import RGB
@@ -36,19 +36,18 @@ from gramloop.tasks.prediction import (
     Changes,
     Colours,
     DrawStyle,
-    P,
     Prediction,
+    PredictionT,
     class_style,
 )
 from gramloop.tasks.semantic import labels_png, read_picture
 from gramloop.util.plotting import GAINED, LOST, nearest, paint_classes, photograph, shrunk
-from gramloop.util.table import Table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-class SegmentTask(Task[P, Truth]):
+class SegmentTask(Task[PredictionT, Truth]):
     """A task whose predictions are segments, or masks that are laid over each other."""
 
     figure_caption = (
@@ -58,19 +57,23 @@ class SegmentTask(Task[P, Truth]):
         "on, the best on top; these filters serve the picture and enter no score."
     )
 
-    def segments(self, prediction: P, threshold: float) -> SegmentMap:
+    def segments(self, prediction: PredictionT, threshold: float) -> SegmentMap:
         """The segments, or the masks that score at least the threshold, the best on top."""
         raise NotImplementedError
 
     def style(
-        self, predictions: Sequence[P], classes: Classes, threshold: float = 0.5, known: Colours = NO_COLOURS
+        self,
+        predictions: Sequence[PredictionT],
+        classes: Classes,
+        threshold: float = 0.5,
+        known: Colours = NO_COLOURS,
     ) -> DrawStyle:
         """The largest classes of all predictions."""
         labels = [_class_map(self.segments(each, threshold)) for each in predictions]
         return class_style(labels, classes, threshold, known)
 
     def draw(
-        self, axes: Axes, image: RGB, prediction: P, style: DrawStyle, colours: Sequence[str] = ()
+        self, axes: Axes, image: RGB, prediction: PredictionT, style: DrawStyle, colours: Sequence[str] = ()
     ) -> None:
         """Segments over the photograph, which shows where there is none."""
         found, small = self.segments(prediction, style.threshold), shrunk(image)
@@ -83,7 +86,9 @@ class SegmentTask(Task[P, Truth]):
         picture[rims] = 255
         photograph(axes, picture, image.shape)
 
-    def changes(self, before: P, after: P, truth: P | None, style: DrawStyle) -> Changes:
+    def changes(
+        self, before: PredictionT, after: PredictionT, truth: PredictionT | None, style: DrawStyle
+    ) -> Changes:
         """Which true segments are found; without truth, how many pixels change their class."""
         maps = [self.segments(each, style.threshold) for each in (before, after)]
         if truth is None:
@@ -121,7 +126,7 @@ class Segment:
     score: float  # from 0 to 1
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Panoptic(Prediction):
     """Every pixel in one segment, or in none."""
 
@@ -230,16 +235,6 @@ class PanopticTask(SegmentTask[Panoptic, SegmentMap]):
 
     def classes_in(self, prediction: Panoptic) -> set[int]:
         return {info.category for info in prediction.infos}
-
-    def summary(self, prediction: Panoptic) -> Table:
-        sizes = dict(zip(*np.unique(prediction.segments, return_counts=True), strict=True))
-        rows = [
-            (info.id, info.category, "thing" if info.is_thing else "stuff", info.score, int(sizes[info.id]))
-            for info in prediction.infos
-        ]
-        title = f"{len(rows)} segments in {pixels_text(prediction.segments.shape)}"
-        columns = ("segment", "category", "kind", "score", "pixels")
-        return first_rows_table(title, columns, rows, "segments")
 
     def describe(self, prediction: Panoptic, style: DrawStyle) -> str:
         return f"{len(prediction.infos)} segment{'s' * (len(prediction.infos) != 1)}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -27,12 +27,10 @@ from gramloop.util.plotting import (
     legend_lines,
     make_axes,
     photograph,
-    plot_replays,
     pyplot,
     shrunk,
     styled,
 )
-from gramloop.util.table import Table, TableRepr
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -58,13 +56,9 @@ class ReplayMaps:
     post_drift: NDArray[np.float32] | None = None  # (h, w), of what was accepted in the end, where measured
     cell: int = 1  # entries along the side of a patch
 
-    def plot(self) -> Any:
-        """Draw drift and gate, a column for each replay; returns matplotlib's axes, (2, columns)."""
-        return plot_replays(list(self.drift), list(self.gate), self.post_drift)
 
-
-@dataclass(frozen=True, kw_only=True)
-class Prediction(TableRepr):
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Prediction:
     """What is known of every prediction, whatever its task.
 
     blocks: transformer blocks executed per view of the image; the mean where an adaptive replay passes over some.
@@ -73,6 +67,11 @@ class Prediction(TableRepr):
 
     blocks: int = 1  # of a model without blocks: it ran once
     trace: ReplayMaps | None = None
+
+    def __repr__(self) -> str:
+        held = {each.name: getattr(self, each.name) for each in fields(self)}
+        shown = [f"{name} {each.shape}" for name, each in held.items() if isinstance(each, np.ndarray)]
+        return f"{type(self).__name__}({', '.join([*shown, f'blocks {self.blocks}'])})"
 
     def plot(
         self,
@@ -112,25 +111,17 @@ class Prediction(TableRepr):
             ax.legend(handles=handles, loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=7, frameon=False)
         return ax
 
-    def _table(self) -> Table:
-        from gramloop.tasks.base import task_of
 
-        table = task_of(self).summary(self)
-        replayed = "" if self.trace is None else ", replayed; its trace has the maps of drift and gate"
-        note = f"{self.blocks} transformer block{'s' * (self.blocks != 1)} executed per view{replayed}."
-        return replace(table, notes=(*table.notes, note))
-
-
-P = TypeVar("P", bound=Prediction)
-P_co = TypeVar("P_co", bound=Prediction, covariant=True)
+PredictionT = TypeVar("PredictionT", bound=Prediction)
+PredictionT_co = TypeVar("PredictionT_co", bound=Prediction, covariant=True)
 
 
 @dataclass(frozen=True)
-class Pair(Generic[P_co]):
+class Pair(Generic[PredictionT_co]):
     """The baseline prediction (``ordinary``) and the replayed one of an image, which share the baseline pass."""
 
-    ordinary: P_co
-    replayed: P_co
+    ordinary: PredictionT_co
+    replayed: PredictionT_co
 
     @property
     def blocks(self) -> int:
@@ -229,29 +220,34 @@ def draw_prediction(
     changes = Changes("") if changed is None else task.changes(baseline, changed, None, style)
     trace = None if changed is None else changed.trace
     legend = (*task.legend(style), *changes.legend)
-    count = 1 + len(found) + (2 if trace is not None else 0)
-    tall = _PANEL * min(max(image.shape[0] / image.shape[1], 0.3), _TALLEST)
-    below = LEGEND_LINE * len(legend_lines(legend, count * _PANEL)) + _SCALE * (trace is not None)
     with styled():
-        sheet = Sheet(count * (_PANEL + _GAP), _HEAD + tall + below + 0.06)
-        panels = [
-            sheet.panel(place * (_PANEL + _GAP) + _GAP / 2, _HEAD, _PANEL, tall) for place in range(count)
-        ]
+        sheet, panels, below = _panels(image, 1 + len(found), trace is not None, legend)
         photograph(panels[0], shrunk(image)).set_title("input")
-        for panel, each, title, colours in zip(
-            panels[1:], found, ("baseline", name), changes.colours, strict=False
-        ):
+        drawn = zip(panels[1:], found, ("baseline", name), changes.colours, strict=False)
+        for panel, each, title, colours in drawn:
             task.draw(panel, image, each, style, colours)
             panel.set_title(", ".join(filter(None, (title, task.describe(each, style)))))
         if changed is not None:
             panels[2].set_xlabel(changes.text, labelpad=2)
         if trace is not None:
-            _draw_maps(sheet, panels[-2:], trace, _HEAD + tall + 0.05)
-        sheet.legend(legend, _HEAD + tall + 0.05 + _SCALE * (trace is not None))
+            _draw_maps(sheet, panels[-2:], trace, below)
+        sheet.legend(legend, below + _SCALE * (trace is not None))
         return CaptionedFigure(sheet.figure, "", "", "").png()
 
 
-def _draw_maps(sheet: Sheet, panels: Sequence[Any], trace: Any, top: float) -> None:
+def _panels(
+    image: NDArray[np.uint8], count: int, traced: bool, legend: Legend
+) -> tuple[Sheet, list[Any], float]:
+    """A sheet, its panels (two more for maps), and where they end in inches from the top."""
+    count += 2 * traced
+    tall = _PANEL * min(max(image.shape[0] / image.shape[1], 0.3), _TALLEST)
+    below = LEGEND_LINE * len(legend_lines(legend, count * _PANEL)) + _SCALE * traced
+    sheet = Sheet(count * (_PANEL + _GAP), _HEAD + tall + below + 0.06)
+    lefts = [place * (_PANEL + _GAP) + _GAP / 2 for place in range(count)]
+    return sheet, [sheet.panel(left, _HEAD, _PANEL, tall) for left in lefts], _HEAD + tall + 0.05
+
+
+def _draw_maps(sheet: Sheet, panels: Sequence[Any], trace: ReplayMaps, top: float) -> None:
     drift, gate = trace.drift[-1], trace.gate[-1]
     high = float(np.nanpercentile(drift, 99)) or 1e-12
     shown = draw_values(panels[0], drift, DRIFT_MAP, high), draw_values(panels[1], gate, GATE_MAP, 1.0)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any, Generic, Literal, Protocol, Self, overload, runtime_checkable
 
@@ -31,15 +30,15 @@ from gramloop.replay.vit import ViT, find_vit
 from gramloop.tasks.base import task_of
 from gramloop.tasks.class_names import Classes
 from gramloop.tasks.images import RGB, WEB, ImageLike, Normalisation, read_image
-from gramloop.tasks.prediction import P, P_co, Pair, Prediction, ReplayMaps
+from gramloop.tasks.prediction import Pair, Prediction, PredictionT, PredictionT_co, ReplayMaps
 
-Replay = ReplayConfig | None  # None predicts with the model as it is
+MaybeReplay = ReplayConfig | None  # None predicts with the model as it is
 Tracing = bool | None  # whether to return drift and gate; None where the replay measures them anyway
 _PLACEHOLDER = re.compile(r"label[_ ]?\d+|n/?a|-", re.IGNORECASE)  # what transformers writes for no name
 
 
 @runtime_checkable
-class Predictor(Protocol[P_co]):
+class Predictor(Protocol[PredictionT_co]):
     """What can be evaluated and tuned: ``predict``, and what there is to know about it.
 
     One that can be given several images of one size at once has ``predict_batch``, too, which takes a list of them and
@@ -66,18 +65,23 @@ class Predictor(Protocol[P_co]):
     def taps(self) -> tuple[int, ...]:
         """The blocks that the head reads; empty where that is not known."""
 
-    def cost(self, replay: Replay = None, paired: bool = False) -> Cost:
+    def cost(self, replay: MaybeReplay = None, paired: bool = False) -> Cost:
         """Blocks executed per view of an image, at most; a model without blocks counts as one."""
 
     @overload
     def predict(
-        self, image: ImageLike, replay: Replay = ..., paired: Literal[False] = ..., *, trace: Tracing = ...
-    ) -> P_co: ...
+        self,
+        image: ImageLike,
+        replay: MaybeReplay = ...,
+        paired: Literal[False] = ...,
+        *,
+        trace: Tracing = ...,
+    ) -> PredictionT_co: ...
 
     @overload
     def predict(
-        self, image: ImageLike, replay: Replay = ..., *, paired: Literal[True], trace: Tracing = ...
-    ) -> Pair[P_co]: ...
+        self, image: ImageLike, replay: MaybeReplay = ..., *, paired: Literal[True], trace: Tracing = ...
+    ) -> Pair[PredictionT_co]: ...
 
 
 AnyPredictor = Predictor[Prediction]
@@ -117,8 +121,8 @@ def check_batch(predictor: object) -> None:
 
 
 def predict_each(
-    predictor: Predictor[P], images: Sequence[RGB], replay: Replay, paired: bool, trace: Tracing
-) -> list[list[P]]:
+    predictor: AnyPredictor, images: Sequence[RGB], replay: MaybeReplay, paired: bool, trace: Tracing
+) -> list[list[Prediction]]:
     """For each image of one size the baseline version, if paired, and the last one; several are predicted together."""
     found: Sequence[Any]
     if len(images) == 1:
@@ -135,23 +139,31 @@ def wants_trace(replay: ReplayConfig, trace: Tracing) -> bool:
     return replay.measures_drift and replay.replays > 0 if trace is None else trace
 
 
-class ImagePredictor(Generic[P]):
-    """What predicts one image at a time: subclasses define how in ``_versions``."""
+class BasePredictor(Generic[PredictionT]):
+    """``predict`` and ``predict_batch`` of every predictor here: subclasses define ``_batch_versions``."""
+
+    batches = True  # whether it takes several images at once
+    pads = False  # whether these may be of several sizes
 
     @overload
     def predict(
-        self, image: ImageLike, replay: Replay = ..., paired: Literal[False] = ..., *, trace: Tracing = ...
-    ) -> P: ...
+        self,
+        image: ImageLike,
+        replay: MaybeReplay = ...,
+        paired: Literal[False] = ...,
+        *,
+        trace: Tracing = ...,
+    ) -> PredictionT: ...
 
     @overload
     def predict(
-        self, image: ImageLike, replay: Replay = ..., *, paired: Literal[True], trace: Tracing = ...
-    ) -> Pair[P]: ...
+        self, image: ImageLike, replay: MaybeReplay = ..., *, paired: Literal[True], trace: Tracing = ...
+    ) -> Pair[PredictionT]: ...
 
     @torch.no_grad()
     def predict(
-        self, image: ImageLike, replay: Replay = None, paired: bool = False, *, trace: Tracing = None
-    ) -> P | Pair[P]:
+        self, image: ImageLike, replay: MaybeReplay = None, paired: bool = False, *, trace: Tracing = None
+    ) -> PredictionT | Pair[PredictionT]:
         """Predict an image.
 
         Args:
@@ -163,38 +175,22 @@ class ImagePredictor(Generic[P]):
         """
         pixels = read_image(image)
         self._check_pair(replay, paired)
-        versions = self._versions(pixels, replay, paired, trace)
+        versions = self._batch_versions([pixels], replay, paired, trace)[0]
         return Pair(*versions) if paired else versions[-1]
-
-    def _check_pair(self, replay: Replay, paired: bool) -> None:
-        if paired and replay is None:
-            raise GramLoopError("a paired prediction needs a replay, such as ReplayConfig()")
-
-    def _versions(self, pixels: RGB, replay: Replay, paired: bool, trace: Tracing) -> Sequence[P]:
-        """The baseline version, if paired, and the last one."""
-        raise NotImplementedError
-
-
-class BatchedPredictor(ImagePredictor[P]):
-    """What predicts several images at once: subclasses define how in ``_batch_versions``."""
-
-    pads = False  # whether images of a batch may be of several sizes
 
     @torch.no_grad()
     def predict_batch(
         self,
         images: Sequence[ImageLike],
-        replay: Replay = None,
+        replay: MaybeReplay = None,
         paired: bool = False,
         *,
         trace: Tracing = None,
-    ) -> list[P] | list[Pair[P]]:
+    ) -> list[PredictionT] | list[Pair[PredictionT]]:
         """Predict several images at once; as ``predict`` does, but for the order in which sums are made.
 
         They have one size, except for predictors that pad.
         """
-        if not images:
-            return []
         self.check_batch()
         self._check_pair(replay, paired)
         pixels = [read_image(image) for image in images]
@@ -202,23 +198,26 @@ class BatchedPredictor(ImagePredictor[P]):
         if len(sizes) > 1 and not self.pads:
             listed = " and ".join(f"{width} x {height}" for height, width in sorted(sizes)[:2])
             raise GramLoopError(f"images of a batch have one size, not {listed}")
-        found = self._batch_versions(pixels, replay, paired, trace)
+        found = self._batch_versions(pixels, replay, paired, trace) if pixels else []
         return [Pair(*versions) for versions in found] if paired else [versions[-1] for versions in found]
 
     def check_batch(self) -> None:
         """Refuse several images at once, where this model cannot take them."""
+        if not self.batches:
+            raise GramLoopError(f"{name_of(self)} predicts one image at a time; leave out --batch")
 
-    def _versions(self, pixels: RGB, replay: Replay, paired: bool, trace: Tracing) -> Sequence[P]:
-        return self._batch_versions([pixels], replay, paired, trace)[0]
+    def _check_pair(self, replay: MaybeReplay, paired: bool) -> None:
+        if paired and replay is None:
+            raise GramLoopError("a paired prediction needs a replay, such as ReplayConfig()")
 
     def _batch_versions(
-        self, pixels: Sequence[RGB], replay: Replay, paired: bool, trace: Tracing
-    ) -> Sequence[Sequence[P]]:
+        self, pixels: Sequence[RGB], replay: MaybeReplay, paired: bool, trace: Tracing
+    ) -> Sequence[Sequence[PredictionT]]:
         """For each image the baseline version, if paired, and the last one."""
         raise NotImplementedError
 
 
-class ViTPredictor(BatchedPredictor[P]):
+class ViTPredictor(BasePredictor[PredictionT]):
     """A head on taps of a frozen ViT. A task defines in ``_forward`` how the model is given images of one size."""
 
     task: Task
@@ -241,7 +240,7 @@ class ViTPredictor(BatchedPredictor[P]):
         """The ViT that a replay is attached to."""
         return find_vit(self.backbone.model)
 
-    def cost(self, replay: Replay = None, paired: bool = False) -> Cost:
+    def cost(self, replay: MaybeReplay = None, paired: bool = False) -> Cost:
         """Blocks executed per view of an image; an adaptive replay may pass over some."""
         depth = self.backbone.shape.depth
         extra = 0 if replay is None else extra_blocks(replay, depth, self._kept(replay, paired))
@@ -284,24 +283,21 @@ class ViTPredictor(BatchedPredictor[P]):
         return 0, 0
 
     def _batch_versions(
-        self, pixels: Sequence[RGB], replay: Replay, paired: bool, trace: Tracing
-    ) -> Sequence[Sequence[P]]:
+        self, pixels: Sequence[RGB], replay: MaybeReplay, paired: bool, trace: Tracing
+    ) -> Sequence[Sequence[PredictionT]]:
         for each in pixels:
             self.check_size(each.shape[0], each.shape[1])
-        with self._attached(replay, paired, trace) as loop:
+        if replay is None:
+            return list(zip(*self._forward(pixels, None, False), strict=True))
+        keep, wanted = self._kept(replay, paired), wants_trace(replay, trace)
+        with attached(self.backbone.model, replay, keep=keep, trace=wanted, this_thread=True) as loop:
             return list(zip(*self._forward(pixels, loop, paired), strict=True))
 
-    def _forward(self, pixels: Sequence[RGB], loop: Loop | None, paired: bool) -> Sequence[Sequence[P]]:
+    def _forward(
+        self, pixels: Sequence[RGB], loop: Loop | None, paired: bool
+    ) -> Sequence[Sequence[PredictionT]]:
         """Predict images in one forward of the model: per version, the baseline first if paired, then per image."""
         raise NotImplementedError
-
-    def _attached(self, replay: Replay, paired: bool, trace: Tracing) -> AbstractContextManager[Loop | None]:
-        """The replay for a ``with`` block of this thread, with the taps kept that a pair needs."""
-        if replay is None:
-            return nullcontext()
-        keep = self._kept(replay, paired)
-        wanted = wants_trace(replay, trace)
-        return attached(self.backbone.model, replay, keep=keep, trace=wanted, this_thread=True)
 
     def _kept(self, replay: ReplayConfig, paired: bool) -> tuple[int, ...]:
         """Taps whose baseline output has to be kept; a replay does not reach those before the window's end."""
@@ -327,7 +323,7 @@ class ViTPredictor(BatchedPredictor[P]):
         ]
 
 
-class WrappedPredictor(BatchedPredictor[Prediction]):
+class WrappedPredictor(BasePredictor[Prediction]):
     """A predictor around another; it takes several images at once where the other does."""
 
     def __init__(self, predictor: AnyPredictor, classes: Classes) -> None:
@@ -349,7 +345,7 @@ class WrappedPredictor(BatchedPredictor[Prediction]):
         """The blocks that the head reads."""
         return self.predictor.taps
 
-    def cost(self, replay: Replay = None, paired: bool = False) -> Cost:
+    def cost(self, replay: MaybeReplay = None, paired: bool = False) -> Cost:
         """Blocks executed per view of an image."""
         return self.predictor.cost(replay, paired)
 
@@ -367,7 +363,7 @@ class Renumbered(WrappedPredictor):
         self._numbers = numbers
 
     def _batch_versions(
-        self, pixels: Sequence[RGB], replay: Replay, paired: bool, trace: Tracing
+        self, pixels: Sequence[RGB], replay: MaybeReplay, paired: bool, trace: Tracing
     ) -> list[list[Prediction]]:
         found = predict_each(self.predictor, pixels, replay, paired, trace)
         return [[self.renumbered(each) for each in versions] for versions in found]

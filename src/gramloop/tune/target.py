@@ -17,8 +17,7 @@ from gramloop.evaluate.predicting import deterministic
 from gramloop.evaluate.provenance import PlannedImages, plan_subject
 from gramloop.mitigations.calibration import sha256_of
 from gramloop.tasks.base import Categories, get_task
-from gramloop.tasks.identity import Behaviour, identify
-from gramloop.tasks.model_content import content_of
+from gramloop.tasks.identity import Behaviour, content_of, identify
 from gramloop.tasks.prediction import Prediction
 from gramloop.tasks.predictor import Predictor, check_predictor
 from gramloop.tune.split import CLEAN

@@ -1,18 +1,21 @@
-"""Models as they are deployed: ``FILE.onnx`` or ``FILE.xml``, with how to prepare images and read outputs.
+"""Models as they are deployed: ``FILE.onnx``, run by onnxruntime, or ``FILE.xml``, run by OpenVINO.
 
-Four kinds of files say that themselves: those of `gramloop.export`; transformers' exports in a folder with config.json and
-preprocessor_config.json; Ultralytics' detectors; and detectors with the input ``orig_target_sizes`` and the outputs labels,
-boxes and scores (RT-DETR, D-FINE, DEIM). For any other, and to change a setting of these, ``FILE.json`` next to it holds
-a `GraphRecipe`, or ``FILE.py`` two functions: ``prepare(pixels)`` returns the inputs by name and ``read(outputs, size)``
-a prediction, with ``task`` and ``classes``. With ``preprocess(pixels)`` alone, as `gramloop.export` writes filters,
-``FILE.py`` changes images and the rest is as without it.
+Four kinds of files say themselves how images are prepared and outputs read: those of `gramloop.export`; transformers'
+exports in a folder with config.json and preprocessor_config.json; Ultralytics' detectors; and detectors with the input
+``orig_target_sizes`` and the outputs labels, boxes and scores (RT-DETR, D-FINE, DEIM). For any other, and to change a
+setting of these, ``FILE.json`` next to it holds a `GraphRecipe`, or ``FILE.py`` two functions: ``prepare(pixels)`` returns
+the inputs by name and ``read(outputs, size)`` a prediction, with ``task`` and ``classes``. With ``preprocess(pixels)``
+alone, as `gramloop.export` writes filters, ``FILE.py`` changes images and the rest is as without it.
 """
 
 from __future__ import annotations
 
 import ast
+import importlib
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal, cast
@@ -26,23 +29,20 @@ from torch import Tensor
 from gramloop.data.records import TaskName as Task
 from gramloop.errors import GramLoopError
 from gramloop.tasks.class_names import COCO, Classes
+from gramloop.tasks.custom import FunctionPredictor, find_make, import_code, read_classes, read_prediction
 from gramloop.tasks.depth import Depth
 from gramloop.tasks.detection import Detection
-from gramloop.tasks.graph_runtime import METADATA, Arrays, Graph, GraphInput, is_dinov3_graph
 from gramloop.tasks.images import RGB, WEB, Normalisation, resize
-from gramloop.tasks.module_predictor import Size
 from gramloop.tasks.prediction import Prediction
 from gramloop.tasks.semantic import Segmentation
-from gramloop.tasks.user_models import (
-    FunctionPredictor,
-    find_make,
-    import_code,
-    read_classes,
-    read_prediction,
-)
 from gramloop.util.json_files import checked, parse_json, read_json, refuse_unknown
 
-Reading = Literal["logits", "labels", "depth", "disparity", "boxes", "yolo"]
+Arrays = Mapping[str, NDArray[Any]]
+RUNTIMES = {".onnx": "onnxruntime", ".xml": "openvino"}  # by the ending of the file
+METADATA = "gramloop"  # the entry of a file's metadata that gramloop export writes
+_EXTRAS = {"onnxruntime": "export", "openvino": "openvino"}
+_TYPES = {"float": "float32", "double": "float64"}  # where onnxruntime's names differ from numpy's
+_RECIPES = (".json", ".py")  # next to a graph
 _TASKS: Mapping[str, Task] = {
     "logits": "semantic",
     "labels": "semantic",
@@ -56,6 +56,178 @@ _KEEP, _LEAST_SCORE, _CANDIDATES, _OVERLAP = 300, 0.001, 30_000, 0.7  # as Ultra
 _WHAT = "a recipe for a graph"
 
 
+# the runtimes
+
+
+@dataclass(frozen=True)
+class GraphInput:
+    """One input: its name, its shape with None for a dimension that is not fixed, and its type."""
+
+    name: str
+    shape: tuple[int | None, ...]
+    dtype: str
+
+
+class Graph:
+    """An opened graph: its inputs, the names of its outputs, its metadata, and ``run``.
+
+    Args:
+        path: ``FILE.onnx`` or ``FILE.xml``.
+        device: "cpu", or "cuda" where onnxruntime has it. On "meta" it is opened on the CPU.
+    """
+
+    def __init__(self, path: Path, device: torch.device | str = "cpu") -> None:
+        self.path, self.runtime = path, RUNTIMES[path.suffix.lower()]
+        if not path.is_file():
+            raise GramLoopError(f"{path} does not exist; --model takes FILE.onnx or FILE.xml")
+        self.device = "cpu" if str(device) == "meta" else torch.device(device).type
+        self.inputs: tuple[GraphInput, ...] = ()
+        self.outputs: tuple[str, ...] = ()
+        self.metadata: dict[str, str] = {}
+        self._open()
+
+    def _open(self) -> None:
+        self.threads = torch.get_num_threads()
+        package = runtime_package(self.runtime, self.path)
+        opener = self._open_onnx if self.runtime == "onnxruntime" else self._open_openvino
+        try:
+            self._run: Callable[[Arrays], list[NDArray[Any]]] = opener(package)
+        except GramLoopError:
+            raise
+        except Exception as error:  # the runtimes raise types of their own
+            raise GramLoopError(f"{self.runtime} cannot open {self.path}: {first_line(error)}") from error
+
+    def _open_onnx(self, package: Any) -> Callable[[Arrays], list[NDArray[Any]]]:
+        wanted = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}.get(self.device, "")
+        if wanted not in package.get_available_providers():
+            raise GramLoopError(
+                f"onnxruntime cannot run {self.path.name} on {self.device} here; give --device cpu"
+            )
+        options = package.SessionOptions()
+        options.intra_op_num_threads, options.inter_op_num_threads = self.threads, 1
+        options.log_severity_level = 3
+        session = package.InferenceSession(str(self.path), options, providers=[wanted])
+        self.inputs = tuple(
+            GraphInput(each.name, tuple(_fixed(side) for side in each.shape), _numpy_type(each.type))
+            for each in session.get_inputs()
+        )
+        self.outputs = tuple(each.name for each in session.get_outputs())
+        self.metadata = dict(session.get_modelmeta().custom_metadata_map)
+        return lambda feeds: list(session.run(list(self.outputs), dict(feeds)))
+
+    def _open_openvino(self, package: Any) -> Callable[[Arrays], list[NDArray[Any]]]:
+        if self.device != "cpu":
+            raise GramLoopError(f"OpenVINO runs {self.path.name} on the CPU here; give --device cpu")
+        core = package.Core()
+        model = core.read_model(str(self.path))
+        # f32 whatever the processor offers: the same file gives the same numbers on every machine
+        settings = {"INFERENCE_NUM_THREADS": self.threads, "INFERENCE_PRECISION_HINT": "f32"}
+        request = core.compile_model(model, "CPU", settings).create_infer_request()
+        self.inputs = tuple(
+            GraphInput(
+                each.get_any_name(),
+                tuple(_fixed(side.get_length() if side.is_static else None) for side in each.partial_shape),
+                np.dtype(each.element_type.to_dtype()).name,
+            )
+            for each in model.inputs
+        )
+        self.outputs = tuple(each.get_any_name() for each in model.outputs)
+        self.metadata = _openvino_metadata(model, self.path)
+
+        def run(feeds: Arrays) -> list[NDArray[Any]]:
+            found = request.infer(dict(feeds))
+            return [np.array(found[place]) for place in range(len(self.outputs))]
+
+        return run
+
+    def run(self, feeds: Arrays) -> dict[str, NDArray[Any]]:
+        """The outputs by name, computed with as many threads as torch has at this moment."""
+        if self.threads != torch.get_num_threads():
+            self._open()
+        types = {each.name: each.dtype for each in self.inputs}
+        cast = {
+            name: np.ascontiguousarray(value, types.get(name, value.dtype)) for name, value in feeds.items()
+        }
+        try:
+            found = self._run(cast)
+        except Exception as error:
+            shapes = ", ".join(f"{name} {tuple(value.shape)}" for name, value in cast.items())
+            raise GramLoopError(f"{self.path.name} fails on {shapes}: {first_line(error)}") from error
+        return dict(zip(self.outputs, found, strict=True))
+
+
+def graph_files(path: Path) -> dict[str, Path]:
+    """The file of a graph, those with its weights, and the recipe next to it."""
+    found = {"graph": path}
+    if path.suffix.lower() == ".onnx":
+        weights = sorted(each for each in path.parent.glob("*data") if each.name.startswith(path.name))
+    else:
+        weights = [each for each in (path.with_suffix(".bin"),) if each.is_file()]
+    for number, each in enumerate(weights):
+        found["weights" if not number else f"weights {number}"] = each
+    recipes = [each for ending in _RECIPES if (each := path.with_suffix(ending)).is_file()]
+    if len(recipes) > 1:
+        raise GramLoopError(f"{recipes[0]} and {recipes[1]} both say how to read {path.name}; keep one")
+    return found | ({"recipe": recipes[0]} if recipes else {})
+
+
+def is_dinov3_graph(path: str | Path) -> bool:
+    """Whether the name of a graph's file says that its backbone is a DINOv3."""
+    return "dinov3" in Path(path).stem.lower()
+
+
+def runtime_versions(path: Path) -> dict[str, str]:
+    """The version of the package that runs a graph, which its numbers depend on."""
+    name = RUNTIMES[path.suffix.lower()]
+    return {f"version of {name}": version(name)}
+
+
+def runtime_package(name: str, path: Path) -> Any:
+    """The package that runs a file."""
+    # openvino's telemetry package would otherwise try to reach a server
+    os.environ.setdefault("OPENVINO_TELEMETRY_DISABLE", "1")
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        raise GramLoopError(
+            f"{path.name} needs the package {name}; the extra gramloop[{_EXTRAS.get(name, 'export')}] installs it"
+        ) from error
+
+
+def _openvino_metadata(model: Any, path: Path) -> dict[str, str]:
+    entries = {}
+    for key in (METADATA, "names", "task"):  # of this project's exporter, and of Ultralytics'
+        if model.has_rt_info([key]):
+            entries[key] = str(model.get_rt_info([key]).astype(str))
+        elif model.has_rt_info(["framework", key]):
+            entries[key] = str(model.get_rt_info(["framework", key]).astype(str))
+    described = path.with_name("metadata.yaml")  # where Ultralytics describes an OpenVINO folder
+    if not entries and described.is_file():
+        import yaml  # type: ignore[import-untyped]
+
+        given = yaml.safe_load(described.read_text(encoding="utf-8"))
+        entries = {str(key): repr(value) for key, value in given.items()} if isinstance(given, dict) else {}
+    return entries
+
+
+def _fixed(side: object) -> int | None:
+    return side if isinstance(side, int) and side > 0 else None
+
+
+def _numpy_type(text: str) -> str:
+    inside = text.removeprefix("tensor(").removesuffix(")")
+    return _TYPES.get(inside, inside)
+
+
+def first_line(error: Exception) -> str:
+    """The first line that an error says, at most 300 characters."""
+    lines = (line.strip() for line in str(error).splitlines())
+    return next((line for line in lines if line), type(error).__name__)[:300]
+
+
+# the model of a graph
+
+
 @dataclass(frozen=True)
 class GraphRecipe:
     """How images are prepared for a graph, and its outputs read.
@@ -65,28 +237,23 @@ class GraphRecipe:
     outputs: the names of outputs, where they are not boxes, scores and labels, or there are several.
     classes: names in order or by number; "coco" for COCO's 80.
     size: height and width of the input, where the graph leaves them open.
-    fit: ``stretch`` to the size; or the whole image in the middle (``letterbox``) or in the upper left ``corner`` of it.
+    fit: ``stretch`` to the size, or the whole image in the middle of it (``letterbox``).
     fill: the value, 0 to 255, around an image that does not cover the input.
     resample: PIL's bilinear, or OpenCV's without antialiasing (``linear``).
     mean, std: of the channels, on a scale of 0 to 1.
-    channels: the order in which the graph takes them.
-    box_form, box_unit: corners or centre and size; in pixels of the ``image`` or of the ``input``, or as a ``fraction``.
-    align_corners: how logits are enlarged.
+    box_unit: corners of boxes are in pixels of the ``image`` or of the ``input``.
     """
 
-    read: Reading
+    read: Literal["logits", "labels", "depth", "disparity", "boxes", "yolo"]
     outputs: Mapping[str, str] = field(default_factory=dict)
     classes: Literal["coco"] | list[str] | dict[int, str | None] | None = None
     size: tuple[int, int] | None = None
-    fit: Literal["stretch", "letterbox", "corner"] = "stretch"
+    fit: Literal["stretch", "letterbox"] = "stretch"
     fill: float = 0.0
     resample: Literal["bilinear", "linear"] = "bilinear"
     mean: tuple[float, float, float] = (0.0, 0.0, 0.0)
     std: tuple[float, float, float] = (1.0, 1.0, 1.0)
-    channels: Literal["RGB", "BGR"] = "RGB"
-    box_form: Literal["corners", "centre"] = "corners"
-    box_unit: Literal["image", "input", "fraction"] = "image"
-    align_corners: bool = False
+    box_unit: Literal["image", "input"] = "image"
 
     def __post_init__(self) -> None:
         Normalisation(self.mean, self.std)
@@ -106,7 +273,7 @@ def load_graph(
     """A predictor that runs a graph; nothing inside it can be replayed.
 
     Args:
-        files: ``graph``, and ``recipe`` where there is one, as `gramloop.tasks.graph_runtime.graph_files` finds them.
+        files: ``graph``, and ``recipe`` where there is one, as `graph_files` finds them.
         task: refuse a model for another.
         device: where it runs.
     """
@@ -151,22 +318,14 @@ def _with_functions(graph: Graph, path: Path) -> FunctionPredictor:
 
 def _of_transformers(graph: Graph, task: Task | None) -> FunctionPredictor:
     """A graph in the folder of a transformers model, whose processor prepares images and reads outputs."""
-    from gramloop.tasks.transformers_models import (
-        architecture,
-        chosen_task,
-        load_processor,
-        output_reader,
-        read_config,
-        thing_numbers,
-    )
+    from gramloop.tasks import transformers_models as models
 
     folder, names = graph.path.parent, [each.name for each in graph.inputs]
-    config, kind = read_config(folder), architecture(folder)
-    task = chosen_task(kind, folder, task)
-    labels = {} if task == "depth" else config.get("id2label", {})
-    classes: Classes = {int(number): str(label) for number, label in labels.items()}
-    processor = load_processor(folder, kind)
-    read = output_reader(kind, task, processor, SimpleNamespace(**config), classes)
+    config, kind = models.read_config(folder), models.architecture(folder)
+    task = models.chosen_task(kind, folder, task)
+    classes = models.named_classes(task, config.get("id2label", {}))
+    processor = models.load_processor(folder)
+    read = models.output_reader(kind, task, processor, SimpleNamespace(**config), classes)
 
     def function(pixels: RGB) -> Prediction:
         given = processor(images=pixels, return_tensors="np")
@@ -175,7 +334,7 @@ def _of_transformers(graph: Graph, task: Task | None) -> FunctionPredictor:
         return read(SimpleNamespace(**tensors), (pixels.shape[0], pixels.shape[1]))
 
     made = FunctionPredictor(function, task, classes or None, graph.path.name)
-    made.things = thing_numbers(classes) if task == "panoptic" else frozenset()
+    made.things = models.thing_numbers(classes) if task == "panoptic" else frozenset()
     return made
 
 
@@ -237,7 +396,6 @@ def _of_ultralytics(graph: Graph) -> GraphRecipe | None:
         fit="letterbox",
         fill=114,
         resample="linear",
-        box_form="centre",
         box_unit="input",
     )
 
@@ -257,9 +415,8 @@ def _of_detr(graph: Graph) -> GraphRecipe | None:
 
 @dataclass(frozen=True)
 class _Place:
-    """Where an image lies in the input: the input's size, and the first row and column, height and width inside."""
+    """Where an image lies in the input: first row and column, height and width."""
 
-    input: Size
     top: int
     left: int
     high: int
@@ -285,7 +442,7 @@ class _RecipeModel:
         self.channels_last = self.input.shape[3] == 3 and self.input.shape[1] != 3
         self.size = self._size(self.input)
 
-    def _size(self, entry: GraphInput) -> Size:
+    def _size(self, entry: GraphInput) -> tuple[int, int]:
         sides = entry.shape[1:3] if self.channels_last else entry.shape[2:4]
         given = self.recipe.size or (None, None)
         high, wide = (fixed or asked for fixed, asked in zip(sides, given, strict=True))
@@ -305,7 +462,7 @@ class _RecipeModel:
         if any(each.name == _SIZES for each in self.graph.inputs):
             feeds[_SIZES] = np.array([[size[1], size[0]]])
         found = self.graph.run(feeds)
-        read: Callable[[Arrays, Size, _Place], Prediction] = {
+        read: Callable[[Arrays, tuple[int, int], _Place], Prediction] = {
             "logits": self._labels,
             "labels": self._labels,
             "depth": self._depth,
@@ -324,25 +481,21 @@ class _RecipeModel:
         if self.input.dtype != "uint8":
             mean, std = (255 * np.array(each, np.float32) for each in (recipe.mean, recipe.std))
             canvas = (canvas - mean) / std
-        if recipe.channels == "BGR":
-            canvas = canvas[:, :, ::-1]
         image: NDArray[Any] = canvas[None] if self.channels_last else canvas.transpose(2, 0, 1)[None]
         return image, place
 
     def _place(self, height: int, width: int) -> _Place:
         high, wide = self.size
         if self.recipe.fit == "stretch":
-            return _Place(self.size, 0, 0, high, wide)
+            return _Place(0, 0, high, wide)
         factor = min(high / height, wide / width)
         inside = max(1, round(height * factor)), max(1, round(width * factor))
-        if self.recipe.fit == "corner":
-            return _Place(self.size, 0, 0, *inside)
         top, left = (
             round((side - part) / 2 - 0.1) for side, part in zip(self.size, inside, strict=True)
         )  # an odd row goes below
-        return _Place(self.size, top, left, *inside)
+        return _Place(top, left, *inside)
 
-    def _resized(self, pixels: RGB, size: Size) -> RGB:
+    def _resized(self, pixels: RGB, size: tuple[int, int]) -> RGB:
         if self.recipe.resample == "bilinear" or pixels.shape[:2] == size:
             return resize(pixels, size)
         import cv2
@@ -369,17 +522,17 @@ class _RecipeModel:
             )
         return values
 
-    def _map(self, values: Tensor, size: Size, place: _Place, mode: str) -> Tensor:  # (1, C, h, w)
+    def _map(self, values: Tensor, size: tuple[int, int], place: _Place, mode: str) -> Tensor:  # (1, C, h, w)
         """A map over the input, cut to the image and brought to its size."""
-        corners = {"align_corners": self.recipe.align_corners} if mode == "bilinear" else {}
-        if (place.high, place.wide) != place.input:
-            if values.shape[2:] != place.input:
-                values = F.interpolate(values, place.input, mode=mode, **corners)
+        corners = {"align_corners": False} if mode == "bilinear" else {}
+        if (place.high, place.wide) != self.size:
+            if values.shape[2:] != self.size:
+                values = F.interpolate(values, self.size, mode=mode, **corners)
             rows, columns = place.top + place.high, place.left + place.wide
             values = values[:, :, place.top : rows, place.left : columns]
         return values if values.shape[2:] == size else F.interpolate(values, size, mode=mode, **corners)
 
-    def _labels(self, found: Arrays, size: Size, place: _Place) -> Segmentation:
+    def _labels(self, found: Arrays, size: tuple[int, int], place: _Place) -> Segmentation:
         if self.recipe.read == "logits":
             logits = torch.from_numpy(self._output(found, "logits", 3).astype(np.float32))[None]
             values = self._map(logits, size, place, "bilinear")[0].argmax(0)
@@ -388,22 +541,22 @@ class _RecipeModel:
             values = self._map(labels, size, place, "nearest")[0, 0]
         return Segmentation(values.int().numpy())
 
-    def _depth(self, found: Arrays, size: Size, place: _Place) -> Depth:
+    def _depth(self, found: Arrays, size: tuple[int, int], place: _Place) -> Depth:
         depth = torch.from_numpy(self._output(found, "depth", 2).astype(np.float32))[None, None]
         values = self._map(depth, size, place, "bilinear")[0, 0].numpy()
         return Depth(values, disparity=self.recipe.read == "disparity")
 
-    def _boxes(self, found: Arrays, size: Size, place: _Place) -> Detection:
+    def _boxes(self, found: Arrays, size: tuple[int, int], place: _Place) -> Detection:
         boxes = self._output(found, "boxes", 2).astype(np.float64)
         scores, labels = (self._output(found, each, 1) for each in ("scores", "labels"))
         there = scores > 0
         return self._detection(boxes[there], scores[there], labels[there], size, place)
 
-    def _yolo(self, found: Arrays, size: Size, place: _Place) -> Detection:
+    def _yolo(self, found: Arrays, size: tuple[int, int], place: _Place) -> Detection:
         values = self._output(found, "boxes", 2).astype(np.float64)
         if values.shape[1] == 6 and values.shape[0] != 4 + len(self.classes):  # suppressed in the graph
             values = values[values[:, 4] > 0]
-            return self._detection(values[:, :4], values[:, 4], values[:, 5], size, place, "corners")
+            return self._detection(values[:, :4], values[:, 4], values[:, 5], size, place)
         if values.shape[0] != 4 + len(self.classes):
             raise GramLoopError(
                 f"{self.graph.path.name} returns {values.shape[0] - 4} classes for each box, and "
@@ -413,26 +566,20 @@ class _RecipeModel:
         scores = values[4:][labels, places]
         best = np.argsort(-scores, kind="stable")[:_CANDIDATES]
         labels, scores, boxes = labels[best], scores[best], values[:4, places[best]].T
-        kept = _suppressed(boxes, scores, labels)
-        return self._detection(boxes[kept], scores[kept], labels[kept], size, place)
+        corners = np.concatenate([boxes[:, :2] - boxes[:, 2:] / 2, boxes[:, :2] + boxes[:, 2:] / 2], 1)
+        kept = _suppressed(corners, scores, labels)
+        return self._detection(corners[kept], scores[kept], labels[kept], size, place)
 
     def _detection(
         self,
         boxes: NDArray[np.float64],
         scores: NDArray[Any],
         labels: NDArray[Any],
-        size: Size,
+        size: tuple[int, int],
         place: _Place,
-        form: str | None = None,
     ) -> Detection:
-        recipe, (height, width) = self.recipe, size
-        if (form or recipe.box_form) == "centre":
-            half = boxes[:, 2:] / 2
-            boxes = np.concatenate([boxes[:, :2] - half, boxes[:, :2] + half], 1)
-        if recipe.box_unit != "image":
-            high, wide = place.input
-            if recipe.box_unit == "fraction":
-                boxes = boxes * [wide, high, wide, high]
+        height, width = size
+        if self.recipe.box_unit == "input":
             boxes = boxes - [place.left, place.top, place.left, place.top]
             boxes = boxes * np.tile([width / place.wide, height / place.high], 2)
         boxes = np.clip(boxes, 0, [width, height, width, height])
@@ -448,9 +595,9 @@ class _RecipeModel:
 
 
 def _suppressed(boxes: NDArray[np.float64], scores: NDArray[Any], labels: NDArray[Any]) -> NDArray[np.int64]:
-    """The boxes (centre, size) that no better one of their class overlaps, best first."""
+    """The boxes (corners) that no better one of their class overlaps, best first."""
     import cv2
 
-    corners = np.concatenate([boxes[:, :2] - boxes[:, 2:] / 2, boxes[:, 2:]], 1)
-    kept = cv2.dnn.NMSBoxesBatched(corners.tolist(), scores.tolist(), labels.tolist(), _LEAST_SCORE, _OVERLAP)
+    placed = np.concatenate([boxes[:, :2], boxes[:, 2:] - boxes[:, :2]], 1)  # left, top, width, height
+    kept = cv2.dnn.NMSBoxesBatched(placed.tolist(), scores.tolist(), labels.tolist(), _LEAST_SCORE, _OVERLAP)
     return np.sort(np.asarray(kept, np.int64).reshape(-1))[:_KEEP]
