@@ -1,10 +1,12 @@
 """The evaluate command: nothing downloaded, resumed, asked how far it is, and used wrongly."""
 
 import csv
+import functools
 import shutil
 from pathlib import Path
 
 import pytest
+import torch
 
 from gramloop.cli import main
 
@@ -132,6 +134,16 @@ def test_a_dry_run_writes_nothing(model, scenes, tmp_path, capsys):
     assert "140 blocks in all" in told
     assert "MB of results" in told
     assert not (tmp_path / "out").exists()
+
+
+def test_a_dry_run_leaves_the_caches_of_transformers_alone(model, scenes, tmp_path):
+    from transformers.models.dinov3_vit.modeling_dinov3_vit import get_patches_center_coordinates
+
+    remembered = functools.lru_cache(functools.partial(get_patches_center_coordinates, dtype=torch.float32))
+    remembered.__module__ = get_patches_center_coordinates.__module__
+    remembered(2, 3, device=torch.device("cpu"))
+    assert main([*asked(model, scenes, tmp_path / "out"), "--dry-run"]) == 0
+    assert remembered.cache_info().currsize == 1
 
 
 def test_another_plan_is_refused_and_nothing_is_mixed(model, scenes, evaluated, capsys):
