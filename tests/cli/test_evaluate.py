@@ -136,13 +136,14 @@ def test_a_dry_run_writes_nothing(model, scenes, tmp_path, capsys):
     assert not (tmp_path / "out").exists()
 
 
-def test_a_dry_run_leaves_the_caches_of_transformers_alone(model, scenes, tmp_path):
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_dry_run_leaves_the_caches_of_transformers_alone(model, scenes, tmp_path, device):
     from transformers.models.dinov3_vit.modeling_dinov3_vit import get_patches_center_coordinates
 
     remembered = functools.lru_cache(functools.partial(get_patches_center_coordinates, dtype=torch.float32))
     remembered.__module__ = get_patches_center_coordinates.__module__
     remembered(2, 3, device=torch.device("cpu"))
-    assert main([*asked(model, scenes, tmp_path / "out"), "--dry-run"]) == 0
+    assert main([*asked(model, scenes, tmp_path / "out"), "--dry-run", "--device", device]) == 0
     assert remembered.cache_info().currsize == 1
 
 
