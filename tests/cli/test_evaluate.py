@@ -213,6 +213,7 @@ def test_settings_files_diagnostics_and_pictures_from_the_command_line(model, sc
         (["--status"], "holds no evaluation"),
         (["--suite", "coco-c"], "--data DIR is missing"),
         (["--suite", "coco-c", "--engine", "slurm", "--slurm", "gpu"], "--slurm takes NAME=VALUE"),
+        (["--suite", "coco-c", "--dry-run", "--slurm", "nan"], "--slurm nan belongs to --engine slurm"),
         (["--suite", "coco-x", "--data", "."], "did you mean"),
         (["--suite", "scenes-c", "--images", "1", "--backbone", "x"], "--head FILE is missing"),
         (["--suite", "scenes-c", "--images", "1", "--head", "nowhere.pth"], "nowhere.pth does not exist"),

@@ -147,10 +147,11 @@ def run(options: Options) -> Ended:
     """Evaluate; 1 if images had to be excluded."""
     if options.status:
         return _status(options)
+    check_engine(options.work, options.model.device)
     if options.dry_run:
         with tempfile.TemporaryDirectory() as scratch:
             return _dry_run(_plan(options, Path(scratch) / "scenes"), options)
-    engine = engine_of(options.work, options.model.device)
+    engine = engine_of(options.work)
     return _evaluate(_plan(options, options.out / "scenes"), options, engine)
 
 
@@ -264,8 +265,8 @@ def _describes(options: Options) -> str:
     return ""
 
 
-def engine_of(work: WorkOptions, device: str | None) -> Engine | None:
-    """Where the units run; None is this machine."""
+def check_engine(work: WorkOptions, device: str | None) -> None:
+    """Refuse options that do not fit the engine, whether or not anything is run."""
     device = device or ""
     if work.slurm and work.engine != "slurm":
         raise GramLoopError(
@@ -275,6 +276,10 @@ def engine_of(work: WorkOptions, device: str | None) -> Engine | None:
         raise GramLoopError(
             f"--device {device} is one GPU of this machine; --engine {work.engine} assigns GPUs itself: --device cuda"
         )
+
+
+def engine_of(work: WorkOptions) -> Engine | None:
+    """Where the units run; None is this machine."""
     if work.engine == "ray":
         from gramloop.evaluate.engines.ray import check_address, run_ray
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from gramloop.cli.evaluate import WorkOptions, engine_of
+from gramloop.cli.evaluate import WorkOptions, check_engine, engine_of
 from gramloop.cli.options import group, option
 from gramloop.cli.output import Ended, note, stop_code
 from gramloop.cli.shared import EXAMPLES, NAMED, device_kind
@@ -93,7 +93,8 @@ def _reproduction(options: Options) -> Reproduction:
 
     recipe, idle = read_recipe(options.recipe), options.dry_run or options.status
     outputs = recipe.select([name.strip() for name in options.only.split(",") if name.strip()])
-    engine = None if idle else engine_of(options.work, options.device)
+    check_engine(options.work, options.device)
+    engine = None if idle else engine_of(options.work)
     settings = WorkSettings(
         device=device_kind(options.device, idle or options.work.engine != "local"),
         dtype=options.dtype,
