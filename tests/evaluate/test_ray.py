@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from evaluate_command import MODEL, Command, write_given
+from evaluate_command import MODEL, Command
 
 pytestmark = pytest.mark.slow
 
@@ -23,38 +23,26 @@ def cluster() -> Iterator[Any]:
     made.shutdown()
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_given(tmp_path_factory.mktemp("given"))
+def started(given: Path, cluster: Any, out: Path, *words: str, pause: float = 0) -> Command:
+    return Command(given, out, "--engine", "ray", "--address", cluster.address, *words, pause=pause)
 
 
-@pytest.fixture(scope="module")
-def reference(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    run = Command(folder, tmp_path_factory.mktemp("local") / "out")
+def test_a_plain_run(cluster, given: Path, local_results: bytes, tmp_path: Path):
+    run = started(given, cluster, tmp_path / "out")
     assert run.end()[0] == 0
-    return (run.out / "results.csv").read_bytes()
+    assert run.results == local_results
 
 
-def started(folder: Path, cluster: Any, out: Path, *words: str, pause: float = 0) -> Command:
-    return Command(folder, out, "--engine", "ray", "--address", cluster.address, *words, pause=pause)
-
-
-def test_a_plain_run(cluster, folder: Path, reference: bytes, tmp_path: Path):
-    run = started(folder, cluster, tmp_path / "out")
-    assert run.end()[0] == 0
-    assert (run.out / "results.csv").read_bytes() == reference
-
-
-def test_a_lost_node_costs_no_unit(cluster, folder: Path, reference: bytes, tmp_path: Path):
-    run = started(folder, cluster, tmp_path / "out", pause=2)
+def test_a_lost_node_costs_no_unit(cluster, given: Path, local_results: bytes, tmp_path: Path):
+    run = started(given, cluster, tmp_path / "out", pause=2)
     run.until(lambda: run.stored > 5)
     cluster.remove_node(cluster.other, allow_graceful=False)
     assert run.end()[0] == 0
-    assert (run.out / "results.csv").read_bytes() == reference
+    assert run.results == local_results
 
 
-def test_no_node_can_hold_a_task(cluster, folder: Path, tmp_path: Path):
-    run = started(folder, cluster, tmp_path / "out", "--threads", "3")
+def test_no_node_can_hold_a_task(cluster, given: Path, tmp_path: Path):
+    run = started(given, cluster, tmp_path / "out", "--threads", "3")
     code, said = run.end()
     assert code == 2
     assert "waiting for 24 parts from Ray: no node has 3 CPU; its nodes: 2 with 1 CPU" in said
@@ -62,8 +50,8 @@ def test_no_node_can_hold_a_task(cluster, folder: Path, tmp_path: Path):
     assert not run.out.exists()
 
 
-def test_a_head_that_is_gone(cluster, folder: Path, tmp_path: Path):
-    run = started(folder, cluster, tmp_path / "out", pause=2)
+def test_a_head_that_is_gone(cluster, given: Path, tmp_path: Path):
+    run = started(given, cluster, tmp_path / "out", pause=2)
     run.until(lambda: run.stored > 3)
     cluster.remove_node(cluster.head_node, allow_graceful=False)
     code, said = run.end(55)  # Ray itself would end the process after a minute, without a reason
@@ -73,9 +61,9 @@ def test_a_head_that_is_gone(cluster, folder: Path, tmp_path: Path):
     cluster.head_node = None
 
 
-def test_the_error_of_a_task_comes_back(cluster, folder: Path, tmp_path: Path):
+def test_the_error_of_a_task_comes_back(cluster, given: Path, tmp_path: Path):
     (tmp_path / "model.py").write_text(MODEL.replace("time.sleep(", "np.missing("))
-    (tmp_path / "set").symlink_to(folder / "set")
+    (tmp_path / "set").symlink_to(given / "set")
     code, said = started(tmp_path, cluster, tmp_path / "out").end()
     assert code == 2
     assert "module 'numpy' has no attribute 'missing'" in said

@@ -4,19 +4,20 @@ import os
 import re
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from evaluate_command import MODEL, Command, write_given
+from evaluate_command import MODEL, Command
 from gramloop.cli import main
 from gramloop.evaluate.engines.slurm import Share, ShareOutcome, _minutes
 from gramloop.evaluate.evaluation import evaluate
 from gramloop.evaluate.plan import Plan
 from gramloop.evaluate.provenance import plan_subject
 from gramloop.evaluate.store import open_folder
-from loopback_slurm import LoopbackSlurm, loopback_slurm, needs_slurm
+from gramloop.util.files import LOCK
+from loopback_slurm import NODES, LoopbackSlurm, loopback_slurm, needs_slurm
 from small_runs import small_plan
 
 
@@ -26,25 +27,13 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoopbackSlurm]
         yield made
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_given(tmp_path_factory.mktemp("given"))
-
-
-@pytest.fixture(scope="module")
-def reference(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    run = Command(folder, tmp_path_factory.mktemp("local") / "out")
-    assert run.end()[0] == 0
-    return (run.out / "results.csv").read_bytes()
-
-
 @needs_slurm
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["out", r"back\slash %A 'quoted'"])
-def test_a_plain_run(cluster, folder: Path, reference: bytes, tmp_path: Path, name: str):
-    run = Command(folder, tmp_path / name, "--jobs", "3", slurm=cluster.conf)
+def test_a_plain_run(cluster, given: Path, local_results: bytes, tmp_path: Path, name: str):
+    run = Command(given, tmp_path / name, "--jobs", "3", slurm=cluster.conf)
     assert run.end()[0] == 0
-    assert (run.out / "results.csv").read_bytes() == reference
+    assert run.results == local_results
     assert len(list(run.out.glob("slurm/*/job-*.log"))) == 3
     assert not cluster.jobs()
 
@@ -63,9 +52,9 @@ def test_a_plain_run(cluster, folder: Path, reference: bytes, tmp_path: Path, na
         (["sparkle=1"], "unrecognized option '--sparkle=1'"),
     ],
 )
-def test_what_slurm_cannot_run_is_one_message(cluster, folder, tmp_path, words, reason):
+def test_what_slurm_cannot_run_is_one_message(cluster, given, tmp_path, words, reason):
     run = Command(
-        folder, tmp_path / "out", *(each for word in words for each in ("--slurm", word)), slurm=cluster.conf
+        given, tmp_path / "out", *(each for word in words for each in ("--slurm", word)), slurm=cluster.conf
     )
     code, said = run.end(60)
     assert code == 2
@@ -76,48 +65,48 @@ def test_what_slurm_cannot_run_is_one_message(cluster, folder, tmp_path, words, 
 
 @needs_slurm
 @pytest.mark.slow
-def test_jobs_cancelled_while_they_wait(cluster, folder: Path, reference: bytes, tmp_path: Path):
-    run = Command(folder, tmp_path / "out", "--jobs", "2", "--slurm", "hold=", slurm=cluster.conf)
+def test_jobs_cancelled_while_they_wait(cluster, given: Path, local_results: bytes, tmp_path: Path):
+    run = Command(given, tmp_path / "out", "--jobs", "2", "--slurm", "hold=", slurm=cluster.conf)
     run.until(lambda: "waiting for 24 parts from Slurm's array" in run.said)
     assert re.search(r"2 pending \(JobHeldUser\)", run.said)
     cluster.run("scancel", "--user=root")
     code, said = run.end(60)
     assert code == 2
     assert re.search(r"24 parts are missing from Slurm's array \d+: 2 cancelled", said)
-    again = Command(folder, tmp_path / "out", slurm=cluster.conf)
+    again = Command(given, tmp_path / "out", slurm=cluster.conf)
     assert again.end()[0] == 0
-    assert (run.out / "results.csv").read_bytes() == reference
+    assert run.results == local_results
 
 
 @needs_slurm
 @pytest.mark.slow
-def test_a_job_cancelled_while_it_runs(cluster, folder: Path, reference: bytes, tmp_path: Path):
-    run = Command(folder, tmp_path / "out", "--jobs", "2", slurm=cluster.conf, pause=3)
+def test_a_job_cancelled_while_it_runs(cluster, given: Path, local_results: bytes, tmp_path: Path):
+    run = Command(given, tmp_path / "out", "--jobs", "2", slurm=cluster.conf, pause=3)
     run.until(lambda: run.stored > 1)
     cluster.run("scancel", "--user=root")
     code, said = run.end(60)
     assert code == 2
     assert re.search(r"parts are missing from Slurm's array \d+: 2 cancelled", said)
     assert "the same command resumes" in said
-    again = Command(folder, tmp_path / "out", slurm=cluster.conf)
+    again = Command(given, tmp_path / "out", slurm=cluster.conf)
     assert again.end()[0] == 0
-    assert (run.out / "results.csv").read_bytes() == reference
+    assert run.results == local_results
 
 
 @needs_slurm
 @pytest.mark.slow
-def test_a_time_limit_is_no_end_while_parts_come(cluster, folder: Path, reference: bytes, tmp_path: Path):
-    run = Command(folder, tmp_path / "out", "--jobs", "2", "--slurm", "time=1", slurm=cluster.conf, pause=9)
+def test_a_time_limit_is_no_end_while_parts_come(cluster, given: Path, local_results: bytes, tmp_path: Path):
+    run = Command(given, tmp_path / "out", "--jobs", "2", "--slurm", "time=1", slurm=cluster.conf, pause=9)
     code, said = run.end(420)
     assert code == 0
     assert "timeout) and submitted again" in said
-    assert (run.out / "results.csv").read_bytes() == reference
+    assert run.results == local_results
 
 
 @needs_slurm
 @pytest.mark.slow
-def test_a_time_limit_that_no_part_meets(cluster, folder: Path, tmp_path: Path):
-    run = Command(folder, tmp_path / "out", "--jobs", "1", "--slurm", "time=1", slurm=cluster.conf, pause=300)
+def test_a_time_limit_that_no_part_meets(cluster, given: Path, tmp_path: Path):
+    run = Command(given, tmp_path / "out", "--jobs", "1", "--slurm", "time=1", slurm=cluster.conf, pause=300)
     code, said = run.end(240)
     assert code == 2
     assert re.search(
@@ -125,25 +114,64 @@ def test_a_time_limit_that_no_part_meets(cluster, folder: Path, tmp_path: Path):
     )
 
 
-@needs_slurm
-@pytest.mark.slow
-def test_a_lost_node_costs_no_unit(cluster, folder: Path, reference: bytes, tmp_path: Path):
-    run = Command(
-        folder, tmp_path / "out", "--jobs", "3", "--slurm", "exclusive=", slurm=cluster.conf, pause=2
-    )
-    run.until(lambda: run.stored > 3)
+def lose_a_node(cluster: LoopbackSlurm) -> None:
     cluster.kill_node("n2")
-    try:
-        assert run.end()[0] == 0
-    finally:
-        cluster.run("slurmd", "-N", "n2")
-    assert (run.out / "results.csv").read_bytes() == reference
+
+
+def requeue(cluster: LoopbackSlurm) -> None:
+    cluster.run("scontrol", "requeue", ",".join(cluster.jobs()))
+
+
+def preempt(cluster: LoopbackSlurm) -> None:
+    """A job of a partition that takes precedence wants all nodes for a few seconds."""
+    nodes = f"--nodes={len(NODES)}"
+    cluster.run("sbatch", "--partition=urgent", nodes, "--exclusive", "--output=/dev/null", "--wrap=sleep 3")
 
 
 @needs_slurm
 @pytest.mark.slow
-def test_a_controller_that_goes_away(cluster, folder: Path, reference: bytes, tmp_path: Path):
-    run = Command(folder, tmp_path / "out", "--jobs", "2", slurm=cluster.conf, pause=3)
+@pytest.mark.parametrize("fault", [lose_a_node, requeue, preempt])
+def test_a_job_that_slurm_starts_again_costs_no_unit(
+    cluster, given: Path, local_results: bytes, tmp_path: Path, fault: Callable[[LoopbackSlurm], None]
+):
+    words = ["--jobs", "3", "--slurm", "exclusive="]
+    run = Command(given, tmp_path / "out", *words, slurm=cluster.conf, pause=2)
+    run.until(lambda: run.stored > 3)
+    fault(cluster)
+    try:
+        code, said = run.end()
+    finally:
+        if fault is lose_a_node:
+            cluster.run("slurmd", "-N", "n2")
+    assert code == 0
+    assert run.results == local_results
+    restarts = re.findall(r"Restarts=(\d+)", cluster.run("scontrol", "show", "job"))
+    assert any(map(int, restarts)) or "submitted again" in said
+    cluster.until_idle()
+
+
+@needs_slurm
+@pytest.mark.slow
+@pytest.mark.parametrize("locks", [True, False])
+def test_two_submitters_at_once(cluster, given: Path, local_results: bytes, tmp_path: Path, locks: bool):
+    """The second is refused; where a file system has no locks, both run and store the same."""
+    first = Command(given, tmp_path / "out", "--jobs", "2", slurm=cluster.conf, pause=2)
+    first.until(lambda: first.stored > 1)
+    if not locks:
+        (first.out / LOCK).unlink()  # what the second one locks is another file
+    second = Command(given, tmp_path / "out", "--jobs", "2", slurm=cluster.conf, log="second", pause=2)
+    code, said = second.end()
+    assert code == (2 if locks else 0)
+    assert ("another gramloop is writing to" in said) == locks
+    assert first.end()[0] == 0
+    assert first.results == local_results
+    assert len(list(first.out.glob("slurm/*/shares.pickle"))) == (1 if locks else 2)
+
+
+@needs_slurm
+@pytest.mark.slow
+def test_a_controller_that_goes_away(cluster, given: Path, local_results: bytes, tmp_path: Path):
+    run = Command(given, tmp_path / "out", "--jobs", "2", slurm=cluster.conf, pause=3)
     run.until(lambda: run.stored > 1)
     cluster.stop_controller()
     run.process.send_signal(2)  # as Ctrl-C: the jobs cannot be cancelled now
@@ -152,17 +180,17 @@ def test_a_controller_that_goes_away(cluster, folder: Path, reference: bytes, tm
     assert code == 130
     assert re.search(r"jobs may still run: scancel \d+ failed", said)
     cluster.run("scancel", "--user=root")
-    again = Command(folder, tmp_path / "out", slurm=cluster.conf)
+    again = Command(given, tmp_path / "out", slurm=cluster.conf)
     assert again.end()[0] == 0
-    assert (run.out / "results.csv").read_bytes() == reference
+    assert run.results == local_results
 
 
 @needs_slurm
 @pytest.mark.slow
-def test_the_error_of_a_job_comes_back(cluster, folder: Path, tmp_path: Path):
+def test_the_error_of_a_job_comes_back(cluster, given: Path, tmp_path: Path):
     model = tmp_path / "model.py"
     model.write_text(MODEL.replace("time.sleep(", "[][1] + ("))
-    (tmp_path / "set").symlink_to(folder / "set")
+    (tmp_path / "set").symlink_to(given / "set")
     run = Command(tmp_path, tmp_path / "out", "--jobs", "2", slurm=cluster.conf)
     code, said = run.end()
     assert code != 0

@@ -328,31 +328,22 @@ def test_images_in_one_sequence_are_given_one_at_a_time() -> None:
         made(patches, grid_thw=grids)
 
 
-class ImageEncoderViT(nn.Module):
-    """The layout of segment-anything's encoder: maps (B, H, W, C), no norm after the blocks, a neck."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.patch_embed, self.blocks = (
-            nn.Conv2d(3, 16, 16, 16),
-            nn.ModuleList(OtherBlock() for _ in range(6)),
-        )
-        self.neck = nn.Conv2d(16, 8, 1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.patch_embed(x).permute(0, 2, 3, 1)
-        for block in self.blocks:
-            x = block(x, "BHWC")
-        return self.neck(x.permute(0, 3, 1, 2))
+def segment_anything_encoder(**options: Any) -> nn.Module:
+    """Meta's own encoder, small: maps (B, H, W, C), no norm after the blocks, a neck."""
+    modeling = import_reference("segment_anything").modeling
+    sizes = {"img_size": 64, "patch_size": 16, "embed_dim": 32, "depth": 6, "num_heads": 4, "out_chans": 8}
+    return random_weights(modeling.ImageEncoderViT(**sizes, **options))
 
 
-def test_segment_anything() -> None:
+@pytest.mark.parametrize("windows", [0, 2], ids=["global attention", "windowed attention"])
+def test_segment_anything(windows: int) -> None:
     torch.manual_seed(0)
-    model, x = random_weights(ImageEncoderViT()), torch.randn(2, 3, 48, 64)
+    model = segment_anything_encoder(use_rel_pos=True, window_size=windows, global_attn_indexes=(2, 5))
+    x = torch.randn(2, 3, 64, 64)
     with torch.no_grad(), gramloop.attached(model, window=WINDOW, trace=True) as loop:
         together = model(x)
         assert loop.trace is not None
-        assert loop.trace.gate[0].shape == (2, 3, 4)
+        assert loop.trace.gate[0].shape == (2, 4, 4)
         torch.testing.assert_close(torch.cat([model(one[None]) for one in x]), together, rtol=0, atol=1e-5)
 
 

@@ -138,6 +138,7 @@ def test_a_report_without_labels_speaks_of_agreement_and_of_no_gain_on_clean_ima
     text = (out / "report.md").read_text()
     assert "none is accuracy" in text
     assert "mPC (agreement mIoU)" in text
+    assert not re.search("DINOv|rank correlation|docs/", text)  # nothing that another study measured
     with (out / "tables" / "main.csv").open() as stream:
         clean = next(row for row in csv.DictReader(stream) if row["suite"] == "photos")
     assert clean["metric"] == "agreement mIoU"

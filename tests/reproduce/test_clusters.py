@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from loopback_slurm import loopback_slurm, needs_slurm
+from loopback_slurm import LoopbackSlurm, loopback_slurm, needs_slurm
 
 pytestmark = pytest.mark.slow
 RECIPE = """
@@ -66,34 +68,60 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     return made(folder, "out")
 
 
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoopbackSlurm]:
+    with loopback_slurm(tmp_path_factory.mktemp("slurm")) as made:
+        yield made
+
+
+def lose_a_node(cluster: LoopbackSlurm) -> None:
+    cluster.kill_node("n1")
+
+
+def requeue(cluster: LoopbackSlurm) -> None:
+    cluster.run("scontrol", "requeue", ",".join(cluster.jobs()))
+
+
+def cancel(cluster: LoopbackSlurm) -> None:
+    cluster.run("scancel", "--user=root")
+
+
 @needs_slurm
-def test_one_array_of_slurm_and_a_lost_node(reference: dict[str, bytes], tmp_path: Path) -> None:
-    (tmp_path / "cluster").mkdir()
-    with loopback_slurm(tmp_path / "cluster") as cluster:
-        words = ["--engine", "slurm", "--jobs", "2", "--slurm", "exclusive="]
+@pytest.mark.parametrize("fault", [None, requeue, cancel, lose_a_node])
+def test_one_array_of_slurm(
+    cluster: LoopbackSlurm,
+    reference: dict[str, bytes],
+    tmp_path: Path,
+    fault: Callable[[LoopbackSlurm], None] | None,
+) -> None:
+    words = ["--engine", "slurm", "--jobs", "2", "--slurm", "exclusive="]
+    process = begin(tmp_path, "out", *words, SLURM_CONF=str(cluster.conf))
+    if fault is not None:
+        deadline = time.monotonic() + 600
+        while not list(tmp_path.glob("out/*/units/**/*.parquet")) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert not (tmp_path / "out/report").exists()
+        fault(cluster)
+    _, said = process.communicate(timeout=900)
+    print(said)
+    # Slurm may report the job as failed, rather than its node as lost
+    assert process.returncode in {cancel: (2,), lose_a_node: (0, 2)}.get(fault, (0,)), said
+    if process.returncode:
+        assert "the same command resumes" in said
         end(begin(tmp_path, "out", *words, SLURM_CONF=str(cluster.conf)))
+    if fault in (None, requeue):
         assert len(list(tmp_path.glob("out/slurm/*/shares.pickle"))) == 1
         assert len(list(tmp_path.glob("out/slurm/*/job-*.log"))) == 2
-        process = begin(tmp_path, "lost", *words, SLURM_CONF=str(cluster.conf))
-        deadline = time.monotonic() + 600
-        while not list(tmp_path.glob("lost/*/units/**/*.parquet")) and time.monotonic() < deadline:
-            time.sleep(0.1)
-        cluster.kill_node("n1")
-        _, said = process.communicate(timeout=900)
-        if process.returncode:  # Slurm may report the job as failed, rather than its node as lost
-            assert "the same command resumes" in said
-            end(begin(tmp_path, "lost", *words, SLURM_CONF=str(cluster.conf)))
+    if fault is requeue:
+        assert any(map(int, re.findall(r"Restarts=(\d+)", cluster.run("scontrol", "show", "job"))))
     assert made(tmp_path, "out") == reference
-    assert made(tmp_path, "lost") == reference
 
 
 @needs_slurm
-def test_a_refused_array_leaves_no_results(tmp_path: Path) -> None:
-    (tmp_path / "cluster").mkdir()
-    with loopback_slurm(tmp_path / "cluster") as cluster:
-        words = ["--engine", "slurm", "--slurm", "partition=nowhere"]
-        process = begin(tmp_path, "out", *words, SLURM_CONF=str(cluster.conf))
-        _, said = process.communicate(timeout=600)
+def test_a_refused_array_leaves_no_results(cluster: LoopbackSlurm, tmp_path: Path) -> None:
+    words = ["--engine", "slurm", "--slurm", "partition=nowhere"]
+    process = begin(tmp_path, "out", *words, SLURM_CONF=str(cluster.conf))
+    _, said = process.communicate(timeout=600)
     assert process.returncode == 2
     assert "Invalid partition name specified" in said
     assert "Traceback" not in said

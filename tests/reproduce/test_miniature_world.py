@@ -7,12 +7,14 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 import yaml
 
-from miniature_world import small_recipe, write_sets, write_weights
+from gramloop.cli import main
+from miniature_world import DOMAINS, small_recipe, write_sets, write_weights
 
 TABLES = {
     "main",
@@ -28,19 +30,29 @@ FIGURES = {"severity", "consistency", "diagnostic", "diagnostic-last", "examples
 CODE = "import sys; from gramloop.cli import main; sys.exit(main(sys.argv[1:]))"
 
 
-def write_world(folder: Path) -> Path:
-    write_weights(folder / "weights")
-    write_sets(folder / "data", ("impulse", "fog"))
-    recipe = small_recipe(("fog", "impulse_noise"), ("impulse", "fog"))
+def write_world(
+    folder: Path, blocks: int, images: int, severities: Sequence[int], domains: Sequence[str] = DOMAINS
+) -> Path:
+    write_weights(folder / "weights", blocks)
+    write_sets(folder / "data", ("impulse", "fog"), images)
+    recipe = small_recipe(("fog", "impulse_noise"), ("impulse", "fog"), severities, domains, images)
     (folder / "recipe.yaml").write_text(yaml.safe_dump(recipe, sort_keys=False))
     return folder
 
 
-def begin(world: Path, out: str, *words: str, **environment: str) -> subprocess.Popen[bytes]:
+def begin(world: Path, out: str, *words: str) -> subprocess.Popen[bytes]:
     files = ["--weights", "weights", "--data", "data", "--out", out, "--device", "cpu"]
-    variables = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
+    variables = {**os.environ, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-c", CODE, "reproduce", "recipe.yaml", *files, *words]
     return subprocess.Popen(command, cwd=world, env=variables)
+
+
+def kill(process: subprocess.Popen[bytes], out: Path, stored: int) -> None:
+    """Kill a run once so many units are stored."""
+    while process.poll() is None and len(list(out.glob("*/units/**/*.parquet"))) < stored:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
 
 
 def made(world: Path, out: str) -> dict[str, bytes]:
@@ -50,17 +62,30 @@ def made(world: Path, out: str) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in paths if path.stem != "compute"}
 
 
+def check_whole(world: Path, out: str) -> None:
+    assert {path.stem for path in (world / out / "report/tables").glob("*.csv")} >= TABLES
+    assert {path.stem for path in (world / out / "report/figures").glob("*.png")} == FIGURES
+
+
 @pytest.mark.slow
 def test_every_table_and_figure_comes_out_and_a_kill_changes_no_byte(tmp_path: Path) -> None:
-    world = write_world(tmp_path)
+    world = write_world(tmp_path, blocks=40, images=2, severities=(3, 5))
     assert begin(world, "whole").wait() == 0
-    assert {path.stem for path in (world / "whole/report/tables").glob("*.csv")} >= TABLES
-    assert {path.stem for path in (world / "whole/report/figures").glob("*.png")} == FIGURES
+    check_whole(world, "whole")
     for stored in (5, 25):
-        process = begin(world, "killed")
-        while process.poll() is None and len(list(world.glob("killed/*/units/**/*.parquet"))) < stored:
-            time.sleep(0.02)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
+        kill(begin(world, "killed"), world / "killed", stored)
     assert begin(world, "killed").wait() == 0
+    assert made(world, "killed") == made(world, "whole")
+
+
+def test_a_smaller_world_in_one_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same with fewer blocks, images and conditions; only the killed run is a process of its own."""
+    world = write_world(tmp_path, blocks=8, images=1, severities=(3,), domains=("handmake", "sketch"))
+    monkeypatch.chdir(world)
+    words = ["reproduce", "recipe.yaml", "--weights", "weights", "--data", "data", "--workers", "1"]
+    assert main([*words, "--out", "whole", "--device", "cpu"]) == 0
+    check_whole(world, "whole")
+    kill(begin(world, "killed", "--workers", "1"), world / "killed", 5)
+    assert not (world / "killed/report").exists()
+    assert main([*words, "--out", "killed", "--device", "cpu"]) == 0
     assert made(world, "killed") == made(world, "whole")

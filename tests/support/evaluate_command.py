@@ -40,8 +40,16 @@ def write_given(folder: Path) -> Path:
 class Command:
     """``gramloop evaluate`` as a process."""
 
-    def __init__(self, folder: Path, out: Path, *words: str, slurm: Path | None = None, pause: float = 0):
-        self.out, self._log = out, out.with_name(f"{out.name}.log")
+    def __init__(
+        self,
+        folder: Path,
+        out: Path,
+        *words: str,
+        slurm: Path | None = None,
+        pause: float = 0,
+        log: str = "",
+    ):
+        self.out, self._log = out, out.with_name(f"{log or out.name}.log")
         arguments = ["evaluate", "--suite", "mine-c", "--data", str(folder / "set"), "--severity", "3"]
         arguments += [
             "--condition",
@@ -74,6 +82,10 @@ class Command:
         print(f"exit {self.process.returncode}\n{self.said}")
         assert "Traceback" not in self.said or "in predict" in self.said  # of the model's own code
         return self.process.returncode, self.said
+
+    @property
+    def results(self) -> bytes:
+        return (self.out / "results.csv").read_bytes()
 
     @property
     def said(self) -> str:

@@ -30,7 +30,7 @@ SlurmctldPort={port}
 SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
-AuthInfo=socket={folder}/munge/socket
+AuthInfo=socket={folder}/munge/socket,cred_expire=10
 CredType=cred/munge
 StateSaveLocation={folder}/state
 SlurmdSpoolDir={folder}/spool-%n
@@ -48,6 +48,8 @@ MailProg=/bin/true
 SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU_Memory
 DefMemPerCPU=500
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
 SchedulerParameters=bf_interval=1,sched_interval=1,batch_sched_delay=0
 SlurmdParameters=config_overrides
 ReturnToService=2
@@ -74,6 +76,7 @@ class LoopbackSlurm:
             (self.folder / f"spool-{name}").mkdir()
         nodes = ",".join(NODES)
         text += f"PartitionName=main Nodes={nodes} Default=YES MaxTime=60 DefaultTime=10 State=UP\n"
+        text += f"PartitionName=urgent Nodes={nodes} PriorityTier=2 State=UP\n"
         self.conf.write_text(text)
         for name in ("state", "munge"):
             (self.folder / name).mkdir(mode=0o755)
@@ -90,7 +93,11 @@ class LoopbackSlurm:
         self.start_controller()
         for name in NODES:
             self.run("slurmd", "-N", name)
-        _until(lambda: self.run("sinfo", "-h", "-o", "%T").strip() == "idle")
+        self.until_idle()
+
+    def until_idle(self) -> None:
+        """Wait for every job to end and every node to be free."""
+        _until(lambda: set(self.run("sinfo", "-h", "-o", "%T").split()) == {"idle"})
 
     def run(self, *words: str) -> str:
         environment = {**os.environ, "SLURM_CONF": str(self.conf)}

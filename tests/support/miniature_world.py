@@ -21,19 +21,23 @@ from gramloop.util.yaml_files import read_yaml
 from small_sets import coco_content, picture, write_coco
 
 EXEMPLAR = 360325  # the paper's COCO image
+DOMAINS = ("cartoon", "handmake", "painting", "sketch", "tattoo", "weather")  # of COCO-O
 HEIGHT, WIDTH = 64, 96
-_SHAPE = BackboneShape(40, 32, head_dim=16, hidden=16, gated=True, qkv_bias=False, local_cls_norm=True)
+_HEAD_DIM = 16
 _DETECTOR = PlainDetrConfig(256, 32, 8, 1, 32, 1, 32, 8, queries=12)
 _SEGMENTER = Mask2FormerShape(32, hidden=32, queries=10, feedforward=32)
 
 
-def write_weights(folder: Path) -> Path:
+def write_weights(folder: Path, blocks: int = 40) -> Path:
     """Random weights with the released names of files and tensors."""
     folder.mkdir(parents=True, exist_ok=True)
     recipe = read_recipe("paper")
+    shape = BackboneShape(
+        blocks, 32, head_dim=_HEAD_DIM, hidden=16, gated=True, qkv_bias=False, local_cls_norm=True
+    )
     with torch.device("meta"):
-        detector = WindowedDetector(meta_backbone(_SHAPE), PlainDetr(_DETECTOR)).released_shapes()
-        segmenter = Mask2FormerSegmentor(meta_backbone(_SHAPE), _SEGMENTER).released_shapes()
+        detector = WindowedDetector(meta_backbone(shape), PlainDetr(_DETECTOR)).released_shapes()
+        segmenter = Mask2FormerSegmentor(meta_backbone(shape), _SEGMENTER).released_shapes()
     backbone = _weights({n: s for n, s in detector.items() if n.startswith(DETECTOR_BACKBONE)})
     backbone = {name.removeprefix(DETECTOR_BACKBONE): value for name, value in backbone.items()}
     torch.save(backbone, folder / recipe.models["detector"].backbone)
@@ -45,34 +49,34 @@ def write_weights(folder: Path) -> Path:
 
 
 def _weights(shapes: Mapping[str, Sequence[int]]) -> dict[str, torch.Tensor]:
-    return {name: make_weight(name, list(shape), 0, _SHAPE.head_dim) for name, shape in shapes.items()}
+    return {name: make_weight(name, list(shape), 0, _HEAD_DIM) for name, shape in shapes.items()}
 
 
-def write_sets(folder: Path, perturbed: Sequence[str], severities: Sequence[int] = (3, 5)) -> Path:
-    """COCO, COCO-O, COCO-P, ADE20K and ADE20K-P in their public layouts, two images each.
+def write_sets(folder: Path, perturbed: Sequence[str], images: int = 2) -> Path:
+    """COCO, COCO-O, COCO-P, ADE20K and ADE20K-P in their public layouts.
 
     Args:
         folder: for all of them.
-        perturbed: names of the perturbations of both -P suites.
-        severities: of these.
+        perturbed: names of the perturbations of both -P suites, with severities 3 and 5.
+        images: how many COCO, COCO-O and COCO-P have in each condition; the others have two.
     """
-    content = _coco()
+    content = _coco(images)
     write_coco(folder / "coco", content)
-    for domain in ("cartoon", "handmake", "painting", "sketch", "tattoo", "weather"):
+    for domain in DOMAINS:
         write_coco(folder / "ood_coco" / domain, content)
     _write_ade20k(folder / "ADEChallengeData2016")
     for name in perturbed:
-        for severity in severities:
+        for severity in (3, 5):
             write_coco(folder / f"coco-p/{name}/{severity}/coco", content)
             _write_ade20k(folder / f"ade20k-p/{name}/{severity}/ade/ADEChallengeData2016")
     return folder
 
 
-def _coco() -> dict[str, Any]:
-    content = coco_content(2, HEIGHT, WIDTH)
+def _coco(images: int) -> dict[str, Any]:
+    content = coco_content(images, HEIGHT, WIDTH)
     for part, key in (("images", "id"), ("annotations", "image_id")):
         for entry in content[part]:
-            entry[key] = EXEMPLAR if entry[key] == 101 else entry[key]
+            entry[key] = EXEMPLAR if entry[key] == 99 + images else entry[key]
     return content
 
 
@@ -86,8 +90,22 @@ def _write_ade20k(root: Path) -> None:
         Image.fromarray(np.kron(blocks, np.ones((16, 16), np.uint8))).save(root / f"annotations/{name}.png")
 
 
-def small_recipe(families: Sequence[str], perturbed: Sequence[str]) -> dict[str, Any]:
-    """The paper's recipe with small views, fewer conditions and fewer images to time: every output is its own."""
+def small_recipe(
+    families: Sequence[str],
+    perturbed: Sequence[str],
+    severities: Sequence[int] = (3, 5),
+    domains: Sequence[str] = DOMAINS,
+    timed: int = 2,
+) -> dict[str, Any]:
+    """The paper's recipe with small views, fewer conditions and fewer images to time: every output is its own.
+
+    Args:
+        families: of the -C suites.
+        perturbed: of the -P suites, with severities 3 and 5, as released.
+        severities: of the -C suites.
+        domains: of COCO-O.
+        timed: images to time each method on.
+    """
     path = Path(read_recipe("paper").folder) / "paper.yaml"
     content: dict[str, Any] = read_yaml(path, "a recipe")
     content["comparable"] = False
@@ -96,11 +114,12 @@ def small_recipe(families: Sequence[str], perturbed: Sequence[str]) -> dict[str,
     content["models"]["segmenter"]["sizes"] = {"short_side": 64, "crop": 64, "stride": 48}
     for entry in content["data"].values():
         entry["partial"] = True
+    content["evaluations"]["coco-o"]["conditions"] = list(domains)
     for entry in content["evaluations"].values():
-        entry["time_images"] = min(entry.get("time_images", 0), 2)
+        entry["time_images"] = min(entry.get("time_images", 0), timed)
         if entry.get("severities") != [10]:
             kind = entry["suite"].rpartition("-")[2]
-            chosen = {"c": families, "p": perturbed}.get(kind)
+            chosen = {"c": (families, severities), "p": (perturbed, (3, 5))}.get(kind)
             if chosen is not None:
-                entry.update(conditions=list(chosen), severities=[3, 5])
+                entry.update(conditions=list(chosen[0]), severities=list(chosen[1]))
     return content

@@ -18,11 +18,11 @@ OPERATORS = {
 
 
 def import_reference(name: str) -> ModuleType:
-    """timm or imagecorruptions, or skip the test."""
+    """timm, imagecorruptions or segment_anything, or skip the test."""
     # Only while importing: a worker process inherits the path, and transformers would find torchvision there.
     sys.path.append(str(FOLDER))
     try:
-        if name == "timm":
+        if name in ("timm", "segment_anything"):
             _import_torchvision()
         return pytest.importorskip(name, exc_type=ImportError)
     finally:
@@ -30,7 +30,7 @@ def import_reference(name: str) -> ModuleType:
 
 
 def _import_torchvision() -> None:
-    # timm imports torchvision. One built for CUDA fails beside a torch for CPUs, for want of two operators
+    # Both import torchvision. One built for CUDA fails beside a torch for CPUs, for want of two operators
     # that nothing here calls: declaring them is enough.
     try:
         importlib.import_module("torchvision")

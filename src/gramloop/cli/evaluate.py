@@ -16,6 +16,7 @@ from gramloop.cli.shared import (
     DataOptions,
     ModelOptions,
     WorkOptions,
+    check_engine,
     engine_of,
     request_of,
 )
@@ -129,10 +130,11 @@ def evaluate_command(options: EvaluateOptions) -> CommandResult:
     """Evaluate; 1 if images had to be excluded."""
     if options.status:
         return _status(options)
+    check_engine(options.work, options.model.device)
     if options.dry_run:
         with tempfile.TemporaryDirectory() as scratch:
             return _dry_run(_plan(options, Path(scratch) / "scenes"), options)
-    engine = engine_of(options.work, options.model.device)
+    engine = engine_of(options.work)
     return _evaluate(_plan(options, options.out / "scenes"), options, engine)
 
 

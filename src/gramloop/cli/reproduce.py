@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from gramloop.cli.options import CommandResult, command, group, option
 from gramloop.cli.output import note, print_failures, stop_code
-from gramloop.cli.shared import DEVICE_HELP, WorkOptions, device_kind, engine_of
+from gramloop.cli.shared import DEVICE_HELP, WorkOptions, check_engine, device_kind, engine_of
 
 if TYPE_CHECKING:
     from gramloop.evaluate.evaluation import EvaluationOutcome
@@ -90,7 +90,8 @@ def _reproduction(options: ReproduceOptions) -> Reproduction:
 
     recipe, idle = read_recipe(options.recipe), options.dry_run or options.status
     outputs = recipe.select([name.strip() for name in options.only.split(",") if name.strip()])
-    engine = None if idle else engine_of(options.work, options.device)
+    check_engine(options.work, options.device)
+    engine = None if idle else engine_of(options.work)
     settings = WorkSettings(
         device=device_kind(options.device, idle or options.work.engine != "local"),
         dtype=options.dtype,

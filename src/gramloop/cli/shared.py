@@ -319,8 +319,8 @@ def each_image(
     return failures
 
 
-def engine_of(work: WorkOptions, device: str | None) -> Engine | None:
-    """Where the units run; None is this machine."""
+def check_engine(work: WorkOptions, device: str | None) -> None:
+    """Refuse options that do not fit the engine, whether or not anything is run."""
     device = device or ""
     if work.slurm and work.engine != "slurm":
         raise GramLoopError(
@@ -330,6 +330,10 @@ def engine_of(work: WorkOptions, device: str | None) -> Engine | None:
         raise GramLoopError(
             f"--device {device} is one GPU of this machine; --engine {work.engine} assigns GPUs itself: --device cuda"
         )
+
+
+def engine_of(work: WorkOptions) -> Engine | None:
+    """Where the units run; None is this machine."""
     if work.engine == "ray":
         from gramloop.evaluate.engines.ray import check_address, run_ray
 
