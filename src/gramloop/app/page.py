@@ -151,6 +151,9 @@ def serving(settings: AppSettings, port: int | None = None, *, browser: bool = F
                 run_history=False,
                 max_file_size=settings.limits.upload_bytes,
                 ssr_mode=False,
+                enable_monitoring=False,
+                pwa=False,
+                mcp_server=False,
                 state_session_capacity=16,  # gradio keeps what each visitor saw last, some 2 MB
                 css=_CSS,
                 theme=gr.themes.Base(font=("system-ui", "sans-serif"), font_mono=("monospace",)),

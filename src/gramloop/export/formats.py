@@ -91,7 +91,7 @@ def _onnx_model(program: ExportedProgram, about: About) -> Any:
     optimizer.fold_constants(model)
     ir.passes.Sequential(
         common.RemoveUnusedNodesPass(),
-        common.RemoveUnusedFunctionsPass(),
+        common.RemoveUnusedFunctionsPass(),  # type: ignore[no-untyped-call]
         common.RemoveUnusedOpsetsPass(),
         common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0),
         common.DeduplicateInitializersPass(),

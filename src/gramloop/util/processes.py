@@ -145,7 +145,7 @@ class _SpawnProcess(_WithoutScript, SpawnProcess):
 
 
 class _SpawnContext(SpawnContext):
-    Process = _SpawnProcess  # type: ignore[assignment]
+    Process = _SpawnProcess
 
 
 class _ForkServerProcess(_WithoutScript, ForkServerProcess):
@@ -153,7 +153,7 @@ class _ForkServerProcess(_WithoutScript, ForkServerProcess):
 
 
 class _ForkServerContext(ForkServerContext):
-    Process = _ForkServerProcess  # type: ignore[assignment]
+    Process = _ForkServerProcess
 
 
 @contextmanager
