@@ -221,6 +221,17 @@ def load_head(
     common: dict[str, Any] = {"dtype": dtype, "device": device, "verify": verify}
     if backbone is None and kind in ("pmt", "depther", "linear"):
         raise GramLoopError(f"{head} is a head alone; its backbone must be given too")
+    try:
+        return _load_kind(kind, backbone, head, task, sizes, common)
+    except GramLoopError:
+        raise
+    except (ArithmeticError, AssertionError, LookupError, ValueError) as error:  # of sizes that no head has
+        raise GramLoopError(f"{head} is no {kind} head that can be built: {error}") from error
+
+
+def _load_kind(
+    kind: HeadKind, backbone: Any, head: str | Path, task: Task, sizes: Sizes, common: Mapping[str, Any]
+) -> Any:
     if kind == "pmt":
         return _load_pmt(backbone, head, task, sizes, common)
     normalisation = normalisation_of(backbone) if isinstance(backbone, str | Path) else WEB
@@ -229,13 +240,13 @@ def load_head(
         model = load_windowed_detector(head, backbone, **common)
         return Detector(model, config_of(DetectConfig, sizes), normalisation)
     if kind == "depther":
-        model = load_depther(backbone, head, **common)  # type: ignore[arg-type]
+        model = load_depther(backbone, head, **common)
         return DptDepthEstimator(model, config_of(DptDepthConfig, sizes), normalisation)
     vit: Any = load_any_backbone(backbone, **common) if isinstance(backbone, str | Path) else backbone
     if kind == "mask2former":
         model = load_segmentor(head, vit, **common)
     else:
-        model = LinearSegmentor(vit, LinearHead.load(head, device=device))
+        model = LinearSegmentor(vit, LinearHead.load(head, device=common["device"]))
     return Segmenter(model, config_of(SegmentConfig, sizes), normalisation)
 
 
