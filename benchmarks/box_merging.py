@@ -15,7 +15,6 @@ import time
 import numpy as np
 
 from gramloop.data.scenes.drawing import THINGS, Scene, scene
-from gramloop.evaluate.predicting import deterministic
 from gramloop.metrics.ap import ap_score
 from gramloop.metrics.bootstrap import image_bootstrap, image_draws, mean_interval, paired_delta
 from gramloop.metrics.boxes import BoxPredictions, GroundTruthBoxes
@@ -25,6 +24,7 @@ from gramloop.shifts import corrupt
 from gramloop.tasks import load_predictor
 from gramloop.tasks.base import get_task
 from gramloop.tasks.detection import Detection
+from gramloop.util.device import deterministic
 
 CONDITIONS = ("clean", "gaussian_noise", "defocus_blur", "fog")
 TASK = get_task("detection")

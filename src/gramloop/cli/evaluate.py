@@ -231,10 +231,10 @@ def _plan(options: Options, scenes: Path) -> Plan:
 
 
 def _stored_plan(options: Options) -> Plan:
-    from gramloop.evaluate.store import PLAN, plan_in, unit_owners
+    from gramloop.evaluate.store import PLAN, plan_in
     from gramloop.util.device import choose_device
 
-    if not (options.out / PLAN).is_file() and not unit_owners(options.out):
+    if not (options.out / PLAN).is_file():
         raise GramLoopError(f"{options.out} holds no evaluation to resume; begin one with --suite NAME")
     if ignored := _describes(options):
         raise GramLoopError(f"{ignored} belongs to a new evaluation; give --suite too, or leave it out")
@@ -298,16 +298,15 @@ def _evaluate(plan: Plan, options: Options, engine: Engine | None) -> Ended:
     from rich.console import Console
 
     from gramloop.evaluate.cost import TRIED, time_methods
-    from gramloop.evaluate.display import Display, print_effective, results_table, unscored
+    from gramloop.evaluate.display import Display, print_robustness, results_table, unscored
     from gramloop.evaluate.evaluation import Listener, evaluate
-    from gramloop.evaluate.results import check_clean_results, check_coco_results
-    from gramloop.evaluate.store import RESULTS, Store, check_folder
+    from gramloop.evaluate.results import check_clean_results, has_effective
+    from gramloop.evaluate.store import RESULTS, Store, plan_with_stored
     from gramloop.report.answers import read_answers
     from gramloop.util.device import numbered_device
 
-    out, clean, coco = options.out, options.stored.clean_results, options.stored.coco_results
-    plan = check_folder(out, plan)
-    check_coco_results(plan, coco)
+    out, clean = options.out, options.stored.clean_results or options.stored.coco_results
+    plan = plan_with_stored(out, plan)
     check_clean_results(plan, clean)
     store = Store(out, plan)
     note(f"{len(plan.units)} units, {plan.images} images, plan {plan.hash}")
@@ -344,7 +343,8 @@ def _evaluate(plan: Plan, options: Options, engine: Engine | None) -> Ended:
         for answer in read_answers([out], options.work.workers if engine is None else None):
             print_answer(answer)
     Console().print(results_table(results, clean))
-    print_effective(results, coco)
+    if has_effective(plan):
+        print_robustness(results, clean)
     print(f"In full precision: {out / RESULTS}. As a page: gramloop report {out} --out {out}-report")
     code = max(_report_excluded(outcome, options.stored.allow_failures), _report_missed(outcome, out))
     code = max(code, 1 if unscored(results) else 0)
@@ -385,33 +385,31 @@ def _report_excluded(outcome: EvaluationOutcome, allowed: bool) -> int:
 
 
 def _dry_run(plan: Plan, options: Options) -> Ended:
-    from gramloop.evaluate.cost import describe
+    from gramloop.evaluate.cost import describe_plan
     from gramloop.evaluate.engines.local import default_workers
 
     device = options.model.device or ""
     one = device if ":" in device else plan.model.device  # it need not be on this machine
-    text = describe(plan, options.work.workers or default_workers(one, plan.model.threads))
+    text = describe_plan(plan, options.work.workers or default_workers(one, plan.model.threads))
     print(text)
     return Ended(0, lambda: document_of(options, plan, estimate=text.splitlines()))
 
 
 def _status(options: Options) -> Ended:
     """Show how far a folder is."""
-    from gramloop.evaluate.display import print_effective, print_relative, print_status
+    from gramloop.evaluate.display import print_robustness, print_status
     from gramloop.evaluate.evaluation import inspect_store
-    from gramloop.evaluate.results import check_clean_results, check_coco_results, collect
+    from gramloop.evaluate.results import check_clean_results, collect
     from gramloop.evaluate.store import RESULTS, Store, plan_in
 
-    clean, coco = options.stored.clean_results, options.stored.coco_results
+    clean = options.stored.clean_results or options.stored.coco_results
     store = Store(options.out, plan_in(options.out))
-    check_coco_results(store.plan, coco)
     check_clean_results(store.plan, clean)
     state = inspect_store(store)
     unfinished = {part.condition for part in state.missing}
     results = collect(store, [key for key in store.plan.conditions if key not in unfinished])
     print_status(store, state, results)
-    print_relative(results, clean)
-    print_effective(results, coco)
+    print_robustness(results, clean)
     table = options.out / RESULTS
     stored = sum(len(part.methods) for part in state.stored)
     more: dict[str, Any] = {"stored": stored, "table": table if table.is_file() else None}
@@ -430,13 +428,12 @@ def document_of(
 ) -> dict[str, Any]:
     """The values of `KEYS`."""
     from gramloop.evaluate.methods import BASELINE
-    from gramloop.evaluate.results import Results, effective, has_effective, metrics_of, relative_robustness
+    from gramloop.evaluate.results import Results, metrics_of, robustness
 
     results = results or Results(plan, ())
     means = results.means()
     baseline = means.get(BASELINE)
-    found = relative_robustness(results, options.stored.clean_results)
-    robust = effective(results, options.stored.coco_results).er if has_effective(plan) else {}
+    found = robustness(results, options.stored.clean_results or options.stored.coco_results)
     return {
         "out": options.out,
         "suite": plan.suite,
@@ -451,7 +448,7 @@ def document_of(
         "gains": {} if baseline is None else {name: mean - baseline for name, mean in means.items()},
         "rPC": found.rpc,
         "mCE": found.mce,
-        "ER": robust,
+        "ER": found.er,
         "excluded": [
             {"condition": one.condition, "image": str(failure.image_id), "reason": failure.reason}
             for one in results.conditions
