@@ -24,7 +24,6 @@ from PIL import Image
 from scipy.stats import spearmanr
 
 from gramloop.data.scenes.drawing import scene
-from gramloop.evaluate.predicting import deterministic
 from gramloop.metrics.bootstrap import image_bootstrap, miou_score, paired_delta
 from gramloop.metrics.segmentation import count_pixels
 from gramloop.replay import gram
@@ -34,6 +33,7 @@ from gramloop.replay.trace import Trace
 from gramloop.shifts import corrupt
 from gramloop.tasks import load_predictor
 from gramloop.tasks.loading import model_files
+from gramloop.util.device import deterministic
 
 FAMILIES = ("gaussian_noise", "impulse_noise", "defocus_blur", "fog", "contrast", "jpeg_compression")
 MOST = 4  # replays

@@ -18,7 +18,7 @@ import torch
 
 from gramloop.data.scenes.files import SceneFiles, write_scenes
 from gramloop.evaluate import DataSource, Plan, Request, make_plan
-from gramloop.evaluate.provenance import plan_subject
+from gramloop.evaluate.provenance import plan_workload
 from gramloop.evaluate.runner import Runner
 from gramloop.models.tiny import WEIGHTS
 
@@ -54,7 +54,7 @@ def seconds(plan: Plan) -> float:
     best = float("inf")
     clock = time.process_time if plan.model.device == "cpu" else time.perf_counter
     for _ in range(2):
-        with Runner(plan_subject(plan)) as runner:
+        with Runner(plan_workload(plan)) as runner:
             part = plan.parts[0]
             runner.run_one(replace(part, images=part.images[:1]))  # what happens only once
             began = clock()

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 
 from gramloop.data.scenes.drawing import THINGS, Scene, scene
-from gramloop.evaluate.predicting import deterministic
 from gramloop.metrics.ap import rank_matches
 from gramloop.metrics.bootstrap import Score, image_bootstrap, image_draws, mean_interval, paired_delta
 from gramloop.metrics.matching import GroundTruthBoxes, match_boxes
@@ -26,6 +25,7 @@ from gramloop.shifts import corrupt
 from gramloop.tasks import load_predictor
 from gramloop.tasks.base import get_task
 from gramloop.tasks.detection import Detection
+from gramloop.util.device import deterministic
 from simulated_set import predicted_boxes
 
 CONDITIONS = ("clean", "gaussian_noise", "defocus_blur", "fog")

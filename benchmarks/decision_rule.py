@@ -21,9 +21,8 @@ from numpy.typing import NDArray
 
 from gramloop.metrics.bootstrap import Score, mean_score
 from gramloop.tasks.base import Categories, Rows, Task
-from gramloop.tune.decision import weigh_finalists
-from gramloop.tune.gain import PairedRow, Scoring, estimate_gain
-from gramloop.tune.split import Sample
+from gramloop.tune.gain import CandidateRow, Scoring, estimate_gain, weigh_finalists
+from gramloop.tune.schedule import Sample
 
 # measured: what `levels+recentre:0.1` gains on the embedded segmenter's scenes at severity 3, and the standard deviation
 # of an image's share in that, by family (gramloop tune --suite scenes-c --task segment --budget 2400 --images 60)
@@ -121,11 +120,11 @@ def finalists(gains: NDArray[np.float64]) -> NDArray[np.int64]:
     return np.argsort(-(mean - np.sqrt(errors)), kind="stable")[:FINALISTS]
 
 
-def measured(gains: NDArray[np.float64]) -> dict[str, list[PairedRow]]:  # of (images, families)
+def measured(gains: NDArray[np.float64]) -> dict[str, list[CandidateRow]]:  # of (images, families)
     """One candidate as a search keeps it."""
     return {
         f"family{number}/3": [
-            PairedRow(Sample(place, str(place), place), {"value": 0.0}, {"value": value})
+            CandidateRow(Sample(place, str(place), place), {"value": 0.0}, {"value": value})
             for place, value in enumerate(column)
         ]
         for number, column in enumerate(gains.T)

@@ -25,12 +25,12 @@ from gramloop.data.scenes.files import SceneFiles, draw_scenes
 from gramloop.evaluate.methods import blocks_per_view
 from gramloop.evaluate.plan import DataSource
 from gramloop.evaluate.planning import Request, make_plan
-from gramloop.evaluate.predicting import deterministic
-from gramloop.evaluate.provenance import plan_subject
+from gramloop.evaluate.provenance import plan_workload
 from gramloop.evaluate.runner import Runner
 from gramloop.evaluate.store import open_folder
 from gramloop.models.tiny import WEIGHTS
 from gramloop.tasks.base import read_labelled
+from gramloop.util.device import deterministic
 
 
 def seconds(call: Callable[[], object]) -> tuple[float, float]:
@@ -72,7 +72,7 @@ def measure(task: str, scratch: Path, images: int, rounds: int) -> None:
         )
     )
     store, part = open_folder(scratch / task, plan), plan.parts[1]
-    runner = Runner(plan_subject(plan), store)
+    runner = Runner(plan_workload(plan), store)
     records = runner.images.records(part.condition, part.images)
     pixels = [record.image() for record in records]
     predict, replay = runner.predictor.predict, plan.methods[1].replay

@@ -30,7 +30,7 @@ from gramloop.data.suites import find_suite
 from gramloop.evaluate.engines import Job
 from gramloop.evaluate.plan import DataSource, Part, Plan, Subject
 from gramloop.evaluate.planning import Request, make_plan
-from gramloop.evaluate.provenance import PlannedImages, plan_subject
+from gramloop.evaluate.provenance import PlannedImages, plan_workload
 from gramloop.evaluate.rows import Facts, UnitRows
 from gramloop.evaluate.runner import Done
 from gramloop.evaluate.store import PLAN, UNITS, Store, open_folder, plan_in
@@ -85,7 +85,7 @@ def vars_of(made: Plan) -> dict[str, Any]:
 def store(size: Size) -> str:
     stored = Store(size.results, plan_in(size.results))
     missing = [part for part in stored.plan.parts if not stored.path(part.units[-1]).is_file()]
-    for _ in engine(Job(plan_subject(stored.plan), stored, missing), size):
+    for _ in engine(Job(plan_workload(stored.plan), stored, missing), size):
         pass
     held = sum(path.stat().st_size for path in (size.results / UNITS).rglob("*.parquet"))
     return f"{held / 1e9:.1f} GB in {len(stored.plan.units)} files"
@@ -110,7 +110,7 @@ def _start(stored: Store[Plan], detections: int) -> None:
     clean = PlannedImages(stored.plan).opened.clean
     assert clean is not None
     truths = [(int(record.image_id), record.instances()) for record in clean]
-    _work = stored, plan_subject(stored.plan), truths, detections
+    _work = stored, plan_workload(stored.plan), truths, detections
 
 
 def _part(part: Part) -> Done:

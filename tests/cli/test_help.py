@@ -124,7 +124,7 @@ def test_defaults_of_evaluate_are_those_of_a_request() -> None:
 def test_defaults_of_tune_are_those_of_its_options() -> None:
     from dataclasses import fields
 
-    from gramloop.tune import Options
+    from gramloop.tune import SearchOptions as Options
 
     choice = parsed("tune", ["--out", "x", "--suite", "scenes-c"]).choice
     for field in fields(Options):

@@ -18,12 +18,13 @@ from gramloop.errors import GramLoopError
 from gramloop.evaluate.evaluation import evaluate
 from gramloop.evaluate.plan import DataSource, read_plan
 from gramloop.evaluate.planning import Request, make_plan
-from gramloop.evaluate.predicting import LoopImage, deterministic
+from gramloop.evaluate.predicting import LoopImage
 from gramloop.evaluate.runner import _same_sizes, _windows
 from gramloop.evaluate.store import Store
 from gramloop.models.tiny import WEIGHTS
 from gramloop.replay.config import ReplayConfig
 from gramloop.tasks.loading import load_predictor
+from gramloop.util.device import deterministic
 from small_runs import SIDE, counts_of, rows_of, runner_of, small_plan
 
 WHOLE = {"short_side": SIDE, "mode": "whole"}

@@ -14,11 +14,11 @@ from gramloop.errors import GramLoopError
 from gramloop.evaluate.evaluation import Listener, evaluate
 from gramloop.evaluate.methods import Method, check_methods, parse_method, with_companions
 from gramloop.evaluate.plan import Plan, trajectories_of
-from gramloop.evaluate.predicting import deterministic
 from gramloop.evaluate.rows import maps_of
 from gramloop.evaluate.runner import Finished, Runner
 from gramloop.evaluate.store import Store
 from gramloop.tasks.semantic import read_picture
+from gramloop.util.device import deterministic
 from small_runs import rows_of, runner_of, small_plan
 
 TRIO = ("gramloop-raw", "gramloop-matched", "gramloop")

@@ -11,9 +11,9 @@ from PIL import Image
 
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.plan import DataSource, Part, read_plan
-from gramloop.evaluate.predicting import deterministic
 from gramloop.evaluate.provenance import PlannedImages
 from gramloop.evaluate.rows import maps_of
+from gramloop.util.device import deterministic
 from small_runs import rows_of, runner_of, small_plan
 
 

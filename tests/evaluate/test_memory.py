@@ -17,10 +17,10 @@ from gramloop.evaluate.engines.slurm import Share
 from gramloop.evaluate.evaluation import Listener, evaluate, inspect_store
 from gramloop.evaluate.plan import DataSource, Plan
 from gramloop.evaluate.planning import Request, make_plan
-from gramloop.evaluate.predicting import is_out_of_memory
-from gramloop.evaluate.provenance import plan_subject
+from gramloop.evaluate.provenance import plan_workload
 from gramloop.evaluate.runner import Missed
 from gramloop.evaluate.store import Store
+from gramloop.util.device import is_out_of_memory
 from small_runs import job_of, runner_of
 
 MODEL = """
@@ -120,7 +120,7 @@ def test_the_command_names_them_and_ends_with_one(folder, monkeypatch, capsys):
 
 def test_clusters_report_them_too(folder: Path):
     plan = planned(folder)
-    subject, store = plan_subject(plan), Store(folder / "out", plan)
+    subject, store = plan_workload(plan), Store(folder / "out", plan)
     outcome = Share(subject, store, plan.parts)()
     assert outcome.ran == 4
     assert sorted(str(one.part) for one in outcome.missed) == sorted(LOST)

@@ -138,9 +138,9 @@ def test_every_job_of_slurm_and_task_of_ray_looks_for_itself(model: Path, scenes
     job = job_of(plan, tmp_path / "out")
     sentence = r"segment\.safetensors changed since the evaluation was planned"
     with pytest.raises(GramLoopError, match=sentence):
-        Share(job.subject, job.store, plan.parts)()
+        Share(job.workload, job.store, plan.parts)()
     with pytest.raises(GramLoopError, match=sentence):
-        _run_part((job.subject, job.store, 0), plan.parts[0])
+        _run_part((job.workload, job.store, 0), plan.parts[0])
 
 
 def test_an_image_that_changes_while_the_run_goes_on_is_refused(model: Path, scenes: Path):

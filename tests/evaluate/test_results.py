@@ -14,7 +14,7 @@ from gramloop.data.truth import Instances
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.methods import BASELINE, parse_method
 from gramloop.evaluate.plan import DataSource, ModelSource, Plan
-from gramloop.evaluate.provenance import plan_subject
+from gramloop.evaluate.provenance import plan_workload
 from gramloop.evaluate.results import (
     Results,
     check_clean_results,
@@ -175,7 +175,7 @@ BOX = np.array([[10.0, 20.0, 30.0, 40.0]])  # left, top, width, height
 
 def written(folder: Path, plan: Plan, found: dict[str, int], keys: int = 6) -> Store:
     """Stored units in which a method finds the one thing of each of its first so many images exactly."""
-    store, subject, task = open_folder(folder, plan), plan_subject(plan), get_task("detection")
+    store, subject, task = open_folder(folder, plan), plan_workload(plan), get_task("detection")
     truth = Instances(np.array([0]), BOX, np.array([1]), np.array([1200.0]), np.array([False]))
     for unit in [unit for part in plan.parts[:keys] for unit in part.units]:
         rows = UnitRows(subject, task, unit)

@@ -20,8 +20,7 @@ from gramloop.data.truth import PixelLabels
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.engines.local import start_workers
 from gramloop.evaluate.methods import Method, blocks_per_view, parse_method, prediction_calls
-from gramloop.evaluate.plan import Part, Subject, Unit, read_plan
-from gramloop.evaluate.predicting import deterministic
+from gramloop.evaluate.plan import Part, Unit, Workload, read_plan
 from gramloop.evaluate.rows import Background
 from gramloop.evaluate.runner import Done, Runner, Stopped
 from gramloop.evaluate.store import Store
@@ -30,6 +29,7 @@ from gramloop.mitigations import apply, calibrate
 from gramloop.models.tiny import WEIGHTS
 from gramloop.tasks.base import Categories, get_task
 from gramloop.tasks.loading import load_predictor
+from gramloop.util.device import deterministic
 from small_runs import SIDE, counts_of, rows_of, runner_of, small_plan
 
 METHODS = ["baseline", "gramloop", "ungated", "final-final", "late:window=4-5,replays=1"]
@@ -301,8 +301,8 @@ def _tiny(device):
     return load_predictor("semantic", {"folder": str(WEIGHTS)}, device=device or "cpu")
 
 
-def subject(sizes: tuple[int, ...] = (64, 64, 64, 64), **changes) -> Subject:
-    return Subject(
+def subject(sizes: tuple[int, ...] = (64, 64, 64, 64), **changes) -> Workload:
+    return Workload(
         "0123",
         "semantic",
         Categories({number: str(number) for number in range(15)}),

@@ -14,7 +14,7 @@ from gramloop.cli import main
 from gramloop.evaluate.engines.slurm import Share, ShareOutcome, _minutes
 from gramloop.evaluate.evaluation import evaluate
 from gramloop.evaluate.plan import Plan
-from gramloop.evaluate.provenance import plan_subject
+from gramloop.evaluate.provenance import plan_workload
 from gramloop.evaluate.store import open_folder
 from gramloop.util.files import LOCK
 from loopback_slurm import NODES, LoopbackSlurm, loopback_slurm, needs_slurm
@@ -225,7 +225,7 @@ def plan(model_folder: Path, scene_folder: Path) -> Plan:
 
 
 def test_a_share_skips_what_is_stored(plan: Plan, tmp_path: Path):
-    store, subject = open_folder(tmp_path / "out", plan), plan_subject(plan)
+    store, subject = open_folder(tmp_path / "out", plan), plan_workload(plan)
     assert Share(subject, store, plan.parts[:2])() == ShareOutcome(2, ())
     assert Share(subject, store, plan.parts)() == ShareOutcome(len(plan.parts) - 2, ())
     evaluate(plan, tmp_path / "out", workers=1)

@@ -23,16 +23,16 @@ from gramloop.errors import GramLoopError
 from gramloop.evaluate.evaluation import evaluate
 from gramloop.evaluate.methods import Method, parse_method
 from gramloop.evaluate.plan import DataSource, ModelSource, Part, Plan, Unit
-from gramloop.evaluate.provenance import plan_subject
+from gramloop.evaluate.provenance import plan_workload
 from gramloop.evaluate.rows import Facts, Failure, UnitRows, maps_of
 from gramloop.evaluate.store import (
     ForeignFile,
     Store,
     StoredUnit,
     UnusableFile,
-    check_folder,
     open_folder,
     plan_in,
+    plan_with_stored,
     read_condition,
     record_start,
 )
@@ -68,7 +68,7 @@ TRACE = ReplayMaps(
 
 
 def rows(lost: set[int], unit: Unit = UNIT) -> UnitRows:
-    found = UnitRows(plan_subject(PLAN), get_task("semantic"), unit)
+    found = UnitRows(plan_workload(PLAN), get_task("semantic"), unit)
     for position in unit.images:
         if position not in lost:
             prediction = Segmentation(LABELS[position].astype(np.int32), blocks=13, trace=TRACE)
@@ -115,7 +115,7 @@ def test_what_is_written_comes_back(store: Store):
 def test_boxes_come_back_to_the_bit(tmp_path: Path):
     plan = replace(PLAN, task="detection", conditions={"fog/3": 3}, shards=1)
     rng, task, unit = np.random.default_rng(0), get_task("detection"), plan.units[0]
-    made = UnitRows(plan_subject(plan), task, unit)
+    made = UnitRows(plan_workload(plan), task, unit)
     expected = []
     for position, (many, truths) in enumerate([(1500, 3), (0, 2), (7, 0)]):
         truth = Instances(
@@ -141,7 +141,7 @@ def test_boxes_come_back_to_the_bit(tmp_path: Path):
 
 
 def test_a_prediction_without_a_score_is_a_failure_and_another_kind_an_error(monkeypatch):
-    made, truth = UnitRows(plan_subject(PLAN), get_task("semantic"), UNIT), PixelLabels(np.zeros((2, 2)))
+    made, truth = UnitRows(plan_workload(PLAN), get_task("semantic"), UNIT), PixelLabels(np.zeros((2, 2)))
     with pytest.raises(GramLoopError, match="a Detection cannot be scored as semantic"):
         made.add(2, "2", Detection(np.zeros((0, 4)), np.zeros(0), np.zeros(0)), truth)
 
@@ -383,7 +383,7 @@ def test_a_torn_plan_says_how_it_is_restored(folder: Path, capsys):
 def test_another_plan_is_kept_out_of_a_folder_that_lost_its_own(folder: Path):
     (folder / "plan.json").unlink()
     with pytest.raises(GramLoopError, match="it was made with shards 2, not 3"):
-        check_folder(folder, replace(SMALL, shards=3))
+        plan_with_stored(folder, replace(SMALL, shards=3))
 
 
 def test_units_of_several_plans_are_not_taken_for_one(folder: Path, tmp_path: Path):
@@ -395,5 +395,5 @@ def test_units_of_several_plans_are_not_taken_for_one(folder: Path, tmp_path: Pa
     (folder / "plan.json").unlink()
     with pytest.raises(GramLoopError, match="its units belong to"):
         plan_in(folder)
-    assert check_folder(folder, SMALL) == SMALL
+    assert plan_with_stored(folder, SMALL) == SMALL
     assert Store(folder, SMALL).read(SMALL.units[0]) is not None

@@ -12,7 +12,7 @@ from gramloop.data.suites import find_suite
 from gramloop.evaluate.cost import MethodCost, measure_cost
 from gramloop.evaluate.plan import DataSource, Part
 from gramloop.evaluate.planning import Request, make_plan
-from gramloop.evaluate.provenance import plan_subject
+from gramloop.evaluate.provenance import plan_workload
 from gramloop.evaluate.runner import Runner
 from gramloop.report.run import Run
 from gramloop.reproduce import read_recipe, tables
@@ -122,7 +122,7 @@ def test_blocks_are_counted_alike_in_any_order(tmp_path: Path) -> None:
     made = make_plan(request)
     costs = measure_cost(made, images=1)
     assert {cost.method: cost.blocks for cost in costs} == PATHS
-    with Runner(plan_subject(made)) as runner:
+    with Runner(plan_workload(made)) as runner:
         for replays in itertools.permutations(made.methods[1:]):
             found = runner.run_one(Part("clean", range(1), (*replays, made.methods[0])))
             assert {rows.unit.method.name: rows.rows[0]["blocks"] for rows in found.rows.values()} == PATHS

@@ -19,7 +19,7 @@ from gramloop.replay.config import ReplayConfig
 from gramloop.replay.cost import Cost, extra_blocks
 from gramloop.tasks.prediction import Pair, Prediction
 from gramloop.tasks.semantic import Segmentation
-from gramloop.tune.target import Target, memory_target
+from gramloop.tune.tuning import Target, memory_target
 
 DEPTH = 6
 SIDE = 16

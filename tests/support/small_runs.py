@@ -11,7 +11,7 @@ from gramloop.data.scenes.files import SceneFiles, write_scenes
 from gramloop.evaluate.engines import Job
 from gramloop.evaluate.plan import DataSource, Plan
 from gramloop.evaluate.planning import Request, make_plan
-from gramloop.evaluate.provenance import plan_subject
+from gramloop.evaluate.provenance import plan_workload
 from gramloop.evaluate.rows import MethodRows
 from gramloop.evaluate.runner import Finished, Runner
 from gramloop.evaluate.store import Store, read_condition
@@ -77,12 +77,12 @@ def small_plan(model: Path, folder: Path, task: str = "semantic", **changes: obj
 def runner_of(plan: Plan, folder: Path | None = None, **options: object) -> Runner:
     """A runner of a plan; with a folder it can store."""
     store = None if folder is None else Store(folder, plan)
-    return Runner(plan_subject(plan, folder), store, **options)
+    return Runner(plan_workload(plan, folder), store, **options)
 
 
 def job_of(plan: Plan, folder: Path, **options: object) -> Job:
     """Everything of a plan, to be run into a folder."""
-    return Job(plan_subject(plan, folder), Store(folder, plan), plan.parts, **options)
+    return Job(plan_workload(plan, folder), Store(folder, plan), plan.parts, **options)
 
 
 def rows_of(plan: Plan, finished: Finished, method: str) -> MethodRows:

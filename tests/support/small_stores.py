@@ -79,7 +79,6 @@ def write_store(
                     "image_id": f"image-{position:03d}",
                     "blocks": method.blocks(6) if method.replay is None else 11,
                     "map_size": [],
-                    "map_scales": [],
                     **make(unit.condition, method.name, position),
                 }
                 for position in unit.images

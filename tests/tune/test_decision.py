@@ -9,9 +9,8 @@ import pytest
 
 from gramloop.metrics.bootstrap import mean_score
 from gramloop.tasks.base import Categories, Task, get_task
-from gramloop.tune.decision import DecisionTest, weigh_finalists
-from gramloop.tune.gain import PairedRow, Scoring
-from gramloop.tune.split import Sample
+from gramloop.tune.gain import CandidateRow, DecisionTest, Scoring, weigh_finalists
+from gramloop.tune.schedule import Sample
 
 
 class Mean(Task):
@@ -27,7 +26,7 @@ SCORING = Scoring(Mean(), Categories({}))
 def measured(gains):  # of (images, families)
     return {
         f"family{number}/3": [
-            PairedRow(Sample(place, str(place), place), {"value": 1.0}, {"value": 1.0 + gain})
+            CandidateRow(Sample(place, str(place), place), {"value": 1.0}, {"value": 1.0 + gain})
             for place, gain in enumerate(column)
         ]
         for number, column in enumerate(np.asarray(gains).T)
@@ -70,7 +69,7 @@ def test_scores_that_are_no_means_are_swapped_by_their_images():
         right = rng.integers(5, 20, 2)
         return dict(zip(columns, (right, right + 9, right + rng.integers(0, 30, 2)), strict=True))
 
-    rows = [PairedRow(Sample(n, str(n), n), row(), row()) for n in range(4)]
+    rows = [CandidateRow(Sample(n, str(n), n), row(), row()) for n in range(4)]
     [found] = weigh_finalists(scoring, [{"fog/3": rows}])
 
     def gain(swapped):

@@ -10,8 +10,8 @@ from gramloop.metrics.segmentation import mean_iou
 from gramloop.replay.config import Adaptive
 from gramloop.tasks.base import Categories, Row, get_task
 from gramloop.tune.gain import (
+    CandidateRow,
     GainEstimate,
-    PairedRow,
     Scoring,
     _add_variances,
     _rules,
@@ -21,10 +21,10 @@ from gramloop.tune.gain import (
     replays,
     with_rule,
 )
-from gramloop.tune.split import Sample
+from gramloop.tune.schedule import Sample
 
 SEMANTIC = Scoring(get_task("semantic"), Categories({0: "a", 1: "b", 2: "c"}))
-Cells = dict[str, list[PairedRow]]
+Cells = dict[str, list[CandidateRow]]
 
 
 def counts(intersection: object, prediction: object, label: object) -> Row:
@@ -32,17 +32,17 @@ def counts(intersection: object, prediction: object, label: object) -> Row:
     return {name: np.asarray(value) for name, value in columns.items()}
 
 
-def measured(rng: np.random.Generator, images: int) -> list[PairedRow]:
+def measured(rng: np.random.Generator, images: int) -> list[CandidateRow]:
     found = []
     for number in range(images):
         truth = rng.integers(20, 60, 3)
         right = rng.integers(5, 20, (2, 3))
         versions = [counts(each, each + rng.integers(0, 30, 3), truth) for each in right]
-        found.append(PairedRow(Sample(number, str(number), number), *versions))
+        found.append(CandidateRow(Sample(number, str(number), number), *versions))
     return found
 
 
-def score(rows: list[PairedRow], version: str) -> float:
+def score(rows: list[CandidateRow], version: str) -> float:
     each = [[getattr(one, version)[name] for name in SEMANTIC.task.columns] for one in rows]
     return float(mean_iou(np.sum(each, axis=0)))
 
@@ -94,7 +94,7 @@ def test_beating_nothing_is_students_test(confidence):
 
 def test_a_candidate_that_changes_nothing_gains_nothing():
     rows = [
-        PairedRow(one.sample, one.baseline, one.baseline) for one in measured(np.random.default_rng(3), 6)
+        CandidateRow(one.sample, one.baseline, one.baseline) for one in measured(np.random.default_rng(3), 6)
     ]
     found = estimate_gain(SEMANTIC, {"fog/3": rows, "snow/3": rows, "clean": rows})
     assert (found.gain, found.error, found.clean) == (0.0, 0.0, 0.0)
@@ -122,7 +122,7 @@ def test_detections_are_scored_as_coco_does():
             }
             for spread in (6.0, 2.0)
         ]
-        rows.append(PairedRow(Sample(number, str(number), number), *versions))
+        rows.append(CandidateRow(Sample(number, str(number), number), *versions))
     found = estimate_gain(scoring, {"fog/3": rows, "snow/3": rows})
     ap = [scoring.score([getattr(one, version) for one in rows]) for version in ("baseline", "candidate")]
     assert ap[1] > ap[0] > 0
@@ -135,11 +135,11 @@ BLOCK = 1
 TWO_CLASSES = Scoring(get_task("semantic"), Categories({0: "a", 1: "b"}))
 
 
-def cell(number: int, right: int, replayed: int, length: float, spread: float = 0.5) -> PairedRow:
+def cell(number: int, right: int, replayed: int, length: float, spread: float = 0.5) -> CandidateRow:
     """An image of 100 pixels of two classes, of which so many are labelled right."""
     versions = [counts([correct // 2] * 2, [50, 50], [50, 50]) for correct in (right, replayed)]
     signals = {"length": [9.0, length], "spread": [9.0, spread]}
-    return PairedRow(Sample(number, str(number), number), *versions, signals)
+    return CandidateRow(Sample(number, str(number), number), *versions, signals)
 
 
 def noisy_and_clean() -> Cells:
@@ -179,7 +179,7 @@ def test_a_signal_that_falls_under_shift():
 def test_no_rule_where_replay_only_loses_or_signals_are_unknown():
     losing = {"fog/3": [cell(i, 40, 36, float(i)) for i in range(6)]}
     assert best_rule(TWO_CLASSES, losing, BLOCK, 0.1, 0.0) is None
-    assert _rules({"fog/3": [PairedRow(Sample(0, "0", 0), {}, {})]}, BLOCK) == []
+    assert _rules({"fog/3": [CandidateRow(Sample(0, "0", 0), {}, {})]}, BLOCK) == []
 
 
 @given(st.floats(0.1, 10), st.lists(st.floats(0.1, 10), min_size=1, max_size=20))

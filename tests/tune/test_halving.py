@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gramloop.errors import GramLoopError
-from gramloop.tune.halving import ETA, MIN_CELLS, MIN_STAGE_IMAGES, Options, StageSize, plan_schedule
+from gramloop.tune.schedule import ETA, MIN_CELLS, MIN_STAGE_IMAGES, SearchOptions, StageSize, plan_schedule
 
 stages = st.builds(StageSize, st.integers(3, 60), st.integers(1, 20))
 
@@ -97,4 +97,4 @@ def test_room_for_combinations_is_given_up_before_candidates_are():
 )
 def test_options_out_of_range(options, message):
     with pytest.raises(GramLoopError, match=message):
-        Options(**options)
+        SearchOptions(**options)

@@ -18,10 +18,9 @@ from gramloop.errors import GramLoopError
 from gramloop.mitigations import stack_text
 from gramloop.mitigations.stack import replay_alone
 from gramloop.replay.config import ReplayConfig, read_replay, read_settings
-from gramloop.tune.halving import Options
+from gramloop.tune.schedule import SearchOptions
 from gramloop.tune.space import NO_EXTRA_COST, Space, replay_values
-from gramloop.tune.target import MemoryImages
-from gramloop.tune.tuning import RESULT, plan_search, run_tuning
+from gramloop.tune.tuning import RESULT, MemoryImages, plan_search, run_tuning
 from laws import (
     FAMILIES,
     Lawful,
@@ -37,7 +36,7 @@ from laws import (
 
 WINDOWS = [(block, block) for block in range(6)]
 REPLAYS = Space(replay_values(6, window=WINDOWS))  # 18 candidates
-CALM = Options(clean_tolerance=3.0)  # the laws' clean images scatter by some points
+CALM = SearchOptions(clean_tolerance=3.0)  # the laws' clean images scatter by some points
 STAGES = Space(
     {"window": [(block, block) for block in range(6)], "replays": [1], "strength": [0.5]},
     made_up((OnPixels, 4), (OnFeatures, 4), (OnOutputs, 3)),
@@ -85,14 +84,14 @@ def test_the_true_best_is_found_within_the_budget(noise):
 )
 def test_of_pure_noise_nothing_is_chosen(space, budget, seeds, most):
     """At 5%, 9 of 100 are exceeded in 3 of 100 tests; benchmarks/decision_rule.py measures the rate."""
-    free = Options(clean_tolerance=100.0)  # so that the gain alone decides
+    free = SearchOptions(clean_tolerance=100.0)  # so that the gain alone decides
     noise = (lawful_target(Lawful(nothing, noise=0.03, seed=seed), images=24, families=4) for seed in seeds)
     assert sum(search(each, space, budget, free).outcome.chosen for each in noise) <= most
 
 
 def test_no_replay_is_a_setting_and_its_file_says_so(tmp_path):
     target = lawful_target(Lawful(nothing, noise=0.03), images=24)
-    found = search(target, budget=600, options=Options(), out=tmp_path)
+    found = search(target, budget=600, options=SearchOptions(), out=tmp_path)
     assert not found.outcome.chosen
     config, about = read_settings(tmp_path / RESULT)
     assert config.replays == 0
@@ -106,12 +105,12 @@ def harms_clean(config):
 
 
 def test_a_gain_that_clean_images_pay_for_is_not_chosen():
-    found = search(lawful_target(Lawful(peak, clean=harms_clean)), budget=1000, options=Options())
+    found = search(lawful_target(Lawful(peak, clean=harms_clean)), budget=1000, options=SearchOptions())
     assert found.config == ReplayConfig(window=(3, 3), replays=1, strength=0.5)  # the next best
 
 
 def test_what_costs_too_much_is_not_tried():
-    cheap = plan_search(lawful_target(Lawful(peak)), REPLAYS, 1000, Options(max_cost=1.5))
+    cheap = plan_search(lawful_target(Lawful(peak)), REPLAYS, 1000, SearchOptions(max_cost=1.5))
     assert {replay_alone(stack).window for stack in cheap.candidates} == {(4, 4), (5, 5)}
 
 
@@ -120,7 +119,7 @@ def test_an_image_that_cannot_be_read_counts_for_no_candidate(tmp_path):
     for records in data.values():
         records[5] = replace(records[5], truth=PixelLabels(records[5].truth.indices[:-1]))
     target = lawful_target(Lawful(peak), images=24)
-    broken = replace(target.subject, open_images=partial(MemoryImages, data))
+    broken = replace(target.workload, open_images=partial(MemoryImages, data))
     found = search(replace(target, subject=broken), budget=500, out=tmp_path)
     assert found.config == ReplayConfig(window=(2, 2), replays=1, strength=0.5)
     assert found.outcome.failures
@@ -181,7 +180,7 @@ def test_without_stacking_one_mitigation_is_chosen():
 
 def test_nothing_is_an_outcome_in_words():
     noise = lawful_target(Lawful(nothing, noise=0.03), images=24, families=4)
-    found = search(noise, STAGES, 600, Options())
+    found = search(noise, STAGES, 600, SearchOptions())
     assert found.stack == ()
     assert found.mitigations == ""
     assert found.sentence.startswith("Nothing: none of 17 candidates or their combinations beat it beyond")
@@ -255,7 +254,9 @@ def test_a_finished_search_predicts_nothing_again(tmp_path):
     target = lawful_target(Lawful(peak), images=24)
     search(target, budget=500, out=tmp_path)
     before = (tmp_path / RESULT).read_bytes()
-    refusing = replace(target.subject, load_predictor=lambda device: SimpleNamespace(predict=None, blocks=()))
+    refusing = replace(
+        target.workload, load_predictor=lambda device: SimpleNamespace(predict=None, blocks=())
+    )
     search(replace(target, subject=refusing), budget=500, out=tmp_path)
     assert (tmp_path / RESULT).read_bytes() == before
 
@@ -288,6 +289,6 @@ def test_units_without_their_plan_are_left_alone(tmp_path):
 
 def test_what_cannot_be_sent_to_other_processes_is_refused():
     target = few()
-    local = replace(target.subject, load_predictor=lambda device: None)
+    local = replace(target.workload, load_predictor=lambda device: None)
     with pytest.raises(GramLoopError, match="cannot be sent to other processes"):
         search(replace(target, subject=local), workers=2)

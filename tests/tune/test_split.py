@@ -3,7 +3,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gramloop.errors import GramLoopError
-from gramloop.tune.split import SHARES, split_data
+from gramloop.tune.schedule import SHARES, split_data
 
 PARTS = tuple(SHARES)
 

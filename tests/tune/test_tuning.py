@@ -31,12 +31,18 @@ from gramloop.tasks.instance import InstanceMasks, object_masks
 from gramloop.tasks.panoptic import Panoptic, Segment, segment_map
 from gramloop.tasks.prediction import Pair
 from gramloop.tune import Tuning
-from gramloop.tune.halving import Options
 from gramloop.tune.result import describe_search
+from gramloop.tune.schedule import CLEAN, SearchOptions
 from gramloop.tune.space import Space, replay_values
-from gramloop.tune.split import CLEAN
-from gramloop.tune.target import memory_target, suite_target
-from gramloop.tune.tuning import CALIBRATION, RESULT, plan_search, run_tuning, tune
+from gramloop.tune.tuning import (
+    CALIBRATION,
+    RESULT,
+    memory_target,
+    plan_search,
+    run_tuning,
+    suite_target,
+    tune,
+)
 from killing import hit, needs_proc
 from small_runs import small_request, write_scene_set
 from small_sets import write_semantic
@@ -49,7 +55,7 @@ LABELLED = ReadOptions(task="semantic")
 
 
 def records_of(target, key=CLEAN):
-    images = target.subject.open_images()
+    images = target.workload.open_images()
     return images.records(key, range(len(target.images[key])))
 
 
@@ -71,9 +77,9 @@ def test_a_data_set_with_a_custom_predictor(model_folder, scene_folder):
     plain = suite_target(small_request(model_folder, scene_folder))
     data = open_suite("scenes-c", scene_folder, options=LABELLED).clean
     conditions = [Condition(name, 3) for name in ("impulse_noise", "fog", "pixelate")]
-    predictor = plain.subject.load_predictor(None)
+    predictor = plain.workload.load_predictor(None)
     custom = memory_target(predictor, data, conditions=conditions, suite="scenes-c")
-    assert (custom.subject.task, custom.images) == (plain.subject.task, plain.images)
+    assert (custom.workload.task, custom.images) == (plain.workload.task, plain.images)
     found = [run_tuning(plan_search(target, SPACE, 170)).outcome for target in (plain, custom)]
     assert found[0] == found[1]
 
@@ -89,15 +95,15 @@ def test_a_set_of_another_task_is_refused(model_folder, scene_folder):
     plain = suite_target(small_request(model_folder, scene_folder))
     boxes = open_suite("scenes-c", scene_folder, options=ReadOptions(task="detection")).clean
     with pytest.raises(GramLoopError, match="annotated for detection, but the predictor is for semantic"):
-        memory_target(plain.subject.load_predictor(None), boxes, conditions=[Condition("fog", 3)])
+        memory_target(plain.workload.load_predictor(None), boxes, conditions=[Condition("fog", 3)])
 
 
 def test_the_verdict_is_that_of_the_images(model_folder, scene_folder, tmp_path):
     target = suite_target(small_request(model_folder, scene_folder))
     search = plan_search(target, SPACE, 170)
     found = run_tuning(search, tmp_path)
-    predictor, config = target.subject.load_predictor(None), found.outcome.leader.config
-    totals = np.zeros((2, 3, len(target.subject.categories.ids)), dtype=np.int64)
+    predictor, config = target.workload.load_predictor(None), found.outcome.leader.config
+    totals = np.zeros((2, 3, len(target.workload.categories.ids)), dtype=np.int64)
     for sample in search.split.images["verdict"]["clean"][: search.schedule.verdict.images]:
         record = records_of(target)[sample.position]
         for version, replay in enumerate((None, config)):
@@ -130,7 +136,7 @@ def test_without_labels_a_change_of_clean_predictions_is_no_gain(model_folder, s
 
 def test_a_limit_on_change_without_labels(model_folder, scene_folder):
     target = suite_target(small_request(model_folder, scene_folder, truth="clean"))
-    found = run_tuning(plan_search(target, SPACE, 170, Options(clean_tolerance=0.0))).outcome
+    found = run_tuning(plan_search(target, SPACE, 170, SearchOptions(clean_tolerance=0.0))).outcome
     assert not found.chosen  # every replay changes something
 
 
@@ -140,14 +146,14 @@ def test_images_in_memory_without_labels_need_their_clean_versions(model_folder,
         key: [LabelledImage(n, record.image(), None) for n, record in enumerate(records_of(plain, key))]
         for key in plain.images
     }
-    custom = memory_target(plain.subject.load_predictor(None), data, truth="clean")
-    settings = Options(unseen=("fog",))
+    custom = memory_target(plain.workload.load_predictor(None), data, truth="clean")
+    settings = SearchOptions(unseen=("fog",))
     found = [run_tuning(plan_search(target, SPACE, 170, settings)) for target in (plain, custom)]
     assert found[0].search.schedule == found[1].search.schedule
     assert found[1].outcome.holdout[-1].baseline == found[0].outcome.holdout[-1].baseline == 100
     del data["clean"][0]
     with pytest.raises(GramLoopError, match=r"0 of .* is not among the clean ones"):
-        memory_target(plain.subject.load_predictor(None), data, truth="clean")
+        memory_target(plain.workload.load_predictor(None), data, truth="clean")
 
 
 @pytest.mark.parametrize(
@@ -156,7 +162,7 @@ def test_images_in_memory_without_labels_need_their_clean_versions(model_folder,
 def test_statistics_are_learnt_from_clean_images_of_the_search(model_folder, tmp_path, task, truth):
     folder = write_scene_set(tmp_path / "set", 22)
     target = suite_target(small_request(model_folder, folder, task, truth=truth))
-    search = plan_search(target, MIXED, 230, Options(stacking=task == "semantic"))
+    search = plan_search(target, MIXED, 230, SearchOptions(stacking=task == "semantic"))
     many = search.schedule.calibration
     assert 8 <= many <= 32
     seen = search.split.images["search"][CLEAN][:many]
@@ -167,7 +173,7 @@ def test_statistics_are_learnt_from_clean_images_of_the_search(model_folder, tmp
     assert found.outcome.predictions <= search.schedule.predictions <= 230
     made = CalibrationStats.read(tmp_path / "one" / CALIBRATION)
     images = [records_of(target)[sample.position].image() for sample in seen]
-    expected = calibrate(target.subject.load_predictor(None), images)
+    expected = calibrate(target.workload.load_predictor(None), images)
     assert (made.images, made.noise) == (expected.images, expected.noise)
     for tap, mean in expected.means.items():
         np.testing.assert_array_equal(made.means[tap], mean)
@@ -197,7 +203,7 @@ def test_a_choice_is_what_evaluate_runs(model_folder, tmp_path):
 def test_given_statistics_are_used_and_kept_next_to_the_result(model_folder, scene_folder, tmp_path):
     plain = suite_target(small_request(model_folder, scene_folder))
     images = [record.image() for record in records_of(plain)[:8]]
-    calibrate(plain.subject.load_predictor(None), images).save(tmp_path / "given")
+    calibrate(plain.workload.load_predictor(None), images).save(tmp_path / "given")
     request = small_request(model_folder, scene_folder, calibration=str(tmp_path / "given"))
     search = plan_search(suite_target(request), Space(mitigations=["recentre:c=1", "median"]), 150)
     assert search.schedule.calibration == 0
@@ -328,7 +334,7 @@ def test_the_better_window_is_found(task: str) -> None:
         {"clean": true_images(task, 0), **shifted},
         space=Space(replay_values(6, window=[(block, block) for block in range(6)])),
         budget=800,
-        options=Options(clean_tolerance=3.0),
+        options=SearchOptions(clean_tolerance=3.0),
     )
     assert found.config.window == (2, 2)
     assert found.outcome.chosen

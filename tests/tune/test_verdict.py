@@ -1,7 +1,7 @@
 import pytest
 
 from gramloop.metrics.bootstrap import UNDECIDED, Interval, widened
-from gramloop.tune.verdict import HoldoutResult
+from gramloop.tune.result import HoldoutResult
 from html_tables import Reader
 
 UP, DOWN, OPEN = (0.1, 0.3), (-0.3, -0.1), (-0.1, 0.3)

@@ -104,14 +104,14 @@ def _evaluate(options: CompareOptions, spec: str, suite: str, folder: Path) -> N
     from gramloop.evaluate.evaluation import Listener, evaluate, missed_message
     from gramloop.evaluate.methods import BASELINE
     from gramloop.evaluate.planning import make_plan
-    from gramloop.evaluate.store import SCENES, Store, check_folder
+    from gramloop.evaluate.store import SCENES, Store, plan_with_stored
     from gramloop.util.device import numbered_device
 
     clean = find_suite(suite).kind == "clean"
     data = replace(options.data, condition=[], severity=[]) if clean else options.data
     model = ModelOptions(model=spec, task=options.task, device=options.device)
     request = request_of(suite, data, model, options.out / SCENES)
-    plan = check_folder(folder, make_plan(replace(request, methods=[BASELINE], batch=options.batch)))
+    plan = plan_with_stored(folder, make_plan(replace(request, methods=[BASELINE], batch=options.batch)))
     note(f"{spec} on {suite}: {plan.images} images, in {folder}")
     with nullcontext(Listener()) if is_quiet() else Display(Store(folder, plan)) as listener:
         device = numbered_device(options.device)

@@ -173,10 +173,10 @@ def _plan(options: EvaluateOptions, scenes: Path) -> Plan:
 
 
 def _stored_plan(options: EvaluateOptions) -> Plan:
-    from gramloop.evaluate.store import PLAN, plan_in, unit_owners
+    from gramloop.evaluate.store import PLAN, plan_in
     from gramloop.util.device import choose_device
 
-    if not (options.out / PLAN).is_file() and not unit_owners(options.out):
+    if not (options.out / PLAN).is_file():
         raise GramLoopError(f"{options.out} holds no evaluation to resume; begin one with --suite NAME")
     usual = flat_values(EvaluateOptions(out=options.out))
     for name, value in flat_values(options).items():
@@ -194,13 +194,12 @@ def _stored_plan(options: EvaluateOptions) -> Plan:
 
 
 def _evaluate(plan: Plan, options: EvaluateOptions, engine: Engine | None) -> CommandResult:
-    from gramloop.evaluate.results import check_clean_results, check_coco_results
-    from gramloop.evaluate.store import RESULTS, Store, check_folder
+    from gramloop.evaluate.results import check_clean_results
+    from gramloop.evaluate.store import RESULTS, Store, plan_with_stored
 
     out = options.out
-    plan = check_folder(out, plan)
-    check_coco_results(plan, options.stored.coco_results)
-    check_clean_results(plan, options.stored.clean_results)
+    plan = plan_with_stored(out, plan)
+    check_clean_results(plan, _clean_results(options))
     store = Store(out, plan)
     note(f"{len(plan.units)} units, {plan.images} images, plan {plan.hash}")
     if plan.calibration_split is not None:
@@ -254,7 +253,8 @@ def _report(outcome: EvaluationOutcome, options: EvaluateOptions, engine: Engine
     """Print the answer, the table and what is missing; the exit code that follows."""
     from rich.console import Console
 
-    from gramloop.evaluate.display import print_effective, results_table, unscored
+    from gramloop.evaluate.display import print_robustness, results_table, unscored
+    from gramloop.evaluate.results import has_effective
     from gramloop.evaluate.store import RESULTS
     from gramloop.report.answers import read_answers
 
@@ -262,8 +262,10 @@ def _report(outcome: EvaluationOutcome, options: EvaluateOptions, engine: Engine
     if len(results.plan.methods) > 1 and results.conditions and not is_quiet():
         for answer in read_answers([out], options.work.workers if engine is None else None):
             print_answer(answer)
-    Console().print(results_table(results, options.stored.clean_results))
-    print_effective(results, options.stored.coco_results)
+    clean = _clean_results(options)
+    Console().print(results_table(results, clean))
+    if has_effective(results.plan):
+        print_robustness(results, clean)
     print(f"In full precision: {out / RESULTS}. As a page: gramloop report {out} --out {out}-report")
     failures = [f"{key}, image {one.image_id}: {one.reason}" for key, one in outcome.failures]
     print_failures(f"{len(failures)} predictions were left out for all methods:", failures)
@@ -275,34 +277,37 @@ def _report(outcome: EvaluationOutcome, options: EvaluateOptions, engine: Engine
     return 1 if excluded or missed or unscored(results) else 0
 
 
+def _clean_results(options: EvaluateOptions) -> Path | None:
+    """The folder with results on clean images."""
+    return options.stored.clean_results or options.stored.coco_results
+
+
 def _dry_run(plan: Plan, options: EvaluateOptions) -> CommandResult:
-    from gramloop.evaluate.cost import describe
+    from gramloop.evaluate.cost import describe_plan
     from gramloop.evaluate.engines.local import default_workers
 
     device = options.model.device or ""
     one = device if ":" in device else plan.model.device  # it need not be on this machine
-    text = describe(plan, options.work.workers or default_workers(one, plan.model.threads))
+    text = describe_plan(plan, options.work.workers or default_workers(one, plan.model.threads))
     print(text)
     return 0, _document(options, plan, estimate=text.splitlines())
 
 
 def _status(options: EvaluateOptions) -> CommandResult:
     """Show how far a folder is."""
-    from gramloop.evaluate.display import print_effective, print_relative, print_status
+    from gramloop.evaluate.display import print_robustness, print_status
     from gramloop.evaluate.evaluation import inspect_store
-    from gramloop.evaluate.results import check_clean_results, check_coco_results, collect
+    from gramloop.evaluate.results import check_clean_results, collect
     from gramloop.evaluate.store import RESULTS, Store, plan_in
 
-    clean, coco = options.stored.clean_results, options.stored.coco_results
+    clean = _clean_results(options)
     store = Store(options.out, plan_in(options.out))
-    check_coco_results(store.plan, coco)
     check_clean_results(store.plan, clean)
     state = inspect_store(store)
     unfinished = {part.condition for part in state.missing}
     results = collect(store, [key for key in store.plan.conditions if key not in unfinished])
     print_status(store, state, results)
-    print_relative(results, clean)
-    print_effective(results, coco)
+    print_robustness(results, clean)
     table = options.out / RESULTS
     stored = sum(len(part.methods) for part in state.stored)
     return 0, _document(options, store.plan, results, stored, results=table if table.is_file() else None)
@@ -313,11 +318,11 @@ def _document(
 ) -> dict[str, Any]:
     """The values of the command's keys; ``more`` has those that only some calls know."""
     from gramloop.evaluate.methods import BASELINE
-    from gramloop.evaluate.results import Results, effective, has_effective, metrics_of, relative_robustness
+    from gramloop.evaluate.results import Results, metrics_of, robustness
 
     found = found or Results(plan, ())
     means = found.means()
-    robust = relative_robustness(found, options.stored.clean_results)
+    robust = robustness(found, _clean_results(options))
     excluded = [
         {"condition": one.condition, "image": str(failure.image_id), "reason": failure.reason}
         for one in found.conditions
@@ -337,7 +342,7 @@ def _document(
         "gains": {name: mean - means[BASELINE] for name, mean in means.items() if BASELINE in means},
         "rPC": robust.rpc,
         "mCE": robust.mce,
-        "ER": effective(found, options.stored.coco_results).er if has_effective(plan) else {},
+        "ER": robust.er,
         "excluded": excluded,
         **{"missed": [], "results": None, "estimate": None, **more},
     }

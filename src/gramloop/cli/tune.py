@@ -15,8 +15,8 @@ from gramloop.errors import GramLoopError
 
 if TYPE_CHECKING:
     from gramloop.evaluate.planning import Request
-    from gramloop.tune.measurements import Search
     from gramloop.tune.result import Tuning
+    from gramloop.tune.search import Search
 
 
 @dataclass(frozen=True)
@@ -54,9 +54,8 @@ class SpaceOptions:
 
 @dataclass(frozen=True)
 class ChoiceOptions:
-    """How candidates are compared; the defaults are those of `gramloop.tune.Options`."""
+    """How candidates are compared; the defaults are those of `gramloop.tune.SearchOptions`."""
 
-    adaptive: bool = option("try no rules that replay some images only", True)
     clean_tolerance: float | None = option(
         "points that clean images may lose (0.1); with --truth clean, points by which their predictions may change (any, "
         "since a change need not be a loss)",
@@ -150,14 +149,12 @@ def _unfinished(options: TuneOptions, predictions: int | None = None) -> dict[st
 def _search(options: TuneOptions, scenes: Path) -> Search:
     from gramloop.replay.config import ReplayConfig
     from gramloop.tasks.predictor import check_replay
-    from gramloop.tune import Options as SearchOptions
+    from gramloop.tune import SearchOptions
     from gramloop.tune.space import Space, read_values, replay_values
-    from gramloop.tune.target import suite_target
-    from gramloop.tune.tuning import plan_search
+    from gramloop.tune.tuning import plan_search, suite_target
 
     choice, wanted = options.choice, options.space
     settings = SearchOptions(
-        adaptive=choice.adaptive,
         clean_tolerance=choice.clean_tolerance,
         confidence=choice.confidence,
         finalists=choice.finalists,
@@ -199,8 +196,7 @@ def _unseen(options: TuneOptions) -> tuple[str, ...]:
 
 def _request(options: TuneOptions, scenes: Path) -> Request:
     from gramloop.data.suites import find_suite
-    from gramloop.tune.target import SCENE_SPLIT
-    from gramloop.tune.tuning import DEFAULT_SEVERITY, read_search_plan
+    from gramloop.tune.tuning import DEFAULT_SEVERITY, SCENE_SPLIT, read_search_plan
 
     read_search_plan(options.out)  # another folder is refused before scenes are drawn into it
     request = request_of(

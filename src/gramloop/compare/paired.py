@@ -21,7 +21,7 @@ from gramloop.evaluate.methods import BASELINE
 from gramloop.evaluate.plan import AGREEMENT_NOTE, Plan, Unit, condition_of
 from gramloop.evaluate.results import metrics_of
 from gramloop.evaluate.rows import MethodRows
-from gramloop.evaluate.store import PLAN, Store, plan_in, unit_owners
+from gramloop.evaluate.store import PLAN, Store, plan_in
 from gramloop.metrics.bootstrap import (
     SEED,
     Interval,
@@ -147,7 +147,7 @@ def results_in(folder: Path) -> list[Path]:
     """The evaluations of a folder: itself, or those directly inside; none where it is something else."""
     if not folder.is_dir():
         return []
-    if (folder / PLAN).is_file() or unit_owners(folder):
+    if (folder / PLAN).is_file():
         return [folder]
     return sorted(path.parent for path in folder.glob(f"*/{PLAN}"))
 

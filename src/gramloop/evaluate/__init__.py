@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from gramloop.evaluate.cost import MethodCost, measure_cost
     from gramloop.evaluate.evaluation import EvaluationOutcome, evaluate, evaluate_model
     from gramloop.evaluate.methods import Method, parse_method
-    from gramloop.evaluate.plan import DataSource, Part, Plan, Subject, Unit, read_plan, trajectories_of
+    from gramloop.evaluate.plan import DataSource, Part, Plan, Unit, Workload, read_plan, trajectories_of
     from gramloop.evaluate.planning import Request, make_plan
     from gramloop.evaluate.results import Results, collect
     from gramloop.evaluate.rows import MethodRows, maps_of
@@ -20,6 +20,6 @@ else:
 
 __all__ = [
     "Answer", "DataSource", "EvaluationOutcome", "Method", "MethodCost", "MethodGain", "MethodRows", "Part", "Plan",
-    "Request", "Results", "Store", "Subject", "Unit", "collect", "evaluate", "evaluate_model", "make_plan", "maps_of", "measure_cost",
-    "parse_method", "read_condition", "read_plan", "trajectories_of",
+    "Request", "Results", "Store", "Unit", "Workload", "collect", "evaluate", "evaluate_model", "make_plan", "maps_of",
+    "measure_cost", "parse_method", "read_condition", "read_plan", "trajectories_of",
 ]  # fmt: skip

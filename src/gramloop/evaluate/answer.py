@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from gramloop.evaluate.methods import BASELINE, Method
-from gramloop.evaluate.plan import AGREEMENT, ModelSource
+from gramloop.evaluate.plan import AGREEMENT, PlannedModel
 from gramloop.metrics.bootstrap import UNDECIDED, Interval, VerdictWord, verdict
 from gramloop.mitigations.stack import Stack, stack_text, write_mitigations
 from gramloop.replay.config import replay_text
@@ -183,7 +183,7 @@ def method_text(method: Method) -> str:
     return f"replay:{settings}" if settings else "gramloop"
 
 
-def model_options(model: ModelSource) -> str:
+def model_options(model: PlannedModel) -> str:
     """The model as options of the command line; empty for one that exists in memory alone."""
     from gramloop.models.tiny import WEIGHTS
 

@@ -7,27 +7,24 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import TypedDict
 
 import numpy as np
-import pyarrow as pa  # type: ignore[import-untyped]
-import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
+from gramloop.data.records import Image8
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.methods import Method, blocks_per_view
 from gramloop.evaluate.plan import Part, Plan
-from gramloop.evaluate.predicting import peak_memory, reset_peak
-from gramloop.evaluate.provenance import plan_subject
+from gramloop.evaluate.provenance import plan_workload
 from gramloop.evaluate.runner import Runner
 from gramloop.tasks.base import read_labelled
-from gramloop.util.device import available_devices
+from gramloop.util.device import available_devices, peak_memory, reset_peak
 from gramloop.util.files import atomic_write
 from gramloop.util.forward_patch import counting
 from gramloop.util.json_files import read_checked
 
 TRIED = 3  # images of an estimate
 TIMES = "times.json"  # in a results folder
-_PICTURES = ("map_size", "map_scales", "maps")
 
 
 class _Times(TypedDict):
@@ -35,16 +32,6 @@ class _Times(TypedDict):
 
     images: int
     seconds: dict[str, float]
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """Per image: seconds of one worker, blocks executed, bytes stored; and the bytes of kept pictures."""
-
-    seconds: float
-    blocks: float
-    stored: float
-    picture: float
 
 
 @dataclass(frozen=True)
@@ -76,42 +63,44 @@ def measure_cost(
         affects all alike.
     """
     chosen = list(plan.methods if methods is None else methods)
+    runner = Runner(plan_workload(plan), device=device)
     key, many = next(iter(plan.conditions.items()))
-    seconds: dict[str, list[float]] = {method.name: [] for method in chosen}
-    blocks, peaks = dict.fromkeys(seconds, 0), dict.fromkeys(seconds, 0)
-    with Runner(plan_subject(plan), device=device) as runner:
-        pixels, reading = [], []
-        for record in runner.images.records(key, range(min(images, many))):
-            began = time.perf_counter()
-            read = read_labelled(record, plan.task, labels=False)
-            reading.append(time.perf_counter() - began)
-            pixels += [] if isinstance(read, str) else [read.pixels]
-        for number, image in enumerate([*pixels[:1], *pixels]):
-            for method in chosen:
-                reset_peak(runner.device)
-                with counting(runner.predictor.blocks) as counter:
-                    began = time.perf_counter()
-                    runner.predict(image, [method], trace=False)
-                    took = time.perf_counter() - began
-                peaks[method.name] = max(peaks[method.name], peak_memory(runner.device))
-                if number:  # the first one warms up
-                    seconds[method.name].append(took)
-                    blocks[method.name] += counter.blocks
-    found = []
-    for name, each in seconds.items() if pixels else ():
-        low, middle, high = np.percentile(each, [25, 50, 75]).tolist()
-        mean = blocks[name] / len(each)
-        found.append(
-            MethodCost(name, len(each), middle, high - low, mean, peaks[name], float(np.median(reading)))
-        )
-    return found
+    pixels: list[Image8] = []
+    reading: list[float] = []
+    for record in runner.images.records(key, range(min(images, many))):
+        began = time.perf_counter()
+        read = read_labelled(record, plan.task, labels=False)
+        reading.append(time.perf_counter() - began)
+        pixels += [] if isinstance(read, str) else [read.pixels]
+    found: dict[str, list[tuple[float, int, int]]] = {method.name: [] for method in chosen}
+    for image in [*pixels[:1], *pixels]:  # the first one warms up
+        for method in chosen:
+            found[method.name].append(_measured(runner, image, method))
+    costs = []
+    for name, each in found.items() if pixels else ():
+        seconds, blocks, peaks = zip(*each, strict=True)
+        low, middle, high = np.percentile(seconds[1:], [25, 50, 75]).tolist()
+        spent = middle, high - low, float(np.mean(blocks[1:])), max(peaks)
+        costs.append(MethodCost(name, len(pixels), *spent, float(np.median(reading))))
+    return costs
+
+
+def _measured(runner: Runner, image: Image8, method: Method) -> tuple[float, int, int]:
+    """Seconds, blocks and peak memory of one prediction."""
+    reset_peak(runner.device)
+    with counting(runner.predictor.blocks) as counter:
+        began = time.perf_counter()
+        runner.predict(image, [method], trace=False)
+        took = time.perf_counter() - began
+    return took, counter.blocks, peak_memory(runner.device)
 
 
 def time_methods(plan: Plan, folder: Path, device: str | None = None) -> dict[str, float]:
     """Seconds of an image by method, each measured alone on a few images and kept in the results folder."""
     known = read_times(folder)
-    missing = [method.name for method in plan.methods if method.name not in known]
-    if missing:  # all of them again: only times of one moment can be compared
+    if any(
+        method.name not in known for method in plan.methods
+    ):  # all again: only times of one moment compare
         known = {each.method: each.seconds for each in measure_cost(plan, images=TRIED, device=device)}
         content = json.dumps({"images": TRIED, "seconds": known}, indent=1)
         atomic_write(folder / TIMES, f"{content}\n".encode())
@@ -127,32 +116,7 @@ def read_times(folder: Path) -> dict[str, float]:
     )
 
 
-def estimate(plan: Plan) -> Estimate:
-    """Run the first images of the first condition, after one to warm up; nothing is written."""
-    key, images = next(iter(plan.conditions.items()))
-    tried = min(TRIED, images)
-    with Runner(plan_subject(plan)) as runner:
-        runner.run_one(Part(key, range(1), plan.methods))
-        finished = runner.run_one(Part(key, range(tried), plan.methods))
-    tables = [rows.table() for rows in finished.rows.values()]
-    for rows in finished.rows.values():
-        if rows.failures:
-            raise GramLoopError(f"an image to be tried cannot be used: {rows.failures[0].reason}")
-    kept = [*_PICTURES, *runner.task.picture_columns]
-    stored = sum(_size(table.drop_columns(kept)) for table in tables) / tried
-    pictures = max(0.0, sum(map(_size, tables)) / tried - stored)  # the tried images are among the first
-    facts = finished.facts.values()
-    wall = next(iter(facts)).wall_seconds
-    return Estimate(wall / tried, sum(each.blocks for each in facts) / tried, stored, pictures)
-
-
-def _size(table: Any) -> int:
-    sink = pa.BufferOutputStream()
-    pq.write_table(table, sink, compression="zstd")
-    return int(sink.getvalue().size)
-
-
-def describe(plan: Plan, workers: int) -> str:
+def describe_plan(plan: Plan, workers: int) -> str:
     """A plan and its cost in a few lines; images are tried where the plan's device is on this machine."""
     blocks, depth = blocks_per_view(plan.methods, plan.model.depth, plan.diagnostics), plan.model.depth
     lines = [
@@ -162,23 +126,27 @@ def describe(plan: Plan, workers: int) -> str:
         f"{blocks} blocks per view of an image ({blocks / depth:.2f} baseline passes of {depth})",
     ]
     if plan.model.device not in {name.partition(":")[0] for name in available_devices()}:
-        lines.append(f"time and size of the results are left out: there is no {plan.model.device} here")
-        return "\n".join(lines)
-    found = estimate(plan)
-    pictures = sum(min(plan.pictures, images) for images in plan.conditions.values())
-    stored = (found.stored * plan.images + found.picture * pictures) / 1e6
-    hours = found.seconds * plan.images / workers / 3600
+        return "\n".join([*lines, f"the time is left out: there is no {plan.model.device} here"])
+    seconds, executed = _try_images(plan)
+    hours = seconds * plan.images / workers / 3600
+    duration = f"{hours:,.1f} hours" if hours >= 1 else f"{hours * 60:,.1f} minutes"
     return "\n".join(
         [
             *lines,
-            f"{found.blocks * plan.images:,.0f} blocks in all, by the images tried",
-            f"about {_duration(hours)} with {workers} workers, {found.seconds:.2f} s per image (measured here)",
-            f"about {stored:,.1f} MB of results",
+            f"{executed * plan.images:,.0f} blocks in all, by the images tried",
+            f"about {duration} with {workers} workers, {seconds:.2f} s per image (measured here)",
         ]
     )
 
 
-def _duration(hours: float) -> str:
-    if hours >= 1:
-        return f"{hours:,.1f} hours"
-    return f"{hours * 60:.1f} minutes" if hours * 60 >= 1 else f"{hours * 3600:.0f} seconds"
+def _try_images(plan: Plan) -> tuple[float, float]:
+    """Seconds and blocks of an image with all methods, by the first ones, after one to warm up; nothing is written."""
+    key, images = next(iter(plan.conditions.items()))
+    tried, runner = min(TRIED, images), Runner(plan_workload(plan))
+    runner.run_one(Part(key, range(1), plan.methods))
+    finished = runner.run_one(Part(key, range(tried), plan.methods))
+    for rows in finished.rows.values():
+        if rows.failures:
+            raise GramLoopError(f"an image to be tried cannot be used: {rows.failures[0].reason}")
+    facts = list(finished.facts.values())
+    return facts[0].wall_seconds / tried, sum(each.blocks for each in facts) / tried

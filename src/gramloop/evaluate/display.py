@@ -24,10 +24,8 @@ from gramloop.evaluate.results import (
     MEAN,
     Results,
     collect,
-    effective,
-    has_effective,
     measures_gain,
-    relative_robustness,
+    robustness,
 )
 from gramloop.evaluate.runner import Done, Missed
 from gramloop.evaluate.store import Store
@@ -140,7 +138,7 @@ def results_table(results: Results, clean: Path | None = None) -> Table:
     for one in results.conditions:
         scores = {name: one.scores[name][metric] for name in names}
         rows.append((one.condition, *_cells(names, scores, measures_gain(plan, one.condition))))
-    means, found = results.means(), relative_robustness(results, clean)
+    means, found = results.means(), robustness(results, clean)
     footer = [
         (name, *_cells(names, dict(values)))
         for name, values in ((MEAN, means), ("rPC", found.rpc), ("mCE", found.mce))
@@ -190,25 +188,16 @@ def _cells(names: Sequence[str], scores: Mapping[str, float], gains: bool = True
     return cells
 
 
-def print_relative(results: Results, clean: Path | None) -> None:
-    """rPC and mCE of every method, once all conditions are complete."""
-    found = relative_robustness(results, clean)
-    for name, values in (("rPC", found.rpc), ("mCE", found.mce)):
+def print_robustness(results: Results, clean: Path | None) -> None:
+    """rPC, mCE and effective robustness of every method, as far as they are known."""
+    found = robustness(results, clean)
+    formula = f"ER = mAP - {EXPECTED_SHARE:g} AP on COCO"
+    for name, values in (("rPC", found.rpc), ("mCE", found.mce), (formula, found.er)):
         if values:
             cells = _cells(list(values), dict(values))
             print(f"{name}: " + ", ".join(f"{each} {cell}" for each, cell in zip(values, cells, strict=True)))
     if found.reason:
         print(found.reason)
-
-
-def print_effective(results: Results, clean: Path | None) -> None:
-    """The effective robustness of every method on COCO-O, or why it is not known."""
-    if not has_effective(results.plan):
-        return
-    found = effective(results, clean)
-    cells = _cells(list(found.er), dict(found.er))
-    words = [f"{name} {cell}" for name, cell in zip(found.er, cells, strict=True)]
-    print(f"ER = mAP - {EXPECTED_SHARE:g} AP on COCO: {', '.join(words)}" if words else found.reason)
 
 
 def print_status(store: Store[Plan], state: StoreState, results: Results) -> None:
@@ -231,7 +220,7 @@ def print_status(store: Store[Plan], state: StoreState, results: Results) -> Non
     columns = (Column("condition", kind="text"), *(Column(name, kind="number") for name in names))
     title = f"{plan.suite}, plan {plan.hash}, gains in {results.metric}"
     Console().print(Table(title, columns, rows))
-    for _, problem in state.rejected:
+    for problem in state.damaged:
         print(f"{problem}; the next run computes it again", file=sys.stderr)
     total, held = len(plan.units), sum(units.values())
     print(f"{held} of {total} units are stored, {total - held} are missing")

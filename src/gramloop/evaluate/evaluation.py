@@ -15,15 +15,17 @@ from torch import nn
 from gramloop.data.scenes.files import COUNT, SUITE, SceneFiles, draw_scenes
 from gramloop.data.suites import find_suite
 from gramloop.errors import GramLoopError
-from gramloop.evaluate.engines import Engine, Job, NotStarted, mixed_order, preparing_processes
+from gramloop.evaluate.engines import Engine, Job, NotStarted, preparing_processes
 from gramloop.evaluate.engines.local import default_workers, run_local
-from gramloop.evaluate.plan import DataSource, Part, Plan, TruthKind, Unit
+from gramloop.evaluate.methods import Method
+from gramloop.evaluate.plan import DataSource, Part, Plan, TruthKind
 from gramloop.evaluate.planning import Request, make_plan
 from gramloop.evaluate.provenance import (
+    CLEAN_SET,
     PlannedImages,
     check_origin,
     load_calibration,
-    plan_subject,
+    plan_workload,
     save_known_checksums,
 )
 from gramloop.evaluate.results import Results, collect, write_results
@@ -31,12 +33,11 @@ from gramloop.evaluate.rows import Failure
 from gramloop.evaluate.runner import Done, Missed
 from gramloop.evaluate.store import (
     SCENES,
-    ForeignFile,
     Store,
     UnusableFile,
     check_before_drawing,
-    check_folder,
     open_folder,
+    plan_with_stored,
     record_start,
     split_in,
 )
@@ -82,7 +83,7 @@ class StoreState:
 
     stored: tuple[Part, ...]
     missing: tuple[Part, ...]
-    rejected: tuple[tuple[Unit, UnusableFile], ...]
+    damaged: tuple[str, ...]  # files that cannot be used, and why
 
 
 @dataclass(frozen=True)
@@ -105,19 +106,19 @@ class EvaluationOutcome(TableRepr):
 
 def inspect_store(store: Store[Plan]) -> StoreState:
     """Read every stored unit of a plan."""
-    stored, missing, rejected = [], [], []
+    stored, missing, damaged = [], [], []
     parts = store.plan.parts
     for part in tracked(parts, "reading units", len(parts)):
-        held = []
+        held: list[Method] = []
         for unit in part.units:
             try:
                 held += [unit.method] if store.read(unit) is not None else []
             except UnusableFile as problem:
-                rejected.append((unit, problem))
+                damaged.append(str(problem))
         lacking = tuple(method for method in part.methods if method not in held)
         stored += [replace(part, methods=tuple(held))] if held else []
         missing += [replace(part, methods=lacking)] if lacking else []
-    return StoreState(tuple(stored), tuple(missing), tuple(rejected))
+    return StoreState(tuple(stored), tuple(missing), tuple(damaged))
 
 
 def evaluate(
@@ -154,8 +155,10 @@ def evaluate(
     with open_evaluation(plan, folder, verify=verify, listener=listener, prepare=prepare) as opened:
         missed: tuple[Missed, ...] = ()
         if opened.parts:
-            subject = plan_subject(opened.store.plan, folder)
-            job = Job(subject, opened.store, opened.parts, listener.images, listener.waiting, device, prepare)
+            workload = plan_workload(opened.store.plan, folder)
+            job = Job(
+                workload, opened.store, opened.parts, listener.images, listener.waiting, device, prepare
+            )
             record_start(opened.store, start_entry(job, engine_name, workers))
             missed = _run(engine(job) if engine is not None else run_local(job, workers), listener)
         return opened.finish(missed)
@@ -188,27 +191,26 @@ def open_evaluation(
     """Check a plan and lock its folder, for as long as the ``with`` block lasts; see `evaluate` for the arguments."""
     listener = listener or Listener()
     load_checksums(folder)
-    plan = check_folder(folder, plan)  # a folder that is refused stays untouched: no lock, no scratch
-    checked = any(not Store(folder, plan).path(unit).is_file() for unit in plan.units)
-    if checked:
+    plan = plan_with_stored(folder, plan)  # a folder that is refused stays untouched: no lock, no scratch
+    if any(not Store(folder, plan).path(unit).is_file() for unit in plan.units):
         check_can_run(plan, verify)
     with _without_traces(folder), locked(folder):
         store = open_folder(folder, plan)
         state = inspect_store(store)
-        if state.missing and not checked:
-            check_can_run(plan, verify)
-        warnings = tuple(_repair(store, unit, problem) for unit, problem in state.rejected)
+        warnings = tuple(f"{problem}; the unit is computed again" for problem in state.damaged)
         for warning in warnings:
             listener.warning(warning)
-        incomplete = {(part.condition, part.images) for part in state.missing}
+        incomplete = {str(part) for part in state.missing}
         for part in state.stored:
-            if (part.condition, part.images) not in incomplete:
+            if str(part) not in incomplete:
                 listener.stored(part)
         parts: Sequence[Part] = state.missing
         if parts:
             save_known_checksums(plan, folder)
-            ahead = preparing_processes(plan.model.device, prepare) > 0
-            parts = mixed_order(plan, parts) if ahead else parts
+            if preparing_processes(plan.model.device, prepare) and CLEAN_SET in plan.data.fingerprints:
+                # Some shifts take twenty times as long as others. Condition by condition, the model would wait for all of
+                # the slow ones, and the processes that read images would have nothing to do during the fast ones.
+                parts = sorted(parts, key=lambda part: part.images[0])
         yield OpenEvaluation(store, parts, warnings)
 
 
@@ -244,16 +246,10 @@ def check_can_run(plan: Plan, verify: bool = False) -> None:
     PlannedImages(plan, verify="full" if verify else "quick")
 
 
-def _repair(store: Store[Plan], unit: Unit, problem: UnusableFile) -> str:
-    if isinstance(problem, ForeignFile):
-        return f"{problem}; it was moved to {store.quarantine(unit).name}, and the unit is computed again"
-    return f"{problem}; the unit is computed again"
-
-
 def start_entry(job: Job, engine: str, workers: int | None) -> dict[str, object]:
     """What the manifest keeps of a start."""
-    device = job.device or job.subject.device
-    here = default_workers(device, job.subject.threads) if workers is None else workers
+    device = job.device or job.workload.device
+    here = default_workers(device, job.workload.threads) if workers is None else workers
     return {
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "host": platform.node(),
@@ -274,7 +270,7 @@ def missed_message(missed: Sequence[Missed]) -> str:
 
 
 class SetOptions(TypedDict, total=False):
-    """What `evaluate_model` and `gramloop.tune.tune_model` take alike, as keywords.
+    """What `evaluate_model` and `gramloop.tune` take alike, as keywords.
 
     task: what is predicted, where the model has several tasks.
     conditions, severities, images: fewer of them.
@@ -329,14 +325,21 @@ def evaluate_model(
         The scores of everything that the folder holds.
     """
     check_precision(dtype)
+    folder = Path(out)
     if data is None:
-        check_before_drawing(Path(out), Path(out) / SCENES)
-    load_checksums(Path(out))
-    request, many = request_for(model, data, suite, Path(out), workers, **options)
-    split = split_in(Path(out))
-    plan = make_plan(replace(request, methods=methods, batch=batch, dtype=dtype, calibration_split=split))
+        check_before_drawing(folder, folder / SCENES)
+    load_checksums(folder)
+    request, many = request_for(model, data, suite, folder, workers, **options)
+    more: dict[str, Any] = {
+        "methods": methods,
+        "batch": batch,
+        "dtype": dtype,
+        "calibration_split": split_in(folder),
+    }
     device = numbered_device(options.get("device"))
-    outcome = evaluate(plan, Path(out), workers=many, device=device, prepare=prepare)
+    outcome = evaluate(
+        make_plan(replace(request, **more)), folder, workers=many, device=device, prepare=prepare
+    )
     if outcome.missed:
         raise GramLoopError(missed_message(outcome.missed))
     return outcome.results
@@ -354,6 +357,8 @@ def request_for(
     """What a call asks for, and the number of processes; ``scenes`` is the split of those that are drawn."""
     if workers is not None:
         worker_count(workers)  # refused before scenes are drawn
+    if data is None and find_suite(suite).base != SUITE:
+        raise GramLoopError(f"data is missing: the folder of {suite}")
     task, images, classes = options.get("task"), options.get("images"), options.get("classes")
     device = choose_device(options.get("device"))
     if isinstance(model, str):
@@ -365,24 +370,14 @@ def request_for(
         )
     else:
         files, workers = hold_model(as_predictor(model, cast(Any, task), device=device)), 1
-    if data is None and find_suite(suite).base != SUITE:
-        raise GramLoopError(f"data is missing: the folder of {suite}")
     drawn = SceneFiles(COUNT if images is None else images, split=scenes)
     root = Path(data) if data is not None else draw_scenes(out / SCENES, drawn)
-    request = Request(
-        suite=suite,
-        task="semantic" if task is None and "folder" in files else task,
-        files=files,
-        data=DataSource(
-            str(root.resolve()),
-            split=options.get("split", "validation"),
-            classes=None if classes is None else str(classes),
-        ),
-        conditions=options.get("conditions", ()),
-        severities=options.get("severities", ()),
-        images=images,
-        truth=options.get("truth", "labels"),
-        device=device.type,
-        version=options.get("version", ""),
+    source = DataSource(
+        str(root.resolve()),
+        split=options.get("split", "validation"),
+        classes=None if classes is None else str(classes),
     )
-    return request, workers
+    task = "semantic" if task is None and "folder" in files else task
+    same = ("conditions", "severities", "images", "truth", "version")
+    more: dict[str, Any] = {name: options[name] for name in same if name in options}  # type: ignore[literal-required]
+    return Request(suite=suite, task=task, files=files, data=source, device=device.type, **more), workers

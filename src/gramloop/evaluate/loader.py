@@ -1,187 +1,165 @@
 """Images read ahead of the model: compared with their checksums, decoded, shifted, with their truth.
 
-A thread reads ahead of a model on the CPU, whose workers hold the cores already. For a GPU, processes do, for as long
-as the loader lives; they are given a few images at a time, and pixels and label maps come back through shared memory.
-Images arrive in the order in which they were asked for, and those that wait are bounded by count and by bytes.
+A thread reads ahead of a model on the CPU, whose workers hold the cores already. For a GPU, the processes of torch's
+DataLoader do; large arrays come back through shared memory. Images arrive in the order in which they were asked for.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
+import warnings
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import ExitStack
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import islice
-from multiprocessing.heap import Arena
-from typing import Generic, TypeVar
+from functools import partial
+from multiprocessing.reduction import ForkingPickler
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.utils.data import DataLoader, Dataset
 
 from gramloop.data.records import LabelledImage, Record
 from gramloop.tasks.base import AnyTask, read_labelled
-from gramloop.util.processes import process_context, process_pool, worker_died
-from gramloop.util.shared_arrays import Buffers, Packed, Ring, pack, shared_memory, unpack
+from gramloop.util.processes import process_context, start_worker, worker_died
 
 AHEAD = 4  # images that a thread reads ahead
-FAR_AHEAD = 256  # that processes do: enough for light shifts to make up for a heavy one
-TOGETHER = 4  # that a process is given at once: sending one costs the model's process as much as sending four
-BYTES = 256 << 20  # of images that wait; one always may
+FAR_AHEAD = 128  # that processes do: enough for light shifts to make up for a heavy one
+BYTES = 256 << 20  # of images that wait; two for each process always may
+_SMALL = 1 << 16  # bytes of an array that a pipe passes on at once
 _NICE = 5  # the model's process goes first: the moments that it needs keep a GPU busy
-_MORE = 1 << 14  # bytes: boxes, and arrays that begin at even places
+_SHARED = "/dev/shm"
 
 _T = TypeVar("_T")
 Loaded = LabelledImage | str | MemoryError  # an image, why it cannot be used, or that memory did not suffice
-_Arrived = Sequence[Loaded | Packed]
 
 
 @dataclass(frozen=True)
-class _Waiting(Generic[_T]):
-    """An image that was asked for."""
-
-    about: _T
-    size: int
-    place: int | None  # in shared memory
-    future: Future[_Arrived]
-    turn: int  # among those that were sent together
-
-
 class Loader:
-    """Reads images in ``processes`` of its own, or in a thread where that is 0."""
+    """Reads images in so many processes of its own, or in a thread where that is 0."""
 
-    def __init__(self, load_task: Callable[[], AnyTask], labels: bool, processes: int = 0) -> None:
-        self.task, self._labels, self.processes = load_task(), labels, processes
-        self._most = max(FAR_AHEAD, 2 * processes) if processes else AHEAD
-        self._together = max(1, min(TOGETHER, self._most // (4 * processes))) if processes else 1
-        self._arena = shared_memory(BYTES) if processes else None
-        self._ring = Ring(self._arena.size) if self._arena is not None else None
-        self._buffers, self._stack = Buffers(), ExitStack()
-        self._pool: Executor | None = None
-        if processes:
-            pool = process_pool(processes, process_context(__name__), _start, self._arena, load_task, labels)
-            started = self._pool = self._stack.enter_context(pool)
-            for _ in range(processes):  # they start while the model is loaded
-                started.submit(_nothing)
-
-    def close(self) -> None:
-        """End the processes."""
-        self._stack.close()
+    load_task: Callable[[], AnyTask]  # in a process that may not have registered it yet
+    labels: bool
+    processes: int = 0
 
     def ahead(self, wanted: Iterable[tuple[_T, Record | LabelledImage]]) -> Generator[tuple[_T, Loaded]]:
         """Every image in turn, with what was given along with its record; records are taken as there is room."""
-        source, waiting = _Peekable(wanted), deque[_Waiting[_T]]()
-        with ExitStack() as stack:
-            pool = self._pool
-            if pool is None:  # a thread of this run: it ends with it
-                pool = stack.enter_context(ThreadPoolExecutor(1, "gramloop-images"))
+        yield from self._with_processes(wanted) if self.processes else self._with_thread(wanted)
+
+    def _with_thread(self, wanted: Iterable[tuple[_T, Any]]) -> Generator[tuple[_T, Loaded]]:
+        read, waiting = ReadImages(self.load_task, self.labels), deque[tuple[_T, Any]]()
+        with ThreadPoolExecutor(1, "gramloop-images") as pool:
             try:
-                while True:
-                    while len(waiting) <= self._most - self._together and self._send(pool, source, waiting):
-                        pass
-                    if not waiting:
-                        return
-                    yield waiting[0].about, self._receive(waiting)
-            except BrokenProcessPool as error:
-                raise worker_died("a process that reads images") from error
-            finally:  # a place is free only when no process writes there any more
-                wait([each.future for each in waiting if not each.future.cancel()])
+                for about, record in wanted:
+                    waiting.append((about, pool.submit(read.__getitem__, record)))
+                    if len(waiting) > AHEAD:
+                        yield _received(waiting[0][0], waiting.popleft()[1].result())
                 while waiting:
-                    self._free(waiting.popleft())
+                    yield _received(waiting[0][0], waiting.popleft()[1].result())
+            finally:
+                pool.shutdown(cancel_futures=True)
 
-    def _send(self, pool: Executor, source: _Peekable[_T], waiting: deque[_Waiting[_T]]) -> bool:
-        """Ask for the next few images, as far as those that wait leave room for them."""
-        records: list[Record | LabelledImage] = []
-        rooms: list[tuple[_T, int, int | None]] = []
-        taken = sum(each.size for each in waiting)
-        while len(records) < self._together and (upcoming := source.peek()) is not None:
-            about, record = upcoming
-            size, others = self._bytes(record), bool(waiting or records)
-            place = None
-            if others and taken + size > BYTES:
-                break
-            if self._ring is not None and (place := self._ring.take(size)) is None and others:
-                break
-            taken += size
-            records.append(record)
-            rooms.append((about, size, place))
-            source.take()
-        if not records:
-            return False
-        if pool is self._pool:
-            future = pool.submit(_load_packed, records, [(place, size) for _, size, place in rooms])
-        else:
-            future = pool.submit(_load, records, self.task, self._labels)
-        waiting.extend(_Waiting(*room, future, turn) for turn, room in enumerate(rooms))
-        return True
+    def _with_processes(self, wanted: Iterable[tuple[_T, Any]]) -> Generator[tuple[_T, Loaded]]:
+        waiting, stream = deque[_T](), iter(wanted)
+        first = next(stream, None)
+        if first is None:
+            return
 
-    def _receive(self, waiting: deque[_Waiting[_T]]) -> Loaded:
-        """The first of those that wait, whose place is free then."""
-        try:
-            found = waiting[0].future.result()[waiting[0].turn]
-            return unpack(found, self._arena, self._buffers) if isinstance(found, Packed) else found
-        except MemoryError as error:
-            return error
-        finally:
-            self._free(waiting.popleft())
+        def records() -> Iterator[Any]:
+            for about, record in itertools.chain([first], stream):
+                waiting.append(about)
+                yield record
 
-    def _free(self, one: _Waiting[_T]) -> None:
-        if one.place is not None and self._ring is not None:
-            self._ring.give_back()
+        each = self._bytes(first[1])
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "This DataLoader will create")  # as many as were asked for
+            images = DataLoader(
+                ReadImages(self.load_task, self.labels),
+                batch_size=None,
+                sampler=_Records(records()),
+                num_workers=self.processes,
+                collate_fn=_as_it_is,
+                prefetch_factor=max(2, min(FAR_AHEAD, BYTES // each) // self.processes),
+                multiprocessing_context=process_context(__name__),
+                worker_init_fn=partial(_start, _shared_bytes() > 8 * self.processes * each),
+            )
+            arriving = iter(images)
+        while True:
+            try:
+                found = next(arriving, None)
+            except RuntimeError as error:
+                if "DataLoader worker" not in str(error):
+                    raise
+                raise worker_died("a process that reads images") from error
+            if found is None:
+                return
+            yield _received(waiting.popleft(), found)
 
     def _bytes(self, record: Record | LabelledImage) -> int:
         if isinstance(record, LabelledImage):
-            return 0  # in memory already
-        return record.height * record.width * (3 + self._labels * self.task.truth_bytes) + _MORE
+            return record.pixels.nbytes
+        return record.height * record.width * (3 + self.labels * self.load_task().truth_bytes) + _SMALL
 
 
-class _Peekable(Generic[_T]):
-    """What is wanted, one after the other; the next can be seen before it is taken."""
+class ReadImages(Dataset[Any]):
+    """What processes read: an image for a record, or the error."""
 
-    def __init__(self, wanted: Iterable[tuple[_T, Record | LabelledImage]]) -> None:
-        self._left: Iterator[tuple[_T, Record | LabelledImage]] = iter(wanted)
-        self._next: list[tuple[_T, Record | LabelledImage]] = []
+    def __init__(self, load_task: Callable[[], AnyTask], labels: bool) -> None:
+        self._load_task, self._labels = load_task, labels
 
-    def peek(self) -> tuple[_T, Record | LabelledImage] | None:
-        self._next = self._next or list(islice(self._left, 1))
-        return self._next[0] if self._next else None
-
-    def take(self) -> None:
-        self._next = []
-
-
-# of a process that reads images
-_arena: Arena | None = None
-_load_task: Callable[[], AnyTask] | None = None
-_labels = True
-
-
-def _start(arena: Arena | None, load_task: Callable[[], AnyTask], labels: bool) -> None:
-    global _arena, _load_task, _labels
-    _arena, _load_task, _labels = arena, load_task, labels
-    if hasattr(os, "nice"):  # not on Windows
-        os.nice(_NICE)
-
-
-def _nothing() -> None:
-    pass
-
-
-def _load_packed(
-    records: Sequence[Record | LabelledImage], places: Sequence[tuple[int | None, int]]
-) -> _Arrived:
-    assert _load_task is not None
-    task = _load_task()
-    found: list[Packed | MemoryError] = []
-    for record, place in zip(records, places, strict=True):
+    def __getitem__(self, record: Record | LabelledImage) -> LabelledImage | str | Exception:
         try:
-            found.append(pack(read_labelled(record, task.name, _labels), _arena, *place))
-        except MemoryError as error:  # of this image alone
-            found.append(error)
+            return read_labelled(record, self._load_task().name, self._labels)
+        except Exception as error:  # raised by the process that receives it: torch would rewrite it
+            return error
+
+
+class _Records:
+    """Records that come one after the other, as a sampler of DataLoader."""
+
+    def __init__(self, records: Iterator[Any]) -> None:
+        self._records = records
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._records
+
+
+def _received(about: _T, found: Any) -> tuple[_T, Loaded]:
+    if isinstance(found, Exception) and not isinstance(found, MemoryError):
+        raise found
+    return about, found
+
+
+def _as_it_is(found: _T) -> _T:
     return found
 
 
-def _load(records: Sequence[Record | LabelledImage], task: AnyTask, labels: bool) -> _Arrived:
+def _shared_bytes() -> int:
+    """What shared memory has left; containers often give little."""
     try:
-        return [read_labelled(record, task.name, labels) for record in records]
-    except MemoryError as error:
-        return [error] * len(records)
+        state = os.statvfs(_SHARED)
+        return state.f_bavail * state.f_frsize
+    except (OSError, AttributeError):  # not on this system, whose shared memory is elsewhere
+        return 0
+
+
+def _start(shares: bool, number: int) -> None:
+    """Begin a process that reads images; its large arrays are sent through shared memory where there is enough."""
+    start_worker()
+    if hasattr(os, "nice"):  # not on Windows
+        os.nice(_NICE)
+    if shares:
+        ForkingPickler.register(np.ndarray, _reduced)
+
+
+def _reduced(array: NDArray[Any]) -> Any:
+    if array.nbytes > _SMALL and array.flags.c_contiguous and array.dtype.kind in "uif":
+        return _array, (torch.from_numpy(array),)
+    return array.__reduce__()
+
+
+def _array(tensor: torch.Tensor) -> NDArray[Any]:
+    return tensor.numpy()

@@ -28,10 +28,10 @@ from gramloop.tasks.base import AnyTask, Categories, get_task, task_names
 from gramloop.tasks.identity import Behaviour, first_change
 from gramloop.tasks.loading import WeightPrecision
 from gramloop.tasks.predictor import AnyPredictor
-from gramloop.util.json_files import checked, first_difference, parse_json, read_json
+from gramloop.util.device import RUN_SEED
+from gramloop.util.json_files import checked, first_difference, read_json
 
 LAYOUT = 3
-RUN_SEED = 100  # of all generators, as in the paper; no method of this package draws from them
 PICTURES = 4  # images of every condition that keep what a figure needs
 TRUTH_SCORE = 0.5  # a box or mask of a clean prediction that scores less is not taken for an object
 AGREEMENT = "agreement"  # before the name of every metric of a run without labels
@@ -65,7 +65,7 @@ class DataSource:
 
 
 @dataclass(frozen=True)
-class ModelSource:
+class PlannedModel:
     """The model: its files with their checksums, how it is given images, and on what it runs."""
 
     kind: str  # "tiny", "files" (a backbone and a head), "hf", "graph", "make" or "object"
@@ -163,15 +163,11 @@ class ImageSource(Protocol):
         """The same images without their shift; only where the truth is the clean prediction."""
 
 
-def _no_calibration(predictor: AnyPredictor, images: ImageSource) -> None:
-    return None
-
-
 @dataclass(frozen=True)
-class Subject:
+class Workload:
     """A model and its images, described so that every worker process can open them; it pickles where these do.
 
-    `gramloop.evaluate.provenance.plan_subject` makes one of a plan; any other may be made by hand.
+    `gramloop.evaluate.provenance.plan_workload` makes one of a plan; any other may be made by hand.
     """
 
     hash: str  # over everything that decides a method's numbers; it is written into every unit's file
@@ -181,9 +177,7 @@ class Subject:
     open_images: Callable[[], ImageSource] = field(repr=False)
     load_task: Callable[[], AnyTask] = field(repr=False)  # in a process that may not have registered it yet
     # reads or learns the statistics of in-distribution images, where methods use some
-    load_calibration: Callable[[AnyPredictor, ImageSource], CalibrationStats | None] = field(
-        default=_no_calibration, repr=False
-    )
+    load_calibration: Callable[[AnyPredictor, ImageSource], CalibrationStats | None] | None = None
     label_free: bool = False  # compare with the baseline's prediction on the clean image, and read no labels
     truth_score: float = TRUTH_SCORE  # of a clean prediction's box or mask that counts as an object
     alignment: Alignment = "auto"  # of predicted depth with the true one
@@ -191,19 +185,12 @@ class Subject:
     pictures: int = 0  # first images of every condition that keep what figures show
     keep: frozenset[str] = frozenset()  # ids of more images that do
     diagnostics: bool = False  # store means of what replays measure
-    # store what adaptive rules decide from: measurements of the baseline pass, block by block
-    signals: bool = False
     # an error of mitigations is kept as a refusal of that image, and the run continues
     keep_refusals: bool = False
     device: str = "cpu"
     threads: int = 1
-    description: str = field(default="", repr=False)  # what made it, as text; it is kept in every unit's file
     # makes what runs it, from itself, a store, a device and the number of preparing processes
     runner: Callable[..., Any] | None = field(default=None, repr=False)
-
-    def keeps(self, position: int, image_id: object) -> bool:
-        """Whether an image keeps what figures show."""
-        return position < self.pictures or str(image_id) in self.keep
 
 
 @dataclass(frozen=True)
@@ -217,7 +204,7 @@ class Plan:
     shards: Count  # per condition
     categories: dict[int, str]
     data: DataSource
-    model: ModelSource
+    model: PlannedModel
     versions: dict[str, str] = field(default_factory=dict)
     diagnostics: bool = False
     pictures: Annotated[int, msgspec.Meta(ge=0, le=10**9)] = PICTURES
@@ -301,8 +288,7 @@ class Plan:
             "calibration_split": self.calibration_split and asdict(self.calibration_split),
         }
 
-    @property
-    def description(self) -> str:
+    def text(self) -> str:
         """The text of the plan file."""
         return json.dumps(self.as_json(), indent=1) + "\n"
 
@@ -389,15 +375,7 @@ def check_behaviour(before: Behaviour | None, now: Behaviour | None, known: bool
 
 def read_plan(path: Path) -> Plan:
     """The plan of a file."""
-    return _plan(read_json(path, _WHAT), path)
-
-
-def parse_plan(text: str, path: Path) -> Plan:
-    """The plan of a text that came from a file."""
-    return _plan(parse_json(text.encode(), str(path), _WHAT), path)
-
-
-def _plan(content: Any, path: Path) -> Plan:
+    content = read_json(path, _WHAT)
     if isinstance(content, dict) and content.get("layout", LAYOUT) != LAYOUT:
         raise GramLoopError(
             f"{path} was written by another version of gramloop: its layout is {content['layout']}, not {LAYOUT}"
@@ -411,13 +389,9 @@ def _plan(content: Any, path: Path) -> Plan:
         raise GramLoopError(f"{path}: {error}") from error
 
 
-def _stored(name: str, kind: Any) -> tuple[str, Any]:
-    return name, dict[str, Any] if name == "methods" else kind
-
-
 # a plan as `Plan.as_json` makes it
 _StoredPlan = msgspec.defstruct(
     "_StoredPlan",
-    [("layout", int), *itertools.starmap(_stored, get_type_hints(Plan, include_extras=True).items())],
+    [("layout", int), *({**get_type_hints(Plan, include_extras=True), "methods": dict[str, Any]}.items())],
     forbid_unknown_fields=True,
 )

@@ -32,13 +32,12 @@ from gramloop.evaluate.plan import (
     TRUTH_SCORE,
     CalibrationSplit,
     DataSource,
-    ModelSource,
     Plan,
+    PlannedModel,
     TruthKind,
     check_truth,
     load_task,
 )
-from gramloop.evaluate.predicting import deterministic
 from gramloop.evaluate.provenance import (
     CLEAN_SET,
     FROST,
@@ -64,6 +63,7 @@ from gramloop.tasks.predictor import (
     name_of,
     numbered_as,
 )
+from gramloop.util.device import deterministic
 from gramloop.util.processes import MOST_THREADS
 
 SHARD = 50  # images per unit: minutes of a large model, and small enough to lose
@@ -143,50 +143,34 @@ def plan_and_model(request: Request) -> tuple[Plan, AnyPredictor]:
     methods, calibration, split = _methods(request, predictor, opened)
     opened = hold_out(opened, split, request.images)
     images = _Images(request, task, predictor)
-    if (textures := request.data.frost_textures) is not None:
-        if opened.clean is None:
-            raise GramLoopError(
-                f"frost textures belong to generated images; those of {request.suite} are read"
-            )
-        images.fingerprints[FROST] = frost_fingerprint(Path(textures))
-    for condition in opened.conditions:
-        data = opened.open(condition) if opened.clean is None else opened.clean
-        images.add(condition.key, data, CLEAN_SET if opened.clean is not None else condition.key, opened)
-    counts = images.counts
-    if unknown := sorted(set(request.keep) - images.kept):
-        raise GramLoopError(f"{request.suite} has no image {unknown[0]!r} whose picture could be kept")
+    images.add_all(opened)
+    same = ("suite", "diagnostics", "pictures", "alignment", "truth", "truth_score", "batch")
     plan = Plan(
-        suite=request.suite,
+        **{name: getattr(request, name) for name in same},
         task=predictor.task,
         methods=methods,
-        conditions=counts,
-        shards=request.shards or max(1, -(-max(counts.values()) // SHARD)),
+        conditions=images.counts,
+        shards=request.shards or max(1, -(-max(images.counts.values()) // SHARD)),
         categories=images.categories,
         data=replace(request.data, fingerprints=images.fingerprints, contents=images.contents),
         model=_model(request, predictor, images.smallest[1:]),
         versions=origin_versions(),
-        diagnostics=request.diagnostics,
-        pictures=request.pictures,
         keep=tuple(sorted(set(request.keep))),
-        alignment=request.alignment,
-        truth=request.truth,
-        truth_score=request.truth_score,
         things=tuple(sorted(images.things)),
-        batch=request.batch,
         calibration=None if calibration is None else str(calibration),
         calibration_split=split,
     )
     return plan, images.predictor
 
 
-def _model(request: Request, predictor: AnyPredictor, size: tuple[int, int]) -> ModelSource:
+def _model(request: Request, predictor: AnyPredictor, size: tuple[int, int]) -> PlannedModel:
     device = (
         request.device if "object" in request.files else "cpu"
     )  # where `load_predictor` puts the user's models
     with deterministic(request.threads):
         content, behaviour = identify(request.files, predictor, size, device, request.version)
     sha256 = {**content, **file_checksums(request.files, predictor.task)}
-    return ModelSource(
+    return PlannedModel(
         kind_of(request.files),
         request.files,
         sha256,
@@ -254,7 +238,23 @@ class _Images:
         self.kept: set[str] = set()  # ids that were asked for
         self.smallest = (0, 0, 0)  # pixels, height and width of the image with the fewest pixels
 
-    def add(self, key: str, data: DataSet, owner: str, opened: OpenSuite) -> None:
+    def add_all(self, opened: OpenSuite) -> None:
+        """Every condition of a suite."""
+        request = self.request
+        if (textures := request.data.frost_textures) is not None:
+            if opened.clean is None:
+                raise GramLoopError(
+                    f"frost textures belong to generated images; those of {request.suite} are read"
+                )
+            self.fingerprints[FROST] = frost_fingerprint(Path(textures))
+        for condition in opened.conditions:
+            data = opened.open(condition) if opened.clean is None else opened.clean
+            listed = {} if opened.clean is not None else opened.listed(condition)
+            self._add(condition.key, data, CLEAN_SET if opened.clean is not None else condition.key, listed)
+        if unknown := sorted(set(request.keep) - self.kept):
+            raise GramLoopError(f"{request.suite} has no image {unknown[0]!r} whose picture could be kept")
+
+    def _add(self, key: str, data: DataSet, owner: str, listed: Mapping[Path, str]) -> None:
         """One condition; ``owner`` names the set whose checksums are kept for it."""
         request, label_free = self.request, self.request.truth == "clean"
         if data.task != self.task.annotations:
@@ -280,12 +280,7 @@ class _Images:
         if not label_free:
             refuse_unscorable(data, images)
         self.fingerprints[owner] = fingerprint(data)
-        listed = {} if opened.clean is not None else opened.listed(_condition(opened, key))
         self.contents[owner] = with_contents(data, images, listed)[1]
-
-
-def _condition(opened: OpenSuite, key: str) -> Any:
-    return next(condition for condition in opened.conditions if condition.key == key)
 
 
 def _own_categories(predictor: AnyPredictor, task: AnyTask) -> dict[int, str]:

@@ -31,10 +31,9 @@ from gramloop.evaluate.plan import (
     ImageSource,
     Plan,
     Positions,
-    Subject,
+    Workload,
     condition_of,
 )
-from gramloop.evaluate.predicting import deterministic
 from gramloop.mitigations.calibration import (
     MIN_IMAGES,
     SPLIT_IMAGES,
@@ -50,6 +49,7 @@ from gramloop.tasks.identity import check_identity, first_change, is_user_code
 from gramloop.tasks.loading import TRUSTED, load_numbered, name_conclusions
 from gramloop.tasks.predictor import AnyPredictor
 from gramloop.util.checksums import file_digest, first_changed, load_checksums, save_checksums
+from gramloop.util.device import deterministic
 from gramloop.util.files import files_below
 
 _SUGGESTION = "replay.json"  # may lie next to weights, and decides no prediction
@@ -62,26 +62,19 @@ _SCENE_SPLIT = "calibration"  # of drawn scenes
 _OR_ANOTHER = "or choose another folder for the results"
 
 
-def plan_subject(plan: Plan, folder: Path | None = None) -> Subject:
+def plan_workload(plan: Plan, folder: Path | None = None) -> Workload:
     """A plan as workers open it; ``folder``, that of the results, may hold checksums that were computed before."""
-    return Subject(
-        hash=plan.hash,
-        task=plan.task,
+    same = ("hash", "task", "label_free", "truth_score", "alignment", "batch", "pictures", "diagnostics")
+    return Workload(
+        **{name: getattr(plan, name) for name in same},
         categories=plan.classes,
         load_predictor=partial(load_planned, plan, folder),
         open_images=partial(PlannedImages, plan),
         load_task=plan.load_task,
         load_calibration=partial(_planned_stats, plan, folder),
-        label_free=plan.label_free,
-        truth_score=plan.truth_score,
-        alignment=plan.alignment,
-        batch=plan.batch,
-        pictures=plan.pictures,
         keep=frozenset(plan.keep),
-        diagnostics=plan.diagnostics,
         device=plan.model.device,
         threads=plan.model.threads,
-        description=plan.description,
     )
 
 
@@ -341,10 +334,9 @@ def learn_stats(
     if folder is None:
         return calibrate(predictor, _pixels(plan, opened))
     path = folder / CALIBRATION
-    if not path.is_file():
-        with FileLock(path.with_suffix(".lock")):
-            if not path.is_file():
-                calibrate(predictor, _pixels(plan, opened)).save(path)
+    with FileLock(path.with_suffix(".lock")):
+        if not path.is_file():
+            calibrate(predictor, _pixels(plan, opened)).save(path)
     return CalibrationStats.read(path)
 
 

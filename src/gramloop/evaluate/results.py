@@ -27,7 +27,6 @@ from gramloop.evaluate.store import (
     RESULTS,
     Store,
     StoredCondition,
-    file_states,
     plan_in,
     read_condition,
 )
@@ -45,7 +44,6 @@ from gramloop.util.table import Table, TableRepr, spreadsheet_text
 MEAN = "mean"  # over the shifted conditions: mPC, or COCO-O's mAP
 MCE_NOTE = "mCE: errors (100 - score) against the baseline's, by shift, in percent; 100 is the baseline, lower is better."
 COCO_O, COCO = "coco-o", "coco"  # the suites of effective robustness
-COCO_OPTION = f"--coco-results DIR, a finished evaluation of the suite {COCO}"
 
 
 def metrics_of(plan: Plan) -> tuple[str, ...]:
@@ -111,18 +109,15 @@ class Results(TableRepr):
         writer = csv.writer(stream, lineterminator="\n")
         writer.writerow(["condition", "method", "images", "excluded", *metrics, f"{metrics[0]} gain"])
         for one in self.conditions:
-            baseline = one.scores.get(BASELINE, {}).get(metrics[0])
+            known = one.scores.get(BASELINE, {}).get(metrics[0])
+            baseline = known if measures_gain(self.plan, one.condition) else None
             for method, values in one.scores.items():
-                compared = baseline if measures_gain(self.plan, one.condition) else None
-                counts = [one.images, len(one.failures)]
-                gain = _gain(values[metrics[0]], compared, method)
-                row = [
-                    spreadsheet_text(one.condition),
-                    spreadsheet_text(method),
-                    *counts,
-                    *map(repr, values.values()),
-                ]
-                writer.writerow([*row, gain])
+                names, counts = (
+                    map(spreadsheet_text, (one.condition, method)),
+                    (one.images, len(one.failures)),
+                )
+                gain = _gain(values[metrics[0]], baseline, method)
+                writer.writerow([*names, *counts, *map(repr, values.values()), gain])
         means, blank = self.means(), [""] * (len(metrics) - 1)
         for method, mean in means.items():
             row = [MEAN, spreadsheet_text(method), "", "", repr(mean), *blank]
@@ -178,16 +173,18 @@ def collect(store: Store[Plan], keys: Sequence[str] | None = None) -> Results:
     return Results(store.plan, tuple(one for one in found if one is not None))
 
 
-# by folder, plan and condition: the state of its files and methods, and the scores that followed
-_known: dict[tuple[Path, str, str], tuple[object, ConditionScores]] = {}
+# by folder, plan, methods and condition: the state of its files, and the scores that followed
+_known: dict[tuple[object, ...], tuple[object, ConditionScores]] = {}
 
 
 def _scored(store: Store[Plan], key: str) -> ConditionScores | None:
     """The scores of a complete condition; those of this process are kept while its files are the same ones."""
-    place = store.folder.absolute(), store.plan.hash, key
-    state = file_states(store, key), store.plan.methods
-    if state[0] is None:
+    paths = [store.path(unit) for part in store.plan.parts_of(key) for unit in part.units]
+    try:
+        state = [(each.st_ino, each.st_size, each.st_mtime_ns) for each in (path.stat() for path in paths)]
+    except OSError:
         return None
+    place = store.folder.absolute(), store.plan.hash, store.plan.methods, key
     if place not in _known or _known[place][0] != state:
         stored = read_condition(store, key)
         if stored is None:  # removed meanwhile
@@ -211,51 +208,39 @@ class Robustness:
     reason: str = ""
 
 
-def relative_robustness(results: Results, clean: Path | None = None) -> Robustness:
-    """What is left of the clean score (rPC), where that is known, and errors against the baseline's (mCE).
+def robustness(results: Results, clean: Path | None = None) -> Robustness:
+    """How much of the clean score is left: rPC, errors against the baseline's (mCE), and on COCO-O ER = mAP - 0.45 AP.
 
     Args:
         results: on shifted images.
-        clean: the folder of a finished evaluation on the same images without their shifts.
+        clean: the folder of a finished evaluation on the same images without their shifts; for COCO-O, on COCO.
     """
-    names, means = results.methods, results.means()
-    if not find_suite(results.plan.suite).generated or len(means) < len(names):
-        return Robustness()
-    expected = [condition_of(key) for key in results.plan.conditions]
-    reasons, rpc, mce = [], {}, {}
+    names, means, plan = results.methods, results.means(), results.plan
+    rpc: dict[str, float] = {}
+    mce: dict[str, float] = {}
+    er: dict[str, float] = {}
+    reasons = []
+    shifted = find_suite(plan.suite).generated and len(means) == len(names)
     try:
-        if BASELINE in names:
-            reference = results.scores_of(BASELINE)
+        if shifted and BASELINE in names:
+            reference, expected = results.scores_of(BASELINE), [condition_of(key) for key in plan.conditions]
             mce = {
                 name: mean_corruption_error(results.scores_of(name), reference, expected) for name in names
             }
     except GramLoopError as error:
         reasons.append(f"mCE is not known: {error}")
     try:
-        if scores := _clean_scores(results, clean):
+        if shifted and (scores := _clean_scores(results, clean)):
             rpc = {name: relative_performance(means[name], scores[name]) for name in names}
+        elif has_effective(plan):
+            scores = _clean_scores(results, clean)
+            for name in names:
+                domains = {one.condition: one.scores[name]["AP"] for one in results.conditions}
+                er[name] = effective_robustness(coco_o_map(domains), scores[name])
     except GramLoopError as error:
-        reasons.append(f"rPC is not known: {error}")
-    return Robustness(rpc, mce, reason="; ".join(reasons))
-
-
-def effective(results: Results, clean: Path | None) -> Robustness:
-    """ER = mAP on COCO-O - 0.45 AP on COCO, for every method."""
-    if clean is None:
-        return Robustness(reason=f"ER is not known without results on COCO; give {COCO_OPTION}")
-    try:
-        found = collect(Store(clean, _reference(results.plan, clean, COCO, "ER"))).conditions
-        scores = {name: values["AP"] for name, values in found[0].scores.items()} if found else {}
-        if not scores or not all(map(math.isfinite, scores.values())):
-            raise GramLoopError(f"the evaluation in {clean} is not finished")
-        domains = {
-            name: {one.condition: one.scores[name]["AP"] for one in results.conditions}
-            for name in results.methods
-        }
-        er = {name: effective_robustness(coco_o_map(each), scores[name]) for name, each in domains.items()}
-    except GramLoopError as error:
-        return Robustness(reason=f"ER is not known: {error}")
-    return Robustness(er=er)
+        er = {}
+        reasons.append(f"{'ER' if has_effective(plan) else 'rPC'} is not known: {error}")
+    return Robustness(rpc, mce, er, "; ".join(reasons))
 
 
 def has_effective(plan: Plan) -> bool:
@@ -263,30 +248,24 @@ def has_effective(plan: Plan) -> bool:
     return plan.suite == COCO_O and plan.task == "detection"
 
 
-def check_coco_results(plan: Plan, clean: Path | None) -> None:
-    """Refuse results on COCO for another suite, or of another model, before any work is done."""
-    if clean is None:
-        return
-    if not has_effective(plan):
-        raise GramLoopError(
-            f"--coco-results belongs to --suite {COCO_O} --task detect, not to {plan.suite}, {plan.task}"
-        )
-    _reference(plan, clean, COCO, "ER")
-
-
 def check_clean_results(plan: Plan, clean: Path | None) -> Plan | None:
     """The plan of results on clean images; refuses those that do not belong to a plan, before any work is done."""
     if clean is None:
         return None
     suite = find_suite(plan.suite)
-    if not suite.generated or plan.label_free:
-        reason = (
-            "without labels, agreement is relative to the clean prediction as it is" * plan.label_free
-            or f"{plan.suite} is none"
+    if plan.label_free or not (suite.generated or has_effective(plan)):
+        raise GramLoopError(
+            f"results on clean images belong to a -c or -p suite, or to {COCO_O}, with labels; this is "
+            f"{plan.suite}, {plan.task}, truth {plan.truth}"
         )
-        raise GramLoopError(f"--clean-results belongs to a -c or -p suite with labels: {reason}")
-    found = _reference(plan, clean, suite.base, "rPC")
-    if reason := other_images(plan, found, str(clean)):
+    if not (clean / PLAN).is_file():
+        raise GramLoopError(
+            f"{clean} holds no evaluation; give the folder of a finished one of the suite {suite.base}"
+        )
+    found = plan_in(clean)
+    if reason := _misfit(plan, found, COCO if has_effective(plan) else suite.base):
+        raise GramLoopError(f"{clean} {reason}")
+    if suite.generated and (reason := other_images(plan, found, str(clean))):
         raise GramLoopError(reason)
     return found
 
@@ -306,11 +285,13 @@ def other_images(shifted: Plan, clean: Plan, name: str) -> str:
 def _clean_scores(results: Results, clean: Path | None) -> dict[str, float]:
     """The scores on clean images by method; empty where they are not known."""
     own = next((one for one in results.conditions if one.condition == "clean"), None)
-    if clean is not None and (plan := check_clean_results(results.plan, clean)) is not None:
+    if (plan := check_clean_results(results.plan, clean)) is not None and clean is not None:
         found = collect(Store(clean, plan)).conditions
         if not found:
             raise GramLoopError(f"the evaluation in {clean} is not finished")
         own = found[0]
+    elif has_effective(results.plan):
+        raise GramLoopError(f"give --coco-results DIR, a finished evaluation of the suite {COCO}")
     if own is None or results.plan.label_free:
         return {}
     scores = {name: values[results.metric] for name, values in own.scores.items()}
@@ -319,33 +300,18 @@ def _clean_scores(results: Results, clean: Path | None) -> dict[str, float]:
     return scores
 
 
-def _reference(plan: Plan, folder: Path, suite: str, what: str) -> Plan:
-    """The plan of an evaluation on clean images; refuses one that does not belong to a plan on shifted ones."""
-    option = (
-        COCO_OPTION if what == "ER" else f"--clean-results DIR, a finished evaluation of the suite {suite}"
-    )
-    if not (folder / PLAN).is_file():
-        raise GramLoopError(f"{folder} holds no evaluation; give {option}")
-    found = plan_in(folder)
-    if reason := _misfit(plan, found, folder, suite, what):
-        raise GramLoopError(reason)
-    return found
-
-
-def _misfit(shifted: Plan, clean: Plan, folder: Path, suite: str, what: str) -> str:
+def _misfit(shifted: Plan, clean: Plan, suite: str) -> str:
     """Why an evaluation on the clean images of a suite does not belong to one on shifted ones, or nothing."""
-    if (clean.suite, clean.task) != (suite, shifted.task):
-        return f"{folder} evaluates {clean.suite}, {clean.task}; {what} needs {suite}, {shifted.task}"
-    if clean.truth != shifted.truth:
-        return f"{folder} compares with {clean.truth}, not with {shifted.truth}; {what} needs the same"
+    if (clean.suite, clean.task, clean.truth) != (suite, shifted.task, shifted.truth):
+        return (
+            f"evaluates {clean.suite}, {clean.task}; needed is {suite}, {shifted.task}, with {shifted.truth}"
+        )
     if dict(clean.model.sha256) != dict(shifted.model.sha256):
-        return f"{folder} was made with other weights; {what} needs those of this evaluation"
+        return "was made with other weights"
     if dict(clean.model.sizes) != dict(shifted.model.sizes):
-        return f"{folder} used images in other sizes ({dict(clean.model.sizes)}, not {dict(shifted.model.sizes)})"
-    there = {method.name: method for method in clean.methods}
-    for method in shifted.methods:
-        if method.name not in there:
-            return f"{folder} has no method {method.name}; {what} needs every method of this evaluation there"
-        if there[method.name] != method:
-            return f"the method {method.name} has other settings in {folder}; {what} needs the same"
+        return f"used images in other sizes ({dict(clean.model.sizes)}, not {dict(shifted.model.sizes)})"
+    if lacking := [method.name for method in shifted.methods if method not in clean.methods]:
+        return (
+            f"has no method {lacking[0]} with these settings; every method of this evaluation is needed there"
+        )
     return ""

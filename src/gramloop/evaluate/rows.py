@@ -7,44 +7,33 @@ keep what a figure shows, so that no figure needs the model again.
 from __future__ import annotations
 
 import hashlib
-import json
-import sys
-from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
-from typing import Any, Self
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
 from gramloop.errors import GramLoopError
-from gramloop.evaluate.plan import Subject, Unit
+from gramloop.evaluate.plan import Unit, Workload
 from gramloop.metrics.depth import NoScoreError
 from gramloop.tasks.base import AnyTask, Rows
 from gramloop.tasks.prediction import Prediction, ReplayMaps
 from gramloop.tasks.predictor import per_patch
 
 LONGEST = 64  # cells along the long side of a kept map
-CLEAN_PREFIX = (
-    "clean_"  # of a picture's columns: what the prediction was compared with, where that is no label
-)
-_TOGETHER = 4  # calls for which the thread is woken once: waking it costs more than most of them take
-_WAITING = 4  # times so many that may wait
-_SWITCH = 0.0005  # seconds after which a thread yields to the model's; Python's own 0.005 would be a third of a fast model
+CLEAN_PREFIX = "clean_"  # of a picture's columns: what a prediction was compared with, where that is no label
 _COMMON = {"position": pa.int32(), "image_id": pa.string(), "blocks": pa.int32()}
 _MEASURED = {
     "drift": pa.list_(pa.float32()),  # with diagnostics: means over all patches, one per replay
     "gate": pa.list_(pa.float32()),
     "post_drift": pa.float32(),  # the mean of the state that was accepted in the end
-    "signals": pa.string(),  # of the baseline pass, by name and block, as JSON; where the subject asks for them
 }
 _MAPS = {
     "map_size": pa.list_(pa.int32()),  # height and width
-    "map_scales": pa.list_(pa.float32()),  # the largest value of each map of `KeptMaps`; nan for no map
-    "maps": pa.binary(),  # float16 (4, height, width), divided by the scales
+    "maps": pa.binary(),  # float32 (4, height, width), those of `KeptMaps`; nan for no map
 }
 
 
@@ -98,43 +87,35 @@ class UnitRows:
     failures: images that count for no method. refused: images that this method alone could not predict.
     """
 
-    def __init__(self, subject: Subject, task: AnyTask, unit: Unit) -> None:
-        self.subject, self.task, self.unit = subject, task, unit
-        self.rows: list[dict[str, object]] = []
+    def __init__(self, workload: Workload, task: AnyTask, unit: Unit) -> None:
+        self.workload, self.task, self.unit = workload, task, unit
+        self.rows: list[dict[str, Any]] = []
         self.failures: list[Failure] = []
         self.refused: list[Failure] = []
 
-    def add(
-        self,
-        position: int,
-        image_id: str,
-        prediction: Prediction,
-        truth: object,
-        signals: Mapping[str, Sequence[float]] | None = None,
-    ) -> None:
+    def add(self, position: int, image_id: str, prediction: Prediction, truth: object) -> None:
         """One image; an image whose prediction cannot be scored is left out for all methods."""
-        task, subject = self.task, self.subject
+        task, workload = self.task, self.workload
         if not isinstance(prediction, task.prediction):
             raise GramLoopError(f"a {type(prediction).__name__} cannot be scored as {task.name}")
         try:
-            prediction = task.align(prediction, truth, subject.alignment)
-            statistics = task.statistics(prediction, truth, subject.categories)
+            prediction = task.align(prediction, truth, workload.alignment)
+            statistics = task.statistics(prediction, truth, workload.categories)
         except NoScoreError as error:
             self.failures.append(Failure(position, image_id, f"{self.unit.method.name}: {error}"))
             return
-        row: dict[str, object] = {
+        row: dict[str, Any] = {
             "position": position,
             "image_id": image_id,
             "blocks": prediction.blocks,
-            "signals": None if signals is None else json.dumps(signals),
-            **{"drift": [], "gate": [], "map_size": [], "map_scales": []},
+            **{"drift": [], "gate": [], "map_size": []},
             **statistics,
         }
-        if subject.diagnostics and prediction.trace is not None:
+        if workload.diagnostics and prediction.trace is not None:
             row.update(_means(prediction.trace))
-        if subject.keeps(position, image_id):
+        if position < workload.pictures or image_id in workload.keep:
             row.update(task.encode(prediction))
-            if subject.label_free:
+            if workload.label_free:
                 row.update({f"{CLEAN_PREFIX}{name}": v for name, v in task.encode_truth(truth).items()})
             if prediction.trace is not None:
                 row.update(_kept(prediction.trace))
@@ -142,7 +123,8 @@ class UnitRows:
 
     def table(self) -> Any:
         """The Arrow table."""
-        return pa.Table.from_pylist(self.rows, schema=unit_schema(self.task, self.subject.label_free))
+        self.rows.sort(key=lambda row: row["position"])  # images of one size are predicted together
+        return pa.Table.from_pylist(self.rows, schema=unit_schema(self.task, self.workload.label_free))
 
 
 @dataclass(frozen=True)
@@ -187,7 +169,7 @@ class MethodRows:
         return found
 
     def column(self, name: str) -> list[Any]:
-        """Any column, such as post_drift or signals, as plain values."""
+        """Any column, such as post_drift, as plain values."""
         found: list[Any] = self.table[name].to_pylist()
         return found
 
@@ -224,29 +206,16 @@ def _means(trace: ReplayMaps) -> dict[str, object]:
 def _kept(trace: ReplayMaps) -> dict[str, object]:
     after = np.full_like(trace.gate[-1], np.nan) if trace.post_drift is None else trace.post_drift
     kept = np.stack([trace.drift[0], trace.drift[-1], trace.gate[-1], after])
-    maps = per_patch(kept, trace.cell, LONGEST)
-    scales = np.array([_scale(each) for each in maps], dtype=np.float32)
-    return {
-        "map_size": maps.shape[1:],
-        "map_scales": scales,
-        "maps": (maps / scales[:, None, None]).astype(np.float16).tobytes(),
-    }
-
-
-def _scale(values: NDArray[np.float32]) -> float:
-    """What float16 is to see as 1; nan where there is no map."""
-    finite = values[np.isfinite(values)]
-    return float(finite.max() or 1.0) if finite.size else np.nan
+    maps = per_patch(kept, trace.cell, LONGEST).astype(np.float32)
+    return {"map_size": maps.shape[1:], "maps": maps.tobytes()}
 
 
 def maps_of(row: Mapping[str, Any]) -> KeptMaps | None:
     """The replay's maps that a row of `MethodRows.first` keeps, or None."""
     if row["maps"] is None:
         return None
-    scales = np.asarray(row["map_scales"], dtype=np.float32)
-    stored = np.frombuffer(row["maps"], dtype=np.float16).reshape(len(scales), *row["map_size"])
-    maps = stored.astype(np.float32) * scales[:, None, None]
-    return KeptMaps(maps[0], maps[1], maps[2], None if np.isnan(scales[3]) else maps[3])
+    maps = np.frombuffer(row["maps"], dtype=np.float32).reshape(4, *row["map_size"])
+    return KeptMaps(maps[0], maps[1], maps[2], None if np.isnan(maps[3]).all() else maps[3])
 
 
 def content_digest(table: Any) -> str:
@@ -264,58 +233,3 @@ def content_digest(table: Any) -> str:
         else:
             digest.update("\n".join(map(str, column.to_pylist())).encode())
     return digest.hexdigest()
-
-
-class Background:
-    """Runs calls one after the other: in a thread of its own, so that a GPU does not wait for them, or at once.
-
-    Nothing is run after a call that raised: a unit that lacks a row must not be stored.
-    """
-
-    def __init__(self, threaded: bool) -> None:
-        self._pool = ThreadPoolExecutor(1, "gramloop-rows") if threaded else None
-        self._gathered: list[Callable[[], object]] = []
-        self._pending: deque[Future[Any]] = deque()
-        self._error: BaseException | None = None
-        self._interval = sys.getswitchinterval()
-
-    def __enter__(self) -> Self:
-        if self._pool is not None:
-            sys.setswitchinterval(_SWITCH)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._pool is not None:
-            self._pool.shutdown(wait=True)  # what is predicted is stored, also when the run is stopped
-            sys.setswitchinterval(self._interval)
-
-    def later(self, function: Callable[..., object], *args: object) -> None:
-        """Have it run before the next `call`; an error of an earlier one is raised here."""
-        if self._pool is None:
-            function(*args)
-            return
-        self._gathered.append(partial(function, *args))
-        if len(self._gathered) >= _TOGETHER:
-            self.call(lambda: None)
-
-    def call(self, function: Callable[..., Any], *args: object) -> Future[Any]:
-        """Have it run, after waiting where much is left to do; an error of an earlier one is raised here."""
-        if self._pool is None:
-            future: Future[Any] = Future()
-            future.set_result(function(*args))
-            return future
-        while self._pending and (self._pending[0].done() or len(self._pending) >= _WAITING):
-            self._pending.popleft().result()
-        gathered, self._gathered = self._gathered, []
-        future = self._pool.submit(self._run, [*gathered, partial(function, *args)])
-        self._pending.append(future)
-        return future
-
-    def _run(self, calls: Sequence[Callable[[], object]]) -> object:
-        if self._error is not None:
-            raise self._error
-        try:
-            return [call() for call in calls][-1]
-        except BaseException as error:
-            self._error = error
-            raise

@@ -23,7 +23,6 @@ from gramloop.evaluate.store import (
     UnusableFile,
     plan_in,
     read_condition,
-    unit_owners,
 )
 from gramloop.report.run import ConditionResults, Run, Spent
 from gramloop.tasks.loading import INPUT_SIZE
@@ -78,7 +77,7 @@ def find_results(folders: Sequence[Path]) -> list[Path]:
     found: list[Path] = []
     for folder in folders:
         inside = sorted(path.parent for path in folder.glob(f"*/{PLAN}")) if folder.is_dir() else []
-        here = [folder] if (folder / PLAN).is_file() or unit_owners(folder) else inside
+        here = [folder] if (folder / PLAN).is_file() else inside
         if not here:
             raise GramLoopError(
                 f"{folder} holds no results of gramloop evaluate; it, or folders in it, would have a {PLAN}"

@@ -23,7 +23,7 @@ from gramloop.mitigations.stack import read_stack, replay_alone
 from gramloop.report.document import Document, RenderedFigure, Section, answer_section
 from gramloop.report.figures.chart import gain_chart
 from gramloop.tasks.base import get_task
-from gramloop.tune.split import CLEAN
+from gramloop.tune.schedule import CLEAN
 from gramloop.tune.tuning import RESULT
 from gramloop.util.json_files import read_json
 from gramloop.util.table import Cell, Column, Table

@@ -13,19 +13,19 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import torch
 
 from gramloop.evaluate.cost import MethodCost, measure_cost
 from gramloop.evaluate.methods import Method
-from gramloop.evaluate.plan import Part, Plan, Subject, Unit
-from gramloop.evaluate.predicting import release_memory
-from gramloop.evaluate.provenance import plan_subject
+from gramloop.evaluate.plan import Part, Plan, Unit, Workload
+from gramloop.evaluate.provenance import plan_workload
 from gramloop.evaluate.runner import Done, Missed, Runner
 from gramloop.evaluate.store import Store, StoredUnit
 from gramloop.tasks.prediction import Prediction
 from gramloop.tasks.predictor import Predictor
+from gramloop.util.device import release_memory
 from gramloop.util.files import atomic_write
 from gramloop.util.json_files import read_checked
 
@@ -87,14 +87,14 @@ class PooledStore:
         atomic_write(self.folder / COSTS / f"{name}.json", f"{text}\n".encode())
 
 
-def pooled_subject(stores: Mapping[str, Store[Plan]]) -> Subject:
-    """The evaluations of some stores as one subject; all run on one type of device."""
+def pooled_workload(stores: Mapping[str, Store[Plan]]) -> Workload:
+    """The evaluations of some stores as one workload; all run on one type of device."""
     plans = {name: store.plan for name, store in stores.items()}
     first = next(iter(plans.values()))
     text = json.dumps(
         [[name, plan.hash, sorted(m.name for m in plan.methods)] for name, plan in plans.items()]
     )
-    return Subject(
+    return Workload(
         hash=hashlib.sha256(text.encode()).hexdigest()[:16],
         task=first.task,
         categories=first.classes,
@@ -108,31 +108,19 @@ def pooled_subject(stores: Mapping[str, Store[Plan]]) -> Subject:
 
 
 def _never(*_: object) -> Any:
-    raise AssertionError("a pool opens the subjects of its evaluations")
+    raise AssertionError("a pool opens the workloads of its evaluations")
 
 
 @dataclass
 class PooledRunner:
     """Runs parts of several evaluations, one of them at a time; evaluations of one model share it."""
 
-    subject: Subject
+    workload: Workload
     store: PooledStore
     device: str | None = None
     prepare: int = 0
     _open: tuple[str, Runner] | None = field(default=None, init=False)
     _model: tuple[str, Predictor[Prediction]] | None = field(default=None, init=False)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """End what the open evaluation started."""
-        if self._open is not None:
-            self._open[1].close()
-        self._open = None
 
     def run(
         self,
@@ -162,29 +150,27 @@ class PooledRunner:
                 yield replace(outcome, part=given.pop((name, outcome.part)))
 
     def _measure(self, name: str, part: Part) -> Done:
-        self.close()
-        self._model = None  # a path is measured with one model in memory
-        release_memory(torch.device(self.device or self.subject.device))
+        self._open = self._model = None  # a path is measured with one model in memory
+        release_memory(torch.device(self.device or self.workload.device))
         plan = self.store.stores[name].plan
         self.store.write_costs(name, measure_cost(plan, part.methods, len(part), self.device))
         return Done(part, 0)
 
     def _runner(self, name: str) -> Runner:
         if self._open is None or self._open[0] != name:
-            self.close()
             store = self.store.stores[name]
-            subject = plan_subject(store.plan, store.folder)
-            shared = replace(subject, load_predictor=partial(self._load, store.plan, subject))
+            workload = plan_workload(store.plan, store.folder)
+            shared = replace(workload, load_predictor=partial(self._load, store.plan, workload))
             self._open = name, Runner(shared, store, self.device, self.prepare)
         return self._open[1]
 
-    def _load(self, plan: Plan, subject: Subject, device: str | None) -> Predictor[Prediction]:
+    def _load(self, plan: Plan, workload: Workload, device: str | None) -> Predictor[Prediction]:
         """The model of a plan; the one that is loaded, where it is the same."""
         key = json.dumps(
             [plan.task, asdict(plan.model), {str(k): v for k, v in plan.categories.items()}], sort_keys=True
         )
         if self._model is None or self._model[0] != key:
             self._model = None
-            release_memory(torch.device(self.device or self.subject.device))
-            self._model = key, subject.load_predictor(device)
+            release_memory(torch.device(self.device or self.workload.device))
+            self._model = key, workload.load_predictor(device)
         return self._model[1]

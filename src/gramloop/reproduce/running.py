@@ -32,7 +32,7 @@ from gramloop.reproduce.pool import (
     PooledStore,
     cost_part,
     pooled_part,
-    pooled_subject,
+    pooled_workload,
     read_costs,
     split_part,
 )
@@ -175,7 +175,7 @@ class Reproduction:
                 parts, costs = [*costs, *parts], []
             listener.started(sum(map(len, parts)))
             job = Job(
-                pooled_subject(pool.stores),
+                pooled_workload(pool.stores),
                 cast(Any, pool),
                 parts,
                 listener.images,

@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING
 from gramloop.lazy import calls, lazy_names
 
 if TYPE_CHECKING:
-    from gramloop.tune.halving import Options
     from gramloop.tune.result import Tuning
+    from gramloop.tune.schedule import SearchOptions
     from gramloop.tune.space import Space
     from gramloop.tune.tuning import tune
 else:
     __getattr__, __dir__ = lazy_names(__name__)
     calls(__name__, "tune")  # gramloop.tune(model, data, suite=…, out=…)
 
-__all__ = ["Options", "Space", "Tuning", "tune"]
+__all__ = ["SearchOptions", "Space", "Tuning", "tune"]

@@ -1,40 +1,46 @@
-"""What a candidate gains on the images it was measured on: the mean, its standard error, and the change on clean images.
+"""What a candidate gains on the images it was measured on, and whether finalists beat nothing.
 
 The gain is that of the mean over shift families of the task's main metric, on all images measured. Its standard error
 adds two variances: that of the mean over families, and that of a jackknife which leaves out one fold of images at a
 time. Both contain the noise of single images, so the sum is on the careful side.
+
+Finalists are decided on by randomisation tests over images and over families, for all of them jointly. If a candidate is
+pure noise, its prediction of an image and the baseline's can be swapped, under all conditions at once, and nothing
+changes. So the gain is compared with the gains after random swaps. Likewise, a candidate that helps some families and
+hurts others, and none on average, has gains whose signs can be flipped family by family. A finalist beats nothing if
+both tests say so. Every swap is applied to all finalists, and each is compared with the largest of their standardised
+gains, so that the best of several looks no better than it is (max-T of Westfall and Young).
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gramloop.metrics.bootstrap import Delta
-from gramloop.replay.config import SIGNALS, Adaptive
 from gramloop.tasks.base import AnyTask, Categories, Row, Rows
-from gramloop.tune.split import CLEAN, Sample, family
+from gramloop.tune.schedule import CLEAN, Sample, family
 
 MAX_FOLDS = 8  # of the jackknife over images
-QUANTILES = 11  # thresholds tried per signal and direction
-_EDGE = 1e-4  # relative width of a switch that is on below its threshold
+SWAPS = 1024  # random ones where there are too many to try all
+_SEED = 20260724
 
 
 @dataclass(frozen=True)
-class PairedRow:
+class CandidateRow:
     """Statistics of the baseline and of a candidate on one image."""
 
     sample: Sample
     baseline: Row
     candidate: Row
-    signals: Mapping[str, Sequence[float]] | None = None  # of the baseline pass, by name and block
 
 
-PairedRows = Mapping[str, Sequence[PairedRow]]  # by condition
+MeasuredRows = Mapping[str, Sequence[CandidateRow]]  # by condition
 
 
 @dataclass(frozen=True)
@@ -48,7 +54,7 @@ class Scoring:
         """The main metric of some images."""
         return self.task.score(Rows.of(rows), self.categories)[self.task.metrics[0]]
 
-    def delta(self, measured: Sequence[PairedRow]) -> Delta:
+    def delta(self, measured: Sequence[CandidateRow]) -> Delta:
         """The candidate's gain under one condition, for any weights of its images."""
         baseline, candidate = (
             self.task.scorer(Rows.of([getattr(one, version) for one in measured]), self.categories)
@@ -90,7 +96,7 @@ class GainEstimate:
         return bool(self.gain > float(t.ppf(confidence, self.freedom)) * self.error)
 
 
-def estimate_gain(scoring: Scoring, measured: PairedRows) -> GainEstimate:
+def estimate_gain(scoring: Scoring, measured: MeasuredRows) -> GainEstimate:
     """The gain of one candidate on everything it was measured on."""
     folds = min(
         MAX_FOLDS, 1 + max((one.sample.unit for each in measured.values() for one in each), default=0)
@@ -110,7 +116,7 @@ def estimate_gain(scoring: Scoring, measured: PairedRows) -> GainEstimate:
 
 
 def _jackknifed(
-    scoring: Scoring, rows: Sequence[PairedRow], folds: int
+    scoring: Scoring, rows: Sequence[CandidateRow], folds: int
 ) -> NDArray[np.float64]:  # → (1 + folds,)
     """The gain on all images, then with each fold left out; NaN where nothing is left."""
     fold = np.array([one.sample.unit % folds for one in rows])
@@ -148,57 +154,80 @@ def _add_variances(one: float, one_freedom: int, two: float, two_freedom: int) -
     return math.sqrt(total), total**2 / below if below > 0 else float(min(freedom for _, freedom in parts))
 
 
-def best_rule(
-    scoring: Scoring, measured: PairedRows, block: int, tolerance: float, caution: float
-) -> tuple[Adaptive, GainEstimate] | None:
-    """The rule for single images with the largest cautious gain that does clean images no harm.
+@dataclass(frozen=True)
+class DecisionTest:
+    """p-values of one finalist, adjusted for all of them."""
 
-    A rule replays only images whose signal at a block of the baseline pass is above or below a threshold. With every
-    image's signals stored, any rule is judged without predicting again. None where signals are unknown, or nothing gains.
+    images: float
+    families: float
+    least_images: float  # that so many images, or blocks of them, could give
+    least_families: float
+
+    def beats_nothing(self, confidence: float) -> bool:
+        """Whether both tests say so; too few families to reach the level have to agree all."""
+        level = 1 - confidence + 1e-12
+        return self.images <= level and self.families <= max(level, self.least_families + 1e-12)
+
+    def can_decide(self, confidence: float) -> bool:
+        """Whether there are enough images for the level to be reached."""
+        return self.least_images <= 1 - confidence + 1e-12
+
+
+def weigh_finalists(scoring: Scoring, finalists: Sequence[MeasuredRows]) -> list[DecisionTest]:
+    """How much speaks for each finalist, on the images of the decision.
+
+    Args:
+        scoring: how statistics become scores.
+        finalists: what each of them did, on the same images.
     """
-    best: tuple[Adaptive, GainEstimate] | None = None
-    for rule in _rules(measured, block):
-        value = estimate_gain(scoring, with_rule(measured, rule, block))
-        if value.harmless(tolerance) and value.cautious(caution) > (best[1].cautious(caution) if best else 0):
-            best = rule, value
-    return best
+    units = sorted({one.sample.unit for each in finalists for rows in each.values() for one in rows})
+    swaps = _signs(len(units)) < 0
+    gains = np.array([_swapped_gains(scoring, each, units, swaps) for each in finalists])
+    flips = _signs(gains.shape[1])  # gains: (finalists, families, 1 + swaps)
+    over_images = _max_t(np.nanmean(gains, axis=1))
+    over_families = _max_t(np.nan_to_num(gains[:, :, 0]) @ flips.T)
+    least = 0.5 ** len(units), 0.5 ** gains.shape[1]
+    pairs = zip(over_images, over_families, strict=True)
+    return [DecisionTest(float(one), float(two), *least) for one, two in pairs]
 
 
-def with_rule(measured: PairedRows, rule: Adaptive, block: int) -> dict[str, list[PairedRow]]:
-    """What a rule makes of measurements: images that it leaves out keep the baseline's prediction."""
-    return {
-        key: [
-            one if replays(rule, _signal(one, rule.signal, block)) else replace(one, candidate=one.baseline)
-            for one in each
-        ]
-        for key, each in measured.items()
-    }
+def _signs(number: int) -> NDArray[np.int64]:  # → (1 + others, number)
+    """Signs to flip by, all that there are or random ones; the first flip nothing."""
+    if 2**number <= SWAPS:
+        return np.array(list(itertools.product((1, -1), repeat=number)))
+    random = np.random.Generator(np.random.PCG64(_SEED)).choice((1, -1), (SWAPS - 1, number))
+    return np.concatenate([np.ones((1, number), dtype=np.int64), random])
 
 
-def replays(rule: Adaptive, signal: float) -> bool:
-    """Whether a switch replays an image with this signal."""
-    return signal > rule.off if rule.full >= rule.off else signal < rule.off
+def _swapped_gains(
+    scoring: Scoring, measured: MeasuredRows, units: Sequence[int], swaps: NDArray[np.bool_]
+) -> NDArray[np.float64]:  # → (families, swaps)
+    """The gain of every family after each swap of images between baseline and candidate."""
+    gains: dict[str, list[NDArray[np.float64]]] = {}
+    for key, rows in measured.items():
+        if rows and family(key) != CLEAN:
+            own = np.searchsorted(units, [one.sample.unit for one in rows])
+            gains.setdefault(family(key), []).append(_condition_gains(scoring, rows, swaps[:, own]))
+    return np.array([np.mean(each, axis=0) for each in gains.values()])
 
 
-def _rules(measured: PairedRows, block: int) -> list[Adaptive]:
-    """Switches at quantiles of every signal, in both directions."""
-    rules = []
-    for signal in SIGNALS:
-        values = [_signal(one, signal, block) for each in measured.values() for one in each]
-        if not values or not np.isfinite(values).all():
-            continue
-        levels = np.unique(np.quantile(values, np.linspace(0, 1, QUANTILES + 2)[1:-1]))
-        for level in map(float, levels):
-            rules += [Adaptive(signal, level, level), Adaptive(signal, level, level * (1 - _EDGE))]
-    return rules
+def _condition_gains(
+    scoring: Scoring, rows: Sequence[CandidateRow], swapped: NDArray[np.bool_]
+) -> NDArray[np.float64]:  # → (swaps,)
+    both = Rows.of([*(one.baseline for one in rows), *(one.candidate for one in rows)])
+    score = scoring.task.scorer(both, scoring.categories)
+    found = []
+    for start in range(0, len(swapped), scoring.task.draws_at_once):
+        other = swapped[start : start + scoring.task.draws_at_once].astype(np.int64)
+        kept = 1 - other
+        found.append(score(np.hstack([other, kept])) - score(np.hstack([kept, other])))
+    return np.concatenate(found)
 
 
-def _signal(one: PairedRow, signal: str, block: int) -> float:
-    known = (one.signals or {}).get(signal)
-    return known[block] if known else math.nan
-
-
-def replayed_share(measured: PairedRows, rule: Adaptive, block: int) -> float:
-    """The share of images that a rule replays; NaN where there is none."""
-    found = [replays(rule, _signal(one, rule.signal, block)) for each in measured.values() for one in each]
-    return sum(found) / len(found) if found else math.nan
+def _max_t(statistics: NDArray[np.float64]) -> NDArray[np.float64]:  # (finalists, swaps) → (finalists,)
+    """How often the largest standardised statistic reaches that of each finalist without swaps."""
+    spread = np.sqrt((statistics**2).mean(axis=1, keepdims=True))
+    standard = np.divide(statistics, spread, out=np.zeros_like(statistics), where=spread > 0)
+    largest = standard.max(axis=0)
+    p: NDArray[np.float64] = (largest >= standard[:, :1] - 1e-9).mean(axis=1)
+    return p

@@ -1,14 +1,36 @@
-"""What a search found: the choice with its evidence, in words, as tables and as the file best.json."""
+"""What a search found: what a candidate does on images that nothing was chosen on, and the choice with its evidence.
+
+A candidate is judged under the families searched, under others, and on clean images. The choice is given in words, as a
+table and as the file best.json.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from gramloop import __version__
+from gramloop.errors import GramLoopError
 from gramloop.evaluate.plan import AGREEMENT_NOTE
+from gramloop.metrics.bootstrap import (
+    UNDECIDED,
+    Delta,
+    Interval,
+    VerdictWord,
+    Weights,
+    cluster_bootstrap,
+    image_bootstrap,
+    spanning,
+    verdict,
+    widened,
+)
 from gramloop.mitigations.stack import (
     Stack,
     replay_alone,
@@ -18,12 +40,165 @@ from gramloop.mitigations.stack import (
     write_mitigations,
 )
 from gramloop.replay.config import ReplayConfig
-from gramloop.tune.measurements import ANY_CHANGE, Search
-from gramloop.tune.search import CandidateScore, SearchOutcome
+from gramloop.tune.gain import CandidateRow, MeasuredRows, Scoring
+from gramloop.tune.schedule import ANY_CHANGE, CLEAN, Split, family
 from gramloop.tune.space import NO_EXTRA_COST, candidate_json, describe_candidate
-from gramloop.tune.split import CLEAN
-from gramloop.tune.verdict import HoldoutResult, finite, holdout_table
 from gramloop.util.table import Cell, Table, TableRepr
+
+if TYPE_CHECKING:
+    from gramloop.tune.search import CandidateScore, Search, SearchOutcome
+
+HOLDOUT_REPLICATES = 2000  # of the bootstrap over images
+
+
+@dataclass(frozen=True)
+class HoldoutResult:
+    """One part of the held-out data: the scores of baseline and candidate, and the gain's intervals."""
+
+    name: str
+    images: int
+    families: int  # 0 for clean images
+    baseline: float
+    mitigated: float
+    over_families: Interval | None  # None with fewer than two families
+    over_images: Interval | None  # None where conditions have different images
+    label_free: bool = False  # scores are agreement with the clean prediction
+
+    @property
+    def gain(self) -> float:
+        """In points, of the unrounded scores."""
+        return self.mitigated - self.baseline
+
+    @cached_property
+    def interval(self) -> Interval | None:
+        """The one that decides: it spans what families and images give, each corrected for few units."""
+        return spanning(widened(each) for each in (self.over_families, self.over_images) if each is not None)
+
+    @property
+    def word(self) -> VerdictWord:
+        """Whether it helps or hurts, by that interval."""
+        return UNDECIDED if self.interval is None else verdict(self.interval)
+
+    @property
+    def changes_only(self) -> bool:
+        """Whether it only says how far clean predictions change: without labels, that is no gain and no loss."""
+        return self.label_free and self.name == CLEAN
+
+    @property
+    def where(self) -> str:
+        """Such as "3 searched families" or "clean images"."""
+        name = self.name.replace("families", "family") if self.families == 1 else self.name
+        return "clean images" if self.name == CLEAN else f"{self.families} {name}"
+
+    def __str__(self) -> str:
+        """In words."""
+        if self.changes_only:
+            return f"clean predictions change by {-self.gain:.2f} points, for better or worse"
+        points = "points of agreement with the clean prediction" if self.label_free else "points"
+        found = self.interval
+        span = [] if found is None else [f"{found.level:.0%} interval [{found.low:+.2f}, {found.high:+.2f}]"]
+        return f"{self.gain:+.2f} {points} on {self.where} ({', '.join([*span, self.word])})"
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values."""
+        if self.changes_only:
+            return {"images": self.images, "families": 0, "agreement": finite(self.mitigated)}
+        return {
+            "images": self.images,
+            "families": self.families,
+            "baseline score": finite(self.baseline),
+            "mitigated score": finite(self.mitigated),
+            "gain": finite(self.gain),
+            "over families": _interval_json(self.over_families),
+            "over images": _interval_json(self.over_images),
+            "verdict": self.word,
+        }
+
+
+def holdout_table(results: Sequence[HoldoutResult], title: str, notes: Sequence[str] = ()) -> Table:
+    """A row for each part of the held-out data."""
+    columns = ("held out", "images", "baseline", "gain", "95% interval", "")
+    return Table(title, columns, tuple(map(_row, results)), tuple(notes))
+
+
+def _row(result: HoldoutResult) -> tuple[Cell, ...]:
+    if result.changes_only:
+        note = f"{-result.gain:.2f} points changed"
+        return result.where, result.images, None, None, None, note
+    found = result.interval
+    span = None if found is None else f"[{found.low:+.2f}, {found.high:+.2f}]"
+    scores = f"{result.baseline:.2f}", f"{result.gain:+.2f}"
+    return result.where, result.images, *scores, span, result.word
+
+
+def judge(
+    scoring: Scoring, split: Split, measured: MeasuredRows, label_free: bool = False
+) -> tuple[HoldoutResult, ...]:
+    """The results of one candidate: searched families, other families and clean images, where there are any."""
+    found = []
+    parts = (("searched families", split.seen), ("other families", split.unseen), (CLEAN, (CLEAN,)))
+    for name, families in parts:
+        shown = {key: rows for key, rows in measured.items() if family(key) in families and rows}
+        if shown:
+            found.append(_judge(name, scoring, shown, label_free))
+    return tuple(found)
+
+
+def _judge(name: str, scoring: Scoring, measured: MeasuredRows, label_free: bool) -> HoldoutResult:
+    shared = _shared_images(measured)
+    kept = measured if shared is None else shared
+    deltas = {key: scoring.delta(rows) for key, rows in kept.items()}
+    gains: dict[str, list[float]] = {}
+    for key, delta in deltas.items():
+        every = np.ones((1, len(kept[key])), dtype=np.int64)
+        gains.setdefault(family(key), []).append(float(delta(every)[0]))
+    baseline, mitigated = (
+        float(np.mean([scoring.score([getattr(one, version) for one in rows]) for rows in kept.values()]))
+        for version in ("baseline", "candidate")
+    )
+    return HoldoutResult(
+        name,
+        min(map(len, kept.values())),
+        0 if name == CLEAN else len(gains),
+        baseline,
+        mitigated,
+        cluster_bootstrap(gains) if len(gains) > 1 else None,
+        None if shared is None else _over_images(deltas, next(iter(shared.values()))),
+        label_free,
+    )
+
+
+def _shared_images(measured: MeasuredRows) -> dict[str, list[CandidateRow]] | None:
+    """The images that every condition has, in the order of their ids; None if there are fewer than two."""
+    by_id = {key: {one.sample.image_id: one for one in rows} for key, rows in measured.items()}
+    common = sorted(set.intersection(*(set(each) for each in by_id.values())))
+    return None if len(common) < 2 else {key: [rows[name] for name in common] for key, rows in by_id.items()}
+
+
+def _over_images(deltas: Mapping[str, Delta], rows: Sequence[CandidateRow]) -> Interval | None:
+    """Resampled by image, or by block where neighbours belong together."""
+    units = sorted({one.sample.unit for one in rows})
+    owner = np.searchsorted(units, [one.sample.unit for one in rows])
+
+    def delta(weights: Weights) -> NDArray[np.float64]:
+        mean: NDArray[np.float64] = np.mean([each(weights[:, owner]) for each in deltas.values()], axis=0)
+        return mean
+
+    try:
+        return image_bootstrap(delta, len(units), replicates=HOLDOUT_REPLICATES)
+    except GramLoopError:  # too few images: some draws hold nothing that can be scored
+        return None
+
+
+def _interval_json(interval: Interval | None) -> dict[str, Any] | None:
+    if interval is None:
+        return None
+    return {"low": interval.low, "high": interval.high, "level": interval.level, "drawn from": interval.units}
+
+
+def finite(value: float) -> float | None:
+    """The value, or None where there is none."""
+    return value if math.isfinite(value) else None
 
 
 @dataclass(frozen=True)
@@ -59,7 +234,7 @@ class Tuning(TableRepr):
         if outcome.chosen:
             sentences = [f"Chosen: {leader}. {unseen.capitalize()}: {results}."]
         else:
-            combined = " or their combinations" if search.combines else ""
+            combined = " or their combinations" if any(rung.joining for rung in search.schedule.rungs) else ""
             sentences = [
                 f"{search.nothing.capitalize()}: none of {len(search.candidates)} candidates{combined} beat it beyond "
                 f"noise. The nearest, {leader}, {unseen}: {results}."
@@ -68,7 +243,7 @@ class Tuning(TableRepr):
             also = "Also at" if outcome.leader.cost <= NO_EXTRA_COST else "At"
             name = describe_candidate(outcome.free.stack)
             sentences.append(f"{also} no extra cost, {name}: {_in_words(outcome.free_holdout)}.")
-        if search.subject.label_free:
+        if search.workload.label_free:
             sentences.append(f"Without labels, {AGREEMENT_NOTE}.")
         return " ".join(sentences)
 
@@ -78,30 +253,6 @@ class Tuning(TableRepr):
 
     def __str__(self) -> str:
         return self.sentence
-
-    def tables(self) -> list[Table]:
-        """The decision and the verdict."""
-        outcome = self.outcome
-        label_free = self.search.subject.label_free
-        changed = "clean changes" if label_free else "clean"
-        columns = ("candidate", "agreement" if label_free else "gain", "± s.e.", changed, "cost", "")
-        rows: list[tuple[Cell, ...]] = [
-            (*_finalist_row(one, label_free), self._mark(one)) for one in outcome.finalists
-        ]
-        rows.append((self.search.nothing, "0.00", None, "0.00", "1.00x", "" if outcome.chosen else "chosen"))
-        images = self.search.schedule.decide.images
-        decision = Table(f"Decision, on {images} images not searched", columns, tuple(rows))
-        what = "the choice" if outcome.chosen else "the nearest candidate"
-        judged = [(what, outcome.holdout)]
-        if outcome.free is not None:
-            judged.append(
-                (f"{describe_candidate(outcome.free.stack)}, at no extra cost", outcome.free_holdout)
-            )
-        titles = "Verdict on {}, 95% intervals"
-        return [decision, *(holdout_table(results, titles.format(name)) for name, results in judged)]
-
-    def _mark(self, one: CandidateScore) -> str:
-        return "chosen" if self.outcome.chosen and one is self.outcome.leader else ""
 
     def about(self) -> dict[str, Any]:
         """What the file of the choice says about it: verdict, effort, data and model; plain values."""
@@ -127,12 +278,12 @@ class Tuning(TableRepr):
                 "excluded images": len(outcome.failures),
                 **({"left out": left_out} if left_out else {}),
             },
-            "finalists": [_finalist(one, self.search.subject.label_free) for one in outcome.finalists],
+            "finalists": [_finalist(one, self.search.workload.label_free) for one in outcome.finalists],
             "nearest": None if outcome.chosen else candidate_json(outcome.leader.stack),
             "split": self.search.split.as_json(),
-            "task": self.search.subject.task,
+            "task": self.search.workload.task,
             "subject": dict(self.search.plan["subject"]),
-            "plan": self.search.subject.hash,
+            "plan": self.search.workload.hash,
         }
 
     def write(self, path: Path) -> None:
@@ -155,13 +306,6 @@ def _finalist(one: CandidateScore, label_free: bool) -> dict[str, Any]:
     numbers = {"gain": estimate.gain, "error": estimate.error}
     numbers |= {"clean change" if label_free else "clean gain": estimate.clean, "cost": one.cost}
     return {**_candidate(one), **{name: finite(value) for name, value in numbers.items()}}
-
-
-def _finalist_row(one: CandidateScore, label_free: bool) -> tuple[str, str, str, str, str]:
-    estimate = one.estimate
-    clean = f"{-estimate.clean:.2f}" if label_free else f"{estimate.clean:+.2f}"
-    numbers = f"{estimate.gain:+.2f}", f"{estimate.error:.2f}", clean, f"{one.cost:.2f}x"
-    return (describe_candidate(one.stack), *numbers)
 
 
 def describe_search(search: Search) -> str:
@@ -192,7 +336,7 @@ def describe_search(search: Search) -> str:
     ]
     if CLEAN not in split.images["search"]:
         lines.append("the clean images are not known, so they are not protected")
-    if search.subject.label_free:
+    if search.workload.label_free:
         limit = f"by at most {search.tolerance:g} points" if search.tolerance < ANY_CHANGE else "by anything"
         lines.append(f"without labels: {AGREEMENT_NOTE}; clean predictions may change {limit}")
     return "\n".join(lines)

@@ -7,45 +7,97 @@ other images; the verdict measures the choice on images and families that decide
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from gramloop.errors import GramLoopError
-from gramloop.mitigations.mitigated import check_stack
-from gramloop.mitigations.replay import Replay
+from gramloop.evaluate.engines.local import Workers
+from gramloop.evaluate.methods import BASELINE, Method
+from gramloop.evaluate.plan import Part, Unit, Workload
+from gramloop.evaluate.rows import MethodRows
+from gramloop.evaluate.runner import Missed
+from gramloop.evaluate.store import Store
+from gramloop.mitigations.mitigated import check_stack, stack_cost
 from gramloop.mitigations.stack import Stack, replay_alone, replay_of
-from gramloop.replay.config import Adaptive, ReplayConfig
-from gramloop.tune.decision import DecisionTest, weigh_finalists
+from gramloop.replay.config import ReplayConfig
+from gramloop.tasks.base import Row, Rows
+from gramloop.tasks.prediction import Prediction
+from gramloop.tasks.predictor import Predictor
 from gramloop.tune.gain import (
+    CandidateRow,
+    DecisionTest,
     GainEstimate,
     Scoring,
-    best_rule,
     estimate_gain,
-    replayed_share,
+    weigh_finalists,
 )
-from gramloop.tune.measurements import Measurements, Search
-from gramloop.tune.space import NO_EXTRA_COST, affordable, combine, describe_candidate
-from gramloop.tune.split import CLEAN, SearchCell
-from gramloop.tune.verdict import HoldoutResult, judge
+from gramloop.tune.result import HoldoutResult, judge
+from gramloop.tune.schedule import (
+    ANY_CHANGE,
+    CLEAN,
+    CLEAN_TOLERANCE,
+    Schedule,
+    SearchCell,
+    SearchOptions,
+    Split,
+)
+from gramloop.tune.space import NO_EXTRA_COST, Candidates, affordable, combine, describe_candidate
 
 CAUTION = 1.0  # standard errors that are subtracted from a gain when candidates are ranked
+UNIT_IMAGES = 4  # of a unit, at most: what a kill can lose
+
+
+@dataclass(frozen=True)
+class Search:
+    """A model and its images, the candidates, and the schedule that a budget allows."""
+
+    workload: Workload
+    options: SearchOptions
+    candidates: tuple[Stack, ...]  # that are tried; as many as the budget can compare
+    offered: Candidates
+    split: Split
+    schedule: Schedule
+    predictor: Predictor[Prediction] = field(repr=False, compare=False)  # its weights may be missing
+    plan: Mapping[str, Any] = field(default_factory=dict, repr=False)  # everything that decides the outcome
+    given_calibration: str | None = None  # a file of calibration statistics
+
+    @property
+    def tolerance(self) -> float:
+        """Points that clean images may lose, or without labels change by."""
+        given = self.options.clean_tolerance
+        return given if given is not None else ANY_CHANGE if self.workload.label_free else CLEAN_TOLERANCE
+
+    @property
+    def nothing(self) -> str:
+        """What the candidates are compared with, in words."""
+        return "no replay" if self.offered.replays_only else "nothing"
+
+    def cost(self, stack: Stack) -> float:
+        """Work relative to the baseline forward, at most."""
+        return stack_cost(stack, self.predictor).multiplier
 
 
 @dataclass(frozen=True)
 class CandidateScore:
     """A candidate with its gain on some part of the data."""
 
-    number: int  # in the plan; combinations and adaptive twins have the numbers after these
+    number: int  # in the plan; combinations have the numbers after these
     stack: Stack
     cost: float
     estimate: GainEstimate
-    rule: Adaptive | None = None  # with which its replay has this gain
     evidence: DecisionTest | None = None  # of the decision
 
     @property
     def config(self) -> ReplayConfig | None:
         """Its replay, if it has one."""
         return replay_of(self.stack)
+
+    @property
+    def value(self) -> float:
+        """What candidates are ranked by."""
+        cautious = self.estimate.cautious(CAUTION)
+        return cautious if math.isfinite(cautious) else -math.inf
 
 
 @dataclass(frozen=True)
@@ -63,6 +115,141 @@ class SearchOutcome:
     refused: tuple[tuple[str, str], ...] = ()  # candidates that cannot run on this model, and why
 
 
+class Measurements:
+    """What candidates did on cells, by number: those of the plan first, then combinations.
+
+    Args:
+        search: what is run.
+        store: of everything that is measured.
+        workers: that run what is not stored.
+        calibration: the checksum of the calibration statistics, if there are any.
+        advance: called with the number of predictions that were made, or found in the store.
+    """
+
+    def __init__(
+        self,
+        search: Search,
+        store: Store[Workload],
+        workers: Workers,
+        calibration: str = "",
+        advance: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        self.search, self.store, self.workers, self.advance = search, store, workers, advance
+        self.calibration = calibration
+        self.stacks: list[Stack] = list(search.candidates)
+        self.refused: dict[int, str] = {}
+        self.failures: dict[str, None] = {}
+        self.predictions = search.schedule.calibration
+        self._rows: dict[tuple[str, int], dict[int | None, Row]] = {}  # by cell and candidate; None: baseline
+        self._failed: set[tuple[str, int]] = set()
+
+    def able(self, candidates: Iterable[int]) -> list[int]:
+        """The candidates that no image was refused by; an error if none is left."""
+        found = [number for number in candidates if number not in self.refused]
+        if not found:
+            number, reason = next(iter(self.refused.items()))
+            raise GramLoopError(
+                f"no candidate can run on this model; {describe_candidate(self.stacks[number])}: {reason}"
+            )
+        return found
+
+    def measure(self, cells: Sequence[SearchCell], candidates: Sequence[int]) -> None:
+        """Measure all candidates on all cells."""
+        parts = self._parts(cells, candidates) if candidates else []
+        missing = self.store.missing(parts)
+        self.advance(sum(map(self._price, parts)) - sum(map(self._price, missing)))
+        for done in self.workers.run(missing) if missing else ():  # workers load the model when they run
+            if isinstance(done, Missed):
+                raise GramLoopError(done.reason)
+            self.advance(self._price(done.part))
+        for part in parts:
+            self._take(part)
+
+    def _parts(self, cells: Sequence[SearchCell], candidates: Sequence[int]) -> list[Part]:
+        """Cells by condition, some images at a time; the baseline is measured with the first candidates."""
+        positions: dict[tuple[str, bool], list[int]] = {}
+        for key, sample in cells:
+            if (key, sample.position) not in self._failed:
+                known = (key, sample.position) in self._rows
+                positions.setdefault((key, known), []).append(sample.position)
+        methods = tuple(self._method(number) for number in candidates)
+        return [
+            Part(
+                key,
+                tuple(sorted(each[first : first + UNIT_IMAGES])),
+                methods if known else (Method(BASELINE), *methods),
+            )
+            for (key, known), each in positions.items()
+            for first in range(0, len(each), UNIT_IMAGES)
+        ]
+
+    def _method(self, number: int) -> Method:
+        name, stack = f"candidate-{number}", self.stacks[number]
+        config = replay_alone(stack)
+        if config is not None:
+            return Method(name, config)
+        method = Method(name, None, stack)
+        return replace(method, calibration=self.calibration) if method.uses_calibration else method
+
+    def _take(self, part: Part) -> None:
+        """Keep what is stored of a part; an image that failed counts for no candidate."""
+        stored = {_number(unit.method): self._stored(unit) for unit in part.units}
+        for number, found in stored.items():
+            for failure in found.failures:
+                self._failed.add((part.condition, failure.position))
+                self._rows.pop((part.condition, failure.position), None)
+                self.failures[f"{part.condition}, image {failure.image_id}: {failure.reason}"] = None
+            for refusal in found.refused:
+                assert number is not None  # the baseline mitigates nothing
+                self.refused.setdefault(number, refusal.reason)
+        for number, found in stored.items():
+            for position, row in zip(found.positions, each_row(found.rows), strict=True):
+                if (part.condition, position) not in self._failed:
+                    self._rows.setdefault((part.condition, position), {})[number] = row
+        lost = sum((part.condition, position) in self._failed for position in part.images)
+        self.predictions += self._price(part) * (len(part) - lost) // len(part)
+
+    def _stored(self, unit: Unit) -> MethodRows:
+        found = self.store.rows([unit])
+        if found is None:
+            raise GramLoopError(
+                f"{self.store.path(unit)} was stored, and is gone; run the same command again"
+            )
+        return found
+
+    def _price(self, part: Part) -> int:
+        """Predictions of a part, as the budget counts them."""
+        baselines = sum(method.name == BASELINE for method in part.methods)
+        counted = len(part.methods) - baselines + baselines * self.search.schedule.baseline
+        return len(part) * counted
+
+    def measured(self, candidate: int, cells: Iterable[SearchCell]) -> dict[str, list[CandidateRow]]:
+        """One candidate on the cells that could be used, by condition."""
+        found: dict[str, list[CandidateRow]] = {}
+        for key, sample in cells:
+            if (rows := self._rows.get((key, sample.position))) is not None:
+                found.setdefault(key, []).append(CandidateRow(sample, rows[None], rows[candidate]))
+        return found
+
+
+def _number(method: Method) -> int | None:
+    return None if method.name == BASELINE else int(method.name.removeprefix("candidate-"))
+
+
+def each_row(rows: Rows) -> list[Row]:
+    """Statistics image by image."""
+    ends = {name: lengths.cumsum() for name, lengths in rows.lengths.items()}
+    return [
+        {
+            name: values[ends[name][place] - rows.lengths[name][place] : ends[name][place]]
+            if name in ends
+            else values[place]
+            for name, values in rows.values.items()
+        }
+        for place in range(rows.images)
+    ]
+
+
 def run_search(search: Search, table: Measurements) -> SearchOutcome:
     """Run what is not stored yet; the outcome is the same however often it was interrupted."""
     halving = _Halving(search, table)
@@ -70,9 +257,7 @@ def run_search(search: Search, table: Measurements) -> SearchOutcome:
     schedule, split = search.schedule, search.split
     deciding = split.cells("decide", schedule.decide.images)
     table.measure(deciding, alive)
-    alive = table.able(alive)
-    alive += halving.add_twins(alive, searched)
-    finalists = halving.weighed(halving.ranked(alive, deciding, also_clean=searched), deciding)
+    finalists = halving.weighed(halving.ranked(table.able(alive), deciding, also_clean=searched), deciding)
     winner = next((one for one in finalists if halving.passes(one)), None)
     leader = winner or finalists[0]
     free = halving.free_one(finalists, leader)
@@ -96,26 +281,24 @@ class _Halving:
 
     def __init__(self, search: Search, table: Measurements) -> None:
         self.search, self.table = search, table
-        self.scoring = Scoring(search.subject.load_task(), search.subject.categories)
+        self.scoring = Scoring(search.workload.load_task(), search.workload.categories)
 
     def rungs(self) -> tuple[list[int], list[SearchCell]]:
         """The numbers of the finalists, and the cells that they have been measured on."""
         schedule, table = self.search.schedule, self.table
         alive, cells = list(range(len(self.search.candidates))), self.search.split.search_cells()
-        gained: dict[Stack, tuple[Stack, float]] = {}  # what may be combined, with its rule, and its value
+        gained: dict[Stack, float] = {}  # what may be combined, and its value
         for number, rung in enumerate(schedule.rungs):
             before = rung.cells - rung.fresh
-            joining = self._join(dict(gained.values()), rung.joining)
+            joining = self._join(gained, rung.joining)
             table.measure(cells[:before], joining)
             alive = sorted(alive + joining)
             table.measure(cells[before : rung.cells], alive)
-            alive = table.able(alive)
-            ranked = self.ranked(alive, cells[: rung.cells], ruled=True)
+            ranked = self.ranked(table.able(alive), cells[: rung.cells])
             for one in ranked:
                 gained.pop(one.stack, None)
                 if one.estimate.gain > 0 and one.estimate.not_clearly_harmful(self.search.tolerance):
-                    stack = one.stack if one.rule is None else _with_adaptive(one.stack, one.rule)
-                    gained[one.stack] = stack, self._value(one)
+                    gained[one.stack] = one.value
             last = number + 1 == len(schedule.rungs)
             keep = schedule.finalists if last else schedule.rungs[number + 1].candidates
             alive = sorted(one.number for one in _keep(ranked, keep))
@@ -126,7 +309,8 @@ class _Halving:
         found: list[int] = []
         for stack in combine(gained, self.search.offered.partners) if room else ():
             if len(found) < room and stack not in self.table.stacks and self._allowed(stack):
-                found.append(self.table.add(stack))
+                self.table.stacks.append(stack)
+                found.append(len(self.table.stacks) - 1)
         return found
 
     def _allowed(self, stack: Stack) -> bool:
@@ -136,29 +320,11 @@ class _Halving:
             return False
         return affordable(self.search.cost(stack), self.search.options.max_cost)
 
-    def add_twins(self, candidates: Sequence[int], cells: Sequence[SearchCell]) -> list[int]:
-        """For every candidate with a rule that gains, the same with this rule; their numbers."""
-        found = []
-        for number in candidates:
-            if (ruled := self._best_rule(number, cells)) is not None:
-                found.append(self.table.add(_with_adaptive(self.table.stacks[number], ruled[0]), number))
-        return found
-
-    def _best_rule(self, number: int, cells: Sequence[SearchCell]) -> tuple[Adaptive, GainEstimate] | None:
-        config, options = replay_alone(self.table.stacks[number]), self.search.options
-        if config is None or not options.adaptive or config.adaptive is not None or config.window is None:
-            return None
-        if config.update_at == "final":
-            return None
-        measured = self.table.measured(number, cells)
-        return best_rule(self.scoring, measured, config.window[1], self.search.tolerance, CAUTION)
-
     def ranked(
         self,
         candidates: Sequence[int],
         cells: Sequence[SearchCell],
         also_clean: Sequence[SearchCell] | None = None,
-        ruled: bool = False,
     ) -> list[CandidateScore]:
         """Candidates, best first; those that harm clean images last.
 
@@ -166,37 +332,24 @@ class _Halving:
             candidates: their numbers.
             cells: that gains are taken on.
             also_clean: cells whose clean images count for the harm as well, which then leaves no room for doubt.
-            ruled: rank a replay as its best rule would have it: rungs must not drop what helps some images only.
         """
         found = []
         for number in candidates:
-            estimate, rule = self._estimate(number, cells, ruled)
+            estimate = estimate_gain(self.scoring, self.table.measured(number, cells))
             if also_clean is not None:
                 clean = [cell for cell in (*also_clean, *cells) if cell[0] == CLEAN]
                 harm = estimate_gain(self.scoring, self.table.measured(number, clean))
                 estimate = replace(estimate, clean=harm.clean, clean_error=harm.clean_error)
             stack = self.table.stacks[number]
-            found.append(CandidateScore(number, stack, self._cost(number, cells), estimate, rule))
+            found.append(CandidateScore(number, stack, self.search.cost(stack), estimate))
         tolerance = self.search.tolerance
 
         def key(one: CandidateScore) -> tuple[bool, float]:
             strict = also_clean is not None
             kept = one.estimate.harmless(tolerance) if strict else one.estimate.not_clearly_harmful(tolerance)
-            return kept, self._value(one)
+            return kept, one.value
 
         return sorted(found, key=key, reverse=True)  # stable: the earlier of two equals stays in front
-
-    def _estimate(
-        self, number: int, cells: Sequence[SearchCell], ruled: bool
-    ) -> tuple[GainEstimate, Adaptive | None]:
-        value = estimate_gain(self.scoring, self.table.measured(number, cells))
-        # precision takes too long to try dozens of rules
-        rule = self._best_rule(number, cells) if ruled and not self.scoring.task.thresholded else None
-        if rule is not None:
-            better = rule[1].cautious(CAUTION) > value.cautious(CAUTION)
-            if better or not value.harmless(self.search.tolerance):
-                return rule[1], rule[0]
-        return value, None
 
     def weighed(
         self, finalists: Sequence[CandidateScore], cells: Sequence[SearchCell]
@@ -210,11 +363,8 @@ class _Halving:
         assert one.evidence is not None
         confidence = self.search.options.confidence
         beats = one.evidence.beats_nothing(confidence)
-        if not one.evidence.can_decide(
-            confidence
-        ):  # too few images to swap: Student's t, at a share of the error
-            tests = self.search.schedule.finalists + len(self.table.twins)
-            beats = one.estimate.beats_nothing(1 - (1 - confidence) / tests)
+        if not one.evidence.can_decide(confidence):  # too few to swap: Student's t, at a share of the error
+            beats = one.estimate.beats_nothing(1 - (1 - confidence) / self.search.schedule.finalists)
         return beats and one.estimate.harmless(self.search.tolerance)
 
     def free_one(self, finalists: Sequence[CandidateScore], leader: CandidateScore) -> CandidateScore | None:
@@ -227,27 +377,7 @@ class _Halving:
     def judge(self, one: CandidateScore, cells: Sequence[SearchCell]) -> tuple[HoldoutResult, ...]:
         """The verdict on a candidate."""
         measured = self.table.measured(one.number, cells)
-        return judge(self.scoring, self.search.split, measured, self.search.subject.label_free)
-
-    def _value(self, one: CandidateScore) -> float:
-        """What candidates are ranked by."""
-        cautious = one.estimate.cautious(CAUTION)
-        return cautious if math.isfinite(cautious) else -math.inf
-
-    def _cost(self, number: int, cells: Sequence[SearchCell]) -> float:
-        """Work relative to the baseline forward; of a twin, the mean over the cells."""
-        whole = self.search.cost(self.table.stacks[number])
-        if number not in self.table.twins:
-            return whole
-        measured = self.table.measured(self.table.twins[number], cells)
-        share = replayed_share(measured, *self.table.rule(number))
-        return share * whole + (1 - share)
-
-
-def _with_adaptive(stack: Stack, rule: Adaptive) -> Stack:
-    return tuple(
-        Replay(replace(each.config, adaptive=rule)) if isinstance(each, Replay) else each for each in stack
-    )
+        return judge(self.scoring, self.search.split, measured, self.search.workload.label_free)
 
 
 def _keep(ranked: Sequence[CandidateScore], many: int) -> list[CandidateScore]:

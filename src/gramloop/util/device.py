@@ -1,11 +1,14 @@
-"""The device that a model runs on, by name, and deterministic algorithms on it."""
+"""The device that a model runs on: by name, with deterministic algorithms, and its memory."""
 
 from __future__ import annotations
 
+import gc
 import os
+import random
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gramloop.errors import GramLoopError
@@ -13,8 +16,12 @@ from gramloop.errors import GramLoopError
 if TYPE_CHECKING:
     import torch
 
+RUN_SEED = 100  # of all generators, as in the paper; no method of this package draws from them
 _SAME = {"cuda": "cuda:0", "mps:0": "mps", "cpu:0": "cpu"}  # two names of one device
 _CUBLAS, _CUBLAS_SETTING = "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
+# of a plain RuntimeError of PyTorch: on the CPU, on MPS, and in libraries below CUDA
+_NO_MEMORY = ("can't allocate memory", "not enough memory", "out of memory", "ALLOC_FAILED")
+_STATUS, _RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
 def choose_device(name: str | None) -> torch.device:
@@ -88,3 +95,66 @@ def deterministic_algorithms() -> Iterator[None]:
         torch.set_deterministic_debug_mode(before)
         if compiler is not None:
             compiler.deterministic = compiled
+
+
+@contextmanager
+def deterministic(threads: int) -> Iterator[None]:
+    """Deterministic algorithms or an error, seeded generators, and a fixed number of threads, since sums depend on it."""
+    import numpy as np
+    import torch
+
+    before = torch.get_num_threads(), np.random.get_state(), random.getstate()  # noqa: NPY002
+    torch.set_num_threads(threads)
+    try:
+        with deterministic_algorithms(), torch.random.fork_rng(devices=[]):
+            torch.manual_seed(RUN_SEED)
+            np.random.seed(RUN_SEED)  # noqa: NPY002
+            random.seed(RUN_SEED)
+            yield
+    finally:
+        torch.set_num_threads(before[0])
+        np.random.set_state(before[1])  # noqa: NPY002
+        random.setstate(before[2])
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error is about lack of memory."""
+    import torch
+
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(words in str(error) for words in _NO_MEMORY)
+
+
+def release_memory(device: torch.device) -> None:
+    """Give back what a failed prediction left behind."""
+    import torch
+
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+    elif device.type == "mps":
+        torch.mps.empty_cache()
+
+
+def reset_peak(device: torch.device) -> None:
+    """Measure the peak from now on, where the system can; elsewhere it is that of the process's whole life."""
+    import torch
+
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+        return
+    with suppress(OSError):
+        _RESET.write_text("5")
+
+
+def peak_memory(device: torch.device) -> int:
+    """The most bytes in use at once: of the GPU's tensors, or of the process; 0 where the system does not say."""
+    import torch
+
+    if device.type == "cuda":
+        return int(torch.cuda.max_memory_allocated(device))
+    with suppress(OSError, StopIteration):
+        line = next(line for line in _STATUS.read_text().splitlines() if line.startswith("VmHWM"))
+        return int(line.split()[1]) * 1024
+    return 0

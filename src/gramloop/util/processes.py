@@ -213,14 +213,19 @@ def _call(function: Callable[[*_Given], _R], call: tuple[*_Given]) -> _R:
 
 
 def _start_worker(start: Callable[[*_Given], None] | None, *given: *_Given) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent receives it and stops the pool
+    start_worker()
+    if start is not None:
+        start(*given)
+
+
+def start_worker() -> None:
+    """What every worker process does first."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent receives it and stops its workers
     threading.Thread(target=_end_with_parent, daemon=True).start()
     with suppress(ImportError):
         import cv2
 
         cv2.setNumThreads(1)  # the processes already share the cores
-    if start is not None:
-        start(*given)
 
 
 def _end_with_parent() -> None:

@@ -8,19 +8,17 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Executor, Future
+from concurrent.futures import Executor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
-from multiprocessing.util import Finalize
+from functools import partial
 from typing import Any
 
 import torch
 
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.engines import Job, preparing_processes
-from gramloop.evaluate.plan import Part, Subject
-from gramloop.evaluate.predicting import deterministic
+from gramloop.evaluate.plan import Part, Workload
 from gramloop.evaluate.runner import Done, Missed, Runner, make_runner
 from gramloop.evaluate.store import Store
 from gramloop.util.device import gpus_of
@@ -44,18 +42,21 @@ def default_workers(device: str, threads: int = 1) -> int:
 
 def run_local(job: Job, workers: int | None = None) -> Iterator[Done | Missed]:
     """Run the job's parts on this machine; leaving the iterator early, or Ctrl-C, stops all workers."""
-    subject = job.subject
-    wanted = default_workers(job.device or subject.device, subject.threads) if workers is None else workers
     if not job.parts:
         return
+    wanted = (
+        default_workers(job.device or job.workload.device, job.workload.threads)
+        if workers is None
+        else workers
+    )
     wanted = min(worker_count(wanted), len(job.parts))
-    with start_workers(subject, job.store, wanted, job.device, job.prepare) as started:
+    with start_workers(job.workload, job.store, wanted, job.device, job.prepare) as started:
         yield from started.run(job.parts, job.on_images)
 
 
 @contextmanager
 def start_workers(
-    subject: Subject,
+    workload: Workload,
     store: Store[Any],
     workers: int | None = None,
     device: str | None = None,
@@ -64,24 +65,20 @@ def start_workers(
     """Workers that run any number of parts, one call of ``run`` after the other; leaving the ``with`` block ends them.
 
     Args:
-        subject: what is run; it is pickled where there is more than one worker.
+        workload: what is run; it is pickled where there is more than one worker.
         store: where they store units.
         workers: processes; one per core or GPU by default.
         device: one of this machine's, such as cuda:1.
         prepare: processes that read images for each worker; see `Job`.
     """
-    name = device or subject.device
-    many = default_workers(name, subject.threads) if workers is None else worker_count(workers)
-    reading = preparing_processes(subject.device, prepare, many)
+    name = device or workload.device
+    many = default_workers(name, workload.threads) if workers is None else worker_count(workers)
+    reading = preparing_processes(workload.device, prepare, many)
     if many == 1:
-        here = Workers(subject, store, device, reading)
-        try:
-            yield here
-        finally:
-            here.close()
+        yield Workers(lambda: make_runner(workload, store, device, reading))
         return
     try:
-        packed = pickle.dumps((subject, store))
+        packed = pickle.dumps((workload, store))
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise GramLoopError(
             f"the model or the data cannot be sent to other processes ({error}); give a function of a module that makes "
@@ -90,9 +87,9 @@ def start_workers(
     context = process_context(*PRELOADED)
     results, sending = context.Pipe(duplex=False)
     images, started, taken = (context.Value("q", 0) for _ in range(3))
-    shared = _Shared(images, started, taken, context.Event(), sending)
-    start = _Start(packed, gpus_of(torch.device(name)) or (name,), reading, shared)
-    with process_pool(many, context, _start_worker, start) as pool:
+    devices = gpus_of(torch.device(name)) or (name,)
+    shared = _Shared(packed, devices, reading, images, started, taken, context.Event(), sending)
+    with process_pool(many, context, _start_worker, shared) as pool:
         try:
             yield _Processes(pool, many, results, shared)
         finally:
@@ -102,52 +99,30 @@ def start_workers(
 class Workers:
     """One worker: this process. The model is loaded when it is first needed."""
 
-    def __init__(self, subject: Subject, store: Store[Any], device: str | None, prepare: int) -> None:
-        self._make: Callable[[], Runner] = lambda: make_runner(subject, store, device, prepare)
+    def __init__(self, make: Callable[[], Runner]) -> None:
+        self._make = make
         self._runner: Runner | None = None
 
     def run(
         self, parts: Iterable[Part], on_images: Callable[[int], None] = lambda images: None
     ) -> Iterator[Done | Missed]:
         """Run parts and store them; each comes back once it is stored, in any order."""
-        yield from self.runner.run(parts, on_images)
-
-    def call(self, function: Callable[..., Any], *args: object) -> Any:
-        """What ``function(runner, *args)`` returns, in one of the processes."""
-        with deterministic(self.runner.subject.threads):
-            return function(self.runner, *args)
-
-    @property
-    def runner(self) -> Runner:
-        """The runner of this process."""
         self._runner = self._runner or self._make()
-        return self._runner
-
-    def close(self) -> None:
-        """End what the runner started."""
-        if self._runner is not None:
-            self._runner.close()
+        yield from self._runner.run(parts, on_images)
 
 
 @dataclass(frozen=True)
 class _Shared:
-    """What all workers see: images predicted, workers started and parts taken so far, whether to stop, where results go."""
+    """What every worker is given when it starts, and what all of them see."""
 
-    images: Any
-    started: Any
-    taken: Any
-    stop: Any
-    results: Connection[Any, Any]
-
-
-@dataclass(frozen=True)
-class _Start:
-    """What every worker is given when it starts."""
-
-    packed: bytes
+    packed: bytes  # workload and store
     devices: Sequence[str]  # handed out in turn
     prepare: int
-    shared: _Shared
+    images: Any  # counters: images predicted,
+    started: Any  # workers started
+    taken: Any  # and parts taken so far
+    stop: Any
+    results: Any  # the end of a pipe
 
 
 class _Processes(Workers):
@@ -173,8 +148,10 @@ class _Processes(Workers):
                     part = wanted[number]
                     yield Missed(part, outcome) if isinstance(outcome, str) else Done(part, outcome)
                     continue
-                running = _without_ended(running)
-                if left and not running and not self._results.poll(0):
+                ended = [future for future in running if future.done()]
+                for future in ended:
+                    future.result()  # raises the error of a worker that failed
+                if len(ended) == len(running) and not self._results.poll(0):
                     raise GramLoopError(f"all workers ended, but {left} parts are missing")
             for future in running:
                 future.result()
@@ -182,58 +159,33 @@ class _Processes(Workers):
             self._shared.stop.set()
             raise
 
-    def call(self, function: Callable[..., Any], *args: object) -> Any:
-        return self._pool.submit(_call, function, args).result()
-
-
-def _without_ended(running: Sequence[Future[None]]) -> list[Future[None]]:
-    """The workers that still run; the error of one that failed is raised."""
-    for future in running:
-        if future.done():
-            future.result()
-    return [future for future in running if not future.done()]
-
 
 # of a worker process
-_started: _Start | None = None
+_shared: _Shared | None = None
 _device = ""
-_loaded: Runner | None = None
+_runner: Runner | None = None
 
 
-def _start_worker(start: _Start) -> None:
-    global _started, _device
-    _started, _device = start, start.devices[_next(start.shared.started) % len(start.devices)]
-
-
-def _runner() -> Runner:
-    """The runner of this process; loaded here and not at the start, so that an error arrives as itself."""
-    global _loaded
-    assert _started is not None
-    if _loaded is None:
-        subject, store = pickle.loads(_started.packed)
-        _loaded = make_runner(subject, store, _device, _started.prepare)
-        Finalize(None, _loaded.close, exitpriority=10)
-    return _loaded
+def _start_worker(shared: _Shared) -> None:
+    global _shared, _device
+    _shared, _device = shared, shared.devices[_next(shared.started) % len(shared.devices)]
 
 
 def _work(parts: Sequence[Part]) -> None:
     """Take parts until there are none left."""
-    assert _started is not None
-    shared = _started.shared
+    global _runner
+    shared = _shared
+    assert shared is not None
     if shared.taken.value >= len(parts):
         return  # others were faster than this process could start
+    if _runner is None:  # loaded here and not at the start, so that an error arrives as itself
+        workload, store = pickle.loads(shared.packed)
+        _runner = make_runner(workload, store, _device, shared.prepare)
     numbers = {id(part): number for number, part in enumerate(parts)}
-    outcomes = _runner().run(_take(parts, shared), lambda _: _count(shared), shared.stop.is_set)
-    for outcome in outcomes:
+    for outcome in _runner.run(_take(parts, shared), partial(_count, shared.images), shared.stop.is_set):
         # so short that the system writes it whole or not at all, even if this process is killed
-        said = outcome.reason[:1000] if isinstance(outcome, Missed) else outcome.excluded
-        shared.results.send((numbers[id(outcome.part)], said))
-
-
-def _call(function: Callable[..., Any], args: tuple[object, ...]) -> Any:
-    runner = _runner()
-    with deterministic(runner.subject.threads):
-        return function(runner, *args)
+        told = outcome.reason[:1000] if isinstance(outcome, Missed) else outcome.excluded
+        shared.results.send((numbers[id(outcome.part)], told))
 
 
 def _take(parts: Sequence[Part], shared: _Shared) -> Iterator[Part]:
@@ -241,12 +193,13 @@ def _take(parts: Sequence[Part], shared: _Shared) -> Iterator[Part]:
         yield parts[number]
 
 
-def _count(shared: _Shared) -> None:
-    _next(shared.images)
-
-
 def _next(counter: Any) -> int:
     with counter.get_lock():
         number: int = counter.value
         counter.value += 1
         return number
+
+
+def _count(counter: Any, steps: int) -> None:
+    with counter.get_lock():
+        counter.value += steps

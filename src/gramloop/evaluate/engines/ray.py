@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import socket
 import time
-from collections import Counter
-from collections.abc import Iterator, Sequence
-from queue import Empty, SimpleQueue
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
 from threading import Thread
-from typing import Any
+from typing import Any, TypeVar
 
 from gramloop.errors import GramLoopError
-from gramloop.evaluate.engines import SILENCE, Job, NotStarted, cluster_package, cores_of
-from gramloop.evaluate.plan import Part, Subject
+from gramloop.evaluate.engines import SILENCE, Job, NotStarted
+from gramloop.evaluate.plan import Part, Workload
 from gramloop.evaluate.runner import Done, Missed, Runner, make_runner
 from gramloop.evaluate.store import Store
 from gramloop.util.files import RESUME_HINT
@@ -26,20 +26,26 @@ _POLL = 1.0  # seconds
 _NO_NODE = 120.0  # seconds in which a cluster that grows may start a node that is large enough
 _PATIENCE = 20.0  # seconds for a cluster to answer
 
+_T = TypeVar("_T")
+
 
 def run_ray(job: Job, address: str | None = None) -> Iterator[Done | Missed]:
     """Run the job's parts as tasks of the cluster at ``address`` (``auto`` for the one this machine is in)."""
-    ray = cluster_package("ray")
+    try:
+        import ray
+    except ImportError as error:
+        raise GramLoopError(
+            "--engine ray needs the package ray, which is not installed: pip install ray"
+        ) from error
     owns = not ray.is_initialized()
     if owns:
         _connect(ray, address)
     prepare = _preparing(ray, job)
-    needs = {"CPU": job.subject.threads + prepare, "GPU": 1 if job.subject.device == "cuda" else 0}
+    needs = {"CPU": job.workload.threads + prepare, "GPU": 1 if job.workload.device == "cuda" else 0}
     task = ray.remote(_run_part).options(max_retries=_RETRIES, num_cpus=needs["CPU"], num_gpus=needs["GPU"])
-    head = _head(ray, address)
-    shared = ray.put((job.subject, job.store, prepare))
+    shared = ray.put((job.workload, job.store, prepare))
     pending: list[Any] = [task.remote(shared, part) for part in job.parts]
-    watch = _Watch(ray, job, head, needs)
+    watch = _Watch(ray, job, _head(ray, address), needs)
     try:
         while pending:
             ready, pending = ray.wait(pending, num_returns=1, timeout=_POLL)
@@ -67,12 +73,12 @@ class _Watch:
     def __init__(self, ray: Any, job: Job, head: str, needs: dict[str, int]) -> None:
         self._ray, self._job, self._head, self._needs = ray, job, head, needs
         self._reported = self._reachable = self._held = time.monotonic()
-        self._some_done = False
+        self._failure: type[GramLoopError] = NotStarted  # until a part was finished
         self.has_head = True
 
     def finished(self) -> None:
         """A part was finished."""
-        self._reported, self._some_done = time.monotonic(), True
+        self._reported, self._failure = time.monotonic(), GramLoopError
 
     def check(self, pending: int) -> None:
         """Raise where the head is gone or no node is large enough, each for a while; report every minute."""
@@ -89,27 +95,18 @@ class _Watch:
         if any(all(node.get(name, 0) >= many for name, many in self._needs.items()) for node in nodes):
             self._held = now
         wanted = " and ".join(f"{many} {name}" for name, many in self._needs.items() if many)
+        sizes = ", ".join(f"{node.get('CPU', 0):.0f} CPU and {node.get('GPU', 0):.0f} GPU" for node in nodes)
+        state = f"its nodes have {sizes or 'nothing'}"
         if now - self._held > _NO_NODE:
-            kind = GramLoopError if self._some_done else NotStarted
-            raise kind(f"no node of the Ray cluster has {wanted}, which a part needs; {_sizes(nodes)}")
+            raise self._failure(f"no node of the Ray cluster has {wanted}, which a part needs; {state}")
         if now - self._reported >= SILENCE:
             self._reported = now
-            state = _sizes(nodes) if self._held == now else f"no node has {wanted}; {_sizes(nodes)}"
-            self._job.on_wait(f"waiting for {pending} parts from Ray: {state}")
-
-
-def _sizes(nodes: Sequence[dict[str, float]]) -> str:
-    found = Counter(
-        " and ".join(f"{node[name]:.0f} {name}" for name in ("CPU", "GPU") if node.get(name))
-        for node in nodes
-    )
-    return "its nodes: " + (
-        ", ".join(f"{many} with {size or 'neither'}" for size, many in found.items()) or "none"
-    )
+            lacking = "" if self._held == now else f"no node has {wanted}; "
+            self._job.on_wait(f"waiting for {pending} parts from Ray: {lacking}{state}")
 
 
 def _leave(ray: Any, pending: Sequence[Any], owns: bool) -> None:
-    """Cancel what is left and leave the cluster; in a thread, since Ray waits long for one that is gone."""
+    """Cancel what is left and leave the cluster; Ray waits long for one that is gone."""
 
     def leave() -> None:
         for reference in pending:
@@ -117,18 +114,31 @@ def _leave(ray: Any, pending: Sequence[Any], owns: bool) -> None:
         if owns:
             ray.shutdown()
 
-    thread = Thread(target=leave, daemon=True)
-    thread.start()
-    thread.join(_PATIENCE)
+    with suppress(TimeoutError):
+        _within_patience(leave)
+
+
+def _within_patience(function: Callable[[], _T]) -> _T:
+    """What a function returns, in a thread, since Ray itself never gives up; TimeoutError where it takes too long."""
+    answer: Future[_T] = Future()
+
+    def call() -> None:
+        try:
+            answer.set_result(function())
+        except Exception as error:  # raised by the thread that waits
+            answer.set_exception(error)
+
+    Thread(target=call, daemon=True).start()
+    return answer.result(timeout=_PATIENCE)
 
 
 def _preparing(ray: Any, job: Job) -> int:
     """Processes that read images for a task: no more than every node has cores for, or the task would never run."""
-    threads = job.subject.threads
-    wanted = cores_of(job.subject, job.prepare) - threads
+    if job.prepare is not None:
+        return job.prepare
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"] and node["Resources"].get("GPU")]
-    cores = [int(node.get("CPU", 0) // node["GPU"]) - threads for node in nodes]
-    return max(0, min([wanted, *cores])) if job.prepare is None else wanted
+    cores = [int(node.get("CPU", 0) // node["GPU"]) - job.workload.threads for node in nodes]
+    return max(0, min([job.cluster_prepare, *cores]))
 
 
 def check_address(address: str | None) -> None:
@@ -144,28 +154,13 @@ def check_address(address: str | None) -> None:
 
 
 def _connect(ray: Any, address: str | None) -> None:
-    """Join the cluster; in a thread, since Ray itself never gives up."""
+    """Join the cluster."""
     check_address(address)
-    answer: SimpleQueue[Exception | None] = SimpleQueue()
-
-    def join() -> None:
-        try:
-            ray.init(address=address, log_to_driver=False, logging_level="ERROR")
-            answer.put(None)
-        except Exception as error:  # raised by the thread that waits
-            answer.put(error)
-
-    Thread(target=join, daemon=True).start()
     try:
-        error = answer.get(timeout=_PATIENCE)
-    except Empty:
-        raise GramLoopError(
-            f"there is no Ray cluster at {address}: it did not answer in {_PATIENCE:.0f} s"
-        ) from None
-    if isinstance(error, ConnectionError | ValueError | RuntimeError):
-        raise GramLoopError(f"there is no Ray cluster at {address}: {error}") from error
-    if error is not None:
-        raise error
+        _within_patience(lambda: ray.init(address=address, log_to_driver=False, logging_level="ERROR"))
+    except (TimeoutError, ConnectionError, ValueError, RuntimeError) as error:
+        reason = str(error) or f"it did not answer in {_PATIENCE:.0f} s"
+        raise GramLoopError(f"there is no Ray cluster at {address}: {reason}") from error
 
 
 def _result(ray: Any, reference: Any) -> Done | Missed:
@@ -185,12 +180,10 @@ def _result(ray: Any, reference: Any) -> Done | Missed:
 _runner: tuple[str, Runner] | None = None  # of this worker process, which runs many parts
 
 
-def _run_part(shared: tuple[Subject, Store[Any], int], part: Part) -> Done | Missed:
+def _run_part(shared: tuple[Workload, Store[Any], int], part: Part) -> Done | Missed:
     global _runner
-    subject, store, prepare = shared
-    if _runner is None or _runner[0] != subject.hash:
-        if _runner is not None:
-            _runner[1].close()
-        _runner = subject.hash, make_runner(subject, store, prepare=prepare)
+    workload, store, prepare = shared
+    if _runner is None or _runner[0] != workload.hash:
+        _runner = workload.hash, make_runner(workload, store, prepare=prepare)
     [done] = _runner[1].run([part])
     return done

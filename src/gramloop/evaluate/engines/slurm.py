@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import Any
 
 from gramloop.errors import GramLoopError
-from gramloop.evaluate.engines import SILENCE, Job, NotStarted, cores_of
-from gramloop.evaluate.plan import Part, Subject
+from gramloop.evaluate.engines import SILENCE, Job, NotStarted
+from gramloop.evaluate.plan import Part, Workload
 from gramloop.evaluate.runner import Done, Missed, make_runner
 from gramloop.evaluate.store import Store, seconds_per_image
 from gramloop.util.files import RESUME_HINT, atomic_write
@@ -53,10 +53,9 @@ _NEVER = re.compile(  # reasons for which a pending job never starts
 
 @dataclass(frozen=True)
 class ShareOutcome:
-    """What one job did: how many parts it ran, those that did not fit into its memory, and why it failed if it did."""
+    """What one job did: parts that did not fit into its memory, and why it failed if it did."""
 
-    ran: int
-    missed: tuple[Missed, ...]
+    missed: tuple[Missed, ...] = ()
     error: str = ""
 
 
@@ -64,7 +63,7 @@ class ShareOutcome:
 class Share:
     """What one job of the array does; it skips what is stored when it is started again."""
 
-    subject: Subject
+    workload: Workload
     store: Store[Any]
     parts: tuple[Part, ...]
     prepare: int = 0
@@ -72,23 +71,20 @@ class Share:
     def __call__(self) -> ShareOutcome:
         """Run what is missing."""
         left = self.store.missing(self.parts)
-        if not left:
-            return ShareOutcome(0, ())
-        with make_runner(self.subject, self.store, prepare=self.prepare) as runner:
-            missed = tuple(one for one in runner.run(left) if isinstance(one, Missed))
-        return ShareOutcome(len(left) - len(missed), missed)
+        outcomes = make_runner(self.workload, self.store, prepare=self.prepare).run(left) if left else ()
+        return ShareOutcome(tuple(one for one in outcomes if isinstance(one, Missed)))
 
 
 def run_share(folder: str, number: str) -> None:
     """What a job of Slurm executes: one of the shares in a folder, whose outcome is written next to it."""
     shares: list[Share] = pickle.loads(Path(folder, _SHARES).read_bytes())
+    path = Path(folder, f"{number}.pickle")
     try:
-        outcome = shares[int(number)]()
+        atomic_write(path, pickle.dumps(shares[int(number)]()))
     except Exception as error:
         reason = str(error) if isinstance(error, GramLoopError) else f"{type(error).__name__}: {error}"
-        atomic_write(Path(folder, f"{number}.pickle"), pickle.dumps(ShareOutcome(0, (), reason)))
+        atomic_write(path, pickle.dumps(ShareOutcome(error=reason)))
         raise
-    atomic_write(Path(folder, f"{number}.pickle"), pickle.dumps(outcome))
 
 
 def run_slurm(
@@ -130,13 +126,10 @@ class _Array:
 
     def __init__(self, number: str, folder: Path) -> None:
         self.number, self.folder = number, folder
-        self.states = {
-            number: ("PENDING", "just submitted")
-        }  # state and reason of each job, the last that is known
-        self.trouble, self.answered = (
-            "",
-            time.monotonic(),
-        )  # why the controller does not answer, and when it last did
+        # state and reason of each job, the last that is known
+        self.states = {number: ("PENDING", "just submitted")}
+        self.trouble = ""  # why the controller does not answer
+        self.answered = time.monotonic()
 
     @property
     def waiting(self) -> list[tuple[str, str]]:
@@ -193,9 +186,8 @@ class _Array:
 
 def _submit(job: Job, parts: Sequence[Part], jobs: int, settings: Mapping[str, Any]) -> _Array:
     """Submit parts as an array of jobs; what was written is removed where Slurm refuses it."""
-    prepare = cores_of(job.subject, job.prepare) - job.subject.threads
-    shares = [Share(job.subject, job.store, tuple(parts[first::jobs]), prepare) for first in range(jobs)]
-    shares = [share for share in shares if share.parts]
+    prepare, many = job.cluster_prepare, min(jobs, len(parts))
+    shares = [Share(job.workload, job.store, tuple(parts[first::many]), prepare) for first in range(many)]
     folder = job.store.folder.resolve() / LOGS / secrets.token_hex(4)
     given = _options(settings)
     options = {
@@ -203,9 +195,9 @@ def _submit(job: Job, parts: Sequence[Part], jobs: int, settings: Mapping[str, A
         "array": f"0-{len(shares) - 1}",
         "nodes": 1,
         "ntasks": 1,
-        "cpus-per-task": cores_of(job.subject, job.prepare) + 1,
+        "cpus-per-task": job.workload.threads + prepare + 1,
         "output": "/dev/null",  # sbatch would not understand every path; the script redirects itself
-        **({"gpus-per-node": 1} if job.subject.device == "cuda" else {}),
+        **({"gpus-per-node": 1} if job.workload.device == "cuda" else {}),
         **_time_limit(job, shares[0], given),
         **given,
     }
@@ -230,18 +222,13 @@ def _remove(folder: Path) -> None:
 
 
 def _options(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Options of sbatch by their long names; timeout_min, mem_gb and the prefix slurm_ are understood too."""
-    found = {}
-    for given, value in settings.items():
-        name = given.removeprefix("slurm_").replace("_", "-")
+    """Options of sbatch by their long names."""
+    found = {given.replace("_", "-"): value for given, value in settings.items()}
+    for name, value in found.items():
         if not re.fullmatch(r"[a-z][a-z-]*", name):
             raise NotStarted(
-                f"--slurm {given}={value} is no option of sbatch, such as partition=gpu or time=120"
+                f"--slurm {name}={value} is no option of sbatch, such as partition=gpu or time=120"
             )
-        name, value = {"timeout-min": ("time", value), "mem-gb": ("mem", f"{value}G")}.get(
-            name, (name, value)
-        )
-        found[name] = value
     return found
 
 
@@ -251,12 +238,10 @@ def _time_limit(job: Job, share: Share, options: Mapping[str, Any]) -> dict[str,
     if "time" in options or pace is None:
         return {}
     minutes = math.ceil((_SPARE + _MARGIN * pace * sum(map(len, share.parts))) / 60)
-    partition = str(options.get("partition", ""))
-    allowed = []
-    for line in _call("sinfo", "--noheader", "--format=%P|%l").stdout.splitlines():
-        name, _, limit = line.partition("|")
-        if name.rstrip("*") in partition.split(",") if partition else name.endswith("*"):
-            allowed.append(_minutes(limit))
+    partition = ["--partition", str(options["partition"])] if "partition" in options else []
+    lines = _call("sinfo", "--noheader", "--format=%P|%l", *partition).stdout.splitlines()
+    limits = [line.split("|") for line in lines]
+    allowed = [_minutes(limit) for name, limit in limits if partition or name.endswith("*")]
     return {"time": str(min([minutes, *allowed]))} if allowed else {}
 
 
@@ -324,10 +309,9 @@ def _check_ends(array: _Array, missing: int, finished: int, *, fresh: bool) -> N
 def _missed(array: _Array, left: list[Part]) -> Iterator[Missed]:
     """The parts that jobs report to be too large for their memory; they are taken from ``left``."""
     for missed in [each for outcome in array.outcomes() for each in outcome.missed]:
-        for part in list(left):
-            if (part.condition, part.images) == (missed.part.condition, missed.part.images):
-                left.remove(part)
-                yield missed
+        for part in [each for each in left if str(each) == str(missed.part)]:
+            left.remove(part)
+            yield missed
 
 
 def _excluded(store: Store[Any], part: Part) -> int:

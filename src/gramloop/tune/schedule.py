@@ -1,21 +1,36 @@
-"""How a budget is spent: successive halving over rungs, then a decision between finalists, then a verdict.
+"""How a search uses its images and its budget: which part sees what, and how many predictions each stage gets.
 
-The budget counts predictions: one image under one condition with one candidate. Where all candidates are replays, the
-baseline prediction comes out of the pass that the first of them needs anyway, and is not counted; otherwise it counts
-as one, and so does every image that calibration statistics are learnt from. A candidate keeps what it has been measured
-on, so a rung pays for new cells only (a cell is an image under a condition); combinations that join a rung catch up on
-the cells before. The decision and the verdict have images of their own, under every condition of theirs.
+Images are ordered by a hash of their ids and cut, so that the order of files decides nothing. Where neighbours resemble
+each other, as the frames of a video do, ``block`` consecutive images stay together. Images of another place, drive or
+camera can be kept for the holdout: parts of one drive resemble each other more than another drive.
+
+The budget counts predictions: one image under one condition with one candidate. It is spent on successive halving over
+rungs, then a decision between finalists, then a verdict. Where all candidates are replays, the baseline prediction comes
+out of the pass that the first of them needs anyway, and is not counted; otherwise it counts as one, and so does every
+image that calibration statistics are learnt from. A candidate keeps what it has been measured on, so a rung pays for new
+cells only (a cell is an image under a condition); combinations that join a rung catch up on the cells before.
 """
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
 
+from gramloop.data.suites import Condition
 from gramloop.errors import GramLoopError
 
+CLEAN = "clean"
+SHARES = {"search": 0.4, "decide": 0.25, "verdict": 0.35}  # of the images
+UNSEEN_SHARE = 1 / 3  # of the families
+MIN_PART_UNITS = 3  # images, or blocks of them, in each part
+
+CLEAN_TOLERANCE = 0.1  # points that clean images may lose
+ANY_CHANGE = 100.0  # points by which clean predictions may change where no label says what a change is worth
 ETA = 3  # a rung keeps one in so many
 FINALISTS = 3
 RUNGS_SHARE, DECIDE_SHARE = 0.4, 0.25  # of the budget; the verdict gets the rest, and what is left over
@@ -25,7 +40,181 @@ MIN_STAGE_IMAGES = 3  # in the decision and in the verdict
 
 
 @dataclass(frozen=True)
-class Options:
+class Sample:
+    """An image of one condition."""
+
+    position: int  # among the condition's records
+    image_id: str
+    unit: int  # the image or its block: what is left out or resampled together
+
+
+SearchCell = tuple[str, Sample]  # a condition, and an image of it
+
+
+@dataclass(frozen=True)
+class Split:
+    """Parts of the images, and the families that the search sees or not."""
+
+    images: Mapping[str, Mapping[str, tuple[Sample, ...]]]  # part: condition: images, in order of use
+    seen: tuple[str, ...]
+    unseen: tuple[str, ...]
+    block: int
+
+    def conditions(self, part: str) -> list[str]:
+        """The conditions that the images of a part are shown under."""
+        families = (CLEAN, *self.seen, *(self.unseen if part == "verdict" else ()))
+        return [key for key in self.images[part] if family(key) in families]
+
+    def size(self, part: str) -> int:
+        """Images that every condition of a part has."""
+        return min(len(self.images[part][key]) for key in self.conditions(part))
+
+    def cells(self, part: str, images: int) -> list[SearchCell]:
+        """The first images of a part, each under every condition of the part."""
+        samples = self.images[part]
+        return [(key, samples[key][place]) for key in self.conditions(part) for place in range(images)]
+
+    def search_cells(self) -> list[SearchCell]:
+        """All cells of the search, ordered so that any first few cover many images and many conditions."""
+        keys, samples = self.conditions("search"), self.images["search"]
+        turns = [(turn, place) for turn in range(len(keys)) for place in range(self.size("search"))]
+        shown = [(keys[(place + turn) % len(keys)], place) for turn, place in turns]
+        return [(key, samples[key][place]) for key, place in shown]
+
+    def as_json(self) -> dict[str, Any]:
+        """What decides the split, by checksum."""
+        digest = hashlib.sha256()
+        for part, conditions in self.images.items():
+            for key, samples in conditions.items():
+                places = [(one.position, one.image_id) for one in samples]
+                digest.update(f"{part}\t{key}\t{places}\n".encode())
+        return {
+            "images": {part: max(map(len, each.values())) for part, each in self.images.items()},
+            "block": self.block,
+            "seen families": list(self.seen),
+            "unseen families": list(self.unseen),
+            "sha256": digest.hexdigest(),
+        }
+
+
+def family(key: str) -> str:
+    """The shift of a condition: ``fog`` of ``fog/3``."""
+    name, _, severity = key.partition("/")
+    return Condition(name, int(severity or 0)).family
+
+
+def split_data(
+    images: Mapping[str, Sequence[str]],
+    *,
+    block: int = 1,
+    unseen: Sequence[str] | None = None,
+    judge_on: str | None = None,
+    seed: int = 0,
+) -> Split:
+    """Split the images of every condition, and the families.
+
+    Args:
+        images: image ids by condition (``fog/3``, ``clean``), in the order in which they were taken.
+        block: how many consecutive images belong together.
+        unseen: families to keep from the search; by default a third of them, by hash.
+        judge_on: a pattern of image ids such as ``drive7_*``; only the holdout sees these, and it sees no others.
+        seed: another split of the same data.
+    """
+    if block < 1:
+        raise GramLoopError(f"a block has at least 1 image, not {block}")
+    families = list(dict.fromkeys(name for name in map(family, images) if name != CLEAN))
+    if not families:
+        raise GramLoopError("tuning needs shifted images; with clean ones alone there is nothing to gain")
+    kept = _unseen(families, unseen, seed)
+    seen = tuple(name for name in families if name not in kept)
+    if not seen:
+        raise GramLoopError("every family is kept from the search; leave it at least one")
+    parts: dict[str, dict[str, tuple[Sample, ...]]] = {part: {} for part in SHARES}
+    for key, ids in images.items():
+        for part, samples in _cut(key, [str(each) for each in ids], block, judge_on, seed).items():
+            parts[part][key] = samples
+    return Split(parts, seen, tuple(name for name in families if name in kept), block)
+
+
+def _unseen(families: Sequence[str], unseen: Sequence[str] | None, seed: int) -> Sequence[str]:
+    if unseen is None:
+        ordered = sorted(families, key=lambda name: _hash(seed, "family", name))
+        return ordered[: int(len(families) * UNSEEN_SHARE)]
+    for name in unseen:
+        if name not in families:
+            raise GramLoopError(
+                f"there is no family {name!r} to keep from the search; there are {', '.join(families)}"
+            )
+    return unseen
+
+
+def _cut(
+    key: str, ids: Sequence[str], block: int, judge_on: str | None, seed: int
+) -> dict[str, tuple[Sample, ...]]:
+    """The images of one condition by part."""
+    if len(set(ids)) != len(ids):
+        raise GramLoopError(f"two images of {key} have one id; a split by id could put them on both sides")
+    kept = {place for place, name in enumerate(ids) if judge_on is not None and fnmatchcase(name, judge_on)}
+    units = _blocks([place for place in range(len(ids)) if place not in kept], block)
+    what = "images" if block == 1 else f"blocks of {block} images"
+    shares = {part: share for part, share in SHARES.items() if judge_on is None or part != "verdict"}
+    counts = _counts(len(units), shares)
+    if min(counts.values()) < MIN_PART_UNITS:
+        least = next(many for many in range(1, 100) if min(_counts(many, shares).values()) >= MIN_PART_UNITS)
+        others = "" if judge_on is None else f" without those that {judge_on} keeps for the holdout"
+        raise GramLoopError(
+            f"{key} has {len(units)} {what}{others}, too few for {', '.join(shares)} on different ones; "
+            f"at least {least} are needed"
+        )
+    order, parts = _shuffled(ids, units, seed), {}
+    for part, count in counts.items():
+        parts[part], order = _interleaved(ids, units, order[:count]), order[count:]
+    if judge_on is not None:
+        units = _blocks(sorted(kept), block)
+        if len(units) < MIN_PART_UNITS:
+            raise GramLoopError(
+                f"{judge_on} keeps {len(units)} {what} of {key} for the holdout; at least {MIN_PART_UNITS} are needed"
+            )
+        parts["verdict"] = _interleaved(ids, units, _shuffled(ids, units, seed))
+    return parts
+
+
+def _counts(units: int, shares: Mapping[str, float]) -> dict[str, int]:
+    """How many units each part gets; the last has what rounding leaves."""
+    whole = sum(shares.values())
+    counts = {part: round(share / whole * units) for part, share in shares.items()}
+    counts[list(shares)[-1]] += units - sum(counts.values())
+    return counts
+
+
+def _blocks(places: Sequence[int], block: int) -> list[Sequence[int]]:
+    return [places[start : start + block] for start in range(0, len(places), block)]
+
+
+def _shuffled(ids: Sequence[str], units: Sequence[Sequence[int]], seed: int) -> list[int]:
+    """Units ordered by the hash of their first id, so that conditions that share images agree."""
+    return sorted(range(len(units)), key=lambda unit: _hash(seed, "image", ids[units[unit][0]]))
+
+
+def _interleaved(
+    ids: Sequence[str], units: Sequence[Sequence[int]], chosen: Sequence[int]
+) -> tuple[Sample, ...]:
+    """One image of each block in turn, so that the first few are of many blocks."""
+    longest = max(len(units[unit]) for unit in chosen)
+    return tuple(
+        Sample(units[unit][turn], ids[units[unit][turn]], place)
+        for turn in range(longest)
+        for place, unit in enumerate(chosen)
+        if turn < len(units[unit])
+    )
+
+
+def _hash(seed: int, kind: str, name: str) -> str:
+    return hashlib.sha256(f"{seed}\t{kind}\t{name}".encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class SearchOptions:
     """How candidates are compared.
 
     Attributes:
@@ -33,7 +222,6 @@ class Options:
             may change, and by default anything may: a change need not be a loss.
         confidence: of the decision that a candidate is better than nothing, over all finalists together.
         max_cost: no candidate that takes more than so many baseline forwards; a block on twice the area counts twice.
-        adaptive: also look for a rule per replay that replays some images only.
         finalists: candidates of the decision.
         block: consecutive images that belong together, as frames of a video.
         unseen: families kept from the search; a third of them by default.
@@ -45,7 +233,6 @@ class Options:
     clean_tolerance: float | None = None
     confidence: float = 0.95
     max_cost: float | None = None
-    adaptive: bool = True
     finalists: int = FINALISTS
     block: int = 1
     unseen: tuple[str, ...] | None = None
