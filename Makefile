@@ -57,9 +57,9 @@ format: $(DEV)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# evidence, mitigation_… and simulated_… need weights and images of their own, or half an hour.
+# evidence and simulated_… need weights and images of their own, or half an hour.
 bench: $(DEV)
-	for script in $(filter-out benchmarks/evidence%.py benchmarks/mitigation_%.py benchmarks/simulated_%.py,$(wildcard benchmarks/*.py)); do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+	for script in $(filter-out benchmarks/evidence%.py benchmarks/simulated_%.py,$(wildcard benchmarks/*.py)); do echo "== $$script"; $(BIN)/python $$script || exit 1; done
 
 # The site, from the pages, the docstrings and the notebooks as they are stored; a broken link or page is an error.
 docs: $(DEV)
