@@ -13,11 +13,12 @@ from gramloop.data.suites import Condition
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.evaluation import evaluate
 from gramloop.evaluate.plan import Part, Plan
-from gramloop.evaluate.predicting import CleanTruth, LoopImage, deterministic
+from gramloop.evaluate.predicting import CleanTruth, LoopImage
 from gramloop.metrics.miou import count_pixels
 from gramloop.shifts.geometry import warp_labels
 from gramloop.tasks.base import get_task
 from gramloop.tasks.semantic import read_picture
+from gramloop.util.device import deterministic
 from small_runs import counts_of, rows_of, runner_of, small_plan
 
 
