@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from gramloop.cli import main
+from gramloop.data.records import LabelledImage
 from gramloop.data.scenes.drawing import scene
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.evaluation import evaluate
 from gramloop.evaluate.plan import DataSource, read_plan
 from gramloop.evaluate.planning import Request, make_plan
 from gramloop.evaluate.predicting import LoopImage
-from gramloop.evaluate.runner import _same_sizes, _windows
+from gramloop.evaluate.runner import _batches
 from gramloop.evaluate.store import Store
 from gramloop.models.tiny import WEIGHTS
 from gramloop.replay.config import ReplayConfig
@@ -33,8 +34,11 @@ REPLAY = ReplayConfig(window=(5, 7))
 
 @given(st.lists(st.sampled_from([(4, 6), (6, 4), (5, 5)]), max_size=40), st.integers(1, 7))
 def test_every_image_is_in_one_group_of_its_size(sizes, batch):
-    images = [LoopImage(None, place, None, pixels=np.empty(size)) for place, size in enumerate(sizes)]
-    found = [[image.position for image in group] for group in _same_sizes(images, batch)]
+    loaded = [
+        (LoopImage(None, place, None), LabelledImage(place, np.empty(size), None))
+        for place, size in enumerate(sizes)
+    ]
+    found = [[image.position for image in group] for group in _batches(loaded, batch)]
     assert sorted(index for group in found for index in group) == list(range(len(sizes)))
     for group in found:
         assert group == sorted(group)
@@ -42,13 +46,6 @@ def test_every_image_is_in_one_group_of_its_size(sizes, batch):
         assert 1 <= len(group) <= batch
     for size, many in Counter(sizes).items():  # and no more groups than it takes
         assert sum(sizes[group[0]] == size for group in found) == -(-many // batch)
-
-
-@given(st.integers(0, 50), st.integers(1, 6))
-def test_windows_are_the_items_in_turn(many, batch):
-    found = list(_windows(range(many), batch))
-    assert [item for window in found for item in window] == list(range(many))
-    assert all(len(window) <= (1 if batch == 1 else 4 * batch) for window in found)
 
 
 def pictures(many: int) -> list[np.ndarray]:

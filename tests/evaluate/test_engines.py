@@ -10,7 +10,7 @@ import torch
 
 from gramloop.cli import main
 from gramloop.errors import GramLoopError
-from gramloop.evaluate.engines import CLUSTER_PREPARE, cores_of, local, preparing_processes, ray
+from gramloop.evaluate.engines import CLUSTER_PREPARE, local, preparing_processes, ray
 from gramloop.evaluate.engines.local import default_workers
 from gramloop.evaluate.engines.ray import run_ray
 from gramloop.evaluate.engines.slurm import run_slurm
@@ -76,7 +76,7 @@ def test_a_task_of_ray_asks_for_no_more_than_a_node_has(plan: Plan):
     assert ray._preparing(Cluster((64, 4), (8, 2)), job) == 3
     assert ray._preparing(Cluster((1, 1)), job) == 0
     assert ray._preparing(Cluster((1, 1)), replace(job, prepare=2)) == 2
-    assert ray._preparing(Cluster((64, 4)), replace(job, subject=plan_workload(plan))) == 0
+    assert ray._preparing(Cluster((64, 4)), replace(job, workload=plan_workload(plan))) == 0
 
 
 def test_cores_are_shared_out_over_gpus(plan: Plan, monkeypatch: pytest.MonkeyPatch):
@@ -89,9 +89,6 @@ def test_cores_are_shared_out_over_gpus(plan: Plan, monkeypatch: pytest.MonkeyPa
     assert preparing_processes("cpu", 5) == 5
     with pytest.raises(GramLoopError, match="preparing processes is 0 to 1024, not -1"):
         preparing_processes("cpu", -1)
-    assert cores_of(plan_workload(plan), None) == 1
-    assert cores_of(plan_workload(on(plan, "cuda")), None) == 1 + CLUSTER_PREPARE
-    assert cores_of(plan_workload(on(plan, "cuda")), 3) == 4
 
 
 @pytest.mark.parametrize(

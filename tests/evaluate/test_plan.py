@@ -14,9 +14,9 @@ from gramloop.errors import GramLoopError
 from gramloop.evaluate.methods import Method, parse_method
 from gramloop.evaluate.plan import (
     DataSource,
-    ModelSource,
     Part,
     Plan,
+    PlannedModel,
     condition_of,
     difference,
     merged,
@@ -34,7 +34,7 @@ PLAN = Plan(
     shards=3,
     categories={0: "sky", 1: "tree"},
     data=DataSource("/data/scenes", {"clean": "abc"}),
-    model=ModelSource("tiny", {"folder": "/models/tiny"}, {"folder/tiny.json": "123"}, 12),
+    model=PlannedModel("tiny", {"folder": "/models/tiny"}, {"folder/tiny.json": "123"}, 12),
     versions={"torch": "2"},
 )
 

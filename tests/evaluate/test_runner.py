@@ -1,18 +1,14 @@
 """The loop: rows are those of the predictors themselves, bad images count for no method, any subject can be run."""
 
 import shutil
-import sys
-import threading
-from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from PIL import Image
 
 from gramloop.data.records import LabelledImage, Record
@@ -21,7 +17,7 @@ from gramloop.errors import GramLoopError
 from gramloop.evaluate.engines.local import start_workers
 from gramloop.evaluate.methods import Method, blocks_per_view, parse_method, prediction_calls
 from gramloop.evaluate.plan import Part, Unit, Workload, read_plan
-from gramloop.evaluate.rows import Background
+from gramloop.evaluate.provenance import plan_workload
 from gramloop.evaluate.runner import Done, Runner, Stopped
 from gramloop.evaluate.store import Store
 from gramloop.metrics.segmentation import count_pixels
@@ -373,62 +369,18 @@ def test_a_model_that_cannot_be_sent_needs_one_worker(tmp_path: Path):
         pass
 
 
-# rows are made in the background, next to a GPU
+def test_a_part_that_lacks_a_row_is_not_stored(plan, monkeypatch, tmp_path: Path):
+    """Rows are made in a thread, next to a GPU: an error there must reach the run before the unit is written."""
+    failing = Runner(plan_workload(plan), Store(tmp_path, plan), prepare=1)
+    monkeypatch.setattr("gramloop.evaluate.runner._add_rows", fail_on_third)
+    with pytest.raises(ValueError, match="no row"):
+        list(failing.run(plan.parts[:1]))
+    assert not list(tmp_path.rglob("*.parquet"))
 
 
-@given(st.lists(st.booleans(), max_size=40), st.booleans())
-def test_calls_run_once_each_and_in_their_order(steps: list[bool], threaded: bool):
-    done: list[int] = []
-    with Background(threaded) as background:
-        for number, wait in enumerate(steps):
-            if wait:
-                found = background.call(lambda number=number: done.append(number) or number)
-                assert found.result() == number
-                assert done == list(range(number + 1))  # all that were put off, too
-            else:
-                background.later(done.append, number)
-        background.call(lambda: None)
-    assert done == list(range(len(steps)))
-
-
-@pytest.mark.parametrize("number", range(9))
-def test_nothing_is_run_after_an_error_and_it_is_raised(number: int):
-    """A unit that lacks the row of one image must never be stored."""
-    done: list[int] = []
-
-    def row(each: int) -> None:
-        if each == number:
-            raise ValueError("no row")
-        done.append(each)
-
-    def run() -> Future[None]:
-        for each in range(9):
-            background.later(row, each)
-        return background.call(done.append, -1)
-
-    with Background(threaded=True) as background, pytest.raises(ValueError, match="no row"):
-        run().result()
-    assert done == list(range(number))
-
-
-def test_the_model_waits_where_many_predictions_would_pile_up():
-    go_on, made = threading.Event(), threading.Semaphore(0)
-
-    def model() -> None:
-        for _ in range(100):
-            background.later(go_on.wait)
-            made.release()
-
-    before = sys.getswitchinterval()
-    with Background(threaded=True) as background:
-        thread = threading.Thread(target=model)
-        thread.start()
-        for _ in range(19):  # four times four wait, and three are gathered
-            assert made.acquire(timeout=20)
-        assert not made.acquire(timeout=0.2)
-        go_on.set()
-        thread.join()
-    assert sys.getswitchinterval() == before
+def fail_on_third(rows: object, image: Any) -> None:
+    if image.position == 2:
+        raise ValueError("no row")
 
 
 def test_a_method_by_hand_is_one_of_the_runner(plan, runner: Runner):

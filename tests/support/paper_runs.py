@@ -11,7 +11,7 @@ import numpy as np
 
 from gramloop.data.suites import Condition, find_suite
 from gramloop.evaluate.methods import BASELINE, Method
-from gramloop.evaluate.plan import DataSource, ModelSource, Plan
+from gramloop.evaluate.plan import DataSource, Plan, PlannedModel
 from gramloop.replay.config import ReplayConfig
 from gramloop.report.run import ConditionResults, Run, Spent
 
@@ -48,7 +48,7 @@ def plan(
         "shards": 1,
         "categories": categories or {0: "wall"},
         "data": DataSource("images"),
-        "model": ModelSource("files", {}, {"backbone": "b", "head": suite[:4]}, 40, device="cuda"),
+        "model": PlannedModel("files", {}, {"backbone": "b", "head": suite[:4]}, 40, device="cuda"),
         "versions": {"torch": "2.13.0"},
     }
     return Plan(**{**wanted, **changes})

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from gramloop.evaluate.methods import BASELINE, Method, parse_method, prediction_calls
-from gramloop.evaluate.plan import DataSource, ModelSource, Plan
+from gramloop.evaluate.plan import DataSource, Plan, PlannedModel
 from gramloop.evaluate.rows import Facts, Failure, unit_schema
 from gramloop.evaluate.store import Store, open_folder
 from gramloop.replay.config import ReplayConfig
@@ -45,7 +45,7 @@ def make_plan(
         "shards": 2,
         "categories": CLASSES if task == "semantic" else THINGS,
         "data": DataSource("set", {"clean": "images"}),
-        "model": ModelSource("tiny", {"folder": "m"}, {"folder/model": "weights"}, 6),
+        "model": PlannedModel("tiny", {"folder": "m"}, {"folder/model": "weights"}, 6),
         "versions": {"gramloop": "1", "torch": "2"},
     }
     return Plan(**{**wanted, **changes})

@@ -1,7 +1,7 @@
 """All predictors are one kind of thing: what they say about themselves is true, and their types leave nothing open."""
 
 from dataclasses import replace
-from types import MappingProxyType, SimpleNamespace
+from types import MappingProxyType
 
 import numpy as np
 import pytest
@@ -160,7 +160,7 @@ def predicted(predictor, pixels, methods):
     """The predictions of methods, as an evaluation makes them."""
     shown = LoopImage(Part("", (0,), tuple(methods)), 0, None, pixels=pixels)
     for call in prediction_calls(methods):
-        MethodPredictor(SimpleNamespace(signals=False), predictor, None).predict([shown], call, False)
+        MethodPredictor(predictor).predict([shown], call, False)
     return shown.predictions
 
 

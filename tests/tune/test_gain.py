@@ -2,24 +2,16 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from scipy import stats
 
 from gramloop.metrics.segmentation import mean_iou
-from gramloop.replay.config import Adaptive
 from gramloop.tasks.base import Categories, Row, get_task
 from gramloop.tune.gain import (
     CandidateRow,
     GainEstimate,
     Scoring,
     _add_variances,
-    _rules,
-    best_rule,
     estimate_gain,
-    replayed_share,
-    replays,
-    with_rule,
 )
 from gramloop.tune.schedule import Sample
 
@@ -149,49 +141,3 @@ def noisy_and_clean() -> Cells:
         "noise/3": [cell(i, 40, 50, 2.0 + 0.01 * i) for i in range(6)],
         "blur/3": [cell(i, 40, 36, 0.5 + 0.01 * i) for i in range(6)],
     }
-
-
-def test_the_rule_that_separates_is_found():
-    found = best_rule(TWO_CLASSES, noisy_and_clean(), BLOCK, tolerance=0.1, caution=0.0)
-    assert found is not None
-    rule, estimate = found
-    assert rule.signal == "length"
-    assert rule.off == rule.full  # on above
-    assert 1.05 <= rule.off < 2.05
-    assert estimate.clean == pytest.approx(0.0)
-    after = with_rule(noisy_and_clean(), rule, BLOCK)
-    assert all(one.candidate is one.baseline for key in ("clean", "blur/3") for one in after[key])
-    assert replayed_share(noisy_and_clean(), rule, BLOCK) == pytest.approx(1 / 3)
-
-
-def test_a_signal_that_falls_under_shift():
-    cells = {
-        "clean": [cell(i, 80, 70, 1.0, 0.9) for i in range(6)],
-        "fog/3": [cell(i, 40, 50, 1.0, 0.1 + 0.001 * i) for i in range(6)],
-    }
-    found = best_rule(TWO_CLASSES, cells, BLOCK, tolerance=0.1, caution=0.0)
-    assert found is not None
-    assert found[0].signal == "spread"
-    assert found[0].full < found[0].off
-    assert all(replays(found[0], one.signals["spread"][BLOCK]) for one in cells["fog/3"])
-
-
-def test_no_rule_where_replay_only_loses_or_signals_are_unknown():
-    losing = {"fog/3": [cell(i, 40, 36, float(i)) for i in range(6)]}
-    assert best_rule(TWO_CLASSES, losing, BLOCK, 0.1, 0.0) is None
-    assert _rules({"fog/3": [CandidateRow(Sample(0, "0", 0), {}, {})]}, BLOCK) == []
-
-
-@given(st.floats(0.1, 10), st.lists(st.floats(0.1, 10), min_size=1, max_size=20))
-def test_a_rule_decides_as_the_replay_would(level: float, values: list[float]):
-    import torch
-
-    from gramloop.replay.adaptive import share
-
-    for rule in (Adaptive("length", level, level), Adaptive("length", level, level * (1 - 1e-4))):
-        got = share(rule, torch.tensor(values, dtype=torch.float64)).numpy() > 0
-        assert got.tolist() == [replays(rule, value) for value in values]
-
-
-def test_the_signal_of_the_windows_end_counts():
-    assert np.unique([rule.off for rule in _rules(noisy_and_clean(), 0)]).tolist() == [9.0]
