@@ -7,6 +7,9 @@ and mean difference of the gates of the first replay, blocks, and the gain.
 
     python benchmarks/adaptive_replays.py                                        # the embedded model on drawn scenes
     python benchmarks/adaptive_replays.py --model examples/saliency.py:make --photos DIR
+    python benchmarks/adaptive_replays.py --street out/evidence/camvid           # DINOv2-S with linear heads, CamVid
+
+The folder of the last one is made by ``python benchmarks/evidence.py street``.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ import torch
 from PIL import Image
 from scipy.stats import spearmanr
 
+from evidence_camvid import DRIVES, SHORT_SIDE, label_of, spread
 from gramloop.data.scenes.drawing import scene
 from gramloop.metrics.bootstrap import image_bootstrap, miou_score, paired_delta
 from gramloop.metrics.segmentation import count_pixels
@@ -32,6 +36,7 @@ from gramloop.replay.cost import extra_blocks
 from gramloop.replay.trace import Trace
 from gramloop.shifts import corrupt
 from gramloop.tasks import load_predictor
+from gramloop.tasks.images import read_image
 from gramloop.tasks.loading import model_files
 from gramloop.util.device import deterministic
 
@@ -50,15 +55,35 @@ class Seen:
     gates: dict[str, np.ndarray]
 
 
+def models(
+    arguments: argparse.Namespace,
+) -> Iterator[tuple[Any, Iterator[tuple[np.ndarray, np.ndarray | None]]]]:
+    """Each predictor with its pixels and truth; without labels the truth is None."""
+    if arguments.street is None:
+        yield load_predictor("semantic", model_files(arguments.model)), images(arguments)
+        return
+    for drive in DRIVES:
+        files = {"backbone": str(arguments.street / "backbone.pt")}
+        files["head"] = str(arguments.street / f"{drive}.safetensors")
+        predictor = load_predictor("semantic", files, {"mode": "whole", "short_side": SHORT_SIDE})
+        frames = spread(
+            sorted((arguments.street / "images" / drive).iterdir()), arguments.images // len(DRIVES)
+        )
+        yield (
+            predictor,
+            ((read_image(frame), np.asarray(Image.open(label_of(frame))) - 1) for frame in frames),
+        )
+
+
 def images(arguments: argparse.Namespace) -> Iterator[tuple[np.ndarray, np.ndarray | None]]:
-    """Pixels and truth; without labels the truth is None."""
+    """Drawn scenes, or photographs without labels."""
     if arguments.photos is None:
         for index in range(arguments.images):
             drawn = scene(index, split="adaptive")
             yield drawn.image, drawn.labels - 1  # bytes: 0, which is unlabelled, becomes 255
         return
     for path in sorted(arguments.photos.glob("*.jpg"))[: arguments.images]:
-        yield np.asarray(Image.open(path).convert("RGB")), None
+        yield read_image(path), None
 
 
 @contextmanager
@@ -190,25 +215,29 @@ def main() -> None:
     parser.add_argument(
         "--photos", type=Path, help="a folder of JPEGs; the truth is then the clean prediction"
     )
+    parser.add_argument("--street", type=Path, help="the folder camvid of evidence.py")
     parser.add_argument("--images", type=int, default=12)
+    parser.add_argument("--every", type=int, default=1, help="probe at every Nth block only")
     parser.add_argument(
         "--replay", default="", help="settings of a Gram-gated replay; the published one by default"
     )
     parser.add_argument("--severity", type=int, default=4)
     arguments = parser.parse_args()
-    predictor: Any = load_predictor("semantic", model_files(arguments.model))
-    depth = predictor.cost().baseline
     config = parse_replay(arguments.replay) if arguments.replay else ReplayConfig()
-    end = route(config, depth).end
-    probes = ["end", *range(end + 1, depth - 1)]
     seen: list[Seen] = []
-    with deterministic(1):
-        for index, (pixels, truth) in enumerate(images(arguments)):
-            labels = predictor.predict(pixels).labels.astype(np.uint8) if truth is None else truth
-            for family in FAMILIES:
-                rng = np.random.default_rng([index, FAMILIES.index(family)])
-                shown = corrupt(pixels, family, arguments.severity, rng)
-                seen.append(look(predictor, shown, labels, config, probes))
+    index = 0
+    for predictor, shown_images in models(arguments):
+        depth = predictor.cost().baseline
+        end = route(config, depth).end
+        probes = ["end", *range(end + 1, depth - 1)][:: arguments.every]
+        for pixels, truth in shown_images:
+            with deterministic(1):
+                labels = predictor.predict(pixels).labels.astype(np.uint8) if truth is None else truth
+                for family in FAMILIES:
+                    rng = np.random.default_rng([index, FAMILIES.index(family)])
+                    shown = corrupt(pixels, family, arguments.severity, rng)
+                    seen.append(look(predictor, shown, labels, config, probes))
+            index += 1
     report(seen, config, depth, probes)
 
 

@@ -92,8 +92,9 @@ def test_costs_that_are_known_are_not_measured_again(
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(
         "title: x\nmodels: {m: {task: semantic, model: tiny, depth: 12}}\ndata: {s: {scenes: 1}}\n"
-        "evaluations: {e: {suite: scenes, data: s, model: m, methods: [baseline], time_images: 20}}\n"
-        "outputs: {cost: {layout: compute, title: Cost, evaluations: [e], methods: [baseline]}}\n"
+        "evaluations: {e: {suite: scenes, data: s, model: m, methods: [baseline, loop-loop, gramloop], "
+        "time_images: 20}}\noutputs: {cost: {layout: compute, title: Cost, evaluations: [e], "
+        "methods: [gramloop, baseline, loop-loop]}}\n"
     )
     words = ["reproduce", str(recipe), "--out", str(tmp_path / "out")]
     assert main(words) == 0
@@ -101,5 +102,8 @@ def test_costs_that_are_known_are_not_measured_again(
     measured = file.read_bytes()
     assert main(words) == 0
     assert file.read_bytes() == measured
-    assert json.loads(measured)[0]["images"] == 1  # of the one image there is
+    found = {each["method"]: each for each in json.loads(measured)}
+    assert {each["images"] for each in found.values()} == {1}  # of the one image there is
+    peaks = [found[name]["peak_memory"] for name in ("baseline", "loop-loop", "gramloop")]
+    assert peaks[0] < peaks[1] < peaks[2]  # proposals and anchors are kept, those of the last layer twice
     assert not (tmp_path / "out" / "e").exists()

@@ -122,7 +122,9 @@ def test_blocks_are_counted_alike_in_any_order(tmp_path: Path) -> None:
     made = make_plan(request)
     costs = measure_cost(made, images=1)
     assert {cost.method: cost.blocks for cost in costs} == PATHS
-    with Runner(plan_workload(made)) as runner:
-        for replays in itertools.permutations(made.methods[1:]):
-            found = runner.run_one(Part("clean", range(1), (*replays, made.methods[0])))
-            assert {rows.unit.method.name: rows.rows[0]["blocks"] for rows in found.rows.values()} == PATHS
+    peaks = {cost.method: cost.peak_memory for cost in costs}
+    assert 0 < peaks["baseline"] <= peaks["loop-loop"] <= peaks["gramloop"]
+    runner = Runner(plan_workload(made))
+    for replays in itertools.permutations(made.methods[1:]):
+        found = runner.run_one(Part("clean", range(1), (*replays, made.methods[0])))
+        assert {rows.unit.method.name: rows.rows[0]["blocks"] for rows in found.rows.values()} == PATHS

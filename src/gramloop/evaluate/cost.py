@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypedDict
@@ -18,7 +19,7 @@ from gramloop.evaluate.plan import Part, Plan
 from gramloop.evaluate.provenance import plan_workload
 from gramloop.evaluate.runner import Runner
 from gramloop.tasks.base import read_labelled
-from gramloop.util.device import available_devices, peak_memory, reset_peak
+from gramloop.util.device import available_devices, peak_memory, release_memory, reset_peak
 from gramloop.util.files import atomic_write
 from gramloop.util.forward_patch import counting
 from gramloop.util.json_files import read_checked
@@ -43,7 +44,7 @@ class MethodCost:
     seconds: float  # the median over images
     spread: float  # between the quartiles
     blocks: float  # transformer blocks executed, the mean over images
-    peak_memory: int  # bytes, of the process, or of the GPU where one was used
+    peak_memory: int  # bytes of tensors, weights among them, alive at once while an image is predicted
     reading: float = 0.0  # seconds to read and shift an image, the median; no part of ``seconds``
 
 
@@ -51,6 +52,9 @@ def measure_cost(
     plan: Plan, methods: Sequence[Method] | None = None, images: int = 8, device: str | None = None
 ) -> list[MethodCost]:
     """Time each method alone on the first images of the first condition, after one to warm up.
+
+    Memory is what PyTorch allocated for tensors: by CUDA's own count of any image; elsewhere counted tensor by tensor
+    while the largest image is predicted to warm up, since the memory of a process hardly shows what one method needs.
 
     Args:
         plan: whose model and images are used; nothing is stored.
@@ -73,9 +77,9 @@ def measure_cost(
         reading.append(time.perf_counter() - began)
         pixels += [] if isinstance(read, str) else [read.pixels]
     found: dict[str, list[tuple[float, int, int]]] = {method.name: [] for method in chosen}
-    for image in [*pixels[:1], *pixels]:  # the first one warms up
+    for image in [*sorted(pixels, key=lambda each: each.size)[-1:], *pixels]:
         for method in chosen:
-            found[method.name].append(_measured(runner, image, method))
+            found[method.name].append(_measured(runner, image, method, warm=not found[method.name]))
     costs = []
     for name, each in found.items() if pixels else ():
         seconds, blocks, peaks = zip(*each, strict=True)
@@ -85,14 +89,19 @@ def measure_cost(
     return costs
 
 
-def _measured(runner: Runner, image: Image8, method: Method) -> tuple[float, int, int]:
-    """Seconds, blocks and peak memory of one prediction."""
+def _measured(runner: Runner, image: Image8, method: Method, warm: bool) -> tuple[float, int, int]:
+    """Seconds, blocks and peak memory of one prediction; off GPUs, memory is counted in the first one."""
+    from gramloop.util.live_tensors import LiveTensors
+
+    gpu, live = runner.device.type == "cuda", LiveTensors()
+    if warm:
+        release_memory(runner.device)
     reset_peak(runner.device)
-    with counting(runner.predictor.blocks) as counter:
+    with counting(runner.predictor.blocks) as counter, live if warm and not gpu else nullcontext():
         began = time.perf_counter()
         runner.predict(image, [method], trace=False)
         took = time.perf_counter() - began
-    return took, counter.blocks, peak_memory(runner.device)
+    return took, counter.blocks, peak_memory(runner.device) if gpu else live.peak
 
 
 def time_methods(plan: Plan, folder: Path, device: str | None = None) -> dict[str, float]:
