@@ -17,7 +17,7 @@ import numpy as np
 from gramloop.data.suites import find_suite
 from gramloop.data.truth import Instances
 from gramloop.evaluate.methods import read_methods
-from gramloop.evaluate.plan import DataSource, ModelSource, Plan, Subject
+from gramloop.evaluate.plan import DataSource, Plan, PlannedModel, Workload
 from gramloop.evaluate.rows import Facts, UnitRows
 from gramloop.evaluate.store import Store, read_condition
 from gramloop.report.load import measure_condition
@@ -52,14 +52,14 @@ def write(folder: Path, images: int, boxes: int) -> Store[Plan]:
     """One condition in a store, as an evaluation leaves it."""
     plan = Plan(
         "coco-c", "detection", tuple(read_methods(["baseline", "gramloop"])), {KEY: images}, max(1, images // 50),
-        CATEGORIES, DataSource("none"), ModelSource("files", {}, {}, 40),
+        CATEGORIES, DataSource("none"), PlannedModel("files", {}, {}, 40),
     )  # fmt: skip
     store = Store(folder, plan)
-    subject = Subject(plan.hash, "detection", plan.classes, *(lambda *_: None,) * 2, plan.load_task)
+    workload = Workload(plan.hash, "detection", plan.classes, *(lambda *_: None,) * 2, plan.load_task)
     for part in plan.parts:
         made = {position: make_image(np.random.default_rng(position), boxes) for position in part.images}
         for unit in part.units:
-            rows = UnitRows(subject, plan.load_task(), unit)
+            rows = UnitRows(workload, plan.load_task(), unit)
             for position, (detection, truth) in made.items():
                 rows.add(position, str(position), detection, truth)
             store.write(unit, rows.table(), [], [], Facts(1.0, "", 94, 1.0, 0, "cpu", "here"))

@@ -31,7 +31,6 @@ from typing import NamedTuple
 from corrupt_throughput import draw_set
 from gramloop.data.records import Record
 from gramloop.evaluate.evaluation import evaluate
-from gramloop.evaluate.loader import TOGETHER
 from gramloop.evaluate.plan import DataSource, Plan
 from gramloop.evaluate.planning import Request, make_plan
 from gramloop.evaluate.provenance import PlannedImages
@@ -138,7 +137,7 @@ def prepare_alone(plan: Plan, processes: int) -> float:
     with process_pool(processes, process_context("gramloop.evaluate.loader")) as pool:
         for _ in run_unordered(pool, _prepare, ((records[:1],) for _ in range(2 * processes))):
             pass
-        few = [records[start : start + TOGETHER] for start in range(0, len(records), TOGETHER)]
+        few = [records[start : start + 8] for start in range(0, len(records), 8)]
         began = time.perf_counter()
         for _ in run_unordered(pool, _prepare, ((each,) for each in few)):
             pass

@@ -28,7 +28,7 @@ from typing import Any
 
 from gramloop.data.suites import find_suite
 from gramloop.evaluate.engines import Job
-from gramloop.evaluate.plan import DataSource, Part, Plan, Subject
+from gramloop.evaluate.plan import DataSource, Part, Plan, Workload
 from gramloop.evaluate.planning import Request, make_plan
 from gramloop.evaluate.provenance import PlannedImages, plan_workload
 from gramloop.evaluate.rows import Facts, UnitRows
@@ -102,7 +102,7 @@ def engine(job: Job, size: Size) -> Iterator[Done]:
             yield future.result()
 
 
-_work: tuple[Store[Plan], Subject, Any, int] | None = None
+_work: tuple[Store[Plan], Workload, Any, int] | None = None
 
 
 def _start(stored: Store[Plan], detections: int) -> None:
@@ -115,10 +115,10 @@ def _start(stored: Store[Plan], detections: int) -> None:
 
 def _part(part: Part) -> Done:
     assert _work is not None
-    stored, subject, truths, detections = _work
+    stored, workload, truths, detections = _work
     for unit in part.units:
         began, method = time.perf_counter(), unit.method
-        rows, blocks = UnitRows(subject, stored.task, unit), method.blocks(stored.plan.model.depth)
+        rows, blocks = UnitRows(workload, stored.task, unit), method.blocks(stored.plan.model.depth)
         for position in unit.images:
             image, truth = truths[position]
             found = made_up(image, unit.condition, method.name, truth, detections, blocks)
