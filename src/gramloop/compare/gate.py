@@ -10,7 +10,6 @@ from gramloop.compare.paired import CLEAN, SHIFT, ModelComparison, PairedRow
 from gramloop.errors import GramLoopError
 
 GateWord = Literal["passed", "failed", "undecided"]
-EXIT = {"passed": 0, "failed": 1, "undecided": 3}
 _RULE = re.compile(r"(\w+)\s+([+-]?\d+(?:\.\d+)?)")
 
 
@@ -21,29 +20,28 @@ class Gate:
     least: dict[str, float]
 
     def judge(self, row: PairedRow) -> GateWord:
-        """Failed where every interval lies below the margin, passed where none reaches below it."""
+        """Failed where the interval lies below the margin, passed where it does not reach below it."""
         least = self.least[row.scope]
-        if all(each.high < least for each in row.deciding):
+        if row.deciding.high < least:
             return "failed"
-        return "passed" if all(each.low >= least for each in row.deciding) else "undecided"
+        return "passed" if row.deciding.low >= least else "undecided"
 
     def judged(self, comparison: ModelComparison) -> list[tuple[PairedRow, GateWord]]:
-        """What the gate says of every row that it names."""
+        """Every row that the gate names, with its word."""
         self.check(comparison.scopes)
         return [(row, self.judge(row)) for row in comparison.rows if row.scope in self.least]
 
     def check(self, scopes: tuple[str, ...]) -> None:
         """Refuse a gate on something that is not measured."""
-        for scope in self.least:
-            if scope not in scopes:
-                raise GramLoopError(
-                    f"the gate names {scope}, which is not measured; there is {', '.join(scopes)}"
-                )
+        if lacking := [scope for scope in self.least if scope not in scopes]:
+            raise GramLoopError(
+                f"the gate names {lacking[0]}, which is not measured; there is {', '.join(scopes)}"
+            )
 
     def code(self, comparison: ModelComparison) -> int:
         """The exit code: 1 where a row failed, otherwise 3 where one is undecided, otherwise 0."""
         words = {word for _, word in self.judged(comparison)}
-        return EXIT["failed" if "failed" in words else "undecided" if "undecided" in words else "passed"]
+        return 1 if "failed" in words else 3 if "undecided" in words else 0
 
 
 def parse_gate(text: str) -> Gate:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Unpack
+from typing import Literal, Unpack
 
-from gramloop.compare.paired import MARGIN, ModelComparison, Over, compare_folders, results_in
+from gramloop.compare.paired import MARGIN, ModelComparison, compare_folders, results_in
 from gramloop.data.scenes.files import COUNT, SUITE, SceneFiles, draw_scenes
 from gramloop.data.suites import find_suite
 from gramloop.errors import GramLoopError
@@ -25,7 +25,7 @@ def compare_models(
     suite: str | None = None,
     out: Path | str | None = None,
     margin: float = MARGIN,
-    over: Over = "images",
+    over: Literal["images", "families", "both"] = "images",
     workers: int | None = None,
     batch: int = 1,
     dtype: WeightPrecision = "float32",

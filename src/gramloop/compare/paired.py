@@ -7,13 +7,12 @@ worse; anything else is not decided.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gramloop.data.suites import find_suite
 from gramloop.errors import GramLoopError
@@ -26,11 +25,13 @@ from gramloop.metrics.bootstrap import (
     SEED,
     Interval,
     cluster_bootstrap,
-    image_draws,
     joint_intervals,
     mean_interval,
+    spanning,
+    verdict,
     widened,
 )
+from gramloop.report.stats import Draws, draw_images
 from gramloop.tasks.base import Rows
 from gramloop.util.progress import tracked
 from gramloop.util.table import Column, Table, TableRepr
@@ -38,9 +39,10 @@ from gramloop.util.table import Column, Table, TableRepr
 CLEAN, SHIFT = "clean", "shift"
 MARGIN = 0.5  # points
 DRAWS = 2_000  # of images; an end of the interval moves by about 2% of its width between seeds
-Over = Literal["images", "families", "both"]
-Word = Literal["better", "worse", "equivalent", "not decided"]
-_SAME = ("task", "truth", "truth_score", "alignment", "categories", "things")  # of two plans
+ModelVerdict = Literal["better", "worse", "equivalent", "not decided"]
+_VERDICTS: Final[Mapping[str, ModelVerdict]] = {"helps": "better", "hurts": "worse"}
+_SCOPES = {CLEAN: "on clean images", SHIFT: "under shift"}
+_SAME = ("task", "truth", "truth_score", "alignment", "categories", "things", "suite")  # of two plans
 
 
 @dataclass(frozen=True)
@@ -48,16 +50,13 @@ class PairedRow:
     """One model less the first one, in points of the main metric."""
 
     model: str
-    reference: str
     scope: str  # "clean", "shift", or a family
-    scores: tuple[float, float]  # of the reference and of the model
+    scores: tuple[float, float]  # of the first model and of this one
     images: Interval
     families: Interval | None  # of the mean under shift, where there are two families or more
-    deciding: tuple[Interval, ...]
-    verdict: Word
-    agreement: (
-        float | None
-    )  # the score where the reference's predictions are the truth, on images that keep theirs
+    deciding: Interval  # that the verdict follows from
+    verdict: ModelVerdict
+    agreement: float | None  # the score with the first model's predictions as truth, on images that keep them
 
 
 @dataclass(frozen=True, repr=False)
@@ -82,25 +81,15 @@ class ModelComparison(TableRepr):
         name = self.models[1] if model is None else model
         return next(row for row in self.rows if (row.scope, row.model) == (scope, name))
 
-    def time_ratio(self, model: str) -> float | None:
-        """Time per image relative to the first model; None where one of them was not measured alone."""
+    def verdict_of(self, model: str) -> str:
+        """The verdicts of one model on clean images and under shift, and its time."""
+        rows = [row for row in self.rows if row.model == model and row.scope in _SCOPES]
+        words = ", ".join(f"{row.verdict} {_SCOPES[row.scope]} ({_points(row.deciding)})" for row in rows)
         own, first = self.seconds[model], self.seconds[self.models[0]]
-        return own / first if own and first else None
+        return words + (f"; {own / first:.2f}x the time per image" if own and first else "") + "."
 
-    def sentences(self) -> list[str]:
-        """The verdicts on clean images and under shift, a line for each model."""
-        found = []
-        for model in self.models[1:]:
-            rows = [row for row in self.rows if row.model == model and row.scope in (CLEAN, SHIFT)]
-            where = {CLEAN: "on clean images", SHIFT: "under shift"}
-            words = ", ".join(f"{row.verdict} {where[row.scope]} ({_ends(row.deciding)})" for row in rows)
-            ratio = self.time_ratio(model)
-            time = "" if ratio is None else f"; {ratio:.2f}x the time per image"
-            found.append(f"{model} against {self.models[0]}: {words}{time}.")
-        return found
-
-    def table(self, model: str | None = None) -> Table:
-        """All rows, those of one model after those of another; or of one model alone."""
+    def table(self) -> Table:
+        """All rows, those of one model after those of another."""
         columns = (
             Column("model", kind="text"),
             Column("on", kind="text"),
@@ -114,49 +103,41 @@ class ModelComparison(TableRepr):
         cells = [
             (row.model, row.scope, *row.scores, row.images, row.families, row.verdict, row.agreement)
             for row in self.rows
-            if model in (None, row.model)
         ]
-        title = (
-            f"{self.metric}: {model or 'difference'} {'less' if model else 'from'} {self.models[0]} in points"
-        )
+        first, *others = self.models
         caption = f"95% intervals, paired; equivalent means within ±{self.margin:g} points."
-        agreement = f"Agreement is the score with the predictions of {self.models[0]} as truth, on the images that keep theirs."
-        full = Table(
-            title, columns, cells, (*self.sentences(), *self.notes, agreement), caption=caption, key="compare"
+        verdicts = (f"{model} against {first}: {self.verdict_of(model)}" for model in others)
+        agrees = (
+            f"agrees: the score with the predictions of {first} as truth, on the images that keep theirs."
         )
-        return (
-            full
-            if model is None
-            else replace(full, columns=columns[1:], rows=tuple(row[1:] for row in cells))
+        return Table(
+            f"{self.metric}: difference from {first} in points",
+            columns,
+            cells,
+            (*verdicts, *self.notes, agrees),
+            caption=caption,
+            key="compare",
         )
 
-    def _table(self) -> Table:
-        """What fits on a terminal: of two models the title names them, and agreement is left to the files."""
-        full = self.table(self.models[1] if len(self.models) == 2 else None)
-        kept = (*self.sentences(), *self.notes)
-        return replace(full, columns=full.columns[:-1], rows=tuple(row[:-1] for row in full.rows), notes=kept)
+    _table = table
 
 
-def _ends(intervals: Sequence[Interval]) -> str:
-    each = intervals[0]
-    spans = " and ".join(f"[{one.low:+.2f}, {one.high:+.2f}]" for one in intervals)
-    return f"{each.estimate:+.2f} {spans}"
+def _points(one: Interval) -> str:
+    return f"{one.estimate:+.2f} [{one.low:+.2f}, {one.high:+.2f}]"
 
 
 def results_in(folder: Path) -> list[Path]:
     """The evaluations of a folder: itself, or those directly inside; none where it is something else."""
-    if not folder.is_dir():
-        return []
     if (folder / PLAN).is_file():
         return [folder]
-    return sorted(path.parent for path in folder.glob(f"*/{PLAN}"))
+    return sorted(path.parent for path in folder.glob(f"*/{PLAN}")) if folder.is_dir() else []
 
 
 def compare_folders(
     folders: Mapping[str, Sequence[Path]],
     *,
     margin: float = MARGIN,
-    over: Over = "images",
+    over: Literal["images", "families", "both"] = "images",
     draws: int = DRAWS,
     seed: int = SEED,
 ) -> ModelComparison:
@@ -166,19 +147,29 @@ def compare_folders(
         folders: the evaluations of every model by its name, the first being the one that others are compared with.
         margin: points within which two models count as equivalent.
         over: what the verdict's intervals are drawn over.
-        draws, seed: of the resampled images.
+        draws: how often images are resampled.
+        seed: of the stream of draws.
     """
     if not (margin >= 0 and np.isfinite(margin)):
         raise GramLoopError(f"the margin is {margin}; it is 0 points or more")
     if len(folders) < 2:
         raise GramLoopError(f"a comparison needs two models or more, not {len(folders)}")
-    sides = [_Side(name, places) for name, places in folders.items()]
-    first = sides[0]
-    for side in sides[1:]:
+    first, *others = sides = [_Side(name, places) for name, places in folders.items()]
+    for side in others:
         _check_alike(first, side)
-    scores, units = _resampled(sides, draws, seed)
-    rows = [row for side in sides[1:] for row in _rows(first, side, scores, units, margin, over)]
-    excluded = sum(first.stores[key].plan.conditions[key] - many for key, many in units.items())
+    images = _common_images(sides)
+    scores: dict[str, dict[str, Draws]] = {side.name: {} for side in sides}
+    work = [(index, key, side) for index, key in enumerate(first.stores) for side in sides]
+    for index, key, side in tracked(work, "resampling", len(work)):
+        store, found = side.stores[key], side.found[key]
+        own = seed if first.shared else seed + index
+        scores[side.name][key] = draw_images(store, found.rows, found.image_ids, images[key], (draws, own))
+    least = min(map(len, images.values()))
+    rows: list[PairedRow] = []
+    for side in others:
+        agreement = _agreement(first, side)
+        rows += _rows(side.name, scores[first.name], scores[side.name], least, agreement, margin, over)
+    excluded = sum(first.stores[key].plan.conditions[key] - len(ids) for key, ids in images.items())
     return ModelComparison(
         tuple(folders),
         metrics_of(first.plan)[0],
@@ -194,44 +185,37 @@ class _Side:
     """One model's evaluations: the rows of its baseline under every condition."""
 
     def __init__(self, name: str, folders: Sequence[Path]) -> None:
-        self.name, self.folders = name, folders
+        self.name = name
         self.stores: dict[str, Store[Plan]] = {}
         self.found: dict[str, MethodRows] = {}
         for folder in folders:
             store = Store(folder, plan_in(folder))
             for key in store.plan.conditions:
                 if key in self.stores:
-                    raise GramLoopError(
-                        f"{name} has {key} in {self.stores[key].folder} and in {folder}; give one"
-                    )
-                self.stores[key] = store
-                self.found[key] = _baseline_rows(store, key)
+                    other = self.stores[key].folder
+                    raise GramLoopError(f"{name} has {key} in {other} and in {folder}; give one")
+                self.stores[key], self.found[key] = store, _baseline_rows(store, key)
+        self.plan = next(iter(self.stores.values())).plan
         self.shared = all(find_suite(store.plan.suite).kind != "o" for store in self.stores.values())
-        self._check_one_model()
-
-    def _check_one_model(self) -> None:
-        """Refuse folders that are not of one model on one set."""
-        plan = self.plan
+        first = next(iter(self.found.values()))
         for key, store in self.stores.items():
-            other = store.plan
-            if (plan.task, plan.truth, plan.model.sha256) != (other.task, other.truth, other.model.sha256):
-                raise GramLoopError(
-                    f"{self.folders[0]} and {store.folder} are not of one model, task and truth"
-                )
-            if self.shared and _differ(next(iter(self.found.values())), self.found[key]):
-                raise GramLoopError(f"{self.folders[0]} and {store.folder} are of different images")
-
-    @property
-    def plan(self) -> Plan:
-        return next(iter(self.stores.values())).plan
+            plan, both = store.plan, f"{folders[0]} and {store.folder} are"
+            if any(getattr(plan, each) != getattr(self.plan, each) for each in ("task", "truth")) or (
+                plan.model.sha256 != self.plan.model.sha256
+            ):
+                raise GramLoopError(f"{both} not of one model, task and truth")
+            if self.shared and _differ(first, self.found[key]):
+                raise GramLoopError(f"{both} of different images")
 
     def seconds(self) -> float | None:
+        """Of predicting an image; None where the baseline was predicted together with another method."""
         facts = [each for rows in self.found.values() for each in rows.facts]
         if any(each.paired_with or not each.seconds for each in facts):
             return None
         return sum(each.seconds for each in facts) / sum(len(rows.positions) for rows in self.found.values())
 
     def machines(self) -> set[tuple[str, str]]:
+        """Hosts and devices."""
         return {(each.host, each.device) for rows in self.found.values() for each in rows.facts}
 
 
@@ -249,7 +233,7 @@ def _baseline_rows(store: Store[Plan], key: str) -> MethodRows:
 
 
 def _differ(one: MethodRows, two: MethodRows) -> bool:
-    """Whether a position holds one image here and another there."""
+    """Whether a position holds different images."""
     known = dict(zip(one.positions, one.image_ids, strict=True))
     return any(
         known.get(place, name) != name for place, name in zip(two.positions, two.image_ids, strict=True)
@@ -266,166 +250,117 @@ def _check_alike(first: _Side, other: _Side) -> None:
     for key in first.stores:
         one, two = first.stores[key].plan, other.stores[key].plan
         for name in _SAME:
-            values = getattr(one, name), getattr(two, name)
-            free = one.label_free and name in ("categories", "things")  # each model's own
-            if values[0] != values[1] and not free:
-                said = (
-                    "other classes"
-                    if name in ("categories", "things")
-                    else f"{name} {values[0]} and {values[1]}"
-                )
-                raise GramLoopError(f"{pair}{key} has {said}")
+            values, classes = (getattr(one, name), getattr(two, name)), name in ("categories", "things")
+            if values[0] != values[1] and not (one.label_free and classes):  # then each model has its own
+                what = "other classes" if classes else f"{name} {values[0]} and {values[1]}"
+                raise GramLoopError(f"{pair}{key} has {what}")
         if one.conditions[key] != two.conditions[key]:
             raise GramLoopError(f"{pair}{key} has {one.conditions[key]} images and {two.conditions[key]}")
-        if (one.suite, one.data.contents, one.data.encoding) != (
-            two.suite,
-            two.data.contents,
-            two.data.encoding,
-        ):
+        if (one.data.contents, one.data.encoding) != (two.data.contents, two.data.encoding):
             raise GramLoopError(f"{pair}{key} was made of other images")
         if _differ(first.found[key], other.found[key]):
             raise GramLoopError(f"{pair}{key} has its images in another order")
 
 
-def _resampled(
-    sides: Sequence[_Side], draws: int, seed: int
-) -> tuple[dict[tuple[str, str], NDArray[np.float64]], dict[str, int]]:
-    """Scores by model and condition, on all images and on every draw; and the images of each condition."""
+def _common_images(sides: Sequence[_Side]) -> dict[str, list[str]]:
+    """The images of each condition that every model has a row of, in order of position."""
     first = sides[0]
-    used = {
-        key: set.intersection(*(set(side.found[key].positions) for side in sides)) for key in first.stores
-    }
+    ids = {key: first.found[key].image_ids for key in first.stores}
+    used = {key: set.intersection(*(set(side.found[key].image_ids) for side in sides)) for key in ids}
     if first.shared:  # an image is drawn with all its shifted versions
-        everywhere = set.intersection(*used.values())
-        used = dict.fromkeys(used, everywhere)
-    scores = {}
-    work = [(index, key, side) for index, key in enumerate(first.stores) for side in sides]
-    for index, key, side in tracked(work, "resampling", len(work)):
-        store, kept = side.stores[key], side.found[key]
-        kept = kept.without(set(kept.positions) - used[key])
-        score = store.task.scorer(kept.rows, store.plan.classes)
-        own = seed if first.shared else seed + index
-        scores[side.name, key] = image_draws(
-            score, len(used[key]), replicates=draws, seed=own, rows=store.task.draws_at_once
-        )
-    return scores, {key: len(places) for key, places in used.items()}
+        used = dict.fromkeys(used, set.intersection(*used.values()))
+    return {key: [each for each in ids[key] if each in used[key]] for key in ids}
 
 
 def _rows(
-    first: _Side,
-    side: _Side,
-    scores: Mapping[tuple[str, str], NDArray[np.float64]],
-    units: Mapping[str, int],
+    model: str,
+    first: Mapping[str, Draws],
+    own: Mapping[str, Draws],
+    least: int,
+    agreement: Mapping[str, float],
     margin: float,
-    over: Over,
-) -> list[PairedRow]:
-    apart = {key: scores[side.name, key] - scores[first.name, key] for key in first.stores}
-    shifted = [key for key in apart if key != CLEAN]
+    over: str,
+) -> Iterator[PairedRow]:
+    """The differences of one model on clean images, under shift and under each family; ``least`` is of images."""
     families: dict[str, list[str]] = {}
-    for key in shifted:
-        families.setdefault(condition_of(key).family, []).append(key)
-    scopes = {CLEAN: [CLEAN] if CLEAN in apart else [], SHIFT: shifted}
-    scopes |= families if len(families) > 1 else {}
-    least = min(units.values())
-    means = {scope: np.mean([apart[key] for key in keys], axis=0) for scope, keys in scopes.items() if keys}
-    spans = {scope: widened(mean_interval([means[scope]], least)) for scope in means}
-    if len(families) > 1:
-        joint = joint_intervals(np.stack([means[family] for family in families]), least)
-        spans |= dict(zip(families, joint, strict=True))
+    for key in first:
+        if key != CLEAN:
+            families.setdefault(condition_of(key).family, []).append(key)
+    several = families if len(families) > 1 else {}
+    wanted = {CLEAN: [key for key in first if key == CLEAN], SHIFT: [key for key in first if key != CLEAN]}
+    scopes = {scope: keys for scope, keys in {**wanted, **several}.items() if keys}
+    gains = {
+        scope: np.mean([own[key] - first[key] for key in keys], axis=0) for scope, keys in scopes.items()
+    }
+    spans = {scope: widened(mean_interval([each], least)) for scope, each in gains.items()}
     across = None
-    if len(families) > 1 and len({len(keys) for keys in families.values()}) == 1:
-        points = {family: [float(apart[key][0]) for key in keys] for family, keys in families.items()}
-        across = widened(cluster_bootstrap(points))
-    agreeing = _agreement(first, side)
-    found = []
-    for scope in means:
-        both = tuple(
-            float(np.mean([scores[name, key][0] for key in scopes[scope]]))
-            for name in (first.name, side.name)
-        )
+    if several:
+        joint = joint_intervals(np.stack([gains[family] for family in several]), least)
+        spans |= dict(zip(several, joint, strict=True))
+        if len({len(keys) for keys in several.values()}) == 1:
+            points = {
+                name: [float(own[key][0] - first[key][0]) for key in keys] for name, keys in several.items()
+            }
+            across = widened(cluster_bootstrap(points))
+    for scope, keys in scopes.items():
+        scores = [float(np.mean([each[key][0] for key in keys])) for each in (first, own)]
         wide = across if scope == SHIFT else None
         deciding = _deciding(spans[scope], wide, over if scope == SHIFT else "images")
-        known = [agreeing[key] for key in scopes[scope] if key in agreeing]
-        found.append(
-            PairedRow(
-                side.name,
-                first.name,
-                scope,
-                (both[0], both[1]),
-                spans[scope],
-                wide,
-                deciding,
-                _word(deciding, margin),
-                float(np.mean(known)) if len(known) == len(scopes[scope]) else None,
-            )
+        within = -margin <= deciding.low and deciding.high <= margin
+        word = "equivalent" if within else _VERDICTS.get(verdict(deciding), "not decided")
+        agrees = float(np.mean([agreement[key] for key in keys])) if agreement.keys() >= set(keys) else None
+        yield PairedRow(model, scope, (scores[0], scores[1]), spans[scope], wide, deciding, word, agrees)
+
+
+def _deciding(images: Interval, families: Interval | None, over: str) -> Interval:
+    if over == "images":
+        return images
+    if families is None:
+        raise GramLoopError(
+            "an interval over families needs two families or more, each at the same severities"
         )
-    return found
+    return families if over == "families" else spanning([images, families]) or images
 
 
 def _agreement(first: _Side, side: _Side) -> dict[str, float]:
     """By condition, the score of a model where the first one's predictions are the truth."""
     found = {}
     for key, store in first.stores.items():
-        plan, task = store.plan, store.task
-        if plan.categories != side.stores[key].plan.categories:  # each model's own, without labels
+        plan, other = store.plan, side.stores[key].plan
+        task = store.task
+        if plan.categories != other.categories:  # each model's own, without labels
             continue
-        many = min(plan.pictures, side.stores[key].plan.pictures)
         kept = [
-            {row["position"]: task.decode(row) for row in each.found[key].first(many)}
+            {
+                row["position"]: task.decode(row)
+                for row in each.found[key].first(min(plan.pictures, other.pictures))
+            }
             for each in (first, side)
         ]
-        pairs = [(kept[0][place], kept[1][place]) for place in kept[0] if place in kept[1]]
         rows = [
             task.statistics(two, task.as_truth(one, plan.truth_score), plan.classes)
-            for one, two in pairs
-            if one is not None and two is not None
+            for place, one in kept[0].items()
+            if one is not None and (two := kept[1].get(place)) is not None
         ]
         if rows:
             found[key] = task.score(Rows.of(rows), plan.classes)[task.metrics[0]]
     return found
 
 
-def _deciding(images: Interval, families: Interval | None, over: Over) -> tuple[Interval, ...]:
-    if over == "images":
-        return (images,)
-    if families is None:
-        raise GramLoopError(
-            "an interval over families needs two families or more, each at the same severities"
-        )
-    return (families,) if over == "families" else (images, families)
-
-
-def _word(intervals: Sequence[Interval], margin: float) -> Word:
-    """The verdict on which all intervals agree."""
-    if all(-margin <= each.low and each.high <= margin for each in intervals):
-        return "equivalent"
-    if all(each.low > 0 for each in intervals):
-        return "better"
-    return "worse" if all(each.high < 0 for each in intervals) else "not decided"
-
-
-def _notes(sides: Sequence[_Side], excluded: int) -> list[str]:
-    notes = []
-    plan = sides[0].plan
-    if plan.label_free:
-        notes.append(
-            f"Without labels {AGREEMENT_NOTE}, and each model is compared with its own clean prediction."
-        )
+def _notes(sides: Sequence[_Side], excluded: int) -> Iterator[str]:
+    first, *others = sides
+    if first.plan.label_free:
+        yield f"Without labels {AGREEMENT_NOTE}, and each model is compared with its own clean prediction."
     if excluded:
-        notes.append(
-            f"{excluded} images under a condition could not be used everywhere, and count for no model."
-        )
-    for side in sides[1:]:
-        other = side.plan.versions
+        yield f"{excluded} images under a condition could not be used everywhere, and count for no model."
+    for side in others:
+        one, two = first.plan.versions, side.plan.versions
         changed = [
-            f"{name} {plan.versions.get(name, 'none')} and {other.get(name, 'none')}"
-            for name in sorted({*plan.versions, *other})
-            if plan.versions.get(name) != other.get(name)
+            f"{name} {one.get(name, 'none')} and {two.get(name, 'none')}"
+            for name in sorted({*one, *two})
+            if one.get(name) != two.get(name)
         ]
         if changed:
-            notes.append(f"{sides[0].name} and {side.name} were made with {', '.join(changed)}.")
-        if side.machines() != sides[0].machines():
-            notes.append(
-                f"{sides[0].name} and {side.name} ran on different machines; their times do not compare."
-            )
-    return notes
+            yield f"{first.name} and {side.name} were made with {', '.join(changed)}."
+        if side.machines() != first.machines():
+            yield f"{first.name} and {side.name} ran on different machines; their times do not compare."

@@ -26,7 +26,6 @@ from gramloop.metrics.bootstrap import (
     SEED,
     UNDECIDED,
     Interval,
-    Score,
     VerdictWord,
     family_draws,
     image_draws,
@@ -41,6 +40,7 @@ from gramloop.mitigations.base import Mitigation
 from gramloop.mitigations.replay import Replay
 from gramloop.report.load import OnProgress
 from gramloop.report.run import Run
+from gramloop.tasks.base import Rows
 from gramloop.util.processes import in_order
 
 Over = Literal["families", "images"]
@@ -110,7 +110,7 @@ def differences_of(
 
 
 @dataclass(frozen=True)
-class Stack:
+class StackGain:
     """A method that is two others of the run together."""
 
     whole: str
@@ -168,7 +168,7 @@ class Evidence:
         return dict(zip(pairs, found, strict=True))
 
     @cached_property
-    def stacks(self) -> list[Stack]:
+    def stacks(self) -> list[StackGain]:
         """Every method that is made of two others of the run."""
         found = list(
             _stacked([self.run.method(name) for name in self.run.methods if name in self.run.compared])
@@ -181,7 +181,7 @@ class Evidence:
             ]
 
         differences = differences_of(self.drawn, excess) if found else []
-        return [Stack(*each, apart) for each, apart in zip(found, differences, strict=True)]
+        return [StackGain(*each, apart) for each, apart in zip(found, differences, strict=True)]
 
     @property
     def several(self) -> bool:
@@ -327,30 +327,34 @@ def _over_images(run: Run, draws: tuple[int, int], on_progress: OnProgress, work
 
 
 def _draw_condition(
-    store: Store[Plan], key: str, methods: Sequence[str], common: Sequence[str] | None, draws: tuple[int, int]
+    store: Store[Plan], key: str, methods: Sequence[str], among: Sequence[str] | None, draws: tuple[int, int]
 ) -> list[Draws]:
     """The scores of each method on one condition, then on every draw of its images or of those all conditions have."""
-    stored, task = read_condition(store, key), store.task
+    stored = read_condition(store, key)
     assert stored is not None
     ids = stored.image_ids
-    among = ids if common is None else common
-    found = []
-    for method in methods:
-        score = _expanded(task.scorer(stored.methods[method].rows, store.plan.classes), ids, among)
-        found.append(
-            image_draws(score, len(among), replicates=draws[0], seed=draws[1], rows=task.draws_at_once)
-        )
-    return found
+    return [draw_images(store, stored.methods[name].rows, ids, among or ids, draws) for name in methods]
 
 
-def _expanded(score: Score, ids: Sequence[str], among: Sequence[str]) -> Score:
-    """``score`` of weights over the images ``among``, where the condition's own images are ``ids``."""
-    place = {each: index for index, each in enumerate(ids)}
-    columns = np.array([place[each] for each in among])
+def draw_images(
+    store: Store[Plan], rows: Rows, ids: Sequence[str], among: Sequence[str], draws: tuple[int, int]
+) -> Draws:
+    """The score of the images ``among`` those with rows, then of every draw of them.
 
-    def expanded(weights: NDArray[np.int64]) -> NDArray[np.float64]:
+    Args:
+        store: whose task and classes the score is of.
+        rows: statistics of the images ``ids``.
+        ids: of the rows.
+        among: the images that are drawn from; one seed draws the same of them wherever this is called.
+        draws: number of replicates, and seed.
+    """
+    task, place = store.task, {each: index for index, each in enumerate(ids)}
+    score, columns = task.scorer(rows, store.plan.classes), np.array([place[each] for each in among])
+
+    def weighted(weights: NDArray[np.int64]) -> NDArray[np.float64]:
         full = np.zeros((len(weights), len(ids)), dtype=np.int64)
         full[:, columns] = weights
         return score(full)
 
-    return expanded
+    replicates, seed = draws
+    return image_draws(weighted, len(among), replicates=replicates, seed=seed, rows=task.draws_at_once)
