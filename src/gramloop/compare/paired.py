@@ -8,7 +8,7 @@ worse; anything else is not decided.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal
 
@@ -119,7 +119,11 @@ class ModelComparison(TableRepr):
             key="compare",
         )
 
-    _table = table
+    def _table(self) -> Table:
+        """What fits on a terminal: agreement is left to the files."""
+        whole = self.table()
+        rows = tuple(row[:-1] for row in whole.rows)
+        return replace(whole, columns=whole.columns[:-1], rows=rows, notes=whole.notes[:-1])
 
 
 def _points(one: Interval) -> str:
