@@ -101,7 +101,7 @@ def measure(task: str, scratch: Path, images: int, rounds: int) -> None:
     finished = runner.run_one(part)
 
     def stored() -> None:
-        runner._keep(finished)
+        runner._keep(finished, [])
 
     sides: dict[str, list[tuple[float, float]]] = {"paired": [], "separate": [], "evaluated": []}
     with deterministic(1):

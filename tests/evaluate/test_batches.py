@@ -257,7 +257,7 @@ def test_lack_of_memory_in_a_batch_says_so(model_folder: Path, scene_folder: Pat
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(runner.predictor.model.backbone, "forward", forward)
-    with pytest.raises(GramLoopError, match=r"in a batch of 3\) does not fit .*; try --batch 1, a smaller"):
+    with pytest.raises(GramLoopError, match=r"in a batch of 3, does not fit .*; try --batch 1, a smaller"):
         runner.run_one(plan.parts[0])
     single = small_plan(model_folder, scene_folder)
     runner = runner_of(single)

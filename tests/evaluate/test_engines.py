@@ -97,13 +97,14 @@ def test_cores_are_shared_out_over_gpus(plan: Plan, monkeypatch: pytest.MonkeyPa
 )
 def test_workers_take_gpus_in_turn(three_gpus: None, monkeypatch, device, expected):
     context = get_context("spawn")
-    shared = local._Shared(*(context.Value("q", 0) for _ in range(3)), context.Event(), None)
-    start = local._Start(b"", gpus_of(torch.device(device)) or (device,), 0, shared)
-    for name in ("_started", "_device"):
+    counters = (context.Value("q", 0) for _ in range(3))
+    devices = gpus_of(torch.device(device)) or (device,)
+    shared = local._Shared(b"", devices, 0, *counters, context.Event(), None)
+    for name in ("_shared", "_device"):
         monkeypatch.setattr(local, name, getattr(local, name))  # restored at the end
     found = []
     for _ in range(4):
-        local._start_worker(start)
+        local._start_worker(shared)
         found.append(local._device)
     assert found == expected
 

@@ -21,10 +21,9 @@ def test_an_image_is_kept_by_its_id(model_folder: Path, scene_folder: Path, tmp_
     plain = small_plan(model_folder, scene_folder, pictures=1)
     plan = small_plan(model_folder, scene_folder, pictures=1, keep=["00000007"])
     assert plan.hash != plain.hash
-    (tmp_path / "plan.json").write_text(plan.description)
+    (tmp_path / "plan.json").write_text(plan.text())
     assert read_plan(tmp_path / "plan.json") == plan
-    with runner_of(plan) as runner:
-        finished = runner.run_one(Part("fog/3", range(6, 9), plan.methods))
+    finished = runner_of(plan).run_one(Part("fog/3", range(6, 9), plan.methods))
     rows = rows_of(plan, finished, "gramloop")
     [kept] = rows.first(plan.pictures, plan.keep)
     assert kept["image_id"] == "00000007"

@@ -89,7 +89,7 @@ def test_the_others_go_on_and_the_next_run_tries_again(folder, monkeypatch, work
         assert "00000003.png (80 x 80) does not fit into the memory of cpu; try a smaller" in one.reason
     state = inspect_store(Store(folder / "out", plan))
     assert sorted(map(str, state.missing)) == sorted(LOST)
-    assert not state.rejected
+    assert not state.damaged
     assert outcome.results.conditions == ()
     monkeypatch.setenv("MUCH_MEMORY", "1")
     ran: list[str] = []

@@ -58,7 +58,7 @@ def test_any_images_can_be_a_part():
 
 def test_the_file_gives_the_plan_back(tmp_path: Path):
     path = tmp_path / "plan.json"
-    path.write_text(PLAN.description)
+    path.write_text(PLAN.text())
     assert read_plan(path) == PLAN
     assert read_plan(path).hash == PLAN.hash
     assert json.loads(path.read_text())["methods"]["gramloop"]["window"] == [6, 6]
@@ -129,7 +129,7 @@ def test_impossible_plans_are_refused(change):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[]", "{}", '{"layout": 3}', PLAN.description[:-40], '{"layout": 99}', '{"layout": 2}']
+    "text", ["", "[]", "{}", '{"layout": 3}', PLAN.text()[:-40], '{"layout": 99}', '{"layout": 2}']
 )
 def test_other_files_are_no_plans(tmp_path: Path, text):
     path = tmp_path / "plan.json"

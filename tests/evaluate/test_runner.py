@@ -210,7 +210,7 @@ def test_counts_and_blocks_are_those_of_the_mitigated_predictors(model_folder, s
     assert [blocks[name] for name in ("baseline", "median", "recentre-0.3", "flip", "m")] == [6, 6, 6, 12, 12]
     assert blocks["both"] == blocks["gramloop"] > 6
     path = tmp_path / "plan.json"
-    path.write_text(plan.description)
+    path.write_text(plan.text())
     assert read_plan(path) == plan
 
 
