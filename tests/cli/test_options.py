@@ -46,11 +46,11 @@ def test_values_have_the_types_that_options_have(tmp_path: Path) -> None:
         tmp_path,
         "evaluate",
         "out: out/run\nsuite: scenes-c\ncondition: [noise, fog]\nseverity: [1, 3]\nshort-side: 64\n"
-        "truth-score: 1\nverify: true\nmodel: tiny\nengine: ray\n",
+        "truth-score: 1\ndiagnostics: true\nmodel: tiny\nengine: ray\n",
     )
     assert found.out == Path("out/run")
     assert (found.condition, found.severity, found.short_side) == (["noise", "fog"], [1, 3], 64)
-    assert (found.truth_score, found.verify, found.engine) == (1.0, True, "ray")
+    assert (found.truth_score, found.diagnostics, found.engine) == (1.0, True, "ray")
     assert (found.threads, found.pictures, found.images) == (1, 4, None), "defaults stay"
 
 
@@ -60,10 +60,10 @@ def test_json_is_read_too(tmp_path: Path) -> None:
 
 
 def test_the_command_line_wins_option_by_option(tmp_path: Path) -> None:
-    text = "out: a\nsuite: scenes-c\ncondition: [noise, fog]\nimages: 5\nverify: true\npartial: true\n"
-    found = parsed(tmp_path, "evaluate", text, "--condition", "snow", "--out", "b", "--no-verify")
+    text = "out: a\nsuite: scenes-c\ncondition: [noise, fog]\nimages: 5\ndiagnostics: true\npartial: true\n"
+    found = parsed(tmp_path, "evaluate", text, "--condition", "snow", "--out", "b", "--no-diagnostics")
     assert (found.out, found.condition) == (Path("b"), ["snow"]), "a list is replaced, not made longer"
-    assert (found.images, found.verify, found.partial) == (5, False, True)
+    assert (found.images, found.diagnostics, found.partial) == (5, False, True)
 
 
 def test_arguments_without_a_name_come_from_the_file_or_from_the_words(tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_what_is_required_is_still_asked_for(tmp_path: Path, capsys: pytest.Capt
         ("evaluate", "severity: [1, two]", "severity[1]: expected `int`, got `str`"),
         ("evaluate", "images: 2.5", "images: expected `int`, got `float`"),
         ("evaluate", "images: [2]", "images: expected `int`, got `array`"),
-        ("evaluate", "verify: 1", "verify: expected `bool`, got `int`"),
+        ("evaluate", "diagnostics: 1", "diagnostics: expected `bool`, got `int`"),
         ("evaluate", "suite: 3", "suite: expected `str`, got `int`"),
         ("evaluate", "engine: cloud", "engine: invalid enum value 'cloud'"),
         ("evaluate", "images:", "images: expected `int`, got `null`"),
@@ -111,7 +111,7 @@ def test_what_is_wrong_is_told_with_its_path(tmp_path: Path, command: str, text:
 
 
 KEYS = st.sampled_from(
-    ["suite", "severity", "shift", "images", "verify", "command", "method", "short-side", "x"]
+    ["suite", "severity", "shift", "images", "diagnostics", "command", "method", "short-side", "x"]
 )
 ANY = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),

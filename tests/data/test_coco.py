@@ -73,8 +73,8 @@ def test_everything_wrong_is_told_in_one_error(tmp_path):
     assert "6 things are wrong" in message
     for part in (
         "annotation 3 has category 12, which is not listed",
-        "annotation 4 belongs to image 999, which is not listed",
-        "annotation 6 occurs more than once",
+        "an annotation belongs to image 999, which is not listed",
+        "annotation 6 occurs 2 times",
         "is 128 x 96, but its annotation says 130 x 96",
         "000004.jpg is missing",
         "000005.jpg cannot be read",
@@ -131,7 +131,7 @@ def test_fields_that_a_metric_reads_are_checked(tmp_path, field, value, sentence
         (
             "bbox",
             [200, 10, 5, 5],
-            "has the box [200.0, 10.0, 5.0, 5.0], which lies outside its image of 128 x 96",
+            "has the box [200, 10, 5, 5], which lies outside its image of 128 x 96",
         ),
         ("segmentation", [[1, 2, 3, 4, 5, 6, 7]], "has a polygon of 7 numbers"),
         (

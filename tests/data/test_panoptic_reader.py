@@ -118,11 +118,11 @@ def _gone(content: dict[str, Any]) -> None:
 
 WRONG = [
     (_stranger, r"panoptic_val2017/000000.png holds segment 7, which the annotation file does not list"),
-    (_twice, "the annotation of image 100 lists segment 7 more than once"),
+    (_twice, "the annotation of image 100: segment 7 occurs 2 times"),
     (_unlisted, "image 100 has a segment of category 4, which is not listed"),
-    (_no_kind, "category 1 has isthing None; it is 1 or 0"),
+    (_no_kind, r"categories\[0\]: object missing required field `isthing`"),
     (_no_entry, "image 101 has no annotation"),
-    (_leads_out, "leads out of the folder it belongs in"),
+    (_leads_out, "has a PNG file .* outside of its folder"),
     (_crowd_in_words, r"annotations\[0\].*segments_info\[0\].iscrowd: expected `int`, got `str`"),
     (_no_colour, r"annotations\[0\].*segments_info\[0\].id: expected `int` >= 1"),
     (_gone, "none.png is missing"),

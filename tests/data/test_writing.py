@@ -212,19 +212,16 @@ def test_names_that_would_fall_together_are_refused(tmp_path):
     assert Condition("fog", 1) in opened.conditions
 
 
-def test_damage_in_a_written_suite_is_found_when_asked_and_as_an_image_is_read(tmp_path):
+def test_damage_in_a_written_suite_is_found_as_an_image_is_read(tmp_path):
     clean, out = write_semantic(tmp_path / "clean", 3), tmp_path / "out"
     asked = {"conditions": ["contrast"], "severities": [1]}
     write_suite(open_suite("mine-c", clean, **asked), out, workers=1)
     suite = open_suite("mine-c", out, **asked)
-    condition = suite.conditions[0]
-    data, whole = with_contents(suite.open(condition), 3, suite.listed(condition))
-    assert whole == with_contents(suite.open(condition), 3)[1]
+    data = suite.open(suite.conditions[0])
+    without = replace(data, records=tuple(replace(record, content=()) for record in data))
+    assert with_contents(data, 3) == with_contents(without, 3)
     one, two = sorted((out / "contrast/1/images/validation").glob("*.png"))[:2]
     shutil.copy(two, one)
-    open_suite("mine-c", out, **asked)
-    with pytest.raises(GramLoopError, match=f"{one} is not what was written"):
-        open_suite("mine-c", out, **asked, options=ReadOptions(verify="full"))
     with pytest.raises(ChangedFileError, match=str(one)):
         refuse_change(data[0])
     (out / "contrast/1/checksums.sha256").unlink()

@@ -73,7 +73,6 @@ class CorruptOptions:
 )
 def corrupt_command(options: CorruptOptions) -> CommandResult:
     """Write the suite; 1 if some images could not be read."""
-    from gramloop.data.checks import warn_of_rotated
     from gramloop.data.opening import ReadOptions, open_suite
     from gramloop.data.suites import SUITES, find_suite
 
@@ -99,7 +98,6 @@ def corrupt_command(options: CorruptOptions) -> CommandResult:
         frost_textures=options.shifts.frost_textures,
     )
     if opened.clean is not None:
-        warn_of_rotated(opened.clean, len(opened.clean))
         for remark in opened.clean.notes:
             note(f"note: {remark}")
     return _write(opened, options)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 # options that say how a stored plan is run; every other one describes a new evaluation
 _RESUMED = (
-    "out", "status", "dry_run", "verify", "device", "workers", "prepare", "engine", "address", "jobs", "slurm", "threads",
+    "out", "status", "dry_run", "device", "workers", "prepare", "engine", "address", "jobs", "slurm", "threads",
     "clean_results", "coco_results", "pictures", "allow_failures",
 )  # fmt: skip
 
@@ -237,7 +237,6 @@ def _run(store: Any, options: EvaluateOptions, engine: Engine | None) -> Evaluat
             plan,
             options.out,
             workers=options.work.workers,
-            verify=options.data.verify,
             engine=engine,
             engine_name=options.work.engine,
             listener=listener,

@@ -161,11 +161,6 @@ class DataOptions:
         metavar="P",
     )
     partial: bool = option("accept a part of COCO or ADE20K", False)
-    verify: bool = option(
-        "compare every file of a suite that gramloop corrupt wrote with its checksum before the work begins; without it "
-        "sizes and some files (each image is compared when it is read)",
-        False,
-    )
 
     def source(self, suite: str, scenes: Path, split: str) -> DataSource:
         """The images of a suite; scenes of a split are drawn where a suite of scenes has no folder."""
@@ -257,7 +252,6 @@ def request_of(
         dtype=model.dtype,
         truth=data.truth,
         truth_score=TRUTH_SCORE if data.truth_score is None else data.truth_score,
-        verify=data.verify,
         version=model.model_version,
     )
 

@@ -1,7 +1,8 @@
-"""Checks of a data set: at its opening, where all problems are reported at once, and of its content while it is used.
+"""Checks of a data set: when it is opened, with all problems in one error, and of its content while it is used.
 
 Names and sizes do not distinguish an image from its mirror. So files are read once, when a run is planned; each record
-then carries the checksums of its files, and is compared with them when it is read.
+then carries the checksums of its files, and is compared with them when it is read. Files of a written suite bring
+their checksums along.
 """
 
 from __future__ import annotations
@@ -9,11 +10,11 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
-import warnings
+import re
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from itertools import islice
 from pathlib import Path
 
@@ -22,87 +23,86 @@ from PIL import Image, UnidentifiedImageError
 
 from gramloop.data.records import DataSet, Record
 from gramloop.data.truth import UNREADABLE
-from gramloop.errors import GramLoopError, GramLoopWarning
+from gramloop.errors import GramLoopError
 from gramloop.util.checksums import file_digest, file_digests, read_digest, sha256
 from gramloop.util.progress import tracked
 
+CHECKSUMS = "checksums.sha256"  # of a written condition, as the sha256sum command has them; written last
 MOST_LISTED = 10  # problems in one message
 EIGHT_BIT = ("1", "L", "P", "RGB", "RGBA", "LA", "CMYK", "YCbCr")
 NUMBERS = ("L", "I", "I;16", "I;16B", "I;16L")  # of one channel
 _EXIF_ORIENTATION = 0x0112
 
 
-@dataclass
-class Problems:
-    """Collects what is wrong with a data set, then raises it as one error."""
-
-    where: Path
-    found: list[str] = field(default_factory=list)
-
-    def add(self, problem: str) -> None:
-        """Collect one problem; an empty text is none."""
-        if problem:
-            self.found.append(problem)
-
-    def raise_if_any(self) -> None:
-        """Raise one error that counts all problems and lists the first of them."""
-        if not self.found:
-            return
-        if len(self.found) == 1:
-            raise GramLoopError(f"cannot use {self.where}: {self.found[0]}")
-        lines = [f"cannot use {self.where}: {len(self.found)} things are wrong"]
-        lines += [f"  - {problem}" for problem in self.found[:MOST_LISTED]]
-        if len(self.found) > MOST_LISTED:
-            lines.append(f"  … and {len(self.found) - MOST_LISTED} more")
+def raise_problems(where: Path, problems: Sequence[str]) -> None:
+    """Raise one error that counts the problems of a data set and lists the first of them; without any do nothing."""
+    if len(problems) == 1:
+        raise GramLoopError(f"cannot use {where}: {problems[0]}")
+    if problems:
+        lines = [f"cannot use {where}: {len(problems)} things are wrong"]
+        lines += [f"  - {problem}" for problem in problems[:MOST_LISTED]]
+        if len(problems) > MOST_LISTED:
+            lines.append(f"  … and {len(problems) - MOST_LISTED} more")
         raise GramLoopError("\n".join(lines))
 
 
-def check_records(records: Sequence[Record], problems: Problems) -> tuple[Record, ...]:
+def check_images(data: DataSet, problems: list[str]) -> DataSet:
     """Open every image and label file, in threads, and collect what their headers show to be wrong.
 
     Args:
-        records: with the height and width that an annotation file declares, or 0.
+        data: its records have the height and width that an annotation file declares, or 0.
         problems: collects them.
 
     Returns:
-        The records with the sizes of their images.
+        The set with the sizes of its images, and a note about those that an EXIF tag rotates.
     """
     with ThreadPoolExecutor(min(32, os.cpu_count() or 1)) as pool:
-        checked = list(tracked(pool.map(_check_record, records), "checking images", len(records)))
-    problems.found += [problem for _, found in checked for problem in found]
-    return tuple(record for record, _ in checked)
+        opened = pool.map(_check_record, data.records)
+        checked = list(tracked(opened, "checking images", len(data)))
+    problems += [problem for _, _, found in checked for problem in found]
+    notes, rotated = (
+        data.notes,
+        [record.path for record, tag, _ in checked if tag != 1 and not record.upright],
+    )
+    if rotated:
+        notes += (
+            f"{len(rotated)} of {len(data)} images in {data.root} carry an EXIF tag that rotates them, such as "
+            f"{rotated[0].name}; they are evaluated as their pixels are stored, which is how labels fit them, but "
+            "gramloop predict rotates them",
+        )
+    return replace(data, records=tuple(record for record, _, _ in checked), notes=notes)
 
 
-def _check_record(record: Record) -> tuple[Record, list[str]]:
-    """The record with the size of its image, and what is wrong with its files."""
+def _check_record(record: Record) -> tuple[Record, int, list[str]]:
+    """The record with the size of its image, the image's EXIF orientation, and what is wrong with its files."""
     problems: list[str] = []
-    size: tuple[int, ...] = (0, 0)
+    size, tag = (0, 0), 1
     try:
-        size, mode = _read_header(record.path)
-        problems += _image_problems(record, size, mode)
+        size, mode, tag = _read_header(record.path)
+        problems += _image_problems(record, size, mode, tag)
     except GramLoopError as error:
         problems.append(str(error))
     try:
         if record.label_path is not None:
-            problems += _label_problems(record, size, *_read_header(record.label_path))
+            problems += _label_problems(record, size, *_read_header(record.label_path)[:2])
     except GramLoopError as error:
         problems.append(str(error))
-    height, width = size[::-1] if record.upright and orientation(record.path) > 4 else size
-    return replace(record, height=height, width=width), problems
+    height, width = size[::-1] if record.upright and tag > 4 else size
+    return replace(record, height=height, width=width), tag, problems
 
 
-def _read_header(path: Path) -> tuple[tuple[int, ...], str]:
-    """Height and width of a picture or an array, and Pillow's name for the type of its pixels."""
+def _read_header(path: Path) -> tuple[tuple[int, int], str, int]:
+    """Height and width of a picture or an array, Pillow's name for the type of its pixels, and its EXIF orientation."""
     try:
         if path.suffix == ".npy":
             values = np.load(path, mmap_mode="r", allow_pickle=False)
             if values.ndim == 2 and values.dtype.kind in "uif":
-                return values.shape, "I"
+                return values.shape, "I", 1
             raise GramLoopError(
                 f"{path} holds {values.dtype} of shape {values.shape}; depth is one number per pixel, (H, W)"
             )
         with Image.open(path) as picture:
-            return (picture.height, picture.width), picture.mode
+            return (picture.height, picture.width), picture.mode, orientation(picture)
     except FileNotFoundError:
         raise GramLoopError(f"{path} is missing") from None
     except UNREADABLE as error:
@@ -112,19 +112,19 @@ def _read_header(path: Path) -> tuple[tuple[int, ...], str]:
         raise GramLoopError(f"{path} cannot be read: {reason}") from error
 
 
-def _image_problems(record: Record, size: tuple[int, ...], mode: str) -> list[str]:
+def _image_problems(record: Record, size: tuple[int, int], mode: str, tag: int) -> list[str]:
     path, declared = record.path, (record.height, record.width)
     if mode not in EIGHT_BIT:
         return [f"{path} has pixels of type {mode}; images need 8 bits per channel"]
     if 0 in declared or declared == size:
         return []
     message = f"{path} is {size[1]} x {size[0]}, but its annotation says {declared[1]} x {declared[0]}"
-    if declared == size[::-1] and orientation(path) > 4:
+    if declared == size[::-1] and tag > 4:
         message += " (an EXIF tag rotates it: store the rotated pixels instead)"
     return [message]
 
 
-def _label_problems(record: Record, image: tuple[int, ...], size: tuple[int, ...], mode: str) -> list[str]:
+def _label_problems(record: Record, image: tuple[int, int], size: tuple[int, int], mode: str) -> list[str]:
     modes: tuple[str, ...]
     if record.classes is not None:
         modes, needed = (*NUMBERS, "P"), "labels need one channel of class numbers"
@@ -140,16 +140,14 @@ def _label_problems(record: Record, image: tuple[int, ...], size: tuple[int, ...
     return [f"{path} is {size[1]} x {size[0]}, but its image is {image[1]} x {image[0]}"]
 
 
-def orientation(path: Path) -> int:
-    """The EXIF orientation of an image, 1 to 8; 1 means upright, and from 5 on height and width are swapped."""
-    try:
-        with Image.open(path) as picture:
-            # other formats would decode the whole image to search for the tag
-            tagged = "exif" in picture.info or picture.format in ("TIFF", "MPO")
-            found = picture.getexif().get(_EXIF_ORIENTATION, 1) if tagged else 1
-            return found if found in range(1, 9) else 1
-    except UNREADABLE:
-        return 1  # reported where the image is read
+def orientation(picture: Image.Image) -> int:
+    """The EXIF orientation of a picture, 1 to 8; 1 means upright, and from 5 on height and width are swapped."""
+    # other formats would decode the whole image to search for the tag
+    found = 1
+    if "exif" in picture.info or picture.format in ("TIFF", "MPO"):
+        with suppress(*UNREADABLE):
+            found = picture.getexif().get(_EXIF_ORIENTATION, 1)
+    return found if found in range(1, 9) else 1
 
 
 def refuse_unscorable(data: DataSet, images: int) -> None:
@@ -164,36 +162,15 @@ def refuse_unscorable(data: DataSet, images: int) -> None:
     )
 
 
-def warn_of_rotated(data: DataSet, images: int) -> None:
-    """Warn of EXIF tags that rotate images: labels fit the pixels as stored, while predict rotates them."""
-    rotated = [
-        record.path for record in islice(data, images) if not record.upright and orientation(record.path) != 1
-    ]
-    if rotated:
-        warnings.warn(
-            f"{len(rotated)} of {images} images in {data.root} carry an EXIF tag that rotates them, such as "
-            f"{rotated[0].name}; they are evaluated as their pixels are stored, which is how labels fit them, but "
-            "gramloop predict rotates them",
-            GramLoopWarning,
-            stacklevel=3,
-        )
-
-
-def with_contents(
-    data: DataSet, images: int, listed: Mapping[Path, str] | None = None
-) -> tuple[DataSet, str]:
-    """The set with the checksums of its first images in their records, and a checksum over all that decides them.
-
-    Args:
-        data: an opened set.
-        images: how many of it are used.
-        listed: checksums that need not be computed, by file; `listed_checksums` reads them.
-    """
-    known = listed or {}
+def with_contents(data: DataSet, images: int) -> tuple[DataSet, str]:
+    """The set with the checksums of its first images in their records, and a checksum over all that decides them."""
     used = data[:images]
-    paths = [path for record in used for path in record.files if path not in known]
-    digests = {**known, **dict(zip(paths, file_digests(paths, "images"), strict=True))}
-    marked = tuple(replace(one, content=tuple(digests[path] for path in one.files)) for one in used)
+    paths = [path for record in used if not record.content for path in record.files]
+    digests = dict(zip(paths, file_digests(paths, "images"), strict=True))
+    marked = tuple(
+        one if one.content else replace(one, content=tuple(digests[path] for path in one.files))
+        for one in used
+    )
     whole = hashlib.sha256()
     for record in marked:
         whole.update(f"{record.image_id}\t{record.name}\t{' '.join(record.content)}\n".encode())
@@ -205,6 +182,28 @@ def with_contents(
     if data.annotation_file is not None:
         whole.update(file_digest(data.annotation_file).encode())
     return replace(data, records=(*marked, *data[images:])), whole.hexdigest()
+
+
+def with_listed_checksums(data: DataSet, folder: Path) -> DataSet:
+    """The set with the checksums that its condition's folder lists, if `gramloop corrupt` wrote it."""
+    try:
+        text = (folder / CHECKSUMS).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return data
+    lines = re.findall(r"^([0-9a-f]{64})  (.+)\n", text, re.MULTILINE)
+    listed = {folder / name: digest for digest, name in lines}
+    marked = (
+        replace(one, content=tuple(listed[path] for path in one.files))
+        if all(path in listed for path in one.files)
+        else one
+        for one in data
+    )
+    return replace(data, records=tuple(marked))
+
+
+def checksum_lines(checksums: Mapping[str, str]) -> bytes:
+    """Checksums by path as the lines that ``sha256sum --check`` reads, sorted by path."""
+    return "".join(f"{digest}  {path}\n" for path, digest in sorted(checksums.items())).encode()
 
 
 def package_versions() -> dict[str, str]:
@@ -237,8 +236,3 @@ def frost_fingerprint(textures: Path | None) -> str:
         return "synthesised"
     files = sorted(path for path in textures.iterdir() if path.is_file())
     return sha256(checksum_lines({path.name: read_digest(path) for path in files}))
-
-
-def checksum_lines(checksums: Mapping[str, str]) -> bytes:
-    """Checksums by path as the lines that ``sha256sum --check`` reads, sorted by path."""
-    return "".join(f"{digest}  {path}\n" for path, digest in sorted(checksums.items())).encode()

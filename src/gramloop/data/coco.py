@@ -7,15 +7,16 @@ whose colours are segments, with what each segment is.
 
 from __future__ import annotations
 
+import os
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
 import msgspec
 
-from gramloop.data.checks import Problems, check_records
+from gramloop.data.checks import check_images, raise_problems
 from gramloop.data.records import DataSet, Record
 from gramloop.data.truth import Annotation, mask_area
 from gramloop.errors import GramLoopError
@@ -25,9 +26,10 @@ Id = Annotated[int, msgspec.Meta(ge=-(2**53), le=2**53)]  # what every JSON pars
 Number = Annotated[float, msgspec.Meta(ge=-1e12, le=1e12)]  # neither infinite nor NaN, which is in no range
 NonNegative = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
 PixelCount = Annotated[int, msgspec.Meta(ge=1, le=2**31)]
-FileName = Annotated[str, msgspec.Meta(min_length=1, max_length=4096)]
+FileName = Annotated[str, msgspec.Meta(min_length=1)]
 CocoKind = Literal["instances", "panoptic"]
-E = TypeVar("E")
+_C = TypeVar("_C")
+_E = TypeVar("_E")
 
 COCO_CATEGORY_IDS = frozenset(range(1, 91)) - {12, 26, 29, 30, 45, 66, 68, 69, 71, 83}
 _STUFF = """92 93 95 100 107 109 112 118 119 122 125 128 130 133 138 141 144 145 147 148 149 151 154 155 156 159 161 166 168 171
@@ -52,7 +54,12 @@ class CategoryEntry(msgspec.Struct, gc=False):
 
     id: Id
     name: str = ""
-    isthing: Literal[0, 1] | None = None  # required in a panoptic set
+
+
+class PanopticCategory(CategoryEntry, kw_only=True, gc=False):
+    """A category of a panoptic set: things can be counted, stuff cannot."""
+
+    isthing: Literal[0, 1]
 
 
 class RunLengthEntry(msgspec.Struct, gc=False):
@@ -62,7 +69,7 @@ class RunLengthEntry(msgspec.Struct, gc=False):
     counts: list[Annotated[int, msgspec.Meta(ge=0, le=2**62)]] | str
 
 
-class AnnotationEntry(msgspec.Struct, gc=False):
+class ObjectEntry(msgspec.Struct, gc=False):
     """An object; its area is that of its box where it is left out."""
 
     id: Id
@@ -90,12 +97,12 @@ class SegmentsEntry(msgspec.Struct, gc=False):
     segments_info: list[SegmentEntry]
 
 
-class CocoFile(msgspec.Struct, Generic[E], gc=False):
+class CocoFile(msgspec.Struct, Generic[_E, _C], gc=False):
     """The content of a file of objects, or of segments."""
 
     images: Annotated[list[ImageEntry], msgspec.Meta(min_length=1)]
-    annotations: list[E]
-    categories: list[CategoryEntry]
+    annotations: list[_E]
+    categories: list[_C]
 
 
 @dataclass(frozen=True)
@@ -122,21 +129,30 @@ def open_coco(root: Path | str, *, expected: Expected | None = None) -> DataSet:
     Returns:
         A data set whose records have ``instances`` and, where objects have segmentations, ``object_masks``.
     """
-    root = Path(root)
-    path = find_annotation_file(root, "instances")
+    path = find_annotation_file(Path(root), "instances")
     raw = read_coco(path)
-    content = checked(raw, CocoFile[AnnotationEntry], str(path), COCO_FORMAT)
-    problems = Problems(path)
-    _check_lists(content, expected, problems)
-    objects, notes = _objects(content, raw["annotations"], problems)
-    records = []
-    for record in check_records(_records(content, root, path), problems):
-        found = objects.get(int(record.image_id), ())
-        for _, one in found if record.height else ():
-            problems.found += _object_problems(one, record.height, record.width)
-        records.append(replace(record, annotations=tuple(entry for entry, _ in found)))
-    problems.raise_if_any()
-    return DataSet(root, "detection", tuple(records), _category_names(content), path, notes)
+    content = checked(raw, CocoFile[ObjectEntry, CategoryEntry], str(path), COCO_FORMAT)
+    data, problems = _opened(content, Path(root), path, "detection", expected)
+    problems += _repeated("annotation", (entry["id"] for entry in raw["annotations"]))
+    by_image: dict[int, list[Annotation]] = defaultdict(list)
+    for entry in raw["annotations"]:
+        by_image[entry["image_id"]].append(
+            {"area": entry["bbox"][2] * entry["bbox"][3], "iscrowd": 0, **entry}
+        )
+        if entry["category_id"] not in data.categories:
+            problems.append(
+                f"annotation {entry['id']} has category {entry['category_id']}, which is not listed"
+            )
+    problems += _unlisted_images(by_image, data)
+    notes = []
+    for zero in (entry for entries in by_image.values() for entry in entries if entry["id"] == 0):
+        number = zero["id"] = 1 + max(entry["id"] for entry in raw["annotations"])  # type: ignore[index]
+        notes.append(f"annotation id 0 was renumbered to {number}: COCO's evaluator takes 0 for no match")
+    records = tuple(replace(one, annotations=tuple(by_image.get(int(one.image_id), ()))) for one in data)
+    data = check_images(replace(data, records=records, notes=tuple(notes)), problems)
+    problems += (problem for record in data if record.height for problem in _object_problems(record))
+    raise_problems(path, problems)
+    return data
 
 
 def open_panoptic(root: Path | str, *, expected: Expected | None = None) -> DataSet:
@@ -150,22 +166,31 @@ def open_panoptic(root: Path | str, *, expected: Expected | None = None) -> Data
     Returns:
         A data set whose records have ``segments``.
     """
-    root = Path(root)
-    path = find_annotation_file(root, "panoptic")
+    path = find_annotation_file(Path(root), "panoptic")
     raw = read_coco(path)
-    content = checked(raw, CocoFile[SegmentsEntry], str(path), COCO_FORMAT)
-    problems = Problems(path)
-    _check_lists(content, expected, problems)
-    segments = _segments(content, raw["annotations"], problems)
+    content = checked(raw, CocoFile[SegmentsEntry, PanopticCategory], str(path), COCO_FORMAT)
+    data, problems = _opened(content, Path(root), path, "panoptic", expected)
+    by_image = {entry["image_id"]: entry for entry in raw["annotations"]}
+    problems += _repeated("the annotation of image", (entry["image_id"] for entry in raw["annotations"]))
+    problems += _unlisted_images(by_image, data)
     records = []
-    for record in _records(content, root, path):
-        entry = segments[int(record.image_id)]
-        colours, infos = maps_folder(path) / entry["file_name"], tuple(entry["segments_info"])
-        records.append(replace(record, label_path=colours, annotations=infos))
-    found = check_records(records, problems)
-    problems.raise_if_any()
+    for record in data:
+        if (entry := by_image.get(record.image_id)) is None:
+            problems.append(f"image {record.image_id} has no annotation")
+            continue
+        owner, infos = f"the annotation of image {record.image_id}", entry["segments_info"]
+        if _leads_out(entry["file_name"]):
+            problems.append(f"{owner} has a PNG file {entry['file_name']!r} outside of its folder")
+        problems += _repeated(f"{owner}: segment", (info["id"] for info in infos))
+        for category in {info["category_id"] for info in infos} - data.categories.keys():
+            problems.append(f"{owner} has a segment of category {category}, which is not listed")
+        colours = maps_folder(path) / entry["file_name"]
+        records.append(replace(record, label_path=colours, annotations=tuple(infos)))
+    raise_problems(path, problems)
     things = frozenset(each.id for each in content.categories if each.isthing)
-    return DataSet(root, "panoptic", found, _category_names(content), path, things=things)
+    data = check_images(replace(data, records=tuple(records), things=things), problems)
+    raise_problems(path, problems)
+    return data
 
 
 def coco_root(root: Path, kind: CocoKind = "instances") -> Path | None:
@@ -206,137 +231,77 @@ def read_coco(file: Path) -> dict[str, Any]:
     return content
 
 
-def _records(content: CocoFile[Any], root: Path, file: Path) -> list[Record]:
-    """The images in the first usual folder that holds any of them, with the sizes that the file declares."""
+def _opened(
+    content: CocoFile[Any, Any], root: Path, file: Path, task: str, expected: Expected | None
+) -> tuple[DataSet, list[str]]:
+    """The images in the first usual folder that holds any of them, without annotations; what is not as expected."""
+    names = [entry.file_name for entry in content.images]
+    category_ids = [each.id for each in content.categories]
+    problems = [
+        *_repeated("image id", (each.id for each in content.images)),
+        *_repeated("category id", category_ids),
+        *_repeated("file_name", names),
+        *(f"file_name {name!r} leads out of the folder it belongs in" for name in names if _leads_out(name)),
+    ]
+    raise_problems(file, problems)
+    if expected is not None:
+        for what, wanted in (("images", expected.images), ("annotations", expected.annotations)):
+            if wanted is not None and len(getattr(content, what)) != wanted:
+                problems.append(f"it lists {len(getattr(content, what))} {what}, not {wanted}")
+        known, found = expected.category_ids, set(category_ids)
+        if known is not None and found != known:
+            lacking, unknown = sorted(known - found), sorted(found - known)
+            problems.append(
+                f"its category ids are not COCO's {len(known)} (lacking {lacking}, unknown {unknown})"
+            )
     base = file.parent.parent if file.parent.name == "annotations" else file.parent
     split = file.stem.removeprefix("instances_").removeprefix("panoptic_")
     usual = [base / split, base / "images" / split, base / "images", base, root]
-    names = [entry.file_name for entry in content.images[:20]]
-    where = next((folder for folder in usual if any((folder / name).is_file() for name in names)), None)
+    where = next((each for each in usual if any(os.path.isfile(each / name) for name in names[:20])), None)
     if where is None:
         searched = ", ".join(str(folder) for folder in usual[:3])
         raise GramLoopError(f"the images of {file} were not found; searched in {searched}")
-    return [
+    records = tuple(
         Record(entry.id, where / entry.file_name, entry.file_name, entry.height or 0, entry.width or 0)
         for entry in content.images
+    )
+    categories = {each.id: each.name or str(each.id) for each in content.categories}
+    return DataSet(root, task, records, categories, file), problems
+
+
+def _repeated(what: str, values: Iterable[Any]) -> list[str]:
+    return [f"{what} {value!r} occurs {count} times" for value, count in Counter(values).items() if count > 1]
+
+
+def _leads_out(name: str) -> bool:
+    """Whether a file_name is not one of a file below the folder it belongs in."""
+    return ".." in PurePosixPath(name).parts or PurePosixPath(name).is_absolute()
+
+
+def _unlisted_images(found: Iterable[int], data: DataSet) -> list[str]:
+    listed = {record.image_id for record in data}
+    return [
+        f"an annotation belongs to image {each}, which is not listed" for each in found if each not in listed
     ]
 
 
-def _category_names(content: CocoFile[Any]) -> dict[int, str]:
-    return {each.id: each.name or str(each.id) for each in content.categories}
-
-
-def _check_lists(content: CocoFile[Any], expected: Expected | None, problems: Problems) -> None:
-    """Refuse ids and names that occur twice or lead elsewhere; collect what is not as in the public set."""
-    ids = {
-        "image": [each.id for each in content.images],
-        "category": [each.id for each in content.categories],
-    }
-    for what, listed in ids.items():
-        for number, count in Counter(listed).items():
-            if count > 1:
-                problems.add(f"{what} id {number} occurs more than once")
-    for name, count in Counter(entry.file_name for entry in content.images).items():
-        problems.add(_name_problem(name))
-        if count > 1:
-            problems.add(f"file_name {name!r} occurs {count} times")
-    problems.raise_if_any()
-    if expected is None:
-        return
-    for what, wanted in (("images", expected.images), ("annotations", expected.annotations)):
-        if wanted is not None and len(getattr(content, what)) != wanted:
-            problems.add(f"it lists {len(getattr(content, what))} {what}, not {wanted}")
-    known, found = expected.category_ids, set(ids["category"])
-    if known is not None and found != known:
-        problems.add(
-            f"its category ids are not COCO's {len(known)} (lacking {sorted(known - found)}, "
-            f"unknown {sorted(found - known)})"
-        )
-
-
-def _name_problem(name: str) -> str:
-    """Why a file_name cannot be used, or an empty text."""
-    path = PurePosixPath(name)
-    if ".." in path.parts or path.is_absolute():
-        return f"file_name {name!r} leads out of the folder it belongs in"
-    if "\0" in name or max(len(part.encode()) for part in name.split("/")) > 255:
-        return f"file_name {name[:60]!r} cannot be the name of a file"
-    return ""
-
-
-Objects = Mapping[int, list[tuple[Annotation, AnnotationEntry]]]  # by image: as in the file, and checked
-
-
-def _objects(
-    content: CocoFile[AnnotationEntry], listed: Sequence[Annotation], problems: Problems
-) -> tuple[Objects, tuple[str, ...]]:
-    """Annotations by image; id 0, which the reference evaluator counts as unmatched, gets a new number."""
-    by_image: dict[int, list[tuple[Annotation, AnnotationEntry]]] = defaultdict(list)
-    images, categories = ({each.id for each in part} for part in (content.images, content.categories))
-    notes: tuple[str, ...] = ()
-    seen: set[int] = set()
-    for entry, one in zip(listed, content.annotations, strict=True):
-        if one.id in seen:
-            problems.add(f"annotation {one.id} occurs more than once")
-        elif one.image_id not in images:
-            problems.add(f"annotation {one.id} belongs to image {one.image_id}, which is not listed")
-        elif one.category_id not in categories:
-            problems.add(f"annotation {one.id} has category {one.category_id}, which is not listed")
-        complete = {"area": one.bbox[2] * one.bbox[3], "iscrowd": 0, **entry}
-        if one.id == 0:
-            number = complete["id"] = 1 + max(other.id for other in content.annotations)
-            notes = (f"annotation id 0 was renumbered to {number}: COCO's evaluator takes 0 for no match",)
-        by_image[one.image_id].append((complete, one))
-        seen.add(one.id)
-    return by_image, notes
-
-
-def _object_problems(one: AnnotationEntry, height: int, width: int) -> list[str]:
-    """What is wrong between an object and the size of its image."""
-    found, shape = [], one.segmentation
-    if isinstance(shape, RunLengthEntry):
-        try:
-            mask_area({"size": list(shape.size), "counts": shape.counts})
-        except (ValueError, TypeError, OverflowError) as error:
-            found.append(f"has a segmentation that cannot be read: {error}")
-        if tuple(shape.size) != (height, width):
-            size = f"{shape.size[1]} x {shape.size[0]}"
-            found.append(f"has run lengths of {size} pixels, but its image is {width} x {height}")
-        elif isinstance(shape.counts, list) and sum(shape.counts) != height * width:
-            found.append(f"has run lengths that add up to {sum(shape.counts)}, not to {height} x {width}")
-    elif odd := next((len(polygon) for polygon in shape or () if len(polygon) % 2), 0):
-        found.append(f"has a polygon of {odd} numbers, where every point has two")
-    x, y, wide, high = one.bbox
-    if x > width or y > height or x + wide < 0 or y + high < 0:
-        found.append(f"has the box {list(one.bbox)}, which lies outside its image of {width} x {height}")
-    return [f"annotation {one.id} {problem}" for problem in found]
-
-
-def _segments(
-    content: CocoFile[SegmentsEntry], listed: Sequence[Annotation], problems: Problems
-) -> dict[int, Annotation]:
-    """The entry of every image, its PNG file and segments; raises where one is wrong or missing."""
-    by_image: dict[int, Annotation] = {}
-    images, categories = ({each.id for each in part} for part in (content.images, content.categories))
-    for each in content.categories:
-        if each.isthing is None:
-            problems.add(f"category {each.id} has isthing None; it is 1 or 0")
-    for position, (entry, one) in enumerate(zip(listed, content.annotations, strict=True)):
-        owner = f"the annotation of image {one.image_id}"
-        if one.image_id not in images:
-            problems.add(f"annotation {position} belongs to image {one.image_id}, which is not listed")
-        if one.image_id in by_image:
-            problems.add(f"image {one.image_id} has more than one annotation")
-        if problem := _name_problem(one.file_name):
-            problems.add(f"{owner} has a PNG file whose {problem}")
-        for number, count in Counter(info.id for info in one.segments_info).items():
-            if count > 1:
-                problems.add(f"{owner} lists segment {number} more than once")
-        for info in one.segments_info:
-            if info.category_id not in categories:
-                problems.add(f"{owner} has a segment of category {info.category_id}, which is not listed")
-        by_image[one.image_id] = entry
-    for image in sorted(images - by_image.keys()):
-        problems.add(f"image {image} has no annotation")
-    problems.raise_if_any()
-    return by_image
+def _object_problems(record: Record) -> Iterator[str]:
+    """What is wrong between the objects of an image and its size."""
+    height, width = record.height, record.width
+    for entry in record.annotations or ():
+        shape, owner = entry.get("segmentation"), f"annotation {entry['id']} has"
+        if isinstance(shape, dict):
+            counts, (high, wide) = shape["counts"], shape["size"]
+            try:
+                mask_area(shape)
+            except (ValueError, TypeError, OverflowError) as error:
+                yield f"{owner} a segmentation that cannot be read: {error}"
+            if (high, wide) != (height, width):
+                yield f"{owner} run lengths of {wide} x {high} pixels, but its image is {width} x {height}"
+            elif isinstance(counts, list) and sum(counts) != height * width:
+                yield f"{owner} run lengths that add up to {sum(counts)}, not to {height} x {width}"
+        elif odd := next((len(polygon) for polygon in shape or () if len(polygon) % 2), 0):
+            yield f"{owner} a polygon of {odd} numbers, where every point has two"
+        x, y, wide, high = entry["bbox"]
+        if x > width or y > height or x + wide < 0 or y + high < 0:
+            yield f"{owner} the box {entry['bbox']}, which lies outside its image of {width} x {height}"

@@ -15,11 +15,11 @@ the folder. Depth is a PNG of 16 bits or a .npy file; 0 means not known. ``depth
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from gramloop.data.checks import Problems, check_records
+from gramloop.data.checks import check_images, raise_problems
 from gramloop.data.records import DataSet, Record, TaskName
 from gramloop.data.truth import ClassList, DepthFormat
 from gramloop.errors import GramLoopError
@@ -27,13 +27,8 @@ from gramloop.util.files import files_below
 from gramloop.util.json_files import checked, read_json, refuse_unknown
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff")
-LABEL_SUFFIXES = (".png", ".tif", ".tiff", ".bmp")
-DEPTH_SUFFIXES = (".png", ".npy")
 DEFAULT_SPLIT = "validation"
 KNOWN_SPLITS = ("training", "validation", "train", "val", "test")
-LABEL_FOLDERS = ("annotations", "labels")
-RGB_FOLDERS = ("images", "rgb", "image")
-DEPTH_FOLDERS = ("depth", "depths", "groundtruth_depth")
 LISTS = ("nyu_test.txt", "test.txt", "list.txt", "eigen_test_files_with_gt.txt", "kitti_test.txt")
 CLASS_FILE = "classes.txt"
 FORMAT_FILE = "depth.json"
@@ -45,6 +40,69 @@ NYU = DepthFormat(1000.0, 1e-3, 10.0, "eigen")
 KITTI = DepthFormat(256.0, 1e-3, 80.0)
 
 
+@dataclass(frozen=True)
+class Layout:
+    """Names of the folders of images and of label files, which have the names of their images."""
+
+    images: tuple[str, ...]
+    labels: tuple[str, ...]
+    suffixes: tuple[str, ...]  # of label files
+    what: str  # a label file is called in messages
+    renamed: tuple[str, str] = ("", "")  # a part of an image's name, and what its label file may have instead
+
+    def folders(self, root: Path) -> tuple[Path, Path] | None:
+        """The folders of images and of label files, if there are both."""
+        images, labels = (
+            next((root / name for name in names if (root / name).is_dir()), None)
+            for names in (self.images, self.labels)
+        )
+        return None if images is None or labels is None else (images, labels)
+
+    def split(self, root: Path, split: str) -> tuple[Path, Path]:
+        """The folders of one split; both whole where the set has no splits."""
+        found = self.folders(root)
+        assert found is not None
+        images, labels = found
+        if (images / split).is_dir() and (labels / split).is_dir():
+            return images / split, labels / split
+        subfolders = sorted(child.name for child in images.iterdir() if child.is_dir())
+        if split != DEFAULT_SPLIT or any(name in KNOWN_SPLITS for name in subfolders):
+            held = ", ".join(subfolders) or "no subfolders"
+            raise GramLoopError(
+                f"{root} has no split {split!r} with images and labels; {images.name}/ holds {held}"
+            )
+        return images, labels
+
+    def records(self, root: Path, split: str, problems: list[str]) -> list[Record]:
+        """The images of a split with their label files; files without a partner are problems."""
+        images, labels = self.split(root, split)
+        pictures = _files_by_key(images, IMAGE_SUFFIXES, problems)
+        found = _files_by_key(labels, self.suffixes, problems)
+        keys = {key: key if key in found else key.replace(*self.renamed) for key in pictures}
+        lacking = {key for key in pictures if keys[key] not in found}
+        problems += (f"{pictures[key]} has no {self.what} {labels.name}/{key}.png" for key in sorted(lacking))
+        problems += (f"{found[key]} has no image" for key in sorted(found.keys() - set(keys.values())))
+        if not pictures:
+            problems.append(f"{images} holds no images")
+        return [
+            Record(key, path, path.relative_to(images).as_posix(), 0, 0, found[keys[key]])
+            for key, path in sorted(pictures.items())
+            if key not in lacking
+        ]
+
+
+LABEL_PICTURES = Layout(
+    ("images",), ("annotations", "labels"), (".png", ".tif", ".tiff", ".bmp"), "label picture"
+)
+DEPTH_FILES = Layout(
+    ("images", "rgb", "image"),
+    ("depth", "depths", "groundtruth_depth"),
+    (".png", ".npy"),
+    "depth",
+    ("image", "groundtruth_depth"),
+)
+
+
 def open_photos(folder: Path | str, task: TaskName = "semantic") -> DataSet:
     """Open every image at or below a folder, without annotations and classes.
 
@@ -54,26 +112,21 @@ def open_photos(folder: Path | str, task: TaskName = "semantic") -> DataSet:
         task: what a model predicts on them.
     """
     folder = Path(folder)
-    problems = Problems(folder)
-    paths = _visible_files(folder, IMAGE_SUFFIXES)
-    if not paths:
-        problems.add(f"{folder} holds no images ({', '.join(IMAGE_SUFFIXES)})")
-    names = [path.relative_to(folder) for path in paths]
+    names = [path.relative_to(folder) for path in _visible_files(folder, IMAGE_SUFFIXES)]
+    problems = [] if names else [f"{folder} holds no images ({', '.join(IMAGE_SUFFIXES)})"]
     often = Counter(name.with_suffix("") for name in names)
-    keys = [name.with_suffix("") if often[name.with_suffix("")] == 1 else name for name in names]
-    records = [
-        Record(key.as_posix(), path, name.as_posix(), 0, 0, upright=True)
-        for key, path, name in zip(keys, paths, names, strict=True)
-    ]
-    found = check_records(records, problems)
-    problems.raise_if_any()
-    return DataSet(folder, task, found, {})
+    keys = (name.with_suffix("") if often[name.with_suffix("")] == 1 else name for name in names)
+    records = tuple(
+        Record(key.as_posix(), folder / name, name.as_posix(), 0, 0, upright=True)
+        for key, name in zip(keys, names, strict=True)
+    )
+    return _checked(DataSet(folder, task, records, {}), problems)
 
 
 def semantic_root(root: Path) -> Path | None:
     """The folder at or below ``root`` that holds images and label pictures, or None."""
     folders = (root, root / ADE20K_FOLDER, root / "ade" / ADE20K_FOLDER)
-    return next((each for each in folders if _part_folders(each, ("images",), LABEL_FOLDERS)), None)
+    return next((each for each in folders if LABEL_PICTURES.folders(each)), None)
 
 
 def open_semantic(
@@ -94,33 +147,21 @@ def open_semantic(
     Returns:
         A data set whose records have ``labels``.
     """
-    root = Path(root)
-    folder = semantic_root(root)
+    folder = semantic_root(Path(root))
     if folder is None:
         raise GramLoopError(f"{root} is not a set of images and labels: it needs images/ and annotations/")
     class_list = classes if isinstance(classes, ClassList) else _class_list(folder, classes)
-    images, labels = semantic_split(folder, split)
-    problems = Problems(folder)
-    pairs = _paired_files(images, labels, LABEL_SUFFIXES, "label picture", problems)
-    if not pairs and not problems.found:
-        problems.add(f"{images} holds no images")
+    problems: list[str] = []
+    pairs = LABEL_PICTURES.records(folder, split, problems)
     if expected_images is not None and len(pairs) != expected_images:
-        problems.add(f"{images} holds {len(pairs)} images, not {expected_images}")
-    found = check_records([replace(record, classes=class_list) for record in pairs], problems)
-    problems.raise_if_any()
-    return DataSet(folder, "semantic", found, dict(enumerate(class_list.names)))
-
-
-def semantic_split(folder: Path, split: str) -> tuple[Path, Path]:
-    """The folders of images and of label pictures of a split."""
-    parts = _part_folders(folder, ("images",), LABEL_FOLDERS)
-    assert parts is not None
-    return _split_folders(*parts, split)
+        problems.append(f"it holds {len(pairs)} images, not {expected_images}")
+    records = tuple(replace(record, classes=class_list) for record in pairs)
+    return _checked(DataSet(folder, "semantic", records, dict(enumerate(class_list.names))), problems)
 
 
 def depth_root(root: Path) -> Path | None:
     """The folder if it holds images with depth, or None."""
-    return root if _list_file(root) or _part_folders(root, RGB_FOLDERS, DEPTH_FOLDERS) else None
+    return root if _list_file(root) or DEPTH_FILES.folders(root) else None
 
 
 def open_depth(root: Path | str, *, split: str = DEFAULT_SPLIT, stored: DepthFormat | None = None) -> DataSet:
@@ -135,24 +176,23 @@ def open_depth(root: Path | str, *, split: str = DEFAULT_SPLIT, stored: DepthFor
         A data set whose records have ``depth``.
     """
     root = Path(root)
-    problems = Problems(root)
-    depth_format = read_format(root, stored or DepthFormat())
-    listed, parts = _list_file(root), _part_folders(root, RGB_FOLDERS, DEPTH_FOLDERS)
-    if listed is not None:
-        pairs = list(_listed(listed, problems))
-    elif parts is not None:
-        folders, other_name = _split_folders(*parts, split), ("image", "groundtruth_depth")
-        pairs = _paired_files(*folders, DEPTH_SUFFIXES, "depth", problems, other_name)
-    else:
+    if depth_root(root) is None:
         raise GramLoopError(
             f"{root} is not a set of images with depth: it needs images/ and depth/, or a list such as {LISTS[0]}"
         )
-    if not pairs and not problems.found:
-        problems.add("it holds no images with depth")
-    problems.raise_if_any()
-    found = check_records([replace(record, depth_format=depth_format) for record in pairs], problems)
-    problems.raise_if_any()
-    return DataSet(root, "depth", found, {})
+    depth_format, problems = read_format(root, stored or DepthFormat()), list[str]()
+    if (listed := _list_file(root)) is not None:
+        pairs = _listed_records(listed, problems)
+    else:
+        pairs = DEPTH_FILES.records(root, split, problems)
+    records = tuple(replace(record, depth_format=depth_format) for record in pairs)
+    return _checked(DataSet(root, "depth", records, {}), problems)
+
+
+def _checked(data: DataSet, problems: list[str]) -> DataSet:
+    data = check_images(data, problems)
+    raise_problems(data.root, problems)
+    return data
 
 
 def read_format(root: Path, otherwise: DepthFormat) -> DepthFormat:
@@ -171,86 +211,33 @@ def _list_file(root: Path) -> Path | None:
     return next((root / name for name in LISTS if (root / name).is_file()), None)
 
 
-def _listed(path: Path, problems: Problems) -> Iterator[Record]:
+def _listed_records(path: Path, problems: list[str]) -> list[Record]:
     """The records of a list of images and their depth."""
-    taken: set[str] = set()
+    found: dict[str, Record] = {}
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
         words = line.split()
         if not words or words[0].startswith("#") or (len(words) > 1 and words[1] == "None"):
             continue  # KITTI's lists say None where there is no depth
         if len(words) < 2:
-            problems.add(f"line {number} of {path} is {line!r}; it needs an image and its depth")
+            problems.append(f"line {number} of {path} is {line!r}; it needs an image and its depth")
             continue
         name, depth = (word.lstrip("/") for word in words[:2])
         key = Path(name).with_suffix("").as_posix()
-        if key in taken:
-            problems.add(f"line {number} of {path.name} names {words[0]} again")
-        taken.add(key)
-        yield Record(key, path.parent / name, name, 0, 0, path.parent / depth)
+        if key in found:
+            problems.append(f"line {number} of {path.name} names {words[0]} again")
+        found[key] = Record(key, path.parent / name, name, 0, 0, path.parent / depth)
+    if not found:
+        problems.append("it holds no images with depth")
+    return list(found.values())
 
 
-def _part_folders(folder: Path, images: Sequence[str], labels: Sequence[str]) -> tuple[Path, Path] | None:
-    """The first folders of these names, if there are both."""
-    found = [
-        next((folder / name for name in names if (folder / name).is_dir()), None)
-        for names in (images, labels)
-    ]
-    return None if found[0] is None or found[1] is None else (found[0], found[1])
-
-
-def _split_folders(images: Path, labels: Path, split: str) -> tuple[Path, Path]:
-    """The folders of images and labels of one split of a set; both whole where it has no splits."""
-    if (images / split).is_dir() and (labels / split).is_dir():
-        return images / split, labels / split
-    subfolders = sorted(child.name for child in images.iterdir() if child.is_dir())
-    if split != DEFAULT_SPLIT or any(name in KNOWN_SPLITS for name in subfolders):
-        held = ", ".join(subfolders) or "no subfolders"
-        raise GramLoopError(
-            f"{images.parent} has no split {split!r} with images and labels; {images.name}/ holds {held}"
-        )
-    return images, labels
-
-
-def _paired_files(
-    images: Path,
-    labels: Path,
-    suffixes: Sequence[str],
-    what: str,
-    problems: Problems,
-    other_name: tuple[str, str] = ("", ""),
-) -> list[Record]:
-    """Records of the images below a folder with the files of labels that have their names, without their sizes.
-
-    Args:
-        images: folder of the images.
-        labels: folder of the files of labels.
-        suffixes: of the files of labels.
-        what: a file of labels is called in messages.
-        problems: collects files without a partner.
-        other_name: what the name of an image has, and what the name of its labels may have instead.
-    """
-    pictures = _files_by_key(images, IMAGE_SUFFIXES, problems)
-    found = _files_by_key(labels, suffixes, problems)
-    keys = {key: key if key in found else key.replace(*other_name) for key in pictures}
-    records = []
-    for key, path in sorted(pictures.items()):
-        if keys[key] in found:
-            name = path.relative_to(images).as_posix()
-            records.append(Record(key, path, name, 0, 0, found[keys[key]]))
-        else:
-            problems.add(f"{path} has no {what} {labels.name}/{key}.png")
-    for key in sorted(found.keys() - set(keys.values())):
-        problems.add(f"{found[key]} has no image")
-    return records
-
-
-def _files_by_key(folder: Path, suffixes: Sequence[str], problems: Problems) -> dict[str, Path]:
+def _files_by_key(folder: Path, suffixes: Sequence[str], problems: list[str]) -> dict[str, Path]:
     """The files below a folder by their relative path without suffix, sorted."""
     found: dict[str, Path] = {}
     for path in _visible_files(folder, suffixes):
         key = path.relative_to(folder).with_suffix("").as_posix()
         if key in found:
-            problems.add(f"{found[key]} and {path.name} claim the same name")
+            problems.append(f"{found[key]} and {path.name} claim the same name")
         found[key] = path
     return found
 

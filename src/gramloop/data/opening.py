@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from gramloop.data.checks import Problems
+from gramloop.data.checks import CHECKSUMS, raise_problems, with_listed_checksums
 from gramloop.data.coco import (
     COCO_CATEGORY_IDS,
     COCO_VAL2017,
@@ -24,6 +23,7 @@ from gramloop.data.folders import (
     ADE20K_IMAGES,
     DEFAULT_SPLIT,
     KITTI,
+    LABEL_PICTURES,
     NYU,
     ade20k_classes,
     depth_root,
@@ -31,20 +31,16 @@ from gramloop.data.folders import (
     open_photos,
     open_semantic,
     semantic_root,
-    semantic_split,
 )
 from gramloop.data.records import DataSet, Encoding, Record, Shift, TaskName, shift_data_set
 from gramloop.data.suites import SEVERITIES, Condition, Suite, find_suite
 from gramloop.errors import GramLoopError
 from gramloop.shifts.common import LEAST_SIDE
 from gramloop.shifts.geometry import GEOMETRIC
-from gramloop.util.checksums import file_digests
 from gramloop.util.json_files import checked, read_json
 
 Origin = Literal["auto", "folders", "generated"]
-Verify = Literal["none", "quick", "full"]
 MANIFEST = "manifest.json"  # of a written suite: everything that decides its bytes
-CHECKSUMS = "checksums.sha256"  # of a written condition, as the sha256sum command has them; written last
 COCO_O_FOLDER = "ood_coco"
 COCO_O_IMAGES = 6782
 COCO_O_BOXES = 26624
@@ -59,7 +55,6 @@ class ReadOptions:
     task: TaskName | None = None  # the kind of annotations, a name of READERS; by default what there is
     partial: bool = False  # accept other counts than those of the public set
     labels: bool = True  # False reads images alone, and any folder of them is a set
-    verify: Verify = "quick"  # "full" compares every file of a written suite with its checksum at once
 
 
 @dataclass(frozen=True)
@@ -141,12 +136,8 @@ class OpenSuite:
             return self.ready[condition]
         if self.clean is not None:
             return shift_data_set(self.clean, self.shift(condition))
-        moved = condition.name in GEOMETRIC
-        return open_set(self.suite.base, self.root / condition.key, self.options, moved=moved)
-
-    def listed(self, condition: Condition) -> dict[Path, str]:
-        """The checksums that a condition brings along, by file."""
-        return {} if self.clean is not None else listed_checksums(self.root / condition.key)
+        folder, moved = self.root / condition.key, condition.name in GEOMETRIC
+        return with_listed_checksums(open_set(self.suite.base, folder, self.options, moved=moved), folder)
 
     def shift(self, condition: Condition) -> Shift:
         """What is done to each clean image under a generated condition."""
@@ -249,25 +240,25 @@ def _open_unlabelled(root: Path, options: ReadOptions) -> DataSet:
     elif coco_root(root) is not None and (task in _OBJECTS or semantic is None):
         data = open_coco(root)
     else:
-        return open_photos(root if semantic is None else semantic_split(semantic, options.split)[0], task)
+        return open_photos(
+            root if semantic is None else LABEL_PICTURES.split(semantic, options.split)[0], task
+        )
     bare = tuple(replace(record, label_path=None, annotations=None) for record in data)
     return DataSet(data.root, task, bare, {})
 
 
 def _check_generation(opened: OpenSuite) -> None:
     """Try every shift once, so that an impossible severity or texture folder is reported before the work."""
-    problems = Problems(opened.root)
     probe = np.zeros((LEAST_SIDE, LEAST_SIDE, 3), dtype=np.uint8)
     square = Record("probe", opened.root, "probe", LEAST_SIDE, LEAST_SIDE)
     for condition in opened.conditions:
         if condition.severity > max(SEVERITIES) or opened.frost_textures is not None:
             opened.shift(condition).pixels(probe, square)
-    for record in opened.clean or ():
-        if min(record.height, record.width) < LEAST_SIDE:
-            problems.add(
-                f"{record.path} is {record.width} x {record.height}; shifts need {LEAST_SIDE} px a side"
-            )
-    problems.raise_if_any()
+    small = [each for each in opened.clean or () if min(each.height, each.width) < LEAST_SIDE]
+    raise_problems(
+        opened.root,
+        [f"{one.path} is {one.width} x {one.height}; shifts need {LEAST_SIDE} px a side" for one in small],
+    )
 
 
 def _open_domains(suite: OpenSuite) -> dict[Condition, DataSet]:
@@ -288,44 +279,20 @@ def _open_domains(suite: OpenSuite) -> dict[Condition, DataSet]:
 
 
 def _check_folders(opened: OpenSuite, root: Path) -> None:
-    """Refuse folders of conditions that are missing or not finished, or damaged where every file is to be compared."""
-    problems, written = Problems(root), (root / MANIFEST).is_file()
+    """Refuse folders of conditions that are missing or not finished."""
+    problems, written = [], (root / MANIFEST).is_file()
     if written and (found := read_manifest(root).get("suite")) != opened.suite.name:
         raise GramLoopError(f"{root} holds the suite {found}, not {opened.suite.name}")
     for condition in opened.conditions:
         folder = root / condition.key
         if not folder.is_dir():
-            problems.add(f"the folder {condition.key} of {opened.suite.name} is missing")
+            problems.append(f"the folder {condition.key} of {opened.suite.name} is missing")
         elif written and not (folder / CHECKSUMS).is_file():
-            problems.add(f"{condition.key} is not finished; run the same gramloop corrupt again")
-        elif opened.options.verify == "full":
-            problems.found += _damages(folder)
-    problems.raise_if_any()
-
-
-def _damages(folder: Path) -> list[str]:
-    listed = listed_checksums(folder)
-    there = [path for path in listed if path.is_file()]
-    found = dict(zip(there, file_digests(there, "written images"), strict=True))
-    again = f"delete {folder} and run the same gramloop corrupt again"
-    return [
-        f"{path} is not what was written, by its checksum; {again}"
-        for path, digest in listed.items()
-        if found.get(path) != digest
-    ]
+            problems.append(f"{condition.key} is not finished; run the same gramloop corrupt again")
+    raise_problems(root, problems)
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
     """What decided the bytes of a written suite."""
     path, what = folder / MANIFEST, "a manifest written by gramloop corrupt"
     return checked(read_json(path, what), dict[str, Any], str(path), what)
-
-
-def listed_checksums(folder: Path) -> dict[Path, str]:
-    """The files of a finished condition that `gramloop corrupt` wrote, with their checksums."""
-    try:
-        text = (folder / CHECKSUMS).read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return {}
-    lines = re.findall(r"^([0-9a-f]{64})  (.+)\n", text, re.MULTILINE)
-    return {folder / name: digest for digest, name in lines}

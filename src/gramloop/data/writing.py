@@ -17,10 +17,16 @@ from typing import Any
 
 import numpy as np
 
-from gramloop.data.checks import Problems, checksum_lines, frost_fingerprint, package_versions, with_contents
+from gramloop.data.checks import (
+    CHECKSUMS,
+    checksum_lines,
+    frost_fingerprint,
+    package_versions,
+    with_contents,
+)
 from gramloop.data.coco import maps_folder, read_coco
 from gramloop.data.folders import ADE20K_CLASS_FILE, ADE20K_FOLDER, CLASS_FILE, FORMAT_FILE
-from gramloop.data.opening import CHECKSUMS, MANIFEST, OpenSuite, read_manifest
+from gramloop.data.opening import MANIFEST, OpenSuite, read_manifest
 from gramloop.data.records import (
     ChangedFileError,
     Record,
@@ -112,14 +118,14 @@ class SuiteWriter:
         self._refuse_clashes()
 
     def _refuse_clashes(self) -> None:
-        problems = Problems(self.opened.root)
         taken: dict[str, str] = {}
         for record in self.clean:
             name = self.file_name(record)
             if name in taken:
-                problems.add(f"{taken[name]} and {record.name} would both become {name}")
+                raise GramLoopError(
+                    f"cannot use {self.opened.root}: {taken[name]} and {record.name} would both become {name}"
+                )
             taken[name] = record.name
-        problems.raise_if_any()
 
     def manifest(self) -> dict[str, Any]:
         """Everything that decides the bytes of the suite."""

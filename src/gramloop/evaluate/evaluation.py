@@ -126,7 +126,6 @@ def evaluate(
     folder: Path,
     *,
     workers: int | None = None,
-    verify: bool = False,
     engine: Engine | None = None,
     engine_name: str = "local",
     listener: Listener | None = None,
@@ -139,7 +138,6 @@ def evaluate(
         plan: what to evaluate; its methods are added to those that the folder holds.
         folder: for plan and results.
         workers: processes; one per core or GPU by default.
-        verify: compare every file of a written suite with its checksum.
         engine: runs parts elsewhere than on this machine.
         engine_name: what the manifest calls it.
         listener: called as the work proceeds.
@@ -152,7 +150,7 @@ def evaluate(
     listener = listener or Listener()
     if engine is not None:  # whose processes may have another working directory
         folder = folder.absolute()
-    with open_evaluation(plan, folder, verify=verify, listener=listener, prepare=prepare) as opened:
+    with open_evaluation(plan, folder, listener=listener, prepare=prepare) as opened:
         missed: tuple[Missed, ...] = ()
         if opened.parts:
             workload = plan_workload(opened.store.plan, folder)
@@ -184,7 +182,6 @@ def open_evaluation(
     plan: Plan,
     folder: Path,
     *,
-    verify: bool = False,
     listener: Listener | None = None,
     prepare: int | None = None,
 ) -> Iterator[OpenEvaluation]:
@@ -193,7 +190,7 @@ def open_evaluation(
     load_checksums(folder)
     plan = plan_with_stored(folder, plan)  # a folder that is refused stays untouched: no lock, no scratch
     if any(not Store(folder, plan).path(unit).is_file() for unit in plan.units):
-        check_can_run(plan, verify)
+        check_can_run(plan)
     with _without_traces(folder), locked(folder):
         store = open_folder(folder, plan)
         state = inspect_store(store)
@@ -239,11 +236,11 @@ def _run(outcomes: Iterable[Done | Missed], listener: Listener) -> tuple[Missed,
     return tuple(missed)
 
 
-def check_can_run(plan: Plan, verify: bool = False) -> None:
+def check_can_run(plan: Plan) -> None:
     """Refuse a plan whose versions, weights, calibration or images are not those that it was made with."""
     check_origin(plan)
     load_calibration(plan)
-    PlannedImages(plan, verify="full" if verify else "quick")
+    PlannedImages(plan)
 
 
 def start_entry(job: Job, engine: str, workers: int | None) -> dict[str, object]:

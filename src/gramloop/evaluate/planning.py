@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
 from gramloop.data.checks import (
-    Problems,
     fingerprint,
     frost_fingerprint,
+    raise_problems,
     refuse_unscorable,
-    warn_of_rotated,
     with_contents,
 )
 from gramloop.data.opening import OpenSuite
 from gramloop.data.records import DataSet
 from gramloop.data.suites import find_suite
-from gramloop.errors import GramLoopError
+from gramloop.errors import GramLoopError, GramLoopWarning
 from gramloop.evaluate.methods import (
     BASELINE,
     GRAMLOOP,
@@ -97,7 +97,6 @@ class Request:
     truth_score: float = TRUTH_SCORE  # of a clean prediction's box or mask that counts as an object
     dtype: WeightPrecision = "float32"  # of the backbone's weights
     batch: int = 1  # images of one size that the model is given at once
-    verify: bool = False  # compare every file of a written suite with its checksums, not some
     calibration: str | None = None  # a file with statistics of in-distribution images
     # of a folder that methods are added to; else one is chosen
     calibration_split: CalibrationSplit | None = None
@@ -249,12 +248,11 @@ class _Images:
             self.fingerprints[FROST] = frost_fingerprint(Path(textures))
         for condition in opened.conditions:
             data = opened.open(condition) if opened.clean is None else opened.clean
-            listed = {} if opened.clean is not None else opened.listed(condition)
-            self._add(condition.key, data, CLEAN_SET if opened.clean is not None else condition.key, listed)
+            self._add(condition.key, data, CLEAN_SET if opened.clean is not None else condition.key)
         if unknown := sorted(set(request.keep) - self.kept):
             raise GramLoopError(f"{request.suite} has no image {unknown[0]!r} whose picture could be kept")
 
-    def _add(self, key: str, data: DataSet, owner: str, listed: Mapping[Path, str]) -> None:
+    def _add(self, key: str, data: DataSet, owner: str) -> None:
         """One condition; ``owner`` names the set whose checksums are kept for it."""
         request, label_free = self.request, self.request.truth == "clean"
         if data.task != self.task.annotations:
@@ -276,11 +274,12 @@ class _Images:
         sizes = [(one.height * one.width, one.height, one.width) for one in data[:images]]
         self.smallest = min([*sizes, self.smallest] if self.smallest[0] else sizes)
         check_sizes(self.predictor, data, images)
-        warn_of_rotated(data, images)
+        for note in data.notes:
+            warnings.warn(note, GramLoopWarning, stacklevel=2)
         if not label_free:
             refuse_unscorable(data, images)
         self.fingerprints[owner] = fingerprint(data)
-        self.contents[owner] = with_contents(data, images, listed)[1]
+        self.contents[owner] = with_contents(data, images)[1]
 
 
 def _own_categories(predictor: AnyPredictor, task: AnyTask) -> dict[int, str]:
@@ -299,10 +298,7 @@ def _open(request: Request, task: AnyTask) -> OpenSuite:
         raise GramLoopError(
             f"the domains of {suite.name} have no clean images to predict, so they need their labels"
         )
-    verify = "full" if request.verify else "quick"
-    opened = open_data(
-        request.suite, request.data, task.annotations, chosen, not label_free, cast(Any, verify)
-    )
+    opened = open_data(request.suite, request.data, task.annotations, chosen, not label_free)
     if label_free and opened.clean is None and suite.kind != "clean":
         raise GramLoopError(
             f"{request.data.root} holds shifted images alone; the truth clean needs the clean ones that they were made "
@@ -330,7 +326,7 @@ def check_sizes(predictor: AnyPredictor, data: DataSet, images: int) -> None:
     """Refuse images that are too large for the model, all of them at once, before any is decoded."""
     if not isinstance(predictor, ViTPredictor):
         return
-    problems = Problems(data.root)
+    problems = []
     first: dict[tuple[int, int], Path] = {}
     for record in data[:images]:
         first.setdefault((record.height, record.width), record.path)
@@ -338,5 +334,5 @@ def check_sizes(predictor: AnyPredictor, data: DataSet, images: int) -> None:
         try:
             predictor.check_size(*size)
         except GramLoopError as error:
-            problems.add(f"{path}: {error}")
-    problems.raise_if_any()
+            problems.append(f"{path}: {error}")
+    raise_problems(data.root, problems)

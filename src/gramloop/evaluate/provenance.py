@@ -19,7 +19,7 @@ from filelock import FileLock
 
 from gramloop import __version__
 from gramloop.data.checks import fingerprint, frost_fingerprint, package_versions, with_contents
-from gramloop.data.opening import OpenSuite, ReadOptions, Verify, open_suite
+from gramloop.data.opening import OpenSuite, ReadOptions, open_suite
 from gramloop.data.records import DataSet, Image8, LabelledImage, Record, shift_record
 from gramloop.data.scenes.drawing import RECIPE, scene
 from gramloop.data.scenes.files import SUITE
@@ -207,7 +207,6 @@ def open_data(
     annotations: str | None,
     conditions: Sequence[Condition],
     labels: bool = True,
-    verify: Verify = "quick",
 ) -> OpenSuite:
     """The suite of a plan with these conditions; annotations are read where they are the truth."""
     names = list(dict.fromkeys(condition.name for condition in conditions))
@@ -224,7 +223,6 @@ def open_data(
             task=cast(Any, annotations),
             partial=data.partial,
             labels=labels,
-            verify=verify,
         ),
         encoding=cast(Any, data.encoding),
         frost_textures=Path(data.frost_textures) if data.frost_textures else None,
@@ -234,11 +232,11 @@ def open_data(
 class PlannedImages:
     """The images of a plan, which must be those that were planned."""
 
-    def __init__(self, plan: Plan, verify: Verify = "none") -> None:
+    def __init__(self, plan: Plan) -> None:
         self.plan = plan
         conditions = [condition_of(key) for key in plan.conditions]
         annotations = plan.load_task().annotations
-        self.whole = open_data(plan.suite, plan.data, annotations, conditions, not plan.label_free, verify)
+        self.whole = open_data(plan.suite, plan.data, annotations, conditions, not plan.label_free)
         images, textures = max(plan.conditions.values()), plan.data.frost_textures
         if textures and frost_fingerprint(Path(textures)) != plan.data.fingerprints.get(FROST):
             raise GramLoopError(
@@ -246,7 +244,7 @@ class PlannedImages:
             )
         opened = hold_out(self.whole, plan.calibration_split, images)
         if opened.clean is not None:
-            opened = replace(opened, clean=self._unchanged(CLEAN_SET, opened.clean, images, {}))
+            opened = replace(opened, clean=self._unchanged(CLEAN_SET, opened.clean, images))
         self.opened = opened
         self._latest: tuple[str, DataSet] | None = None
 
@@ -257,7 +255,7 @@ class PlannedImages:
             data = self.opened.open(condition)
             if self.opened.clean is None:
                 images = self.plan.conditions[key]
-                data = self._unchanged(key, data, images, self.opened.listed(condition))
+                data = self._unchanged(key, data, images)
             self._latest = key, data
         return self._latest[1]
 
@@ -275,11 +273,11 @@ class PlannedImages:
         clean = self.opened.clean
         return self.records(condition, images) if clean is None else [clean[each] for each in images]
 
-    def _unchanged(self, key: str, data: DataSet, images: int, listed: Mapping[Path, str]) -> DataSet:
+    def _unchanged(self, key: str, data: DataSet, images: int) -> DataSet:
         """The set, whose records know what their files held."""
         planned = self.plan.data
         if fingerprint(data) == planned.fingerprints.get(key):
-            marked, contents = with_contents(data, images, listed)
+            marked, contents = with_contents(data, images)
             if contents == planned.contents.get(key):
                 return marked
         other = first_changed(path for record in data for path in record.files)
