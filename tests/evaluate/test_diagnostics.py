@@ -69,7 +69,7 @@ def direct_trace(runner: Runner, image: np.ndarray, replay: ReplayConfig):
         torch.no_grad(),
         attached(predictor.model.backbone.model, replay, trace=True) as loop,
     ):
-        predictor.model.backbone(predictor._prepare(image), [5])
+        predictor.model.backbone(predictor.prepare(image), [5])
     return loop.trace
 
 

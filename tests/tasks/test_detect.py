@@ -133,7 +133,7 @@ def test_the_trace_is_what_the_replay_measures_in_each_view(detector, picture):
     shown = input_size(*picture.shape[:2], detector.config)
     rows, columns = shown[0] // 16, shown[1] // 16
     assert found.trace.drift.shape == found.trace.gate.shape == (2, rows, columns)
-    pixels = detector._prepare(picture)[None]
+    pixels = detector.prepare(picture)
     layout = detector.model.layout(pixels)
     top, left = layout.rows[0][1], layout.columns[0][1]
     with torch.no_grad(), attached(detector.model.backbone.model, REPLAY, trace=True) as loop:
@@ -164,7 +164,7 @@ def test_padding_is_hidden_from_the_replay_in_every_window(detector):
     generator = np.random.default_rng(1)
     wide, tall = (generator.integers(0, 255, size, dtype=np.uint8) for size in ((144, 224, 3), (160, 144, 3)))
     found = detector.predict_batch([wide, tall], REPLAY, paired=True)
-    batch, valid = pad_batch([detector._prepare(each) for each in (wide, tall)])
+    batch, valid = pad_batch([detector.prepare(each)[0] for each in (wide, tall)])
     layout = detector.model.layout(batch)
     crops, masks = layout.crops(batch), layout.crops(valid, 16)
     assert any(not mask[1].any() for mask in masks)  # a window that is padding altogether

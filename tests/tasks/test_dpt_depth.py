@@ -33,7 +33,7 @@ def estimator(files, **settings):
 
 @pytest.mark.parametrize("name", ["small", "large"])
 def test_an_image_is_shown_as_in_the_reference(name, files, values):
-    found = estimator(files, padded=True).shown(values[f"pre.{name}.image"].numpy())
+    found = estimator(files, padded=True).resized(values[f"pre.{name}.image"].numpy())
     assert found[0].shape == values[f"pre.{name}.x"].shape
     assert (found[0] - values[f"pre.{name}.x"]).abs().max() <= 2e-6  # one rounding of a value up to 2.6
 
@@ -43,7 +43,7 @@ class Given(DptDepthEstimator):
 
     given: torch.Tensor
 
-    def shown(self, pixels):
+    def resized(self, pixels):
         return self.given
 
 
@@ -104,9 +104,9 @@ def test_depth_has_the_size_of_the_image(files, size, padded):
     made = estimator(files, padded=padded)
     pair = made.predict(image, REPLAY, paired=True)
     assert pair.ordinary.values.shape == pair.replayed.values.shape == size
-    assert made.shown(image).shape[-2:] != size
+    assert made.resized(image).shape[-2:] != size
     if not padded:
-        assert all(side % 32 == 0 for side in made.shown(image).shape[-2:])
+        assert all(side % 32 == 0 for side in made.resized(image).shape[-2:])
 
 
 def test_sides_that_the_head_does_not_give_back_are_refused(files):

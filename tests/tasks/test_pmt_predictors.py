@@ -60,13 +60,13 @@ def image(values, name):
 def test_semantic_windows_scores_and_labels_are_the_reference(index, model, values):
     segmenter = Segmenter(model, SegmentConfig("even", short_side=64, scores=True))
     pixels = image(values, f"semantic.image.{index}")
-    prepared = segmenter._prepare(pixels)
+    prepared = segmenter.prepare(pixels)
     windows = [crop.of(prepared) for crop in even_windows(*prepared.shape[-2:])]
     own = values["semantic.origins"][:, 0] == index
     for found, crop in zip(windows, values["semantic.crops"][own], strict=True):
         assert torch.equal(found, to_tensor(crop.permute(1, 2, 0).numpy()))
-    [mean], _, _ = segmenter._through_windows(prepared, None, paired=False)
-    scores = torch.nn.functional.interpolate(mean[None], pixels.shape[:2], mode="bilinear")[0]
+    [[canvas]], _, _ = segmenter._through_crops(prepared, None, paired=False)
+    scores = torch.nn.functional.interpolate(canvas.mean()[None], pixels.shape[:2], mode="bilinear")[0]
     expected = values[f"semantic.scores.{index}"]
     assert (scores - expected).abs().max() <= SCORES
     found = segmenter.predict(pixels)
@@ -94,10 +94,10 @@ def panoptic_as_reference(found, void=7):
 @pytest.mark.parametrize("index", [0, 1])
 def test_a_padded_image_its_logits_and_segments_are_the_reference(index, panoptic, model, values):
     pixels = image(values, f"panoptic.image.{index}")
-    square = panoptic.in_square(pixels)
-    assert np.array_equal(square.transpose(2, 0, 1), values["panoptic.padded"][index].numpy())
+    square = panoptic.prepare(pixels)
+    assert torch.equal(square, to_tensor(values["panoptic.padded"][index].permute(1, 2, 0).numpy()))
     with torch.no_grad():
-        logits, masks = model(to_tensor(square))
+        logits, masks = model(square)
     assert (logits[0] - values["panoptic.class_logits"][index]).abs().max() <= SCORES
     assert (masks[0] - values["panoptic.mask_logits"][index]).abs().max() <= 1e-4
     found = panoptic.predict(pixels)

@@ -64,8 +64,8 @@ def noise(height=70, width=150, seed=0):
 def test_sliding_is_the_reference(released):
     golden = load_golden("segmentor")
     expected = golden.values["slide.scores"][0]
-    [mean], _, _ = released._through_windows(golden.values["slide.x"], None, paired=False)
-    scores = torch.nn.functional.interpolate(mean[None], (50, 80), mode="bilinear")[0].softmax(0)
+    [[canvas]], _, _ = released._through_crops(golden.values["slide.x"], None, paired=False)
+    scores = torch.nn.functional.interpolate(canvas.mean()[None], (50, 80), mode="bilinear")[0].softmax(0)
     bfloat16 = 2e-2  # the reference multiplies classes and masks in bfloat16
     assert (scores - expected).abs().max() <= bfloat16
     top = expected.topk(2, dim=0).values
@@ -217,7 +217,7 @@ def test_drift_before_and_after_gating_comes_whatever_the_gate(segmenter, gate, 
 def test_drift_after_gating_is_averaged_where_crops_overlap(linear):
     replay = ReplayConfig(window=(3, 4))
     trace = linear.predict(noise(64, 100), replay).trace
-    pixels = linear._prepare(noise(64, 100))
+    pixels = linear.prepare(noise(64, 100))
     total, seen = np.zeros((64, 100)), np.zeros((64, 100))
     for crop in crop_grid(64, 100, 64, 40):
         with torch.no_grad(), attached(linear.model.backbone.model, replay, trace=True) as loop:

@@ -24,9 +24,8 @@ from gramloop.data.truth import DepthMap
 from gramloop.errors import GramLoopError
 from gramloop.metrics.bootstrap import Score, mean_score
 from gramloop.metrics.depth import Alignment, aligned_depth, depth_scores
-from gramloop.models.backbone import TappedViT
+from gramloop.models.backbone import Tap, TappedViT
 from gramloop.models.depther import DEPTH_STRIDE, Depther, pad_around
-from gramloop.replay.attach import Loop
 from gramloop.shifts.geometry import warp_labels
 from gramloop.tasks.base import Categories, Row, Rows, Task
 from gramloop.tasks.class_names import Classes
@@ -39,7 +38,7 @@ from gramloop.tasks.images import (
     to_tensor,
 )
 from gramloop.tasks.prediction import NO_COLOURS, Changes, Colours, DrawStyle, Prediction
-from gramloop.tasks.predictor import ViTPredictor, replay_maps
+from gramloop.tasks.predictor import ViTPredictor
 from gramloop.tasks.semantic import read_picture
 from gramloop.util.plotting import Legend, colour_of, draw_values, nearest, shrunk
 
@@ -273,25 +272,22 @@ class DepthEstimator(ViTPredictor[Depth]):
     def _largest_view(self, height: int, width: int) -> tuple[int, int]:
         return short_side_size(height, width, self.config.short_side, multiple=self.multiple)
 
-    def _show(self, pixels: RGB) -> Tensor:  # (H, W, 3) → (1, 3, h, w)
-        """The image as the model takes it."""
-        shown = resize_short_side(pixels, self.config.short_side, multiple=self.multiple)
-        return to_tensor(shown, self.normalisation)
+    def resized(self, pixels: RGB) -> Tensor:  # (H, W, 3) → (1, 3, h, w)
+        """The image in the model's size, normalised."""
+        resized = resize_short_side(pixels, self.config.short_side, multiple=self.multiple)
+        return to_tensor(resized, self.normalisation)
 
-    def _forward(self, pixels: Sequence[RGB], loop: Loop | None, paired: bool) -> list[list[Depth]]:
-        size = (pixels[0].shape[0], pixels[0].shape[1])
-        shown = torch.cat([self._show(each) for each in pixels]).to(self.backbone.device)
+    def prepare(self, pixels: RGB) -> Tensor:
+        return self._views(self.resized(pixels))
+
+    def _views(self, shown: Tensor) -> Tensor:
+        return torch.cat([shown, shown.flip(-1)]) if self.config.flip else shown
+
+    def read(self, taps: Sequence[Tap], shown: tuple[int, int], size: tuple[int, int]) -> list[Depth]:
+        found = self.head.depth([tap.map for tap in taps], size)
         if self.config.flip:
-            shown = torch.cat([shown, shown.flip(-1)])
-        versions = []
-        for taps, blocks, measured in self._runs(shown, loop, paired):
-            found = self.head.depth([tap.map for tap in taps], size)
-            if self.config.flip:  # mirror images come after all others
-                found = (found[: len(pixels)] + found[len(pixels) :].flip(-1)) / 2
-            maps = replay_maps(measured, len(pixels), shown.shape[-2:], self.backbone.shape.patch)
-            pairs = zip(found, maps, strict=True)
-            versions.append([Depth(each.cpu().numpy(), blocks=blocks, trace=trace) for each, trace in pairs])
-        return versions
+            found = (found[0::2] + found[1::2].flip(-1)) / 2
+        return [Depth(each.cpu().numpy()) for each in found]
 
 
 @dataclass(frozen=True)
@@ -317,19 +313,18 @@ class DptDepthEstimator(DepthEstimator):
         """Sides that are multiples of it come back as they are; padding makes up for others."""
         return 1 if self.config.padded else DEPTH_STRIDE
 
-    def shown(self, pixels: RGB) -> Tensor:  # (H, W, 3) → (1, 3, h, w)
-        """The image in the model's size, normalised, before any padding."""
+    def resized(self, pixels: RGB) -> Tensor:
         truncated = int if self.config.padded else None
         height, width = pixels.shape[:2]
         short = self.config.short_side
         size = short_side_size(height, width, short, multiple=self.multiple, rounded=truncated)
         unit = to_tensor(pixels, Normalisation((0.0, 0.0, 0.0), (1.0, 1.0, 1.0)))
-        resized = F.interpolate(unit, size, mode="bilinear", antialias=True, align_corners=False)
+        found = F.interpolate(unit, size, mode="bilinear", antialias=True, align_corners=False)
         mean, std = (
             torch.tensor(each)[:, None, None] for each in (self.normalisation.mean, self.normalisation.std)
         )
-        return (resized - mean) / std
+        return (found - mean) / std
 
-    def _show(self, pixels: RGB) -> Tensor:
+    def prepare(self, pixels: RGB) -> Tensor:
         # at most 8 pixels on a side: no patch is padding alone, so a replay needs no mask
-        return pad_around(self.shown(pixels), self.backbone.shape.patch)
+        return self._views(pad_around(self.resized(pixels), self.backbone.shape.patch))

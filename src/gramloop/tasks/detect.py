@@ -20,10 +20,10 @@ import torch
 from torch import Tensor
 
 from gramloop.errors import GramLoopError
-from gramloop.models.backbone import Backbone
+from gramloop.models.backbone import Backbone, Tap
 from gramloop.models.detector import WindowedDetector, WindowLayout, join_taps, pad_batch
 from gramloop.models.plain_detr import best_detections
-from gramloop.models.tiny import DenseBoxes, DenseDetectHead
+from gramloop.models.tiny import DenseDetectHead
 from gramloop.replay.attach import Loop
 from gramloop.tasks.class_names import COCO, COCO_NUMBERS, Classes
 from gramloop.tasks.detection import Detection
@@ -69,26 +69,45 @@ class Detector(ViTPredictor[Detection]):
         self.model, self.config = model, config or DetectConfig()
 
     def _forward(self, pixels: Sequence[RGB], loop: Loop | None, paired: bool) -> list[list[Detection]]:
-        """The detections of all images, per version."""
-        tensors = [self._prepare(each) for each in pixels]
-        batch, valid = (
-            each.to(self.backbone.device) for each in pad_batch(tensors, self.backbone.shape.patch)
-        )
-        viewer = _Viewer(self, loop, paired)
-        found = self.model.detect_each(self.model.features(batch, valid, viewer), valid)
+        patch, depth = self.backbone.shape.patch, self.backbone.shape.depth
+        tensors = [self.prepare(each)[0] for each in pixels]
+        batch, valid = (each.to(self.backbone.device) for each in pad_batch(tensors, patch))
+        views: list[dict[str, Tensor]] = []  # maps (B, K, h, w) by kind, overview first
+
+        def view(images: Tensor, valid: Tensor) -> list[Tensor]:
+            if loop is not None and not bool(valid.all()):
+                loop.set_valid(valid)
+            taps = self.backbone.features(images, self.taps)
+            if loop is None:
+                return [join_taps(taps)]
+            if loop.trace is not None and loop.trace.drift:
+                views.append(trace_kinds(loop.trace))
+            return [*([join_taps(self._baseline(loop, taps))] if paired else []), join_taps(taps)]
+
+        *baseline, last = self.model.detect_each(self.model.features(batch, valid, view), valid)
         sizes = [
             ((each.shape[-2], each.shape[-1]), shown.shape[:2])
             for each, shown in zip(tensors, pixels, strict=True)
         ]
-        maps = viewer.maps(batch, [size for size, _ in sizes])
-        unmeasured, depth = [None] * len(sizes), self.backbone.shape.depth
-        baseline = [self._finish(each, sizes, unmeasured, depth) for each in found[:-1]]
-        return [*baseline, self._finish(found[-1], sizes, maps, viewer.blocks)]
+        maps: list[ReplayMaps | None] = [None] * len(sizes)
+        if views:
+            layout = self.model.layout(batch)
+            joined = {kind: layout.join([one[kind] for one in views[1:]]).numpy() for kind in views[0]}
+            maps = [
+                maps_by_kind({kind: each[index] for kind, each in joined.items()}).cropped(
+                    height // patch, width // patch
+                )
+                for index, ((height, width), _) in enumerate(sizes)
+            ]
+        blocks, none = depth if loop is None else loop.blocks_executed, [None] * len(sizes)
+        return [
+            *(self._finish(each, sizes, none, depth) for each in baseline),
+            self._finish(last, sizes, maps, blocks),
+        ]
 
-    def _prepare(self, pixels: RGB) -> Tensor:  # → (3, H, W)
-        height, width = pixels.shape[:2]
-        size = input_size(height, width, self.config, self.backbone.shape.patch)
-        return to_tensor(resize(pixels, size), self.normalisation)[0]
+    def prepare(self, pixels: RGB) -> Tensor:
+        size = input_size(pixels.shape[0], pixels.shape[1], self.config, self.backbone.shape.patch)
+        return to_tensor(resize(pixels, size), self.normalisation)
 
     def _largest_view(self, height: int, width: int) -> tuple[int, int]:
         patch = self.backbone.shape.patch
@@ -108,42 +127,6 @@ class Detector(ViTPredictor[Detection]):
             corners, scores, labels = (each.cpu().numpy() for each in best)
             results.append(Detection(corners, scores, labels, blocks=blocks, trace=trace))
         return results
-
-
-class _Viewer:
-    """Runs one view after the other and remembers what the replay measured in each."""
-
-    def __init__(self, detector: Detector, loop: Loop | None, paired: bool) -> None:
-        self._detector, self._loop, self._paired = detector, loop, paired
-        self._views: list[dict[str, Tensor]] = []  # maps (B, K, h, w) by kind, overview first
-        self.blocks = detector.backbone.shape.depth
-
-    def __call__(self, images: Tensor, valid: Tensor) -> list[Tensor]:
-        loop, detector = self._loop, self._detector
-        if loop is not None and not bool(valid.all()):
-            loop.set_valid(valid)
-        taps = detector.backbone.features(images, detector.taps)
-        if loop is None:
-            return [join_taps(taps)]
-        self.blocks = loop.blocks_executed
-        if loop.trace is not None and loop.trace.drift:
-            self._views.append(trace_kinds(loop.trace))
-        return [*([join_taps(detector._baseline(loop, taps))] if self._paired else []), join_taps(taps)]
-
-    def maps(self, batch: Tensor, sizes: Sequence[tuple[int, int]]) -> Sequence[ReplayMaps | None]:
-        """The maps of each image, without its padding."""
-        if not self._views:
-            return [None] * len(sizes)
-        patch = self._detector.backbone.shape.patch
-        layout, windows = self._detector.model.layout(batch), self._views[1:]  # the first is the overview
-        joined = {kind: layout.join([view[kind] for view in windows]) for kind in windows[0]}
-        found = []
-        for index, (height, width) in enumerate(sizes):
-            rows, columns = height // patch, width // patch
-            found.append(
-                maps_by_kind({kind: maps[index, :, :rows, :columns].numpy() for kind, maps in joined.items()})
-            )
-        return found
 
 
 def input_size(
@@ -179,18 +162,7 @@ class DenseDetector(ViTPredictor[Detection]):
         super().__init__(backbone, [tap], classes, normalisation)
         self.head = head
 
-    def _forward(self, pixels: Sequence[RGB], loop: Loop | None, paired: bool) -> list[list[Detection]]:
-        size = (pixels[0].shape[0], pixels[0].shape[1])
-        shown = torch.cat([self._prepare(each) for each in pixels]).to(self.backbone.device)
-        versions = []
-        for (tap,), blocks, measured in self._runs(shown, loop, paired):
-            pairs = zip(self.head.detect(tap.map), replay_maps(measured, len(pixels)), strict=True)
-            versions.append(
-                [self._detection(found, shown.shape[-2:], size, blocks, trace) for found, trace in pairs]
-            )
-        return versions
-
-    def _prepare(self, pixels: RGB) -> Tensor:  # → (1, 3, H, W)
+    def prepare(self, pixels: RGB) -> Tensor:
         size = self._largest_view(pixels.shape[0], pixels.shape[1])
         return to_tensor(resize(pixels, size), self.normalisation)
 
@@ -199,18 +171,20 @@ class DenseDetector(ViTPredictor[Detection]):
         rows, columns = (max(1, int(side / patch + 0.5)) for side in (height, width))
         return rows * patch, columns * patch
 
-    def _detection(
-        self,
-        found: DenseBoxes,
-        shown: Sequence[int],
-        size: tuple[int, int],
-        blocks: int,
-        maps: ReplayMaps | None,
-    ) -> Detection:
-        height, width = size
-        scale = torch.tensor([width / shown[1], height / shown[0]]).repeat(2)
-        boxes = (found.boxes.cpu() * scale).numpy()
-        boxes[:, 0::2] = boxes[:, 0::2].clip(0, width)
-        boxes[:, 1::2] = boxes[:, 1::2].clip(0, height)
-        labels = np.array(list(self.classes), dtype=np.int64)[found.classes.cpu().numpy()]
-        return Detection(boxes, found.scores.cpu().numpy(), labels, blocks=blocks, trace=maps)
+    def read(self, taps: Sequence[Tap], shown: tuple[int, int], size: tuple[int, int]) -> list[Detection]:
+        numbers = np.array(list(self.classes), dtype=np.int64)
+        scale = torch.tensor([size[1] / shown[1], size[0] / shown[0]]).repeat(2)
+        detections = []
+        for found in self.head.detect(taps[0].map):
+            boxes = (found.boxes.cpu() * scale).numpy()
+            boxes[:, 0::2] = boxes[:, 0::2].clip(0, size[1])
+            boxes[:, 1::2] = boxes[:, 1::2].clip(0, size[0])
+            labels = numbers[found.classes.cpu().numpy()]
+            detections.append(Detection(boxes, found.scores.cpu().numpy(), labels))
+        return detections
+
+    def maps(
+        self, loop: Loop | None, views: int, shown: tuple[int, int], size: tuple[int, int]
+    ) -> list[ReplayMaps | None]:
+        """What the replay measured in each image, with an entry per patch."""
+        return replay_maps(loop, views)

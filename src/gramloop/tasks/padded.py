@@ -18,6 +18,7 @@ from torch import Tensor
 
 from gramloop.data.truth import RunLengths, encode_mask
 from gramloop.errors import GramLoopError
+from gramloop.models.backbone import Tap
 from gramloop.models.pmt import PMT
 from gramloop.replay.attach import Loop
 from gramloop.tasks.class_names import COCO, COCO_PANOPTIC, Classes
@@ -25,7 +26,7 @@ from gramloop.tasks.images import RGB, WEB, Normalisation, resize, to_tensor
 from gramloop.tasks.instance import InstanceMasks, box_around
 from gramloop.tasks.panoptic import Panoptic, Segment
 from gramloop.tasks.prediction import PredictionT, ReplayMaps
-from gramloop.tasks.predictor import ViTPredictor, replay_maps
+from gramloop.tasks.predictor import ViTPredictor
 
 _AT_ONCE = 1 << 26  # numbers of masks at the size of an image: those of all queries would need gigabytes
 
@@ -85,34 +86,30 @@ class PaddedSegmenter(ViTPredictor[PredictionT]):
     def _largest_view(self, height: int, width: int) -> tuple[int, int]:
         return self.side, self.side
 
-    def _forward(self, pixels: Sequence[RGB], loop: Loop | None, paired: bool) -> list[list[PredictionT]]:
-        size = (pixels[0].shape[0], pixels[0].shape[1])
-        inside = self.shown_size(*size)
-        shown = torch.cat([to_tensor(self.in_square(each), self.normalisation) for each in pixels])
+    def prepare(self, pixels: RGB) -> Tensor:
+        """The image in the upper left corner of the square; the rest is black."""
+        square = np.zeros((self.side, self.side, 3), dtype=np.uint8)
+        high, wide = self.shown_size(pixels.shape[0], pixels.shape[1])
+        square[:high, :wide] = resize(pixels, (high, wide))
+        return to_tensor(square, self.normalisation)
+
+    def _forward(
+        self, pixels: Sequence[RGB], loop: Loop | None, paired: bool
+    ) -> Sequence[Sequence[PredictionT]]:
+        inside = self.shown_size(pixels[0].shape[0], pixels[0].shape[1])
         if loop is not None and min(inside) < self.side:
             loop.set_valid(self._valid(inside).expand(len(pixels), -1, -1))
-        versions = []
-        for taps, blocks, measured in self._runs(shown.to(self.backbone.device), loop, paired):
-            maps = self._maps(measured, inside, len(pixels))
-            queries = zip(*self.model.predict(taps), maps, strict=True)
-            found = []
-            for logits, masks, trace in queries:
-                one = self._read(logits, Masks.padded(masks, self.side, inside, size))
-                found.append(replace(one, blocks=blocks, trace=trace))
-            versions.append(found)
-        return versions
+        return super()._forward(pixels, loop, paired)
+
+    def read(self, taps: Sequence[Tap], shown: tuple[int, int], size: tuple[int, int]) -> list[PredictionT]:
+        inside = self.shown_size(*size)
+        queries = zip(*self.model.predict(taps), strict=True)
+        return [self._read(logits, Masks.padded(masks, self.side, inside, size)) for logits, masks in queries]
 
     def shown_size(self, height: int, width: int) -> tuple[int, int]:
         """Height and width of an image in the square."""
         factor = min(self.side / height, self.side / width)
         return max(1, round(height * factor)), max(1, round(width * factor))
-
-    def in_square(self, pixels: RGB) -> RGB:  # (H, W, 3) → (side, side, 3)
-        """The image in the upper left corner; the rest is black."""
-        square = np.zeros((self.side, self.side, 3), dtype=np.uint8)
-        high, wide = self.shown_size(pixels.shape[0], pixels.shape[1])
-        square[:high, :wide] = resize(pixels, (high, wide))
-        return square
 
     def _valid(self, inside: tuple[int, int]) -> Tensor:  # → (1, h, w)
         """The patches that show some of the image."""
@@ -121,16 +118,13 @@ class PaddedSegmenter(ViTPredictor[PredictionT]):
         valid[:, : -(-inside[0] // patch), : -(-inside[1] // patch)] = True
         return valid.to(self.backbone.device)
 
-    def _maps(self, loop: Loop | None, inside: tuple[int, int], images: int) -> list[ReplayMaps | None]:
-        """The maps of each image, without its padding."""
-        part = np.s_[..., : inside[0], : inside[1]]
-        found: list[ReplayMaps | None] = []
-        for each in replay_maps(loop, images, (self.side, self.side), self.backbone.shape.patch):
-            if each is not None:
-                post = None if each.post_drift is None else each.post_drift[part]
-                each = replace(each, drift=each.drift[part], gate=each.gate[part], post_drift=post)
-            found.append(each)
-        return found
+    def maps(
+        self, loop: Loop | None, views: int, shown: tuple[int, int], size: tuple[int, int]
+    ) -> list[ReplayMaps | None]:
+        """What the replay measured in each image, without its padding."""
+        high, wide = self.shown_size(*size)
+        found = super().maps(loop, views, shown, size)
+        return [None if each is None else each.cropped(high, wide) for each in found]
 
     def _read(self, logits: Tensor, masks: Masks) -> PredictionT:
         """The prediction of one image's queries."""

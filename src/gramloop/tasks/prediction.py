@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -55,6 +55,12 @@ class ReplayMaps:
     gate: NDArray[np.float32]  # (K, h, w)
     post_drift: NDArray[np.float32] | None = None  # (h, w), of what was accepted in the end, where measured
     cell: int = 1  # entries along the side of a patch
+
+    def cropped(self, height: int, width: int) -> ReplayMaps:
+        """The maps of the upper left part."""
+        part = np.s_[..., :height, :width]
+        post = None if self.post_drift is None else self.post_drift[part]
+        return replace(self, drift=self.drift[part], gate=self.gate[part], post_drift=post)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

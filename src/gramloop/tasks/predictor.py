@@ -218,7 +218,7 @@ class BasePredictor(Generic[PredictionT]):
 
 
 class ViTPredictor(BasePredictor[PredictionT]):
-    """A head on taps of a frozen ViT. A task defines in ``_forward`` how the model is given images of one size."""
+    """A head on taps of a frozen ViT: a subclass says how an image is prepared and how the head's outputs are read."""
 
     task: Task
     config: Any = None  # how images are given to the model
@@ -293,26 +293,50 @@ class ViTPredictor(BasePredictor[PredictionT]):
         with attached(self.backbone.model, replay, keep=keep, trace=wanted, this_thread=True) as loop:
             return list(zip(*self._forward(pixels, loop, paired), strict=True))
 
+    def prepare(self, pixels: RGB) -> Tensor:  # → (1, 3, h, w), or several views of the image
+        """The image as the model takes it."""
+        raise NotImplementedError
+
+    def read(self, taps: Sequence[Tap], shown: tuple[int, int], size: tuple[int, int]) -> list[PredictionT]:
+        """The predictions of a batch.
+
+        Args:
+            taps: of the prepared images.
+            shown: height and width of these.
+            size: height and width of the original images.
+        """
+        raise NotImplementedError
+
+    def maps(
+        self, loop: Loop | None, views: int, shown: tuple[int, int], size: tuple[int, int]
+    ) -> list[ReplayMaps | None]:
+        """What the replay measured in each prepared image, in the size that was prepared."""
+        return replay_maps(loop, views, shown, self.backbone.shape.patch)
+
     def _forward(
         self, pixels: Sequence[RGB], loop: Loop | None, paired: bool
     ) -> Sequence[Sequence[PredictionT]]:
-        """Predict images in one forward of the model: per version, the baseline first if paired, then per image."""
-        raise NotImplementedError
+        """Predict images of one size in one forward: per version, the baseline first if paired, then per image."""
+        size = (pixels[0].shape[0], pixels[0].shape[1])
+        batch = torch.cat([self.prepare(each) for each in pixels]).to(self.backbone.device)
+        shown, views = (batch.shape[-2], batch.shape[-1]), len(batch)
+        taps, depth = self.backbone(batch, self.taps), self.backbone.shape.depth
+        versions: list[tuple[Sequence[Tap], int, Loop | None]] = [
+            (taps, depth if loop is None else loop.blocks_executed, loop)
+        ]
+        if loop is not None and paired:
+            versions.insert(0, (self._baseline(loop, taps), depth, None))
+        found = []
+        for each, blocks, measured in versions:
+            maps = self.maps(measured, views, shown, size)[:: views // len(pixels)]
+            pairs = zip(self.read(each, shown, size), maps, strict=True)
+            found.append([replace(one, blocks=blocks, trace=trace) for one, trace in pairs])
+        return found
 
     def _kept(self, replay: ReplayConfig, paired: bool) -> tuple[int, ...]:
         """Taps whose baseline output has to be kept; a replay does not reach those before the window's end."""
         end = route(replay, self.backbone.shape.depth).end
         return tuple(tap for tap in self.taps if paired and tap >= end)
-
-    def _runs(
-        self, shown: Tensor, loop: Loop | None, paired: bool
-    ) -> list[tuple[list[Tap], int, Loop | None]]:
-        """Of the baseline, if paired, and the last version: taps, blocks executed, and the replay that measured."""
-        taps, depth = self.backbone(shown, self.taps), self.backbone.shape.depth
-        if loop is None:
-            return [(taps, depth, None)]
-        last = (taps, loop.blocks_executed, loop)
-        return [(self._baseline(loop, taps), depth, None), last] if paired else [last]
 
     def _baseline(self, loop: Loop, taps: Sequence[Tap]) -> list[Tap]:
         """The taps of the latest forward without the replay."""

@@ -38,10 +38,9 @@ from gramloop.tasks.prediction import (
     Colours,
     DrawStyle,
     Prediction,
-    ReplayMaps,
     class_style,
 )
-from gramloop.tasks.predictor import ViTPredictor, maps_by_kind, replay_maps, trace_kinds
+from gramloop.tasks.predictor import ViTPredictor, maps_by_kind, trace_kinds
 from gramloop.util.plotting import GAINED, LOST, paint_classes, photograph, shrunk
 
 if TYPE_CHECKING:
@@ -357,20 +356,39 @@ class Segmenter(ViTPredictor[Segmentation]):
 
     def _forward(self, pixels: Sequence[RGB], loop: Loop | None, paired: bool) -> list[list[Segmentation]]:
         size, depth = (pixels[0].shape[0], pixels[0].shape[1]), self.backbone.shape.depth
-        shown = torch.cat([self._prepare(each) for each in pixels])
-        if self.config.mode == "whole":
-            batch = shown.to(self.backbone.device)
-            versions = [list(each.to("cpu", torch.float32)) for each in self._scores(batch, loop, paired)]
-            blocks = depth if loop is None else loop.blocks_executed
-            maps = replay_maps(loop, len(pixels), shown.shape[-2:], self.backbone.shape.patch)
-        else:
-            means, trace, blocks = self._through_windows(shown, loop, paired)
-            versions, maps = [[mean] for mean in means], [trace]
-        baseline = [[self._finish(mean, size, depth) for mean in each] for each in versions[:-1]]
-        pairs = zip(versions[-1], maps, strict=True)
-        return [*baseline, [self._finish(mean, size, blocks, trace) for mean, trace in pairs]]
+        shown = torch.cat([self.prepare(each) for each in pixels])
+        (*baseline, last), maps, blocks = self._through_crops(shown, loop, paired)
+        return [
+            *([self._finish(each, size, depth, {}) for each in canvases] for canvases in baseline),
+            [self._finish(each, size, blocks, one) for each, one in zip(last, maps, strict=True)],
+        ]
 
-    def _prepare(self, pixels: RGB) -> Tensor:  # → (1, 3, H, W)
+    def _through_crops(
+        self, shown: Tensor, loop: Loop | None, paired: bool
+    ) -> tuple[list[list[Canvas]], list[dict[str, Canvas]], int]:
+        """Mean scores of every image per version, the replay's maps of every image, and the blocks of a crop."""
+        height, width = shown.shape[-2:]
+        versions = [[Canvas(height, width) for _ in shown] for _ in range(1 + paired)]
+        maps: list[dict[str, Canvas]] = [{} for _ in shown]
+        executed = []
+        for crops in self._crops(height, width):
+            batch = torch.cat([crop.of(shown) for crop in crops]).to(self.backbone.device)
+            places = [(crop, image) for crop in crops for image in range(len(shown))]
+            for canvases, scores in zip(versions, self._scores(batch, loop, paired), strict=True):
+                for (crop, image), each in zip(places, scores, strict=True):
+                    canvases[image].add(crop, each)
+            if loop is None:
+                continue
+            executed.append(loop.blocks_executed)
+            measured = trace_kinds(loop.trace) if loop.trace is not None and loop.trace.drift else {}
+            for kind, values in measured.items():
+                for (crop, image), each in zip(places, values, strict=True):
+                    canvas = maps[image].setdefault(kind, Canvas(height, width))
+                    canvas.add(crop, F.interpolate(each[None], (crop.height, crop.width))[0])
+        blocks = round(sum(executed) / len(executed)) if executed else self.backbone.shape.depth
+        return versions, maps, blocks
+
+    def prepare(self, pixels: RGB) -> Tensor:
         multiple = self.model.granularity if self.config.mode == "whole" else 1
         rounded = round if self.config.mode == "even" else None  # halves to even, as PMT does
         resized = resize_short_side(pixels, self.config.short_side, multiple=multiple, rounded=rounded)
@@ -384,39 +402,16 @@ class Segmenter(ViTPredictor[Segmentation]):
             return config.short_side, config.short_side
         return short_side_size(height, width, config.short_side, multiple=self.model.granularity)
 
-    def _through_windows(
-        self, pixels: Tensor, loop: Loop | None, paired: bool
-    ) -> tuple[list[Tensor], ReplayMaps | None, int]:
-        """Of one image: mean scores (classes, H, W) per version, the replay's maps, and the blocks of a window."""
-        height, width = pixels.shape[-2:]
-        canvases = [Canvas(height, width) for _ in range(1 + paired)]
-        maps: dict[str, Canvas] = {}
-        blocks = []
-        for crops in self._batches(height, width):
-            batch = torch.cat([crop.of(pixels) for crop in crops]).to(self.backbone.device)
-            for canvas, scores in zip(canvases, self._scores(batch, loop, paired), strict=True):
-                for crop, each in zip(crops, scores, strict=True):
-                    canvas.add(crop, each)
-            if loop is None:
-                continue
-            blocks.append(loop.blocks_executed)
-            measured = trace_kinds(loop.trace) if loop.trace is not None and loop.trace.drift else {}
-            for kind, values in measured.items():
-                canvas = maps.setdefault(kind, Canvas(height, width))
-                for crop, each in zip(crops, values, strict=True):
-                    canvas.add(crop, F.interpolate(each[None], (crop.height, crop.width))[0])
-        means = {kind: canvas.mean().numpy() for kind, canvas in maps.items()}
-        trace = maps_by_kind(means, self.backbone.shape.patch) if means else None
-        mean = round(sum(blocks) / len(blocks)) if blocks else self.backbone.shape.depth
-        return [canvas.mean() for canvas in canvases], trace, mean
-
-    def _batches(self, height: int, width: int) -> list[list[Crop]]:
+    def _crops(self, height: int, width: int) -> list[list[Crop]]:
+        """The parts of an image that are seen together."""
         config = self.config
+        if config.mode == "whole":
+            return [[Crop(0, 0, height, width)]]
         if config.mode == "even":
             crops = even_windows(height, width)
         else:
             crops = crop_grid(height, width, config.crop, config.stride)
-        return [crops[i : i + config.batch] for i in range(0, len(crops), config.batch)]
+        return [crops[first : first + config.batch] for first in range(0, len(crops), config.batch)]
 
     def _scores(self, batch: Tensor, loop: Loop | None, paired: bool) -> Iterator[Tensor]:
         """Scores (B, classes, h, w) of the baseline version, if paired, and of the last one."""
@@ -430,10 +425,12 @@ class Segmenter(ViTPredictor[Segmentation]):
         yield model.scores(prior, taps, size, exact)
 
     def _finish(
-        self, mean: Tensor, size: tuple[int, int], blocks: int, maps: ReplayMaps | None = None
+        self, canvas: Canvas, size: tuple[int, int], blocks: int, maps: Mapping[str, Canvas]
     ) -> Segmentation:
+        mean, means = canvas.mean(), {kind: each.mean().numpy() for kind, each in maps.items()}
         scores = _resize(mean, size).softmax(0).numpy() if self.config.scores else None
-        return Segmentation(_labels(mean, size), scores, blocks=blocks, trace=maps)
+        trace = maps_by_kind(means, self.backbone.shape.patch) if means else None
+        return Segmentation(_labels(mean, size), scores, blocks=blocks, trace=trace)
 
 
 def _resize(mean: Tensor, size: tuple[int, int]) -> Tensor:  # (classes, H, W)
