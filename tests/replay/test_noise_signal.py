@@ -10,7 +10,6 @@ from torch import Tensor, nn
 import gramloop
 from gramloop import Adaptive, GramLoopError, parse_replay, read_replay, write_replay
 from gramloop.replay.adaptive import image_noise, noise_response
-from gramloop.tasks.block_reuse import observing
 from gramloop.tasks.images import WEB, to_tensor
 from library_models import build
 
@@ -118,11 +117,3 @@ def test_a_host_that_does_not_show_its_image_is_refused() -> None:
         gramloop.attach(
             vit.model, blocks=list(vit.model.layer), prefix=5, adaptive=Adaptive("noise", 1, 1), **SETTINGS
         )
-
-
-def test_an_observer_sees_it_once_whatever_is_attached(vit: nn.Module, x: Tensor) -> None:
-    with gramloop.attached(vit, **SETTINGS) as loop, observing(loop.vit) as seen:
-        last(vit, x)
-    assert len(seen.noise) == 6
-    torch.testing.assert_close(torch.tensor(seen.noise[3]), level(x))
-    assert seen.means()["noise"][0] == pytest.approx(level(x).mean().item(), rel=1e-6)

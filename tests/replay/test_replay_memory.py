@@ -13,7 +13,7 @@ from gramloop.replay.attach import attached
 from gramloop.replay.config import Adaptive
 from gramloop.replay.cost import pair_blocks
 from gramloop.replay.vit import find_vit
-from gramloop.tasks.block_reuse import observing, reusing_blocks
+from gramloop.tasks.block_reuse import reusing_blocks
 from library_models import build, outputs
 
 CONFIGS = {
@@ -123,16 +123,3 @@ def test_threads_remember_for_themselves() -> None:
         assert equal(some[1], others[1])
         assert some[2] == others[2]
     assert all("forward" not in vars(block) for block in blocks)
-
-
-def test_what_is_observed_is_the_ordinary_pass() -> None:
-    model, x = build("DINOv3ViTBackbone")
-    host, config = find_vit(model), CONFIGS["loop-loop"]
-    with observing(host) as alone:
-        outputs(model, x)
-    with observing(host) as paired, reusing_blocks(host.blocks) as memory:
-        outputs(model, x)
-        memory.repeat()
-        with attached(model, config, this_thread=True):
-            outputs(model, x)
-    assert paired.means() == alone.means()
