@@ -15,7 +15,7 @@ from gramloop.errors import GramLoopError
 
 if TYPE_CHECKING:
     from gramloop.data.records import Shift
-    from gramloop.tasks.diagnosis import Diagnosis, View
+    from gramloop.tasks.diagnosis import DiagnoseImage, Diagnosis
     from gramloop.tasks.images import RGB, ImageFile
 
 _VERSION = "diagnosis"  # in the names of the files that are written
@@ -68,17 +68,23 @@ def diagnose_command(options: DiagnoseOptions) -> CommandResult:
         if not file.path.name.endswith(f".{_VERSION}.png")
     ]
     note_embedded(options.model, [file.path for file in files])
-    view = _view(options)
+    name, diagnose_image = _model(options)
     make_folder(options.out)
     done: list[dict[str, Any]] = []
-    failures = each_image(files, "diagnosing", lambda file: done.append(_write(view, file, shifts)))
+
+    def diagnose(file: ImageFile) -> None:
+        done.append(_write(name, diagnose_image, file, shifts))
+
+    failures = each_image(files, "diagnosing", diagnose)
     if failures:
         print(f"{len(failures)} of {len(files)} images failed", file=sys.stderr)
     document = {"out": options.out, "images": done, "failures": failures}
     return 1 if failures else 0, document
 
 
-def _write(view: View, file: ImageFile, shifts: Sequence[Shift]) -> dict[str, Any]:
+def _write(
+    name: str, diagnose_image: DiagnoseImage, file: ImageFile, shifts: Sequence[Shift]
+) -> dict[str, Any]:
     """Diagnose an image under all shifts; what its .json holds."""
     from gramloop.report.figures.diagnostic import Diagnosed, diagnostic
     from gramloop.tasks.images import read_image
@@ -87,7 +93,7 @@ def _write(view: View, file: ImageFile, shifts: Sequence[Shift]) -> dict[str, An
     pixels = read_image(file.path)
     rows, entries, config = [], [], None
     for shift, shown in _versions(pixels, file, shifts):
-        seen, found = view.diagnose(shown)
+        seen, found = diagnose_image(shown)
         severity = 0 if shift is None else shift.condition.severity
         label = "clean" if shift is None else f"{shift.condition.name.replace('_', ' ')} {severity}"
         rows.append(Diagnosed.of(found, label if shifts else file.path.name, seen))
@@ -98,7 +104,7 @@ def _write(view: View, file: ImageFile, shifts: Sequence[Shift]) -> dict[str, An
     drawn = diagnostic(rows, f"Diagnostic of {file.path.name}")
     content = {
         "image": file.path.name,
-        "model": view.name,
+        "model": name,
         "replay": config.as_json(),
         "caption": drawn.caption,
         "conditions": entries,
@@ -153,10 +159,10 @@ def _shifts(name: str | None, severities: Sequence[int] | None) -> list[Shift]:
     return shifts
 
 
-def _view(options: DiagnoseOptions) -> View:
-    """The model that the options name."""
+def _model(options: DiagnoseOptions) -> tuple[str, DiagnoseImage]:
+    """The model that the options name, and its name."""
     from gramloop.mitigations.stack import read_stack, replay_alone
-    from gramloop.tasks.diagnosis import backbone_view, predictor_view, tiny_view
+    from gramloop.tasks.diagnosis import diagnose_with, diagnose_with_backbone, diagnose_with_embedded
     from gramloop.util.device import choose_device
 
     replay = replay_alone(read_stack(options.method)[0])
@@ -168,9 +174,11 @@ def _view(options: DiagnoseOptions) -> View:
         raise GramLoopError("a replay of 0 passes has nothing to diagnose; replays must be at least 1")
     model, side = options.model, options.model.short_side
     if model.head is None and model.backbone is not None:
-        return backbone_view(Path(model.backbone), replay, choose_device(model.device), side)
+        path = Path(model.backbone)
+        return path.name, diagnose_with_backbone(path, replay, choose_device(model.device), side)
     files = model.files()
     if "folder" in files and model.task is None:
-        return tiny_view(model.model, files["folder"], replay, choose_device(model.device), side)
+        device = choose_device(model.device)
+        return model.model, diagnose_with_embedded(files["folder"], replay, device, side)
     name = model.model if model.head is None else Path(model.head).name
-    return predictor_view(name, model.load(), replay)
+    return name, diagnose_with(model.load(), replay)

@@ -18,10 +18,9 @@ from torch import Tensor, nn
 
 from gramloop.errors import GramLoopError
 from gramloop.models.backbone import refuse_many_tokens
-from gramloop.models.checkpoint import refuse_unsound
 from gramloop.models.dino import load_any_backbone
 from gramloop.models.tiny import TINY_SHORT_SIDE, load_tiny
-from gramloop.replay.attach import Loop, attached
+from gramloop.replay.attach import attached
 from gramloop.replay.config import ReplayConfig, ReplaySettings, route
 from gramloop.replay.cost import Cost, extra_blocks
 from gramloop.replay.vit import find_vit
@@ -35,9 +34,9 @@ from gramloop.tasks.images import (
     to_tensor,
 )
 from gramloop.tasks.predictor import AnyPredictor, check_replay, per_patch
-from gramloop.tasks.transformers_models import read_config
-from gramloop.util.json_files import read_checked
+from gramloop.tasks.transformers_models import load_transformers_vit, read_config, stored_normalisation
 
+_NOTHING = "nothing was replayed in this image, so there is nothing to diagnose"
 SHORT_SIDE = 512  # enough patches to see something, and minutes less than the tasks' own sizes on a CPU
 
 
@@ -117,17 +116,13 @@ def diagnose(
             raise GramLoopError("a replay of 0 passes has nothing to diagnose; replays must be at least 1")
         with torch.no_grad():
             call(pixels)
-    return _diagnosis(loop, grid)
-
-
-def _diagnosis(loop: Loop, grid: tuple[int, int] | None) -> Diagnosis:
     if len(loop.traces) != 1:
         raise GramLoopError(
             f"the model saw {len(loop.traces)} inputs in its last pass; a diagnosis is of one image at one size"
         )
     trace = loop.traces[0]
     if not trace.drift:
-        raise GramLoopError("nothing was replayed in this image, so there is nothing to diagnose")
+        raise GramLoopError(_NOTHING)
     if trace.drift[0].shape[0] != 1:
         raise GramLoopError(f"{trace.drift[0].shape[0]} images were given; a diagnosis is of one image")
     place = grid or trace.grid
@@ -137,24 +132,15 @@ def _diagnosis(loop: Loop, grid: tuple[int, int] | None) -> Diagnosis:
         raise GramLoopError(
             f"a grid of {place[0]} x {place[1]} does not hold the {trace.drift[0].numel()} patches of this image"
         )
-    after = trace.post_drift
     depth = loop.vit.depth
-    return Diagnosis(
-        loop.config,
-        _maps(trace.drift, place),
-        _maps(trace.gate, place),
-        None if after is None else _maps([after], place)[0],
-        Cost(depth + extra_blocks(loop.config, depth), depth),
+    drift, gate, after = (
+        np.stack([each.detach().float().cpu().reshape(place).numpy() for each in values]) if values else None
+        for values in (trace.drift, trace.gate, [] if trace.post_drift is None else [trace.post_drift])
     )
-
-
-def _maps(
-    values: Sequence[Tensor], grid: tuple[int, int]
-) -> NDArray[np.float32]:  # (1, ...) each → (K, h, w)
-    maps: NDArray[np.float32] = np.stack(
-        [each.detach().float().cpu().reshape(grid).numpy() for each in values]
-    )
-    return maps
+    assert drift is not None
+    assert gate is not None
+    cost = Cost(depth + extra_blocks(loop.config, depth), depth)
+    return Diagnosis(loop.config, drift, gate, None if after is None else after[0], cost)
 
 
 def diagnose_prediction(predictor: AnyPredictor, image: RGB, config: ReplayConfig) -> Diagnosis:
@@ -166,53 +152,46 @@ def diagnose_prediction(predictor: AnyPredictor, image: RGB, config: ReplayConfi
     config = replace(config, window=(place.start, place.end))
     trace = predictor.predict(image, config, trace=True).trace
     if trace is None:
-        raise GramLoopError("nothing was replayed in this image, so there is nothing to diagnose")
-    after = trace.post_drift
-    return Diagnosis(
-        config,
-        per_patch(trace.drift, trace.cell),
-        per_patch(trace.gate, trace.cell),
-        None if after is None else per_patch(after[None], trace.cell)[0],
-        predictor.cost(config),
-    )
+        raise GramLoopError(_NOTHING)
+    drift, gate = (per_patch(maps, trace.cell) for maps in (trace.drift, trace.gate))
+    after = None if trace.post_drift is None else per_patch(trace.post_drift[None], trace.cell)[0]
+    return Diagnosis(config, drift, gate, after, predictor.cost(config))
 
 
-@dataclass(frozen=True)
-class View:
-    """A model with a replay, ready for images: pixels (H, W, 3) → the image as it was seen, and its diagnosis."""
+# models in files
 
-    name: str
-    diagnose: Callable[[RGB], tuple[RGB, Diagnosis]]
+DiagnoseImage = Callable[
+    [RGB], tuple[RGB, Diagnosis]
+]  # pixels → the image as the model takes it, and its diagnosis
 
 
-def predictor_view(name: str, predictor: AnyPredictor, replay: ReplayConfig) -> View:
-    """A predictor, with its usual windows."""
+def diagnose_with(predictor: AnyPredictor, replay: ReplayConfig) -> DiagnoseImage:
+    """With a predictor, in its usual sizes and windows."""
     check_replay(predictor, replay)
-    return View(name, lambda pixels: (pixels, diagnose_prediction(predictor, pixels, replay)))
+    return lambda pixels: (pixels, diagnose_prediction(predictor, pixels, replay))
 
 
-def tiny_view(
-    name: str, folder: Path | str, replay: ReplayConfig, device: torch.device, short_side: int | None = None
-) -> View:
-    """The embedded model, or one in its format."""
+def diagnose_with_embedded(
+    folder: Path | str, replay: ReplayConfig, device: torch.device, short_side: int | None = None
+) -> DiagnoseImage:
+    """With the embedded model, or one in its format, which sees the whole image."""
     model = load_tiny(folder, device)
-    return View(name, _whole_image(model, model.features, replay, WEB, short_side, TINY_SHORT_SIDE))
+    return _whole_image(model, model.features, replay, WEB, short_side or TINY_SHORT_SIDE)
 
 
-def backbone_view(
+def diagnose_with_backbone(
     path: Path, replay: ReplayConfig, device: torch.device, short_side: int | None = None
-) -> View:
-    """A backbone's file, or a folder that transformers can open."""
+) -> DiagnoseImage:
+    """With a backbone's file, or a folder that transformers can open; it sees the whole image."""
     run: Callable[[Tensor], object]
     if (path / "config.json").is_file() and read_config(path).get("model_type") != "dinov3_vit":
-        model = _open_with_transformers(path).to(device)
+        model = load_transformers_vit(path).to(device)
         run = lambda pixels: model(pixel_values=pixels)  # noqa: E731
     else:
         backbone = load_any_backbone(path, device=device)
         model, last = backbone, [backbone.shape.depth - 1]
         run = lambda pixels: backbone(pixels, last)  # noqa: E731
-    normalisation = normalisation_of(path, _stored_normalisation(path))
-    return View(path.name, _whole_image(model, run, replay, normalisation, short_side, SHORT_SIDE))
+    return _whole_image(model, run, replay, normalisation_of(path, stored_normalisation(path)), short_side)
 
 
 def _whole_image(
@@ -220,62 +199,24 @@ def _whole_image(
     run: Callable[[Tensor], object],
     replay: ReplayConfig,
     normalisation: Normalisation,
-    asked: int | None,
-    usual: int,
-) -> Callable[[RGB], tuple[RGB, Diagnosis]]:
-    """Look at the whole image at once, its short side as asked for, its long side rounded to patches."""
+    short_side: int | None,
+) -> DiagnoseImage:
+    """The whole image at once, its long side rounded to patches."""
     host = find_vit(model)
     route(replay, host.depth)
     patch = 16 if host.patch_embedding is None else int(host.patch_embedding.stride[0])
-    short_side = asked if asked is not None else usual - usual % patch
-    if short_side < patch or short_side % patch:
+    short = SHORT_SIDE - SHORT_SIDE % patch if short_side is None else short_side
+    if short < patch or short % patch:
         raise GramLoopError(
-            f"the short side is {short_side}; it is a multiple of the patches' side, {patch}, such as {8 * patch}"
+            f"the short side is {short}; it is a multiple of the patches' side, {patch}, such as {8 * patch}"
         )
     device = next(model.parameters()).device
 
-    def view(pixels: RGB) -> tuple[RGB, Diagnosis]:
+    def diagnose_image(pixels: RGB) -> tuple[RGB, Diagnosis]:
         height, width = pixels.shape[:2]
-        rows, columns = (each // patch for each in short_side_size(height, width, short_side, multiple=patch))
-        what = f"an image of {width} x {height} at a short side of {short_side}"
-        refuse_many_tokens(rows, columns, what)
-        seen = resize_short_side(pixels, short_side, multiple=patch)
+        rows, columns = (each // patch for each in short_side_size(height, width, short, multiple=patch))
+        refuse_many_tokens(rows, columns, f"an image of {width} x {height} at a short side of {short}")
+        seen = resize_short_side(pixels, short, multiple=patch)
         return seen, diagnose(model, to_tensor(seen, normalisation).to(device), replay, run=run)
 
-    return view
-
-
-def _open_with_transformers(path: Path) -> nn.Module:
-    """The ViT of a folder of another family than DINOv3, which has a loader of its own."""
-    from transformers import AutoModel
-
-    try:
-        model, loaded = AutoModel.from_pretrained(
-            path, local_files_only=True, output_loading_info=True, trust_remote_code=False
-        )
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
-        first = (str(error).splitlines() or [type(error).__name__])[0]
-        raise GramLoopError(f"transformers cannot open {path}: {first}") from error
-    if missing := sorted(name for name in loaded["missing_keys"] if "pooler" not in name):
-        raise GramLoopError(f"{path} lacks {len(missing)} of the model's weights, such as {missing[0]}")
-    refuse_unsound(model, path)
-    vit: nn.Module = getattr(model, "vision_model", model)  # the image half of a model of images and words
-    return vit.eval().requires_grad_(False)
-
-
-@dataclass(frozen=True)
-class _StoredProcessor:
-    """What is read of preprocessor_config.json."""
-
-    image_mean: tuple[float, float, float] | None = None
-    image_std: tuple[float, float, float] | None = None
-
-
-def _stored_normalisation(path: Path) -> Normalisation:
-    """What the folder's image processor has, otherwise what DINO models were trained with."""
-    stored = path / "preprocessor_config.json"
-    if not stored.is_file():
-        return WEB
-    found = read_checked(stored, _StoredProcessor, "the configuration of an image processor")
-    known = found.image_mean is not None and found.image_std is not None
-    return Normalisation(found.image_mean, found.image_std) if known else WEB  # type: ignore[arg-type]
+    return diagnose_image
