@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from gramloop.models.detector import WindowLayout, all_valid
 from gramloop.models.plain_detr import best_detections
 from gramloop.replay.attach import Loop, attached
 from gramloop.tasks.depth import DepthEstimator
-from gramloop.tasks.detect import DenseDetector, Detector, _Viewer, input_size
+from gramloop.tasks.detect import DenseDetector, Detector, input_size
 from gramloop.tasks.images import short_side_size
 from gramloop.tasks.padded import PaddedSegmenter
 from gramloop.tasks.predictor import MaybeReplay, ViTPredictor, wants_trace
@@ -68,7 +69,7 @@ def views_of(predictor: object, size: Size) -> int:
         multiple = predictor.model.granularity if config.mode == "whole" else 1
         rounded = round if config.mode == "even" else None
         shown = short_side_size(*size, config.short_side, multiple=multiple, rounded=rounded)
-        return sum(len(crops) for crops in predictor._batches(*shown))
+        return sum(len(crops) for crops in predictor._crops(*shown))
     if isinstance(predictor, Detector):
         patch = predictor.backbone.shape.patch
         layout = WindowLayout.of(*input_size(*size, predictor.config, patch), predictor.model.windows, patch)
@@ -110,8 +111,8 @@ def _detect(predictor: Detector, size: Size, batch: int, loop: Loop | None, pair
     shown = input_size(*size, predictor.config, predictor.backbone.shape.patch)
     images = torch.empty(batch, 3, *shown)
     valid = all_valid(images, predictor.backbone.shape.patch)
-    viewer, model = _Viewer(predictor, loop, paired), predictor.model
-    for logits, boxes in model.detect_each(model.features(images, valid, viewer), valid):
+    see, model = partial(predictor._see, loop, paired, []), predictor.model
+    for logits, boxes in model.detect_each(model.features(images, valid, see), valid):
         best_detections(logits[0], boxes[0], shown, size, predictor.config.keep)
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -73,18 +74,8 @@ class Detector(ViTPredictor[Detection]):
         tensors = [self.prepare(each)[0] for each in pixels]
         batch, valid = (each.to(self.backbone.device) for each in pad_batch(tensors, patch))
         views: list[dict[str, Tensor]] = []  # maps (B, K, h, w) by kind, overview first
-
-        def view(images: Tensor, valid: Tensor) -> list[Tensor]:
-            if loop is not None and not bool(valid.all()):
-                loop.set_valid(valid)
-            taps = self.backbone.features(images, self.taps)
-            if loop is None:
-                return [join_taps(taps)]
-            if loop.trace is not None and loop.trace.drift:
-                views.append(trace_kinds(loop.trace))
-            return [*([join_taps(self._baseline(loop, taps))] if paired else []), join_taps(taps)]
-
-        *baseline, last = self.model.detect_each(self.model.features(batch, valid, view), valid)
+        see = partial(self._see, loop, paired, views)
+        *baseline, last = self.model.detect_each(self.model.features(batch, valid, see), valid)
         sizes = [
             ((each.shape[-2], each.shape[-1]), shown.shape[:2])
             for each, shown in zip(tensors, pixels, strict=True)
@@ -104,6 +95,19 @@ class Detector(ViTPredictor[Detection]):
             *(self._finish(each, sizes, none, depth) for each in baseline),
             self._finish(last, sizes, maps, blocks),
         ]
+
+    def _see(
+        self, loop: Loop | None, paired: bool, views: list[dict[str, Tensor]], images: Tensor, valid: Tensor
+    ) -> list[Tensor]:
+        """What the head reads of one window, per version; its maps are added to ``views``."""
+        if loop is not None and not bool(valid.all()):
+            loop.set_valid(valid)
+        taps = self.backbone.features(images, self.taps)
+        if loop is None:
+            return [join_taps(taps)]
+        if loop.trace is not None and loop.trace.drift:
+            views.append(trace_kinds(loop.trace))
+        return [*([join_taps(self._baseline(loop, taps))] if paired else []), join_taps(taps)]
 
     def prepare(self, pixels: RGB) -> Tensor:
         size = input_size(pixels.shape[0], pixels.shape[1], self.config, self.backbone.shape.patch)
