@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gramloop.check import Case, Checked, check_machine, checking
-from gramloop.check.checking import EXACT, HEADS, VARIANTS, CheckedPrecision, agreement, describe_machine
+from gramloop.check import CheckResult, check_machine, checking
+from gramloop.check.checking import EXACT, HEADS, VARIANTS, agreement, describe_machine
 from gramloop.cli import main
 from gramloop.replay import gram
 from gramloop.util.device import deterministic_algorithms
@@ -21,7 +21,6 @@ from stand_in_gpu import stand_in_gpu
 from stand_in_mps import stand_in_mps
 
 GROUPS = {"drift", "placement", "head", "behaviour"}
-CPU = CheckedPrecision(torch.device("cpu"))
 
 
 def test_digits_of_agreement() -> None:
@@ -41,7 +40,7 @@ def test_this_machine(capsys: pytest.CaptureFixture[str]) -> None:
     assert {case["group"] for case in found["cases"]} == GROUPS
     assert len(found["cases"]) == 4 + len(VARIANTS) + len(HEADS) + 2
     assert found["machine"]["packages"]["torch"].startswith(torch.__version__.split("+")[0])
-    assert found["cases"][-1]["words"] == "one graph, equal to the bit"
+    assert found["cases"][-1]["passed"]
 
 
 @pytest.fixture
@@ -68,7 +67,7 @@ def test_a_wrong_machine_is_told(
     monkeypatch.setattr(gram, "_squared_row_change", lambda *given: right(*given) * 1.00001)
     assert main(["check", "--device", "cpu"]) == 1
     told = capsys.readouterr().out
-    assert "do not trust numbers of this machine" in told.replace("\n", " ")
+    assert "do not trust numbers of this machine" in " ".join(told.split())
     assert "NO" in told.split()
 
 
@@ -80,7 +79,8 @@ def in_tf32(value: Tensor) -> Tensor:
 def test_products_in_tf32_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     right = F.linear
     monkeypatch.setattr(F, "linear", lambda x, weight, bias=None: right(in_tf32(x), in_tf32(weight), bias))
-    found = [Case("", name, *run()) for name, run in checking.placement_cases(CPU)]
+    monkeypatch.setattr(checking, "HEADS", {})
+    found = [case for case in check_machine("cpu").cases if case.group == "placement"]
     assert len(found) == len(VARIANTS)
     assert not any(case.passed for case in found)
     assert all(case.digits is not None and 2 < case.digits < 4 for case in found)
@@ -96,7 +96,7 @@ def test_what_a_device_cannot_do_is_a_line(
     assert main(["check", "--device", "cpu", "--json"]) == 1
     found = json.loads(capsys.readouterr().out)
     [case] = [case for case in found["cases"] if case["group"] == "head"]
-    assert case["words"] == "NotImplementedError: no kernel for this [device]"
+    assert case["note"] == "NotImplementedError: no kernel for this [device]"
     assert found["verdict"].startswith("1 of 7 checks on cpu in float32 do not agree (head: PMT)")
 
 
@@ -112,7 +112,7 @@ def test_misuse(words: list[str], message: str, capsys: pytest.CaptureFixture[st
     assert message in capsys.readouterr().err
 
 
-def sound(found: Checked) -> None:
+def sound(found: CheckResult) -> None:
     assert [case for case in found.cases if case.passed is False] == []
     assert {case.group for case in found.cases} == GROUPS
     assert [case.name for case in found.cases if case.passed is None] == ["torch.compile"]
@@ -142,27 +142,28 @@ def test_on_the_stand_in_for_a_gpu(name: str, monkeypatch: pytest.MonkeyPatch, n
 
 
 def test_on_the_stand_in_for_mps(monkeypatch: pytest.MonkeyPatch, no_compiler: None) -> None:
-    some = ("Gram gate, as published", "matched constant gate", "decided by length")
+    some = ("Gram gate, as published", "matched constant gate", "adaptive by length")
     monkeypatch.setattr(checking, "VARIANTS", {name: VARIANTS[name] for name in some})
     with stand_in_mps():
         sound(check_machine("mps"))
 
 
-def test_cublas_that_was_not_told_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cublas_that_was_not_told_is_an_error(monkeypatch: pytest.MonkeyPatch, no_compiler: None) -> None:
     """In a process that began without gramloop, products came before the setting."""
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":0:0")
+    monkeypatch.setattr(checking, "VARIANTS", {})
+    monkeypatch.setattr(checking, "HEADS", {})
     with stand_in_gpu():
-        name, run = next(checking.behaviour_cases(CheckedPrecision(torch.device("cuda:0"))))
-        case = checking._attempted("behaviour", name, run)
-    assert (case.name, case.passed) == ("deterministic algorithms", False)
-    assert "start Python with CUBLAS_WORKSPACE_CONFIG=:4096:8" in case.words
+        [case] = check_machine("cuda:0").failed
+    assert case.name == "deterministic algorithms"
+    assert "start Python with CUBLAS_WORKSPACE_CONFIG=:4096:8" in case.note
 
 
 @pytest.mark.parametrize("name", ["bfloat16 autocast", "bfloat16 weights"])
 def test_python(name: str, little: None) -> None:
     seen: list[str] = []
     before = torch.backends.cudnn.allow_tf32
-    found = check_machine("cpu", **PRECISIONS[name], watch=lambda case: seen.append(case.name))
+    found = check_machine("cpu", **PRECISIONS[name], on_case=lambda case: seen.append(case.name))
     assert torch.backends.cudnn.allow_tf32 == before
     assert len(seen) == len(found.cases)
     assert found.verdict.startswith(f"GramLoop computes on cpu in {name} what it should")
@@ -180,9 +181,8 @@ def test_every_gpu_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert devices["cuda:1"] == "other, 64.0 GiB"
 
 
-def test_deterministic_mode_is_left_as_it_was() -> None:
+def test_deterministic_mode_is_left_as_it_was(little: None) -> None:
     with deterministic_algorithms():
-        _, run = next(checking.behaviour_cases(CPU))
-        assert run()[0]
+        assert not check_machine("cpu").failed
         assert torch.are_deterministic_algorithms_enabled()
     assert not torch.are_deterministic_algorithms_enabled()

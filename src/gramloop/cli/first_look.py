@@ -136,8 +136,8 @@ class CheckOptions:
 
 @command(
     CheckOptions,
-    "Drift, gate and every placement are compared with float64, heads with stored numbers; forwards are repeated and "
-    "captured as one graph. Nothing is downloaded. The exit code is 1 where something differs.",
+    "Drift, gate, placements and heads are compared with float64 on the CPU; a forward is repeated and captured as one "
+    "graph. Nothing is downloaded. The exit code is 1 where something differs.",
     [
         "gramloop check",
         "gramloop check --device cuda:1 --autocast --json > check.json",
@@ -147,7 +147,7 @@ class CheckOptions:
         "precision": "float32, bfloat16 autocast or bfloat16 weights",
         "passed": "whether everything that was judged agrees",
         "verdict": "the same in one line",
-        "cases": "what was compared: group, name, passed (null where it is only reported), words, digits, needed",
+        "cases": "what was compared: group, name, passed (null where it could not be tried), note, digits, needed",
     },
 )
 def check_command(options: CheckOptions) -> CommandResult:
@@ -176,7 +176,7 @@ def check_command(options: CheckOptions) -> CommandResult:
         digits = "" if case.digits is None else "all" if case.digits >= EXACT else f"{case.digits:.1f}"
         needed = "" if case.needed is None else f"{case.needed:.1f}"
         judged = {True: "ok", False: "NO", None: "--"}[case.passed]
-        rows.append((judged, f"{case.group}: {case.name}", digits, needed, case.words))
+        rows.append((judged, f"{case.group}: {case.name}", digits, needed, case.note))
     columns = ("", "check", Column("digits", kind="number"), Column("needed", kind="number"), "compared with")
     console.print(Table("", columns, rows))
     return 1 if found.failed else 0, found.as_json()
