@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Self
+from functools import cache
+from typing import Any, Self, cast
 
 import torch
 from torch import Tensor, nn
@@ -99,27 +100,24 @@ class TappedViT(nn.Module):
         self.shape = shape
         self.tap_point = TapPoint()
 
-    def parts(self) -> tuple[nn.ModuleList, nn.Module]:
-        """The transformer blocks, first to last, and the final norm."""
-        raise NotImplementedError
-
-    def precision(self, pixels: Tensor) -> AbstractContextManager[object]:
-        """In which the blocks compute."""
-        return nullcontext()
-
-    def shared_arguments(self, pixels: Tensor) -> dict[str, Any]:  # (B, 3, H, W)
-        """What all blocks are called with in addition to their input."""
-        return {}
-
     @property
     def blocks(self) -> nn.ModuleList:
         """The transformer blocks, first to last."""
-        return self.parts()[0]
+        raise NotImplementedError
 
     @property
     def norm(self) -> nn.Module:
         """The final norm."""
-        return self.parts()[1]
+        raise NotImplementedError
+
+    @property
+    def device(self) -> torch.device:
+        """Where the parameters are."""
+        return next(self.norm.parameters()).device
+
+    def block_context(self, pixels: Tensor) -> tuple[AbstractContextManager[object], dict[str, Any]]:
+        """The precision that the blocks compute in, and their arguments in addition to the tokens."""
+        return nullcontext(), {}
 
     def forward(self, pixels: Tensor, taps: Sequence[int]) -> list[Tap]:  # (B, 3, H, W)
         """The features of :meth:`features`, so that a backbone can be called."""
@@ -127,14 +125,14 @@ class TappedViT(nn.Module):
 
     def features(self, pixels: Tensor, taps: Sequence[int]) -> list[Tap]:  # (B, 3, H, W)
         """The outputs of the blocks ``taps``, each after the final norm, in the given order."""
-        wanted, grid = self.check_taps(taps), self.grid(pixels)
-        states: dict[int, Tensor] = {}
-        with self.precision(pixels):
-            shared = self.shared_arguments(pixels)
+        self.check_taps(taps)
+        grid, states = self.grid(pixels), {}
+        precision, shared = self.block_context(pixels)
+        with precision:
             state = self.model.embeddings(pixels)
             for index, block in enumerate(self.blocks):
                 state = block(state, **shared)
-                if index in wanted:
+                if index in taps:
                     states[index] = state
         return [self.tap(states[index], grid, index) for index in taps]
 
@@ -148,66 +146,74 @@ class TappedViT(nn.Module):
     def grid(self, pixels: Tensor) -> tuple[int, int]:
         """Rows and columns of patches in a batch of images; each side must be a multiple of the patch."""
         height, width = pixels.shape[-2:]
-        if height % self.shape.patch or width % self.shape.patch or not height or not width:
+        rows, columns = height // self.shape.patch, width // self.shape.patch
+        if (
+            not rows
+            or not columns
+            or (height, width) != (rows * self.shape.patch, columns * self.shape.patch)
+        ):
             raise GramLoopError(
                 f"an image of {height} x {width} cannot be cut into patches: "
                 f"both sides must be positive multiples of {self.shape.patch}"
             )
-        rows, columns = height // self.shape.patch, width // self.shape.patch
         refuse_many_tokens(rows, columns, f"an input of {width} x {height} pixels")
         return rows, columns
 
-    def check_taps(self, taps: Sequence[int]) -> set[int]:
-        """The taps as a set, after making sure that the blocks exist."""
+    def check_taps(self, taps: Sequence[int]) -> None:
+        """Raise unless the taps are different blocks of this model."""
         if not taps or len(set(taps)) != len(taps) or not all(0 <= tap < self.shape.depth for tap in taps):
             raise GramLoopError(
                 f"taps must be different blocks between 0 and {self.shape.depth - 1}, not {list(taps)}"
             )
-        return set(taps)
-
-    @property
-    def device(self) -> torch.device:
-        """Where the parameters are."""
-        return next(self.norm.parameters()).device
 
 
 class Backbone(TappedViT):
-    """A DINOv3 ViT whose blocks run in order, so that a hook on one of them takes effect in all later taps.
-
-    ``model`` is the transformers model: attach a replay to it, or use it directly.
-    """
+    """A DINOv3 ViT; ``model`` is transformers' DINOv3ViTModel."""
 
     autocast_on: tuple[str, ...] = ("cuda",)  # types of devices on which blocks compute in bfloat16
 
     def __init__(self, shape: BackboneShape, *, rope_theta: float = ROPE_THETA) -> None:
-        from transformers import DINOv3ViTModel
+        from transformers import DINOv3ViTConfig, DINOv3ViTModel
 
         super().__init__(shape)
-        self.model: Any = DINOv3ViTModel(_config(shape, rope_theta))
-        self._inv_freq: Tensor | None = None
-        if not self.model.rope_embeddings.inv_freq.is_meta:
-            self.keep_frequencies()
+        config = DINOv3ViTConfig(
+            patch_size=shape.patch,
+            hidden_size=shape.width,
+            intermediate_size=shape.hidden,
+            num_hidden_layers=shape.depth,
+            num_attention_heads=shape.width // shape.head_dim,
+            hidden_act="silu" if shape.gated else "gelu",
+            use_gated_mlp=shape.gated,
+            query_bias=shape.qkv_bias,
+            key_bias=False,
+            value_bias=shape.qkv_bias,
+            num_register_tokens=shape.registers,
+            layer_norm_eps=1e-5,
+            rope_theta=rope_theta,
+        )
+        self.model: Any = DINOv3ViTModel(config)
+        self.model.rope_embeddings.__class__ = _exact_rope()
         self.eval()
 
-    def parts(self) -> tuple[nn.ModuleList, nn.Module]:
-        """The transformer blocks, first to last, and the final norm."""
-        return self.model.model.layer, self.model.norm
+    @property
+    def blocks(self) -> nn.ModuleList:
+        """The transformer blocks, first to last."""
+        return cast(nn.ModuleList, self.model.model.layer)
 
-    def precision(self, pixels: Tensor) -> AbstractContextManager[object]:
-        """bfloat16 autocast on a GPU, where weights are float32; none elsewhere."""
+    @property
+    def norm(self) -> nn.Module:
+        """The final norm."""
+        return cast(nn.Module, self.model.norm)
+
+    def block_context(self, pixels: Tensor) -> tuple[AbstractContextManager[object], dict[str, Any]]:
+        """bfloat16 autocast on a GPU, where weights are float32; and the rotary positions."""
         kind, weight = pixels.device.type, self.model.embeddings.patch_embeddings.weight
-        wanted = kind in self.autocast_on and weight.dtype == torch.float32
-        return torch.autocast(kind, torch.bfloat16) if wanted else without_autocast(kind)
-
-    def shared_arguments(self, pixels: Tensor) -> dict[str, Any]:  # (B, 3, H, W)
-        """The rotary positions."""
-        self._restore_frequencies()  # the inner model may have been moved alone
-        weight = self.model.embeddings.patch_embeddings.weight
-        return {"position_embeddings": self.model.rope_embeddings(pixels.to(weight.dtype))}
+        rounded = kind in self.autocast_on and weight.dtype == torch.float32
+        precision = torch.autocast(kind, torch.bfloat16) if rounded else without_autocast(kind)
+        return precision, {"position_embeddings": self.model.rope_embeddings(pixels.to(weight.dtype))}
 
     def rotary(self, grid: tuple[int, int]) -> tuple[Tensor, Tensor]:
         """Cosines and sines (patches, head_dim) by which queries and keys of a grid of patches are rotated."""
-        self._restore_frequencies()
         rope, patch = self.model.rope_embeddings, self.shape.patch
         shape_alone = rope.inv_freq.new_zeros(1).expand(1, 3, grid[0] * patch, grid[1] * patch)
         cosines, sines = rope(shape_alone)
@@ -219,40 +225,22 @@ class Backbone(TappedViT):
         periods = 1 / self.model.rope_embeddings.inv_freq.float()
         return bool(torch.allclose(periods, periods.bfloat16().float(), rtol=1e-6, atol=0.0))
 
-    def keep_frequencies(self) -> None:
-        """Remember the rotary frequencies in float32; moving or rounding the model does not round them then."""
-        self._inv_freq = self.model.rope_embeddings.inv_freq.detach().float()
 
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        self._restore_frequencies()
-        return self
+@cache
+def _exact_rope() -> type[nn.Module]:
+    """transformers' rotary positions, with frequencies that stay float32 where a model is moved or rounded."""
+    from transformers.models.dinov3_vit.modeling_dinov3_vit import DINOv3ViTRopePositionEmbedding
 
-    def _restore_frequencies(self) -> None:
-        rope = self.model.rope_embeddings
-        if self._inv_freq is not None and rope.inv_freq is not self._inv_freq:
-            self._inv_freq = self._inv_freq.to(rope.inv_freq.device)
-            rope.inv_freq = self._inv_freq
+    class ExactRope(DINOv3ViTRopePositionEmbedding):  # type: ignore[misc]
+        inv_freq: Tensor
 
+        def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+            before = self.inv_freq
+            super()._apply(fn, recurse)
+            self.inv_freq = before.to(self.inv_freq.device)
+            return self
 
-def _config(shape: BackboneShape, rope_theta: float) -> Any:
-    from transformers import DINOv3ViTConfig
-
-    return DINOv3ViTConfig(
-        patch_size=shape.patch,
-        hidden_size=shape.width,
-        intermediate_size=shape.hidden,
-        num_hidden_layers=shape.depth,
-        num_attention_heads=shape.width // shape.head_dim,
-        hidden_act="silu" if shape.gated else "gelu",
-        use_gated_mlp=shape.gated,
-        query_bias=shape.qkv_bias,
-        key_bias=False,
-        value_bias=shape.qkv_bias,
-        num_register_tokens=shape.registers,
-        layer_norm_eps=1e-5,
-        rope_theta=rope_theta,
-    )
+    return ExactRope
 
 
 def without_autocast(kind: str) -> AbstractContextManager[object]:
@@ -264,19 +252,14 @@ def default_taps(depth: int) -> tuple[int, ...]:
     """Four blocks at even intervals, as the released segmentation and depth heads read them."""
     if depth == 24:  # the one size for which the reference departs from its own rule
         return 4, 11, 17, 23
-    _check_depth(depth)
+    if depth < 4:
+        raise GramLoopError(f"four taps need at least four blocks, not {depth}")
     return tuple(index * (depth // 4) - 1 for index in range(1, 5))
 
 
 def quarter_ends(depth: int) -> tuple[int, ...]:
     """The last block of each quarter, which the released detector and PMT's heads read."""
-    _check_depth(depth)
     return tuple(quarter * depth // 4 - 1 for quarter in range(1, 5))
-
-
-def _check_depth(depth: int) -> None:
-    if depth < 4:
-        raise GramLoopError(f"four taps need at least four blocks, not {depth}")
 
 
 def refuse_many_tokens(rows: int, columns: int, what: str, advice: str = "") -> None:

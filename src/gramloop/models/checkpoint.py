@@ -1,11 +1,10 @@
 """Files of weights: read without running their code, checked name by name, moved into a model piece by piece.
 
-A model is built on the meta device, where it weighs nothing. A *plan* names, for each of its tensors, the entries of the
-file it is made of. The plan is compared with the file first, names and shapes, and nothing is loaded if they differ; then
-the tensors are assigned. Where neither precision nor device changes, a tensor stays a view of the memory-mapped file, so
-that loading costs nothing and processes share the memory; such a file may be deleted or replaced while the model lives,
-but not be written into. Otherwise the file is mapped again for every few tensors, which returns the pages already read to
-the system: the peak is the model plus one such group.
+A model is built on the meta device, where it takes no memory. A *plan* names the entry of the file for each of its
+tensors. Names and shapes are compared first, and nothing is loaded if they differ. Where neither precision nor device
+changes, a tensor stays a view of the memory-mapped file: loading costs nothing and processes share the memory, but the
+file must not be written into while the model lives. Otherwise the file is mapped again for every few tensors, so that the
+peak is the model plus one such group.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ class LoadOptions(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The names and shapes in a file of weights; the tensors themselves are read on demand."""
+    """The names, shapes and types in a file of weights; the tensors themselves are read on demand."""
 
     path: Path
     shapes: Shapes
@@ -68,10 +67,13 @@ class Checkpoint:
 
     def renamed(self, rename: Callable[[str], str | None]) -> Checkpoint:
         """The entries under other names, no two of which may be equal; None drops an entry."""
-        names = {name: new for name in self.shapes if (new := rename(name)) is not None}
-        if len(set(names.values())) < len(names):
-            twice = next(new for new in names.values() if list(names.values()).count(new) > 1)
-            raise GramLoopError(f"{self.path} holds {twice} under two names")
+        names: dict[str, str] = {}
+        for name in self.shapes:
+            new = rename(name)
+            if new in names.values():
+                raise GramLoopError(f"{self.path} holds {new} under two names")
+            if new is not None:
+                names[name] = new
         return Checkpoint(
             self.path,
             {new: self.shapes[name] for name, new in names.items()},
@@ -81,11 +83,11 @@ class Checkpoint:
 
     def under(self, prefix: str) -> Checkpoint:
         """The entries whose names begin with ``prefix``, which is removed."""
-        return self.renamed(lambda name: name[len(prefix) :] if name.startswith(prefix) else None)
+        return self.renamed(lambda name: name.removeprefix(prefix) if name.startswith(prefix) else None)
 
-    def without(self, drop: Callable[[str], bool]) -> Checkpoint:
-        """The entries whose names ``drop`` does not select."""
-        return self.renamed(lambda name: None if drop(name) else name)
+    def without(self, prefix: str) -> Checkpoint:
+        """The entries whose names do not begin with ``prefix``."""
+        return self.renamed(lambda name: None if name.startswith(prefix) else name)
 
     def count(self, pattern: str) -> int:
         """How many different numbers a pattern's group takes at the beginning of names, such as blocks."""
@@ -93,54 +95,55 @@ class Checkpoint:
 
 
 @dataclass(frozen=True)
-class TensorSource:
-    """What one tensor of a model is made of: entries of a file with shapes, and how to combine them."""
+class Entry:
+    """Where a file keeps a tensor: an entry with its shape, and the rows if the entry holds several tensors."""
 
-    reads: Shapes
-    make: Callable[[Mapping[str, Tensor]], Tensor]
-
-
-LoadPlan = Mapping[str, TensorSource]
+    name: str
+    shape: Shape
+    rows: slice | None = None
 
 
-def renamed_plan(module: nn.Module, renames: Mapping[str, str] | None = None) -> dict[str, TensorSource]:
+LoadPlan = Mapping[str, Entry]
+
+
+def fused_names(entry: str) -> dict[str, str]:
+    """Renames of the projections of queries, keys and values to a third of an entry such as ``qkv.``."""
+    return {rf"\.{part}_proj\.(\w+)$": rf".{entry}\1[{i}/3]" for i, part in enumerate("qkv")}
+
+
+def renamed_plan(module: nn.Module, renames: Mapping[str, str] | None = None) -> dict[str, Entry]:
     """The plan of a module whose names become those of the file by regular expressions, applied in order.
 
     Without ``renames`` these are the module's ``released_names``, if it has any. A new name that ends in ``[1/3]`` stands
     for the second of three equal groups of rows that the file keeps in one entry.
     """
-    plan: dict[str, TensorSource] = {}
-    renames = getattr(module, "released_names", {}) if renames is None else renames
-    for own, value in module.state_dict().items():
-        name = own
-        for pattern, replacement in renames.items():
-            name = re.sub(pattern, replacement, name)
-        plan[own] = _source(name, tuple(value.shape))
+    plan: dict[str, Entry] = {}
+    for target, value in module.state_dict().items():
+        name, shape, rows = target, tuple(value.shape), None
+        for pattern, new in (getattr(module, "released_names", {}) if renames is None else renames).items():
+            name = re.sub(pattern, new, name)
+        if part := re.fullmatch(r"(.*)\[(\d)/(\d)\]", name):
+            name, first, height = part[1], int(part[2]) * shape[0], int(part[3]) * shape[0]
+            rows, shape = slice(first, first + shape[0]), (height, *shape[1:])
+        plan[target] = Entry(name, shape, rows)
     return plan
-
-
-def _source(name: str, shape: Shape) -> TensorSource:
-    part = re.fullmatch(r"(.*)\[(\d)/(\d)\]", name)
-    if part is None:
-        return TensorSource({name: shape}, lambda tensors: tensors[name])
-    whole, start, rows = part[1], int(part[2]) * shape[0], shape[0]
-    return TensorSource(
-        {whole: (int(part[3]) * rows, *shape[1:])}, lambda tensors: tensors[whole][start : start + rows]
-    )
 
 
 def planned_shapes(plan: LoadPlan) -> Shapes:
     """Every entry that a plan reads."""
-    return {name: shape for source in plan.values() for name, shape in source.reads.items()}
+    return {entry.name: entry.shape for entry in plan.values()}
 
 
-def open_checkpoint(path: str | Path, *, verify: bool = False) -> Checkpoint:
+def open_checkpoint(path: str | Path | Checkpoint, verify: bool = False) -> Checkpoint:
     """Open a local file or folder of weights without reading its tensors.
 
     Args:
-        path: a ``.pth``, whose weights may lie under "model" or "state_dict", a ``.safetensors`` or a transformers folder.
+        path: a ``.pth``, whose weights may lie under "model" or "state_dict", a ``.safetensors`` or a transformers folder;
+            an opened checkpoint is returned as it is.
         verify: whether to compare the file with the sha256 prefix in its name, as in ``…-a955f4ea.pth``.
     """
+    if isinstance(path, Checkpoint):
+        return path
     path = Path(path)
     if not path.exists():
         raise GramLoopError(f"{path} does not exist; checkpoints are local files and nothing is downloaded")
@@ -176,8 +179,8 @@ def load_weights(
     checkpoint: Checkpoint,
     plan: LoadPlan | None = None,
     *,
-    also: Mapping[str, Shape] | None = None,
-    dtype: torch.dtype | None = torch.float32,
+    unused: Mapping[str, Shape] | None = None,
+    dtype: torch.dtype = torch.float32,
     device: torch.device | str = "cpu",
 ) -> None:
     """Fill a meta-device module from a file that holds exactly what the plan reads, and freeze its parameters.
@@ -189,41 +192,46 @@ def load_weights(
         module: built on the meta device.
         checkpoint: the file.
         plan: without one, that of the module's ``released_names``.
-        also: entries that the file must have and that no tensor of the module is made of.
-        dtype: of the parameters; None keeps the precision of the file.
+        unused: entries that the file must have and that no tensor of the module is made of.
+        dtype: of the parameters.
         device: of the parameters.
     """
-    plan = renamed_plan(module) if plan is None else plan
-    check_names(checkpoint, planned_shapes(plan) | dict(also or {}))
-    _check_types(module, checkpoint, plan)
-    device = torch.device(device)
-    described = device.type == "meta"
+    plan, state, device = plan or renamed_plan(module), module.state_dict(), torch.device(device)
+    check_names(checkpoint, planned_shapes(plan) | dict(unused or {}))
+    for target, value in state.items():
+        stored = checkpoint.dtypes[plan[target].name]
+        if value.is_floating_point() and not stored.is_floating_point:
+            raise GramLoopError(
+                f"{checkpoint.path} holds {plan[target].name} as {str(stored).removeprefix('torch.')}; it must be "
+                "floating-point, such as float32"
+            )
     for group in _groups(checkpoint, plan, dtype, device):
-        tensors = checkpoint.open()
+        tensors, loaded = checkpoint.open(), {}
         for target in group:
-            value = plan[target].make(tensors)
+            entry = plan[target]
+            value = tensors[entry.name] if entry.rows is None else tensors[entry.name][entry.rows]
             refuse_infinite(target, value, checkpoint.path)
-            if not described:
-                _assign(module, target, value.to(device, dtype if value.is_floating_point() else None))
-        del tensors
-    if described:
-        module.to(dtype).requires_grad_(False)
-    elif left := [name for name, value in module.state_dict().items() if value.is_meta]:
-        raise AssertionError(f"the plan forgot {left[:3]}")
+            if device.type != "meta":
+                value = value.view_as(state[target])
+                loaded[target] = value.to(device, dtype if value.is_floating_point() else None)
+        module.load_state_dict(loaded, strict=False, assign=True)
+        del tensors, loaded
+    if device.type == "meta":
+        module.to(dtype)
+    module.requires_grad_(False)
 
 
 def check_names(checkpoint: Checkpoint, expected: Mapping[str, Shape]) -> None:
     """Raise, naming the first differences, unless a file holds exactly these names with these shapes."""
     found = checkpoint.shapes
-    differ = [
-        f"{name} is {found[name]} instead of {tuple(expected[name])}"
-        for name in expected
-        if name in found and tuple(found[name]) != tuple(expected[name])
-    ]
     kinds = {
         "missing": [name for name in expected if name not in found],
         "unknown": [name for name in found if name not in expected],
-        "of another shape": differ,
+        "of another shape": [
+            f"{name} is {found[name]} instead of {shape}"
+            for name, shape in expected.items()
+            if found.get(name, shape) != shape
+        ],
     }
     listed = [
         f"{len(names)} {kind} ({', '.join(names[:3])}{', …' if len(names) > 3 else ''})"
@@ -237,7 +245,7 @@ def check_names(checkpoint: Checkpoint, expected: Mapping[str, Shape]) -> None:
 
 
 def refuse_infinite(name: str, value: Tensor, path: Path) -> None:
-    """Raise if a tensor of a file holds NaN or an infinity; one pass over it, and no copy."""
+    """Raise if a tensor of a file holds NaN or an infinity."""
     if value.is_meta or not value.is_floating_point() or not value.numel():
         return
     # numbers of eight bits have no order here, and those of 64 may be too large for the model's
@@ -254,35 +262,16 @@ def refuse_unsound(model: nn.Module, path: Path) -> None:
         refuse_infinite(name, value, path)
 
 
-def _check_types(module: nn.Module, checkpoint: Checkpoint, plan: LoadPlan) -> None:
-    """Raise where whole numbers or truth values stand in place of floating-point numbers."""
-    for target, value in module.state_dict().items():
-        for name in plan[target].reads if target in plan and value.is_floating_point() else ():
-            if not checkpoint.dtypes[name].is_floating_point:
-                kind = str(checkpoint.dtypes[name]).removeprefix("torch.")
-                raise GramLoopError(
-                    f"{checkpoint.path} holds {name} as {kind}; it must be floating-point, such as float32"
-                )
-
-
-def _assign(module: nn.Module, name: str, value: Tensor) -> None:
-    parent, _, leaf = name.rpartition(".")
-    owner = module.get_submodule(parent)
-    is_parameter = leaf in owner._parameters
-    setattr(owner, leaf, nn.Parameter(value, requires_grad=False) if is_parameter else value)
-
-
 def _groups(
-    checkpoint: Checkpoint, plan: LoadPlan, dtype: torch.dtype | None, device: torch.device
+    checkpoint: Checkpoint, plan: LoadPlan, dtype: torch.dtype, device: torch.device
 ) -> Iterable[list[str]]:
     """The targets of a plan in groups, for each of which the file is mapped again, with a progress bar.
 
     One group where the file is small, or its tensors can be used as they are.
     """
     targets, kinds = list(plan), {kind for kind in checkpoint.dtypes.values() if kind.is_floating_point}
-    numbers = sum(math.prod(shape) for shape in checkpoint.shapes.values())
-    fits = device.type == "cpu" and (dtype is None or kinds <= {dtype})
-    if device.type == "meta" or fits or numbers < _SMALL:
+    small = sum(math.prod(shape) for shape in checkpoint.shapes.values()) < _SMALL
+    if small or device.type == "meta" or (device.type == "cpu" and kinds <= {dtype}):
         return [targets]
     step = -(-len(targets) // _GROUPS)
     groups = [targets[start : start + step] for start in range(0, len(targets), step)]

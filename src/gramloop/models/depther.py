@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from gramloop.errors import GramLoopError
 from gramloop.models.backbone import Tap, TappedViT, default_taps, without_autocast
-from gramloop.models.checkpoint import Checkpoint, LoadOptions, load_weights, open_checkpoint
+from gramloop.models.checkpoint import LoadOptions, load_weights, open_checkpoint
 from gramloop.models.dino import backbone_of_head
 
 NEAR, FAR = 0.001, 100.0  # metres, between which the released head spaces its bins
@@ -162,17 +162,7 @@ def load_depther(
         depth_range: of the bins in metres, which the files do not contain.
         **options: see `LoadOptions`.
     """
-    checkpoint = open_checkpoint(head, verify=options.get("verify", False))
-    shape = infer_dpt_shape(checkpoint)
-    vit = backbone_of_head(checkpoint, backbone, shape.channels, **options)
-    with torch.device("meta"):
-        made = DptDepthHead(shape, default_taps(vit.shape.depth), depth_range)
-    load_weights(made, checkpoint, device=options.get("device", "cpu"))
-    return Depther(vit, made.requires_grad_(False))
-
-
-def infer_dpt_shape(checkpoint: Checkpoint) -> DptShape:
-    """The sizes that a released depth head was made with."""
+    checkpoint = open_checkpoint(head, options.get("verify", False))
     projection = "reassemble_blocks.projects.0.conv.weight"
     sizes = checkpoint.sizes(
         "a depth head",
@@ -182,7 +172,12 @@ def infer_dpt_shape(checkpoint: Checkpoint) -> DptShape:
         hidden=("conv_depth.head.2.weight", 0),
         bins=("conv_depth.head.4.weight", 0),
     )
-    return DptShape(**sizes)
+    shape = DptShape(**sizes)
+    vit = backbone_of_head(checkpoint, backbone, shape.channels, **options)
+    with torch.device("meta"):
+        made = DptDepthHead(shape, default_taps(vit.shape.depth), depth_range)
+    load_weights(made, checkpoint, device=options.get("device", "cpu"))
+    return Depther(vit, made)
 
 
 def _neck(shape: DptShape) -> Any:

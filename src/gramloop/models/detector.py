@@ -183,16 +183,13 @@ def load_windowed_detector(
         backbone: a model, a file or a transformers folder; None takes the copy that the head's file may hold.
         **options: see `LoadOptions`.
     """
-    checkpoint, device = (
-        open_checkpoint(head, verify=options.get("verify", False)),
-        options.get("device", "cpu"),
-    )
+    checkpoint, device = open_checkpoint(head, options.get("verify", False)), options.get("device", "cpu")
     config = infer_plain_detr(checkpoint)
     width = config.channels // 8  # four taps of the overview, and four of the windows
     vit = backbone_of_head(checkpoint, backbone, width, prefix=DETECTOR_BACKBONE, **options)
     with torch.device("meta"):
         made = PlainDetr(config)
-    alone = checkpoint.without(lambda name: name.startswith(DETECTOR_BACKBONE))
+    alone = checkpoint.without(DETECTOR_BACKBONE)
     load_weights(made, alone, device=device)
     if torch.device(device).type != "meta":
         _check_aliases(alone)

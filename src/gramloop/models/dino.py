@@ -1,7 +1,7 @@
 """Backbones from files: DINOv3 and DINOv2 in Meta's ``.pth``, and DINOv3 in a transformers folder.
 
-Meta's files fuse queries, keys and values into one projection, and those of DINOv3 carry a mask that removes the bias of
-the keys. Both become plain projections of transformers' models here, as views of the file wherever that is possible.
+Meta's files fuse queries, keys and values into one projection, which becomes three of transformers' model, as views of the
+file. Those of DINOv3 carry a mask that removes the bias of the keys, which transformers' model does not have.
 
 DINOv3's rotary periods come from the file: the released ones are rounded, and regenerating them would change the features.
 DINOv2's positions are learned for one grid and resized to that of the image.
@@ -10,11 +10,10 @@ DINOv2's positions are learned for one grid and resized to that of the image.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, Unpack, cast
 
 import torch
 from torch import Tensor, nn
@@ -23,10 +22,12 @@ from gramloop.errors import GramLoopError
 from gramloop.models.backbone import ROPE_THETA, Backbone, BackboneShape, TappedViT
 from gramloop.models.checkpoint import (
     Checkpoint,
+    Entry,
     LoadOptions,
+    LoadPlan,
     Shapes,
-    TensorSource,
     check_names,
+    fused_names,
     load_weights,
     open_checkpoint,
     planned_shapes,
@@ -66,29 +67,41 @@ def load_backbone(
             a released file: for heads that were trained on transformers' model.
         **options: see `LoadOptions`.
     """
-    dtype, device = options.get("dtype", torch.float32), options.get("device", "cpu")
-    checkpoint = (
-        path if isinstance(path, Checkpoint) else open_checkpoint(path, verify=options.get("verify", False))
-    )
-    if "embeddings.cls_token" in checkpoint.shapes:
+    checkpoint = open_checkpoint(path, options.get("verify", False))
+    unused: Shapes = {}
+    released = "embeddings.cls_token" not in checkpoint.shapes
+    if released:
+        backbone = meta_backbone(infer_shape(checkpoint))
+        plan, unused = dinov3_plan(backbone), unused_shapes(backbone.shape)
+    else:
         shape, theta = infer_transformers_shape(checkpoint)
         backbone = meta_backbone(shape, rope_theta=theta)
         _check_config(config_path(checkpoint), backbone.model.config)
-        plan = transformers_plan(backbone.model, checkpoint)
-        load_weights(backbone.model, checkpoint, plan, dtype=dtype, device=device)
-        frequencies = _frequencies(shape, theta)
-    else:
-        shape = infer_shape(checkpoint)
-        backbone = meta_backbone(shape)
-        plan, also = dinov3_plan(backbone.model, shape), unread_shapes(shape)
-        load_weights(backbone.model, checkpoint, plan, also=also, dtype=dtype, device=device)
-        periods = _stored_periods(checkpoint)
-        frequencies = _frequencies(shape, ROPE_THETA) if exact_periods else 1 / periods
-    backbone.model.rope_embeddings.inv_freq = frequencies.to(device)
-    backbone.keep_frequencies()
-    if dtype in (torch.bfloat16, torch.float16):
-        backbone.norm.float()
+        # transformers keeps its blocks under model.layer in memory and under layer in its files
+        short = any(name.startswith("layer.") for name in checkpoint.shapes)
+        plan = renamed_plan(backbone.model, {r"^model\.": ""} if short else {})
+    _fill(backbone, checkpoint, plan, unused, **options)
+    if released:
+        _check_bias_masks(checkpoint)
+    rope, stored = backbone.model.rope_embeddings, _stored_periods(checkpoint) if released else None
+    frequencies = 1 / rope.base ** torch.arange(0, 1, 4 / rope.head_dim, dtype=torch.float32)
+    if stored is not None and not exact_periods:
+        frequencies = 1 / stored
+    rope.inv_freq = frequencies.to(options.get("device", "cpu"))
     return backbone
+
+
+def _fill(
+    backbone: TappedViT,
+    checkpoint: Checkpoint,
+    plan: LoadPlan,
+    unused: Shapes | None = None,
+    **options: Unpack[LoadOptions],
+) -> None:
+    dtype, device = options.get("dtype", torch.float32), options.get("device", "cpu")
+    load_weights(backbone.model, checkpoint, plan, unused=unused, dtype=dtype, device=device)
+    if dtype in (torch.bfloat16, torch.float16):
+        backbone.norm.float()  # heads and drift read float32
 
 
 def meta_backbone(shape: BackboneShape, *, rope_theta: float = ROPE_THETA) -> Backbone:
@@ -149,11 +162,6 @@ def _check_config(path: Path, expected: Any) -> None:
             )
 
 
-def _frequencies(shape: BackboneShape, theta: float) -> Tensor:
-    exponents = torch.arange(0, 1, 4 / shape.head_dim, dtype=torch.float32)
-    return 1 / theta**exponents
-
-
 def _stored_periods(checkpoint: Checkpoint) -> Tensor:
     periods = checkpoint.open()["rope_embed.periods"].float()
     if not (periods.isfinite() & (periods > 0)).all():
@@ -163,9 +171,20 @@ def _stored_periods(checkpoint: Checkpoint) -> Tensor:
     return periods
 
 
+def _check_bias_masks(checkpoint: Checkpoint) -> None:
+    """Raise unless the masks of fused biases remove those of the keys, which the model does not have, and no other."""
+    for name, mask in checkpoint.open().items():
+        if name.endswith("attn.qkv.bias_mask"):
+            queries, keys, values = mask.chunk(3)
+            if not ((queries == 1).all() and (keys == 0).all() and (values == 1).all()):
+                raise GramLoopError(
+                    f"{checkpoint.path}: {name} keeps a bias of the keys or removes another, which no released DINOv3 does"
+                )
+
+
 def dinov3_file_shapes(backbone: Backbone) -> Shapes:
     """Every name with its shape as a released DINOv3 file of this size has it."""
-    return planned_shapes(dinov3_plan(backbone.model, backbone.shape)) | unread_shapes(backbone.shape)
+    return planned_shapes(dinov3_plan(backbone)) | unused_shapes(backbone.shape)
 
 
 def infer_shape(checkpoint: Checkpoint) -> BackboneShape:
@@ -189,62 +208,34 @@ def infer_shape(checkpoint: Checkpoint) -> BackboneShape:
     )
 
 
-def dinov3_plan(model: nn.Module, shape: BackboneShape) -> dict[str, TensorSource]:
-    """What each tensor of transformers' DINOv3ViTModel is made of, in Meta's names."""
-    up, down = ("w2", "w3") if shape.gated else ("fc1", "fc2")
-    plan = renamed_plan(
-        model,
-        {
-            r"^embeddings\.cls_token$": "cls_token",
-            r"^embeddings\.register_tokens$": "storage_tokens",
-            r"^embeddings\.patch_embeddings\.": "patch_embed.proj.",
-            r"^model\.layer\.": "blocks.",
-            r"\.layer_scale(\d)\.lambda1$": r".ls\1.gamma",
-            r"\.attention\.o_proj\.": ".attn.proj.",
-            r"\.mlp\.gate_proj\.": ".mlp.w1.",
-            r"\.mlp\.up_proj\.": f".mlp.{up}.",
-            r"\.mlp\.down_proj\.": f".mlp.{down}.",
-            **{
-                rf"\.attention\.{part}_proj\.(\w+)$": rf".attn.qkv.\1[{index}/3]"
-                for index, part in enumerate("qkv")
-            },
-        },
-    )
-    for name, value in model.state_dict().items():
-        if bias := re.fullmatch(r"model\.layer\.(\d+)\.attention\.([qkv])_proj\.bias", name):
-            plan[name] = _masked_bias(f"blocks.{bias[1]}.attn.qkv", "qkv".index(bias[2]), len(value))
-    token = tuple(model.state_dict()["embeddings.mask_token"].shape[1:])  # stored without its first dimension
-    plan["embeddings.mask_token"] = TensorSource(
-        {"mask_token": token}, lambda tensors: tensors["mask_token"][None]
-    )
-    return plan
+def dinov3_plan(backbone: Backbone) -> dict[str, Entry]:
+    """The entries of Meta's file for the tensors of transformers' DINOv3ViTModel."""
+    up, down = ("w2", "w3") if backbone.shape.gated else ("fc1", "fc2")
+    renames = {
+        r"^embeddings\.cls_token$": "cls_token",
+        r"^embeddings\.register_tokens$": "storage_tokens",
+        r"^embeddings\.patch_embeddings\.": "patch_embed.proj.",
+        r"^model\.layer\.": "blocks.",
+        r"\.layer_scale(\d)\.lambda1$": r".ls\1.gamma",
+        r"\.attention\.o_proj\.": ".attn.proj.",
+        r"\.mlp\.gate_proj\.": ".mlp.w1.",
+        r"\.mlp\.up_proj\.": f".mlp.{up}.",
+        r"\.mlp\.down_proj\.": f".mlp.{down}.",
+        r"\.attention\.": ".attn.",
+        **fused_names("qkv."),
+    }
+    plan = renamed_plan(backbone.model, renames)
+    return plan | {"embeddings.mask_token": Entry("mask_token", (1, backbone.shape.width))}
 
 
-def _masked_bias(qkv: str, third: int, width: int) -> TensorSource:
-    """A third of the fused bias, multiplied by the file's mask."""
-    rows = slice(third * width, (third + 1) * width)
-    name, mask = f"{qkv}.bias", f"{qkv}.bias_mask"
-
-    def masked(tensors: Mapping[str, Tensor]) -> Tensor:
-        if tensors[mask][width : 2 * width].any():  # also true of NaN, which an unfinished file holds
-            raise GramLoopError(f"{mask} keeps a bias of the keys, which no released DINOv3 has")
-        return tensors[name][rows] * tensors[mask][rows]
-
-    return TensorSource({name: (3 * width,), mask: (3 * width,)}, masked)
-
-
-def unread_shapes(shape: BackboneShape) -> Shapes:
+def unused_shapes(shape: BackboneShape) -> Shapes:
     """Entries of Meta's file that no parameter of the model comes from."""
     shapes: Shapes = {"rope_embed.periods": (shape.head_dim // 4,)}
     if shape.local_cls_norm:
         shapes |= {"local_cls_norm.weight": (shape.width,), "local_cls_norm.bias": (shape.width,)}
+    if shape.qkv_bias:
+        shapes |= {f"blocks.{block}.attn.qkv.bias_mask": (3 * shape.width,) for block in range(shape.depth)}
     return shapes
-
-
-def transformers_plan(model: nn.Module, checkpoint: Checkpoint) -> dict[str, TensorSource]:
-    """transformers keeps its blocks under ``model.layer`` in memory and under ``layer`` in its files."""
-    short = any(name.startswith("layer.") for name in checkpoint.shapes)
-    return renamed_plan(model, {r"^model\.": ""} if short else {})
 
 
 @dataclass(frozen=True)
@@ -311,7 +302,8 @@ _DINOV2_NAMES = {
     r"\.mlp\.down_proj\.": ".mlp.w3.",
     r"\.mlp\.gate_proj\.(\w+)$": r".mlp.w12.\1[0/2]",
     r"\.mlp\.up_proj\.(\w+)$": r".mlp.w12.\1[1/2]",
-    **{rf"\.attention\.{part}_proj\.(\w+)$": rf".attn.qkv.\1[{index}/3]" for index, part in enumerate("qkv")},
+    r"\.attention\.": ".attn.",
+    **fused_names("qkv."),
 }
 
 
@@ -320,34 +312,50 @@ class Dinov2Backbone(TappedViT):
 
     def __init__(self, shape: BackboneShape, positions: int) -> None:
         """``positions`` is the side of the grid for which positions were learned (37 for released files)."""
+        import transformers
+
         super().__init__(shape)
-        self.model = _dinov2_model(shape, positions)
+        # transformers derives the width of a SwiGLU from the ratio, as the released giant has it
+        settings = {
+            "hidden_size": shape.width,
+            "num_hidden_layers": shape.depth,
+            "num_attention_heads": shape.width // shape.head_dim,
+            "mlp_ratio": 4 if shape.gated else shape.hidden // shape.width,
+            "use_swiglu_ffn": shape.gated,
+            "image_size": positions * shape.patch,
+            "patch_size": shape.patch,
+            "layer_norm_eps": 1e-6,
+        }
+        if shape.registers:
+            config = transformers.Dinov2WithRegistersConfig(**settings, num_register_tokens=shape.registers)
+            self.model = transformers.Dinov2WithRegistersModel(config)
+        else:
+            self.model = transformers.Dinov2Model(transformers.Dinov2Config(**settings))
         self.eval()
 
-    def parts(self) -> tuple[nn.ModuleList, nn.Module]:
-        """The transformer blocks, first to last, and the final norm."""
-        return self.model.encoder.layer, self.model.layernorm
+    @property
+    def blocks(self) -> nn.ModuleList:
+        """The transformer blocks, first to last."""
+        return cast(nn.ModuleList, self.model.encoder.layer)
+
+    @property
+    def norm(self) -> nn.Module:
+        """The final norm."""
+        return cast(nn.Module, self.model.layernorm)
 
 
 def load_dinov2(path: str | Path | Checkpoint, **options: Unpack[LoadOptions]) -> Dinov2Backbone:
     """A DINOv2 backbone from Meta's ``.pth``; the architecture follows from its names and shapes."""
-    dtype, device = options.get("dtype", torch.float32), options.get("device", "cpu")
-    checkpoint = (
-        path if isinstance(path, Checkpoint) else open_checkpoint(path, verify=options.get("verify", False))
-    )
-    shape, positions = infer_dinov2(checkpoint)
+    checkpoint = open_checkpoint(path, options.get("verify", False))
     with torch.device("meta"):
-        backbone = Dinov2Backbone(shape, positions)
-    plan = renamed_plan(backbone.model, _DINOV2_NAMES)
-    load_weights(backbone.model, checkpoint, plan, dtype=dtype, device=device)
-    if dtype in (torch.bfloat16, torch.float16):
-        backbone.norm.float()  # heads and drift read float32
+        backbone = Dinov2Backbone(*infer_dinov2(checkpoint))
+    _fill(backbone, checkpoint, renamed_plan(backbone.model, _DINOV2_NAMES), **options)
     return backbone
 
 
 def load_any_backbone(path: str | Path, **options: Unpack[LoadOptions]) -> TappedViT:
     """A DINOv3 or DINOv2 backbone, whichever the file holds."""
-    checkpoint = open_checkpoint(path, verify=options.get("verify", False))
+    checkpoint = open_checkpoint(path, options.get("verify", False))
     is_dinov2 = "pos_embed" in checkpoint.shapes and "cls_token" in checkpoint.shapes
     return (load_dinov2 if is_dinov2 else load_backbone)(checkpoint, **options)
 
@@ -373,23 +381,3 @@ def infer_dinov2(checkpoint: Checkpoint) -> tuple[BackboneShape, int]:
         patch=sizes["patch"],
     )
     return shape, round((sizes["positions"] - 1) ** 0.5)
-
-
-def _dinov2_model(shape: BackboneShape, positions: int) -> Any:
-    import transformers
-
-    # transformers derives the width of a SwiGLU from the ratio, as the released giant has it
-    settings = {
-        "hidden_size": shape.width,
-        "num_hidden_layers": shape.depth,
-        "num_attention_heads": shape.width // shape.head_dim,
-        "mlp_ratio": 4 if shape.gated else shape.hidden // shape.width,
-        "use_swiglu_ffn": shape.gated,
-        "image_size": positions * shape.patch,
-        "patch_size": shape.patch,
-        "layer_norm_eps": 1e-6,
-    }
-    if not shape.registers:
-        return transformers.Dinov2Model(transformers.Dinov2Config(**settings))
-    config = transformers.Dinov2WithRegistersConfig(**settings, num_register_tokens=shape.registers)
-    return transformers.Dinov2WithRegistersModel(config)

@@ -19,6 +19,7 @@ from gramloop.models.checkpoint import (
     Checkpoint,
     LoadOptions,
     Shapes,
+    fused_names,
     load_weights,
     open_checkpoint,
     planned_shapes,
@@ -90,40 +91,32 @@ def class_scores(
     return torch.einsum("bqc,bqhw->bchw", classes.to(product), masks.sigmoid().to(product))
 
 
+_LAYER = r"^1\.predictor\.decoder\.layers\.(\d+)\."
 _RENAMES: Mapping[str, str] = {
     r"^adapter\.": "0.",  # the file numbers the two parts
     r"^decoder\.": "1.",
-    r"^1\.pixel_decoder\.level_embed$": "1.pixel_decoder.encoder.level_encoding",
-    r"^1\.pixel_decoder\.input_projections\.": "1.pixel_decoder.input_convs.",
-    r"^1\.pixel_decoder\.encoder\.layers\.": "1.pixel_decoder.encoder.encoder.layers.",
+    r"^1\.class_embed\.": "1.predictor.class_embed.",
+    r"pixel_decoder\.level_embed$": "pixel_decoder.encoder.level_encoding",
+    r"pixel_decoder\.input_projections\.": "pixel_decoder.input_convs.",
+    r"pixel_decoder\.encoder\.layers\.": "pixel_decoder.encoder.encoder.layers.",
     r"(encoder\.layers\.\d+)\.self_attn_layer_norm\.": r"\1.norm1.",
     r"(encoder\.layers\.\d+)\.final_layer_norm\.": r"\1.norm2.",
     r"(encoder\.layers\.\d+)\.fc([12])\.": r"\1.linear\2.",
-    r"^1\.pixel_decoder\.mask_projection\.": "1.pixel_decoder.mask_feature.",
-    r"^1\.pixel_decoder\.adapter_1\.0\.": "1.pixel_decoder.lateral_convs.0.",
-    r"^1\.pixel_decoder\.adapter_1\.1\.": "1.pixel_decoder.lateral_convs.0.norm.",
-    r"^1\.pixel_decoder\.layer_1\.0\.": "1.pixel_decoder.output_convs.0.",
-    r"^1\.pixel_decoder\.layer_1\.1\.": "1.pixel_decoder.output_convs.0.norm.",
-    r"^1\.predictor\.queries_embedder\.": "1.predictor.query_embed.",
-    r"^1\.predictor\.queries_features\.": "1.predictor.query_feat.",
-    r"^1\.predictor\.decoder\.layers\.(\d+)\.self_attn\.": (
-        r"1.predictor.transformer_self_attention_layers.\1.self_attn."
-    ),
-    r"^1\.predictor\.decoder\.layers\.(\d+)\.self_attn_layer_norm\.": (
-        r"1.predictor.transformer_self_attention_layers.\1.norm."
-    ),
-    r"^1\.predictor\.decoder\.layers\.(\d+)\.cross_attn\.": (
-        r"1.predictor.transformer_cross_attention_layers.\1.multihead_attn."
-    ),
-    r"^1\.predictor\.decoder\.layers\.(\d+)\.cross_attn_layer_norm\.": (
-        r"1.predictor.transformer_cross_attention_layers.\1.norm."
-    ),
-    r"^1\.predictor\.decoder\.layers\.(\d+)\.fc([12])\.": r"1.predictor.transformer_ffn_layers.\1.linear\2.",
-    r"^1\.predictor\.decoder\.layers\.(\d+)\.final_layer_norm\.": r"1.predictor.transformer_ffn_layers.\1.norm.",
-    r"^1\.predictor\.decoder\.layernorm\.": "1.predictor.post_norm.",
-    r"^1\.predictor\.decoder\.mask_predictor\.mask_embedder\.(\d)\.0\.": r"1.predictor.mask_embed.layers.\1.",
-    r"^1\.class_embed\.": "1.predictor.class_embed.",
-    **{rf"\.{part}_proj\.(weight|bias)$": rf".in_proj_\1[{index}/3]" for index, part in enumerate("qkv")},
+    r"pixel_decoder\.mask_projection\.": "pixel_decoder.mask_feature.",
+    r"pixel_decoder\.adapter_1\.0\.": "pixel_decoder.lateral_convs.0.",
+    r"pixel_decoder\.adapter_1\.1\.": "pixel_decoder.lateral_convs.0.norm.",
+    r"pixel_decoder\.layer_1\.0\.": "pixel_decoder.output_convs.0.",
+    r"pixel_decoder\.layer_1\.1\.": "pixel_decoder.output_convs.0.norm.",
+    r"predictor\.queries_embedder\.": "predictor.query_embed.",
+    r"predictor\.queries_features\.": "predictor.query_feat.",
+    _LAYER + r"(self|cross)_attn\.": r"1.predictor.transformer_\2_attention_layers.\1.\2_attn.",
+    _LAYER + r"(self|cross)_attn_layer_norm\.": r"1.predictor.transformer_\2_attention_layers.\1.norm.",
+    _LAYER + r"fc([12])\.": r"1.predictor.transformer_ffn_layers.\1.linear\2.",
+    _LAYER + r"final_layer_norm\.": r"1.predictor.transformer_ffn_layers.\1.norm.",
+    r"\.cross_attn\.": ".multihead_attn.",
+    r"predictor\.decoder\.layernorm\.": "predictor.post_norm.",
+    r"predictor\.decoder\.mask_predictor\.mask_embedder\.(\d)\.0\.": r"predictor.mask_embed.layers.\1.",
+    **fused_names("in_proj_"),
 }
 
 
@@ -187,12 +180,12 @@ def load_segmentor(
         backbone: a model, a file or a transformers folder; None takes the copy that the head's file may hold.
         **options: see `LoadOptions`.
     """
-    checkpoint = open_checkpoint(head, verify=options.get("verify", False))
+    checkpoint = open_checkpoint(head, options.get("verify", False))
     shape = infer_mask2former_shape(checkpoint)
     vit = backbone_of_head(checkpoint, backbone, shape.channels, prefix=SEGMENTOR_BACKBONE, **options)
     with torch.device("meta"):
         segmentor = Mask2FormerSegmentor(vit, shape)
-    own = checkpoint.under(SEGMENTOR_PREFIX).without(lambda name: name.startswith("0.backbone."))
+    own = checkpoint.under(SEGMENTOR_PREFIX).without("0.backbone.")
     load_weights(segmentor.head, own, device=options.get("device", "cpu"))
     return segmentor
 

@@ -89,18 +89,11 @@ def box_positions(boxes: Tensor, channels: int) -> Tensor:
     return sine_code(boxes * (2 * math.pi), channels).flatten(-2)
 
 
-class EncoderLayer(nn.Module):
-    """Self-attention, then a ReLU feed-forward, each with its residual normed afterwards."""
+class EncoderLayer(nn.TransformerEncoderLayer):
+    """torch's post-norm layer with ReLU, with positions added to queries and keys."""
 
-    def __init__(self, width: int, heads: int, feedforward: int) -> None:
-        super().__init__()
-        self.self_attn = nn.MultiheadAttention(width, heads, batch_first=True)
-        self.linear1 = nn.Linear(width, feedforward)
-        self.linear2 = nn.Linear(feedforward, width)
-        self.norm1 = nn.LayerNorm(width)
-        self.norm2 = nn.LayerNorm(width)
-
-    def forward(self, memory: Tensor, positions: Tensor, padding: Tensor | None) -> Tensor:  # (B, N, C)
+    def forward(self, memory: Tensor, positions: Tensor, padding: Tensor | None) -> Tensor:  # type: ignore[override]
+        """``memory`` and ``positions`` (B, N, C), ``padding`` (B, N) → new memory (B, N, C)."""
         where = memory + positions
         attended, _ = self.self_attn(where, where, memory, key_padding_mask=padding, need_weights=False)
         memory = self.norm1(memory + attended)
@@ -220,21 +213,15 @@ class BoxCrossAttention(nn.Module):
         return (bias + padding[:, None, None] * _PADDING_BIAS).flatten(3)
 
 
-class DecoderLayer(nn.Module):
+class DecoderLayer(nn.TransformerEncoderLayer):
     """Self-attention, box cross-attention and feed-forward, each normed beforehand."""
 
     def __init__(self, config: PlainDetrConfig) -> None:
-        super().__init__()
-        width = config.width
-        self.cross_attn = BoxCrossAttention(width, config.heads, config.rpe_hidden)
-        self.self_attn = nn.MultiheadAttention(width, config.heads, batch_first=True)
-        self.norm1 = nn.LayerNorm(width)
-        self.norm2 = nn.LayerNorm(width)
-        self.norm3 = nn.LayerNorm(width)
-        self.linear1 = nn.Linear(width, config.decoder_feedforward)
-        self.linear2 = nn.Linear(config.decoder_feedforward, width)
+        super().__init__(config.width, config.heads, config.decoder_feedforward, batch_first=True)
+        self.cross_attn = BoxCrossAttention(config.width, config.heads, config.rpe_hidden)
+        self.norm3 = nn.LayerNorm(config.width)
 
-    def forward(
+    def forward(  # type: ignore[override]
         self, content: Tensor, positions: Tensor, boxes: Tensor, keys: Tensor, values: Tensor, padding: Tensor
     ) -> Tensor:
         """``content`` and ``positions`` (B, n, C) → new content (B, n, C)."""
@@ -297,8 +284,10 @@ class _Transformer(nn.Module):
         super().__init__()
         width = config.width
         self.level_embed = nn.Parameter(torch.zeros(1, width))
-        sizes = width, config.heads, config.encoder_feedforward
-        layers = nn.ModuleList(EncoderLayer(*sizes) for _ in range(config.encoder_layers))
+        layers = nn.ModuleList(
+            EncoderLayer(width, config.heads, config.encoder_feedforward, batch_first=True)
+            for _ in range(config.encoder_layers)
+        )
         self.encoder = nn.ModuleDict({"layers": layers})  # without a final norm
         self.decoder = Decoder(config, classify, locate)
         self.enc_output = nn.Linear(width, width)

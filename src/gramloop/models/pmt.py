@@ -23,7 +23,14 @@ from torch import Tensor, nn
 
 from gramloop.errors import GramLoopError
 from gramloop.models.backbone import Backbone, Tap, TappedViT, quarter_ends, without_autocast
-from gramloop.models.checkpoint import Checkpoint, LoadOptions, load_weights, open_checkpoint, renamed_plan
+from gramloop.models.checkpoint import (
+    Checkpoint,
+    LoadOptions,
+    fused_names,
+    load_weights,
+    open_checkpoint,
+    renamed_plan,
+)
 from gramloop.models.dino import backbone_of_head
 from gramloop.models.heads import HEAD_NAMES, PMT_CLASSES, PMT_QUERIES, SegmentationModel, strip_wrappers
 from gramloop.models.mask2former import class_scores
@@ -151,8 +158,6 @@ class PMT(SegmentationModel):
 
     def __init__(self, backbone: Backbone, head: PMTHead, taps: Sequence[int] | None = None) -> None:
         """``taps`` are by default the last blocks of each quarter, as for all released heads."""
-        if not isinstance(backbone, Backbone):
-            raise GramLoopError(f"a PMT head needs a DINOv3 backbone, not a {type(backbone).__name__}")
         taps = quarter_ends(backbone.shape.depth) if taps is None else taps
         made_for = (head.shape.channels, head.shape.head_dim, head.shape.taps)
         if made_for != (backbone.shape.width, backbone.shape.head_dim, len(taps)):
@@ -220,32 +225,9 @@ def load_pmt(head: str | Path, backbone: TappedViT | str | Path, **options: Unpa
         backbone: a model, Meta's file or a transformers folder.
         **options: see `LoadOptions`.
     """
-    opened, device = open_checkpoint(head, verify=options.get("verify", False)), options.get("device", "cpu")
-    checkpoint = strip_wrappers(opened).without(lambda name: _LEFTOVERS.match(name) is not None)
-    width = checkpoint.sizes(HEAD_NAMES["pmt"], width=(PMT_QUERIES, 1))["width"]
-    if "sat493m" in str(backbone):
-        raise GramLoopError(
-            f"{checkpoint.path} was trained on a DINOv3 of web images (lvd1689m), but {backbone} is one of satellite images"
-        )
-    vit = backbone_of_head(checkpoint, backbone, width, exact_periods=True, **options)
-    shape = infer_pmt_shape(checkpoint, vit.shape.head_dim)
-    stored = torch.device(device).type != "meta"
-    if stored and vit.rounded_periods:
-        raise GramLoopError(
-            f"{checkpoint.path} was trained with exact rotary periods, but those of the backbone given are rounded; "
-            "load_backbone(path, exact_periods=True) has the others"
-        )
-    with torch.device("meta"):
-        made = PMTHead(shape)
-    plan = renamed_plan(made, _fused_names(checkpoint))
-    load_weights(made, checkpoint, plan, also={_UNUSED: (shape.layers,)}, device=device)
-    if stored:
-        _check_fused_biases(checkpoint)
-    return PMT(vit, made.requires_grad_(False))
-
-
-def infer_pmt_shape(checkpoint: Checkpoint, head_dim: int) -> PMTShape:
-    """The sizes of a head; ``head_dim`` is the backbone's, and not in the file."""
+    device = options.get("device", "cpu")
+    opened = strip_wrappers(open_checkpoint(head, options.get("verify", False)))
+    checkpoint = opened.renamed(lambda name: None if _LEFTOVERS.match(name) else name)
     sizes = checkpoint.sizes(
         HEAD_NAMES["pmt"],
         queries=(PMT_QUERIES, 0),
@@ -254,28 +236,40 @@ def infer_pmt_shape(checkpoint: Checkpoint, head_dim: int) -> PMTShape:
         hidden=("decoder.blocks.0.mlp.up_proj.weight", 0),
         norms=("bn.0.weight", 0),
     )
-    return PMTShape(
+    if "sat493m" in str(backbone):
+        raise GramLoopError(
+            f"{checkpoint.path} was trained on a DINOv3 of web images (lvd1689m), but {backbone} is one of satellite images"
+        )
+    vit = backbone_of_head(checkpoint, backbone, sizes["channels"], exact_periods=True, **options)
+    shape = PMTShape(
         channels=sizes["channels"],
-        head_dim=head_dim,
+        head_dim=vit.shape.head_dim,
         queries=sizes["queries"],
-        classes=sizes["classes"] - 1,
+        classes=sizes["classes"] - 1,  # the last is "no object"
         hidden=sizes["hidden"],
         layers=checkpoint.count(r"decoder\.blocks\.(\d+)\."),
         taps=checkpoint.count(r"bn\.(\d+)\."),
     )
+    stored = torch.device(device).type != "meta"
+    if stored and vit.rounded_periods:
+        raise GramLoopError(
+            f"{checkpoint.path} was trained with exact rotary periods, but those of the backbone given are rounded; "
+            "load_backbone(path, exact_periods=True) has the others"
+        )
+    with torch.device("meta"):
+        made = PMTHead(shape)
+    fused = any(".qkv_proj." in name for name in checkpoint.shapes)
+    plan = renamed_plan(made, fused_names("qkv_proj.") if fused else {})
+    load_weights(made, checkpoint, plan, unused={_UNUSED: (shape.layers,)}, device=device)
+    if stored and fused:
+        _check_fused_biases(checkpoint)
+    return PMT(vit, made)
 
 
 def trained_side(path: str | Path) -> int | None:
     """The size at which a released head was trained, by the name of its repository in the path; None without it."""
     found = _TRAINED_AT.search(str(Path(path).absolute()))
     return int(found[1]) if found else None
-
-
-def _fused_names(checkpoint: Checkpoint) -> dict[str, str]:
-    """How names become those of a file that fuses queries, keys and values; nothing where it does not."""
-    if not any(".qkv_proj." in name for name in checkpoint.shapes):
-        return {}
-    return {rf"\.{part}_proj\.(\w+)$": rf".qkv_proj.\1[{index}/3]" for index, part in enumerate("qkv")}
 
 
 def _check_fused_biases(checkpoint: Checkpoint) -> None:
