@@ -58,7 +58,7 @@ def test_processes_and_the_thread_give_the_same_in_the_same_order(suite: OpenSui
             assert other.pixels.flags.writeable
 
 
-@pytest.mark.parametrize(("limit", "most"), [(BYTES, FAR_AHEAD), (1_000_000, 10)])
+@pytest.mark.parametrize(("limit", "most"), [(BYTES, FAR_AHEAD), (1_000_000, 11)])
 def test_what_waits_is_bounded_by_count_and_by_bytes(suite, two, monkeypatch, limit, most):
     monkeypatch.setattr(loader, "BYTES", limit)
     asked = 0

@@ -1,26 +1,27 @@
 """Images read ahead of the model: compared with their checksums, decoded, shifted, with their truth.
 
-A thread reads ahead of a model on the CPU, whose workers hold the cores already. For a GPU, the processes of torch's
-DataLoader do; large arrays come back through shared memory. Images arrive in the order in which they were asked for.
+A thread reads ahead of a model on the CPU, whose workers hold the cores already. For a GPU, processes do, each asked by
+a thread of its own; large arrays come back through shared memory. Images arrive in the order in which they were asked
+for.
 """
 
 from __future__ import annotations
 
-import itertools
 import os
-import warnings
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
+from queue import SimpleQueue
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch.utils.data import DataLoader, Dataset
 
 from gramloop.data.records import LabelledImage, Record
 from gramloop.tasks.base import AnyTask, read_labelled
@@ -35,6 +36,11 @@ _SHARED = "/dev/shm"
 
 _T = TypeVar("_T")
 Loaded = LabelledImage | str | MemoryError  # an image, why it cannot be used, or that memory did not suffice
+_Read = Callable[[Any], LabelledImage | str | Exception]
+
+
+class _Died(Exception):  # noqa: N818 - the state of a process
+    """A process that reads images is gone."""
 
 
 @dataclass(frozen=True)
@@ -47,94 +53,95 @@ class Loader:
 
     def ahead(self, wanted: Iterable[tuple[_T, Record | LabelledImage]]) -> Generator[tuple[_T, Loaded]]:
         """Every image in turn, with what was given along with its record; records are taken as there is room."""
-        yield from self._with_processes(wanted) if self.processes else self._with_thread(wanted)
-
-    def _with_thread(self, wanted: Iterable[tuple[_T, Any]]) -> Generator[tuple[_T, Loaded]]:
-        read, waiting = ReadImages(self.load_task, self.labels), deque[tuple[_T, Any]]()
-        with ThreadPoolExecutor(1, "gramloop-images") as pool:
+        waiting, room = deque[tuple[_T, Future[Any]]](), 0
+        with self._reader() as read, ThreadPoolExecutor(self.processes or 1, "gramloop-images") as pool:
             try:
                 for about, record in wanted:
-                    waiting.append((about, pool.submit(read.__getitem__, record)))
-                    if len(waiting) > AHEAD:
-                        yield _received(waiting[0][0], waiting.popleft()[1].result())
+                    room = room or self._room(record)
+                    waiting.append((about, pool.submit(read, record)))
+                    if len(waiting) > room:
+                        yield _received(*waiting.popleft())
                 while waiting:
-                    yield _received(waiting[0][0], waiting.popleft()[1].result())
+                    yield _received(*waiting.popleft())
             finally:
                 pool.shutdown(cancel_futures=True)
 
-    def _with_processes(self, wanted: Iterable[tuple[_T, Any]]) -> Generator[tuple[_T, Loaded]]:
-        waiting, stream = deque[_T](), iter(wanted)
-        first = next(stream, None)
-        if first is None:
+    @contextmanager
+    def _reader(self) -> Iterator[_Read]:
+        """What reads an image: here, or in whichever process is free."""
+        if not self.processes:
+            yield partial(_read, self.load_task().name, self.labels)
             return
-
-        def records() -> Iterator[Any]:
-            for about, record in itertools.chain([first], stream):
-                waiting.append(about)
-                yield record
-
-        each = self._bytes(first[1])
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "This DataLoader will create")  # as many as were asked for
-            images = DataLoader(
-                ReadImages(self.load_task, self.labels),
-                batch_size=None,
-                sampler=_Records(records()),
-                num_workers=self.processes,
-                collate_fn=_as_it_is,
-                prefetch_factor=max(2, min(FAR_AHEAD, BYTES // each) // self.processes),
-                multiprocessing_context=process_context(__name__),
-                worker_init_fn=partial(_start, _shared_bytes() > 8 * self.processes * each),
-            )
-            arriving = iter(images)
-        while True:
-            try:
-                found = next(arriving, None)
-            except RuntimeError as error:
-                if "DataLoader worker" not in str(error):
-                    raise
-                raise worker_died("a process that reads images") from error
-            if found is None:
-                return
-            yield _received(waiting.popleft(), found)
-
-    def _bytes(self, record: Record | LabelledImage) -> int:
-        if isinstance(record, LabelledImage):
-            return record.pixels.nbytes
-        return record.height * record.width * (3 + self.labels * self.load_task().truth_bytes) + _SMALL
-
-
-class ReadImages(Dataset[Any]):
-    """What processes read: an image for a record, or the error."""
-
-    def __init__(self, load_task: Callable[[], AnyTask], labels: bool) -> None:
-        self._load_task, self._labels = load_task, labels
-
-    def __getitem__(self, record: Record | LabelledImage) -> LabelledImage | str | Exception:
+        context, free = process_context(__name__), SimpleQueue[Connection]()
+        running = []
         try:
-            return read_labelled(record, self._load_task().name, self._labels)
-        except Exception as error:  # raised by the process that receives it: torch would rewrite it
-            return error
+            for _ in range(self.processes):
+                ours, theirs = context.Pipe()
+                free.put(ours)
+                # only the process itself holds its end, so that the pipe ends with it
+                with theirs:
+                    running.append(context.Process(target=_serve, args=(theirs, self), daemon=True))  # type: ignore[attr-defined]
+                    running[-1].start()
+            yield partial(_ask, free)
+        finally:
+            while not free.empty():
+                free.get().close()  # which ends the process
+            for process in running:
+                process.join()
+
+    def _room(self, record: Record | LabelledImage) -> int:
+        """How many images may wait, if all are as large as this one."""
+        if not self.processes:
+            return AHEAD
+        if isinstance(record, LabelledImage):
+            each = record.pixels.nbytes
+        else:
+            each = record.height * record.width * (3 + self.labels * self.load_task().truth_bytes) + _SMALL
+        return max(2 * self.processes, min(FAR_AHEAD, BYTES // each))
 
 
-class _Records:
-    """Records that come one after the other, as a sampler of DataLoader."""
-
-    def __init__(self, records: Iterator[Any]) -> None:
-        self._records = records
-
-    def __iter__(self) -> Iterator[Any]:
-        return self._records
+def _read(task: str, labels: bool, record: Record | LabelledImage) -> LabelledImage | str | Exception:
+    try:
+        return read_labelled(record, task, labels)
+    except Exception as error:  # raised where it is received
+        return error
 
 
-def _received(about: _T, found: Any) -> tuple[_T, Loaded]:
+def _received(about: _T, future: Future[Any]) -> tuple[_T, Loaded]:
+    try:
+        found = future.result()
+    except _Died as error:
+        raise worker_died("a process that reads images") from error
     if isinstance(found, Exception) and not isinstance(found, MemoryError):
         raise found
     return about, found
 
 
-def _as_it_is(found: _T) -> _T:
-    return found
+def _ask(free: SimpleQueue[Connection], record: Record | LabelledImage) -> Any:
+    """Have a process read an image."""
+    connection = free.get()
+    try:
+        connection.send(record)
+        return connection.recv()
+    except (EOFError, OSError) as error:
+        raise _Died from error
+    finally:
+        free.put(connection)
+
+
+def _serve(connection: Connection, loader: Loader) -> None:
+    """What a process does: read the images that it is asked for; large arrays go through shared memory if it has room."""
+    start_worker()
+    if hasattr(os, "nice"):  # not on Windows
+        os.nice(_NICE)
+    if _shared_bytes() > 4 * BYTES:
+        ForkingPickler.register(np.ndarray, _reduced)
+    name = loader.load_task().name
+    while True:
+        try:
+            connection.send(_read(name, loader.labels, connection.recv()))
+        except EOFError:
+            return
 
 
 def _shared_bytes() -> int:
@@ -144,15 +151,6 @@ def _shared_bytes() -> int:
         return state.f_bavail * state.f_frsize
     except (OSError, AttributeError):  # not on this system, whose shared memory is elsewhere
         return 0
-
-
-def _start(shares: bool, number: int) -> None:
-    """Begin a process that reads images; its large arrays are sent through shared memory where there is enough."""
-    start_worker()
-    if hasattr(os, "nice"):  # not on Windows
-        os.nice(_NICE)
-    if shares:
-        ForkingPickler.register(np.ndarray, _reduced)
 
 
 def _reduced(array: NDArray[Any]) -> Any:
