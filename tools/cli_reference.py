@@ -40,12 +40,8 @@ def page() -> str:
 def command_part(name: str) -> str:
     """One command: what it is for, its options by group, examples, and the keys of its document."""
     parser, wanted = command_parser(name)
-    said, _, examples = (parser.epilog or "").partition("\n\nExamples:\n")
     lines = [f"### gramloop {name}\n", *_wrapped(parser.description or ""), "", f"`{parser.usage}`", ""]
-    if said.strip():
-        lines += [*_wrapped(said.strip()), ""]
-    if examples:
-        lines += ["```", *(line.strip() for line in examples.splitlines()), "```", ""]
+    lines += [*_wrapped(wanted.details), "", "```", *wanted.examples, "```", ""]
     for group in parser._action_groups:
         rows = [row for action in group._group_actions if (row := _row(action))]
         if rows:

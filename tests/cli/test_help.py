@@ -45,7 +45,7 @@ def test_examples_can_be_typed(name: str) -> None:
     parser, _ = command_parser(name)
     _, _, lines = (parser.epilog or "").partition("Examples:\n")
     assert lines, f"gramloop {name} --help shows no example"
-    for line in lines.splitlines():
+    for line in lines.replace("\\\n", "").splitlines():
         words = shlex.split(line.partition(" > ")[0])
         assert words[:2] == ["gramloop", name]
         if "--config" not in words:

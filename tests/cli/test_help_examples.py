@@ -12,7 +12,7 @@ from PIL import Image
 from transformers import DINOv3ViTConfig, DINOv3ViTModel
 
 from dense_folders import save_model
-from gramloop.cli import COMMANDS, command_parser, main
+from gramloop.cli import COMMANDS, find_command, main
 from gramloop.data import scene
 from small_sets import coco_content, write_coco
 
@@ -33,10 +33,7 @@ SERVES = "app"  # until it is stopped: tests/app starts it
 
 def examples() -> list[str]:
     names = [*FIRST, *(name for name in COMMANDS if name not in FIRST)]
-    pages = [(command_parser(name)[0].epilog or "").partition("Examples:\n")[2] for name in names]
-    return [
-        line.strip().removeprefix("gramloop ") for page in pages for line in page.splitlines() if line.strip()
-    ]
+    return [line.removeprefix("gramloop ") for name in names for line in find_command(name).examples]
 
 
 def write_world(root: Path) -> None:

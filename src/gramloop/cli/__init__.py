@@ -28,10 +28,10 @@ GROUPS = {
     "Find out what helps a model": {
         "predict": "predict images with and without a mitigation, side by side",
         "diagnose": "plot what a replay does in an image: drift, gate, and what is left",
-        "calibrate": "learn statistics of in-distribution images, for mitigations that need them",
+        "calibrate": "learn statistics of in-distribution images, for some mitigations",
         "evaluate": "compare methods over a suite, resumable at any moment",
         "tune": "find which mitigations help a model under shift, if any",
-        "compare": "find out whether a model is as good as another one, clean and under shift",
+        "compare": "find out whether a model is as good as another one under shift",
         "report": "turn stored results into one page, tables and figures",
         "reproduce": "run a recipe: every table and figure of the paper",
     },
@@ -40,7 +40,7 @@ GROUPS = {
         "scenes": "draw procedural scenes with labels, boxes, masks and depth",
     },
     "Deploy": {"export": "write a model with its mitigation as one ONNX or pt2 file"},
-    "Look up": {"list": "list the models, suites, shifts, methods and hosts that can be named"},
+    "Look up": {"list": "list models, suites, shifts, methods and hosts"},
 }
 COMMANDS = {name: line for commands in GROUPS.values() for name, line in commands.items()}
 
@@ -49,12 +49,14 @@ _MODULES = {  # where a command is not in the module of its name
     "scenes": "corrupt",
     "list": "listing",  # a module of that name would hide Python's own
 }
-_WHAT = "GramLoop: Gram-gated replay for frozen ViTs, and a judge of training-free mitigations under shift."
+_WHAT = (
+    "GramLoop: Gram-gated replay for frozen ViTs, and what helps a dense model under\nshift without training."
+)
 _OVERVIEW = f"""{_WHAT}
 
   gramloop demo                          see it, with nothing to download
   gramloop list models                   models that --model takes
-  gramloop evaluate --suite scenes-c --model tiny --images 8 --severity 3 --out out/first
+  gramloop evaluate --suite scenes-c --images 8 --severity 3 --out out/first
   gramloop report out/first --out out/report
 
 gramloop --help lists all commands, gramloop COMMAND --help the options of one."""

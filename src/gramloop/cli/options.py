@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import re
 import textwrap
 import types
 import typing
@@ -21,9 +22,7 @@ from typing import Any, Literal, NoReturn, TypeVar
 from gramloop.errors import GramLoopError, did_you_mean, then
 
 _Kind = TypeVar("_Kind")
-CommandResult = tuple[
-    int, Mapping[str, Any]
-]  # the exit code, and the document of --json by the command's keys
+CommandResult = tuple[int, Mapping[str, Any]]  # the exit code, and the document of --json
 MANY = 10**9  # as a limit: any number
 SETTINGS = "a file of settings for gramloop"
 _COMMAND_KEY = "command"  # of a settings file: the command that it is for
@@ -160,12 +159,12 @@ class CommonOptions:
 def make_parser(name: str, summary: str, wanted: Command) -> Parser:
     """The parser of a command. Nothing has a default there: `parse` fills in what is not given."""
     settings = tuple(all_settings(wanted.options))
-    examples = "".join(f"\n  {line}" for line in wanted.examples)
+    examples = "\n".join(map(_folded, wanted.examples))
     parser = Parser(
         prog=f"gramloop {name}",
         usage=" ".join([f"gramloop {name}", *_required(settings), "[options]"]),
         description=summary,
-        epilog=f"{wanted.details}\n\nExamples:{examples}",
+        epilog=f"{wanted.details}\n\nExamples:\n{examples}",
         formatter_class=Formatter,
         argument_default=argparse.SUPPRESS,
     )
@@ -175,6 +174,13 @@ def make_parser(name: str, summary: str, wanted: Command) -> Parser:
             groups[setting.title] = parser.add_argument_group(setting.title)
         _add(groups[setting.title], setting)
     return parser
+
+
+def _folded(example: str) -> str:
+    """An example that fits 80 columns and can be pasted: an option and its value stay on one line."""
+    kept = re.sub(r"(--[\w-]+) (?!-)", "\\1\0", example)
+    lines = textwrap.wrap(kept, 76, break_long_words=False, break_on_hyphens=False)
+    return "  " + " \\\n      ".join(lines).replace("\0", " ")
 
 
 def _required(settings: Sequence[Setting]) -> Iterator[str]:
