@@ -49,13 +49,13 @@ def runs() -> dict[str, Run]:
 
 def table_of(key: str, runs: dict[str, Run], **more: Any) -> PaperTable:
     made: Any = {
-        "main": tables.main_table,
-        "intervals": tables.intervals_table,
-        "partitions": tables.partitions_table,
-        "placement": tables.placement_table,
-        "compute": tables.compute_table,
-        "corruptions": tables.families_table,
-        "perturbations": tables.families_table,
+        "main": tables.paper_methods,
+        "intervals": tables.paper_intervals,
+        "partitions": tables.paper_partitions,
+        "placement": tables.paper_placement,
+        "compute": tables.paper_compute,
+        "corruptions": tables.paper_families,
+        "perturbations": tables.paper_families,
     }[key]
     return made(key, RECIPE.outputs[key], Context(RECIPE, runs, **more))
 
@@ -64,7 +64,7 @@ def table_of(key: str, runs: dict[str, Run], **more: Any) -> PaperTable:
 def test_a_table_shows_the_printed_digits(key: str, runs: dict[str, Run]) -> None:
     table = table_of(key, runs)
     printed = [row for row in table.rows if row.printed is not None]
-    assert len(printed) == len(RECIPE.numbers()[key])
+    assert len(printed) == len(RECIPE.numbers(key))
     for row in printed:
         assert list(row.values) == pytest.approx(list(row.printed), abs=UNIT), row.heads
 
@@ -85,21 +85,21 @@ def test_intervals_are_the_printed_ones(runs: dict[str, Run]) -> None:
 
 def test_classes_are_ranked_as_printed() -> None:
     made = Context(RECIPE, {"ade20k-c": class_run()})
-    paper, yours = tables.classes_tables("classes", RECIPE.outputs["classes"], made)
+    paper, yours = tables.paper_classes("classes", RECIPE.outputs["classes"], made)
     for table in (paper, yours):
         assert [row.heads[1] for row in table.rows] == list(PAPER["top classes"])
         assert [row.heads[0] for row in table.rows] == [str(rank) for rank in range(1, 11)]
     for row in paper.rows:
         assert list(row.values) == pytest.approx(list(row.printed), abs=UNIT)
     (claim,) = made.claims
-    assert (claim.count, claim.total) == (10, 11)
+    assert claim[2:] == (10, 11)
 
 
 def test_costs_are_pooled_over_both_sets() -> None:
     """Times whose mean over 5,000 and 6,782 images is the printed one give its multipliers."""
     costs: dict[str, list[MethodCost]] = {"coco": [], "coco-o": []}
     for place, (name, blocks) in enumerate(PATHS.items()):
-        seconds, peak = list(RECIPE.numbers()["compute"].values())[place][2::2]
+        seconds, peak = list(RECIPE.numbers("compute").values())[place][2::2]
         for suite, away in (("coco", 0.1), ("coco-o", -0.1 * 5000 / 6782)):
             sizes = (10 * blocks, round(peak * 1e9) - (suite == "coco"))
             costs[suite].append(MethodCost(name, 20, seconds + away, 0.01, *sizes))
@@ -122,8 +122,8 @@ def test_blocks_are_counted_alike_in_any_order(tmp_path: Path) -> None:
     made = make_plan(request)
     costs = measure_cost(made, images=1)
     assert {cost.method: cost.blocks for cost in costs} == PATHS
-    peaks = {cost.method: cost.peak_memory for cost in costs}
-    assert 0 < peaks["baseline"] <= peaks["loop-loop"] <= peaks["gramloop"]
+    peaks = [cost.peak_memory for cost in costs]  # small features and a large head: the peak is in the head, as printed
+    assert peaks == pytest.approx([peaks[0]] * 4, rel=0.001)
     runner = Runner(plan_workload(made))
     for replays in itertools.permutations(made.methods[1:]):
         found = runner.run_one(Part("clean", range(1), (*replays, made.methods[0])))

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 
 from gramloop.errors import GramLoopError
 from gramloop.report.consistency import consistency_figure, gram_consistency
-from gramloop.report.figures import suite_gains
+from gramloop.report.figures import Named, suite_gains
 from gramloop.report.figures.diagnostic import diagnostic, drift_scale
 from gramloop.report.figures.heat import severity_heat
 from gramloop.report.figures.images import KeptImage, ShownImages, image_gain, kept_images
 from gramloop.report.figures.qualitative import ComparedImage, qualitative
 from gramloop.report.run import Run
 from gramloop.reproduce.recipe import ImageRow, Output
-from gramloop.reproduce.tables import Claim, Context
-from gramloop.util.plotting import CaptionedFigure
-
-Named = Iterator[tuple[str, CaptionedFigure]]  # by the key that names the files
+from gramloop.reproduce.tables import Context
 
 
 def severity_figure(key: str, layout: Output, made: Context) -> Named:
@@ -27,9 +22,8 @@ def severity_figure(key: str, layout: Output, made: Context) -> Named:
     yield key, severity_heat(gains)
     for name, row in zip(gains.names, gains.values, strict=True):
         top = gains.severities[int(np.nanargmax(row))]
-        made.claims.append(
-            Claim("largest at 4 or 5", f"{name}: severity with the largest gain", top, max(gains.severities))
-        )
+        text = f"{name}: severity with the largest gain"
+        made.claims.append(("largest at 4 or 5", text, top, max(gains.severities)))
 
 
 def gram_figure(key: str, layout: Output, made: Context) -> Named:
@@ -41,23 +35,12 @@ def gram_figure(key: str, layout: Output, made: Context) -> Named:
             f"{run.name} has no drift of all its images; its evaluation needs diagnostics: true"
         )
     yield key, consistency_figure(found)
-    what = "the gated replay ends below the uniform one"
-    made.claims.append(
-        Claim(
-            "families below uniform",
-            f"{run.name}: shifts in which {what}",
-            found.families_below,
-            len(found.families),
-        )
-    )
-    made.claims.append(
-        Claim(
-            "conditions below uniform",
-            f"{run.name}: conditions in which {what}",
-            found.conditions_below,
-            len(found.conditions),
-        )
-    )
+    for kind, below, each in (
+        ("families", found.families_below, found.families),
+        ("conditions", found.conditions_below, found.conditions),
+    ):
+        text = f"{run.name}: {kind} in which the gated replay ends below the uniform one"
+        made.claims.append((f"{kind} below uniform", text, below, len(each)))
 
 
 def impulse_figure(key: str, layout: Output, made: Context) -> Named:
@@ -87,12 +70,8 @@ def shift_figure(key: str, layout: Output, made: Context) -> Named:
     """Input, annotation, baseline and method, a row for each image."""
     rows = [_compared(made.runs[each.evaluation], layout.method, each) for each in layout.rows]
     title = made.recipe.title_of
-    yield (
-        key,
-        qualitative(
-            rows, layout.title.partition(": ")[2] or layout.title, (title("baseline"), title(layout.method))
-        ),
-    )
+    words = layout.title.removeprefix("Figure: ")
+    yield key, qualitative(rows, words, (title("baseline"), title(layout.method)))
 
 
 def _compared(run: Run, method: str, row: ImageRow) -> ComparedImage:

@@ -16,7 +16,6 @@ from gramloop.util.json_files import checked
 from gramloop.util.yaml_files import read_yaml
 
 SHIPPED = ("paper", "mini")
-Printed = Mapping[str, Mapping[str, Sequence[float]]]  # output: row: numbers, in the order of its columns
 _HERE = Path(__file__).parent
 _WHAT = "a recipe for gramloop reproduce"
 
@@ -124,18 +123,32 @@ class ImageRow(_Entry, frozen=True):
     categories: tuple[str, ...] = ()
 
 
-_LAYOUTS: dict[str, tuple[str, ...]] = {  # what each needs; what it may have is marked with ?
-    "methods": ("methods", "columns"),
-    "intervals": ("method", "evaluations"),
-    "partitions": ("method", "evaluation", "lists?"),
+# what each layout of a table or figure needs; what it may have is marked with ?
+_LAYOUTS: dict[str, tuple[str, ...]] = {
+    "methods": (
+        "methods",
+        "columns",
+    ),  # methods as rows, suites as columns, gains of the last method over the first
+    "intervals": ("method", "evaluations"),  # gains with intervals of a cluster bootstrap over families
+    "partitions": (
+        "method",
+        "evaluation",
+        "lists?",
+    ),  # scores on subsets of the images and on their complements
+    # where drift is measured and the step applied; each method from the first evaluation that has it
     "placement": ("methods", "evaluations", "clean?"),
-    "compute": ("methods", "evaluations"),
-    "families": ("method", "evaluation"),
-    "classes": ("method", "evaluation", "top?"),
-    "severity": ("method", "evaluations"),
-    "consistency": ("method", "evaluation"),
-    "diagnostic": ("method", "image", "rows", "drift?"),
-    "qualitative": ("method", "rows"),
+    "compute": ("methods", "evaluations"),  # blocks, time and memory of each method, pooled over evaluations
+    "families": ("method", "evaluation"),  # means over the severities of each shift
+    "classes": ("method", "evaluation", "top?"),  # the classes that gain most
+    "severity": ("method", "evaluations"),  # gains by suite and severity
+    "consistency": ("method", "evaluation"),  # Gram consistency at matched strength, by shift
+    "diagnostic": (
+        "method",
+        "image",
+        "rows",
+        "drift?",
+    ),  # drift and gate of one image under several conditions
+    "qualitative": ("method", "rows"),  # input, annotation, baseline and method, a row for each image
 }
 
 
@@ -143,18 +156,7 @@ class Output(_Entry, frozen=True):
     """A table or a figure.
 
     Args:
-        layout: its kind.
-            methods: methods as rows, suites as columns, and the gain of the last method over the first.
-            intervals: gains with intervals of a cluster bootstrap over families.
-            partitions: scores on subsets of the images and on their complements.
-            placement: where drift is measured and the step applied; each method from the first evaluation that has it.
-            compute: blocks, time and memory of each method, pooled over evaluations.
-            families: means over the severities of each shift.
-            classes: the classes that gain most.
-            severity: gains by suite and severity.
-            consistency: Gram consistency at matched strength, by shift.
-            diagnostic: drift and gate of one image under several conditions.
-            qualitative: input, annotation, baseline and method, a row for each image.
+        layout: its kind, which decides what else it takes.
         title: above it.
         method, methods: what is compared; a single one with the baseline.
         evaluation, evaluations: what it is made of.
@@ -183,29 +185,29 @@ class Output(_Entry, frozen=True):
     drift: float | None = None
 
     def __post_init__(self) -> None:
-        _known(self.layout, _LAYOUTS, "a layout")
+        _check_name(self.layout, _LAYOUTS, "a layout")
         fields = _LAYOUTS[self.layout]
         allowed = {name.removesuffix("?") for name in fields} | {"layout", "title"}
-        for each in msgspec.structs.fields(self):
-            given = getattr(self, each.name) != each.default
-            if each.name in fields and not given:
-                raise GramLoopError(f"{self.title!r} has the layout {self.layout}, which needs {each.name}")
-            if given and each.name not in allowed:
+        given = {
+            each.name for each in msgspec.structs.fields(self) if getattr(self, each.name) != each.default
+        }
+        for words, names in (("needs", {*fields} & allowed - given), ("takes no", given - allowed)):
+            if names:
                 raise GramLoopError(
-                    f"{self.title!r} has the layout {self.layout}, which takes no {each.name}"
+                    f"{self.title!r} has the layout {self.layout}, which {words} {', '.join(sorted(names))}"
                 )
 
     @property
     def compared(self) -> tuple[str, ...]:
         """The methods that it is made of."""
-        return tuple(dict.fromkeys(self.methods or (BASELINE, self.method)))
+        return self.methods or (BASELINE, self.method)
 
     @property
-    def needs(self) -> tuple[str, ...]:
+    def needs(self) -> set[str]:
         """The evaluations that it is made of."""
-        found = [self.evaluation, *self.evaluations, *self.clean, *(row.evaluation for row in self.rows)]
-        found += [name for column in self.columns for name in (column.evaluation, column.clean)]
-        return tuple(dict.fromkeys(name for name in found if name))
+        found = {self.evaluation, *self.evaluations, *self.clean, *(row.evaluation for row in self.rows)}
+        found |= {name for column in self.columns for name in (column.evaluation, column.clean)}
+        return found - {""}
 
 
 class Recipe(_Entry, frozen=True):
@@ -234,23 +236,23 @@ class Recipe(_Entry, frozen=True):
 
     def __post_init__(self) -> None:
         for name, one in self.evaluations.items():
-            _known(one.model, self.models, f"the model of the evaluation {name}")
-            _known(one.data, self.data, f"the data of the evaluation {name}")
+            _check_name(one.model, self.models, f"the model of the evaluation {name}")
+            _check_name(one.data, self.data, f"the data of the evaluation {name}")
             find_suite(one.suite).select(one.conditions or None, one.severities or None)
             read_methods(one.methods)
         for name, model in self.models.items():
             if model.price.like:
-                _known(model.price.like, self.models, f"the price of the model {name}")
+                _check_name(model.price.like, self.models, f"the price of the model {name}")
             if bool(model.model) == bool(model.head):
                 raise GramLoopError(f"the model {name} needs either a head (and its backbone) or a model")
         for name, output in self.outputs.items():
             for each in output.needs:
-                _known(each, self.evaluations, f"an evaluation of the output {name}")
+                _check_name(each, self.evaluations, f"an evaluation of the output {name}")
 
     def select(self, only: Sequence[str] = ()) -> dict[str, Output]:
         """The outputs of these names; all by default."""
         for name in only:
-            _known(name, self.outputs, "--only")
+            _check_name(name, self.outputs, "--only")
         return {name: output for name, output in self.outputs.items() if not only or name in only}
 
     def needed(self, outputs: Mapping[str, Output]) -> dict[str, EvaluationEntry]:
@@ -279,26 +281,28 @@ class Recipe(_Entry, frozen=True):
         wanted = {method for each in users for method in each.methods}
         return [each for each in read_methods(self.evaluations[name].methods) if each.name in wanted]
 
+    def method(self, evaluations: Iterable[str], name: str) -> Method:
+        """A method of some evaluations by its name."""
+        methods = [each for one in evaluations for each in self.evaluations[one].all_methods]
+        return next(each for each in methods if each.name == name)
+
     def title_of(self, name: str) -> str:
         """A method or an evaluation as tables call it."""
         return self.titles.get(name, name)
 
-    def numbers(self) -> Printed:
-        """The printed numbers."""
+    def numbers(self, output: str) -> Mapping[str, Sequence[float]]:
+        """The printed numbers of an output by row, in the order of its columns."""
         if not self.printed:
             return {}
-        path = Path(self.folder) / self.printed
-        return checked(
-            read_yaml(path, "a file of printed numbers"), _NUMBERS, str(path), "a file of printed numbers"
-        )
+        path, what = Path(self.folder) / self.printed, "a file of printed numbers"
+        return checked(read_yaml(path, what), _NUMBERS, str(path), what).get(output, {})
 
 
 _NUMBERS = dict[str, dict[str, list[float]]]
 
 
-def _known(name: str, names: Iterable[str], what: str) -> None:
-    listed = list(names)
-    if name not in listed:
+def _check_name(name: str, names: Iterable[str], what: str) -> None:
+    if name not in (listed := list(names)):
         raise GramLoopError(f"{what} is {name!r}, which is none of {', '.join(listed)}")
 
 
