@@ -122,7 +122,8 @@ def test_blocks_are_counted_alike_in_any_order(tmp_path: Path) -> None:
     made = make_plan(request)
     costs = measure_cost(made, images=1)
     assert {cost.method: cost.blocks for cost in costs} == PATHS
-    peaks = [cost.peak_memory for cost in costs]  # small features and a large head: the peak is in the head, as printed
+    # small features and a large head: the peak is in the head, as in the paper
+    peaks = [cost.peak_memory for cost in costs]
     assert peaks == pytest.approx([peaks[0]] * 4, rel=0.001)
     runner = Runner(plan_workload(made))
     for replays in itertools.permutations(made.methods[1:]):
