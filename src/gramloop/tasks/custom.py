@@ -11,13 +11,13 @@ Nothing is known of how a module's head reads its ViT: a pair runs the model twi
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import importlib
 import importlib.util
 import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -56,21 +56,34 @@ from gramloop.tasks.semantic import Segmentation
 
 Preprocess = Callable[[RGB], Any]
 Postprocess = Callable[[Any, tuple[int, int]], object]  # outputs, and height and width of the image
+Array = NDArray[np.generic]
 _BOXES = ("boxes", "scores", "labels")
-_GREY = np.full((64, 64, 3), 128, np.uint8)  # shows the task of a model that does not say it
+_GREY = np.full((64, 64, 3), 128, np.uint8)  # its prediction tells the task of a model that does not
 
 
-class CustomPredictor(BasePredictor[Prediction]):
-    """What modules and functions share: one image at a time, whose prediction is read from several forms."""
+class FunctionPredictor(BasePredictor[Prediction]):
+    """A function from pixels to a prediction; nothing inside it can be replayed.
+
+    Args:
+        function: pixels (H, W, 3) uint8 -> one of the forms of `read_prediction`.
+        task: what is predicted; without it a grey image is predicted to find out.
+        classes: names in order or by number.
+        name: of the model, in messages.
+    """
 
     batches = False
     taps: tuple[int, ...] = ()  # not known
     host: ViT | None = None
     things: frozenset[int] = frozenset()  # of a panoptic model: the classes that are counted, unlike stuff
 
-    def __init__(self, task: Task | None, classes: object, name: str) -> None:
-        """Without a ``task`` the model is shown a grey image, and what it returns tells."""
-        self.name, self.classes = name, read_classes(classes, name)
+    def __init__(
+        self,
+        function: Callable[[RGB], object],
+        task: Task | None = None,
+        classes: object = None,
+        name: str = "the function",
+    ) -> None:
+        self.function, self.name, self.classes = function, name, read_classes(classes, name)
         self.task: Any = task
         if task is None:
             with user_code(f"{name} failed on a grey trial image of {len(_GREY)} x {len(_GREY)} pixels"):
@@ -81,6 +94,10 @@ class CustomPredictor(BasePredictor[Prediction]):
         """The transformer blocks, first to last; none where the model is no ViT."""
         return () if self.host is None else self.host.blocks
 
+    def cost(self, replay: MaybeReplay = None, paired: bool = False) -> Cost:
+        """Blocks executed per view of an image, at most; a model without blocks counts as one."""
+        return Cost(1, 1)
+
     def _batch_versions(
         self, pixels: Sequence[RGB], replay: MaybeReplay, paired: bool, trace: Tracing
     ) -> list[list[Prediction]]:
@@ -89,11 +106,7 @@ class CustomPredictor(BasePredictor[Prediction]):
         return [self._versions(each, replay, paired, trace) for each in pixels]
 
     def _versions(self, pixels: RGB, replay: MaybeReplay, paired: bool, trace: Tracing) -> list[Prediction]:
-        raise NotImplementedError
-
-    def cost(self, replay: MaybeReplay = None, paired: bool = False) -> Cost:
-        """Blocks executed per view of an image, at most; a model without blocks counts as one."""
-        return Cost(1, 1)
+        return [self._read(self.function(pixels.copy()), (pixels.shape[0], pixels.shape[1]))]
 
     def _read(self, found: object, size: tuple[int, int]) -> Prediction:
         prediction = read_prediction(found, size, self.name)
@@ -104,39 +117,16 @@ class CustomPredictor(BasePredictor[Prediction]):
         return prediction
 
 
-class FunctionPredictor(CustomPredictor):
-    """A function from pixels to a prediction. It can be shown shifted images, and nothing inside it is replayed."""
-
-    def __init__(
-        self,
-        function: Callable[[RGB], object],
-        task: Task | None = None,
-        classes: object = None,
-        name: str = "the function",
-    ) -> None:
-        self.function = function
-        super().__init__(task, classes, name)
-
-    def _versions(self, pixels: RGB, replay: MaybeReplay, paired: bool, trace: Tracing) -> list[Prediction]:
-        return [self._read(self.function(pixels.copy()), (pixels.shape[0], pixels.shape[1]))]
-
-
-class ModulePredictor(CustomPredictor):
+class ModulePredictor(FunctionPredictor):
     """A torch module, called with what ``preprocess`` makes of an image; ``postprocess`` reads what it returns.
 
     Args:
-        model: the module, which is put into evaluation mode.
+        model: the module, which is put into evaluation mode; replayed where one ViT is inside.
         preprocess: pixels (H, W, 3) uint8 -> what the module is called with: keywords as a mapping, several
             arguments as a tuple, or one.
         postprocess: what the module returned, and the image's height and width -> a prediction of that size.
-        task, classes: what is predicted, and the numbers in it.
-        name: of the model, in messages.
+        task, classes, name: as for a function.
     """
-
-    # preprocess and postprocess for an input so many times as large, and with scores; None for the usual ones
-    variants: Callable[[float, bool], tuple[Preprocess, Postprocess] | None] | None = None
-    _variant: tuple[float, bool] = (1.0, False)
-    has_size = False  # whether the size of its input can be set
 
     def __init__(
         self,
@@ -149,29 +139,9 @@ class ModulePredictor(CustomPredictor):
     ) -> None:
         self.model, self.preprocess, self.postprocess = model.eval(), preprocess, postprocess
         self._shares = True  # until a pair shows that its passes have nothing in common
-        try:
+        with suppress(GramLoopError):
             self.host = find_vit(model)
-        except GramLoopError:
-            self.host = None
-        super().__init__(task, classes, name or type(model).__name__)
-
-    def scaled(self, factor: float) -> ModulePredictor:
-        """The same model with an input ``factor`` times as large; itself if that is not set, or rounds to the same."""
-        scale, scores = self._variant
-        return self._changed(scale * factor, scores)
-
-    def with_scores(self) -> ModulePredictor:
-        """The same model with scores of all classes in its predictions; itself if it gives none."""
-        return self._changed(self._variant[0], True)
-
-    def _changed(self, scale: float, scores: bool) -> ModulePredictor:
-        steps = None if self.variants is None else self.variants(scale, scores)
-        if steps is None:
-            return self
-        changed = copy.copy(self)
-        changed._variant = (scale, scores)
-        changed.preprocess, changed.postprocess = steps
-        return changed
+        super().__init__(model, task, classes, name or type(model).__name__)
 
     def cost(self, replay: MaybeReplay = None, paired: bool = False) -> Cost:
         """Blocks executed per view of an image, at most."""
@@ -189,11 +159,11 @@ class ModulePredictor(CustomPredictor):
         size = (pixels.shape[0], pixels.shape[1])
         self._refuse_many_tokens(given, size)
         if replay is None:
-            return [self._plain(given, size)]
+            return [self._run(given, size)]
         if not paired:
             return [self._replayed(given, size, replay, trace)]
         with reusing_blocks(self.blocks) as memory:
-            baseline = self._plain(given, size)
+            baseline = self._run(given, size)
             memory.repeat()
             replayed = self._replayed(given, size, replay, trace)
         self._shares = memory.answered > 0
@@ -202,18 +172,13 @@ class ModulePredictor(CustomPredictor):
     def _refuse_many_tokens(self, given: object, size: tuple[int, int]) -> None:
         """Refuse pixels that the ViT would cut into more patches than can be worked on, where its patches are known."""
         embedding = None if self.host is None else self.host.patch_embedding
-        if embedding is None:
-            return
         for each in tensors_of(given):
-            if each.ndim == 4 and each.shape[1] == embedding.in_channels:
+            if embedding is not None and each.ndim == 4 and each.shape[1] == embedding.in_channels:
                 rows, columns = (
                     side // step for side, step in zip(each.shape[2:], embedding.stride, strict=True)
                 )
                 what = f"an image of {size[1]} x {size[0]}, as {self.name} is given it,"
                 refuse_many_tokens(rows, columns, what)
-
-    def _plain(self, given: object, size: tuple[int, int]) -> Prediction:
-        return replace(self._run(given, size), blocks=len(self.blocks) or 1)
 
     def _replayed(
         self, given: object, size: tuple[int, int], replay: ReplayConfig, trace: Tracing
@@ -230,7 +195,7 @@ class ModulePredictor(CustomPredictor):
             outputs = self.model(**given)
         else:
             outputs = self.model(*given) if isinstance(given, tuple) else self.model(given)
-        return self._read(self.postprocess(outputs, size), size)
+        return replace(self._read(self.postprocess(outputs, size), size), blocks=len(self.blocks) or 1)
 
 
 def _moved(given: object, device: torch.device) -> object:
@@ -300,9 +265,7 @@ def read_classes(given: object, name: str) -> Classes:
     return {number: None if label is None else str(label) for number, label in numbered.items()}
 
 
-def _detection(
-    boxes: NDArray[np.generic], scores: NDArray[np.generic], labels: NDArray[np.generic], *, name: str
-) -> Detection:
+def _detection(boxes: Array, scores: Array, labels: Array, *, name: str) -> Detection:
     many = len(scores) if scores.ndim == 1 else -1
     if (many and boxes.shape != (many, 4)) or labels.shape != (many,):
         raise GramLoopError(
@@ -314,7 +277,7 @@ def _detection(
     return Detection(corners, scores[best].astype(np.float32), labels[best].astype(np.int64))
 
 
-def _array(value: object) -> NDArray[np.generic]:
+def _array(value: object) -> Array:
     return value.detach().cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)
 
 
@@ -340,7 +303,6 @@ def as_predictor(
             f"{name} returned {type(made).__name__}; it is a Predictor, a torch module with preprocess and postprocess, "
             "or a function from an image to a prediction"
         )
-    found: CustomPredictor
     if isinstance(made, nn.Module):
         steps: dict[str, Any] = {part: getattr(made, part, None) for part in ("preprocess", "postprocess")}
         if missing := [part for part, step in steps.items() if not callable(step)]:
@@ -349,7 +311,7 @@ def as_predictor(
                 "pixels (H, W, 3) uint8, postprocess what the module returned and the image's (height, width)"
             )
         placed = made if device is None else made.to(device)
-        found = ModulePredictor(placed, **steps, task=task, classes=classes, name=name)
+        found: FunctionPredictor = ModulePredictor(placed, **steps, task=task, classes=classes, name=name)
     else:
         found = FunctionPredictor(made, task, classes, name)
     found.things = frozenset(getattr(made, "things", ()))

@@ -132,12 +132,8 @@ def user_content(files: Mapping[str, str], predictor: AnyPredictor) -> Content:
     parts: dict[str, object] = {"model": predictor}
     if isinstance(predictor, FunctionPredictor):
         parts = {"model": predictor.function}
-    elif isinstance(predictor, ModulePredictor):
-        parts = {
-            "model": predictor.model,
-            "preprocess": predictor.preprocess,
-            "postprocess": predictor.postprocess,
-        }
+    if isinstance(predictor, ModulePredictor):
+        parts |= {"preprocess": predictor.preprocess, "postprocess": predictor.postprocess}
     if "make" not in files:
         return content_of(parts)
     make, place = find_make(files["make"]), files["make"].rpartition(":")[0]

@@ -12,10 +12,10 @@ import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -83,45 +83,54 @@ def load_transformers_model(
             load_processor(path, trust_remote_code=trust_remote_code),
         )
         model, missing = _model(kind, path, torch.device(device))
-    steps = _Steps(name, found, processor, model, named_classes(found, model.config.id2label))
+    predictor = TransformersPredictor(model, processor, found, name)
     with _opening(path):
-        settle_missing(model, missing, steps.made(processor)[0], path)
-    predictor = ModulePredictor(model, *steps.made(processor), found, steps.classes, name)
-    predictor.variants, predictor.has_size = steps.variants, bool(_sides(processor))
-    predictor.things = thing_numbers(steps.classes) if found == "panoptic" else frozenset()
-    if predictor.host is not None and predictor.host.patch_embedding is not None:
-        steps.patch = int(predictor.host.patch_embedding.stride[0])
+        settle_missing(model, missing, predictor.preprocess, path)
     return predictor
 
 
-@dataclass
-class _Steps:
-    """What is done before and after a model, in its usual size or another."""
+class TransformersPredictor(ModulePredictor):
+    """A model of transformers between the two steps of its image processor."""
 
-    name: str
-    task: Task
-    processor: Any
-    model: Any
-    classes: Classes
-    patch: int = 1
+    def __init__(self, model: Any, processor: Any, task: Task, name: str) -> None:
+        self.model, self._processor, self._scale, self._scores = model, processor, 1.0, False
+        classes = named_classes(task, model.config.id2label)
+        super().__init__(model, *self._steps(processor, task, classes, name), task, classes, name)
+        self.has_size = bool(_sides(processor))  # whether the size of its input can be set
+        self.things = thing_numbers(classes) if task == "panoptic" else frozenset()
 
-    def made(self, processor: Any, scores: bool = False) -> tuple[Preprocess, Postprocess]:
-        """With a processor for some size; ``scores`` are those of all classes."""
+    def scaled(self, factor: float) -> Self:
+        """The same model with an input ``factor`` times as large; itself if that is not set, or rounds to the same."""
+        return self._changed(self._scale * factor, self._scores)
+
+    def with_scores(self) -> Self:
+        """The same model with scores of all classes in its predictions; itself if it gives none."""
+        return self._changed(self._scale, True)
+
+    def _changed(self, scale: float, scores: bool) -> Self:
+        embedding = None if self.host is None else self.host.patch_embedding
+        patch = 1 if embedding is None else int(embedding.stride[0])
+        processor = _scaled_processor(self._processor, scale, patch)
+        scores = scores and self.name.endswith("ForSemanticSegmentation")
+        if processor is self._processor and not scores:
+            return self
+        changed = copy.copy(self)
+        changed._scale, changed._scores = scale, scores
+        changed.preprocess, read = self._steps(processor, self.task, self.classes, self.name)
+        changed.postprocess = _read_scores if scores else read
+        return changed
+
+    def _steps(
+        self, processor: Any, task: Task, classes: Classes, name: str
+    ) -> tuple[Preprocess, Postprocess]:
         taken = inspect.signature(self.model.forward).parameters
 
         def preprocess(pixels: RGB) -> Mapping[str, Any]:
-            _refuse_huge(processor, pixels.shape[0], pixels.shape[1], self.name)
+            _refuse_huge(processor, pixels.shape[0], pixels.shape[1], name)
             given = processor(images=pixels, return_tensors="pt")
             return {key: value for key, value in given.items() if key in taken}
 
-        plain = output_reader(self.name, self.task, processor, self.model.config, self.classes)
-        return preprocess, _read_scores if scores else plain
-
-    def variants(self, scale: float, scores: bool) -> tuple[Preprocess, Postprocess] | None:
-        """The steps for an input so many times as large, and with scores; None for the usual ones."""
-        changed = _scaled_processor(self.processor, scale, self.patch)
-        scored = scores and self.name.endswith("ForSemanticSegmentation")
-        return None if changed is self.processor and not scored else self.made(changed, scored)
+        return preprocess, output_reader(name, task, processor, self.model.config, classes)
 
 
 # the folder
