@@ -34,8 +34,7 @@ from gramloop.report.load import load_runs
 from gramloop.report.page import render
 from gramloop.report.stats import compare_methods
 from gramloop.tasks.base import get_task
-from gramloop.tasks.instance import stored_masks
-from gramloop.tasks.panoptic import segment_map, stored_segments
+from gramloop.tasks.panoptic import segment_map
 from small_runs import runner_of
 
 MODELS = Path(__file__).parents[1] / "support" / "small_components.py"
@@ -96,7 +95,7 @@ def test_stored_rows_are_the_statistics_of_their_images(panoptic_run: Path) -> N
     found = segment_map(runner.predictor.predict(record.image()))  # type: ignore[arg-type, union-attr]
     expected = panoptic_statistics(found, record.segments(), list(plan.categories))  # type: ignore[union-attr]
     np.testing.assert_array_equal(qualities(stored)[2], expected)
-    kept = stored_segments(stored.first(4)[2])
+    kept = get_task("panoptic").stored_truth(stored.first(4)[2], "picture")
     assert kept is not None
     assert np.array_equal(kept.ids, found.places())
     assert np.array_equal(kept.categories, found.categories)
@@ -155,7 +154,7 @@ def test_stored_matches_are_those_of_their_images(instance_run: Path) -> None:
     row = stored.first(4)[1]
     for name in task.columns:
         np.testing.assert_array_equal(row[name], expected[name])
-    assert stored_masks(row) is not None
+    assert get_task("instance").decode(row) is not None
     header, row, *_ = (instance_run / "results.csv").read_text().splitlines()
     assert header == "condition,method,images,excluded,AP,AP50,AP75,APs,APm,APl,AP gain"
     assert 10 < float(row.split(",")[4]) < 100
@@ -229,12 +228,12 @@ def test_a_clean_prediction_takes_the_place_of_labels(task: str, scenes: Path, t
     header = (tmp_path / "results.csv").read_text().splitlines()[0]
     if task == "panoptic":
         moved = segment_map(clean).moved(record.shift.affine(record))  # type: ignore[attr-defined, arg-type]
-        kept = stored_segments(row, "clean_picture")
+        kept = get_task("panoptic").stored_truth(row, "clean_picture")
         assert isinstance(kept, SegmentMap)
         assert np.array_equal(kept.ids, moved.places())
         assert "agreement PQ" in header
     else:
-        kept_masks = stored_masks(row, "clean_picture")
+        kept_masks = get_task("instance").stored_truth(row, "clean_picture")
         assert kept_masks is not None
         assert len(kept_masks) <= len(clean.masks)  # type: ignore[attr-defined]
         assert "agreement AP" in header

@@ -27,6 +27,7 @@ from gramloop.tasks.prediction import (
     DrawStyle,
     Prediction,
     PredictionT,
+    class_style,
 )
 from gramloop.util.plotting import Legend
 
@@ -184,9 +185,13 @@ class Task(Generic[PredictionT, Truth]):
         """The same of a truth that was a clean prediction."""
         return {}
 
+    def stored_truth(self, row: Row, column: str) -> Truth:
+        """What `encode` or `encode_truth` stored in a row."""
+        raise NotImplementedError
+
     def decode(self, row: Row, column: str = "picture") -> PredictionT | None:
         """The prediction that a stored row keeps for figures, or None."""
-        return None
+        return None if row.get(column) is None else self.as_prediction(self.stored_truth(row, column))
 
     def files(self, prediction: PredictionT, image: Path, name: str, classes: Classes) -> dict[str, bytes]:
         """The content of a prediction's files by ending; ``name`` is what they are called before it."""
@@ -220,7 +225,17 @@ class Task(Generic[PredictionT, Truth]):
         known: Colours = NO_COLOURS,
     ) -> DrawStyle:
         """Colours and scales that fit all predictions of an image; classes keep ``known`` colours if they can."""
-        return DrawStyle(classes, threshold)
+        maps = [self.class_map(each, threshold) for each in predictions]
+        known_maps = [each for each in maps if each is not None]
+        return (
+            class_style(known_maps, classes, threshold, known)
+            if known_maps
+            else DrawStyle(classes, threshold)
+        )
+
+    def class_map(self, prediction: PredictionT, threshold: float) -> NDArray[Any] | None:  # → (H, W)
+        """The class of every pixel, -1 where there is none; None of a task without."""
+        return None
 
     def draw(
         self, axes: Axes, image: RGB, prediction: PredictionT, style: DrawStyle, colours: Sequence[str] = ()
@@ -236,7 +251,10 @@ class Task(Generic[PredictionT, Truth]):
         self, before: PredictionT, after: PredictionT, truth: PredictionT | None, style: DrawStyle
     ) -> Changes:
         """What the second prediction changes of the first, for better or worse where the truth is known."""
-        return Changes("")
+        maps = [self.class_map(each, style.threshold) for each in (before, after)]
+        if maps[0] is None or maps[1] is None:
+            return Changes("")
+        return Changes(f"{(maps[0] != maps[1]).mean():.1%} of pixels change their class")
 
     # test-time augmentation
 

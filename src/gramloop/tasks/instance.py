@@ -163,9 +163,18 @@ class InstanceTask(SegmentTask[InstanceMasks, ObjectMasks]):
         ]
         return {"picture": json.dumps({"size": list(truth.size), "masks": masks}).encode()}
 
-    def decode(self, row: Row, column: str = "picture") -> InstanceMasks | None:
-        stored = stored_masks(row, column)
-        return None if stored is None else self.as_prediction(stored)
+    def stored_truth(self, row: Row, column: str) -> ObjectMasks:
+        content = json.loads(row[column])
+        masks: list[RunLengths] = [
+            {"size": content["size"], "counts": each["counts"]} for each in content["masks"]
+        ]
+        return ObjectMasks(
+            tuple(masks),
+            np.array([each["category_id"] for each in content["masks"]], dtype=np.int64),
+            np.array([mask_area(mask) for mask in masks], dtype=np.float64),
+            np.zeros(len(masks), dtype=np.bool_),
+            (int(content["size"][0]), int(content["size"][1])),
+        )
 
     def as_prediction(self, truth: ObjectMasks) -> InstanceMasks:
         """Crowds are regions, not objects, and are not drawn."""
@@ -229,22 +238,6 @@ def object_masks(prediction: InstanceMasks, threshold: float = 0.0) -> ObjectMas
         areas[sure],
         np.zeros(int(sure.sum()), dtype=np.bool_),
         prediction.size,
-    )
-
-
-def stored_masks(row: Row, column: str = "picture") -> ObjectMasks | None:
-    """The masks that a stored row keeps, or None."""
-    if row.get(column) is None:
-        return None
-    content = json.loads(row[column])
-    size = (int(content["size"][0]), int(content["size"][1]))
-    masks: list[RunLengths] = [{"size": list(size), "counts": each["counts"]} for each in content["masks"]]
-    return ObjectMasks(
-        tuple(masks),
-        np.array([each["category_id"] for each in content["masks"]], dtype=np.int64),
-        np.array([mask_area(mask) for mask in masks], dtype=np.float64),
-        np.zeros(len(masks), dtype=np.bool_),
-        size,
     )
 
 

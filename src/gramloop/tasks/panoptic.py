@@ -32,13 +32,10 @@ from gramloop.tasks.detection import image_identity
 from gramloop.tasks.images import RGB
 from gramloop.tasks.prediction import (
     NO_CLASS,
-    NO_COLOURS,
     Changes,
-    Colours,
     DrawStyle,
     Prediction,
     PredictionT,
-    class_style,
 )
 from gramloop.tasks.semantic import labels_png, read_picture
 from gramloop.util.plotting import GAINED, LOST, nearest, paint_classes, photograph, shrunk
@@ -61,16 +58,8 @@ class SegmentTask(Task[PredictionT, Truth]):
         """The segments, or the masks that score at least the threshold, the best on top."""
         raise NotImplementedError
 
-    def style(
-        self,
-        predictions: Sequence[PredictionT],
-        classes: Classes,
-        threshold: float = 0.5,
-        known: Colours = NO_COLOURS,
-    ) -> DrawStyle:
-        """The largest classes of all predictions."""
-        labels = [_class_map(self.segments(each, threshold)) for each in predictions]
-        return class_style(labels, classes, threshold, known)
+    def class_map(self, prediction: PredictionT, threshold: float) -> NDArray[Any]:
+        return _class_map(self.segments(prediction, threshold))
 
     def draw(
         self, axes: Axes, image: RGB, prediction: PredictionT, style: DrawStyle, colours: Sequence[str] = ()
@@ -90,12 +79,12 @@ class SegmentTask(Task[PredictionT, Truth]):
         self, before: PredictionT, after: PredictionT, truth: PredictionT | None, style: DrawStyle
     ) -> Changes:
         """Which true segments are found; without truth, how many pixels change their class."""
-        maps = [self.segments(each, style.threshold) for each in (before, after)]
         if truth is None:
-            share = (_class_map(maps[0]) != _class_map(maps[1])).mean()
-            return Changes(f"{share:.1%} of pixels change their class")
+            return super().changes(before, after, None, style)
         true = self.segments(truth, 0.0)
-        first, second = (found_segments(each, true) for each in maps)
+        first, second = (
+            found_segments(self.segments(each, style.threshold), true) for each in (before, after)
+        )
         gained, lost = second & ~first, first & ~second
         outlines = [
             (true.ids == number, colour)
@@ -215,9 +204,10 @@ class PanopticTask(SegmentTask[Panoptic, SegmentMap]):
             "picture_categories": truth.categories.astype(np.int32),
         }
 
-    def decode(self, row: Row, column: str = "picture") -> Panoptic | None:
-        stored = stored_segments(row, column)
-        return None if stored is None else self.as_prediction(stored)
+    def stored_truth(self, row: Row, column: str) -> SegmentMap:
+        categories = np.asarray(row[f"{column}_categories"], dtype=np.int64)
+        numbers, crowd = np.arange(1, len(categories) + 1), np.zeros(len(categories), np.bool_)
+        return SegmentMap(read_picture(row[column]), numbers, categories, crowd)
 
     def as_prediction(self, truth: SegmentMap) -> Panoptic:
         """Crowds are regions, not segments, and are not drawn."""
@@ -282,12 +272,3 @@ def segment_map(prediction: Panoptic) -> SegmentMap:
         np.array([info.category for info in prediction.infos], dtype=np.int64),
         np.zeros(len(prediction.infos), dtype=np.bool_),
     )
-
-
-def stored_segments(row: Row, column: str = "picture") -> SegmentMap | None:
-    """The segments that a stored row keeps, in the size of the image, or None."""
-    if row.get(column) is None:
-        return None
-    categories = np.asarray(row[f"{column}_categories"], dtype=np.int64)
-    numbers, crowd = np.arange(1, len(categories) + 1), np.zeros(len(categories), np.bool_)
-    return SegmentMap(read_picture(row[column]), numbers, categories, crowd)

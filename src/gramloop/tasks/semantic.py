@@ -33,12 +33,9 @@ from gramloop.tasks.class_names import ADE20K, Classes
 from gramloop.tasks.images import RGB, WEB, Normalisation, resize_short_side, short_side_size, to_tensor
 from gramloop.tasks.prediction import (
     NO_CLASS,
-    NO_COLOURS,
     Changes,
-    Colours,
     DrawStyle,
     Prediction,
-    class_style,
 )
 from gramloop.tasks.predictor import ViTPredictor, maps_by_kind, trace_kinds
 from gramloop.util.plotting import GAINED, LOST, paint_classes, photograph, shrunk
@@ -119,11 +116,8 @@ class SemanticTask(Task[Segmentation, PixelLabels]):
     def encode_truth(self, truth: PixelLabels) -> Row:
         return {"picture": labels_png(truth.indices.astype(np.int32))}
 
-    def decode(self, row: Row, column: str = "picture") -> Segmentation | None:
-        if row.get(column) is None:
-            return None
-        labels = read_picture(row[column])
-        return Segmentation(np.where(labels == UNSCORED, NO_CLASS, labels).astype(np.int32))
+    def stored_truth(self, row: Row, column: str) -> PixelLabels:
+        return PixelLabels(read_picture(row[column]).astype(np.uint16), UNSCORED)
 
     def as_prediction(self, truth: PixelLabels) -> Segmentation:
         labels = np.where(truth.indices == truth.ignored, NO_CLASS, truth.indices.astype(np.int32))
@@ -132,14 +126,8 @@ class SemanticTask(Task[Segmentation, PixelLabels]):
     def size(self, prediction: Segmentation, image: Sequence[int] | None = None) -> tuple[int, int]:
         return prediction.labels.shape
 
-    def style(
-        self,
-        predictions: Sequence[Segmentation],
-        classes: Classes,
-        threshold: float = 0.5,
-        known: Colours = NO_COLOURS,
-    ) -> DrawStyle:
-        return class_style([each.labels for each in predictions], classes, threshold, known)
+    def class_map(self, prediction: Segmentation, threshold: float) -> NDArray[np.int32]:
+        return prediction.labels
 
     def draw(
         self, axes: Axes, image: RGB, prediction: Segmentation, style: DrawStyle, colours: Sequence[str] = ()
@@ -151,7 +139,7 @@ class SemanticTask(Task[Segmentation, PixelLabels]):
         self, before: Segmentation, after: Segmentation, truth: Segmentation | None, style: DrawStyle
     ) -> Changes:
         if truth is None:
-            return Changes(f"{(before.labels != after.labels).mean():.1%} of pixels change their class")
+            return super().changes(before, after, None, style)
         scored = truth.labels != NO_CLASS
         right = [scored & (each.labels == truth.labels) for each in (before, after)]
         gained, lost = right[1] & ~right[0], right[0] & ~right[1]
