@@ -20,7 +20,7 @@ from gramloop import Adaptive, ReplayConfig, attached
 from gramloop.export import ExportedFile, read_about, read_export
 from gramloop.mitigations import CalibrationStats, apply
 from gramloop.models.tiny import SOURCE, load_tiny, normalise
-from gramloop.tasks.loading import load_embedded, model_files, open_model
+from gramloop.tasks.loading import open_model
 
 HIGH, WIDE = 72, 104  # 9 x 13 patches: no power of two, nothing square
 REPLAY = ReplayConfig(window=(10, 10), replays=1)
@@ -196,7 +196,7 @@ def test_the_file_says_what_it_is(replayed: ExportedFile, segmenter) -> None:
 
 @pytest.mark.slow
 def test_a_detector_gives_the_boxes_of_the_library(tmp_path: Path) -> None:
-    predictor = load_embedded(model_files("tiny")["folder"], "detection")
+    predictor = open_model("tiny", "detection")
     # every candidate is a step of the graph: fewer of them, for the test's time
     predictor.head.config = replace(predictor.head.config, candidates=24, keep=8, least_score=0.01)
     out = gramloop.export(predictor, tmp_path / "boxes.onnx", height=HIGH, width=WIDE)

@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 from pathlib import Path
+from shutil import copy
 from tempfile import TemporaryDirectory
 
 import numpy as np
@@ -94,9 +95,13 @@ def test_predict_writes_a_set_that_opens(tmp_path: Path) -> None:
         "5.baseline.json", "5.baseline.png", "5.mitigated.json", "5.mitigated.png", "5.picture.png",
     ]  # fmt: skip
     for version in ("baseline", "mitigated"):
-        data = open_panoptic(
-            tmp_path, annotations=tmp_path / "out" / f"5.{version}.json", images=tmp_path, check="decode"
-        )
+        root = tmp_path / f"set-{version}"
+        (root / "annotations" / "panoptic_val").mkdir(parents=True)
+        (root / "val").mkdir()
+        copy(tmp_path / "5.png", root / "val" / "5.png")
+        copy(tmp_path / "out" / f"5.{version}.json", root / "annotations" / "panoptic_val.json")
+        copy(tmp_path / "out" / f"5.{version}.png", root / "annotations" / "panoptic_val")
+        data = open_panoptic(root)
         assert data[0].image_id == 5
         assert len(data[0].segments().numbers) > 2
         assert set(data.categories.values()) <= set(CLASSES)

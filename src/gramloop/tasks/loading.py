@@ -101,12 +101,12 @@ def load_predictor(
         dtype: of the backbone's weights; bfloat16 halves their memory and rounds.
     """
     check_precision(dtype)
-    kind, given = kind_of(files), dict[str, Any](sizes or {})
+    kind, given, precision = kind_of(files), dict[str, Any](sizes or {}), _DTYPES[dtype]
     if kind == "tiny":
-        return load_embedded(files["folder"], task, given, device, _DTYPES[dtype])
+        return _load_embedded(files["folder"], task, given, device, precision)
     if kind == "files":
-        given |= {"dtype": _DTYPES[dtype], "device": device, "verify": verify}
-        predictor: AnyPredictor = load_head(files.get("backbone"), files["head"], task, **given)
+        common: dict[str, Any] = {"dtype": precision, "device": device, "verify": verify}
+        predictor: AnyPredictor = load_head(files.get("backbone"), files["head"], task, **common, **given)
         return predictor
     name = next(iter(files.values()))
     if dtype != "float32":
@@ -116,11 +116,7 @@ def load_predictor(
         )
     if given:
         raise GramLoopError(f"{name} shows itself images as it was made to; leave out {', '.join(given)}")
-    return _load_whole(kind, task, files, device)
-
-
-def _load_whole(kind: str, task: Task | None, files: Files, device: torch.device | str) -> AnyPredictor:
-    """A model that brings its own preparation of images; what it takes is imported for it alone."""
+    # these import what they need, which may not be installed, for themselves alone
     if kind == "hf":
         from gramloop.tasks.transformers_models import load_transformers_model
 
@@ -148,7 +144,7 @@ def load_numbered(
 ) -> AnyPredictor:
     """A predictor as `load_predictor` gives it, whose classes are numbered as in a data set.
 
-    Models from transformers and of one's own bring names; the released heads count as their data sets do.
+    Models from transformers and of the user bring names; the released heads count as their data sets do.
     """
     predictor = load_predictor(task, files, sizes, device, dtype=dtype)
     return predictor if kind_of(files) in ("tiny", "files") else numbered_as(predictor, categories)
@@ -166,15 +162,10 @@ def check_precision(dtype: str) -> None:
         raise GramLoopError(f"weights are {' or '.join(_DTYPES)}, not {dtype!r}")
 
 
-def load_embedded(
-    folder: str | Path,
-    task: Task | None = None,
-    sizes: Sizes | None = None,
-    device: torch.device | str = "cpu",
-    dtype: torch.dtype = torch.float32,
+def _load_embedded(
+    folder: str | Path, task: Task | None, sizes: Sizes, device: torch.device | str, dtype: torch.dtype
 ) -> AnyPredictor:
     """The embedded model, or one like it: for semantic segmentation, detection or depth."""
-    given = dict(sizes or {})
     if task in ("panoptic", "instance"):
         raise GramLoopError(
             f"{folder} is no model for the task {task}; that takes a PMT head on a backbone, hf:FOLDER of a universal "
@@ -182,16 +173,16 @@ def load_embedded(
         )
     model = load_tiny(folder, device, dtype)
     if task == "depth":
-        config = config_of(DepthConfig, {"short_side": TINY_SHORT_SIDE, **given})
+        config = config_of(DepthConfig, {"short_side": TINY_SHORT_SIDE, **sizes})
         return DepthEstimator(model.backbone, load_tiny_depth(folder, device), config)
     if task == "detection":
-        if given:
+        if sizes:
             raise GramLoopError(
-                f"the embedded detector sees images in their own size; leave out {', '.join(given)}"
+                f"the embedded detector sees images in their own size; leave out {', '.join(sizes)}"
             )
         classes = dict(enumerate(model.things, start=1))
         return DenseDetector(model.backbone, model.detect, model.segment.taps[-1], classes)
-    shown = config_of(SegmentConfig, {"mode": "whole", "short_side": TINY_SHORT_SIDE, **given})
+    shown = config_of(SegmentConfig, {"mode": "whole", "short_side": TINY_SHORT_SIDE, **sizes})
     return Segmenter(model.segmentor(), shown, names=dict(enumerate(model.classes)))
 
 
@@ -221,48 +212,38 @@ def load_head(
     common: dict[str, Any] = {"dtype": dtype, "device": device, "verify": verify}
     if backbone is None and kind in ("pmt", "depther", "linear"):
         raise GramLoopError(f"{head} is a head alone; its backbone must be given too")
+    normalisation = normalisation_of(backbone) if isinstance(backbone, str | Path) else WEB
+    given: Any = backbone
     try:
-        return _load_kind(kind, backbone, head, task, sizes, common)
+        if kind == "plain-detr":
+            detector = load_windowed_detector(head, given, **common)
+            return Detector(detector, config_of(DetectConfig, sizes), normalisation)
+        if kind == "depther":
+            depther = load_depther(given, head, **common)
+            return DptDepthEstimator(depther, config_of(DptDepthConfig, sizes), normalisation)
+        if kind == "pmt":
+            return _load_pmt(given, head, task, sizes, common)
+        vit: Any = load_any_backbone(given, **common) if isinstance(given, str | Path) else given
+        if kind == "mask2former":
+            model: Any = load_segmentor(head, vit, **common)
+        else:
+            model = LinearSegmentor(vit, LinearHead.load(head, device=device))
+        return Segmenter(model, config_of(SegmentConfig, sizes), normalisation)
     except GramLoopError:
         raise
     except (ArithmeticError, AssertionError, LookupError, ValueError) as error:  # of sizes that no head has
         raise GramLoopError(f"{head} is no {kind} head that can be built: {error}") from error
 
 
-def _load_kind(
-    kind: HeadKind, backbone: Any, head: str | Path, task: Task, sizes: Sizes, common: Mapping[str, Any]
-) -> Any:
-    if kind == "pmt":
-        return _load_pmt(backbone, head, task, sizes, common)
-    normalisation = normalisation_of(backbone) if isinstance(backbone, str | Path) else WEB
-    model: Any
-    if kind == "plain-detr":
-        model = load_windowed_detector(head, backbone, **common)
-        return Detector(model, config_of(DetectConfig, sizes), normalisation)
-    if kind == "depther":
-        model = load_depther(backbone, head, **common)
-        return DptDepthEstimator(model, config_of(DptDepthConfig, sizes), normalisation)
-    vit: Any = load_any_backbone(backbone, **common) if isinstance(backbone, str | Path) else backbone
-    if kind == "mask2former":
-        model = load_segmentor(head, vit, **common)
-    else:
-        model = LinearSegmentor(vit, LinearHead.load(head, device=common["device"]))
-    return Segmenter(model, config_of(SegmentConfig, sizes), normalisation)
-
-
 def _load_pmt(backbone: Any, head: str | Path, task: Task, sizes: Sizes, common: Mapping[str, Any]) -> Any:
     """PMT's heads see images in squares of the side in the name of their folder."""
-    config = {"semantic": SegmentConfig, "panoptic": PanopticConfig, "instance": InstanceConfig}[task]
-    side = trained_side(head)
+    side, model = trained_side(head), load_pmt(head, backbone, **common)
     usual: dict[str, object] = {"side": side} if side else {}
-    if task == "semantic":
-        usual = {"mode": "even", "short_side": side or 512}
-    shown: Any = config_of(config, {**usual, **sizes})
-    model = load_pmt(head, backbone, **common)
     if task == "panoptic":
-        return PanopticSegmenter(model, shown)
+        return PanopticSegmenter(model, config_of(PanopticConfig, {**usual, **sizes}))
     if task == "instance":
-        return InstanceSegmenter(model, shown)
+        return InstanceSegmenter(model, config_of(InstanceConfig, {**usual, **sizes}))
+    shown = config_of(SegmentConfig, {"mode": "even", "short_side": side or 512, **sizes})
     known = {len(COCO_PANOPTIC): COCO_PANOPTIC, len(COCO): COCO}.get(model.classes, {})
     return Segmenter(model, shown, names=dict(enumerate(known.values())) or None)
 
@@ -270,13 +251,11 @@ def _load_pmt(backbone: Any, head: str | Path, task: Task, sizes: Sizes, common:
 def head_task(head: str | Path, asked: Task | None = None) -> Task:
     """What a head predicts: as asked, if it can, otherwise what it was trained for."""
     kind = head_kind(head)
-    if asked is not None:
-        if asked not in _TASKS[kind]:
-            able = " or ".join(_TASKS[kind])
-            raise GramLoopError(f"{head} is {HEAD_NAMES[kind]}, for the task {able}, not for {asked}")
-        return asked
-    if kind != "pmt":
-        return _TASKS[kind][0]
+    if asked is not None and asked not in _TASKS[kind]:
+        able = " or ".join(_TASKS[kind])
+        raise GramLoopError(f"{head} is {HEAD_NAMES[kind]}, for the task {able}, not for {asked}")
+    if asked is not None or kind != "pmt":
+        return asked or _TASKS[kind][0]
     trained: dict[int, Task] = {len(COCO_PANOPTIC): "panoptic", len(COCO): "instance"}
     return trained.get(head_classes(head), "semantic")
 
