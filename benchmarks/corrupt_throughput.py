@@ -3,13 +3,11 @@
     python benchmarks/corrupt_throughput.py --images 5000            # the size of COCO val2017: hours
     python benchmarks/corrupt_throughput.py --images 16              # a first impression
 
-Time is counted in core-seconds, which other work on the machine disturbs less than the clock. A condition is removed
-once it is written, so that the disk holds few of them at a time.
+A condition is removed once it is written, so that the disk holds few of them at a time.
 """
 
 import argparse
 import json
-import resource
 import shutil
 import tempfile
 import time
@@ -21,7 +19,7 @@ from PIL import Image
 from gramloop.data.opening import open_suite
 from gramloop.data.scenes.drawing import THINGS, scene
 from gramloop.data.suites import SUITES, Condition
-from gramloop.data.writing import SuiteWriter, write_suite
+from gramloop.data.writing import SuiteLayout, write_images, write_suite
 from gramloop.util.processes import available_cores
 
 HEIGHT, WIDTH = 480, 640
@@ -60,17 +58,18 @@ def alone(source: Path, target: Path, images: int) -> dict[str, float]:
     costs = {}
     for name in SUITES["coco-c"].select(severities=[1]):
         opened = open_suite("vga-c", source, conditions=[name.name])
-        writer = SuiteWriter(opened, target)
+        assert opened.clean is not None
+        layout = SuiteLayout.of(opened, opened.clean, target)
         start = time.process_time()
         for condition in opened.conditions:
-            writer.write_images(condition, 0, images)
+            write_images(layout, opened.shift(condition), opened.clean[:images])
         costs[name.name] = (time.process_time() - start) / (images * len(opened))
         shutil.rmtree(target)
     return costs
 
 
-def together(source: Path, target: Path, workers: int) -> tuple[int, float, float, int]:
-    """The whole suite over all processes; returns images, wall seconds, core-seconds and bytes."""
+def together(source: Path, target: Path, workers: int) -> tuple[int, float, int]:
+    """The whole suite over all processes; returns images, seconds and bytes."""
     opened = open_suite("vga-c", source)
     sizes: list[int] = []
 
@@ -78,15 +77,9 @@ def together(source: Path, target: Path, workers: int) -> tuple[int, float, floa
         sizes.extend(path.stat().st_size for path in (target / condition.key).rglob("*.png"))
         shutil.rmtree(target / condition.key)
 
-    before, start = core_seconds(), time.perf_counter()
+    start = time.perf_counter()
     outcome = write_suite(opened, target, workers=workers, on_finished=weigh_and_remove)
-    return outcome.made, time.perf_counter() - start, core_seconds() - before, sum(sizes)
-
-
-def core_seconds() -> float:
-    """What this process and its ended workers have used."""
-    usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
+    return outcome.made, time.perf_counter() - start, sum(sizes)
 
 
 def main() -> None:
@@ -107,12 +100,11 @@ def main() -> None:
             print(f"  {name:20}{1e3 * cost:8.1f}")
         mean = sum(costs.values()) / len(costs)
         print(f"  {'mean':20}{1e3 * mean:8.1f}   = {1 / mean:.1f} images per second and core")
-        made, wall, cores, size = together(source, target, args.workers)
-        print(
-            f"\nthe whole suite, {made} images on {args.workers} processes: {wall:.1f} s, {cores:.1f} core-seconds"
-        )
-        print(f"  {made / wall:.1f} images per second, {made / cores:.1f} images per second and core")
-        print(f"  against one process without a pool: x {cores / made / mean:.2f} core time per image")
+        made, wall, size = together(source, target, args.workers)
+        cores = wall * args.workers
+        print(f"\nthe whole suite, {made} images on {args.workers} processes: {wall:.1f} s")
+        print(f"  {made / wall:.1f} images per second, {made / cores:.1f} images per second and process")
+        print(f"  against one process without a pool: x {cores / made / mean:.2f} time per image and process")
         whole = FULL * 75
         if made < whole:
             print(

@@ -35,7 +35,7 @@ from gramloop.evaluate.plan import DataSource, Plan
 from gramloop.evaluate.planning import Request, make_plan
 from gramloop.evaluate.provenance import PlannedImages
 from gramloop.tasks.base import read_labelled
-from gramloop.util.processes import available_cores, process_context, process_pool, run_unordered
+from gramloop.util.processes import available_cores, process_context, process_pool
 
 WAITING = """
 import time
@@ -135,12 +135,10 @@ def prepare_alone(plan: Plan, processes: int) -> float:
     images = PlannedImages(plan)
     records = [record for key in plan.conditions for record in images.data(key)]
     with process_pool(processes, process_context("gramloop.evaluate.loader")) as pool:
-        for _ in run_unordered(pool, _prepare, ((records[:1],) for _ in range(2 * processes))):
-            pass
+        list(pool.map(_prepare, [records[:1]] * 2 * processes))
         few = [records[start : start + 8] for start in range(0, len(records), 8)]
         began = time.perf_counter()
-        for _ in run_unordered(pool, _prepare, ((each,) for each in few)):
-            pass
+        list(pool.map(_prepare, few))
         return (time.perf_counter() - began) / len(records)
 
 

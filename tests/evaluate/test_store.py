@@ -4,10 +4,8 @@ import errno
 import json
 import multiprocessing
 import os
-import platform
 import shutil
-import subprocess
-import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -254,14 +252,10 @@ def test_a_folder_with_other_things_is_refused_and_stays_untouched(tmp_path: Pat
 
 
 def test_leftovers_of_a_killed_run_are_removed(store: Store):
-    ended = subprocess.Popen([sys.executable, "-c", ""])
-    ended.wait()
-    left, busy = (
-        store.path(UNIT).with_name(f"{TEMPORARY}{platform.node()}-{process}-{'0' * 16}")
-        for process in (ended.pid, os.getpid())
-    )
+    left, busy = (store.path(UNIT).with_name(f"{TEMPORARY}{number}") for number in range(2))
     for path in (left, busy):
         path.write_bytes(b"half")
+    os.utime(left, (time.time() - 90_000,) * 2)  # more than a day old
     open_folder(store.folder, PLAN)
     assert not left.exists()
     assert busy.exists()  # a job of a cluster may be at work on it

@@ -5,9 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -17,18 +15,16 @@ from gramloop.util.files import RESUME_HINT
 from gramloop.util.processes import (
     available_cores,
     available_memory,
+    in_order,
     process_context,
     process_pool,
-    run_unordered,
     worker_count,
 )
 
-PRELOADS = [None, "gramloop.util.processes"]  # spawned, and from a fork server
-
 PARENT = (
-    "import sys, time\nfrom gramloop.util.processes import process_context, process_pool\n"
+    "import time\nfrom gramloop.util.processes import process_context, process_pool\n"
     "if __name__ == '__main__':\n"
-    "    with process_pool(2, process_context(sys.argv[1] or None)) as pool:\n"
+    "    with process_pool(2, process_context()) as pool:\n"
     "        jobs = [pool.submit(time.sleep, 600) for _ in range(2)]\n"
     "        while not all(job.running() for job in jobs):\n            time.sleep(0.01)\n"
     "        print(*pool._processes, flush=True)\n"
@@ -55,41 +51,29 @@ def _sleep(number: int, seconds: float) -> int:
     return number
 
 
-def _await(turn: threading.Event, number: int) -> None:
-    assert turn.wait(60), f"call {number} waited in vain"
-
-
 def _fail(number: int) -> None:
     if number == 2:
         raise GramLoopError(f"the number {number} is refused")
 
 
-@pytest.mark.parametrize("preload", PRELOADS)
-def test_workers_are_started_with_what_they_need(preload):
-    with process_pool(2, process_context(preload), _learn, "ab", 3) as pool:
-        found = dict(run_unordered(pool, _tell, ((number,) for number in range(20))))
-    assert found == {(number,): (number**2, "ababab", 1, True) for number in range(20)}
+def test_workers_are_started_with_what_they_need():
+    with process_pool(2, process_context(), _learn, "ab", 3) as pool:
+        found = list(pool.map(_tell, range(20)))
+    assert found == [(number**2, "ababab", 1, True) for number in range(20)]
 
 
-def test_results_come_as_they_are_finished():
-    turns = [threading.Event() for _ in range(3)]
-    turns[2].set()
-    with ThreadPoolExecutor(3) as pool:
-        found = []
-        for (_, number), _ in run_unordered(
-            pool, _await, [(turn, place) for place, turn in enumerate(turns)]
-        ):
-            found.append(number)
-            turns[number - 1].set()
-    assert found == [2, 1, 0]
+@pytest.mark.parametrize("workers", [1, 2])
+def test_results_come_in_the_order_of_the_calls(workers):
+    calls = [(number, 0.2 if number == 0 else 0.0) for number in range(6)]
+    assert list(in_order(_sleep, calls, workers)) == list(range(6))
 
 
-def test_errors_arrive_as_themselves():
-    with process_pool(1, process_context()) as pool:
-        with pytest.raises(GramLoopError, match="the number 2 is refused"):
-            list(run_unordered(pool, _fail, ((number,) for number in range(5))))
-        assert list(run_unordered(pool, _fail, [])) == []
-        assert list(run_unordered(pool, _fail, [(1,)])) == [((1,), None)]
+@pytest.mark.parametrize("workers", [1, 2])
+def test_errors_arrive_as_themselves(workers):
+    with pytest.raises(GramLoopError, match="the number 2 is refused"):
+        list(in_order(_fail, ((number,) for number in range(5)), workers))
+    assert list(in_order(_fail, [], workers)) == []
+    assert list(in_order(_fail, [(1,)], workers)) == [None]
 
 
 def test_only_so_many_calls_are_sent_ahead(monkeypatch):
@@ -101,25 +85,22 @@ def test_only_so_many_calls_are_sent_ahead(monkeypatch):
             taken.append(number)
             yield number, 0.0
 
-    with process_pool(1, process_context()) as pool:
-        for done, (call, result) in enumerate(run_unordered(pool, _sleep, calls()), start=1):
-            assert call[0] == result
-            assert len(taken) - done <= 3
+    for done, _ in enumerate(in_order(_sleep, calls(), 2)):
+        assert len(taken) - done <= 3
     assert taken == list(range(10))
 
 
 def test_leaving_early_drops_what_waits():
     begun = time.monotonic()
-    with process_pool(1, process_context()) as pool:
-        calls = ((number, 0.0 if number == 0 else 0.2) for number in range(500))
-        for _ in run_unordered(pool, _sleep, calls):
-            break
-    assert time.monotonic() - begun < 30  # all of them would take 100 seconds
+    results = in_order(_sleep, ((number, 0.0 if number == 0 else 0.2) for number in range(500)), 2)
+    assert next(results) == 0
+    results.close()
+    assert time.monotonic() - begun < 30  # all of them would take 50 seconds
 
 
 def test_a_worker_that_is_ended_from_outside_is_one_sentence():
-    with pytest.raises(GramLoopError) as caught, process_pool(2, process_context()) as pool:
-        list(run_unordered(pool, os._exit, [(1,)]))
+    with pytest.raises(GramLoopError) as caught:
+        list(in_order(os._exit, ((1,), (1,)), 2))
     assert str(caught.value) == f"a worker process died (out of memory?); {RESUME_HINT}"
 
 
@@ -131,10 +112,9 @@ def alive(process: int) -> bool:
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks for orphans in /proc")
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-@pytest.mark.parametrize("preload", PRELOADS)
-def test_workers_end_with_a_killed_parent(tmp_path, preload, number):
+def test_workers_end_with_a_killed_parent(tmp_path, number):
     (tmp_path / "parent.py").write_text(PARENT)
-    command = [sys.executable, str(tmp_path / "parent.py"), preload or ""]
+    command = [sys.executable, str(tmp_path / "parent.py")]
     parent = subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True)
     workers = [int(word) for word in parent.stdout.readline().split()]
     try:
@@ -178,27 +158,8 @@ def test_as_many_workers_as_asked_for_or_as_the_cores_hold(monkeypatch):
             None,
             500,
         ),
-        (
-            "4:memory:/box\n1:cpu,cpuacct:/\n",
-            {
-                "cpu/cpu.cfs_quota_us": "100000",
-                "cpu/cpu.cfs_period_us": "100000",
-                "memory/box/memory.limit_in_bytes": "5000",
-                "memory/box/memory.usage_in_bytes": "5500",
-            },
-            1,
-            0,
-        ),
-        ("1:cpu:/outside\n", {"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, None, None),
     ],
-    ids=[
-        "version 2",
-        "no limits",
-        "of a parent",
-        "files that were read",
-        "version 1",
-        "version 1, no limits",
-    ],
+    ids=["limits", "no limits", "of a parent", "files that were read"],
 )
 def test_limits_of_containers(tmp_path, monkeypatch, membership, files, cores, free):
     for name, text in files.items():

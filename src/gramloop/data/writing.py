@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -29,6 +30,8 @@ from gramloop.data.folders import ADE20K_CLASS_FILE, ADE20K_FOLDER, CLASS_FILE, 
 from gramloop.data.opening import MANIFEST, OpenSuite, read_manifest
 from gramloop.data.records import (
     ChangedFileError,
+    DataSet,
+    Encoding,
     Record,
     Shift,
     decode_image,
@@ -43,16 +46,12 @@ from gramloop.shifts.common import RECIPE_VERSION
 from gramloop.util.checksums import read_digest, sha256
 from gramloop.util.files import UnwritableError, atomic_write, is_taken, locked, remove_leftovers
 from gramloop.util.json_files import first_difference
-from gramloop.util.processes import process_context, process_pool, run_unordered, worker_count
+from gramloop.util.processes import in_order, worker_count
 
 CONTENTS = "checksum of the clean set"
 CHUNK = 8  # images per call of a worker
-_PREFIXES = {
-    "coco": "coco/",
-    "ade20k": f"ade/{ADE20K_FOLDER}/",
-}  # where a public set lies in a condition's folder
-
-Chunk = tuple[Condition, int, int]
+# where a public set lies in a condition's folder
+_PREFIXES = {"coco": "coco/", "ade20k": f"ade/{ADE20K_FOLDER}/"}
 
 
 @dataclass
@@ -87,103 +86,53 @@ class Written:
         return not kept
 
 
-class SuiteWriter:
-    """Knows where each file of a suite goes and what is in it; sent once to every worker."""
+@dataclass(frozen=True)
+class SuiteLayout:
+    """Where the files of a suite go, and in which form."""
 
-    def __init__(self, opened: OpenSuite, target: Path) -> None:
-        if opened.clean is None:
-            raise GramLoopError(
-                f"{opened.root} holds shifted sets already; a clean set is needed to make them from"
-            )
-        source, place = opened.root.resolve(), target.resolve()
-        if place == source or source in place.parents:
-            raise GramLoopError(
-                f"the target {target} lies in the source {opened.root}; choose a folder outside it"
-            )
-        self.opened, self.target = opened, target
-        self.clean, self.contents = with_contents(opened.clean, len(opened.clean))
-        self.keep = True  # files that are there
-        self.prefix = _PREFIXES.get(opened.suite.base, "")
-        self.split = "validation" if opened.suite.base == "ade20k" else opened.options.split
-        self.coco_name = ""  # of the annotation file without suffix, in a condition's folder
-        self.images_folder = f"{self.prefix}images/{self.split}/"
-        first, file = self.clean[0], self.clean.annotation_file
-        self.has_segments = first.label_path is not None and first.annotations is not None
+    target: Path
+    encoding: Encoding
+    prefix: str  # of a public set, in a condition's folder
+    split: str
+    coco_name: str  # of the annotation file without suffix, in a condition's folder; empty without one
+    maps: Path | None  # where the clean set's segments lie, if it has some
+    run_lengths: bool  # for moved masks; outlines lie within a pixel
+    keep: bool = True  # files that are there
+
+    @classmethod
+    def of(cls, opened: OpenSuite, clean: DataSet, target: Path) -> SuiteLayout:
+        """The layout of a public set, or of a custom one."""
+        base, file = opened.suite.base, clean.annotation_file
+        prefix, maps, coco_name = _PREFIXES.get(base, ""), None, ""
+        split = "validation" if base == "ade20k" else opened.options.split
         if file is not None:
-            kind, _, split = file.stem.partition("_")
-            split = split if split and kind in ("instances", "panoptic") else "images"
-            kind = "panoptic" if self.has_segments else "instances"
-            self.coco_name = f"{self.prefix}annotations/{kind}_{split}"
-            self.images_folder = f"{self.prefix}{split}/"
-        self._refuse_clashes()
+            kind, _, part = file.stem.partition("_")
+            split = part if part and kind in ("instances", "panoptic") else "images"
+            if clean[0].label_path is not None:
+                maps = maps_folder(file)
+            coco_name = f"{prefix}annotations/{'instances' if maps is None else 'panoptic'}_{split}"
+        return cls(target, opened.encoding, prefix, split, coco_name, maps, clean.task == "instance")
 
-    def _refuse_clashes(self) -> None:
-        taken: dict[str, str] = {}
-        for record in self.clean:
-            name = self.file_name(record)
-            if name in taken:
-                raise GramLoopError(
-                    f"cannot use {self.opened.root}: {taken[name]} and {record.name} would both become {name}"
-                )
-            taken[name] = record.name
+    def image_name(self, record: Record) -> str:
+        """An image's name in the folder of images, with the suffix of the chosen format."""
+        return PurePosixPath(record.name).with_suffix(f".{self.encoding}").as_posix()
 
-    def manifest(self) -> dict[str, Any]:
-        """Everything that decides the bytes of the suite."""
-        return {
-            "suite": self.opened.suite.name,
-            "recipe version": RECIPE_VERSION,
-            "image format": self.opened.encoding,
-            "frost textures": frost_fingerprint(self.opened.frost_textures),
-            "packages, which decide the pixels": package_versions(),
-            CONTENTS: self.contents,
-        }
+    def image_path(self, record: Record) -> str:
+        """An image's path in a condition's folder."""
+        folder = self.split if self.coco_name else f"images/{self.split}"
+        return f"{self.prefix}{folder}/{self.image_name(record)}"
 
-    def file_name(self, record: Record) -> str:
-        """The image's name in the folder of images, with the suffix of the chosen format."""
-        return PurePosixPath(record.name).with_suffix(f".{self.opened.encoding}").as_posix()
+    def map_name(self, record: Record) -> str:
+        """The name of a file of segments, as the annotation file has it."""
+        assert record.label_path is not None
+        assert self.maps is not None
+        return record.label_path.relative_to(self.maps).as_posix()
 
-    def write_images(self, condition: Condition, start: int, stop: int) -> Written:
-        """Write the images (and label files) of one part of a condition; what is there is kept."""
-        shift, written = self.opened.shift(condition), Written()
-        for record in self.clean[start:stop]:
-            try:
-                refuse_change(record)
-                self._write_record(shift_record(record, shift), shift, written)
-            except (UnwritableError, ChangedFileError):  # no other image would fare better
-                raise
-            except GramLoopError as error:
-                written.failures.append(str(error))
-        return written
-
-    def _write_record(self, record: Record, shift: Shift, written: Written) -> None:
-        folder = self.target / shift.condition.key
-        if shift.moves and self.coco_name:
-            written.annotations += self._moved_entries(record, shift)
-        if record.label_path is not None:
-            name, make = self._label_file(record, record.label_path, shift.moves)
-            written.store(folder / name, name, make, self.keep)
-
-        def image() -> bytes:
-            pixels = decode_image(record.path, upright=record.upright)
-            return encode(shift.pixels(pixels, record), shift.encoding)
-
-        name = f"{self.images_folder}{self.file_name(record)}"
-        made = written.store(folder / name, name, image, self.keep)
-        written.made, written.found = written.made + made, written.found + (not made)
-
-    def _moved_entries(self, record: Record, shift: Shift) -> list[Annotation]:
-        """What the annotation file lists of an image whose pixels moved."""
-        if self.has_segments:
-            entry = {"image_id": record.image_id, "file_name": self._map_name(record)}
-            return [{**entry, "segments_info": segments_info(record.segments())}]
-        exact = self.clean.task == "instance"  # where outlines lie within a pixel
-        return list(shift.annotations(record.annotations or (), record, run_lengths=exact))
-
-    def _label_file(self, record: Record, path: Path, moved: bool) -> tuple[str, Callable[[], bytes]]:
-        """Name and content of the file of segments, depth or labels: the same file, or its content moved."""
-        if self.has_segments:
-            name = f"{self.coco_name}/{self._map_name(record)}"
-            return name, (lambda: segments_png(record.segments().ids)) if moved else path.read_bytes
+    def label_file(self, record: Record, source: Path, moved: bool) -> tuple[str, Callable[[], bytes]]:
+        """Path and content of the file of segments, depth or labels: the same file, or its content moved."""
+        if self.maps is not None:
+            name = f"{self.coco_name}/{self.map_name(record)}"
+            return name, (lambda: segments_png(record.segments().ids)) if moved else source.read_bytes
         depth, classes = record.depth_format, record.classes
         if depth is not None:
             name = f"depth/{self.split}/{PurePosixPath(record.name).with_suffix('')}"
@@ -193,50 +142,70 @@ class SuiteWriter:
             return f"{name}.npy", lambda: _array_file(record.depth().metres * np.float32(depth.scale))
         if moved and classes is not None:
             return f"{name}.png", lambda: encode(classes.to_values(record.labels()))
-        return name + path.suffix, path.read_bytes
+        return name + source.suffix, source.read_bytes
 
-    def _map_name(self, record: Record) -> str:
-        assert record.label_path is not None
-        assert self.clean.annotation_file is not None
-        return record.label_path.relative_to(maps_folder(self.clean.annotation_file)).as_posix()
+    def moved_entries(self, record: Record, shift: Shift) -> list[Annotation]:
+        """What the annotation file lists of an image whose pixels moved."""
+        if self.maps is not None:
+            entry = {"image_id": record.image_id, "file_name": self.map_name(record)}
+            return [{**entry, "segments_info": segments_info(record.segments())}]
+        return list(shift.annotations(record.annotations or (), record, run_lengths=self.run_lengths))
 
-    def finish(self, condition: Condition, written: Written) -> None:
-        """Write what belongs to the whole condition, its checksums last."""
-        folder = self.target / condition.key
-        described = self._set_file(self.opened.shift(condition).moves, written.annotations)
-        if described is not None:
-            name, data = described
-            atomic_write(folder / name, data)
-            written.checksums[name] = sha256(data)
-        atomic_write(folder / CHECKSUMS, checksum_lines(written.checksums))
-
-    def _set_file(self, moved: bool, annotations: list[Annotation]) -> tuple[str, bytes] | None:
+    def set_file(
+        self, clean: DataSet, moved: bool, annotations: list[Annotation]
+    ) -> tuple[str, bytes] | None:
         """The one file that describes all images: annotations, depth format or class list; photographs have none."""
-        first = self.clean[0]
+        first, published = clean[0], clean.root / ADE20K_CLASS_FILE
         if self.coco_name:
-            return f"{self.coco_name}.json", self._annotation_file(annotations if moved else None)
+            return f"{self.coco_name}.json", self._annotation_file(clean, annotations if moved else None)
         if first.depth_format is not None:
             # it was cropped before it moved
             stored = replace(first.depth_format, crop="none") if moved else first.depth_format
             return FORMAT_FILE, (json.dumps(asdict(stored)) + "\n").encode()
-        published = self.clean.root / ADE20K_CLASS_FILE
-        if self.opened.suite.base == "ade20k" and published.is_file():
+        if self.prefix and published.is_file():
             return f"{self.prefix}{ADE20K_CLASS_FILE}", published.read_bytes()
         if first.classes is None:
             return None
         pairs = zip(first.classes.values, first.classes.names, strict=True)
         return f"{self.prefix}{CLASS_FILE}", "".join(f"{value} {name}\n" for value, name in pairs).encode()
 
-    def _annotation_file(self, moved: list[Annotation] | None) -> bytes:
-        assert self.clean.annotation_file is not None
-        content: dict[str, Any] = read_coco(self.clean.annotation_file)
-        names = {record.image_id: self.file_name(record) for record in self.clean}
+    def _annotation_file(self, clean: DataSet, moved: list[Annotation] | None) -> bytes:
+        assert clean.annotation_file is not None
+        content: dict[str, Any] = read_coco(clean.annotation_file)
+        names = {record.image_id: self.image_name(record) for record in clean}
         content["images"] = [{**entry, "file_name": names[entry["id"]]} for entry in content["images"]]
         if moved is not None:
             content["annotations"] = moved
-        elif not self.has_segments:
-            content["annotations"] = [entry for record in self.clean for entry in record.annotations or ()]
+        elif self.maps is None:
+            content["annotations"] = [entry for record in clean for entry in record.annotations or ()]
         return json.dumps(content, separators=(",", ":")).encode()
+
+
+def write_images(layout: SuiteLayout, shift: Shift, records: Sequence[Record]) -> Written:
+    """Write some clean images of a condition and their label files; what is there is kept."""
+    written, folder = Written(), layout.target / shift.condition.key
+    for clean in records:
+        try:
+            refuse_change(clean)
+            record = shift_record(clean, shift)
+            if shift.moves and layout.coco_name:
+                written.annotations += layout.moved_entries(record, shift)
+            if record.label_path is not None:
+                path, make = layout.label_file(record, record.label_path, shift.moves)
+                written.store(folder / path, path, make, layout.keep)
+            path = layout.image_path(record)
+            made = written.store(folder / path, path, partial(_image_file, clean, shift), layout.keep)
+            written.made, written.found = written.made + made, written.found + (not made)
+        except (UnwritableError, ChangedFileError):  # no other image would fare better
+            raise
+        except GramLoopError as error:
+            written.failures.append(str(error))
+    return written
+
+
+def _image_file(clean: Record, shift: Shift) -> bytes:
+    pixels = decode_image(clean.path, upright=clean.upright)
+    return encode(shift.pixels(pixels, clean), shift.encoding)
 
 
 def write_suite(
@@ -257,85 +226,103 @@ def write_suite(
         on_finished: called with a condition when it is finished.
     """
     workers = worker_count(workers)
-    writer = SuiteWriter(opened, target)
+    if opened.clean is None:
+        raise GramLoopError(
+            f"{opened.root} holds shifted sets already; a clean set is needed to make them from"
+        )
+    source, place = opened.root.resolve(), target.resolve()
+    if place == source or source in place.parents:
+        raise GramLoopError(
+            f"the target {target} lies in the source {opened.root}; choose a folder outside it"
+        )
+    clean, contents = with_contents(opened.clean, len(opened.clean))
+    layout = SuiteLayout.of(opened, clean, target)
+    _refuse_clashes(layout, clean)
+    manifest = {  # everything that decides the bytes of the suite
+        "suite": opened.suite.name,
+        "recipe version": RECIPE_VERSION,
+        "image format": opened.encoding,
+        "frost textures": frost_fingerprint(opened.frost_textures),
+        "packages, which decide the pixels": package_versions(),
+        CONTENTS: contents,
+    }
     try:
-        _refuse_other_suite(writer)  # what is refused stays untouched
+        layout = replace(layout, keep=_is_same_suite(target, manifest))  # what is refused stays untouched
         with locked(target):
-            atomic_write(target / MANIFEST, (json.dumps(writer.manifest(), indent=1) + "\n").encode())
+            atomic_write(target / MANIFEST, (json.dumps(manifest, indent=1) + "\n").encode())
             remove_leftovers(target, alone=True)
-            return _write(writer, workers, on_chunk, on_finished)
+            return _write(opened, clean, layout, workers, on_chunk, on_finished)
     except OSError as error:
         raise GramLoopError(f"cannot continue writing to {target}: {error}") from error
 
 
-def _refuse_other_suite(writer: SuiteWriter) -> None:
-    """Refuse a folder that holds anything but a part of this suite."""
-    if (writer.target / MANIFEST).is_file():
-        found, wanted = read_manifest(writer.target), writer.manifest()
+def _refuse_clashes(layout: SuiteLayout, clean: DataSet) -> None:
+    taken: dict[str, str] = {}
+    for record in clean:
+        name = layout.image_name(record)
+        if name in taken:
+            raise GramLoopError(
+                f"cannot use {clean.root}: {taken[name]} and {record.name} would both become {name}"
+            )
+        taken[name] = record.name
+
+
+def _is_same_suite(target: Path, manifest: dict[str, Any]) -> bool:
+    """Whether images that are there are of the same clean set; refuses a folder that holds anything but this suite."""
+    if (target / MANIFEST).is_file():
+        found = read_manifest(target)
         # while no condition is finished, images of the clean set may be repaired; all are then made again
-        started = not any(writer.target.glob(f"*/*/{CHECKSUMS}"))
-        if words := first_difference(found, wanted, skip=(CONTENTS,) if started else ()):
-            raise GramLoopError(f"{writer.target} was made with the {words}; choose another folder")
-        writer.keep = found.get(CONTENTS) == wanted[CONTENTS]
-    elif is_taken(writer.target):
-        raise GramLoopError(f"{writer.target} is not empty and has no {MANIFEST}; choose a new folder")
+        started = not any(target.glob(f"*/*/{CHECKSUMS}"))
+        if words := first_difference(found, manifest, skip=(CONTENTS,) if started else ()):
+            raise GramLoopError(f"{target} was made with the {words}; choose another folder")
+        return bool(found.get(CONTENTS) == manifest[CONTENTS])
+    if is_taken(target):
+        raise GramLoopError(f"{target} is not empty and has no {MANIFEST}; choose a new folder")
+    return True
 
 
 def _write(
-    writer: SuiteWriter,
+    opened: OpenSuite,
+    clean: DataSet,
+    layout: SuiteLayout,
     workers: int,
     on_chunk: Callable[[Condition, int], None],
     on_finished: Callable[[Condition], None],
 ) -> WriteOutcome:
-    outcome, images = WriteOutcome(), len(writer.clean)
-    todo = []
-    for condition in writer.opened.conditions:
-        if (writer.target / condition.key / CHECKSUMS).is_file():
+    outcome = WriteOutcome()
+    for condition in opened.conditions:
+        if (layout.target / condition.key / CHECKSUMS).is_file():
             outcome.skipped.append(condition)
-            on_chunk(condition, images)
-        else:
-            todo.append(condition)
-    chunks = ((each, start, min(start + CHUNK, images)) for each in todo for start in range(0, images, CHUNK))
-    parts: dict[Condition, dict[int, Written]] = {condition: {} for condition in todo}
-    for (condition, start, _), written in _results(writer, chunks, workers):
-        parts[condition][start] = written
-        outcome.made, outcome.found = outcome.made + written.made, outcome.found + written.found
-        outcome.failures += [f"{condition}: {failure}" for failure in written.failures]
-        on_chunk(condition, written.made + written.found + len(written.failures))
-        if len(parts[condition]) == -(-images // CHUNK):
-            done = [part for _, part in sorted(parts.pop(condition).items())]
-            if not any(part.failures for part in done):
-                writer.finish(condition, _joined(done))
-                outcome.finished.append(condition)
-                on_finished(condition)
+            on_chunk(condition, len(clean))
+    todo = [each for each in opened.conditions if each not in outcome.skipped]
+    parts = [clean[start : start + CHUNK] for start in range(0, len(clean), CHUNK)]
+    calls = ((layout, opened.shift(condition), part) for condition in todo for part in parts)
+    results = in_order(write_images, calls, workers)
+    for condition in todo:
+        whole = Written()
+        for _, written in zip(parts, results, strict=False):
+            whole.checksums |= written.checksums
+            whole.annotations += written.annotations
+            whole.failures += (f"{condition}: {failure}" for failure in written.failures)
+            outcome.made, outcome.found = outcome.made + written.made, outcome.found + written.found
+            on_chunk(condition, written.made + written.found + len(written.failures))
+        outcome.failures += whole.failures
+        if not whole.failures:
+            _finish(opened.shift(condition), clean, layout, whole)
+            outcome.finished.append(condition)
+            on_finished(condition)
     return outcome
 
 
-def _joined(parts: list[Written]) -> Written:
-    checksums = {name: digest for part in parts for name, digest in part.checksums.items()}
-    return Written(checksums, [entry for part in parts for entry in part.annotations])
-
-
-def _results(writer: SuiteWriter, chunks: Iterator[Chunk], workers: int) -> Iterator[tuple[Chunk, Written]]:
-    if workers == 1:
-        for chunk in chunks:
-            yield chunk, writer.write_images(*chunk)
-        return
-    with process_pool(workers, process_context(), _start_worker, writer) as pool:
-        yield from run_unordered(pool, _run_chunk, chunks)
-
-
-_writer: SuiteWriter | None = None
-
-
-def _start_worker(writer: SuiteWriter) -> None:
-    global _writer
-    _writer = writer
-
-
-def _run_chunk(condition: Condition, start: int, stop: int) -> Written:
-    assert _writer is not None
-    return _writer.write_images(condition, start, stop)
+def _finish(shift: Shift, clean: DataSet, layout: SuiteLayout, written: Written) -> None:
+    """Write what belongs to a whole condition, its checksums last."""
+    folder = layout.target / shift.condition.key
+    described = layout.set_file(clean, shift.moves, written.annotations)
+    if described is not None:
+        name, data = described
+        atomic_write(folder / name, data)
+        written.checksums[name] = sha256(data)
+    atomic_write(folder / CHECKSUMS, checksum_lines(written.checksums))
 
 
 def _array_file(values: np.ndarray[Any, Any]) -> bytes:

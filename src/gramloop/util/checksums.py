@@ -12,6 +12,7 @@ import os
 import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 from gramloop.errors import GramLoopError
@@ -71,16 +72,12 @@ def first_changed(paths: Iterable[Path]) -> Path | None:
 
 def load_checksums(folder: Path) -> None:
     """Take over what an earlier run saved in a folder; an unreadable cache counts as none."""
-    try:
+    with suppress(OSError, ValueError, TypeError, AttributeError, RecursionError):
         content = json.loads((folder / CHECKSUM_CACHE).read_bytes())
         entries = {
-            str(name): (tuple(int(number) for number in state), str(found))
-            for name, (state, found) in content.items()
+            str(name): (tuple(map(int, state)), str(found)) for name, (state, found) in content.items()
         }
-    except (OSError, ValueError, TypeError, AttributeError, RecursionError):
-        return
-    for name, entry in entries.items():
-        _known.setdefault(name, entry)
+        _known.update({name: entry for name, entry in entries.items() if name not in _known})
 
 
 def save_checksums(folder: Path, places: Iterable[Path]) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import platform
-import re
 import secrets
 import time
 from collections.abc import Iterator
@@ -14,10 +12,9 @@ from pathlib import Path
 
 from gramloop.errors import GramLoopError
 
-TEMPORARY = ".gramloop-"  # prefix of every unfinished file; host, process id and random digits follow
+TEMPORARY = ".gramloop-"  # prefix of every unfinished file; random digits follow
 LOCK = ".lock"
 RESUME_HINT = "what was finished before is kept, and the same command resumes from there"
-_HOST = re.sub(r"[^\w.-]", "_", platform.node(), flags=re.ASCII)[:64]
 _DAY = 86400.0  # seconds: no write takes longer
 _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP)  # of a file system that has none
 
@@ -36,7 +33,7 @@ def atomic_write(path: Path, data: bytes, *, durable: bool = False) -> None:
     """
     make_folder(path.parent)
     # Several machines may write to one shared folder: the name must be unique and hard to guess.
-    temporary = path.with_name(f"{TEMPORARY}{_HOST}-{os.getpid()}-{secrets.token_hex(8)}")
+    temporary = path.with_name(f"{TEMPORARY}{secrets.token_hex(16)}")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
     try:
         handle = os.open(temporary, flags, 0o666)  # less the umask, as for any new file
@@ -81,25 +78,12 @@ def remove_leftovers(folder: Path, *, alone: bool = False) -> None:
 
     Args:
         folder: a folder that files are written to.
-        alone: no other process can be writing there, so every unfinished file is a leftover. Otherwise only those are
-            removed whose process on this machine has ended, and those older than a day.
+        alone: no other process can be writing there; otherwise only files older than a day are removed.
     """
     for leftover in folder.rglob(f"{TEMPORARY}*"):
         with suppress(OSError):  # gone by now, or harmless
-            if alone or _writer_ended(leftover.name) or time.time() - leftover.lstat().st_mtime > _DAY:
+            if alone or time.time() - leftover.lstat().st_mtime > _DAY:
                 leftover.unlink()
-
-
-def _writer_ended(name: str) -> bool:
-    """Whether the process that a temporary file is named after ran on this machine and has ended."""
-    named = re.fullmatch(r"(.+)-(\d{1,9})-[0-9a-f]{16}", name.removeprefix(TEMPORARY))
-    if named is None or named[1] != _HOST or os.name != "posix":
-        return False
-    try:
-        os.kill(int(named[2]), 0)  # signal 0 only checks
-    except OSError as error:
-        return isinstance(error, ProcessLookupError)
-    return False
 
 
 @contextmanager

@@ -9,23 +9,14 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sized
+from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
-from functools import partial
-from multiprocessing.context import (
-    BaseContext,
-    ForkServerContext,
-    ForkServerProcess,
-    SpawnContext,
-    SpawnProcess,
-)
-from multiprocessing.process import BaseProcess
 from pathlib import Path
-from queue import SimpleQueue
 from types import ModuleType
-from typing import TypeVar, TypeVarTuple
+from typing import Any, TypeVar, TypeVarTuple
 
 from gramloop.errors import GramLoopError
 from gramloop.util.files import RESUME_HINT
@@ -35,6 +26,7 @@ MOST_THREADS = max(256, os.cpu_count() or 1)  # more than the cores only slow ea
 _CGROUPS, _MEMBERSHIP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 _SIGNAL = 0.2  # seconds: a signal to a whole process group ends workers, and arrives here too
 _WAITING = 1024  # calls submitted ahead: more than any machine has cores
+_FORKS = "forkserver" in multiprocessing.get_all_start_methods()
 
 _Given = TypeVarTuple("_Given")
 _R = TypeVar("_R")
@@ -43,51 +35,42 @@ _R = TypeVar("_R")
 def available_cores() -> int:
     """The cores that this process may use, by its affinity and by the quota of its container."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    for read in _cgroup_files("cpu"):
-        words = (read("cpu.max") or f"{read('cpu.cfs_quota_us')} {read('cpu.cfs_period_us')}").split()
-        quota, period = words if len(words) == 2 else ("max", "")
-        if quota.isdecimal() and period.isdecimal():  # else "max" or -1
+    for folder in _cgroups():
+        quota, _, period = _read(folder / "cpu.max").partition(" ")
+        if quota.isdecimal():  # else "max"
             cores = min(cores, max(1, int(quota) // int(period)))
     return cores
 
 
 def available_memory() -> int:
     """Bytes of memory that are free, on the machine and below the limit of the container; half of all where unknown."""
-    try:
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-        free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
-    except (OSError, StopIteration, ValueError):
+    known = re.search(r"^MemAvailable: +(\d+)", _read(Path("/proc/meminfo")), re.MULTILINE)
+    if known:
+        free = int(known[1]) * 1024
+    else:
         sysconf = getattr(os, "sysconf", None)  # not on Windows
         free = sysconf("SC_PHYS_PAGES") * sysconf("SC_PAGE_SIZE") // 2 if sysconf else 8 * 10**9
-    for read in _cgroup_files("memory"):
-        limit = read("memory.max") or read("memory.limit_in_bytes")
-        used = read("memory.current") or read("memory.usage_in_bytes")
+    for folder in _cgroups():
+        limit, used = _read(folder / "memory.max"), _read(folder / "memory.current")
         if limit.isdecimal() and used.isdecimal():
             # files that were read are given up when memory is needed
-            files = re.search(r"^(?:total_)?inactive_file (\d+)", read("memory.stat"), re.MULTILINE)
+            files = re.search(r"^inactive_file (\d+)", _read(folder / "memory.stat"), re.MULTILINE)
             free = min(free, max(0, int(limit) - int(used) + (int(files[1]) if files else 0)))
     return free
 
 
-def _cgroup_files(controller: str) -> Iterator[Callable[[str], str]]:
-    """For this process's cgroup, and each around it, what reads a file of it; of version 2 and 1 alike."""
-    try:
-        lines = [line.split(":", 2) for line in _MEMBERSHIP.read_text(encoding="utf-8").splitlines()]
-    except OSError:  # not Linux
-        return
-    for _, controllers, place in lines:
-        if controller in controllers.split(",") or not controllers:
-            root = _CGROUPS / controller if controllers else _CGROUPS
-            # inside a container the place may be that outside of it; its own limits are then at the root
-            folder = root / place.strip("/")
-            for each in (folder, *folder.parents):
-                if each.is_relative_to(root) and each.is_dir():
-                    yield partial(_cgroup_value, each)
+def _cgroups() -> Iterator[Path]:
+    """The folder of this process's cgroup (version 2), and of each around it."""
+    place = re.search(r"^0::(.*)", _read(_MEMBERSHIP), re.MULTILINE)
+    if place:
+        # inside a container the place may be that outside of it; its own limits are then at the root
+        folder = _CGROUPS / place[1].strip("/")
+        yield from (each for each in (folder, *folder.parents) if each.is_relative_to(_CGROUPS))
 
 
-def _cgroup_value(folder: Path, name: str) -> str:
+def _read(path: Path) -> str:
     try:
-        return (folder / name).read_text(encoding="ascii").strip()
+        return path.read_text(encoding="ascii").strip()
     except (OSError, ValueError):
         return ""
 
@@ -97,26 +80,10 @@ def worker_count(asked: int | None, threads: int = 1) -> int:
     count = max(1, available_cores() // threads) if asked is None else asked
     if count < 1:
         raise GramLoopError(f"the number of workers must be at least 1, not {count}")
-    if count > MOST_WORKERS:
-        raise GramLoopError(f"the number of workers must be at most {MOST_WORKERS}, not {count}")
     return count
 
 
-def process_context(*preload: str | None) -> BaseContext:
-    """How processes are started: never forked, since forking a process with threads can hang.
-
-    Args:
-        preload: modules that workers need; a fork server, where the system has one, imports them once for all.
-    """
-    wanted = [name for name in preload if name]
-    if not wanted or "forkserver" not in multiprocessing.get_all_start_methods():
-        return _SpawnContext()
-    context = _ForkServerContext()
-    context.set_forkserver_preload(wanted)
-    return context
-
-
-class _WithoutScript(BaseProcess):
+class _Process(multiprocessing.get_context("forkserver" if _FORKS else "spawn").Process):  # type: ignore[misc]
     """A process that does not run the script of its parent again, unless the script guards itself against that.
 
     A process that is not forked imports the parent's script, for what is defined there. A script without
@@ -133,6 +100,10 @@ class _WithoutScript(BaseProcess):
             sys.modules["__main__"] = main
 
 
+class _Context(type(multiprocessing.get_context("forkserver" if _FORKS else "spawn"))):  # type: ignore[misc]
+    Process = _Process
+
+
 def _has_guard(file: str | None) -> bool:
     try:
         return file is None or "__name__" in Path(file).read_text(encoding="utf-8", errors="replace")
@@ -140,25 +111,21 @@ def _has_guard(file: str | None) -> bool:
         return True
 
 
-class _SpawnProcess(_WithoutScript, SpawnProcess):
-    pass
+def process_context(*preload: str) -> Any:
+    """How processes are started: never forked from this one, since forking a process with threads can hang.
 
-
-class _SpawnContext(SpawnContext):
-    Process = _SpawnProcess
-
-
-class _ForkServerProcess(_WithoutScript, ForkServerProcess):
-    pass
-
-
-class _ForkServerContext(ForkServerContext):
-    Process = _ForkServerProcess
+    Args:
+        preload: modules that workers need; a fork server, where the system has one, imports them once for all.
+    """
+    context = _Context()
+    if _FORKS:
+        context.set_forkserver_preload(list(preload))
+    return context
 
 
 @contextmanager
 def process_pool(
-    workers: int, context: BaseContext, start: Callable[[*_Given], None] | None = None, *given: *_Given
+    workers: int, context: Any, start: Callable[[*_Given], None] | None = None, *given: *_Given
 ) -> Iterator[ProcessPoolExecutor]:
     """A pool whose workers each call ``start(*given)`` first; leaving the block drops waiting calls and ends them."""
     pool = ProcessPoolExecutor(workers, context, _start_worker, (start, *given))
@@ -176,40 +143,21 @@ def worker_died(who: str) -> GramLoopError:
     return GramLoopError(f"{who} died (out of memory?); {RESUME_HINT}")
 
 
-def run_unordered(
-    pool: Executor, function: Callable[[*_Given], _R], calls: Iterable[tuple[*_Given]]
-) -> Iterator[tuple[tuple[*_Given], _R]]:
-    """Every call's arguments with its result, as they finish; leaving early drops the calls that wait."""
-    finished: SimpleQueue[Future[_R]] = SimpleQueue()
-    pending: dict[Future[_R], tuple[*_Given]] = {}
-    try:
-        for call in calls:
-            future = pool.submit(function, *call)
-            pending[future] = call
-            future.add_done_callback(finished.put)
-            while len(pending) >= _WAITING:
-                yield pending.pop(done := finished.get()), done.result()
-        while pending:
-            yield pending.pop(done := finished.get()), done.result()
-    finally:
-        for future in pending:
-            future.cancel()
-
-
 def in_order(
-    function: Callable[[*_Given], _R], calls: Sequence[tuple[*_Given]], workers: int
+    function: Callable[[*_Given], _R], calls: Iterable[tuple[*_Given]], workers: int
 ) -> Iterator[_R]:
     """Every call's result, in the order of the calls; a single worker is this process."""
-    wanted = min(workers, len(calls))
-    if wanted < 2:
+    if workers < 2 or (isinstance(calls, Sized) and len(calls) < 2):
         yield from (function(*call) for call in calls)
         return
-    with process_pool(wanted, process_context(function.__module__)) as pool:
-        yield from pool.map(_call, [function] * len(calls), calls)
-
-
-def _call(function: Callable[[*_Given], _R], call: tuple[*_Given]) -> _R:
-    return function(*call)
+    waiting = deque[Future[_R]]()
+    with process_pool(workers, process_context(function.__module__)) as pool:
+        for call in calls:
+            waiting.append(pool.submit(function, *call))
+            if len(waiting) >= _WAITING:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
 
 
 def _start_worker(start: Callable[[*_Given], None] | None, *given: *_Given) -> None:

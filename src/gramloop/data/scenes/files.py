@@ -9,9 +9,8 @@ resuming after a stop gives the same bytes as one run.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from itertools import starmap
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ from gramloop.data.truth import DepthFormat, SegmentMap, segments_info, segments
 from gramloop.errors import GramLoopError, short_repr
 from gramloop.util.files import atomic_write, is_taken, remove_leftovers
 from gramloop.util.json_files import read_json
-from gramloop.util.processes import process_context, process_pool, run_unordered, worker_count
+from gramloop.util.processes import in_order, worker_count
 
 # things have the numbers of the instances' file, and stuff those that follow
 SCENE_CATEGORIES = dict(enumerate(THINGS + STUFF, start=1))
@@ -73,12 +72,16 @@ def write_scenes(
         workers: processes; one per core by default.
         on_scenes: called with a number whenever so many more scenes are done.
     """
-    workers = worker_count(workers)
+    workers, stop = worker_count(workers), wanted.start + wanted.count
+    calls = [
+        (folder, wanted, range(first, min(first + _CHUNK, stop)))
+        for first in range(wanted.start, stop, _CHUNK)
+    ]
     try:
         _begin(folder, wanted)
-        annotations: dict[int, _Annotated] = {}
-        for part in _results(folder, wanted, min(workers, -(-wanted.count // _CHUNK))):
-            annotations.update(part)
+        annotations: list[_Annotated] = []
+        for part in in_order(_write_chunk, calls, min(workers, len(calls))):
+            annotations += part
             if on_scenes is not None:
                 on_scenes(len(part))
         _finish(folder, wanted, annotations)
@@ -108,22 +111,8 @@ def _begin(folder: Path, wanted: SceneFiles) -> None:
     atomic_write(folder / "classes.txt", "".join(f"{name}\n" for name in CLASSES).encode())
 
 
-def _results(folder: Path, wanted: SceneFiles, workers: int) -> Iterator[dict[int, _Annotated]]:
-    stop = wanted.start + wanted.count
-    calls = (
-        (folder, wanted, range(first, min(first + _CHUNK, stop)))
-        for first in range(wanted.start, stop, _CHUNK)
-    )
-    if workers == 1:
-        yield from starmap(_write_chunk, calls)
-        return
-    with process_pool(workers, process_context()) as pool:
-        for _, written in run_unordered(pool, _write_chunk, calls):
-            yield written
-
-
-def _write_chunk(folder: Path, wanted: SceneFiles, chunk: range) -> dict[int, _Annotated]:
-    annotations: dict[int, _Annotated] = {}
+def _write_chunk(folder: Path, wanted: SceneFiles, chunk: range) -> list[_Annotated]:
+    annotations = []
     for index in chunk:
         one = scene(index, wanted.size, wanted.split, wanted.seed)
         segments = scene_segments(one)
@@ -138,7 +127,7 @@ def _write_chunk(folder: Path, wanted: SceneFiles, chunk: range) -> dict[int, _A
             path = folder / part / file_name(index)
             if not path.is_file():
                 atomic_write(path, data)
-        annotations[index] = coco_annotations(one), segments_info(segments)
+        annotations.append((coco_annotations(one), segments_info(segments)))
     return annotations
 
 
@@ -189,17 +178,10 @@ def outlines(mask: Array) -> list[list[float]]:
     return [[float(value) for value in polygon.ravel()] for polygon in points]
 
 
-def _finish(folder: Path, wanted: SceneFiles, by_scene: dict[int, _Annotated]) -> None:
-    scenes = sorted(by_scene.items())
+def _finish(folder: Path, wanted: SceneFiles, annotated: list[_Annotated]) -> None:
+    """Write the files that describe all scenes."""
+    scenes = list(enumerate(annotated, start=wanted.start))  # an image's id is its index plus 1
     objects = [{"image_id": index + 1, **entry} for index, (found, _) in scenes for entry in found]
-    segments = [
-        {"image_id": index + 1, "file_name": file_name(index), "segments_info": infos}
-        for index, (_, infos) in scenes
-    ]
-    categories = [
-        {"id": number, "name": name, "isthing": int(number in THING_NUMBERS)}
-        for number, name in SCENE_CATEGORIES.items()
-    ]
     size = {"height": wanted.size, "width": wanted.size}
     shared = {
         "info": {"description": "GramLoop procedural scenes", **asdict(wanted)},
@@ -207,16 +189,22 @@ def _finish(folder: Path, wanted: SceneFiles, by_scene: dict[int, _Annotated]) -
             {"id": index + 1, "file_name": f"validation/{file_name(index)}", **size} for index, _ in scenes
         ],
     }
+    panoptic = {
+        "annotations": [
+            {"image_id": index + 1, "file_name": file_name(index), "segments_info": infos}
+            for index, (_, infos) in scenes
+        ],
+        "categories": [
+            {"id": number, "name": name, "isthing": int(number in THING_NUMBERS)}
+            for number, name in SCENE_CATEGORIES.items()
+        ],
+    }
     instances = {
         "annotations": [{"id": number, **entry} for number, entry in enumerate(objects, start=1)],
         "categories": [{"id": number, "name": name} for number, name in enumerate(THINGS, start=1)],
     }
-    _write_json(folder / PANOPTIC_FILE, {**shared, "annotations": segments, "categories": categories})
     stored = {"scale": SCENE_DEPTH.scale, "near": SCENE_DEPTH.near, "far": SCENE_DEPTH.far}
     atomic_write(folder / FORMAT_FILE, f"{json.dumps(stored)}\n".encode())
-    _write_json(folder / ANNOTATIONS, {**shared, **instances})
+    for path, content in ((PANOPTIC_FILE, panoptic), (ANNOTATIONS, instances)):
+        atomic_write(folder / path, json.dumps({**shared, **content}, separators=(",", ":")).encode())
     remove_leftovers(folder)
-
-
-def _write_json(path: Path, content: dict[str, Any]) -> None:
-    atomic_write(path, json.dumps(content, separators=(",", ":")).encode())
