@@ -80,7 +80,7 @@ class Loader:
                 free.put(ours)
                 # only the process itself holds its end, so that the pipe ends with it
                 with theirs:
-                    running.append(context.Process(target=_serve, args=(theirs, self), daemon=True))  # type: ignore[attr-defined]
+                    running.append(context.Process(target=_serve, args=(theirs, self), daemon=True))
                     running[-1].start()
             yield partial(_ask, free)
         finally:
