@@ -112,10 +112,7 @@ SETTINGS = "endpoint:window=11-11,replays=1 early:window=3-5,replays=2,strength=
 PIXELS = "denoise levels sharpen"
 LOOKS = "flip scales:0.75,1,1.25 resize:1.25"
 STACKS = "both=levels+recentre:0.3+gramloop pair=gramloop+pair"
-RARE = (
-    "median gaussian:0.7 nlm:6 recentre:0.5,c=1 substeps:2,window=6-6 "
-    "rule:window=6-6,replays=1,adaptive=spread:0.05:0.1 short:window=6-6,replays=1,until=8"
-)
+RARE = "median gaussian:0.7 nlm:6 recentre:0.5,c=1"
 
 
 def calibrated(model: str) -> tuple[str, ...]:
