@@ -36,7 +36,7 @@ def variants() -> dict[str, tuple[object, Path | None]]:
     return {
         "plain": ((), None),
         "replayed": (ReplayConfig(window=(2, 3), replays=1), None),
-        "adaptive": (ReplayConfig(window=(2, 3), replays=1, adaptive=Adaptive("length", 0.0, 1e6)), None),
+        "adaptive": (ReplayConfig(window=(2, 3), replays=1, adaptive=Adaptive("noise", 0.0, 1e6)), None),
         "suggested": (replay, None),
         "recentred": ("recentre:c=2", SOURCE),
     }

@@ -24,8 +24,7 @@ import torch.multiprocessing
 from torch import Tensor, nn
 
 import gramloop
-from gramloop.replay.blocks import states_of, with_hidden, with_states
-from gramloop.replay.vit import find_vit
+from gramloop.replay.vit import find_vit, states_of, with_hidden, with_states
 
 sys.path.append(str(Path(__file__).parents[1] / "tests" / "support"))
 sys.path.append(str(Path(__file__).parents[1] / "tests" / "replay"))

@@ -26,7 +26,7 @@ from gramloop.data.scenes.drawing import scene
 from gramloop.errors import GramLoopError
 from gramloop.metrics.segmentation import count_pixels, mean_iou
 from gramloop.mitigations import apply
-from gramloop.mitigations.replay import REPLAYS, SUBSTEPS, Replay
+from gramloop.mitigations.replay import REPLAYS, Replay
 from gramloop.mitigations.stack import KINDS, parse_mitigations, stack_text
 from gramloop.models.tiny import WEIGHTS
 from gramloop.replay.config import Adaptive
@@ -71,7 +71,7 @@ def test_every_shift_is_offered_once_and_is_that_of_the_library() -> None:
 
 def test_every_mitigation_is_offered_ready_for_use() -> None:
     offered = mitigation_choices()
-    assert {text.partition(":")[0] for text in offered} == {*KINDS, SUBSTEPS, *REPLAYS}
+    assert {text.partition(":")[0] for text in offered} == {*KINDS, *REPLAYS}
     assert all(mitigations_of([text], REPLAY) for text in offered)
 
 
@@ -81,9 +81,9 @@ def test_mitigations_combine_and_a_bare_replay_takes_the_settings() -> None:
     assert parse_mitigations(stack_text(found)) == found  # what the page shows, commands take
     assert stack_text(mitigations_of(["replay:window=0-1"], REPLAY)) == "replay:window=0-1"
     assert mitigations_of([], REPLAY) == mitigations_of(["", " "], REPLAY) == ()
-    (replay,) = mitigations_of(["replay"], "window=1-4,eps=1e-5,adaptive=spread:0.2:0.3")
+    (replay,) = mitigations_of(["replay"], "window=1-4,eps=1e-5,adaptive=noise:0.2:0.3")
     assert isinstance(replay, Replay)
-    assert (replay.config.eps, replay.config.adaptive) == (1e-5, Adaptive("spread", 0.2, 0.3))
+    assert (replay.config.eps, replay.config.adaptive) == (1e-5, Adaptive("noise", 0.2, 0.3))
 
 
 @pytest.mark.parametrize(

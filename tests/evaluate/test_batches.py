@@ -229,8 +229,8 @@ def test_an_evaluation_in_batches(model_folder: Path, scene_folder: Path, tmp_pa
             {"sizes": {"short_side": SIDE, "crop": SIDE, "stride": SIDE, "mode": "slide"}},
             "seen through windows",
         ),
-        ({"methods": ["late:window=4-5,adaptive=length:1:2"]}, "late decides for each image"),
-        ({"methods": ["both=median+replay:window=4-5,adaptive=length:1:2"]}, "both decides for each image"),
+        ({"methods": ["late:window=4-5,adaptive=noise:1:2"]}, "late decides for each image"),
+        ({"methods": ["both=median+replay:window=4-5,adaptive=noise:1:2"]}, "both decides for each image"),
     ],
     ids=["windows", "adaptive", "adaptive in a stack"],
 )

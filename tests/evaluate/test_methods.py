@@ -27,11 +27,11 @@ def test_names_of_the_table():
 def test_settings_are_read_in_their_types():
     method = parse_method("mine:window=30-32,replays=3,gate=uniform,strength=0.25,gate-at=33,eps=1e-5")
     assert method == Method("mine", ReplayConfig((30, 32), 3, "uniform", 0.25, 33, "end", 1e-5))
-    assert parse_method("m:window=2-3,until=8").replay == ReplayConfig(window=(2, 3), until=8)
+    assert parse_method("m:window=2-3,gate_at=8").replay == ReplayConfig(window=(2, 3), gate_at=8)
     assert parse_method("m:gate=uniform,strength=matched,update_at=final").replay == ReplayConfig(
         gate="uniform", strength="matched", update_at="final"
     )
-    assert parse_method("m:gate=uniform,strength=matched,until=none").replay == ReplayConfig(
+    assert parse_method("m:gate=uniform,strength=matched,adaptive=none").replay == ReplayConfig(
         gate="uniform", strength="matched"
     )
 
@@ -48,7 +48,7 @@ def test_settings_are_read_in_their_types():
         ("m:replays=two", "replays is 'two'"),
         ("m:strength=2", "strength is 2.0"),
         ("a b:replays=1", "is no name for a method"),
-        ("m:adaptive=spread", "in text length:1.7:1.8"),
+        ("m:adaptive=spread", "in text noise:0.2:0.3"),
         ("m:nowhere.json", "cannot read nowhere.json, a file of replay settings"),
     ],
 )
@@ -64,14 +64,14 @@ def test_a_method_is_there_once():
         check_methods([])
 
 
-NESTED = ReplayConfig((5, 6), 1, eps=0.25, adaptive=Adaptive("spread", 0.1, 0.3))
+NESTED = ReplayConfig((5, 6), 1, eps=0.25, adaptive=Adaptive("noise", 0.1, 0.3))
 
 
 def test_settings_files_are_read(tmp_path):
     path = tmp_path / "mine.json"
     write_replay(path, NESTED, {"found": "here"})
     assert parse_method(f"mine:{path}") == Method("mine", NESTED)
-    assert parse_method("mine:window=5-6,replays=1,eps=0.25,adaptive=spread:0.1:0.3").replay == NESTED
+    assert parse_method("mine:window=5-6,replays=1,eps=0.25,adaptive=noise:0.1:0.3").replay == NESTED
     baseline, ungated = parse_method("baseline"), parse_method("ungated")
     tuned = Method("gramloop", NESTED)
     assert read_methods(["baseline", "gramloop", "ungated"], str(path)) == [baseline, tuned, ungated]

@@ -126,13 +126,13 @@ def test_an_adaptive_replay_decides_for_each_image_in_the_graph(
 def adaptive(segmenter, tmp_path_factory: pytest.TempPathFactory) -> tuple[ExportedFile, ReplayConfig]:
     """A switch between the signals of a calm and a noisy image."""
     tiny = load_tiny()
-    probe = replace(REPLAY, adaptive=Adaptive("length", 0.0, 1e6))
+    probe = replace(REPLAY, adaptive=Adaptive("noise", 0.0, 1e6))
     with torch.no_grad(), attached(tiny, probe, trace=True) as loop:
         logits_of(tiny, images(2))
         calm, noisy = loop.trace.signal.tolist()
     middle = (calm + noisy) / 2
     nudge = 1e-6 if noisy > calm else -1e-6  # the way in which the signal rises under noise
-    rule = replace(REPLAY, adaptive=Adaptive("length", middle, middle + nudge))
+    rule = replace(REPLAY, adaptive=Adaptive("noise", middle, middle + nudge))
     out = tmp_path_factory.mktemp("adaptive") / "adaptive.onnx"
     return gramloop.export(segmenter, out, mitigations=rule, height=HIGH, width=WIDE, batch=2), rule
 

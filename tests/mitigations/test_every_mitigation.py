@@ -9,7 +9,6 @@ from hypothesis.extra.numpy import arrays
 
 from gramloop.errors import GramLoopError
 from gramloop.mitigations import apply, stack_cost
-from gramloop.mitigations.replay import SUBSTEPS
 from gramloop.mitigations.stack import KINDS
 from gramloop.tasks import as_predictor
 from gramloop.tasks.base import task_of
@@ -28,7 +27,6 @@ EVERY = {
     "levels": ("levels", "levels", {}),  # of an in-distribution image
     "sharpen": ("sharpen", "sharpen", {}),
     "replay": ("replay:replays=0", "replay:window=3-3,replays=1", {"function": BLOCKS}),
-    SUBSTEPS: ("substeps:1,window=2-3", "substeps:3,window=2-3", {"function": BLOCKS}),
     "recentre": ("recentre:0", "recentre:0.3,c=0.5", {"function": VIT}),
     "norms": ("norms:0", "norms:0.2", NO_NORMS),
     "scales": ("scales:1", "scales:0.75,1", {}),
@@ -40,7 +38,7 @@ PREDICTORS = ("segmenter", "detector", "estimator", "folder", "module", "functio
 
 
 def test_none_is_left_out():
-    assert set(EVERY) == {*KINDS, SUBSTEPS}
+    assert set(EVERY) == set(KINDS)
 
 
 @pytest.mark.parametrize("name", EVERY)

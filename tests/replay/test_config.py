@@ -44,8 +44,6 @@ def test_a_default_window_always_fits(depth: int) -> None:
         ({"gate": "soft"}, 'gate is \'soft\'; it is "gram" or "uniform" or "none"'),
         ({"gate_at": "middle"}, 'gate_at is \'middle\'; it is "final" or "end" or the index of a block'),
         ({"update_at": "start"}, "update_at is 'start'"),
-        ({"until": -1}, "until is -1; it is the index of a block"),
-        ({"until": 5, "update_at": "final"}, 'until acts at the window\'s end, so update_at is "end"'),
         ({"strength": 1.5}, 'strength is 1.5; it is "matched" or a number from 0 to 1'),
         ({"strength": float("nan")}, "strength is nan"),
         ({"strength": "matched"}, 'strength "matched" belongs to gate "uniform"'),
@@ -56,9 +54,9 @@ def test_a_default_window_always_fits(depth: int) -> None:
         ({"eps": 1e39}, r"eps is 1e\+39; it is a small positive number"),
         ({"eps": 10**400}, "eps is 10000.*…; it is a small positive number"),
         ({"gate": np.array(["gram", "none"])}, "gate is array"),
-        ({"adaptive": {"signal": "length"}}, r"it is an Adaptive\(signal, off, full\)"),
+        ({"adaptive": {"signal": "noise"}}, r"it is an Adaptive\(signal, off, full\)"),
         (
-            {"adaptive": {"signal": "length", "off": True, "full": 1}},
+            {"adaptive": {"signal": "noise", "off": True, "full": 1}},
             "adaptive off is True; it is a finite number",
         ),
     ],
@@ -92,7 +90,7 @@ def test_a_list_is_as_good_as_a_tuple() -> None:
 
 
 def test_numpys_numbers_become_pythons() -> None:
-    rule: Any = {"signal": np.str_("spread"), "off": np.float64(0.25), "full": np.int8(1)}
+    rule: Any = {"signal": np.str_("noise"), "off": np.float64(0.25), "full": np.int8(1)}
     given: dict[str, Any] = {
         "window": (np.int64(2), np.uint8(3)),
         "replays": np.int32(1),
@@ -101,7 +99,7 @@ def test_numpys_numbers_become_pythons() -> None:
         "adaptive": rule,
     }
     config = ReplayConfig(**given)
-    assert config == ReplayConfig((2, 3), 1, strength=0.5, eps=0.125, adaptive=Adaptive("spread", 0.25, 1))
+    assert config == ReplayConfig((2, 3), 1, strength=0.5, eps=0.125, adaptive=Adaptive("noise", 0.25, 1))
     assert ReplayConfig.from_json(json.loads(json.dumps(config.as_json()))) == config
     assert {type(value) for value in (config.replays, config.strength, config.eps)} == {int, float}
 
@@ -110,7 +108,7 @@ def test_a_number_stays_as_it_was_given() -> None:
     """The hash of a plan tells 1 from 1.0."""
     assert json.dumps(ReplayConfig(strength=1, eps=2).as_json()) == (
         '{"window": null, "replays": 2, "gate": "gram", "strength": 1, "gate_at": "final", "update_at": "end", '
-        '"eps": 2, "adaptive": null, "until": null, "substeps": null}'
+        '"eps": 2, "adaptive": null}'
     )
 
 

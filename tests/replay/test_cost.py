@@ -47,7 +47,6 @@ def replays(draw: st.DrawFn) -> tuple[int, dict[str, Any]]:
     end = draw(st.integers(start, depth - 1))
     gate = draw(st.sampled_from(["gram", "uniform", "none"]))
     update_at = draw(st.sampled_from(["end", "final"]))
-    until = draw(st.none() | st.integers(end, depth - 1)) if update_at == "end" else None
     return depth, {
         "window": (start, end),
         "replays": draw(st.integers(0, 3)),
@@ -55,7 +54,6 @@ def replays(draw: st.DrawFn) -> tuple[int, dict[str, Any]]:
         "strength": draw(st.sampled_from([1.0, 0.3, "matched"] if gate == "uniform" else [1.0, 0.3])),
         "gate_at": draw(st.sampled_from(["final", "end", draw(st.integers(end, depth - 1))])),
         "update_at": update_at,
-        "until": until,
     }
 
 

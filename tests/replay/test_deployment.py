@@ -42,10 +42,9 @@ def x() -> Tensor:
     [
         {},
         {"update_at": "final"},
-        {"until": 4, "gate": "uniform", "strength": 0.3},
-        {"replays": 1, "gate": "none", "substeps": 3},
+        {"gate": "uniform", "strength": 0.3},
     ],
-    ids=["the method", "update at the final layer", "shown for a while", "substeps"],
+    ids=["the method", "update at the final layer", "a constant gate"],
 )
 def test_compiles_into_one_graph(features: Features, x: Tensor, settings: dict) -> None:
     graphs = []

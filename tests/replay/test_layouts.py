@@ -9,9 +9,8 @@ from torch import Tensor, nn
 import gramloop
 from golden import load_golden
 from golden_hosts import meta
-from gramloop.replay.blocks import states_of
 from gramloop.replay.gram import interpolate
-from gramloop.replay.vit import TokenLayout, find_vit
+from gramloop.replay.vit import TokenLayout, find_vit, states_of
 from library_models import build, outputs
 
 WINDOW = (2, 3)

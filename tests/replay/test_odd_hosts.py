@@ -88,17 +88,13 @@ def test_two_replays_and_a_counter_leave_no_trace_in_any_order(vit: nn.Module, x
     assert not any("forward" in vars(module) or module._forward_hooks for module in vit.modules())
 
 
-@pytest.mark.parametrize(("until", "measured"), [(3, False), (4, False), (5, True), (None, True)])
-def test_drift_after_gating_is_not_that_of_the_ordinary_state(
-    vit: nn.Module, x: Tensor, until: int | None, measured: bool
-) -> None:
-    with gramloop.attached(vit, window=WINDOW, until=until, trace=True) as loop:
+def test_drift_after_gating_is_not_that_of_the_ordinary_state(vit: nn.Module, x: Tensor) -> None:
+    with gramloop.attached(vit, window=WINDOW, trace=True) as loop:
         outputs(vit, x)
     assert loop.trace is not None
     assert len(loop.trace.drift) == 2
-    assert (loop.trace.post_drift is not None) == measured
-    if loop.trace.post_drift is not None:
-        assert (loop.trace.post_drift > 0).all()
+    assert loop.trace.post_drift is not None
+    assert (loop.trace.post_drift > 0).all()
 
 
 class Exploding(nn.Module):
@@ -256,8 +252,7 @@ def test_a_config_of_another_kind(vit: nn.Module, config: object) -> None:
 
 
 @pytest.mark.parametrize("reentrant", [True, False])
-@pytest.mark.parametrize("until", [None, 3])
-def test_activation_checkpointing_is_refused(reentrant: bool, until: int | None) -> None:
+def test_activation_checkpointing_is_refused(reentrant: bool) -> None:
     class Checkpointed(Chain):
         def forward(self, x: Tensor) -> Tensor:
             for block in self.blocks:
@@ -265,7 +260,7 @@ def test_activation_checkpointing_is_refused(reentrant: bool, until: int | None)
             return x
 
     model, tokens = Checkpointed().eval(), torch.randn(1, 6, 8, requires_grad=True)
-    with gramloop.attached(model, window=(1, 1), until=until, blocks=model.blocks, prefix=1):
+    with gramloop.attached(model, window=(1, 1), blocks=model.blocks, prefix=1):
         out = model(tokens).sum()
         with pytest.raises(gramloop.GramLoopError, match="again inside a backward pass, by activation check"):
             out.backward()

@@ -347,7 +347,7 @@ def test_segment_anything(windows: int) -> None:
         torch.testing.assert_close(torch.cat([model(one[None]) for one in x]), together, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("adaptive", [None, {"signal": "length", "off": 1.0, "full": 2.0}])
+@pytest.mark.parametrize("adaptive", [None, {"signal": "noise", "off": 1.0, "full": 2.0}])
 def test_a_forward_on_the_meta_device(adaptive: Any) -> None:
     model = build("DINOv3ViTModel")[0].to("meta")
     with torch.no_grad(), gramloop.attached(model, window=WINDOW, adaptive=adaptive, trace=True) as loop:

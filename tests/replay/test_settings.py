@@ -24,7 +24,7 @@ from gramloop.replay.config import (
 CONFIGS = [
     ReplayConfig(),
     ReplayConfig(window=(3, 3), replays=1, strength=0.2, gate_at="end"),
-    ReplayConfig(gate="uniform", strength="matched", adaptive=Adaptive("length", 1.7, 1.8)),
+    ReplayConfig(gate="uniform", strength="matched", adaptive=Adaptive("noise", 1.7, 1.8)),
 ]
 
 
@@ -92,7 +92,7 @@ def settings(draw: st.DrawFn) -> dict[str, Any]:
     gate = draw(st.sampled_from(["gram", "uniform", "none"]))
     matched = gate == "uniform" and draw(st.booleans())
     at_end = draw(st.booleans())
-    rules = st.builds(Adaptive, st.sampled_from(["length", "spread", "noise"]), FINITE, FINITE)
+    rules = st.builds(Adaptive, st.just("noise"), FINITE, FINITE)
     return {
         "window": draw(st.none() | st.tuples(BLOCKS, BLOCKS).map(lambda ends: tuple(sorted(ends)))),
         "replays": draw(st.integers(0, 1000)),
@@ -102,7 +102,6 @@ def settings(draw: st.DrawFn) -> dict[str, Any]:
         "update_at": "end" if at_end else "final",
         "eps": draw(POSITIVE),
         "adaptive": draw(st.none() | rules) if at_end else None,
-        "until": draw(st.none() | BLOCKS) if at_end else None,
     }
 
 
@@ -142,8 +141,8 @@ def test_text_settings_json_settings_text(values: dict[str, Any], order: random.
         ("replays=1001", "replays is 1001; it is a whole number from 0 to 1000"),
         ("replays=1_0", "replays is '1_0'"),
         ("eps=none", "eps is 'none'"),
-        ("adaptive=spread", "adaptive is 'spread'; .* in text length:1.7:1.8, or none"),
-        ("adaptive=spread:x:1", "adaptive off is 'x'; it is a finite number"),
+        ("adaptive=spread", "adaptive is 'spread'; .* in text noise:0.2:0.3, or none"),
+        ("adaptive=noise:x:1", "adaptive off is 'x'; it is a finite number"),
     ],
 )
 def test_texts_that_describe_no_replay(text: str, sentence: str) -> None:
@@ -155,14 +154,17 @@ def test_texts_that_describe_no_replay(text: str, sentence: str) -> None:
     ("config", "words"),
     [
         (ReplayConfig(), "the default window twice, gram gate"),
-        (ReplayConfig((0, 0), 1, strength=0.25, until=8), "block 0 once, gram gate, strength 0.25, until 8"),
+        (
+            ReplayConfig((0, 0), 1, strength=0.25, gate_at=8),
+            "block 0 once, gram gate, strength 0.25, gate_at 8",
+        ),
         (
             ReplayConfig((2, 4), 3, "uniform", "matched"),
             "blocks 2 to 4 3 times, uniform gate, strength matched",
         ),
         (
-            ReplayConfig((2, 2), adaptive=Adaptive("length", 1.7, 2)),
-            "block 2 twice, gram gate, adaptive signal length off 1.7 full 2",
+            ReplayConfig((2, 2), adaptive=Adaptive("noise", 1.7, 2)),
+            "block 2 twice, gram gate, adaptive signal noise off 1.7 full 2",
         ),
         (ReplayConfig((2, 2), replays=0), "no replay"),
     ],

@@ -123,8 +123,7 @@ GATES: list[dict[str, Any]] = [
 ]
 PLACEMENTS: list[dict[str, Any]] = [
     {},
-    {"until": 3},
-    {"gate_at": "end", "until": 4},
+    {"gate_at": "end"},
     {"update_at": "final"},
     {"update_at": "final", "gate_at": 3},
 ]
@@ -153,7 +152,7 @@ def wrong_forwards(settings: dict[str, Any], signal: str | None, forwards: int, 
 
 def cases() -> Iterator[Any]:
     for placement, gate in itertools.product(PLACEMENTS, GATES):
-        signals = [None] if "update_at" in placement else [None, "length", "spread"]
+        signals = [None] if "update_at" in placement else [None, "noise"]
         for signal in signals:
             settings = {**placement, **gate}
             yield pytest.param(settings, signal, id=" ".join([*map(str, settings.values()), signal or "all"]))
@@ -172,7 +171,7 @@ def test_many_forwards_of_threads_on_one_attached_model(settings: dict[str, Any]
         assert wrong_forwards(settings, signal, 200, OPTIONS) == 0
 
 
-@pytest.mark.parametrize("settings", [{}, {"until": 4}, {"update_at": "final"}])
+@pytest.mark.parametrize("settings", [{}, {"update_at": "final"}])
 def test_threads_on_a_library_model(settings: dict[str, Any]) -> None:
     vit = build("DINOv3ViTModel")[0]
     inputs = [images(side, batch) for side, batch in ((64, 2), (48, 1), (80, 1))]
@@ -193,7 +192,7 @@ def test_threads_on_a_library_model(settings: dict[str, Any]) -> None:
 # what each thread runs beside the others: nothing, or a replay of its own
 OWN = [
     None,
-    ReplayConfig((1, 2), until=3),
+    ReplayConfig((1, 2)),
     ReplayConfig((2, 4), update_at="final"),
     ReplayConfig((1, 2), gate="uniform", strength=0.3),
 ]
@@ -258,9 +257,7 @@ def test_a_forward_that_is_under_way_is_not_disturbed() -> None:
     assert wrong == 0
 
 
-@pytest.mark.parametrize(
-    "settings", [{"until": 4, "gate": "uniform", "strength": 0.3}, {"update_at": "final"}]
-)
+@pytest.mark.parametrize("settings", [{"gate": "uniform", "strength": 0.3}, {"update_at": "final"}])
 def test_threads_on_one_compiled_model(settings: dict[str, Any]) -> None:
     vit, graphs, image = SmallViT(), [], IMAGES[0]
 

@@ -100,7 +100,6 @@ REPLAY = (
     "--gate",
     "--strength",
     "--eps",
-    "--until",
     "--gate-at",
     "--adaptive",
     "--update-at",
@@ -146,7 +145,7 @@ def _harmless(command: list[str]) -> bool:
     """What would run after all: a split that both folders have, an empty list, help."""
     option, value = command[-2], command[-1]
     fine = {
-        "--until": ("None",), "--adaptive": ("None",), "--eps": ("1e9", "7"),
+        "--adaptive": ("None",), "--eps": ("1e9", "7"),
         "--replays": ("7",), "--gate-at": (), "--pictures": (), "--short-side": (),
         "--images": ("9" * 30,), "--threads": (), "--data": ("",), "--model": (),
     }  # fmt: skip

@@ -28,9 +28,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "constant": {"gate": "uniform", "strength": 0.3},
     "matched": {"gate": "uniform", "strength": "matched"},
     "ungated": {"gate": "none"},
-    "until": {"until": 4},
-    "length": {"adaptive": Adaptive("length", 0.0, 1e3)},
-    "spread": {"adaptive": Adaptive("spread", 0.0, 2.0)},
     "noise": {"adaptive": Adaptive("noise", 0.0, 1e-6)},
 }
 # hosts that keep tables of indices on the CPU, which devices allow at the price of waiting for a copy

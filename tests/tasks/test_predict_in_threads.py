@@ -53,7 +53,7 @@ def detector(folder: Path) -> Any:
 ASKED: list[dict[str, Any]] = [
     {},
     {"replay": ReplayConfig((3, 4))},
-    {"replay": ReplayConfig((2, 3), until=5), "paired": True},
+    {"replay": ReplayConfig((2, 3), gate_at="end"), "paired": True},
     {},
     {"replay": ReplayConfig((3, 4), update_at="final"), "paired": True, "trace": True},
 ]

@@ -95,8 +95,6 @@ def test_labels_are_the_best_scores_in_the_original_size(segmenter):
         ReplayConfig(window=(3, 4), gate_at="end"),
         ReplayConfig(window=(3, 4), update_at="final"),
         ReplayConfig(window=(3, 4), gate="none"),
-        ReplayConfig(window=(1, 2), until=5),
-        ReplayConfig(window=(3, 4), gate="none", until=5),
         ReplayConfig(window=(3, 4), replays=0),
     ],
     ids=[
@@ -106,8 +104,6 @@ def test_labels_are_the_best_scores_in_the_original_size(segmenter):
         "end",
         "final",
         "ungated",
-        "until",
-        "ungated until",
         "no replay",
     ],
 )

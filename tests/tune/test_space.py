@@ -83,15 +83,14 @@ def test_no_replay_is_no_candidate():
 
 
 def test_values_as_on_a_command_line():
-    assert read_values(["window=3-3,2-4", "strength=0.2,1,matched", "gate=gram,none", "until=none,8"]) == {
+    assert read_values(["window=3-3,2-4", "strength=0.2,1,matched", "gate=gram,none"]) == {
         "window": ((3, 3), (2, 4)),
         "strength": (0.2, 1, "matched"),
         "gate": ("gram", "none"),
-        "until": (None, 8),
     }
-    assert read_values(["gate-at=end,7", "adaptive=none,length:1.7:1.8"]) == {
+    assert read_values(["gate-at=end,7", "adaptive=none,noise:1.7:1.8"]) == {
         "gate_at": ("end", 7),
-        "adaptive": (None, Adaptive("length", 1.7, 1.8)),
+        "adaptive": (None, Adaptive("noise", 1.7, 1.8)),
     }
 
 
@@ -101,9 +100,9 @@ def test_values_as_on_a_command_line():
         ("colour=red", "'colour' is no setting of a replay"),
         ("strength", "strength is ''"),
         ("window=3", "window is '3'; it is a pair of blocks"),
-        ("adaptive=length:1", "in text length:1.7:1.8"),
+        ("adaptive=noise:1", "in text noise:0.2:0.3"),
         ("strength=abc,0.5", "strength is 'abc'"),
-        ("until=end", "until is 'end'; it is the index of a block, or none"),
+        ("gate_at=middle", "gate_at is 'middle'"),
     ],
 )
 def test_values_that_cannot_be_read(text, message):

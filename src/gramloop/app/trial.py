@@ -22,7 +22,7 @@ from gramloop.errors import GramLoopError
 from gramloop.mitigations.base import Mitigation
 from gramloop.mitigations.calibration import CalibrationStats
 from gramloop.mitigations.mitigated import apply, stack_cost
-from gramloop.mitigations.replay import REPLAYS, SUBSTEPS, Replay
+from gramloop.mitigations.replay import REPLAYS, Replay
 from gramloop.mitigations.stack import KINDS, parse_mitigations, replay_of, stack_scales, stack_text
 from gramloop.models.tiny import SOURCE, WEIGHTS
 from gramloop.replay.config import ReplayConfig, default_window, parse_replay
@@ -55,7 +55,6 @@ _EXAMPLES = {  # mitigations that need a number
     "resize": "resize:1.25",
     "recentre": "recentre:0.3",
     "norms": "norms:0.1",
-    SUBSTEPS: "substeps:3",
 }
 
 
@@ -192,7 +191,7 @@ def shift_of(choice: str, severity: Any) -> Shift | None:
 
 def mitigation_choices() -> list[str]:
     """Every kind of mitigation and every named replay, each ready for use."""
-    return [*(_EXAMPLES.get(name, name) for name in KINDS), _EXAMPLES[SUBSTEPS], *REPLAYS]
+    return [*(_EXAMPLES.get(name, name) for name in KINDS), *REPLAYS]
 
 
 def mitigations_of(chosen: Sequence[str], settings: str) -> tuple[Mitigation, ...]:

@@ -36,8 +36,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "constant gate": {"gate": "uniform", "strength": 0.3},
     "matched constant gate": {"gate": "uniform", "strength": "matched"},
     "ungated": {"gate": "none"},
-    "until block 8": {"until": 8},
-    "adaptive by length": {"adaptive": Adaptive("length", 0.0, 100.0)},
+    "adaptive by noise": {"adaptive": Adaptive("noise", 0.0, 1.0)},
 }
 # decimal digits that a CPU reaches with one to spare; lengths of patches are float64 but on MPS, which has none
 _DRIFT, _DRIFT_MPS = 5.5, 4.5

@@ -39,7 +39,7 @@ class SpaceOptions:
     )
     values: list[str] = option(
         "replays, and no other mitigations that are not named: values of any setting, window=3-3,2-4 strength=0.2,1 "
-        "replays=1,2 gate=gram,uniform gate_at=end,final until=none,8; can be repeated (all windows of one or two blocks, one "
+        "replays=1,2 gate=gram,uniform gate_at=end,final; can be repeated (all windows of one or two blocks, one "
         "replay, strengths 0.15, 0.5 and 1)",
         [],
         metavar="SETTING=V,V,…",

@@ -21,7 +21,7 @@ from torch.utils.hooks import RemovableHandle
 
 from gramloop.errors import GramLoopError
 from gramloop.models.backbone import Tap, TappedViT
-from gramloop.replay.blocks import hide_from_compiler, show_to_compiler
+from gramloop.replay.guards import hide_from_compiler, show_to_compiler
 from gramloop.replay.vit import TokenLayout, ViT, find_vit
 
 Place = Literal["norm", "states", "blocks"]

@@ -17,7 +17,7 @@ from gramloop.mitigations.calibration import CalibrationStats, read_stats, sha25
 from gramloop.mitigations.features import Norms, Recentre
 from gramloop.mitigations.outputs import Flip, PairMean, Resize, Scales
 from gramloop.mitigations.pixels import Denoise, Gaussian, Levels, Median, Nlm, Sharpen
-from gramloop.mitigations.replay import REPLAYS, SUBSTEPS, Replay, parse_substeps
+from gramloop.mitigations.replay import REPLAYS, Replay
 from gramloop.replay.config import MITIGATIONS_KIND, ReplayConfig, read_content, read_replay, write_replay
 from gramloop.util.files import atomic_write
 
@@ -40,7 +40,7 @@ def stack_text(stack: Sequence[Mitigation]) -> str:
 
 def names_mitigations(text: str) -> bool:
     """Whether every part of a text begins with the name of a mitigation."""
-    return all(part.strip().partition(":")[0] in {*KINDS, *REPLAYS, SUBSTEPS} for part in text.split("+"))
+    return all(part.strip().partition(":")[0] in {*KINDS, *REPLAYS} for part in text.split("+"))
 
 
 def ordered(stack: Sequence[Mitigation]) -> Stack:
@@ -57,10 +57,8 @@ def _parse_one(text: str) -> Mitigation:
         if colon:
             raise GramLoopError(f"the settings of {name} are fixed; give others as replay:{arguments}")
         return Replay(REPLAYS[name])
-    if name == SUBSTEPS:
-        return parse_substeps(arguments)
     if name not in KINDS:
-        known = ", ".join([*KINDS, SUBSTEPS])
+        known = ", ".join(KINDS)
         wrong = f"there is no mitigation {name!r}{did_you_mean(name, [*KINDS, *REPLAYS])}"
         raise GramLoopError(then(wrong, f"there are {known}, and the replays {', '.join(REPLAYS)}"))
     return KINDS[name].parse(arguments)

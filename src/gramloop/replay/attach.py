@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from gramloop.errors import GramLoopError, UntunedWindowWarning
-from gramloop.replay.adaptive import image_noise, image_signal, noise_response, share
+from gramloop.replay.adaptive import image_noise, noise_response, share
 from gramloop.replay.algorithm import gram_gated_replay
-from gramloop.replay.blocks import (
-    BlockCall,
+from gramloop.replay.config import PAPER_DEPTH, ReplayConfig, ReplaySettings, Route, read_replay, route
+from gramloop.replay.guards import (
     BlockOrderCheck,
     check_images,
     check_patches,
@@ -27,23 +27,19 @@ from gramloop.replay.blocks import (
     check_vit,
     embedded_grid,
     gather_in_forward,
-    hidden_states,
     hide_from_compiler,
     host_mask,
     in_graph,
     keep_first,
     registering,
     release,
+    run_unchanging,
     show_to_compiler,
-    states_of,
     unobserved,
     versions,
-    with_hidden,
-    with_states,
 )
-from gramloop.replay.config import PAPER_DEPTH, ReplayConfig, ReplaySettings, Route, read_replay, route
 from gramloop.replay.trace import Trace
-from gramloop.replay.vit import Grid, Norm, ViT, find_vit
+from gramloop.replay.vit import Grid, Norm, ViT, find_vit, hidden_states, states_of, with_hidden, with_states
 
 ValidMasks = Tensor | Sequence[Tensor] | None
 _NO_THREAD = -1
@@ -70,8 +66,8 @@ def attach(
 
     The published placement registers three hooks on the ViT: after the window's last block, where Algorithm 1 runs;
     after the patch embedding, for the grid; before the block in front of the window, where the hooks of others are
-    checked. Two on the model, and two on a ViT inside it, begin and end a forward. Each kept block, ``until`` and
-    ``substeps`` add one, ``update_at="final"`` and ``trace`` those of the last and the probe block.
+    checked. Two on the model, and two on a ViT inside it, begin and end a forward. Each kept block adds one,
+    ``update_at="final"`` and ``trace`` those of the last and the probe block.
 
     Args:
         model: a ViT, or any model that contains exactly one; heads, adapters and weights stay as they are.
@@ -116,7 +112,6 @@ class _Entry:
     valid: Tensor | None
     share: Tensor | None
     trace: Trace | None
-    window_input: Tensor | None
 
 
 @dataclass
@@ -132,7 +127,6 @@ class _Forward:
     images: int | None = None
     embedded: list[tuple[Grid, Tensor | None]] = field(default_factory=list)
     valid: ValidMasks = None
-    window_inputs: list[Tensor] = field(default_factory=list)
     entries: list[_Entry] = field(default_factory=list)
     skipped: bool = False
     traces: list[Trace] = field(default_factory=list)
@@ -274,10 +268,6 @@ class Loop:
                 self._add(vit.blocks[index], partial(self._after_block, index))
             if at.runs_blocks:
                 self._add(vit.blocks[check.first], self._before_checked, before=True)
-            if at.config.substeps is not None:
-                self._add(vit.blocks[at.start], self._before_window, before=True)
-            if at.resumes:
-                self._add(vit.blocks[at.until + 1], self._before_resumed, before=True)
             if vit.embedding is not None:
                 self._handles.append(vit.embedding.register_forward_hook(self._after_embedding))
             # what torch.compile returns holds the model that it runs
@@ -316,25 +306,6 @@ class Loop:
         if self._here.forwards.listens and kwargs is not None and not in_graph():
             self._here.forwards.check.begin(args, kwargs)
 
-    def _before_window(self, block: nn.Module, args: Any, kwargs: Any = None) -> None:
-        """Keep what the window is given, from which substeps begin; a copy, since a block may write into it."""
-        forwards = self._here.forwards
-        if forwards.listens and kwargs is not None:
-            forward = forwards.latest if self._first < self.route.start else forwards.next
-            states = states_of(hidden_states(args, kwargs))
-            forward.window_inputs = [self.vit.layout.tokens(state).clone() for state in states]
-
-    def _before_resumed(self, block: nn.Module, args: Any, kwargs: Any = None) -> tuple[Any, Any] | None:
-        """The first block after ``until`` is given the baseline state."""
-        forwards, until = self._here.forwards, self.route.until
-        entries, forwards.latest.entries = forwards.latest.entries, []
-        if not entries or kwargs is None or forwards.latest.skipped:
-            return None
-        hidden = hidden_states(args, kwargs)
-        states = [entry.call.shaped(entry.states[until]) for entry in entries]
-        forwards.check.resume(until, states_of(hidden), states)
-        return with_hidden(args, kwargs, with_states(hidden, states))
-
     def _after_block(self, index: int, block: nn.Module, args: Any, *rest: Any) -> Any:
         forwards, at = self._here.forwards, self.route
         # Torch adds and removes a hook and the mark that it takes keyword arguments one after the other; in
@@ -344,7 +315,8 @@ class Loop:
         kwargs, output = rest
         check_running(self.vit, block)
         forward = forwards.begin() if index == self._first else forwards.latest
-        if index in at.keep and (at.shows_baseline(index) or (forward.skipped and index > at.end)):
+        baseline_shown = at.at_final or index < at.end or (forward.skipped and index > at.end)
+        if index in at.keep and baseline_shown:
             forward.baseline[index] = output[0] if isinstance(output, tuple) else output
             if not in_graph():
                 forward.versions[index] = versions(output)
@@ -353,14 +325,21 @@ class Loop:
         states = [self.vit.layout.tokens(state) for state in states_of(output)]
         if index == at.end:
             self._reach_window_end(forward, args, kwargs, states)
-        if not forward.entries:  # attached while this forward was under way
-            return None
-        refined = self._step(forward, index, states)
-        shaped = [entry.call.shaped(each) for entry, each in zip(forward.entries, refined, strict=False)]
-        if index == max(at.steps) and not at.resumes:
+        entries = forward.entries  # none if attached while this forward was under way
+        for entry, tokens in zip(entries, states, strict=False):
+            entry.states[index] = tokens
+        refined: list[Tensor] = []
+        if entries and index == (at.last if at.at_final else at.end):
+            with unobserved():
+                refined = self._replay(forward)
+        for entry, tokens in zip(entries, refined or states, strict=False):
+            if index == at.probe and entry.trace is not None:
+                entry.trace.record_accepted(self.vit.patches(tokens))
+        if index == max(at.steps):
             forward.entries = []
         if not refined:
             return None
+        shaped = [entry.call.shaped(tokens) for entry, tokens in zip(entries, refined, strict=True)]
         forwards.check.pass_on(index, shaped)
         return with_states(output, shaped)
 
@@ -372,39 +351,25 @@ class Loop:
         if len(given) != count:
             raise GramLoopError(f"{len(given)} valid-patch masks were given for {count} inputs")
         embedded = forward.embedded[-count:] if len(forward.embedded) >= count else [(None, None)] * count
-        inputs = forward.window_inputs or none
         for i, call in enumerate(BlockCall.of(vit, args, kwargs)):
             Z, (grid, response) = states[i], embedded[i]
             grid = call.grid or grid
             check_images(vit, Z, forward.images, kwargs)
             mask = host_mask(vit, Z, args, kwargs) if given[i] is None else given[i]
             valid = check_patches(vit, Z, grid, mask)
-            entry = _Entry(
-                call, {self.route.end: Z}, valid, None, Trace(grid) if self._trace else None, inputs[i]
-            )
+            entry = _Entry(call, {}, valid, None, Trace(grid) if self._trace else None)
             if rule is not None and self.config.replays:
-                level = None if response is None else image_noise(response, valid, grid)
-                signal = image_signal(rule, vit.layout.patches(Z), valid, level)
+                if response is None or len(response) != len(Z):
+                    raise GramLoopError(
+                        "the ViT embeds other images than its blocks see, so noise cannot decide"
+                    )
+                signal = image_noise(response, valid, grid).to(Z.device)
                 entry.share = share(rule, signal)
                 if entry.trace is not None:
                     entry.trace.signal = signal
             forward.entries.append(entry)
         forward.traces = [entry.trace for entry in forward.entries if entry.trace is not None]
-        forward.embedded, forward.window_inputs, forward.blocks_executed = [], [], vit.depth
-
-    def _step(self, forward: _Forward, index: int, states: list[Tensor]) -> list[Tensor]:
-        """What is due after a block: the states to continue with, none where these stay."""
-        at, refined = self.route, []
-        for entry, tokens in zip(forward.entries, states, strict=True):
-            if at.at_final:
-                entry.states[index] = tokens
-        if index == (at.last if at.at_final else at.end):
-            with unobserved():
-                refined = self._replay(forward)
-        for entry, tokens in zip(forward.entries, refined or states, strict=True):
-            if index == at.probe and entry.trace is not None and entry.trace.anchor is not None:
-                entry.trace.record_accepted(self.vit.patches(tokens))
-        return refined
+        forward.embedded, forward.blocks_executed = [], vit.depth
 
     def _replay(self, forward: _Forward) -> list[Tensor]:
         """Algorithm 1 on every resolution; nothing where no image is replayed."""
@@ -417,16 +382,15 @@ class Loop:
             if forward.skipped:
                 if trace is not None:
                     trace.record_nothing(vit.layout.patches(Z), config.replays)
-            elif not config.replays or (config.substeps is not None and entry.window_input is None):
+            elif not config.replays:
                 self._suffix(entry, Z)
             else:
+                suffix = partial(self._suffix, entry)
                 accepted = gram_gated_replay(
-                    Z, entry.call.run, vit.patches, at, vit.layout, suffix=partial(self._suffix, entry),
-                    window_input=entry.window_input, valid=entry.valid, share=entry.share, trace=trace,
+                    Z, entry.call.run, suffix, vit.patches, at, vit.layout,
+                    valid=entry.valid, share=entry.share, trace=trace,
                 )  # fmt: skip
                 refined.append(accepted)
-                if trace is not None and not at.probes_accepted:
-                    trace.anchor = None
         forward.blocks_executed += max(entry.call.executed for entry in entries)
         for index in {*at.keep} & {*entries[0].states} - {*forward.baseline}:
             kept = [entry.call.shaped(entry.states[index]) for entry in entries]
@@ -434,17 +398,59 @@ class Loop:
         return refined
 
     def _suffix(self, entry: _Entry, Z: Tensor) -> tuple[Tensor, Tensor]:
-        """The baseline's states after the probe and the last block; run as far as drift, ``keep`` or ``until`` need."""
+        """Line 1: the baseline's states after the probe and the last block; run as far as drift and ``keep`` need."""
         at, P, state = self.route, Z, Z
         if at.at_final:  # the host's own pass has shown them
             return entry.states[at.probe], entry.states[at.last]
-        with nullcontext() if at.resumes else torch.no_grad():
+        with torch.no_grad():
             for index in range(at.end + 1, at.reach + 1):
                 state = entry.call.run(index, index, state)
                 P = state if index == at.probe else P
-                if index in at.keep or (at.resumes and index == at.until):
+                if index in at.keep:
                     entry.states[index] = state
         return P, state
+
+
+class BlockCall:
+    """How the host called a block: its hidden states aside, every block is given the same arguments."""
+
+    def __init__(self, vit: ViT, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        hidden = hidden_states(args, kwargs)
+        self.vit, self.executed, self.listed = vit, 0, isinstance(hidden, list)
+        self.grid: Grid | None = vit.layout.grid(states_of(hidden)[0])
+        self._args, self._kwargs = with_hidden(args, kwargs, None)
+
+    @classmethod
+    def of(cls, vit: ViT, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[BlockCall]:
+        """The call, or one for each resolution where the host passes lists of them through its blocks."""
+        hidden = hidden_states(args, kwargs)
+        if not isinstance(hidden, list):
+            return [cls(vit, args, kwargs)]
+
+        def entry(value: Any, i: int) -> Any:
+            return [value[i]] if isinstance(value, list) and len(value) == len(hidden) else value
+
+        return [
+            cls(
+                vit, tuple(entry(each, i) for each in args), {name: entry(kwargs[name], i) for name in kwargs}
+            )
+            for i in range(len(hidden))
+        ]
+
+    def run(self, first: int, last: int, tokens: Tensor) -> Tensor:
+        """Blocks first to last (inclusive; none when last < first) applied to a state (B, T, C)."""
+        # block.forward, not block(): the hooks of others must not count replays and probes
+        for block in self.vit.blocks[first : last + 1]:
+            state = self.shaped(tokens)
+            args, kwargs = with_hidden(self._args, self._kwargs, [state] if self.listed else state)
+            run = block.forward if in_graph() else partial(run_unchanging, block)
+            tokens = self.vit.layout.tokens(states_of(run(*args, **kwargs))[0])
+            self.executed += 1
+        return tokens
+
+    def shaped(self, tokens: Tensor) -> Tensor:
+        """Tokens as the host passes them from block to block."""
+        return self.vit.layout.state(tokens, self.grid)
 
 
 def loops_on(vit: ViT) -> Iterator[Loop]:

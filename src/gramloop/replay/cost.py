@@ -50,9 +50,7 @@ def extra_blocks(config: ReplayConfig, depth: int, keep: Sequence[int] = ()) -> 
     at = route(config, depth, keep)
     if at.at_final:
         return config.replays * (at.last - at.start + 1)
-    # of substeps the first is the host's own pass
-    passes = 1 if config.substeps is None else config.substeps - 1
-    proposal = passes * (at.end - at.start + 1) + (at.probe - at.end if at.measures else 0)
+    proposal = at.end - at.start + 1 + (at.probe - at.end if at.measures else 0)
     # of the trajectory whose mean gate a matched strength takes, only the first proposal is the same
     followed = max(config.replays - 1, 0) if config.strength == "matched" else 0
     return (config.replays + followed) * proposal + at.reach - at.end
@@ -61,5 +59,5 @@ def extra_blocks(config: ReplayConfig, depth: int, keep: Sequence[int] = ()) -> 
 def pair_blocks(config: ReplayConfig, depth: int) -> int:
     """Blocks executed for a baseline and a replayed forward that share their blocks (`reusing_blocks`)."""
     at, total = route(config, depth), depth + extra_blocks(config, depth)
-    # the baseline suffix is known; the host runs its own on the replayed state, as far as that is shown
-    return total - at.reach + at.until if config.replays and not at.at_final else total
+    # the baseline suffix is known; the host runs its own on the replayed state
+    return total - at.reach + at.last if config.replays and not at.at_final else total

@@ -7,7 +7,7 @@ block to block (relative position biases, windows) is inside the blocks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
@@ -75,6 +75,48 @@ class TokenLayout:
     def others(self) -> int:
         """How many tokens are no patches."""
         return self.prefix + self.suffix
+
+
+def states_of(output: Any) -> list[Tensor]:
+    """The hidden states in a block's output: a tensor, a tuple that begins with one, or a list of resolutions."""
+    if isinstance(output, Tensor):
+        return [output]
+    if isinstance(output, tuple) and output and isinstance(output[0], Tensor):
+        return [output[0]]
+    if isinstance(output, list) and output and all(isinstance(entry, Tensor) for entry in output):
+        return list(output)
+    raise GramLoopError(
+        f"a block returned {type(output).__name__}; replay understands a tensor, a tuple that begins with "
+        "one, and a list of tensors"
+    )
+
+
+def with_states(output: Any, states: list[Tensor]) -> Any:
+    """The same kind of output with other hidden states."""
+    if isinstance(output, tuple):
+        return (states[0], *output[1:])
+    return states if isinstance(output, list) else states[0]
+
+
+def hidden_states(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """The hidden states that a block is called with; they come first, or have a name."""
+    return args[0] if args else kwargs[_hidden_name(kwargs)]
+
+
+def with_hidden(
+    args: tuple[Any, ...], kwargs: Mapping[str, Any], hidden: Any
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The same arguments with other hidden states."""
+    if args:
+        return (hidden, *args[1:]), dict(kwargs)
+    return (), {**kwargs, _hidden_name(kwargs): hidden}
+
+
+def _hidden_name(kwargs: Mapping[str, Any]) -> str:
+    for name in ("hidden_states", "x", "input"):
+        if name in kwargs:
+            return name
+    raise GramLoopError(f"blocks are called with hidden states first; these are given {sorted(kwargs)}")
 
 
 @dataclass(frozen=True)

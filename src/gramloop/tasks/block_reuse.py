@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gramloop.replay.blocks import hidden_states, states_of
+from gramloop.replay.vit import hidden_states, states_of
 from gramloop.util.forward_patch import ModuleForward, patched
 
 

@@ -22,9 +22,9 @@ from gramloop.data.records import TaskName as Task
 from gramloop.errors import GramLoopError
 from gramloop.models.backbone import Tap, TappedViT, refuse_many_tokens
 from gramloop.replay.attach import Loop, attached
-from gramloop.replay.blocks import check_reach
 from gramloop.replay.config import ReplayConfig, Route, route
 from gramloop.replay.cost import Cost, extra_blocks
+from gramloop.replay.guards import check_reach
 from gramloop.replay.trace import Trace
 from gramloop.replay.vit import ViT, find_vit
 from gramloop.tasks.base import task_of

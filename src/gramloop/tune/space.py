@@ -20,8 +20,9 @@ from gramloop.mitigations.stack import Stack, ordered, parse_mitigations, replay
 from gramloop.replay.config import (
     ReplayConfig,
     ReplaySettings,
+    check_value,
     describe_replay,
-    field_of,
+    parse_value,
     route,
     split_setting,
 )
@@ -63,7 +64,7 @@ class Space:
         for name, tried in self.values.items():
             if isinstance(tried, str) or not isinstance(tried, Sequence) or not tried:
                 raise GramLoopError(f"the values of {name} are a list with at least one, not {tried!r}")
-            checked[name] = tuple(field_of(name).check(name, each) for each in tried)
+            checked[name] = tuple(check_value(name, each) for each in tried)
         object.__setattr__(self, "values", checked)
 
     @property
@@ -108,7 +109,7 @@ def read_values(texts: Iterable[str]) -> dict[str, tuple[object, ...]]:
     found = {}
     for text in texts:
         name, values = split_setting(text)
-        found[name] = tuple(field_of(name).parse(name, part.strip()) for part in values.split(","))
+        found[name] = tuple(parse_value(name, part.strip()) for part in values.split(","))
     return found
 
 
@@ -116,8 +117,6 @@ def _canonical(config: ReplayConfig, depth: int) -> ReplayConfig:
     """The same replay on this depth with its window in numbers, and without settings that have no effect."""
     placed = route(config, depth)
     settings: ReplaySettings = {"window": (placed.start, placed.end)}
-    if placed.until == placed.last:
-        settings["until"] = None
     if config.gate == "none":
         settings["strength"] = ReplayConfig.strength
     if not config.measures_drift:

@@ -390,7 +390,7 @@ UNIFORM, MATCHED = {"gate": "uniform", "strength": 0.35}, {"gate": "uniform", "s
 
 
 def paper_settings(end: int) -> dict[str, dict[str, Any]]:
-    """Placements, gates and strengths of the paper, and where the replay ends; ``end`` is the window's last block."""
+    """Placements, gates and strengths of the paper; ``end`` is the window's last block."""
     return {
         "no replay": {"replays": 0},
         "gram": {},
@@ -403,23 +403,15 @@ def paper_settings(end: int) -> dict[str, dict[str, Any]]:
         "matched": MATCHED,
         "matched, one replay": {**MATCHED, "replays": 1},
         "gate at a block": {"gate_at": end + 1},
-        "until": {"until": end + 1},
-        "until, ungated, one replay": {"until": end + 1, "gate": "none", "replays": 1},
     }
 
 
 def other_settings(end: int) -> dict[str, dict[str, Any]]:
-    """Further combinations, and what the paper has not: substeps, and rules that decide per image."""
-    between = (
-        20.6 if end == 3 else 9.15
-    )  # the lengths of two images lie on both sides, in DINOv3 and Meta's ViT
+    """Further combinations, and what the paper has not: a rule that decides per image."""
     return {
         "endpoint, one replay": {"gate_at": "end", "replays": 1},
         "uniform, one replay": {**UNIFORM, "replays": 1},
         "matched at the endpoint": {**MATCHED, "gate_at": "end"},
-        "until the window's end": {"until": end},
-        "until, endpoint, one replay": {"until": end + 1, "gate_at": "end", "replays": 1},
-        "until, matched": {**MATCHED, "until": end + 1},
         "four replays": {"replays": 4},
         "one block": {"window": (end, end)},
         "from the first block": {"window": (0, end)},
@@ -429,15 +421,7 @@ def other_settings(end: int) -> dict[str, dict[str, Any]]:
         "final filter, uniform": {**UNIFORM, "update_at": "final"},
         "final filter, gate at the end": {"update_at": "final", "gate_at": "end"},
         "large eps": {"eps": 1.0},
-        "substeps": {"substeps": 3, "replays": 1},
-        "substeps, ungated, until": {"substeps": 2, "replays": 1, "gate": "none", "until": end + 1},
-        "by length": {"adaptive": rule("length", 0.0, 30.0)},
-        "by spread": {"adaptive": rule("spread", 0.2, 0.0)},
         "by noise": {"adaptive": rule("noise", 0.5, 0.8)},
-        "by length, some": {"adaptive": rule("length", between, between)},
-        "by length, some, until": {"adaptive": rule("length", between, between), "until": end + 1},
-        "by length, none": {"adaptive": rule("length", 1e6, 1e6)},
-        "by length, none, until": {"adaptive": rule("length", 1e6, 1e6), "until": end + 1},
     }
 
 

@@ -23,7 +23,7 @@ from torch.utils.hooks import RemovableHandle
 
 from gramloop.errors import GramLoopError, GramLoopWarning
 from gramloop.replay.config import ReplayConfig, Route, route
-from gramloop.replay.vit import Grid, ViT
+from gramloop.replay.vit import Grid, ViT, hidden_states, states_of, with_hidden
 from gramloop.util.forward_patch import ForwardPatch, patching
 
 registering = threading.RLock()  # torch can give two threads that register hooks at once the same handle
@@ -37,48 +37,6 @@ _pure: WeakSet[nn.Module] = WeakSet()  # blocks that were seen to leave their in
 def in_graph() -> bool:
     """Whether a graph is made of what runs, which cannot ask for values."""
     return torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None
-
-
-def states_of(output: Any) -> list[Tensor]:
-    """The hidden states in a block's output: a tensor, a tuple that begins with one, or a list of resolutions."""
-    if isinstance(output, Tensor):
-        return [output]
-    if isinstance(output, tuple) and output and isinstance(output[0], Tensor):
-        return [output[0]]
-    if isinstance(output, list) and output and all(isinstance(entry, Tensor) for entry in output):
-        return list(output)
-    raise GramLoopError(
-        f"a block returned {type(output).__name__}; replay understands a tensor, a tuple that begins with "
-        "one, and a list of tensors"
-    )
-
-
-def with_states(output: Any, states: list[Tensor]) -> Any:
-    """The same kind of output with other hidden states."""
-    if isinstance(output, tuple):
-        return (states[0], *output[1:])
-    return states if isinstance(output, list) else states[0]
-
-
-def hidden_states(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """The hidden states that a block is called with; they come first, or have a name."""
-    return args[0] if args else kwargs[_hidden_name(kwargs)]
-
-
-def with_hidden(
-    args: tuple[Any, ...], kwargs: Mapping[str, Any], hidden: Any
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The same arguments with other hidden states."""
-    if args:
-        return (hidden, *args[1:]), dict(kwargs)
-    return (), {**kwargs, _hidden_name(kwargs): hidden}
-
-
-def _hidden_name(kwargs: Mapping[str, Any]) -> str:
-    for name in ("hidden_states", "x", "input"):
-        if name in kwargs:
-            return name
-    raise GramLoopError(f"blocks are called with hidden states first; these are given {sorted(kwargs)}")
 
 
 class _Thread(threading.local):
@@ -152,50 +110,10 @@ def release(vit: ViT, gathering: Sequence[nn.Module]) -> None:
         vars(block).pop("forward", None)
 
 
-class BlockCall:
-    """How the host called a block: its hidden states aside, every block is given the same arguments."""
-
-    def __init__(self, vit: ViT, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        hidden = hidden_states(args, kwargs)
-        self.vit, self.executed, self.listed = vit, 0, isinstance(hidden, list)
-        self.grid: Grid | None = vit.layout.grid(states_of(hidden)[0])
-        self._args, self._kwargs = with_hidden(args, kwargs, None)
-
-    @classmethod
-    def of(cls, vit: ViT, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[BlockCall]:
-        """The call, or one for each resolution where the host passes lists of them through its blocks."""
-        hidden = hidden_states(args, kwargs)
-        if not isinstance(hidden, list):
-            return [cls(vit, args, kwargs)]
-
-        def entry(value: Any, i: int) -> Any:
-            return [value[i]] if isinstance(value, list) and len(value) == len(hidden) else value
-
-        return [
-            cls(
-                vit, tuple(entry(each, i) for each in args), {name: entry(kwargs[name], i) for name in kwargs}
-            )
-            for i in range(len(hidden))
-        ]
-
-    def run(self, first: int, last: int, tokens: Tensor) -> Tensor:
-        """Blocks first to last (inclusive; none when last < first) applied to a state (B, T, C)."""
-        # block.forward, not block(): the hooks of others must not count replays and probes
-        for block in self.vit.blocks[first : last + 1]:
-            state = self.shaped(tokens)
-            args, kwargs = with_hidden(self._args, self._kwargs, [state] if self.listed else state)
-            run = block.forward if in_graph() or block in _pure else partial(_first_run, block)
-            tokens = self.vit.layout.tokens(states_of(run(*args, **kwargs))[0])
-            self.executed += 1
-        return tokens
-
-    def shaped(self, tokens: Tensor) -> Tensor:
-        """Tokens as the host passes them from block to block."""
-        return self.vit.layout.state(tokens, self.grid)
-
-
-def _first_run(block: nn.Module, *args: Any, **kwargs: Any) -> Any:
-    """Run a block for the first time, and refuse it if it writes into its input, which a replay needs again."""
+def run_unchanging(block: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    """Run a block and, the first time, refuse it if it writes into its input, which a replay needs again."""
+    if block in _pure:
+        return block.forward(*args, **kwargs)
     (state,) = states_of(hidden_states(args, kwargs))
     before = state.clone() if state.is_inference() else state._version
     output = block.forward(*args, **kwargs)
@@ -217,7 +135,7 @@ def check_vit(vit: ViT, at: Route, needs_pixels: bool = False) -> None:
     check_reach(vit, at)
     if needs_pixels and vit.embedding is None:
         raise GramLoopError(
-            f"{vit.name} does not show the image that its patches are cut from, so its noise cannot decide; take length"
+            f"{vit.name} does not show the image that its patches are cut from, so its noise cannot decide"
         )
 
 
@@ -250,7 +168,7 @@ class BlockOrderCheck:
     """
 
     def __init__(self, vit: ViT, at: Route) -> None:
-        self._vit, self._reach, self._resumes = vit, at.reach, at.resumes and at.until == at.reach
+        self._vit, self._reach = vit, at.reach
         self._start = at.start if at.config.replays else at.end
         self.first = max(self._start - 1, 0)  # the first block that is watched
         self._thread, self._handles = threading.get_ident(), list[RemovableHandle]()
@@ -265,7 +183,7 @@ class BlockOrderCheck:
                 found[key] = InnerHook(hook, place)
         blocks = self._vit.blocks[self.first : self._reach + 2]
         hooks = (key for block in blocks for kind in _KINDS for key, _ in _foreign(block, kind))
-        self._key = (self._start, self._reach, self._resumes, len(args), *kwargs, *hooks)
+        self._key = (self._start, self._reach, len(args), *kwargs, *hooks)
         if self._key in _plain.setdefault(self._vit.blocks[0], set()):
             return
         with registering:
@@ -285,7 +203,7 @@ class BlockOrderCheck:
             self._check_states(index, states_of(hidden_states(args, rest[0])))
             self._check_others(index, *with_hidden(args, rest[0], None))
         self.pass_on(index, states_of(rest[1]))
-        if index == self._reach < self._vit.depth - 1 and not self._resumes:
+        if index == self._reach < self._vit.depth - 1:
             self._passed()
 
     def _after_all(self, block: nn.Module, args: Any, *rest: Any) -> None:
@@ -298,13 +216,6 @@ class BlockOrderCheck:
         """Block ``index`` returns these, in the host's own layout."""
         if self._handles:
             self._index, self._states = index, states
-
-    def resume(self, until: int, given: list[Tensor], states: list[Tensor]) -> None:
-        """The block after ``until`` is given other states in place of these."""
-        self._check_states(until + 1, given)
-        if self._handles and until == self._reach:
-            self._passed()
-        self.pass_on(until, states)
 
     def end(self) -> None:
         """Stop watching."""
@@ -331,7 +242,7 @@ class BlockOrderCheck:
         who = f"the hook {_name(hooks[0][1])} changes" if hooks else "the model changes"
         raise GramLoopError(
             f"{who} what block {index - 1} of {name} returns before block {index} is given it; replays and probes "
-            "would not: remove it, do it inside a block, or choose window, gate_at and until before or after it"
+            "would not: remove it, do it inside a block, or choose window and gate_at before or after it"
             if index < len(blocks)
             else f"{who} what the last block of {name} returns; probes would not see that: do it after the blocks"
         )
@@ -347,7 +258,7 @@ class BlockOrderCheck:
             self.end()
             raise GramLoopError(
                 f"block {index} of {self._vit.name} is given another {different[0]} than block {index - 1}; a replay gives "
-                "all blocks the same, so window, gate_at and until must stay among blocks that are given the same"
+                "all blocks the same, so window and gate_at must stay among blocks that are given the same"
             )
 
 
