@@ -19,7 +19,7 @@ from gramloop.evaluate.store import PLAN, Store, read_condition
 from gramloop.metrics.depth import depth_scores
 from gramloop.models.tiny import DenseDepthHead
 from gramloop.replay.config import ReplayConfig
-from gramloop.report.document import make_document
+from gramloop.report.document import report_document
 from gramloop.report.figures import draw_figures
 from gramloop.report.load import load_runs
 from gramloop.report.stats import compare_methods
@@ -105,7 +105,7 @@ def test_a_report_of_depth(depth_model: Path, scene_folder: Path, tmp_path: Path
     assert gain.interval.estimate == pytest.approx(loaded.runs[0].gain("gramloop"))
     drawn = draw_figures(loaded, evidence, pdf=False)
     assert not drawn.remarks
-    document = make_document(loaded, evidence, drawn.figures)
+    document = report_document(loaded, evidence, drawn.figures)
     words = [table.caption for section in document.sections for table in section.tables]
     assert any("within a factor of 1.25" in each for each in words)
     picture = next(figure for figure in drawn.figures if figure.key.endswith("predictions"))

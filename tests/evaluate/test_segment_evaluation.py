@@ -28,7 +28,7 @@ from gramloop.evaluate.planning import Request, make_plan
 from gramloop.evaluate.rows import MethodRows
 from gramloop.evaluate.store import PLAN, Store, read_condition
 from gramloop.metrics.segmentation import STATISTICS, mean_quality, panoptic_statistics
-from gramloop.report.document import make_document
+from gramloop.report.document import report_document
 from gramloop.report.figures import draw_figures
 from gramloop.report.load import load_runs
 from gramloop.report.page import render
@@ -209,7 +209,7 @@ def test_a_small_pmt_killed_and_resumed_gives_the_table_of_one_run(
     metric = "PQ" if task == "panoptic" else "AP"
     assert float(rows[1][f"{metric} gain"]) == float(rows[1][metric]) - float(rows[0][metric])
     loaded = load_runs([tmp_path / "out"])
-    page = render(make_document(loaded, compare_methods(loaded.runs, replicates=50)), ())
+    page = render(report_document(loaded, compare_methods(loaded.runs, replicates=50)), ())
     assert f"mPC ({metric})" in page
 
 
@@ -249,7 +249,7 @@ def test_the_page_shows_quality_in_its_parts(panoptic_run: Path, instance_run: P
             assert families.interval.estimate == pytest.approx(one.gain("gramloop"), abs=1e-9)
     drawn = draw_figures(loaded, evidence, pdf=False)
     assert not drawn.remarks
-    document = make_document(loaded, evidence, drawn.figures)
+    document = report_document(loaded, evidence, drawn.figures)
     captions = [
         figure.caption for figure in drawn.figures if figure.photograph and "predictions" in figure.key
     ]

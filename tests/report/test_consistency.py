@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from gramloop.report.consistency import consistency_figure, gram_consistency, ratios
-from gramloop.report.document import Document, make_document
+from gramloop.report.document import Document, report_document
 from gramloop.report.figures import draw_figures
 from gramloop.report.load import load_runs
 from gramloop.report.tables.checks import consistency_table
@@ -38,7 +38,7 @@ def write(folder: Path, drift: Drift = random_drift, **options: Any) -> None:
 def report(folder: Path) -> Document:
     loaded = load_runs([folder])
     drawn = draw_figures(loaded, pdf=False)
-    return make_document(loaded, [], drawn.figures, drawn.remarks)
+    return report_document(loaded, [], drawn.figures, drawn.remarks)
 
 
 def test_r_divides_sums_over_severities_and_images(tmp_path: Path) -> None:

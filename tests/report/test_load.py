@@ -170,8 +170,8 @@ def test_costs_add_up_over_units(tmp_path: Path) -> None:
     write_store(tmp_path / "r", make_plan(methods=["baseline", "gramloop", "loop-loop"]))
     (run,) = load_runs([tmp_path / "r"]).runs
     images = 12 * len(CONDITIONS)
-    assert run.spent.images == images
-    assert run.spent.seconds == pytest.approx(4.5 * images)
-    assert run.spent.calls == pytest.approx({"baseline+gramloop": 2.0 * images, "loop-loop": 2.0 * images})
-    assert run.spent.blocks == {"baseline": 6 * images, "gramloop": 11 * images, "loop-loop": 11 * images}
-    assert run.spent.peak_memory == 10**9 + 6  # of the largest unit, not their sum
+    assert run.cost.images == images
+    assert run.cost.seconds == pytest.approx(4.5 * images)
+    assert run.cost.calls == pytest.approx({"baseline+gramloop": 2.0 * images, "loop-loop": 2.0 * images})
+    assert run.cost.blocks == {"baseline": 6 * images, "gramloop": 11 * images, "loop-loop": 11 * images}
+    assert run.cost.peak_memory == 10**9 + 6  # of the largest unit, not their sum

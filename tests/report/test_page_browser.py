@@ -110,6 +110,8 @@ def test_the_keyboard_sorts_and_a_second_column_takes_over(page):
 def test_only_tables_scroll_sideways(page, width):
     page.set_viewport_size({"width": width, "height": 740})
     assert page.evaluate("document.documentElement.scrollWidth") == width
+    lines = page.locator("pre").all()
+    assert all(each.evaluate("each => each.scrollWidth <= each.clientWidth") for each in lines)
     frame = page.locator("#table-scores .frame")
     inner, outer = frame.evaluate("frame => [frame.scrollWidth, frame.clientWidth]")
     assert inner > outer if width == 320 else inner == outer or width < 768

@@ -7,15 +7,14 @@ import pytest
 
 from gramloop.data.suites import Condition, find_suite
 from gramloop.report.load import load_runs
-from gramloop.report.run import Run, Spent
-from gramloop.report.tables.checks import class_tables, partition_table, placement_table
+from gramloop.report.run import Run, RunCost
+from gramloop.report.tables.checks import class_tables, partition_table, placements_table
 from gramloop.report.tables.conditions import (
     cost_table,
     every_condition,
     every_metric,
     family_means,
     group_means,
-    path_costs,
 )
 from gramloop.report.tables.main import main_results
 from paper_runs import cell, plan
@@ -102,31 +101,26 @@ def test_placement_over_two_folders(tmp_path: Path) -> None:
     write_store(tmp_path / "a", make_plan())
     write_store(tmp_path / "b", make_plan(methods=["baseline", "loop-loop"]))
     (group,) = load_runs([tmp_path]).groups
-    table = placement_table(group[0], group)
+    table = placements_table(group[0], group)
     assert table is not None
     assert [row[:3] for row in table.rows] == [
         ("–", "–", "baseline"),
         ("Final layer", "Loop end", "gramloop"),
         ("Loop end", "Loop end", "loop-loop"),
     ]
-    assert placement_table(group[0], group[:1]) is None  # one placement compares with nothing
+    assert placements_table(group[0], group[:1]) is None  # one placement compares with nothing
 
 
-def test_cost_of_a_pair_and_of_a_baseline_timed_elsewhere(tmp_path: Path) -> None:
+def test_a_pair_that_was_not_timed_alone_has_blocks_and_no_time(tmp_path: Path) -> None:
     write_store(tmp_path / "pair", make_plan())
-    write_store(tmp_path / "alone", make_plan(methods=["baseline"]))
-    (group,) = load_runs([tmp_path / "pair", tmp_path / "alone"]).groups
-    alone = cost_table(path_costs(group[0], group[:1]))
-    assert [row[3] for row in alone.rows] == [None, pytest.approx(2.5)]
-    assert any("was not timed alone" in note for note in alone.notes)
-    both = cost_table(path_costs(group[0], group))
-    assert [row[3] for row in both.rows] == pytest.approx([2.5, 2.5])
-    assert both.rows[1][4] == pytest.approx(1.0)
-    assert [row[1] for row in both.rows] == [6, 11]  # as counted
-    assert both.rows[1][2] == pytest.approx(
-        (6 + 2 * 2 + 3 * 1) / 6
-    )  # by the formula: 2 replays of 2, 3 probes of 1
-    assert any("another number of blocks" in note for note in both.notes)
+    (run,) = load_runs([tmp_path / "pair"]).runs
+    table = cost_table(run)
+    assert table is not None
+    assert [row[3] for row in table.rows] == [None, None]
+    assert any("not timed alone" in note for note in table.notes)
+    assert [row[1] for row in table.rows] == [6, 11]  # as counted
+    # by the formula: 2 replays of 2, 3 probes of 1
+    assert table.rows[1][2] == pytest.approx((6 + 2 * 2 + 3 * 1) / 6)
 
 
 def test_work_counts_blocks_by_their_area_and_time_is_that_of_each_alone() -> None:
@@ -134,15 +128,13 @@ def test_work_counts_blocks_by_their_area_and_time_is_that_of_each_alone() -> No
     blocks = {"baseline": 600, "gramloop": 1300, "median": 600, "resize-1.5": 600, "flip": 1200}
     calls = {"baseline+gramloop": 400.0, "median": 150.0, "resize-1.5": 210.0, "flip": 200.0}
     alone = {"baseline": 1.0, "gramloop": 3.0, "median": 1.5, "resize-1.5": 2.1, "flip": 2.0}  # seconds
-    spent = Spent(100, 1000.0, calls, 0, blocks)
-    results = (cell(Condition("clean"), dict.fromkeys(blocks, 50.0), "mIoU", spent=spent),)
+    cost = RunCost(100, 1000.0, calls, 0, blocks)
+    results = (cell(Condition("clean"), dict.fromkeys(blocks, 50.0), "mIoU", cost=cost),)
     methods = ["baseline", "gramloop", "median", "resize:1.5", "flip"]
     run = Run("r", Path("r"), make_plan("scenes", methods=methods, conditions=["clean"]), results, {}, alone)
-    costs = {cost.method: cost for cost in path_costs(run)}
     works = {"baseline": 1, "gramloop": 13 / 6, "median": 1, "resize-1.5": 2.25, "flip": 2}
-    assert {name: cost.work for name, cost in costs.items()} == pytest.approx(works)
+    assert {name: run.work(name) for name in run.methods} == pytest.approx(works)
     times = {"baseline": 1, "gramloop": 3, "median": 1.5, "resize-1.5": 2.1, "flip": 2}
-    assert {name: cost.time for name, cost in costs.items()} == pytest.approx(times)
+    assert {name: run.time(name) for name in run.methods} == pytest.approx(times)
     # 40 s went into images; a method's device time has its own seconds and all of these
-    assert costs["baseline"].seconds == pytest.approx((100 + 40) / 100)
-    assert not any(cost.together for cost in costs.values())
+    assert run.seconds("baseline") == pytest.approx((100 + 40) / 100)

@@ -13,7 +13,7 @@ from gramloop.data.suites import Condition, find_suite
 from gramloop.evaluate.methods import BASELINE, Method
 from gramloop.evaluate.plan import DataSource, Plan, PlannedModel
 from gramloop.replay.config import ReplayConfig
-from gramloop.report.run import ConditionResults, Run, Spent
+from gramloop.report.run import ConditionResults, Run, RunCost
 
 PAPER: dict[str, Any] = json.loads(
     (Path(__file__).parents[1] / "metrics" / "paper_tables.json").read_text(encoding="utf-8")
@@ -131,8 +131,8 @@ def timed_run(name: str, images: int = 11782, devices: int = 64) -> Run:
     """One path of the cost table, timed alone: the wall time of 64 devices that makes the printed number."""
     blocks, _, seconds, _, memory = PAPER["cost"][PLACES[name]]
     wall = seconds * images / devices
-    spent = Spent(
+    cost = RunCost(
         images, wall * devices, {name: 0.9 * wall * devices}, round(memory * 1e9), {name: blocks * images}
     )
-    one = cell(Condition("clean"), {name: 60.0}, "AP", spent=spent)
+    one = cell(Condition("clean"), {name: 60.0}, "AP", cost=cost)
     return Run(f"coco {name}", Path(name), plan("coco", (name,)), (one,))

@@ -6,7 +6,7 @@ from gramloop.lazy import lazy_names
 
 if TYPE_CHECKING:
     from gramloop.report.answers import answers_of, read_answers
-    from gramloop.report.document import Document, make_document
+    from gramloop.report.document import Document, report_document
     from gramloop.report.figures import Figures, draw_figures
     from gramloop.report.figures.diagnostic import Diagnosed, diagnostic
     from gramloop.report.load import LoadedRuns, load_runs
@@ -18,6 +18,6 @@ else:
 
 __all__ = [
     "Diagnosed", "Document", "Evidence", "Figures", "LoadedRuns", "Run", "answers_of",
-    "compare_methods", "diagnostic", "draw_figures", "load_runs", "make_document", "read_answers",
+    "compare_methods", "diagnostic", "draw_figures", "load_runs", "read_answers", "report_document",
     "write_report",
 ]  # fmt: skip

@@ -20,14 +20,13 @@ from gramloop.report.consistency import gram_consistency
 from gramloop.report.load import LoadedRuns
 from gramloop.report.run import Run
 from gramloop.report.stats import Evidence
-from gramloop.report.tables.checks import class_tables, consistency_table, partition_table, placement_table
+from gramloop.report.tables.checks import class_tables, consistency_table, partition_table, placements_table
 from gramloop.report.tables.conditions import (
     cost_table,
     every_condition,
     every_metric,
     family_means,
     group_means,
-    path_costs,
     quality_table,
 )
 from gramloop.report.tables.main import (
@@ -39,6 +38,7 @@ from gramloop.report.tables.main import (
     stacking_table,
 )
 from gramloop.util.json_files import read_json
+from gramloop.util.plotting import CaptionedFigure
 from gramloop.util.table import Table
 
 
@@ -53,7 +53,16 @@ class RenderedFigure:
     pdf: bytes | None
     alt: str  # the figure in words
     section: str = ""  # the key of the section it belongs to
-    photograph: bool = False  # whether it shows images, whose colours must stay
+    dark: bytes | None = None  # the PNG for a dark page, of figures with photographs, whose colours must stay
+
+    @classmethod
+    def of(
+        cls, key: str, drawn: CaptionedFigure, section: str, pdf: bool = True, photograph: bool = False
+    ) -> RenderedFigure:
+        """Render a figure."""
+        files = drawn.png(), drawn.pdf() if pdf else None
+        dark = drawn.dark_png() if photograph else None
+        return cls(key, drawn.title, drawn.caption, *files, drawn.alt, section, dark)
 
 
 @dataclass(frozen=True)
@@ -90,7 +99,7 @@ def answer_section(name: str) -> str:
     return f"answer {name}"
 
 
-def make_document(
+def report_document(
     loaded: LoadedRuns,
     evidence: Sequence[Evidence],
     figures: Sequence[RenderedFigure] = (),
@@ -157,7 +166,7 @@ def _placement(loaded: LoadedRuns, evidence: Sequence[Evidence]) -> Tables:
     seen = set()
     for group in loaded.groups:
         for run in group:
-            table = placement_table(run, group)
+            table = placements_table(run, group)
             if table is not None and table.rows not in seen:  # peers would give the same table again
                 seen.add(table.rows)
                 yield table
@@ -180,11 +189,7 @@ def _gram(loaded: LoadedRuns, evidence: Sequence[Evidence]) -> Tables:
 
 
 def _cost(loaded: LoadedRuns, evidence: Sequence[Evidence]) -> Tables:
-    for group in loaded.groups:
-        for run in group:
-            if costs := path_costs(run, group):
-                device, diagnosed = run.plan.model.device.upper(), run.plan.diagnostics
-                yield cost_table(costs, f"{run.key}-cost", run.name, device, diagnosed)
+    yield from map(cost_table, loaded.runs)
 
 
 def _conditions(loaded: LoadedRuns, evidence: Sequence[Evidence]) -> Tables:

@@ -24,7 +24,7 @@ from gramloop.evaluate.store import (
     plan_in,
     read_condition,
 )
-from gramloop.report.run import ConditionResults, Run, Spent
+from gramloop.report.run import ConditionResults, Run, RunCost
 from gramloop.tasks.loading import INPUT_SIZE
 from gramloop.util.processes import available_memory, in_order, worker_count
 
@@ -158,7 +158,7 @@ def measure_condition(plan: Plan, stored: StoredCondition) -> ConditionResults:
         scored.images,
         scored.scores,
         scored.failures,
-        spent=_spent(stored),
+        cost=_cost(stored),
         ids=used,
     )
     if not scored.images:
@@ -204,7 +204,7 @@ def _drift(stored: StoredCondition) -> dict[str, NDArray[np.float64]]:
     }
 
 
-def _spent(stored: StoredCondition) -> Spent:
+def _cost(stored: StoredCondition) -> RunCost:
     first = next(iter(stored.methods.values()))
     calls: dict[str, float] = {}
     for name, each in stored.methods.items():
@@ -212,7 +212,7 @@ def _spent(stored: StoredCondition) -> Spent:
             together = [other for other in (facts.paired_with, name) if other]
             call = name if not facts.paired_with else "+".join(sorted(together))
             calls[call] = calls.get(call, 0.0) + facts.seconds
-    return Spent(
+    return RunCost(
         len(stored.image_ids),
         sum(facts.wall_seconds for facts in first.facts),
         calls,

@@ -21,7 +21,7 @@ from gramloop.tasks.base import AnyTask, Categories
 
 
 @dataclass(frozen=True)
-class Spent:
+class RunCost:
     """What units cost, added up: seconds are those of one device, whatever their number."""
 
     images: int = 0
@@ -30,27 +30,14 @@ class Spent:
     peak_memory: int = 0  # bytes, the largest of any unit
     blocks: Mapping[str, float] = field(default_factory=dict)  # method: blocks of all images, per view
 
-    def __add__(self, other: Spent) -> Spent:
-        return Spent(
+    def __add__(self, other: RunCost) -> RunCost:
+        return RunCost(
             self.images + other.images,
             self.seconds + other.seconds,
             _added(self.calls, other.calls),
             max(self.peak_memory, other.peak_memory),
             _added(self.blocks, other.blocks),
         )
-
-    def call_of(self, method: str) -> str | None:
-        """The call that predicted with a method, alone or together with others."""
-        return next((each for each in self.calls if method in each.split("+")), None)
-
-    def predicting(self, method: str) -> float | None:
-        """Seconds of predicting all images with one method alone; None where that was not measured."""
-        return self.calls[method] if self.call_of(method) == method else None
-
-    def per_image(self, predicting: float) -> float:
-        """Seconds of predicting, and of the handling of images, which all methods of a run share, per image."""
-        handling = self.seconds - sum(self.calls.values())
-        return (predicting + handling) / self.images
 
 
 def _added(first: Mapping[str, float], second: Mapping[str, float]) -> dict[str, float]:
@@ -69,7 +56,7 @@ class ConditionResults:
     labelled: NDArray[np.bool_] | None = None  # (K,) which classes the truth holds
     parts: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)  # method: (2, parts)
     drift: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)  # method: (images,) after the gate
-    spent: Spent = Spent()
+    cost: RunCost = RunCost()
     ids: tuple[str, ...] = ()  # (images,) of those that were scored, in order of position
 
 
@@ -222,9 +209,9 @@ class Run:
     # cost
 
     @cached_property
-    def spent(self) -> Spent:
+    def cost(self) -> RunCost:
         """What all stored conditions cost."""
-        return sum((result.spent for result in self.results), Spent())
+        return sum((result.cost for result in self.results), RunCost())
 
     def method(self, name: str) -> Method:
         """The method of a name."""
@@ -236,14 +223,20 @@ class Run:
         Blocks are as counted, for a replay may decide image by image; by formula where diagnostics made it execute
         more than it needs.
         """
-        method, depth, blocks = self.method(name), self.plan.model.depth, self.spent.blocks
+        method, depth, blocks = self.method(name), self.plan.model.depth, self.cost.blocks
         sizes = stack_scales(method.mitigations)
         area = sum(size**2 for size in sizes) / len(sizes)
         replay = method.replay or replay_of(method.mitigations)
         adaptive = replay is not None and replay.adaptive is not None
         if not blocks.get(name) or (self.plan.diagnostics and not adaptive):
             return area * method.blocks(depth) / depth
-        return area * blocks[name] / (blocks.get(BASELINE) or depth * self.spent.images)
+        return area * blocks[name] / (blocks.get(BASELINE) or depth * self.cost.images)
+
+    def seconds(self, name: str) -> float | None:
+        """Of one device per image, with the handling of images; None where it was predicted with another method only."""
+        cost = self.cost
+        alone = cost.calls[name] / cost.images if name in cost.calls else self.times.get(name)
+        return None if alone is None else alone + (cost.seconds - sum(cost.calls.values())) / cost.images
 
     def time(self, name: str) -> float | None:
         """Seconds of an image relative to the baseline; None where one of them was not measured alone."""

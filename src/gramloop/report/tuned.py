@@ -124,15 +124,7 @@ def tuning_document(folder: Path, pdf: bool = True) -> Document:
     content = read_json(folder / RESULT, "a choice of gramloop tune")
     about, answer, settings = content["about"], tuning_answer(folder), _settings(folder)
     drawn = gain_chart(answer.gains, answer.metric, answer.method)
-    figure = RenderedFigure(
-        "gains",
-        drawn.title,
-        drawn.caption,
-        drawn.png(),
-        drawn.pdf() if pdf else None,
-        drawn.alt,
-        answer_section(answer.name),
-    )
+    figure = RenderedFigure.of("gains", drawn, answer_section(answer.name), pdf)
     suite = about["subject"].get("suite", "images in memory")
     split = about["split"]
     words = [

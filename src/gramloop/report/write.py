@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.store import PLAN
-from gramloop.report.document import Document, make_document
+from gramloop.report.document import Document, report_document
 from gramloop.report.load import OnProgress
 from gramloop.report.page import render
 from gramloop.util.files import atomic_write
@@ -61,7 +61,7 @@ def read_document(
         evidence = compare_methods(loaded.runs, over, on_progress=advance, workers=processes)
     with progress_bar("drawing figures", None) as advance:
         drawn = draw_figures(loaded, evidence, exemplars, pdf, on_progress=advance)
-    return make_document(loaded, evidence, drawn.figures, drawn.remarks, out)
+    return report_document(loaded, evidence, drawn.figures, drawn.remarks, out)
 
 
 def report_files(document: Document) -> dict[str, Callable[[], bytes]]:

@@ -29,7 +29,7 @@ BLUE, ORANGE, GREEN, PINK = "#0072B2", "#E69F00", "#009E73", "#CC79A7"
 SKY, RED, YELLOW, PLUM = "#56B4E9", "#D55E00", "#F0E442", "#882255"
 CLASS_COLOURS = (BLUE, ORANGE, GREEN, PINK, SKY, RED, YELLOW, PLUM)
 GAINED, LOST = "#00D860", "#FF2DC8"  # vivid, to stand out on classes; green and magenta differ for every eye
-INK, FAINT, OTHER = "#222222", "#8a8a8a", "#999999"
+INK, PAPER, FAINT, OTHER = "#222222", "#e3e7eb", "#8a8a8a", "#999999"
 DRIFT_MAP, GATE_MAP, GAIN_MAP = "viridis", "cividis", "RdBu"
 
 LONGEST_SIDE = 640  # pixels of a photograph inside a figure
@@ -92,10 +92,25 @@ class CaptionedFigure:
         nothing = {"CreationDate": None, "ModDate": None, "Creator": None, "Producer": None}
         return self._saved("pdf", dpi=300, metadata=nothing)
 
+    def dark_png(self) -> bytes:
+        """The figure for a dark page: light words on nothing, photographs and maps as they are."""
+        from matplotlib.text import Text
+
+        dark = [text for text in self.figure.findobj(Text) if text.get_color() == INK]
+        for text in dark:
+            text.set_color(PAPER)
+        try:
+            return self._saved(
+                "png", dpi=DPI, metadata={"Software": None}, facecolor="none", transparent=True
+            )
+        finally:
+            for text in dark:
+                text.set_color(INK)
+
     def _saved(self, kind: str, **options: Any) -> bytes:
         buffer = io.BytesIO()
         with styled():
-            self.figure.savefig(buffer, format=kind, facecolor="white", **options)
+            self.figure.savefig(buffer, format=kind, **{"facecolor": "white", **options})
         return buffer.getvalue()
 
 
@@ -145,16 +160,18 @@ class Sheet:
 
         left, top, width = place
         axes = self.panel(left, top, width, 0.055)
-        high = float(shown.norm.vmax)
+        low, high = float(shown.norm.vmin), float(shown.norm.vmax)
         extend = "max" if beyond else "neither"
         bar = self.figure.colorbar(shown, cax=axes, orientation="horizontal", extend=extend)
         bar.outline.set_linewidth(0.4)
         bar.ax.tick_params(length=1.5, pad=1, labelsize=6)
         exponent = 0 if 0.1 <= high < 100 else int(np.floor(np.log10(high)))
-        ticks = MaxNLocator(4, steps=[1, 2, 2.5, 5, 10]).tick_values(0, high / 10.0**exponent)
-        ticks = [tick for tick in ticks if tick <= high / 10.0**exponent * 1.0001]
-        bar.set_ticks([tick * 10.0**exponent for tick in ticks])
-        bar.set_ticklabels([f"{tick:g}" for tick in ticks])
+        unit = 10.0**exponent
+        ticks = MaxNLocator(4, steps=[1, 2, 2.5, 5, 10]).tick_values(low / unit, high / unit)
+        ticks = [tick for tick in ticks if low / unit * 1.0001 <= tick <= high / unit * 1.0001]
+        bar.set_ticks(
+            [tick * unit for tick in ticks], labels=[f"{tick:g}".replace("-", "−") for tick in ticks]
+        )
         times = f" (×$10^{{{exponent}}}$)" if exponent else ""
         self.text(left + width / 2, top + 0.17, label + times, fontsize=6.5, ha="center")
 

@@ -24,7 +24,7 @@ from gramloop.report.run import Run
 from gramloop.report.stats import Evidence
 from gramloop.util.plotting import CaptionedFigure
 
-Named = Iterator[tuple[str, CaptionedFigure]]  # by the key that names the files
+NamedFigures = Iterator[tuple[str, CaptionedFigure]]  # by the key that names the files
 
 
 @dataclass
@@ -47,9 +47,7 @@ class Figures:
         try:
             for key, drawn in named:
                 on_progress(drawn.title)
-                files = drawn.png(), drawn.pdf() if pdf else None
-                words = drawn.title, drawn.caption
-                self.figures.append(RenderedFigure(key, *words, *files, drawn.alt, section, photograph))
+                self.figures.append(RenderedFigure.of(key, drawn, section, pdf, photograph))
         except GramLoopError as error:
             self.remarks.append(f"{failure}: {error}.".replace("..", "."))
 
@@ -116,7 +114,7 @@ def suite_gains(runs: Sequence[Run], method: str) -> Gains:
     return Gains.of(rows, metrics, method, "suite")
 
 
-def _suites(group: Sequence[Run], evidence: Sequence[Evidence]) -> Named:
+def _suites(group: Sequence[Run], evidence: Sequence[Evidence]) -> NamedFigures:
     """Gains by suite and severity, where there are several suites to compare."""
     for method in dict.fromkeys(name for run in group for name in shown_methods(run, evidence)):
         severe = [run for run in group if method in run.compared and run.compare(method) is not None]
@@ -125,7 +123,7 @@ def _suites(group: Sequence[Run], evidence: Sequence[Evidence]) -> Named:
             yield f"suites-severity-{group[0].key}-{method}", severity_heat(suite_gains(severe, method))
 
 
-def _heat(run: Run, methods: Sequence[str]) -> Named:
+def _heat(run: Run, methods: Sequence[str]) -> NamedFigures:
     """Gains by shift and severity, one figure for each method."""
     if BASELINE not in run.methods or not run.shifted:
         return
@@ -139,7 +137,7 @@ def _heat(run: Run, methods: Sequence[str]) -> Named:
         yield f"{run.key}-severity-{method}", severity_heat(Gains.of(gains, run.metric, method)).of(run.name)
 
 
-def _chart(run: Run, evidence: Sequence[Evidence]) -> Named:
+def _chart(run: Run, evidence: Sequence[Evidence]) -> NamedFigures:
     """The gain and the cost of all methods."""
     found = next((each for each in evidence if each.run is run), None)
     if found is not None and run.complete:
@@ -147,7 +145,7 @@ def _chart(run: Run, evidence: Sequence[Evidence]) -> Named:
         yield f"{run.key}-gains", gain_chart(gains, run.metric, recommended(found)).of(run.name)
 
 
-def _consistency(run: Run) -> Named:
+def _consistency(run: Run) -> NamedFigures:
     """Where each trajectory ends, if evaluate stored it."""
     for found in gram_consistency(run) if run.shifted else ():
         yield f"{run.key}-consistency-{found.method}", consistency_figure(found).of(run.name)

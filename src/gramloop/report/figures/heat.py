@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gramloop.data.suites import display_name
-from gramloop.errors import GramLoopError
 from gramloop.util.plotting import (
     COLUMN,
     GAIN_MAP,
@@ -36,11 +35,6 @@ class Gains:
     metric: str
     method: str
     subject: str = "shift"  # what a row is
-
-    def __post_init__(self) -> None:
-        expected = (len(self.names), len(self.severities))
-        if self.values.shape != expected or 0 in expected:
-            raise GramLoopError(f"a heat map of gains needs {expected} values, not {self.values.shape}")
 
     @classmethod
     def of(
@@ -111,24 +105,9 @@ def _draw(gains: Gains, width: float) -> Any:
     axes.xaxis.set_ticks_position("top")
     axes.tick_params(which="both", length=0, pad=2)
     axes.spines[:].set_visible(False)
-    _colour_bar(sheet, shown, f"gain in {gains.metric} (points)", margin, digits)
+    place = (margin, sheet.height - _FOOT + 0.09, width - margin - 0.04)
+    sheet.colour_bar(shown, place, f"gain in {gains.metric} (points)")
     return sheet.figure
-
-
-def _colour_bar(sheet: Sheet, shown: Any, label: str, margin: float, digits: int) -> None:
-    axes = sheet.panel(margin, sheet.height - _FOOT + 0.09, sheet.width - margin - 0.04, 0.06)
-    bar = sheet.figure.colorbar(shown, cax=axes, orientation="horizontal")
-    bar.outline.set_visible(False)
-    low, high = shown.norm.vmin, shown.norm.vmax
-    bar.set_ticks(
-        [low, 0, high], labels=[signed_difference(low, digits), "0", signed_difference(high, digits)]
-    )
-    first, _, last = bar.ax.get_xticklabels()
-    first.set_horizontalalignment("left")
-    last.set_horizontalalignment("right")
-    bar.ax.tick_params(length=1.5, pad=1, labelsize=6)
-    middle = margin + (sheet.width - margin) / 2
-    sheet.text(middle, sheet.height - 0.03, label, fontsize=6.5, ha="center", va="bottom")
 
 
 def _words(gains: Gains) -> tuple[str, str, str]:
@@ -141,17 +120,12 @@ def _words(gains: Gains) -> tuple[str, str, str]:
     best, least = (
         f"{signed_difference(float(values.flat[end]), 3)} ({gains.cell_name(end)})" for end in ends
     )
-    complete = cells == finite.size
-    rest = f" The mean over all is {signed_difference(float(values.mean()), 3)}."
-    if not complete:
-        rest = f" {finite.size - cells} of {finite.size} cells have no result yet (grey)."
+    rest = f"The mean over all is {signed_difference(float(values.mean()), 3)}."
+    if cells < finite.size:
+        rest = f"{finite.size - cells} of {finite.size} cells have no result yet (grey)."
     caption = (
-        f"Gain of {gains.method} over the baseline in {gains.metric} points; blue is better, red worse, and the scale is "
-        f"symmetric about 0. {(values[finite] > 0).sum()} of {cells} conditions gain, {(values[finite] < 0).sum()} lose; the "
-        f"largest gain is {best}, the lowest {least}.{rest}"
+        f"Gain of {gains.method} over the baseline in {gains.metric} points; blue is better, red worse. "
+        f"{(values[finite] > 0).sum()} of {cells} conditions gain, {(values[finite] < 0).sum()} lose; the largest gain is "
+        f"{best}, the lowest {least}. {rest}"
     )
-    if len(gains.severities) == 1 or not complete:
-        return title, caption, f"Heat map. {caption}"
-    means = zip(gains.severities, values.mean(axis=0), strict=True)
-    steps = ", ".join(f"{severity}: {signed_difference(float(value), 3)}" for severity, value in means)
-    return title, caption, f"Heat map. {caption} Means by severity: {steps}."
+    return title, caption, f"Heat map. {caption}"

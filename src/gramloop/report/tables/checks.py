@@ -18,8 +18,7 @@ from gramloop.report.tables.main import (
     DIGITS,
     TEXT,
     clean_coco_of,
-    method_cells,
-    method_columns,
+    method_table,
     robustness_of,
 )
 from gramloop.util.table import ABSENT, Cell, Column, Table
@@ -32,7 +31,7 @@ _DIVISION = (
 )
 
 
-def placement_table(run: Run, group: Sequence[Run]) -> Table | None:
+def placements_table(run: Run, group: Sequence[Run]) -> Table | None:
     """Where drift is measured and the step applied, one suite; None where that was not varied."""
     found_places = _placements(run, group)
     if not found_places:
@@ -96,23 +95,23 @@ def partition_table(run: Run) -> Table | None:
     means = {  # (2, PARTS)
         method: np.mean([result.parts[method] for result in run.averaged], axis=0) for method in run.methods
     }
-    rows: list[tuple[Cell, ...]] = []
-    for kind, prefix in enumerate(("", "all but ")):
-        for part in range(PARTS):
-            scores = {method: float(found[kind, part]) for method, found in means.items()}
-            rows.append((f"{prefix}S{part + 1}", *method_cells(run.methods, scores)))
+    rows = [
+        ((f"{prefix}S{part + 1}",), {name: float(found[kind, part]) for name, found in means.items()})
+        for kind, prefix in enumerate(("", "all but "))
+        for part in range(PARTS)
+    ]
     notes = []
     for method in run.compared:
         subsets, rest = ((row > 0).sum() for row in means[method] - means[BASELINE])
         notes.append(f"{method} improves {subsets} of {PARTS} subsets and {rest} of {PARTS} complements.")
-    return Table(
+    return method_table(
         f"Partition consistency, {run.name}",
-        (Column("part", "Images", TEXT), *method_columns(run.methods)),
+        (Column("part", "Images", TEXT),),
+        run.methods,
         rows,
         (*notes, _DIVISION),
         key=f"{run.key}-partitions",
         caption=f"{run.score_title} in percent on four fixed subsets of the images, and on all other images.",
-        compared=run.methods,
     )
 
 
@@ -163,11 +162,13 @@ def class_tables(run: Run, method: str) -> tuple[Table, ...]:
 
 
 def _class_table(run: Run, method: str, found: ClassGains, kind: str, places: list[int]) -> Table:
-    pair = (BASELINE, method)
-    rows: list[tuple[Cell, ...]] = []
-    for rank, place in enumerate(places, start=1):
-        scores = {BASELINE: float(found.baseline[place]), method: float(found.method[place])}
-        rows.append((rank, found.names[place], *method_cells(pair, scores)))
+    rows = [
+        (
+            (rank, found.names[place]),
+            {BASELINE: float(found.baseline[place]), method: float(found.method[place])},
+        )
+        for rank, place in enumerate(places, start=1)
+    ]
     metric = run.task.class_metric + " with the clean predictions" * run.plan.label_free
     lost = int((found.gains < 0).sum())
     notes = [f"Of {len(found.names)} classes {found.improved} improve under {method} and {lost} lose."]
@@ -177,14 +178,14 @@ def _class_table(run: Run, method: str, found: ClassGains, kind: str, places: li
         notes.append(
             f"{partly} classes are in the {run.truth_words} of some conditions only, and not in this table."
         )
-    return Table(
+    return method_table(
         f"Classes with the largest {kind}, {run.name}, {method}",
-        (Column("rank", "Rank", digits=0), Column("class", "Class", TEXT), *method_columns(pair)),
+        (Column("rank", "Rank", digits=0), Column("class", "Class", TEXT)),
+        (BASELINE, method),
         rows,
         notes,
         key=f"{run.key}-{method}-class-{kind}",
         caption=f"{metric} of a class in percent, {run.scope}.",
-        compared=pair,
     )
 
 

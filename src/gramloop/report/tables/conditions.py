@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -12,7 +11,7 @@ from gramloop.evaluate.methods import BASELINE
 from gramloop.evaluate.results import measures_gain, metrics_of
 from gramloop.metrics.segmentation import QUALITIES
 from gramloop.report.run import Run
-from gramloop.report.tables.main import DIGITS, TEXT, method_cells, method_columns
+from gramloop.report.tables.main import DIGITS, TEXT, method_table
 from gramloop.util.table import Cell, Column, Table
 
 _NUMBERS = {1: "One", 2: "Two", 3: "Three", 4: "Four", 5: "Five"}
@@ -48,21 +47,13 @@ def _means(run: Run, names: Sequence[str], name_of: Callable[[Condition], str]) 
     for name in names:
         members = [condition for condition in run.shifted if name_of(condition) == name]
         values = {method: [each.get(one, np.nan) for one in members] for method, each in scores.items()}
-        found[name] = {
-            method: float(np.mean(each)) if np.isfinite(each).all() else None
-            for method, each in values.items()
-        }
+        found[name] = {method: _mean(each) for method, each in values.items()}
     return found
 
 
 def _means_table(run: Run, kind: str, title: str, caption: str, head: str, found: Means) -> Table:
-    rows = [
-        (display_name(name, capital=True), *method_cells(run.methods, scores))
-        for name, scores in found.items()
-    ]
-    rows.append(
-        ("Macro mean", *method_cells(run.methods, {method: run.score(method) for method in run.methods}))
-    )
+    rows = [((display_name(name, capital=True),), scores) for name, scores in found.items()]
+    rows.append((("Macro mean",), {method: run.score(method) for method in run.methods}))
     notes = []
     if not run.complete:
         notes.append("Where a condition is missing there is no mean over it.")
@@ -74,14 +65,14 @@ def _means_table(run: Run, kind: str, title: str, caption: str, head: str, found
             for method in run.compared
         )
         notes.append(f"Of {len(found)} rows, {', '.join(gaining)}.")
-    return Table(
+    return method_table(
         title,
-        (Column("name", head, TEXT), *method_columns(run.methods)),
+        (Column("name", head, TEXT),),
+        run.methods,
         rows,
         notes,
         key=f"{run.key}-{kind}",
         caption=f"{caption}; differences are computed before rounding.",
-        compared=run.methods,
         footer=1,
     )
 
@@ -94,27 +85,25 @@ def _gains(scores: Mapping[str, float | None], method: str) -> bool:
 def every_condition(run: Run) -> Table:
     """The main metric of every condition of the plan; a row without numbers where it is missing."""
     results = {result.condition.key: result for result in run.results}
-    rows: list[tuple[Cell, ...]] = []
+    rows: list[tuple[tuple[Cell, ...], Mapping[str, float | None]]] = []
     for key in run.plan.conditions:
-        if (result := results.get(key)) is None:
-            rows.append((key, None, None, *method_cells(run.methods, {})))
-            continue
-        scores = {name: found[run.metric] for name, found in result.scores.items()}
-        cells = method_cells(run.methods, scores, not measures_gain(run.plan, key))
-        rows.append((key, result.images, len(result.failures), *cells))
-    return Table(
+        result = results.get(key)
+        counts = (None, None) if result is None else (result.images, len(result.failures))
+        found = {} if result is None else result.scores
+        rows.append(((key, *counts), {name: scores[run.metric] for name, scores in found.items()}))
+    return method_table(
         f"{run.name}, every condition",
         (
             Column("condition", "Condition", TEXT),
             Column("images", "Images", digits=0),
             Column("excluded", "Excluded", digits=0),
-            *method_columns(run.methods),
         ),
+        run.methods,
         rows,
         (f"{key}: {why}." for key, why in run.missing.items()),
+        changes_only=lambda key: not measures_gain(run.plan, str(key)),
         key=f"{run.key}-conditions",
         caption=f"{run.metric} in percent; excluded images count for no method.",
-        compared=run.methods,
     )
 
 
@@ -146,101 +135,58 @@ def quality_table(run: Run) -> Table | None:
     if run.plan.task != "panoptic" or not run.complete:
         return None
     groups = ("all", "things", "stuff")  # in the order of the metrics
-    rows: list[tuple[Cell, ...]] = []
+    rows: list[tuple[tuple[str, str], Mapping[str, float | None]]] = []
     for place, metric in enumerate(metrics_of(run.plan)):
-        scores: dict[str, float | None] = {}
-        for name in run.methods:
-            values = [result.scores[name][metric] for result in run.averaged]
-            scores[name] = float(np.mean(values)) if np.isfinite(values).all() else None
+        values = {name: [result.scores[name][metric] for result in run.averaged] for name in run.methods}
         group, quality = divmod(place, len(QUALITIES))
-        rows.append((groups[group], QUALITIES[quality], *method_cells(run.methods, scores, run.changes_only)))
+        rows.append(
+            ((groups[group], QUALITIES[quality]), {name: _mean(each) for name, each in values.items()})
+        )
     what = ", as agreement with the clean prediction" * run.plan.label_free
-    return Table(
+    return method_table(
         f"{run.name}, panoptic quality in its parts",
-        (Column("group", "Categories", TEXT), Column("metric", "Metric", TEXT), *method_columns(run.methods)),
+        (Column("group", "Categories", TEXT), Column("metric", "Metric", TEXT)),
+        run.methods,
         rows,
         ("A dash stands where no such category was seen.",),
+        changes_only=lambda _: run.changes_only,
         key=f"{run.key}-qualities",
         caption=f"In percent, {run.scope}{what}. Of a category PQ = SQ x RQ: SQ is the mean overlap of the segments that "
         "were found, RQ how many were (F1). Of the means over categories that product does not hold.",
-        compared=run.methods,
     )
 
 
-# cost
+def _mean(values: Sequence[float]) -> float | None:
+    """None where one is missing: a mean over the rest would mislead."""
+    return float(np.mean(values)) if np.isfinite(values).all() else None
 
 
-@dataclass(frozen=True)
-class PathCost:
-    """One method's cost; device seconds include the head, Gram algebra and the handling of images."""
-
-    method: str
-    blocks: float  # of one view of an image, counted
-    formula: int  # the same by the formula
-    depth: int
-    seconds: float | None  # of one device per image
-    together: bool = False  # predicted in one call with the baseline, which is in these seconds
-    peak_memory: int = 0  # bytes
-    work: float = 1.0  # blocks times the area they see, relative to the baseline
-    time: float | None = None  # seconds of predicting alone, relative to the baseline
-
-
-def path_costs(run: Run, group: Sequence[Run] = ()) -> list[PathCost]:
-    """The cost of every method of a run; the baseline's time comes from where it was timed alone."""
-    spent, depth = run.spent, run.plan.model.depth
-    costs = []
-    for name in run.methods if spent.images else ():
-        call, predicting = spent.call_of(name), spent.predicting(name)
-        if predicting is None and name in run.times:
-            predicting = run.times[name] * spent.images
-        together = call is not None and predicting is None and name != BASELINE
-        if together:
-            predicting = spent.calls[str(call)]
-        seconds = None if predicting is None else spent.per_image(predicting)
-        if name == BASELINE and seconds is None:
-            alike = [
-                one.spent
-                for one in group
-                if (one.plan.suite, one.plan.task) == (run.plan.suite, run.plan.task)
-            ]
-            seconds = next(
-                (one.per_image(one.calls[BASELINE]) for one in alike if BASELINE in one.calls), None
-            )
-        blocks, formula = spent.blocks.get(name, 0) / spent.images, run.method(name).blocks(depth)
-        costs.append(
-            PathCost(
-                name,
-                blocks,
-                formula,
-                depth,
-                seconds,
-                together,
-                spent.peak_memory,
-                run.work(name),
-                run.time(name),
-            )
-        )
-    return costs
-
-
-def cost_table(
-    costs: Sequence[PathCost],
-    key: str = "cost",
-    name: str = "",
-    device: str = "device",
-    diagnostics: bool = False,
-) -> Table:
-    """Blocks executed, by formula and counted, time of one device per image, and memory."""
-    base = next((cost.seconds for cost in costs if cost.method == BASELINE), None)
+def cost_table(run: Run) -> Table | None:
+    """Blocks executed, by formula and counted, time of one device per image, and memory; None without images."""
+    cost, depth, device = run.cost, run.plan.model.depth, run.plan.model.device.upper()
+    if not cost.images:
+        return None
+    base, memory = run.seconds(BASELINE), cost.peak_memory / 1e9 if cost.peak_memory else None
     rows: list[tuple[Cell, ...]] = []
-    for cost in costs:
-        observed = None if base is None or cost.seconds is None else cost.seconds / base
-        memory = cost.peak_memory / 1e9 if cost.peak_memory else None
-        blocks: Cell = round(cost.blocks) if abs(cost.blocks - round(cost.blocks)) < 1e-9 else cost.blocks
-        analytic = cost.formula / cost.depth
-        rows.append((cost.method, blocks, analytic, cost.seconds, observed, memory, cost.work, cost.time))
+    for name in run.methods:
+        counted, seconds = cost.blocks.get(name, 0) / cost.images, run.seconds(name)
+        blocks: Cell = round(counted) if abs(counted - round(counted)) < 1e-9 else counted
+        observed = None if base is None or seconds is None else seconds / base
+        analytic = run.method(name).blocks(depth) / depth
+        rows.append((name, blocks, analytic, seconds, observed, memory, run.work(name), run.time(name)))
+    notes = [
+        f"Time is that of a {device} worker while it had work, with the head, Gram algebra and the handling of "
+        "images; it is an accounting quantity and no latency. Memory is the largest of any worker, all methods "
+        "of the run together."
+    ]
+    if any(row[3] is None for row in rows):
+        notes.append(
+            "A dash stands where a method was predicted in one call with the baseline, and not timed alone."
+        )
+    if run.plan.diagnostics:
+        notes.append("Diagnostics were stored, which cost time and memory; without them replays are cheaper.")
     return Table(
-        f"Compute cost{f', {name}' if name else ''}",
+        f"Compute cost, {run.name}",
         (
             Column("method", "Path", TEXT),
             Column("blocks", "Blocks", digits=0),
@@ -252,41 +198,9 @@ def cost_table(
             Column("time", "Time", digits=2, unit="×"),
         ),
         rows,
-        _cost_notes(costs, device, diagnostics),
-        key=key,
+        notes,
+        key=f"{run.key}-cost",
         caption="Transformer blocks executed per view of an image, as counted; their number by the formula relative to the "
         "baseline; time of one device per image, which is wall time times devices divided by images. Work is blocks times "
         "the area that each sees, time is that of predicting alone, both relative to the baseline.",
     )
-
-
-def _cost_notes(costs: Sequence[PathCost], device: str, diagnostics: bool) -> list[str]:
-    notes = [
-        f"Time is that of a {device} worker while it had work, with the head, Gram algebra and the handling of "
-        "images; it is an accounting quantity and no latency. Memory is the largest of any worker, all methods "
-        "of the run together."
-    ]
-    if pairs := [cost.method for cost in costs if cost.together]:
-        notes.append(
-            f"{', '.join(pairs)} and the baseline come from one call, whose time includes the baseline's "
-            "prediction by the head."
-        )
-    if any(cost.time is not None for cost in costs):
-        notes.append(
-            "Where the baseline and a replay come from one call, one image of every condition was also predicted by "
-            "each of them alone, and their times are their shares of that call. Filters on pixels execute no block: "
-            "only the time shows them."
-        )
-    if any(cost.method == BASELINE and cost.seconds is None for cost in costs):
-        notes.append(
-            "The baseline was not timed alone, so there is no observed multiplier; "
-            "gramloop evaluate --method baseline into another folder, reported together, gives one."
-        )
-    if odd := [cost.method for cost in costs if abs(cost.blocks - cost.formula) > 1e-9]:
-        notes.append(
-            f"{', '.join(odd)} executed another number of blocks than the formula gives: a trace of what a "
-            "replay would not measure, or a rule that stops replays, changes it."
-        )
-    if diagnostics:
-        notes.append("Diagnostics were stored, which cost time and memory; without them replays are cheaper.")
-    return notes

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
 
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.methods import BASELINE
@@ -18,29 +18,38 @@ DIGITS = 3  # of scores and gains, as the paper prints them
 TEXT: Final = "text"
 
 
-def method_columns(methods: Sequence[str]) -> tuple[Column, ...]:
-    """A column for each method, then one for the gain of each over the baseline."""
-    scores = (Column(name, digits=DIGITS) for name in methods)
-    compared = _compared(methods)
-    titles = ["Δ"] if len(compared) == 1 else [f"Δ {name}" for name in compared]
-    gains = zip(compared, titles, strict=True)
-    return (*scores, *(Column(f"{name} gain", title, digits=DIGITS, signed=True) for name, title in gains))
+def method_table(
+    title: str,
+    heads: Sequence[Column],
+    methods: Sequence[str],
+    rows: Iterable[tuple[Sequence[Cell], Mapping[str, float | None]]],
+    notes: Iterable[str] = (),
+    *,
+    changes_only: Callable[[Cell], bool] = lambda _: False,
+    **options: Any,
+) -> Table:
+    """Scores of all methods, then the gain of each over the baseline.
 
-
-def method_cells(
-    methods: Sequence[str], scores: Mapping[str, float | None], changes_only: bool = False
-) -> tuple[Cell, ...]:
-    """The cells of `method_columns`; gains are differences of unrounded scores.
-
-    There are none where scores only say how far predictions change.
+    Args:
+        title: one line.
+        heads: the first columns.
+        methods: all of them, the baseline among them or not.
+        rows: cells of the first columns, and scores by method; gains are differences of unrounded scores.
+        notes: sentences below.
+        changes_only: for the first cell of a row, whether its scores only say how far predictions change.
+        options: of the `Table`.
     """
-    base = None if changes_only else scores.get(BASELINE)
-    each = {name: scores.get(name) for name in methods}
-    return (*each.values(), *(_minus(each[name], base) for name in _compared(methods)))
-
-
-def _compared(methods: Sequence[str]) -> list[str]:
-    return [name for name in methods if name != BASELINE] if BASELINE in methods else []
+    compared = [name for name in methods if name != BASELINE] if BASELINE in methods else []
+    titles = ["Δ"] if len(compared) == 1 else [f"Δ {name}" for name in compared]
+    columns = [Column(name, digits=DIGITS) for name in methods]
+    for name, heading in zip(compared, titles, strict=True):
+        columns.append(Column(f"{name} gain", heading, digits=DIGITS, signed=True))
+    cells = []
+    for head, scores in rows:
+        base = None if changes_only(head[0]) else scores.get(BASELINE)
+        gains = [_minus(scores.get(name), base) for name in compared]
+        cells.append((*head, *(scores.get(name) for name in methods), *gains))
+    return Table(title, (*heads, *columns), cells, notes, compared=methods, **options)
 
 
 def _minus(score: float | None, base: float | None) -> float | None:
@@ -49,12 +58,10 @@ def _minus(score: float | None, base: float | None) -> float | None:
 
 def main_results(group: Sequence[Run], key: str = "main") -> Table:
     """Clean scores, mPC, COCO-O's mAP and effective robustness of runs that were made alike."""
-    methods = _methods_of(group)
-    rows: list[tuple[Cell, ...]] = []
+    rows: list[tuple[tuple[str, str], Mapping[str, float | None]]] = []
     notes = []
     for run in group:
-        scores = {name: run.score(name) for name in run.methods}
-        rows.append((run.name, run.score_title, *method_cells(methods, scores, run.changes_only)))
+        rows.append(((run.name, run.score_title), {name: run.score(name) for name in run.methods}))
         if run.changes_only:
             notes.append(
                 f"{run.name} has no labels: its agreement only says how much of the clean predictions stays, and no "
@@ -63,18 +70,20 @@ def main_results(group: Sequence[Run], key: str = "main") -> Table:
         if not run.complete:
             notes.append(f"{run.name} has no mean: conditions are missing.")
         if (clean := clean_coco_of(run, group)) is not None:
-            rows.append((run.name, "ER", *method_cells(methods, robustness_of(run, clean))))
+            rows.append(((run.name, "ER"), robustness_of(run, clean)))
             notes.append("ER is COCO-O's mAP less 0.45 times the AP on clean COCO, in points.")
+    unlabelled = {run.name for run in group if run.changes_only}
     what = "Agreement with the clean prediction" if group[0].plan.label_free else "Scores"
-    return Table(
+    return method_table(
         "Main results",
-        (Column("suite", "Suite", TEXT), Column("metric", "Metric", TEXT), *method_columns(methods)),
+        (Column("suite", "Suite", TEXT), Column("metric", "Metric", TEXT)),
+        _methods_of(group),
         rows,
         dict.fromkeys(notes),
+        changes_only=lambda name: name in unlabelled,
         key=key,
         caption=f"{what} in percent, higher is better; mPC is the unweighted mean over all shifted conditions. "
         "Differences are computed before rounding.",
-        compared=methods,
     )
 
 
