@@ -24,7 +24,7 @@ from gramloop.report.run import Run
 from gramloop.report.stats import Evidence
 from gramloop.util.plotting import CaptionedFigure
 
-NamedFigures = Iterator[tuple[str, CaptionedFigure]]  # by the key that names the files
+Named = Iterator[tuple[str, CaptionedFigure]]  # by the key that names the files
 
 
 @dataclass
@@ -114,7 +114,7 @@ def suite_gains(runs: Sequence[Run], method: str) -> Gains:
     return Gains.of(rows, metrics, method, "suite")
 
 
-def _suites(group: Sequence[Run], evidence: Sequence[Evidence]) -> NamedFigures:
+def _suites(group: Sequence[Run], evidence: Sequence[Evidence]) -> Named:
     """Gains by suite and severity, where there are several suites to compare."""
     for method in dict.fromkeys(name for run in group for name in shown_methods(run, evidence)):
         severe = [run for run in group if method in run.compared and run.compare(method) is not None]
@@ -123,7 +123,7 @@ def _suites(group: Sequence[Run], evidence: Sequence[Evidence]) -> NamedFigures:
             yield f"suites-severity-{group[0].key}-{method}", severity_heat(suite_gains(severe, method))
 
 
-def _heat(run: Run, methods: Sequence[str]) -> NamedFigures:
+def _heat(run: Run, methods: Sequence[str]) -> Named:
     """Gains by shift and severity, one figure for each method."""
     if BASELINE not in run.methods or not run.shifted:
         return
@@ -137,7 +137,7 @@ def _heat(run: Run, methods: Sequence[str]) -> NamedFigures:
         yield f"{run.key}-severity-{method}", severity_heat(Gains.of(gains, run.metric, method)).of(run.name)
 
 
-def _chart(run: Run, evidence: Sequence[Evidence]) -> NamedFigures:
+def _chart(run: Run, evidence: Sequence[Evidence]) -> Named:
     """The gain and the cost of all methods."""
     found = next((each for each in evidence if each.run is run), None)
     if found is not None and run.complete:
@@ -145,7 +145,7 @@ def _chart(run: Run, evidence: Sequence[Evidence]) -> NamedFigures:
         yield f"{run.key}-gains", gain_chart(gains, run.metric, recommended(found)).of(run.name)
 
 
-def _consistency(run: Run) -> NamedFigures:
+def _consistency(run: Run) -> Named:
     """Where each trajectory ends, if evaluate stored it."""
     for found in gram_consistency(run) if run.shifted else ():
         yield f"{run.key}-consistency-{found.method}", consistency_figure(found).of(run.name)
