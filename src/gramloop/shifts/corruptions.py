@@ -22,36 +22,6 @@ from gramloop.errors import GramLoopError
 from gramloop.shifts import blur, digital, noise, weather
 from gramloop.shifts.common import Image, Scale, check_image, check_severity
 
-CORRUPTIONS = (
-    "gaussian_noise",
-    "shot_noise",
-    "impulse_noise",
-    "defocus_blur",
-    "glass_blur",
-    "motion_blur",
-    "zoom_blur",
-    "snow",
-    "frost",
-    "fog",
-    "brightness",
-    "contrast",
-    "elastic_transform",
-    "pixelate",
-    "jpeg_compression",
-)
-"""The 15 corruptions of the -C suites."""
-EXTRA_CORRUPTIONS = ("speckle_noise", "gaussian_blur", "spatter", "saturate")
-"""Four more, which belong to no suite and can be requested by name."""
-CORRUPTION_GROUPS: dict[str, tuple[str, ...]] = {
-    "common": CORRUPTIONS,
-    "validation": EXTRA_CORRUPTIONS,
-    "all": CORRUPTIONS + EXTRA_CORRUPTIONS,
-    "noise": CORRUPTIONS[:3],
-    "blur": CORRUPTIONS[3:7],
-    "weather": CORRUPTIONS[7:11],
-    "digital": CORRUPTIONS[11:],
-}
-
 
 def _defocus_blur(image: Image, radius: float) -> Image:
     return blur.defocus_blur(image, radius, 0.1 if radius == 3 else 0.5)
@@ -61,53 +31,73 @@ def _motion_blur(image: Image, radius: int, sigma: float, rng: np.random.Generat
     return blur.motion_blur(image, radius, sigma, rng.uniform(-45, 45))
 
 
-_ZOOMS = (
-    (1, 1.11, 0.01),
-    (1, 1.16, 0.01),
-    (1, 1.21, 0.02),
-    (1, 1.26, 0.02),
-    (1, 1.31, 0.03),
-)  # start, stop, step
-_GLASS = ((0.7, 1, 2), (0.9, 2, 1), (1, 2, 3), (1.1, 3, 2), (1.5, 4, 2))  # sigma, reach, rounds
-_SNOW = (  # mean, deviation, zoom, threshold, radius, sigma, blend
-    (0.1, 0.3, 3, 0.5, 10, 4, 0.8),
-    (0.2, 0.3, 2, 0.5, 12, 4, 0.7),
-    (0.55, 0.3, 4, 0.9, 12, 8, 0.7),
-    (0.55, 0.3, 4.5, 0.85, 12, 8, 0.65),
-    (0.55, 0.3, 2.5, 0.85, 12, 12, 0.55),
+@dataclass(frozen=True)
+class Recipe:
+    """How a shift is made: a function of an image, of its parameters and, where it is random, of a generator."""
+
+    function: Callable[..., Image]
+    scale: Scale
+    random: bool = False
+
+    def apply(self, image: Image, name: str, severity: int, *more: Any) -> Image:
+        """The shifted image; ``more`` follows the parameters of the severity."""
+        found = self.scale.at(name, severity)
+        return self.function(image, *(found if isinstance(found, tuple) else (found,)), *more)
+
+
+_ZOOM = Scale(((1, 1.11, 0.01), (1, 1.16, 0.01), (1, 1.21, 0.02), (1, 1.26, 0.02), (1, 1.31, 0.03)))
+_GLASS = Scale(((0.7, 1, 2), (0.9, 2, 1), (1, 2, 3), (1.1, 3, 2), (1.5, 4, 2)))
+_SNOW = Scale(
+    (  # mean, deviation, zoom, threshold, radius, sigma, blend
+        (0.1, 0.3, 3, 0.5, 10, 4, 0.8),
+        (0.2, 0.3, 2, 0.5, 12, 4, 0.7),
+        (0.55, 0.3, 4, 0.9, 12, 8, 0.7),
+        (0.55, 0.3, 4.5, 0.85, 12, 8, 0.65),
+        (0.55, 0.3, 2.5, 0.85, 12, 12, 0.55),
+    )
 )
-_SPATTER = (  # mean, deviation, sigma, threshold, strength, mud
-    (0.65, 0.3, 4, 0.69, 0.6, False),
-    (0.65, 0.3, 3, 0.68, 0.6, False),
-    (0.65, 0.3, 2, 0.68, 0.5, False),
-    (0.65, 0.3, 1, 0.65, 1.5, True),
-    (0.67, 0.4, 1, 0.65, 1.5, True),
+_SPATTER = Scale(
+    (  # mean, deviation, sigma, threshold, strength, mud
+        (0.65, 0.3, 4, 0.69, 0.6, False),
+        (0.65, 0.3, 3, 0.68, 0.6, False),
+        (0.65, 0.3, 2, 0.68, 0.5, False),
+        (0.65, 0.3, 1, 0.65, 1.5, True),
+        (0.67, 0.4, 1, 0.65, 1.5, True),
+    )
 )
-_FIXED: dict[str, tuple[Callable[..., Image], Scale]] = {  # function(image, *parameters)
-    "defocus_blur": (_defocus_blur, Scale((3, 4, 6, 8, 10), "add")),
-    "zoom_blur": (blur.zoom_blur, Scale(_ZOOMS)),
-    "brightness": (digital.brightness, Scale((0.1, 0.2, 0.3, 0.4, 0.5), "add", most=1)),
-    "contrast": (digital.contrast, Scale((0.4, 0.3, 0.2, 0.1, 0.05), "multiply")),
-    "pixelate": (digital.pixelate, Scale((0.6, 0.5, 0.4, 0.3, 0.25), "multiply")),
-    "jpeg_compression": (digital.jpeg_compression, Scale((25, 18, 15, 10, 7), "add", least=1)),
-    "gaussian_blur": (blur.gaussian_blur, Scale((1, 2, 3, 4, 6), "add")),
-    "saturate": (digital.saturate, Scale(((0.3, 0), (0.1, 0), (2, 0), (5, 0.1), (20, 0.2)))),  # factor, shift
+RECIPES = {
+    "gaussian_noise": Recipe(noise.gaussian_noise, Scale((0.08, 0.12, 0.18, 0.26, 0.38), "add"), True),
+    "shot_noise": Recipe(noise.shot_noise, Scale((60, 25, 12, 5, 3), "multiply"), True),
+    "impulse_noise": Recipe(noise.impulse_noise, Scale((0.03, 0.06, 0.09, 0.17, 0.27), "add", most=1), True),
+    "defocus_blur": Recipe(_defocus_blur, Scale((3, 4, 6, 8, 10), "add")),
+    "glass_blur": Recipe(blur.glass_blur, _GLASS, True),
+    "motion_blur": Recipe(_motion_blur, Scale(((10, 3), (15, 5), (15, 8), (15, 12), (20, 15))), True),
+    "zoom_blur": Recipe(blur.zoom_blur, _ZOOM),
+    "snow": Recipe(weather.snow, _SNOW, True),
+    "frost": Recipe(weather.frost, Scale(((1, 0.4), (0.8, 0.6), (0.7, 0.7), (0.65, 0.7), (0.6, 0.75))), True),
+    "fog": Recipe(weather.fog, Scale(((1.5, 2), (2, 2), (2.5, 1.7), (2.5, 1.5), (3, 1.4))), True),
+    "brightness": Recipe(digital.brightness, Scale((0.1, 0.2, 0.3, 0.4, 0.5), "add", most=1)),
+    "contrast": Recipe(digital.contrast, Scale((0.4, 0.3, 0.2, 0.1, 0.05), "multiply")),
+    "elastic_transform": Recipe(digital.elastic_transform, Scale((12.5, 16.25, 21.25, 25, 30), "add"), True),
+    "pixelate": Recipe(digital.pixelate, Scale((0.6, 0.5, 0.4, 0.3, 0.25), "multiply")),
+    "jpeg_compression": Recipe(digital.jpeg_compression, Scale((25, 18, 15, 10, 7), "add", least=1)),
+    "speckle_noise": Recipe(noise.speckle_noise, Scale((0.15, 0.2, 0.35, 0.45, 0.6), "add"), True),
+    "gaussian_blur": Recipe(blur.gaussian_blur, Scale((1, 2, 3, 4, 6), "add")),
+    "spatter": Recipe(weather.spatter, _SPATTER, True),
+    "saturate": Recipe(digital.saturate, Scale(((0.3, 0), (0.1, 0), (2, 0), (5, 0.1), (20, 0.2)))),
 }
-_RANDOM: dict[str, tuple[Callable[..., Image], Scale]] = {  # function(image, *parameters, rng)
-    "gaussian_noise": (noise.gaussian_noise, Scale((0.08, 0.12, 0.18, 0.26, 0.38), "add")),
-    "shot_noise": (noise.shot_noise, Scale((60, 25, 12, 5, 3), "multiply")),
-    "impulse_noise": (noise.impulse_noise, Scale((0.03, 0.06, 0.09, 0.17, 0.27), "add", most=1)),
-    "glass_blur": (blur.glass_blur, Scale(_GLASS)),
-    "motion_blur": (_motion_blur, Scale(((10, 3), (15, 5), (15, 8), (15, 12), (20, 15)))),  # radius, sigma
-    "snow": (weather.snow, Scale(_SNOW)),
-    "frost": (
-        weather.frost,
-        Scale(((1, 0.4), (0.8, 0.6), (0.7, 0.7), (0.65, 0.7), (0.6, 0.75))),
-    ),  # weight, ice
-    "fog": (weather.fog, Scale(((1.5, 2), (2, 2), (2.5, 1.7), (2.5, 1.5), (3, 1.4)))),  # strength, decay
-    "elastic_transform": (digital.elastic_transform, Scale((12.5, 16.25, 21.25, 25, 30), "add")),
-    "speckle_noise": (noise.speckle_noise, Scale((0.15, 0.2, 0.35, 0.45, 0.6), "add")),
-    "spatter": (weather.spatter, Scale(_SPATTER)),
+CORRUPTIONS = tuple(RECIPES)[:15]
+"""The 15 corruptions of the -C suites."""
+EXTRA_CORRUPTIONS = tuple(RECIPES)[15:]
+"""Four more, which belong to no suite and can be requested by name."""
+CORRUPTION_GROUPS: dict[str, tuple[str, ...]] = {
+    "common": CORRUPTIONS,
+    "validation": EXTRA_CORRUPTIONS,
+    "all": CORRUPTIONS + EXTRA_CORRUPTIONS,
+    "noise": CORRUPTIONS[:3],
+    "blur": CORRUPTIONS[3:7],
+    "weather": CORRUPTIONS[7:11],
+    "digital": CORRUPTIONS[11:],
 }
 
 
@@ -143,14 +133,11 @@ def corrupt(
     chosen = _choose(name, corruption_name, corruption_number)
     grey = isinstance(image, np.ndarray) and image.ndim == 3 and image.shape[2] == 1
     pixels = check_image(image[..., 0] if grey else image)
-    function, scale = {**_FIXED, **_RANDOM}[chosen]
-    found = scale.at(chosen, severity)  # type: ignore[arg-type]
-    arguments = [*found] if isinstance(found, tuple) else [found]
-    if chosen in _RANDOM:
-        arguments.append(_generator(rng, seed))
+    recipe = RECIPES[chosen]
+    more: list[Any] = [_generator(rng, seed)] if recipe.random else []
     if chosen == "frost":
-        arguments.append(frost_textures)
-    return function(pixels, *arguments).reshape(image.shape)
+        more.append(frost_textures)
+    return recipe.apply(pixels, chosen, severity, *more).reshape(image.shape)  # type: ignore[arg-type]
 
 
 def corruption_names(subset: str = "common") -> list[str]:
@@ -178,18 +165,18 @@ def _generator(rng: object, seed: int | None) -> np.random.Generator:
 
 
 def _choose(name: object, other: str | None, number: int | None) -> str:
-    names = CORRUPTIONS + EXTRA_CORRUPTIONS
+    """The name of a corruption that is given by one or the other name, or by its number."""
     if name is not None and other is not None:
         raise GramLoopError(f"the corruption is given twice: {name!r} and corruption_name {other!r}")
     chosen = other if name is None else name
-    if chosen is None:
-        if number is None or number == -1:  # what imagecorruptions takes for none
-            raise GramLoopError("no corruption is given; it needs a name or a corruption_number")
-        if not 0 <= number < len(names):
-            raise GramLoopError(f"no corruption has the number {number}: they are 0 to {len(names) - 1}")
-        return names[number]
-    if chosen not in names:
-        raise GramLoopError(f"no corruption {chosen!r}: one of {', '.join(names)} is expected")
+    if chosen is None and number in (None, -1):  # what imagecorruptions takes for none
+        raise GramLoopError("no corruption is given; it needs a name or a corruption_number")
+    if chosen is None and number is not None:
+        if not 0 <= number < len(RECIPES):
+            raise GramLoopError(f"no corruption has the number {number}: they are 0 to {len(RECIPES) - 1}")
+        return [*RECIPES][number]
+    if chosen not in RECIPES:
+        raise GramLoopError(f"no corruption {chosen!r}: one of {', '.join(RECIPES)} is expected")
     return str(chosen)
 
 

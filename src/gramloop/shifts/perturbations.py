@@ -13,26 +13,33 @@ import numpy.typing as npt
 from gramloop.errors import GramLoopError
 from gramloop.shifts import blur, digital, noise
 from gramloop.shifts.common import Image, Scale, check_image
-from gramloop.shifts.corruptions import corrupt
+from gramloop.shifts.corruptions import RECIPES, Recipe
 from gramloop.shifts.geometry import GEOMETRIC, affine_matrix, warp_image
 
-PERTURBATIONS = (
-    "gaussian",
-    "shot",
-    "impulse",
-    "speckle",
-    "defocus",
-    "motion",
-    "zoom",
-    "contrast",
-    "brightness",
-    "darkness",
-    "jpeg",
-    "pixelate",
-    "fog",
-    "snow",
-    *GEOMETRIC,
-)
+
+def _line_blur(image: Image, size: int, rng: np.random.Generator) -> Image:
+    return blur.line_blur(image, size, rng.uniform(0, 360), rng.uniform(-1, 1))
+
+
+# start, stop, step
+_ZOOM = Scale(((1, 1.05, 0.01), (1, 1.07, 0.01), (1, 1.10, 0.02), (1, 1.12, 0.02), (1.03, 1.18, 0.03)))
+_RECIPES = {
+    "gaussian": RECIPES["gaussian_noise"],
+    "shot": Recipe(noise.shot_noise, Scale((250, 100, 50, 30, 15), "multiply"), True),
+    "impulse": RECIPES["impulse_noise"],
+    "speckle": Recipe(noise.speckle_noise, Scale((0.15, 0.2, 0.25, 0.3, 0.35), "add"), True),
+    "defocus": RECIPES["defocus_blur"],
+    "motion": Recipe(_line_blur, Scale((7, 9, 13, 17, 25), "add"), True),
+    "zoom": Recipe(blur.zoom_blur, _ZOOM),
+    "contrast": Recipe(digital.more_contrast, Scale((1.2, 1.4, 1.6, 1.8, 2.0), "add")),
+    "brightness": RECIPES["brightness"],
+    "darkness": Recipe(digital.darkness, Scale((0.9, 0.8, 0.7, 0.6, 0.5), "add", least=0)),
+    "jpeg": RECIPES["jpeg_compression"],
+    "pixelate": RECIPES["pixelate"],
+    "fog": RECIPES["fog"],
+    "snow": RECIPES["snow"],
+}
+PERTURBATIONS = (*_RECIPES, *GEOMETRIC)
 """The 17 perturbations of the -P suites."""
 
 PERTURBATION_GROUPS: dict[str, tuple[str, ...]] = {
@@ -42,28 +49,6 @@ PERTURBATION_GROUPS: dict[str, tuple[str, ...]] = {
     "digital": ("contrast", "jpeg", "pixelate"),
     "geometry": GEOMETRIC,
 }
-
-_AS_CORRUPTION = {
-    "gaussian": "gaussian_noise",
-    "impulse": "impulse_noise",
-    "defocus": "defocus_blur",
-    "brightness": "brightness",
-    "jpeg": "jpeg_compression",
-    "pixelate": "pixelate",
-    "fog": "fog",
-    "snow": "snow",
-}
-
-_SCALES = {
-    "shot": Scale((250, 100, 50, 30, 15), "multiply"),
-    "speckle": Scale((0.15, 0.2, 0.25, 0.3, 0.35), "add"),
-    "motion": Scale((7, 9, 13, 17, 25), "add"),
-    "contrast": Scale((1.2, 1.4, 1.6, 1.8, 2.0), "add"),
-    "darkness": Scale((0.9, 0.8, 0.7, 0.6, 0.5), "add", least=0),
-}
-
-# start, stop, step
-_ZOOM = Scale(((1, 1.05, 0.01), (1, 1.07, 0.01), (1, 1.10, 0.02), (1, 1.12, 0.02), (1.03, 1.18, 0.03)))
 
 
 def perturb(
@@ -93,15 +78,5 @@ def perturb(
         if signs is None:
             raise GramLoopError(f"{name} needs signs, the directions of the image: signs(image_id)")
         return warp_image(image, affine_matrix(name, severity, image.shape[0], image.shape[1], signs))
-    if name in _AS_CORRUPTION:
-        return corrupt(image, _AS_CORRUPTION[name], severity, rng)
-    if name == "zoom":
-        return blur.zoom_blur(image, *_ZOOM.at(name, severity))
-    amount = _SCALES[name].at(name, severity)
-    if name == "shot":
-        return noise.shot_noise(image, amount, rng)
-    if name == "speckle":
-        return noise.speckle_noise(image, amount, rng)
-    if name == "motion":
-        return blur.line_blur(image, int(amount), rng.uniform(0, 360), rng.uniform(-1, 1))
-    return digital.more_contrast(image, amount) if name == "contrast" else digital.darkness(image, amount)
+    recipe = _RECIPES[name]
+    return recipe.apply(image, name, severity, *([rng] if recipe.random else []))
