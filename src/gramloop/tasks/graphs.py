@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -31,7 +31,6 @@ from gramloop.errors import GramLoopError
 from gramloop.tasks.class_names import COCO, Classes
 from gramloop.tasks.custom import FunctionPredictor, find_make, import_code, read_classes, read_prediction
 from gramloop.tasks.depth import Depth
-from gramloop.tasks.detection import Detection
 from gramloop.tasks.images import RGB, WEB, Normalisation, resize
 from gramloop.tasks.prediction import Prediction
 from gramloop.tasks.semantic import Segmentation
@@ -281,12 +280,15 @@ def load_graph(
     given = Path(files["recipe"]) if "recipe" in files else None
     code = import_code(str(given)) if given is not None and given.suffix == ".py" else None
     filters = code is not None and hasattr(code, "preprocess") and not hasattr(code, "prepare")
-    if given is not None and code is not None and not filters:
-        found = _with_functions(graph, given)
+    if code is not None and not filters:
+        found = _with_functions(graph, code, str(given))
     elif (given is None or filters) and (graph.path.parent / "preprocessor_config.json").is_file():
         found = _of_transformers(graph, task)
     else:
-        found = _with_recipe(graph, None if filters else given)
+        recipe = _recipe(graph, None if filters else given)
+        classes = recipe.numbered_classes(graph.path.name)
+        model = _RecipeModel(graph, recipe, classes)
+        found = FunctionPredictor(model, _TASKS[recipe.read], classes or None, graph.path.name)
     if filters:
         inside, preprocess = found.function, find_make(f"{given}:preprocess")
         found.function = lambda pixels: inside(cast(RGB, preprocess(pixels)))
@@ -295,25 +297,16 @@ def load_graph(
     return found
 
 
-def _with_recipe(graph: Graph, given: Path | None) -> FunctionPredictor:
-    recipe = _recipe(graph, given)
-    classes = recipe.numbered_classes(graph.path.name)
-    model = _RecipeModel(graph, recipe, classes)
-    return FunctionPredictor(model, _TASKS[recipe.read], classes or None, graph.path.name)
-
-
-def _with_functions(graph: Graph, path: Path) -> FunctionPredictor:
+def _with_functions(graph: Graph, code: ModuleType, path: str) -> FunctionPredictor:
     prepare, read = (find_make(f"{path}:{part}") for part in ("prepare", "read"))
-    held = import_code(str(path))
 
     def function(pixels: RGB) -> object:
         fed = prepare(pixels)
         feeds = fed if isinstance(fed, Mapping) else {graph.inputs[0].name: fed}
         return read(graph.run(cast(Arrays, feeds)), pixels.shape[:2])
 
-    return FunctionPredictor(
-        function, getattr(held, "task", None), getattr(held, "classes", None), graph.path.name
-    )
+    task, classes = getattr(code, "task", None), getattr(code, "classes", None)
+    return FunctionPredictor(function, task, classes, graph.path.name)
 
 
 def _of_transformers(graph: Graph, task: Task | None) -> FunctionPredictor:
@@ -414,13 +407,42 @@ def _of_detr(graph: Graph) -> GraphRecipe | None:
 
 
 @dataclass(frozen=True)
-class _Place:
-    """Where an image lies in the input: first row and column, height and width."""
+class _Placement:
+    """Where an image lies in the input of a graph."""
 
+    image: tuple[int, int]  # height and width
+    input: tuple[int, int]
     top: int
     left: int
-    high: int
-    wide: int
+    inside: tuple[int, int]  # height and width in the input
+
+    @classmethod
+    def of(cls, image: tuple[int, int], into: tuple[int, int], fit: str) -> _Placement:
+        if fit == "stretch":
+            return cls(image, into, 0, 0, into)
+        factor = min(side / own for side, own in zip(into, image, strict=True))
+        high, wide = (max(1, round(own * factor)) for own in image)
+        # an odd row goes below
+        top, left = round((into[0] - high) / 2 - 0.1), round((into[1] - wide) / 2 - 0.1)
+        return cls(image, into, top, left, (high, wide))
+
+    @property
+    def part(self) -> tuple[slice, slice]:
+        """The rows and columns of the input that show the image."""
+        return slice(self.top, self.top + self.inside[0]), slice(self.left, self.left + self.inside[1])
+
+    def to_image(self, values: Tensor, mode: str) -> Tensor:  # (1, C, h, w) → (1, C, H, W)
+        """A map over the input, cut to the image and brought to its size."""
+        corners = {"align_corners": False} if mode == "bilinear" else {}
+        if self.inside != self.input:
+            if values.shape[2:] != self.input:
+                values = F.interpolate(values, self.input, mode=mode, **corners)
+            values = values[:, :, *self.part]
+        return (
+            values
+            if values.shape[2:] == self.image
+            else F.interpolate(values, self.image, mode=mode, **corners)
+        )
 
 
 class _RecipeModel:
@@ -437,70 +459,51 @@ class _RecipeModel:
                 "read anything else"
             )
         self.input = images[0]
-        if self.input.shape[0] not in (1, None):
-            raise GramLoopError(f"{graph.path} takes {self.input.shape[0]} images at once; export it for one")
-        self.channels_last = self.input.shape[3] == 3 and self.input.shape[1] != 3
-        self.size = self._size(self.input)
-
-    def _size(self, entry: GraphInput) -> tuple[int, int]:
-        sides = entry.shape[1:3] if self.channels_last else entry.shape[2:4]
-        given = self.recipe.size or (None, None)
+        shape = self.input.shape
+        if shape[0] not in (1, None):
+            raise GramLoopError(f"{graph.path} takes {shape[0]} images at once; export it for one")
+        self.channels_last = shape[3] == 3 and shape[1] != 3
+        given = recipe.size or (None, None)
+        sides = shape[1:3] if self.channels_last else shape[2:4]
         high, wide = (fixed or asked for fixed, asked in zip(sides, given, strict=True))
         if high is None or wide is None:
             raise GramLoopError(
-                f"{self.graph.path} takes images of any size; a recipe next to it says which: "
-                '{"size": [height, width]}'
+                f'{graph.path} takes images of any size; a recipe next to it says which: {{"size": [height, width]}}'
             )
-        if self.recipe.size not in (None, (high, wide)):
-            raise GramLoopError(f"{self.graph.path} takes {wide} x {high} pixels, not the recipe's {given}")
-        return high, wide
+        if recipe.size not in (None, (high, wide)):
+            raise GramLoopError(f"{graph.path} takes {wide} x {high} pixels, not the recipe's {given}")
+        self.size = high, wide
 
     def __call__(self, pixels: RGB) -> Prediction:
-        size = (pixels.shape[0], pixels.shape[1])
-        image, place = self._prepare(pixels)
-        feeds: dict[str, NDArray[Any]] = {self.input.name: image}
+        height, width = pixels.shape[:2]
+        place = _Placement.of((height, width), self.size, self.recipe.fit)
+        feeds = {self.input.name: self._prepare(pixels, place)}
         if any(each.name == _SIZES for each in self.graph.inputs):
-            feeds[_SIZES] = np.array([[size[1], size[0]]])
+            feeds[_SIZES] = np.array([[width, height]])
         found = self.graph.run(feeds)
-        read: Callable[[Arrays, tuple[int, int], _Place], Prediction] = {
-            "logits": self._labels,
-            "labels": self._labels,
-            "depth": self._depth,
-            "disparity": self._depth,
-            "boxes": self._boxes,
-            "yolo": self._yolo,
-        }[self.recipe.read]
-        return read(found, size, place)
+        if self.recipe.read == "boxes":
+            boxes, scores, labels = (
+                self._output(found, role, dims) for role, dims in (("boxes", 2), ("scores", 1), ("labels", 1))
+            )
+            there = scores > 0
+            return self._detection(boxes[there].astype(np.float64), scores[there], labels[there], place)
+        if self.recipe.read == "yolo":
+            return self._detection(*self._yolo(self._output(found, "boxes", 2).astype(np.float64)), place)
+        return self._map(found, place)
 
-    def _prepare(self, pixels: RGB) -> tuple[NDArray[Any], _Place]:
-        recipe, (high, wide) = self.recipe, self.size
-        place = self._place(pixels.shape[0], pixels.shape[1])
-        shown = self._resized(pixels, (place.high, place.wide)).astype(np.float32)
-        canvas = np.full((high, wide, 3), recipe.fill, np.float32)
-        canvas[place.top : place.top + place.high, place.left : place.left + place.wide] = shown
+    def _prepare(self, pixels: RGB, place: _Placement) -> NDArray[Any]:
+        recipe = self.recipe
+        canvas = np.full((*self.size, 3), recipe.fill, np.float32)
+        if recipe.resample == "bilinear" or pixels.shape[:2] == place.inside:
+            canvas[place.part] = resize(pixels, place.inside)
+        else:
+            import cv2
+
+            canvas[place.part] = cv2.resize(pixels, place.inside[::-1], interpolation=cv2.INTER_LINEAR)
         if self.input.dtype != "uint8":
             mean, std = (255 * np.array(each, np.float32) for each in (recipe.mean, recipe.std))
             canvas = (canvas - mean) / std
-        image: NDArray[Any] = canvas[None] if self.channels_last else canvas.transpose(2, 0, 1)[None]
-        return image, place
-
-    def _place(self, height: int, width: int) -> _Place:
-        high, wide = self.size
-        if self.recipe.fit == "stretch":
-            return _Place(0, 0, high, wide)
-        factor = min(high / height, wide / width)
-        inside = max(1, round(height * factor)), max(1, round(width * factor))
-        top, left = (
-            round((side - part) / 2 - 0.1) for side, part in zip(self.size, inside, strict=True)
-        )  # an odd row goes below
-        return _Place(top, left, *inside)
-
-    def _resized(self, pixels: RGB, size: tuple[int, int]) -> RGB:
-        if self.recipe.resample == "bilinear" or pixels.shape[:2] == size:
-            return resize(pixels, size)
-        import cv2
-
-        return cast(RGB, cv2.resize(pixels, (size[1], size[0]), interpolation=cv2.INTER_LINEAR))
+        return canvas[None] if self.channels_last else canvas.transpose(2, 0, 1)[None]
 
     def _output(self, found: Arrays, role: str, dims: int) -> NDArray[Any]:
         """An output by its role, without the leading dimensions of one image."""
@@ -522,41 +525,21 @@ class _RecipeModel:
             )
         return values
 
-    def _map(self, values: Tensor, size: tuple[int, int], place: _Place, mode: str) -> Tensor:  # (1, C, h, w)
-        """A map over the input, cut to the image and brought to its size."""
-        corners = {"align_corners": False} if mode == "bilinear" else {}
-        if (place.high, place.wide) != self.size:
-            if values.shape[2:] != self.size:
-                values = F.interpolate(values, self.size, mode=mode, **corners)
-            rows, columns = place.top + place.high, place.left + place.wide
-            values = values[:, :, place.top : rows, place.left : columns]
-        return values if values.shape[2:] == size else F.interpolate(values, size, mode=mode, **corners)
+    def _map(self, found: Arrays, place: _Placement) -> Segmentation | Depth:
+        read = self.recipe.read
+        role, dims = {"logits": ("logits", 3), "labels": ("labels", 2)}.get(read, ("depth", 2))
+        values = torch.from_numpy(self._output(found, role, dims).astype(np.float32))
+        values = values[(None,) * (4 - dims)]
+        values = place.to_image(values, "nearest" if read == "labels" else "bilinear")[0]
+        if role == "depth":
+            return Depth(values[0].numpy(), disparity=read == "disparity")
+        return Segmentation((values.argmax(0) if read == "logits" else values[0]).int().numpy())
 
-    def _labels(self, found: Arrays, size: tuple[int, int], place: _Place) -> Segmentation:
-        if self.recipe.read == "logits":
-            logits = torch.from_numpy(self._output(found, "logits", 3).astype(np.float32))[None]
-            values = self._map(logits, size, place, "bilinear")[0].argmax(0)
-        else:
-            labels = torch.from_numpy(self._output(found, "labels", 2).astype(np.float32))[None, None]
-            values = self._map(labels, size, place, "nearest")[0, 0]
-        return Segmentation(values.int().numpy())
-
-    def _depth(self, found: Arrays, size: tuple[int, int], place: _Place) -> Depth:
-        depth = torch.from_numpy(self._output(found, "depth", 2).astype(np.float32))[None, None]
-        values = self._map(depth, size, place, "bilinear")[0, 0].numpy()
-        return Depth(values, disparity=self.recipe.read == "disparity")
-
-    def _boxes(self, found: Arrays, size: tuple[int, int], place: _Place) -> Detection:
-        boxes = self._output(found, "boxes", 2).astype(np.float64)
-        scores, labels = (self._output(found, each, 1) for each in ("scores", "labels"))
-        there = scores > 0
-        return self._detection(boxes[there], scores[there], labels[there], size, place)
-
-    def _yolo(self, found: Arrays, size: tuple[int, int], place: _Place) -> Detection:
-        values = self._output(found, "boxes", 2).astype(np.float64)
+    def _yolo(self, values: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[Any], NDArray[Any]]:
+        """Corners, scores and labels of what Ultralytics' detectors return."""
         if values.shape[1] == 6 and values.shape[0] != 4 + len(self.classes):  # suppressed in the graph
             values = values[values[:, 4] > 0]
-            return self._detection(values[:, :4], values[:, 4], values[:, 5], size, place)
+            return values[:, :4], values[:, 4], values[:, 5]
         if values.shape[0] != 4 + len(self.classes):
             raise GramLoopError(
                 f"{self.graph.path.name} returns {values.shape[0] - 4} classes for each box, and "
@@ -568,30 +551,22 @@ class _RecipeModel:
         labels, scores, boxes = labels[best], scores[best], values[:4, places[best]].T
         corners = np.concatenate([boxes[:, :2] - boxes[:, 2:] / 2, boxes[:, :2] + boxes[:, 2:] / 2], 1)
         kept = _suppressed(corners, scores, labels)
-        return self._detection(corners[kept], scores[kept], labels[kept], size, place)
+        return corners[kept], scores[kept], labels[kept]
 
     def _detection(
-        self,
-        boxes: NDArray[np.float64],
-        scores: NDArray[Any],
-        labels: NDArray[Any],
-        size: tuple[int, int],
-        place: _Place,
-    ) -> Detection:
-        height, width = size
+        self, boxes: NDArray[np.float64], scores: NDArray[Any], labels: NDArray[Any], place: _Placement
+    ) -> Prediction:
+        (height, width), (high, wide) = place.image, place.inside
         if self.recipe.box_unit == "input":
             boxes = boxes - [place.left, place.top, place.left, place.top]
-            boxes = boxes * np.tile([width / place.wide, height / place.high], 2)
-        boxes = np.clip(boxes, 0, [width, height, width, height])
-        numbers = labels.astype(np.int64)
+            boxes = boxes * np.tile([width / wide, height / high], 2)
+        boxes, numbers = np.clip(boxes, 0, [width, height, width, height]), labels.astype(np.int64)
         if strange := sorted(set(numbers.tolist()) - set(self.classes)):
             raise GramLoopError(
                 f"{self.graph.path.name} returned the class {strange[0]}, and {len(self.classes)} classes are named: "
                 f"{min(self.classes)} to {max(self.classes)}"
             )
-        found = read_prediction((boxes, scores, numbers), size, self.graph.path.name)
-        assert isinstance(found, Detection)
-        return found
+        return read_prediction((boxes, scores, numbers), place.image, self.graph.path.name)
 
 
 def _suppressed(boxes: NDArray[np.float64], scores: NDArray[Any], labels: NDArray[Any]) -> NDArray[np.int64]:
