@@ -24,12 +24,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from gramloop.errors import GramLoopError, user_code
 from gramloop.tasks.custom import FunctionPredictor, ModulePredictor, find_make
 from gramloop.tasks.images import RGB
+from gramloop.tasks.panoptic import Panoptic, PanopticTask
 from gramloop.tasks.prediction import Prediction
 from gramloop.tasks.predictor import AnyPredictor, before_renumbering, name_of
 from gramloop.util.checksums import file_digest
@@ -192,7 +192,7 @@ def observe(predictor: AnyPredictor, size: tuple[int, int], device: str = "cpu")
         {each.name: getattr(one, each.name) for each in fields(one) if each.name not in ("blocks", "trace")}
         for one in found
     ]
-    summary = tuple(round(number, 6) for one in values for number in _summary(one))
+    summary = tuple(round(number, 6) for one in found for number in _summary(one))
     return Behaviour(size, content_of({"": values})[""], summary, _machine(device))
 
 
@@ -233,35 +233,25 @@ def _probe(predictor: AnyPredictor, pixels: RGB) -> Prediction:
         return predictor.predict(pixels)
 
 
-def _summary(held: Mapping[str, Any]) -> list[float]:
+def _summary(prediction: Prediction) -> list[float]:
     """A few numbers of a prediction, of which every change of many pixels or of a strong box changes one.
 
-    Objects count by their squared score, so that weak ones hardly count, and segments by their class.
+    Means over pixels, and sums over objects by their squared score, so that weak ones hardly count. Class numbers count by
+    their waves, and segments by their class.
     """
-    if {"segments", "infos"} <= set(held):
-        kinds = np.zeros(int(np.max(held["segments"], initial=0)) + 1, np.int64)
-        for info in held["infos"]:
-            kinds[info.id] = info.category + 1
-        held = {"labels": kinds[held["segments"]]}
-    scores = held.get("scores")
+    labels, scores = getattr(prediction, "labels", None), getattr(prediction, "scores", None)
+    if isinstance(prediction, Panoptic):
+        labels = PanopticTask().class_map(prediction, 0.0) + 1
     objects = isinstance(scores, np.ndarray) and scores.ndim == 1
     weights = np.nan_to_num(np.asarray(scores, np.float64)) ** 2 if objects else None
-    found = [] if weights is None else [float(weights.sum())]
-    for value in (held[name] for name in ("labels", "boxes", "values") if name in held):
-        found += _means(value, weights)
-    return found
-
-
-def _means(values: NDArray[Any], weights: NDArray[np.float64] | None) -> list[float]:
-    """Means over an image, or weighted sums over objects; of class numbers those of waves."""
-    if values.dtype.kind in "biu":
-        columns = [np.cos(values * wave) for wave in _WAVES]
-    else:
-        finite = np.nan_to_num(values.astype(np.float64), posinf=0.0, neginf=0.0)
-        columns = [finite] if weights is None else list(finite.T)
+    columns = [] if labels is None else [np.cos(labels * wave) for wave in _WAVES]
+    for values in (getattr(prediction, name, None) for name in ("boxes", "values")):
+        if values is not None:
+            finite = np.nan_to_num(values.astype(np.float64), posinf=0.0, neginf=0.0)
+            columns += [finite] if weights is None else list(finite.T)
     if weights is None:
         return [float(each.mean()) if each.size else 0.0 for each in columns]
-    return [float((weights * each).sum()) for each in columns]
+    return [float(weights.sum()), *(float((weights * each).sum()) for each in columns)]
 
 
 def _machine(device: str) -> str:
@@ -299,11 +289,11 @@ def content_of(parts: Mapping[str, object], folder: Path | None = None) -> Conte
 
 
 class _Unordered(list[object]):
-    """What a value holds in no order that every process has."""
+    """Parts of a value in an order that differs from process to process."""
 
 
 class _Reader:
-    """Reads values once each; what it has read is held, so that no address is used again."""
+    """Digests of values; each is read once, and kept so that its address is not used again."""
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder

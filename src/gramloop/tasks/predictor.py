@@ -353,21 +353,7 @@ class WrappedPredictor(BasePredictor[Prediction]):
     def __init__(self, predictor: AnyPredictor, classes: Classes) -> None:
         self.predictor, self.classes = predictor, classes
         self.task: Task = predictor.task
-
-    @property
-    def blocks(self) -> Sequence[nn.Module]:
-        """The transformer blocks, first to last."""
-        return self.predictor.blocks
-
-    @property
-    def host(self) -> ViT | None:
-        """The ViT of these blocks."""
-        return self.predictor.host
-
-    @property
-    def taps(self) -> tuple[int, ...]:
-        """The blocks that the head reads."""
-        return self.predictor.taps
+        self.blocks, self.host, self.taps = predictor.blocks, predictor.host, predictor.taps
 
     def cost(self, replay: MaybeReplay = None, paired: bool = False) -> Cost:
         """Blocks executed per view of an image."""
