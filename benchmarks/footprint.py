@@ -24,7 +24,7 @@ from gramloop.models.mask2former import Mask2FormerSegmentor, Mask2FormerShape
 from gramloop.models.plain_detr import PlainDetr, PlainDetrConfig
 from gramloop.models.tiny import load_tiny
 from gramloop.replay.config import ReplayConfig
-from gramloop.tasks.detect import Detector
+from gramloop.tasks.detectors import Detector
 from gramloop.tasks.semantic import Segmenter
 from gramloop.util.progress import tracked
 from live_tensors import peak_of

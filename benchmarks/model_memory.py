@@ -17,9 +17,9 @@ from gramloop.models.detector import WindowLayout, all_valid
 from gramloop.models.plain_detr import best_detections
 from gramloop.replay.attach import Loop, attached
 from gramloop.tasks.depth import DepthEstimator
-from gramloop.tasks.detect import DenseDetector, Detector, input_size
+from gramloop.tasks.detectors import DenseDetector, Detector, input_size
 from gramloop.tasks.images import short_side_size
-from gramloop.tasks.padded import PaddedSegmenter
+from gramloop.tasks.mask_segmenters import PaddedSegmenter
 from gramloop.tasks.predictor import MaybeReplay, ViTPredictor, wants_trace
 from gramloop.tasks.semantic import Segmenter
 

@@ -22,8 +22,8 @@ from gramloop.data.truth import Instances
 from gramloop.evaluate.methods import BASELINE
 from gramloop.metrics.matching import BoxPredictions
 from gramloop.models.tiny import WEIGHTS, DenseDetectConfig, DenseDetectHead, load_tiny
-from gramloop.tasks.detect import DenseDetector
 from gramloop.tasks.detection import Detection
+from gramloop.tasks.detectors import DenseDetector
 
 CATEGORIES = np.array(sorted(COCO_CATEGORY_IDS))
 WIDTH, HEIGHT = 640, 480

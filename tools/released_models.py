@@ -32,7 +32,7 @@ from gramloop.tasks import (
     Segmenter,
     ViTPredictor,
 )
-from gramloop.tasks.padded import InstanceConfig, PanopticConfig
+from gramloop.tasks.mask_segmenters import InstanceConfig, PanopticConfig
 from gramloop.tasks.semantic import SegmentConfig
 
 

@@ -89,8 +89,8 @@ def shown_default(command: str, option: str) -> str:
 
 def test_sizes_in_help_are_those_of_the_settings() -> None:
     from gramloop.tasks.depth import DptDepthConfig
-    from gramloop.tasks.detect import DetectConfig
-    from gramloop.tasks.padded import PaddedConfig
+    from gramloop.tasks.detectors import DetectConfig
+    from gramloop.tasks.mask_segmenters import PaddedConfig
     from gramloop.tasks.semantic import SegmentConfig
 
     said = shown_default("evaluate", "--short-side")

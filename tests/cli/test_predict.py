@@ -13,7 +13,7 @@ from gramloop.cli import main
 from gramloop.models.backbone import BackboneShape
 from gramloop.models.detector import DETECTOR_BACKBONE
 from gramloop.models.dino import dinov3_file_shapes, meta_backbone
-from gramloop.tasks.detect import DetectConfig
+from gramloop.tasks.detectors import DetectConfig
 from gramloop.tasks.loading import load_head
 from gramloop.tasks.semantic import SegmentConfig
 

@@ -12,8 +12,8 @@ from gramloop.cli import main
 from gramloop.evaluate.plan import read_plan
 from gramloop.evaluate.store import Store, read_condition
 from gramloop.models.detector import DETECTOR_BACKBONE
-from gramloop.tasks.detect import DetectConfig
 from gramloop.tasks.detection import _boxes
+from gramloop.tasks.detectors import DetectConfig
 from gramloop.tasks.loading import load_head
 
 pytest.importorskip("transformers")

@@ -14,7 +14,7 @@ from gramloop.errors import GramLoopError
 from gramloop.models.backbone import TooManyTokensError, refuse_many_tokens
 from gramloop.models.tiny import WEIGHTS
 from gramloop.tasks.custom import ModulePredictor
-from gramloop.tasks.detect import DetectConfig, input_size
+from gramloop.tasks.detectors import DetectConfig, input_size
 from gramloop.tasks.loading import load_predictor
 from gramloop.tasks.semantic import Segmentation
 from gramloop.tasks.transformers_models import _refuse_huge

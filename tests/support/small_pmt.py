@@ -5,7 +5,12 @@ import torch
 from gramloop.data.scenes.files import SCENE_CATEGORIES, THING_NUMBERS
 from gramloop.models.backbone import Backbone, BackboneShape
 from gramloop.models.pmt import PMT, PMTHead, PMTShape
-from gramloop.tasks.padded import InstanceConfig, InstanceSegmenter, PanopticConfig, PanopticSegmenter
+from gramloop.tasks.mask_segmenters import (
+    InstanceConfig,
+    InstanceSegmenter,
+    PanopticConfig,
+    PanopticSegmenter,
+)
 
 SIDE = 64
 THINGS = {number: SCENE_CATEGORIES[number] for number in sorted(THING_NUMBERS)}

@@ -7,7 +7,7 @@ import torch
 from gramloop import GramLoopError, ReplayConfig, cost, counting
 from gramloop.models.backbone import Backbone, BackboneShape
 from gramloop.models.tiny import DenseDetectConfig, DenseDetectHead
-from gramloop.tasks.detect import DenseDetector
+from gramloop.tasks.detectors import DenseDetector
 
 REPLAY = ReplayConfig(window=(1, 2))
 

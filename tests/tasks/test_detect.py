@@ -10,7 +10,7 @@ from PIL import Image
 from golden import load_golden
 from gramloop import GramLoopError, ReplayConfig, attached, cost, counting
 from gramloop.models.detector import DETECTOR_BACKBONE, pad_batch
-from gramloop.tasks.detect import DetectConfig, Detector, input_size
+from gramloop.tasks.detectors import DetectConfig, Detector, input_size
 from gramloop.tasks.images import WEB
 from gramloop.tasks.loading import load_head
 

@@ -18,7 +18,7 @@ from gramloop.replay.attach import attached
 from gramloop.tasks import InstanceSegmenter, PanopticSegmenter, Segmenter
 from gramloop.tasks.class_names import COCO, COCO_PANOPTIC
 from gramloop.tasks.images import to_tensor
-from gramloop.tasks.padded import InstanceConfig, Masks, PanopticConfig, merged_segments
+from gramloop.tasks.mask_segmenters import InstanceConfig, Masks, PanopticConfig, merged_segments
 from gramloop.tasks.semantic import SegmentConfig, even_windows
 
 SCORES = 2e-5  # suggested with the numbers: three times the error of a second implementation

@@ -18,7 +18,7 @@ from gramloop import ReplayConfig
 from gramloop.models.detector import DETECTOR_BACKBONE
 from gramloop.models.dino import load_backbone
 from gramloop.models.heads import LinearHead, LinearSegmentor
-from gramloop.tasks.detect import DetectConfig
+from gramloop.tasks.detectors import DetectConfig
 from gramloop.tasks.loading import load_head
 from gramloop.tasks.semantic import SegmentConfig, Segmenter
 

@@ -15,8 +15,8 @@ from gramloop.evaluate.predicting import LoopImage, MethodPredictor
 from gramloop.models.detector import DETECTOR_BACKBONE
 from gramloop.models.tiny import load_tiny
 from gramloop.tasks.class_names import COCO
-from gramloop.tasks.detect import DenseDetector, DetectConfig
 from gramloop.tasks.detection import Detection
+from gramloop.tasks.detectors import DenseDetector, DetectConfig
 from gramloop.tasks.loading import load_head
 from gramloop.tasks.prediction import Pair
 from gramloop.tasks.predictor import Predictor, check_replay

@@ -48,7 +48,7 @@ from gramloop.models.dino import load_any_backbone
 from gramloop.tasks.graphs import Arrays, first_line
 from gramloop.tasks.images import find_images, read_image
 from gramloop.tasks.loading import model_files, open_model
-from gramloop.tasks.padded import PaddedSegmenter
+from gramloop.tasks.mask_segmenters import PaddedSegmenter
 from gramloop.tasks.prediction import Prediction
 from gramloop.tasks.predictor import Predictor, before_renumbering
 from gramloop.util.files import TEMPORARY, UnwritableError, make_folder

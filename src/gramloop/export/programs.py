@@ -25,9 +25,9 @@ from gramloop.models.tiny import TINY_SHORT_SIDE, DenseDetectHead, boxes_from_si
 from gramloop.tasks.class_names import Classes
 from gramloop.tasks.custom import ModulePredictor
 from gramloop.tasks.depth import DepthEstimator, DepthHead
-from gramloop.tasks.detect import DenseDetector, Detector
+from gramloop.tasks.detectors import DenseDetector, Detector
 from gramloop.tasks.images import RGB, WEB, Normalisation, resize
-from gramloop.tasks.padded import PaddedSegmenter
+from gramloop.tasks.mask_segmenters import PaddedSegmenter
 from gramloop.tasks.prediction import Prediction
 from gramloop.tasks.predictor import ViTPredictor
 from gramloop.tasks.semantic import Segmenter

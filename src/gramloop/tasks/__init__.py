@@ -8,13 +8,18 @@ if TYPE_CHECKING:
     from gramloop.tasks.base import Task, register_task
     from gramloop.tasks.custom import FunctionPredictor, ModulePredictor, as_predictor
     from gramloop.tasks.depth import Depth, DepthConfig, DepthEstimator, DptDepthConfig, DptDepthEstimator
-    from gramloop.tasks.detect import DenseDetector, DetectConfig, Detector
     from gramloop.tasks.detection import Detection
+    from gramloop.tasks.detectors import DenseDetector, DetectConfig, Detector
     from gramloop.tasks.diagnosis import Diagnosis, diagnose
     from gramloop.tasks.images import Normalisation, read_image, to_tensor
     from gramloop.tasks.instance import InstanceMasks
     from gramloop.tasks.loading import load_head, load_predictor, open_model
-    from gramloop.tasks.padded import InstanceConfig, InstanceSegmenter, PanopticConfig, PanopticSegmenter
+    from gramloop.tasks.mask_segmenters import (
+        InstanceConfig,
+        InstanceSegmenter,
+        PanopticConfig,
+        PanopticSegmenter,
+    )
     from gramloop.tasks.panoptic import Panoptic, Segment
     from gramloop.tasks.prediction import Pair, Prediction
     from gramloop.tasks.predictor import Predictor, ViTPredictor

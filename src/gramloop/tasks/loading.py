@@ -23,10 +23,15 @@ from gramloop.models.pmt import load_pmt, trained_side
 from gramloop.models.tiny import TINY_SHORT_SIDE, WEIGHTS, load_tiny, load_tiny_depth
 from gramloop.tasks.class_names import COCO, COCO_PANOPTIC
 from gramloop.tasks.depth import DepthConfig, DepthEstimator, DptDepthConfig, DptDepthEstimator
-from gramloop.tasks.detect import DenseDetector, DetectConfig, Detector
+from gramloop.tasks.detectors import DenseDetector, DetectConfig, Detector
 from gramloop.tasks.graphs import RUNTIMES, graph_files, is_dinov3_graph
 from gramloop.tasks.images import WEB, normalisation_of
-from gramloop.tasks.padded import InstanceConfig, InstanceSegmenter, PanopticConfig, PanopticSegmenter
+from gramloop.tasks.mask_segmenters import (
+    InstanceConfig,
+    InstanceSegmenter,
+    PanopticConfig,
+    PanopticSegmenter,
+)
 from gramloop.tasks.predictor import AnyPredictor, numbered_as
 from gramloop.tasks.semantic import SegmentConfig, Segmenter
 

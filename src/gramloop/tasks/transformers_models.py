@@ -30,7 +30,7 @@ from gramloop.tasks.custom import ModulePredictor, Postprocess, Preprocess, read
 from gramloop.tasks.depth import Depth
 from gramloop.tasks.images import MOST_PIXELS, RGB, WEB, Normalisation, short_side_size
 from gramloop.tasks.instance import InstanceMasks
-from gramloop.tasks.padded import Masks, best_masks, join_segments
+from gramloop.tasks.mask_segmenters import Masks, best_masks, join_segments
 from gramloop.tasks.panoptic import Panoptic
 from gramloop.tasks.prediction import Prediction
 from gramloop.tasks.semantic import Segmentation

@@ -27,7 +27,7 @@ from gramloop.util.processes import process_context, process_pool, worker_count
 PRELOADED = (  # by the fork server, so that workers start with everything they need in memory
     "gramloop.evaluate.engines.local",
     "gramloop.models.tiny",
-    "gramloop.tasks.detect",
+    "gramloop.tasks.detectors",
     "transformers.models.dinov3_vit.modeling_dinov3_vit",
     "pandas",  # pyarrow looks for it when it makes a table
 )
