@@ -17,7 +17,8 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from gramloop.data.coco import COCO_CATEGORY_IDS, COCO_VAL2017
+from gramloop.data.coco import COCO_CATEGORY_IDS
+from gramloop.data.opening import COCO_VAL2017
 from gramloop.data.truth import Instances
 from gramloop.evaluate.methods import BASELINE
 from gramloop.metrics.matching import BoxPredictions
@@ -27,7 +28,7 @@ from gramloop.tasks.detectors import DenseDetector
 
 CATEGORIES = np.array(sorted(COCO_CATEGORY_IDS))
 WIDTH, HEIGHT = 640, 480
-DENSITY = (COCO_VAL2017.annotations or 0) / (COCO_VAL2017.images or 1)
+DENSITY = (COCO_VAL2017.objects or 0) / (COCO_VAL2017.images or 1)
 CROWDS = 0.01  # share of objects that are crowds
 _SHAPE = np.exp(-0.045 * np.arange(len(CATEGORIES)))  # how common the classes are, but for people
 _COMMON = np.concatenate([[0.3], 0.7 * _SHAPE[1:] / _SHAPE[1:].sum()])

@@ -7,7 +7,8 @@ import pytest
 from PIL import Image
 from pycocotools.coco import COCO
 
-from gramloop.data.coco import COCO_CATEGORY_IDS, COCO_VAL2017, open_coco
+from gramloop.data.coco import COCO_CATEGORY_IDS, open_coco
+from gramloop.data.opening import ReadOptions, open_set
 from gramloop.errors import GramLoopError
 from small_sets import COCO_IDS, coco_content, write_coco
 
@@ -211,10 +212,10 @@ def test_public_counts_and_categories_are_insisted_on(tmp_path):
     content = coco_content(2)
     content["categories"].append({"id": 12, "name": "street sign"})
     with pytest.raises(GramLoopError) as caught:
-        open_coco(write_coco(tmp_path, content), expected=COCO_VAL2017)
+        open_set("coco", write_coco(tmp_path, content), ReadOptions())
     message = str(caught.value)
-    assert "it lists 2 images, not 5000" in message
-    assert "it lists 4 annotations, not 36781" in message
+    assert "it holds 2 images, not 5000" in message
+    assert "it holds 4 objects, not 36781" in message
     assert "not COCO's 80 (lacking [], unknown [12])" in message
 
 

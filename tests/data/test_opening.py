@@ -20,7 +20,7 @@ def test_a_reader_is_added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         GramLoopError, match="no reader of 'keypoints' annotations; there are semantic, detection"
     ):
         open_set("mine", root, options)
-    reader = Reader(coco_root, lambda root, base, options, moved: replace(open_coco(root), task="keypoints"))
+    reader = Reader(coco_root, lambda root, base, options: replace(open_coco(root), task="keypoints"))
     monkeypatch.setitem(READERS, "keypoints", reader)
     for base in ("mine", "coco"):
         found = open_set(base, root, options)

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from gramloop.data.folders import ade20k_classes, open_semantic, read_class_list
+from gramloop.data.opening import ReadOptions, open_set
 from gramloop.data.truth import ClassList, read_label_values
 from gramloop.errors import GramLoopError
 from small_sets import write_semantic
@@ -30,7 +31,7 @@ def test_ade20k_is_found_below_its_usual_folder_and_counts_150_classes(tmp_path)
     assert data.root == root
     assert len(data.categories) == 150
     with pytest.raises(GramLoopError, match="holds 2 images, not 2000"):
-        open_semantic(tmp_path, classes=ade20k_classes(tmp_path), expected_images=2000)
+        open_set("ade20k", tmp_path, ReadOptions())
 
 
 def test_sets_without_splits_or_with_folders_of_their_own_are_opened_whole(tmp_path):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
@@ -105,26 +105,12 @@ class CocoFile(msgspec.Struct, Generic[_E, _C], gc=False):
     categories: list[_C]
 
 
-@dataclass(frozen=True)
-class Expected:
-    """What a public set is known to hold; None where nothing is known."""
-
-    images: int | None = None
-    annotations: int | None = None
-    category_ids: frozenset[int] | None = None
-
-
-COCO_VAL2017 = Expected(5000, 36781, COCO_CATEGORY_IDS)
-PANOPTIC_VAL2017 = Expected(5000, 5000, COCO_CATEGORY_IDS | STUFF_IDS)
-
-
-def open_coco(root: Path | str, *, expected: Expected | None = None) -> DataSet:
+def open_coco(root: Path | str) -> DataSet:
     """Open a COCO-format set and check it whole.
 
     Args:
         root: the folder with ``annotations/instances_<split>.json`` and ``<split>/``, or one that holds
             it as ``coco/``.
-        expected: counts and categories that must be met.
 
     Returns:
         A data set whose records have ``instances`` and, where objects have segmentations, ``object_masks``.
@@ -132,8 +118,8 @@ def open_coco(root: Path | str, *, expected: Expected | None = None) -> DataSet:
     path = find_annotation_file(Path(root), "instances")
     raw = read_coco(path)
     content = checked(raw, CocoFile[ObjectEntry, CategoryEntry], str(path), COCO_FORMAT)
-    data, problems = _opened(content, Path(root), path, "detection", expected)
-    problems += _repeated("annotation", (entry["id"] for entry in raw["annotations"]))
+    data = _opened(content, Path(root), path, "detection")
+    problems = _repeated("annotation", (entry["id"] for entry in raw["annotations"]))
     by_image: dict[int, list[Annotation]] = defaultdict(list)
     for entry in raw["annotations"]:
         by_image[entry["image_id"]].append(
@@ -155,13 +141,12 @@ def open_coco(root: Path | str, *, expected: Expected | None = None) -> DataSet:
     return data
 
 
-def open_panoptic(root: Path | str, *, expected: Expected | None = None) -> DataSet:
+def open_panoptic(root: Path | str) -> DataSet:
     """Open a panoptic set in COCO's format and check it whole.
 
     Args:
         root: the folder with ``annotations/panoptic_<split>.json``, a folder of that name with the PNG files, or these
             next to it, and ``<split>/``; or one that holds it as ``coco/``.
-        expected: counts and categories that must be met.
 
     Returns:
         A data set whose records have ``segments``.
@@ -169,9 +154,9 @@ def open_panoptic(root: Path | str, *, expected: Expected | None = None) -> Data
     path = find_annotation_file(Path(root), "panoptic")
     raw = read_coco(path)
     content = checked(raw, CocoFile[SegmentsEntry, PanopticCategory], str(path), COCO_FORMAT)
-    data, problems = _opened(content, Path(root), path, "panoptic", expected)
+    data = _opened(content, Path(root), path, "panoptic")
     by_image = {entry["image_id"]: entry for entry in raw["annotations"]}
-    problems += _repeated("the annotation of image", (entry["image_id"] for entry in raw["annotations"]))
+    problems = _repeated("the annotation of image", (entry["image_id"] for entry in raw["annotations"]))
     problems += _unlisted_images(by_image, data)
     records = []
     for record in data:
@@ -231,29 +216,16 @@ def read_coco(file: Path) -> dict[str, Any]:
     return content
 
 
-def _opened(
-    content: CocoFile[Any, Any], root: Path, file: Path, task: str, expected: Expected | None
-) -> tuple[DataSet, list[str]]:
-    """The images in the first usual folder that holds any of them, without annotations; what is not as expected."""
+def _opened(content: CocoFile[Any, Any], root: Path, file: Path, task: str) -> DataSet:
+    """The images in the first usual folder that holds any of them, without annotations."""
     names = [entry.file_name for entry in content.images]
-    category_ids = [each.id for each in content.categories]
     problems = [
         *_repeated("image id", (each.id for each in content.images)),
-        *_repeated("category id", category_ids),
+        *_repeated("category id", (each.id for each in content.categories)),
         *_repeated("file_name", names),
         *(f"file_name {name!r} leads out of the folder it belongs in" for name in names if _leads_out(name)),
     ]
     raise_problems(file, problems)
-    if expected is not None:
-        for what, wanted in (("images", expected.images), ("annotations", expected.annotations)):
-            if wanted is not None and len(getattr(content, what)) != wanted:
-                problems.append(f"it lists {len(getattr(content, what))} {what}, not {wanted}")
-        known, found = expected.category_ids, set(category_ids)
-        if known is not None and found != known:
-            lacking, unknown = sorted(known - found), sorted(found - known)
-            problems.append(
-                f"its category ids are not COCO's {len(known)} (lacking {lacking}, unknown {unknown})"
-            )
     base = file.parent.parent if file.parent.name == "annotations" else file.parent
     split = file.stem.removeprefix("instances_").removeprefix("panoptic_")
     usual = [base / split, base / "images" / split, base / "images", base, root]
@@ -266,7 +238,7 @@ def _opened(
         for entry in content.images
     )
     categories = {each.id: each.name or str(each.id) for each in content.categories}
-    return DataSet(root, task, records, categories, file), problems
+    return DataSet(root, task, records, categories, file)
 
 
 def _repeated(what: str, values: Iterable[Any]) -> list[str]:

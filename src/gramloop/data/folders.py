@@ -35,7 +35,6 @@ FORMAT_FILE = "depth.json"
 ADE20K_FOLDER = "ADEChallengeData2016"
 ADE20K_CLASS_FILE = "objectInfo150.txt"
 ADE20K_CLASSES = 150
-ADE20K_IMAGES = 2000
 NYU = DepthFormat(1000.0, 1e-3, 10.0, "eigen")
 KITTI = DepthFormat(256.0, 1e-3, 80.0)
 
@@ -134,7 +133,6 @@ def open_semantic(
     *,
     split: str = DEFAULT_SPLIT,
     classes: ClassList | Path | str | None = None,
-    expected_images: int | None = None,
 ) -> DataSet:
     """Open a set of images and label pictures, and check it whole.
 
@@ -142,7 +140,6 @@ def open_semantic(
         root: the folder with ``images`` and ``annotations``, or one that holds ``ADEChallengeData2016``.
         split: the subfolder of both; a set without subfolders is opened whole.
         classes: a class list, a file of one, or None for the one in the set's folder.
-        expected_images: a count that must be met.
 
     Returns:
         A data set whose records have ``labels``.
@@ -153,8 +150,6 @@ def open_semantic(
     class_list = classes if isinstance(classes, ClassList) else _class_list(folder, classes)
     problems: list[str] = []
     pairs = LABEL_PICTURES.records(folder, split, problems)
-    if expected_images is not None and len(pairs) != expected_images:
-        problems.append(f"it holds {len(pairs)} images, not {expected_images}")
     records = tuple(replace(record, classes=class_list) for record in pairs)
     return _checked(DataSet(folder, "semantic", records, dict(enumerate(class_list.names))), problems)
 

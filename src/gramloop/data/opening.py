@@ -10,17 +10,8 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from gramloop.data.checks import CHECKSUMS, raise_problems, with_listed_checksums
-from gramloop.data.coco import (
-    COCO_CATEGORY_IDS,
-    COCO_VAL2017,
-    PANOPTIC_VAL2017,
-    Expected,
-    coco_root,
-    open_coco,
-    open_panoptic,
-)
+from gramloop.data.coco import COCO_CATEGORY_IDS, STUFF_IDS, coco_root, open_coco, open_panoptic
 from gramloop.data.folders import (
-    ADE20K_IMAGES,
     DEFAULT_SPLIT,
     KITTI,
     LABEL_PICTURES,
@@ -42,8 +33,6 @@ from gramloop.util.json_files import checked, read_json
 Origin = Literal["auto", "folders", "generated"]
 MANIFEST = "manifest.json"  # of a written suite: everything that decides its bytes
 COCO_O_FOLDER = "ood_coco"
-COCO_O_IMAGES = 6782
-COCO_O_BOXES = 26624
 
 
 @dataclass(frozen=True)
@@ -62,51 +51,72 @@ class Reader:
     """How sets with one kind of annotations are found and opened."""
 
     find: Callable[[Path], Path | None]  # the folder at or below a root that holds such a set
-    open: Callable[[Path, str, ReadOptions, bool], DataSet]  # root, base set, options, annotations moved
+    open: Callable[[Path, str, ReadOptions], DataSet]  # root, base set, options
 
 
-def _open_semantic(root: Path, base: str, options: ReadOptions, moved: bool) -> DataSet:
-    if base != "ade20k":
-        return open_semantic(root, split=options.split, classes=options.classes)
-    images = None if options.partial else ADE20K_IMAGES
-    return open_semantic(root, classes=ade20k_classes(root), expected_images=images)
+def _open_semantic(root: Path, base: str, options: ReadOptions) -> DataSet:
+    if base == "ade20k":
+        return open_semantic(root, classes=ade20k_classes(root))
+    return open_semantic(root, split=options.split, classes=options.classes)
 
 
-def _open_objects(root: Path, base: str, options: ReadOptions, moved: bool) -> DataSet:
-    # when images move, some annotations vanish, so that their number is not known
-    whole = replace(COCO_VAL2017, annotations=None) if moved else COCO_VAL2017
-    return open_coco(root, expected=_of_coco(base, options, whole))
-
-
-def _open_instance(root: Path, base: str, options: ReadOptions, moved: bool) -> DataSet:
-    return replace(_open_objects(root, base, options, moved), task="instance")
-
-
-def _open_panoptic(root: Path, base: str, options: ReadOptions, moved: bool) -> DataSet:
-    return open_panoptic(root, expected=_of_coco(base, options, PANOPTIC_VAL2017))
-
-
-def _of_coco(base: str, options: ReadOptions, whole: Expected) -> Expected | None:
-    if base != "coco":
-        return None
-    return Expected(category_ids=whole.category_ids) if options.partial else whole
-
-
-def _open_depth(root: Path, base: str, options: ReadOptions, moved: bool) -> DataSet:
+def _open_depth(root: Path, base: str, options: ReadOptions) -> DataSet:
     return open_depth(root, split=options.split, stored={"nyu": NYU, "kitti": KITTI}.get(base))
 
 
 READERS = {
     "semantic": Reader(semantic_root, _open_semantic),
-    "detection": Reader(coco_root, _open_objects),
-    "instance": Reader(coco_root, _open_instance),
-    "panoptic": Reader(lambda root: coco_root(root, "panoptic"), _open_panoptic),
+    "detection": Reader(coco_root, lambda root, *_: open_coco(root)),
+    "instance": Reader(coco_root, lambda root, *_: replace(open_coco(root), task="instance")),
+    "panoptic": Reader(lambda root: coco_root(root, "panoptic"), lambda root, *_: open_panoptic(root)),
     "depth": Reader(depth_root, _open_depth),
 }
 """The readers by kind of annotations; a task with files of its own adds one."""
 _BUILT_IN = frozenset(READERS)
 _OBJECTS = ("detection", "instance", "panoptic")
-_PUBLIC = {"ade20k": ("semantic",), "coco": _OBJECTS, "nyu": ("depth",), "kitti": ("depth",)}  # their kinds
+
+
+@dataclass(frozen=True)
+class PublicSet:
+    """What a public set is known to hold; None where nothing is known."""
+
+    images: int | None = None
+    objects: int | None = None
+    category_ids: frozenset[int] | None = None
+
+
+COCO_VAL2017 = PublicSet(5000, 36781, COCO_CATEGORY_IDS)
+COCO_O = PublicSet(6782, 26624, COCO_CATEGORY_IDS)
+PUBLIC_SETS = {  # by base set and kind of annotations, the default first
+    "ade20k": {"semantic": PublicSet(images=2000)},
+    "coco": {
+        "detection": COCO_VAL2017,
+        "instance": COCO_VAL2017,
+        "panoptic": PublicSet(5000, None, COCO_CATEGORY_IDS | STUFF_IDS),
+    },
+    "nyu": {"depth": PublicSet()},
+    "kitti": {"depth": PublicSet()},
+}
+
+
+def check_public(where: Path, sets: Sequence[DataSet], known: PublicSet, options: ReadOptions) -> None:
+    """Refuse sets that do not hold together what a public one does; only categories count where a part is accepted."""
+    problems = []
+    for ids in (set(data.categories) for data in sets):
+        if (wanted := known.category_ids) is not None and ids != wanted:
+            lacking, unknown = sorted(wanted - ids), sorted(ids - wanted)
+            problems.append(
+                f"its category ids are not COCO's {len(wanted)} (lacking {lacking}, unknown {unknown})"
+            )
+    if not options.partial:
+        counts = {
+            "images": (known.images, sum(map(len, sets))),
+            "objects": (known.objects, sum(len(one.annotations or ()) for data in sets for one in data)),
+        }
+        for what, (expected, found) in counts.items():
+            if expected not in (None, found):
+                problems.append(f"it holds {found} {what}, not {expected}")
+    raise_problems(where, problems)
 
 
 @dataclass(frozen=True)
@@ -206,13 +216,17 @@ def open_set(base: str, root: Path, options: ReadOptions, *, moved: bool = False
     """
     if not options.labels:
         return _open_unlabelled(root, options)
-    offered = _PUBLIC.get(base)
-    kind = options.task or (_guess_kind(root) if offered is None else offered[0])
+    offered = PUBLIC_SETS.get(base, {})
+    kind = options.task or next(iter(offered), None) or _guess_kind(root)
     if kind not in READERS:
         raise GramLoopError(f"no reader of {kind!r} annotations; there are {', '.join(READERS)}")
-    if offered is not None and kind in _BUILT_IN and kind not in offered:
-        kind = offered[0]
-    return READERS[kind].open(root, base, options, moved)
+    if offered and kind in _BUILT_IN and kind not in offered:
+        kind = next(iter(offered))
+    data = READERS[kind].open(root, base, options)
+    # when images move, some objects vanish, so that their number is not known
+    known = offered.get(kind, PublicSet())
+    check_public(root, [data], replace(known, objects=None) if moved else known, options)
+    return data
 
 
 def _guess_kind(root: Path) -> TaskName:
@@ -265,16 +279,11 @@ def _open_domains(suite: OpenSuite) -> dict[Condition, DataSet]:
     """The domains of COCO-O, which must hold what the public set does unless a part is accepted."""
     base = suite.root / COCO_O_FOLDER if (suite.root / COCO_O_FOLDER).is_dir() else suite.root
     _check_folders(suite, base)
-    expected = Expected(category_ids=COCO_CATEGORY_IDS)
-    opened = {each: open_coco(base / each.key, expected=expected) for each in suite.conditions}
-    images = sum(len(data) for data in opened.values())
-    boxes = sum(len(record.coco_entries()) for data in opened.values() for record in data)
-    whole = len(suite.conditions) == len(suite.suite.conditions) and not suite.options.partial
-    if whole and (images, boxes) != (COCO_O_IMAGES, COCO_O_BOXES):
-        raise GramLoopError(
-            f"cannot use {base}: its domains list {images} images and {boxes} boxes, "
-            f"not {COCO_O_IMAGES} and {COCO_O_BOXES}"
-        )
+    opened = {each: open_coco(base / each.key) for each in suite.conditions}
+    known = (
+        COCO_O if len(opened) == len(suite.suite.conditions) else PublicSet(category_ids=COCO_CATEGORY_IDS)
+    )
+    check_public(base, list(opened.values()), known, suite.options)
     return opened
 
 
