@@ -138,9 +138,9 @@ def test_control_c_stops_and_the_next_run_goes_on(tmp_path, capsys):
     half_way = min(kept, many)
     assert main(["corrupt", *asked, "--severity", "1", "--workers", "1"]) == 0
     done = (
-        "1 were there: 0 images made"
+        "1 already there\n0 images written"
         if half_way == many
-        else f"{many - half_way} images made, {half_way} found"
+        else f"{many - half_way} images written, {half_way} already there"
     )
     assert done in capsys.readouterr().out
 
@@ -163,7 +163,7 @@ def test_the_summary_and_a_second_run(tmp_path, capsys):
     assert main([*call, "--condition", "contrast", "--condition", "snow"]) == 0
     out = capsys.readouterr().out
     assert "1 conditions written" in out
-    assert "1 were there: 3 images made" in out
+    assert "1 already there\n3 images written" in out
 
 
 def test_a_broken_image_gives_exit_code_one_until_it_is_put_right(tmp_path, capsys):
@@ -177,7 +177,7 @@ def test_a_broken_image_gives_exit_code_one_until_it_is_put_right(tmp_path, caps
     assert "failed: fog/2: cannot decode the image" in capsys.readouterr().err
     victim.write_bytes(whole)
     assert main(call) == 0
-    assert "3 images made, 0 found half-way" in capsys.readouterr().out
+    assert "3 images written, 0 already there" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

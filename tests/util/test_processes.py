@@ -181,3 +181,22 @@ def test_a_script_without_a_guard_begins_once(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True)
     assert done.stdout == "begun [2.0, 3.0]\n"
+
+
+@pytest.mark.slow
+def test_a_script_without_a_guard_draws_scenes_and_evaluates(tmp_path: Path) -> None:
+    (tmp_path / "my_models.py").write_text(
+        "def make():\n    predict = lambda image: (image.mean(2) > 128).astype(int)\n"
+        "    predict.classes = ['dark', 'light']\n    return predict\n"
+    )
+    (tmp_path / "script.py").write_text(
+        "from pathlib import Path\nimport gramloop\nfrom gramloop.data.scenes.files import SceneFiles, write_scenes\nprint('begun')\n"
+        "write_scenes(Path('scenes'), SceneFiles(33), workers=2)\n"
+        "found = gramloop.evaluate('my_models.py:make', 'scenes', suite='scenes-c', truth='clean', images=2,\n"
+        "    conditions=['fog'], severities=[3], methods=['baseline', 'median'], shards=2, workers=2, out='out')\n"
+        "print(sorted(found.means()))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "begun\n['baseline', 'median']\n"

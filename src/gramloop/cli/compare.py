@@ -93,7 +93,7 @@ def compare_command(options: CompareOptions) -> CommandResult:
         code = gate.code(found)
         for row, word in gate.judged(found):
             print(f"gate {row.scope} {gate.least[row.scope]:+g}, {row.model}: {word}")
-    print(f"the page is {page}, full precision is in {page.with_name('compare.csv')}")
+    print(f"Results: {page.with_name('compare.csv')}\nAs a page: {page}")
     return code, _document(found, gate, options.out)
 
 

@@ -118,10 +118,10 @@ def _write(opened: OpenSuite, options: CorruptOptions) -> CommandResult:
             on_finished=lambda condition: None if sys.stderr.isatty() else note(condition.key),
         )
     seconds = time.perf_counter() - start
-    print(
-        f"{len(outcome.finished)} conditions written to {options.target}, {len(outcome.skipped)} were there: "
-        f"{outcome.made} images made, {outcome.found} found half-way; {seconds:.1f} s, {outcome.made / seconds:.1f} images/s"
-    )
+    finished, skipped = len(outcome.finished), len(outcome.skipped)
+    print(f"{options.target}: {finished} conditions written, {skipped} already there")
+    speed = f"{seconds:.1f} s, {outcome.made / seconds:.1f} images/s"
+    print(f"{outcome.made} images written, {outcome.found} already there; {speed}")
     named = ("finished", "skipped", "failures")
     listed = {name: [str(each) for each in getattr(outcome, name)] for name in named}
     failed = [f"failed: {each}" for each in listed["failures"]]
@@ -160,8 +160,6 @@ def scenes_command(options: ScenesOptions) -> CommandResult:
     wanted = SceneFiles(options.count, options.start, options.size, options.split, options.seed)
     with progress_bar("drawing scenes", options.count) as advance:
         write_scenes(options.folder, wanted, workers=options.workers, on_scenes=lambda n: advance(steps=n))
-    print(
-        f"{options.count} scenes in {options.folder}: label pictures with classes.txt, annotations/instances_val.json, "
-        "annotations/panoptic_val.json with its PNG files, and depth/ in millimetres"
-    )
+    print(f"{options.folder}: {options.count} scenes")
+    print("Label pictures, COCO boxes and masks, COCO panoptic, and depth in millimetres.")
     return 0, {"folder": options.folder, "scenes": options.count}

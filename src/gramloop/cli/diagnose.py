@@ -92,6 +92,7 @@ def _write(
 
     pixels = read_image(file.path)
     rows, entries, config = [], [], None
+    print(file.path.name)
     for shift, shown in _versions(pixels, file, shifts):
         seen, found = diagnose_image(shown)
         severity = 0 if shift is None else shift.condition.severity
@@ -99,7 +100,7 @@ def _write(
         rows.append(Diagnosed.of(found, label if shifts else file.path.name, seen))
         entries.append({"shift": shift and shift.condition.name, "severity": severity, **found.as_json()})
         config = found.replay
-        print(_line(file.path.name if not shifts else f"{file.path.name}, {label}", found))
+        print(_line(label, found))
     assert config is not None
     drawn = diagnostic(rows, f"Diagnostic of {file.path.name}")
     content = {
@@ -115,17 +116,15 @@ def _write(
     return content
 
 
-def _line(name: str, found: Diagnosis) -> str:
+def _line(label: str, found: Diagnosis) -> str:
     from gramloop.util.plotting import percent_of
 
     last = found.as_json()
     step, left, after = last["replays"][-1], last["share_of_drift_left"], ""
     if left is not None:
-        after = f" → {last['post_drift']['mean']:.2e} after the gate ({percent_of(left, 1.0)})"
-    return (
-        f"{name}: drift {step['drift']['mean']:.2e}{after}, mean gate {step['mean_gate']:.2f}, "
-        f"{last['blocks']} blocks, {last['multiplier']:.2f} × baseline"
-    )
+        after = f" → {last['post_drift']['mean']:.2e} ({percent_of(left, 1.0)})"
+    cost = f"{last['blocks']} blocks ({last['multiplier']:.2f}×)"
+    return f"  {label}: drift {step['drift']['mean']:.2e}{after}, gate {step['mean_gate']:.2f}, {cost}"
 
 
 def _versions(pixels: RGB, file: ImageFile, shifts: Sequence[Shift]) -> Iterator[tuple[Shift | None, RGB]]:

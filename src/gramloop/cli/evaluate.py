@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from gramloop.cli.options import MANY, CommandResult, command, flat_values, group, option
-from gramloop.cli.output import NAMED, is_quiet, note, print_answer, print_failures, stop_code
+from gramloop.cli.output import NAMED, is_quiet, note, print_answer, print_failures, print_files, stop_code
 from gramloop.cli.shared import (
     CALIBRATION_HELP,
     DataOptions,
@@ -265,7 +265,7 @@ def _report(outcome: EvaluationOutcome, options: EvaluateOptions, engine: Engine
     Console().print(results_table(results, clean))
     if has_effective(results.plan):
         print_robustness(results, clean)
-    print(f"In full precision: {out / RESULTS}. As a page: gramloop report {out} --out {out}-report")
+    print_files(out / RESULTS, out)
     failures = [f"{key}, image {one.image_id}: {one.reason}" for key, one in outcome.failures]
     print_failures(f"{len(failures)} predictions were left out for all methods:", failures)
     for reason in list(dict.fromkeys(one.reason for one in missed))[:NAMED]:

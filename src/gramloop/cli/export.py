@@ -87,10 +87,12 @@ def export_command(options: ExportOptions) -> CommandResult:
 
 
 def _show(path: Path) -> CommandResult:
+    from rich.console import Console
+
     from gramloop.export.formats import read_about
 
     kind, about = read_about(path)
-    print(about)
+    Console().print(about)
     return 0, {"file": path, "format": kind, "companions": [], "difference": None, "about": vars(about)}
 
 

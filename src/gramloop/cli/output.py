@@ -12,6 +12,7 @@ import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stdout
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -47,6 +48,11 @@ def print_failures(title: str, lines: Sequence[str]) -> None:
     if lines:
         more = [f"… and {len(lines) - NAMED} more"] if len(lines) > NAMED else []
         print("\n  ".join([title, *lines[:NAMED], *more]), file=sys.stderr)
+
+
+def print_files(file: Path, folder: Path) -> None:
+    """Print where results are, and how to read them."""
+    print(f"Results: {file}\nAs a page: gramloop report {folder} --out {folder}-report")
 
 
 def print_answer(answer: Answer) -> None:
@@ -113,8 +119,9 @@ def notes_in_a_line(quiet: bool = False) -> Iterator[list[str]]:
 
     def in_a_line(message: Warning | str, category: type[Warning], *rest: Any, **more: Any) -> str:
         if issubclass(category, GramLoopWarning):
-            notes.append(str(message))
-            return "" if quiet else f"gramloop: note: {message}\n"
+            known = str(message) in notes  # one that every image raises is printed once
+            notes.extend([] if known else [str(message)])
+            return "" if quiet or known else f"gramloop: note: {message}\n"
         return usual(message, category, *rest, **more)
 
     warnings.formatwarning = in_a_line

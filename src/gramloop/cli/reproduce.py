@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -56,6 +57,8 @@ class ReproduceOptions:
 )
 def reproduce_command(options: ReproduceOptions) -> CommandResult:
     """Run what is missing and write the page; 1 if images had to be excluded."""
+    from rich.console import Console
+
     from gramloop.reproduce.files import refuse_missing
     from gramloop.reproduce.page import make_page
     from gramloop.reproduce.running import RunDisplay, status_table
@@ -63,7 +66,7 @@ def reproduce_command(options: ReproduceOptions) -> CommandResult:
     work = _reproduction(options)
     missing = work.files.missing(work.evaluations)
     if options.status:
-        print(status_table(work).text())
+        Console().print(status_table(work))
         return 0, _document(work, missing)
     if options.dry_run:
         _print_price(work, missing)
@@ -117,13 +120,16 @@ def _report(name: str, outcome: EvaluationOutcome) -> int:
 
 
 def _print_price(work: Reproduction, missing: list[Missing]) -> None:
+    from rich.console import Console
+
     from gramloop.reproduce.price import price_table
 
-    print(f"{work.recipe.title}: {', '.join(work.outputs)}\n")
-    print(price_table(work.recipe, work.evaluations).text())
+    print(textwrap.fill(f"{work.recipe.title}: {', '.join(work.outputs)}", 80), end="\n\n")
+    Console().print(price_table(work.recipe, work.evaluations))
     print("\nEvery file is there." if not missing else f"\nMissing ({len(missing)}):")
     for each in missing:
-        print(f"  {each.name}\n    for {', '.join(each.users)}; from {each.source}")
+        users = textwrap.fill(f"for {', '.join(each.users)}", 76).replace("\n", "\n    ")
+        print(f"  {each.name}\n    {users}\n    from {each.source}")
 
 
 def _document(

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gramloop.cli.options import MANY, CommandResult, command, group, option, save_settings
-from gramloop.cli.output import note, print_answer, print_failures, stop_code
+from gramloop.cli.output import note, print_answer, print_failures, print_files, stop_code
 from gramloop.cli.shared import DataOptions, ModelOptions, request_of
 from gramloop.errors import GramLoopError
 
@@ -240,7 +240,7 @@ def _report(tuning: Tuning, folder: Path) -> CommandResult:
         console.print(table)
     for text, reason in tuning.outcome.refused:
         console.print(f"left out: {text}: {reason}", highlight=False, markup=False)
-    print(f"The choice: {folder / RESULT}. As a page: gramloop report {folder} --out {folder}-report")
+    print_files(folder / RESULT, folder)
     failures = tuning.outcome.failures
     print_failures(f"{len(failures)} images under a condition were left out:", failures)
     document = {

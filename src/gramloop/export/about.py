@@ -26,7 +26,7 @@ from gramloop.util.json_files import checked, parse_json
 from gramloop.util.table import Cell, Table, TableRepr
 
 PT2_MEMBER = f"{METADATA}.json"  # of the extra files
-_BYTES = "uint8 RGB images ({batch}, {high}, {wide}, 3), in exactly this size; normalising is inside"
+_BYTES = "uint8 RGB ({batch}, {high}, {wide}, 3), in this size only, normalised inside"
 _FLOATS = "float32 images ({batch}, 3, {high}, {wide}), normalised as the model expects it"
 _CLASSES = 8  # named in a table
 
