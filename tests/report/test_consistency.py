@@ -14,7 +14,7 @@ from gramloop.report.consistency import consistency_figure, gram_consistency, ra
 from gramloop.report.document import Document, report_document
 from gramloop.report.figures import draw_figures
 from gramloop.report.load import load_runs
-from gramloop.report.tables.checks import consistency_table
+from gramloop.report.tables.checks import consistency_tables
 from small_stores import CONDITIONS, make_plan, pixels, write_store
 
 METHODS = ("baseline", "gramloop", "gramloop-raw", "gramloop-matched")
@@ -52,7 +52,7 @@ def test_r_divides_sums_over_severities_and_images(tmp_path: Path) -> None:
         ]
         for family in ("fog", "snow", "pixelate")
     }
-    table = consistency_table(run, found)
+    (table,) = consistency_tables(run)
     for row, (family, (raw, uniform, gated)) in zip(table.rows[:-1], sums.items(), strict=True):
         assert row[0] == family.capitalize()
         assert row[1] == 24
@@ -75,7 +75,8 @@ def test_the_figure_marks_what_the_table_prints(tmp_path: Path) -> None:
     marks = {line.get_label(): line.get_xdata() for line in axes.get_lines()}
     labels = [tick.get_text() for tick in axes.get_yticklabels()]
     shown = dict(zip(labels, zip(marks["uniform, matched"], marks["Gram-gated"], strict=True), strict=True))
-    rows = consistency_table(run, found).rows[:-1]
+    (table,) = consistency_tables(run)
+    rows = table.rows[:-1]
     assert {row[0].lower(): row[2:4] for row in rows} == shown  # type: ignore[union-attr]
     assert list(marks["Gram-gated"]) == sorted(marks["Gram-gated"])
     assert list(marks["ungated (= 1)"]) == [1.0, 1.0]
@@ -88,10 +89,10 @@ def test_the_nearer_trajectory_is_marked(tmp_path: Path) -> None:
     )
     (run,) = load_runs([tmp_path]).runs
     (found,) = gram_consistency(run)
-    table = consistency_table(run, found)
+    (table,) = consistency_tables(run)
     assert table.rows[0] == ("Fog", 24, 0.5, 0.25, -0.25)
     assert {place for _, place in table.best} == {table.column("gated")}
-    assert "6 of 6 conditions and 3 of 3 families" in table.notes[0]
+    assert "3 of 3 shifts and 6 of 6 conditions" in table.notes[0]
 
 
 @pytest.mark.parametrize("gone", ["a unit", "a condition", "drift of an image", "nothing", "an image"])

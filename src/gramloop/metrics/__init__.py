@@ -25,10 +25,7 @@ if TYPE_CHECKING:
         match_masks,
     )
     from gramloop.metrics.robustness import (
-        Comparison,
-        Scores,
         coco_o_map,
-        compare,
         effective_robustness,
         mean_corruption_error,
         mean_performance,
@@ -46,9 +43,9 @@ else:
     __getattr__, __dir__ = lazy_names(__name__)
 
 __all__ = [
-    "ApResult", "BoxPredictions", "Comparison", "DepthScores", "GroundTruthBoxes", "Interval", "Matches", "Scores",
+    "ApResult", "BoxPredictions", "DepthScores", "GroundTruthBoxes", "Interval", "Matches",
     "aligned_depth", "average_precision", "box_iou", "class_iou", "class_quality", "cluster_bootstrap", "coco_o_map",
-    "compare", "count_pixels", "coverage", "depth_scores", "effective_robustness", "image_bootstrap",
+    "count_pixels", "coverage", "depth_scores", "effective_robustness", "image_bootstrap",
     "mask_average_precision", "match_boxes", "match_masks", "mean_corruption_error", "mean_iou", "mean_performance",
     "mean_quality", "paired_delta", "panoptic_statistics", "relative_performance", "verdict", "widened",
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Scores under shift: mPC, rPC, mCE, effective robustness, and paired differences.
+"""Scores under shift: mPC, rPC, mCE and effective robustness.
 
 A mean never skips a condition: one without a result is an error that names it. Nothing here rounds, so a difference is
 that of the full numbers.
@@ -7,7 +7,6 @@ that of the full numbers.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,43 +16,6 @@ from gramloop.errors import GramLoopError
 
 EXPECTED_SHARE = 0.45  # of its COCO AP, which a detector is expected to keep on COCO-O
 ByCondition = Mapping[Condition, float]
-
-
-@dataclass(frozen=True)
-class Scores:
-    """Scores of the baseline and of a method."""
-
-    baseline: float
-    method: float
-
-    @property
-    def delta(self) -> float:
-        """The gain in points, of the unrounded numbers."""
-        return self.method - self.baseline
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """Two methods over the shifted conditions of a suite; entry k of every field belongs to one condition."""
-
-    conditions: tuple[Condition, ...]
-    baseline: NDArray[np.float64]  # (conditions,)
-    method: NDArray[np.float64]  # (conditions,)
-
-    @property
-    def overall(self) -> Scores:
-        """The means over all conditions: mPC, or COCO-O's mAP."""
-        return Scores(float(self.baseline.mean()), float(self.method.mean()))
-
-    def by_severity(self) -> dict[int, Scores]:
-        """Means over the shifts at each severity, mildest first."""
-        severities = np.array([condition.severity for condition in self.conditions])
-        return {
-            severity: Scores(
-                *(float(each[severities == severity].mean()) for each in (self.baseline, self.method))
-            )
-            for severity in sorted(set(severities.tolist()))
-        }
 
 
 def mean_performance(results: ByCondition, expected: Iterable[Condition]) -> float:
@@ -94,16 +56,6 @@ def mean_corruption_error(
             raise GramLoopError(f"the reference makes no error under {family}, so there is no mCE")
         ratios.append(errors[rows].sum() / others[rows].sum())
     return 100 * float(np.mean(ratios))
-
-
-def compare(baseline: ByCondition, method: ByCondition, expected: Iterable[Condition]) -> Comparison:
-    """Two methods side by side, over all shifted conditions expected."""
-    conditions = _shifted(expected)
-    return Comparison(
-        conditions,
-        _values(baseline, conditions, "the baseline's results"),
-        _values(method, conditions, "the other method's results"),
-    )
 
 
 def coco_o_map(ap: Mapping[str, float], domains: Iterable[str] = DOMAINS) -> float:

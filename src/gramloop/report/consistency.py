@@ -72,6 +72,14 @@ class GramConsistency:
         """Shifts in which it does."""
         return int((self.family_sums[:, GATED] < self.family_sums[:, UNIFORM]).sum())
 
+    @property
+    def below(self) -> str:
+        """Both counts, in words."""
+        return (
+            f"{self.families_below} of {len(self.families)} shifts and "
+            f"{self.conditions_below} of {len(self.conditions)} conditions"
+        )
+
 
 def ratios(sums: NDArray[np.float64]) -> NDArray[np.float64]:  # (..., 3) → (..., 2)
     """R of the uniform and of the gated trajectory; nan where the ungated replay does not drift."""
@@ -141,7 +149,6 @@ def _words(data: GramConsistency) -> tuple[str, str]:
     caption = (
         "Cosine-Gram drift of the accepted state against the baseline pass, summed over severities and images "
         "and divided by that of the ungated replay; lower is nearer to the baseline pass. At equal mean step, "
-        f"the gate ends below the uniform step in {data.families_below} of {len(data.families)} shifts and "
-        f"{data.conditions_below} of {len(data.conditions)} conditions ({data.images.sum()} paired images)."
+        f"the gate ends below the uniform step in {data.below} ({data.images.sum()} paired images)."
     )
     return caption, f"Dot plot. {caption} Gated ratios go from {spans[0]}, uniform ones from {spans[1]}."

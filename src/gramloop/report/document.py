@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,11 +16,10 @@ from gramloop.mitigations.replay import REPLAYS
 from gramloop.mitigations.stack import stack_text
 from gramloop.replay.config import describe_replay, replay_text
 from gramloop.report.answers import answers_of
-from gramloop.report.consistency import gram_consistency
 from gramloop.report.load import LoadedRuns
 from gramloop.report.run import Run
 from gramloop.report.stats import Evidence
-from gramloop.report.tables.checks import class_tables, consistency_table, partition_table, placements_table
+from gramloop.report.tables.checks import class_tables, consistency_tables, partition_table, placements_table
 from gramloop.report.tables.conditions import (
     cost_table,
     every_condition,
@@ -134,7 +133,7 @@ def report_document(
     )
 
 
-Tables = Iterator[Table | None]
+Tables = Iterable[Table | None]
 
 
 def _main(loaded: LoadedRuns, evidence: Sequence[Evidence]) -> Tables:
@@ -155,25 +154,9 @@ def _methods(loaded: LoadedRuns, evidence: Sequence[Evidence]) -> Tables:
             yield pairs_table(each)
 
 
-def _shifts(loaded: LoadedRuns, evidence: Sequence[Evidence]) -> Tables:
-    for run in loaded.runs:
-        if run.shifted:
-            yield family_means(run)
-            yield group_means(run)
-
-
-def _placement(loaded: LoadedRuns, evidence: Sequence[Evidence]) -> Tables:
-    seen = set()
-    for group in loaded.groups:
-        for run in group:
-            table = placements_table(run, group)
-            if table is not None and table.rows not in seen:  # peers would give the same table again
-                seen.add(table.rows)
-                yield table
-
-
-def _partitions(loaded: LoadedRuns, evidence: Sequence[Evidence]) -> Tables:
-    yield from map(partition_table, loaded.runs)
+def _placements(loaded: LoadedRuns, evidence: Sequence[Evidence]) -> Tables:
+    found = (placements_table(run, group) for group in loaded.groups for run in group)
+    return {table.rows: table for table in found if table is not None}.values()  # peers give the same table
 
 
 def _classes(loaded: LoadedRuns, evidence: Sequence[Evidence]) -> Tables:
@@ -183,23 +166,9 @@ def _classes(loaded: LoadedRuns, evidence: Sequence[Evidence]) -> Tables:
                 yield from class_tables(run, method)
 
 
-def _gram(loaded: LoadedRuns, evidence: Sequence[Evidence]) -> Tables:
-    for run in loaded.runs:
-        yield from (consistency_table(run, found) for found in gram_consistency(run))
-
-
-def _cost(loaded: LoadedRuns, evidence: Sequence[Evidence]) -> Tables:
-    yield from map(cost_table, loaded.runs)
-
-
-def _conditions(loaded: LoadedRuns, evidence: Sequence[Evidence]) -> Tables:
-    for run in loaded.runs:
-        yield every_condition(run)
-        yield every_metric(run)
-
-
-def _figures_only(loaded: LoadedRuns, evidence: Sequence[Evidence]) -> Tables:
-    return iter(())
+def _of_runs(make: Callable[[Run], Tables]) -> Callable[[LoadedRuns, Sequence[Evidence]], Tables]:
+    """The tables of one run, for every run."""
+    return lambda loaded, _: (table for run in loaded.runs for table in make(run))
 
 
 _PLACEMENT = (
@@ -213,15 +182,15 @@ _CONSISTENCY = (
 _OUTLINE: tuple[tuple[str, str, str, Callable[[LoadedRuns, Sequence[Evidence]], Tables]], ...] = (
     ("main", "Main results", "", _main),
     ("methods", "Methods against each other", "", _methods),
-    ("severity", "By shift and severity", "", _shifts),
-    ("placement", "Placement of gate and update", _PLACEMENT, _placement),
-    ("partitions", "Partition consistency", _PARTITIONS, _partitions),
+    ("severity", "By shift and severity", "", _of_runs(lambda run: (family_means(run), group_means(run)))),
+    ("placement", "Placement of gate and update", _PLACEMENT, _placements),
+    ("partitions", "Partition consistency", _PARTITIONS, _of_runs(lambda run: (partition_table(run),))),
     ("classes", "Classes", "", _classes),
-    ("consistency", "Gram consistency at matched strength", _CONSISTENCY, _gram),
-    ("cost", "Cost", "", _cost),
-    ("diagnostic", "What the gate does in single images", "", _figures_only),
-    ("predictions", "Predictions", "", _figures_only),
-    ("conditions", "Every condition", "", _conditions),
+    ("consistency", "Gram consistency at matched strength", _CONSISTENCY, _of_runs(consistency_tables)),
+    ("cost", "Cost", "", _of_runs(lambda run: (cost_table(run),))),
+    ("diagnostic", "What the gate does in single images", "", _of_runs(lambda _: ())),  # figures alone
+    ("predictions", "Predictions", "", _of_runs(lambda _: ())),
+    ("conditions", "Every condition", "", _of_runs(lambda run: (every_condition(run), every_metric(run)))),
 )
 
 

@@ -15,7 +15,6 @@ from gramloop.evaluate.methods import BASELINE, Method
 from gramloop.evaluate.plan import Plan, condition_of
 from gramloop.evaluate.results import metrics_of
 from gramloop.evaluate.rows import Failure
-from gramloop.metrics.robustness import Comparison, compare
 from gramloop.mitigations.stack import replay_of, stack_scales
 from gramloop.tasks.base import AnyTask, Categories
 
@@ -182,12 +181,6 @@ class Run:
         """The difference of two methods in points; None while incomplete."""
         score, base = self.score(method), self.score(other)
         return None if score is None or base is None else score - base
-
-    def compare(self, method: str) -> Comparison | None:
-        """A method and the baseline over the shifted conditions; None while incomplete."""
-        if not self.complete or not self.shifted:
-            return None
-        return compare(self.scores(BASELINE), self.scores(method), self.shifted)
 
     @property
     def score_title(self) -> str:

@@ -6,8 +6,8 @@ import csv
 import io
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from html import escape
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -150,13 +150,10 @@ class Table:
         if all(column.shown for column in self.columns):
             return self
         places = [place for place, column in enumerate(self.columns) if column.shown]
-        columns = [self.columns[place] for place in places]
-        rows = [[row[place] for place in places] for row in self.rows]
-        same = {
-            name: getattr(self, name)
-            for name in ("caption", "key", "compared", "footer", "downwards", "lowest")
-        }
-        return Table(self.title, columns, rows, self.notes, **same)
+        columns = tuple(self.columns[place] for place in places)
+        return replace(
+            self, columns=columns, rows=tuple(tuple(row[place] for place in places) for row in self.rows)
+        )
 
     def column(self, key: str) -> int:
         """The index of a column."""
@@ -206,16 +203,13 @@ class Table:
 
     def text(self) -> str:
         """Aligned plain text; needs no package."""
-        if self.visible is not self:
-            return self.visible.text()
-        lines = self._lines()
-        widths = [max(len(line[place]) for line in lines) for place in range(len(self.columns))]
+        lines, kinds = self.visible._lines(), self.visible.kinds
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
 
         def aligned(line: list[str]) -> str:
-            cells = zip(line, widths, self.kinds, strict=True)
-            return "  ".join(
-                text.ljust(w) if kind == "text" else text.rjust(w) for text, w, kind in cells
-            ).rstrip()
+            cells = zip(line, widths, kinds, strict=True)
+            padded = (text.ljust(w) if kind == "text" else text.rjust(w) for text, w, kind in cells)
+            return "  ".join(padded).rstrip()
 
         ruled = [aligned(lines[0]), "  ".join("─" * width for width in widths), *map(aligned, lines[1:])]
         caption = [self.caption] if self.caption else []
@@ -275,39 +269,47 @@ class Table:
 
     def html(self) -> str:
         """For a notebook; whatever a name or a note contains is shown as text."""
-        if self.visible is not self:
-            return self.visible.html()
-        head, *lines = self._lines()
-        sides = ["left" if kind == "text" else "right" for kind in self.kinds]
-        heads = "".join(_tag("th", text, side) for text, side in zip(head, sides, strict=True))
-        body = "".join(
-            f"<tr>{''.join(_tag('td', text, side) for text, side in zip(line, sides, strict=True))}</tr>"
-            for line in lines
-        )
-        table = f"<thead><tr>{heads}</tr></thead><tbody>{body}</tbody>" if self.rows else ""
+        sides = ["left" if kind == "text" else "right" for kind in self.visible.kinds]
+
+        def line(name: str, texts: list[str]) -> str:
+            cells = zip(texts, sides, strict=True)
+            made = (f'<{name} style="text-align:{side}">{escape(text)}</{name}>' for text, side in cells)
+            return f"<tr>{''.join(made)}</tr>"
+
+        head, *lines = self.visible._lines()
+        body = "".join(line("td", texts) for texts in lines)
+        table = f"<thead>{line('th', head)}</thead><tbody>{body}</tbody>" if self.rows else ""
         above, *below = (f"<p>{escape(text)}</p>" if text else "" for text in (self.caption, *self.notes))
         return f"{above}<table><caption>{escape(self.title)}</caption>{table}</table>{''.join(below)}"
 
+    def _marked(self, form: Callable[[str, bool], str], bold: str) -> list[list[str]]:
+        """All cells in a markup, the best ones in ``bold``; ``form`` takes a text and whether it is a number's."""
+        lines = []
+        for row, cells in enumerate(self.rows):
+            texts = [
+                form(self.cell_text(row, place), cell is not None and not isinstance(cell, str))
+                for place, cell in enumerate(cells)
+            ]
+            best = (
+                bold.replace("…", text) if (row, place) in self.best else text
+                for place, text in enumerate(texts)
+            )
+            lines.append(list(best))
+        return lines
+
     def markdown(self, level: int = 3) -> str:
         """A heading, the caption, a pipe table with the best cells in bold, and the notes."""
-        if self.visible is not self:
-            return self.visible.markdown(level)
+        table = self.visible
         lines = [f"{'#' * level} {markdown_text(self.title)}", ""]
         lines += [markdown_text(self.caption), ""] if self.caption else []
-        lines.append(_piped(markdown_text(column.heading) for column in self.columns))
-        lines.append(_piped(":--" if kind == "text" else "--:" for kind in self.kinds))
-        for row in range(len(self.rows)):
-            lines.append(_piped(self._markdown_cell(row, place) for place in range(len(self.columns))))
+        heads = [markdown_text(column.heading) for column in table.columns]
+        sides = [":--" if kind == "text" else "--:" for kind in table.kinds]
+        # numbers hold no marks
+        cells = table._marked(lambda text, number: text if number else markdown_text(text), "**…**")
+        lines += [f"| {' | '.join(line)} |" for line in (heads, sides, *cells)]
         for note in self.notes:
             lines += ["", markdown_text(note)]
         return "\n".join(lines) + "\n"
-
-    def _markdown_cell(self, row: int, place: int) -> str:
-        text = self.cell_text(row, place)
-        shown = (
-            markdown_text(text) if isinstance(self.rows[row][place], str) else text
-        )  # numbers hold no marks
-        return f"**{shown}**" if (row, place) in self.best else shown
 
     def csv(self) -> str:
         """One line per row in full precision; an interval takes three columns, a missing number is empty."""
@@ -326,33 +328,37 @@ class Table:
 
     def latex(self) -> str:
         r"""A table environment for the package booktabs, with \textbf around the best cells."""
-        if self.visible is not self:
-            return self.visible.latex()
-        places = "".join("l" if kind == "text" else "r" for kind in self.kinds)
+        table = self.visible
+        places = "".join("l" if kind == "text" else "r" for kind in table.kinds)
+        heads = [rf"\textbf{{{latex_text(column.heading)}}}" for column in table.columns]
+        rows = [f"    {' & '.join(cells)} \\\\" for cells in table._marked(_latex_cell, r"\textbf{…}")]
+        if 0 < self.footer < len(rows):
+            rows.insert(len(rows) - self.footer, r"    \midrule")
+        words = " ".join([self.caption or self.title, *self.notes])
         lines = [
             r"\begin{table}[t]",
             r"  \centering",
             r"  \small",
             rf"  \begin{{tabular}}{{@{{}}{places}@{{}}}}",
+            r"    \toprule",
+            f"    {' & '.join(heads)} \\\\",
+            r"    \midrule",
+            *rows,
+            r"    \bottomrule",
+            r"  \end{tabular}",
+            rf"  \caption{{{latex_text(words)}}}",
+            rf"  \label{{tab:{self.key}}}",
+            r"\end{table}",
         ]
-        heads = [rf"\textbf{{{latex_text(column.heading)}}}" for column in self.columns]
-        lines += [r"    \toprule", f"    {' & '.join(heads)} \\\\", r"    \midrule"]
-        for row in range(len(self.rows)):
-            if self.footer and row == len(self.rows) - self.footer and row:
-                lines.append(r"    \midrule")
-            cells = [self._latex_cell(row, place) for place in range(len(self.columns))]
-            lines.append(f"    {' & '.join(cells)} \\\\")
-        words = " ".join([self.caption or self.title, *self.notes])
-        lines += [r"    \bottomrule", r"  \end{tabular}", rf"  \caption{{{latex_text(words)}}}"]
-        return "\n".join([*lines, rf"  \label{{tab:{self.key}}}", r"\end{table}"]) + "\n"
+        return "\n".join(lines) + "\n"
 
-    def _latex_cell(self, row: int, place: int) -> str:
-        text = self.cell_text(row, place)
-        number = not isinstance(self.rows[row][place], str) and text != ABSENT
-        shown = latex_text(text).replace("-", "$-$") if number else latex_text(text)  # a minus, not a hyphen
-        if shown.startswith(("[", "*")):  # which \\ would take for its argument
-            shown = "{" + shown[0] + "}" + shown[1:]
-        return rf"\textbf{{{shown}}}" if (row, place) in self.best else shown
+
+def _latex_cell(text: str, number: bool) -> str:
+    escaped = latex_text(text)
+    if number and text != ABSENT:
+        escaped = escaped.replace("-", "$-$")  # a minus, not a hyphen
+    # which \\ would take for its argument
+    return "{" + escaped[0] + "}" + escaped[1:] if escaped.startswith(("[", "*")) else escaped
 
 
 class TableRepr:
@@ -391,14 +397,6 @@ def _setting(value: object) -> Cell:
 def _one_line(text: str) -> str:
     """A text on one line, without what would move the cursor of a terminal."""
     return "".join(letter if letter.isprintable() else "�" for letter in " ".join(text.split()))
-
-
-def _tag(name: str, text: str, side: str) -> str:
-    return f'<{name} style="text-align:{side}">{escape(text)}</{name}>'
-
-
-def _piped(cells: Iterable[str]) -> str:
-    return f"| {' | '.join(cells)} |"
 
 
 _MARKDOWN = re.compile(r"([\\`*_\[\]<>|#~&!])")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.methods import BASELINE
 from gramloop.report.answers import method_gain, recommended, shown_methods
@@ -106,20 +108,26 @@ def suite_gains(runs: Sequence[Run], method: str) -> Gains:
     """Gains by suite and severity, of the complete suites that have severities."""
     rows: dict[tuple[str, int], float] = {}
     for run in runs:
-        compared = run.compare(method) if method in run.compared else None
-        if compared is not None and all(condition.severity for condition in run.shifted):
-            for severity, scores in compared.by_severity().items():
-                rows[run.name, severity] = scores.delta
+        if _has_severities(run, method):
+            base, own = run.scores(BASELINE), run.scores(method)
+            for severity in sorted({each.severity for each in run.shifted}):
+                at = [each for each in run.shifted if each.severity == severity]
+                means = (float(np.mean([scores[each] for each in at])) for scores in (own, base))
+                rows[run.name, severity] = next(means) - next(means)
     metrics = " and ".join(dict.fromkeys(run.metric for run in runs))
     return Gains.of(rows, metrics, method, "suite")
+
+
+def _has_severities(run: Run, method: str) -> bool:
+    complete = run.complete and method in run.compared
+    return complete and bool(run.shifted) and all(each.severity for each in run.shifted)
 
 
 def _suites(group: Sequence[Run], evidence: Sequence[Evidence]) -> Named:
     """Gains by suite and severity, where there are several suites to compare."""
     for method in dict.fromkeys(name for run in group for name in shown_methods(run, evidence)):
-        severe = [run for run in group if method in run.compared and run.compare(method) is not None]
-        severe = [run for run in severe if all(condition.severity for condition in run.shifted)]
-        if len({run.name for run in severe}) > 1:
+        severe = [run for run in group if _has_severities(run, method)]
+        if len(severe) > 1:
             yield f"suites-severity-{group[0].key}-{method}", severity_heat(suite_gains(severe, method))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from gramloop.data.suites import display_name
 from gramloop.evaluate.methods import BASELINE
 from gramloop.replay.config import GateAt, ReplayConfig
-from gramloop.report.consistency import GramConsistency, ratios
+from gramloop.report.consistency import gram_consistency, ratios
 from gramloop.report.load import PARTS
 from gramloop.report.run import Run
 from gramloop.report.tables.main import (
@@ -189,35 +189,37 @@ def _class_table(run: Run, method: str, found: ClassGains, kind: str, places: li
     )
 
 
-def consistency_table(run: Run, found: GramConsistency) -> Table:
-    """Each family's discrepancy as a share of the raw replay's."""
-    each = zip(found.families, found.family_images, found.family_sums, strict=True)
-    rows: list[tuple[Cell, ...]] = [
-        *((display_name(name, capital=True), int(images), *_ratios(sums)) for name, images, sums in each),
-        ("All", int(found.images.sum()), *_ratios(found.sums.sum(axis=0))),
-    ]
-    return Table(
-        f"Gram consistency at matched strength, {run.name}",
-        (
-            Column("family", "Shift", TEXT),
-            Column("images", "Images", digits=0),
-            Column("uniform", "Uniform, matched", digits=3),
-            Column("gated", "Gated", digits=3),
-            Column("difference", "Gated − uniform", digits=3, signed=True),
-        ),
-        rows,
-        (
-            f"At matched mean step, {found.method} ends nearer to the baseline pass than the uniform replay in "
-            f"{found.conditions_below} of {len(found.conditions)} conditions and {found.families_below} of "
-            f"{len(found.families)} families.",
-        ),
-        key=f"{run.key}-{found.method}-gram",
-        caption="Final-layer cosine-Gram discrepancy to the baseline pass, summed over severities and images, as a share "
-        "of that of the ungated replay (1); lower is nearer.",
-        compared=("uniform", "gated"),
-        footer=1,
-        lowest=True,
-    )
+def consistency_tables(run: Run) -> Iterator[Table]:
+    """Each family's discrepancy as a share of the ungated replay's, for every gated method."""
+    for found in gram_consistency(run):
+        families = zip(found.families, found.family_images, found.family_sums, strict=True)
+        rows: list[tuple[Cell, ...]] = [
+            *(
+                (display_name(name, capital=True), int(images), *_ratios(sums))
+                for name, images, sums in families
+            ),
+            ("All", int(found.images.sum()), *_ratios(found.sums.sum(axis=0))),
+        ]
+        yield Table(
+            f"Gram consistency at matched strength, {run.name}",
+            (
+                Column("family", "Shift", TEXT),
+                Column("images", "Images", digits=0),
+                Column("uniform", "Uniform, matched", digits=3),
+                Column("gated", "Gated", digits=3),
+                Column("difference", "Gated − uniform", digits=3, signed=True),
+            ),
+            rows,
+            (
+                f"At matched mean step, {found.method} ends nearer to the baseline pass than the uniform replay in {found.below}.",
+            ),
+            key=f"{run.key}-{found.method}-gram",
+            caption="Final-layer cosine-Gram discrepancy to the baseline pass, summed over severities and images, as a share "
+            "of that of the ungated replay (1); lower is nearer.",
+            compared=("uniform", "gated"),
+            footer=1,
+            lowest=True,
+        )
 
 
 def _ratios(sums: NDArray[np.float64]) -> tuple[float | None, float | None, float | None]:

@@ -18,8 +18,10 @@ _NUMBERS = {1: "One", 2: "Two", 3: "Three", 4: "Four", 5: "Five"}
 Means = Mapping[str, Mapping[str, float | None]]  # of a family or kind: by method
 
 
-def family_means(run: Run) -> Table:
-    """Means over the severities of every shift, and the macro mean once everything is there."""
+def family_means(run: Run) -> Table | None:
+    """Means over the severities of every shift, and the macro mean once everything is there; None without shifts."""
+    if not run.shifted:
+        return None
     severities = len({condition.severity for condition in run.shifted})
     found = _means(run, run.families, lambda condition: condition.family)
     if run.suite.kind == "o":
