@@ -88,7 +88,6 @@ def test_the_nearer_trajectory_is_marked(tmp_path: Path) -> None:
         lambda condition, method, position: {"gramloop": 1.0, "gramloop-matched": 2.0}.get(method, 4.0),
     )
     (run,) = load_runs([tmp_path]).runs
-    (found,) = gram_consistency(run)
     (table,) = consistency_tables(run)
     assert table.rows[0] == ("Fog", 24, 0.5, 0.25, -0.25)
     assert {place for _, place in table.best} == {table.column("gated")}

@@ -227,9 +227,10 @@ class Run:
 
     def seconds(self, name: str) -> float | None:
         """Of one device per image, with the handling of images; None where it was predicted with another method only."""
-        cost = self.cost
-        alone = cost.calls[name] / cost.images if name in cost.calls else self.times.get(name)
-        return None if alone is None else alone + (cost.seconds - sum(cost.calls.values())) / cost.images
+        cost, alone = self.cost, self.times.get(name)
+        predicting = cost.calls.get(name, None if alone is None else alone * cost.images)
+        handling = cost.seconds - sum(cost.calls.values())
+        return None if predicting is None else (predicting + handling) / cost.images
 
     def time(self, name: str) -> float | None:
         """Seconds of an image relative to the baseline; None where one of them was not measured alone."""
