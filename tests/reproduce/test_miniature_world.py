@@ -36,6 +36,12 @@ def write_world(
     write_weights(folder / "weights", blocks)
     write_sets(folder / "data", ("impulse", "fog"), images)
     recipe = small_recipe(("fog", "impulse_noise"), ("impulse", "fog"), severities, domains, images)
+    recipe["outputs"]["partitions"]["lists"] = [
+        "first.txt",
+        "second.txt",
+    ]  # too few images to divide by a hash
+    for number, name in enumerate(recipe["outputs"]["partitions"]["lists"], start=1):
+        (folder / name).write_text(f"ADE_val_{number:08d}\n")
     (folder / "recipe.yaml").write_text(yaml.safe_dump(recipe, sort_keys=False))
     return folder
 
@@ -65,6 +71,10 @@ def made(world: Path, out: str) -> dict[str, bytes]:
 def check_whole(world: Path, out: str) -> None:
     assert {path.stem for path in (world / out / "report/tables").glob("*.csv")} >= TABLES
     assert {path.stem for path in (world / out / "report/figures").glob("*.png")} == FIGURES
+    for name in TABLES - {"compute"}:
+        rows = (world / out / f"report/tables/{name}.csv").read_text().splitlines()
+        assert len(rows) > 1
+        assert not any(",," in row for row in rows if name == "partitions")
 
 
 @pytest.mark.slow
@@ -79,13 +89,14 @@ def test_every_table_and_figure_comes_out_and_a_kill_changes_no_byte(tmp_path: P
 
 
 def test_a_smaller_world_in_one_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same with fewer blocks, images and conditions; only the killed run is a process of its own."""
+    """The same with fewer blocks, images and conditions; only the killed runs are processes of their own."""
     world = write_world(tmp_path, blocks=8, images=1, severities=(3,), domains=("handmake", "sketch"))
     monkeypatch.chdir(world)
     words = ["reproduce", "recipe.yaml", "--weights", "weights", "--data", "data", "--workers", "1"]
     assert main([*words, "--out", "whole", "--device", "cpu"]) == 0
     check_whole(world, "whole")
-    kill(begin(world, "killed", "--workers", "1"), world / "killed", 5)
+    for stored in (3, 12):
+        kill(begin(world, "killed", "--workers", "1"), world / "killed", stored)
     assert not (world / "killed/report").exists()
     assert main([*words, "--out", "killed", "--device", "cpu"]) == 0
     assert made(world, "killed") == made(world, "whole")

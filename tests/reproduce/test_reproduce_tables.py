@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from gramloop.data.folders import ade20k_classes
 from gramloop.data.suites import find_suite
 from gramloop.evaluate.cost import MethodCost, measure_cost
 from gramloop.evaluate.plan import DataSource, Part
@@ -69,6 +72,30 @@ def test_a_table_shows_the_printed_digits(key: str, runs: dict[str, Run]) -> Non
         assert list(row.values) == pytest.approx(list(row.printed), abs=UNIT), row.heads
 
 
+@pytest.mark.parametrize(
+    "key", ["main", "intervals", "partitions", "placement", "corruptions", "perturbations"]
+)
+def test_the_page_shows_the_printed_digits_next_to_yours(key: str, runs: dict[str, Run]) -> None:
+    shown = table_of(key, runs).side_by_side(key, RECIPE.outputs[key].title)
+    cells = {
+        shown.cell_text(row, place) for row in range(len(shown.rows)) for place in range(len(shown.columns))
+    }
+    printed = [number for row in RECIPE.numbers(key).values() for number in row]
+    gains = {f"{number:+.3f}" for number in printed if abs(number) < 1}
+    scores = {f"{number:.3f}" for number in printed if abs(number) >= 1}
+    assert gains | scores <= cells
+
+
+def test_subsets_and_complements_improve_as_the_text_counts(runs: dict[str, Run]) -> None:
+    made = Context(RECIPE, runs)
+    tables.paper_partitions("partitions", RECIPE.outputs["partitions"], made)
+    printed = RECIPE.numbers("claims")
+    assert [list(counts) for _, _, *counts in made.claims] == [printed[key] for key, *_ in made.claims]
+    table = tables.claims_table(made)
+    assert table is not None
+    assert [row[1:] for row in table.rows] == [("3 of 4", "3 of 4"), ("4 of 4", "4 of 4")]
+
+
 def test_intervals_are_the_printed_ones(runs: dict[str, Run]) -> None:
     """Families are printed for two suites; the stream of the paper's draws is not known, hence two thousandths."""
     rows = {row.heads[0]: row for row in table_of("intervals", runs).rows}
@@ -81,6 +108,29 @@ def test_intervals_are_the_printed_ones(runs: dict[str, Run]) -> None:
         place = 6 if suite == "ade20k-c" else 2
         ends = [row.values[place] for row in table_of("main", runs).rows[-2:]]
         assert ends == list(rows[suite].values[1:])
+
+
+@pytest.mark.parametrize("own_file", [False, True], ids=["without its file", "with its own file"])
+def test_the_150_names_of_ade20k_are_always_known(tmp_path: Path, own_file: bool) -> None:
+    """A set without class file has names too, and those of the paper's table are found in either."""
+    root = write_sets(tmp_path, ()) / "ADEChallengeData2016"
+    plain = ade20k_classes(root).names
+    if own_file:  # which lists synonyms
+        rows = [f"{number}\t0.1\t10\t1\t{name};thing of {name}" for number, name in enumerate(plain, start=1)]
+        (root / "objectInfo150.txt").write_text("\n".join(["Idx\tRatio\tTrain\tVal\tName", *rows]))
+    names = ade20k_classes(root).names
+    assert len(set(names)) == 150
+    assert [names[0].split(";")[0], names[-1].split(";")[0]] == ["wall", "flag"]
+    run = class_run()
+    categories = dict(enumerate(names))
+    gains = np.linspace(1, 2, 150)
+    arrays = {"baseline": np.full(150, 50.0), "gramloop": 50 + gains}
+    changed = [replace(one, classes=arrays, labelled=np.ones(150, bool)) for one in run.results]
+    made = Context(
+        RECIPE, {"ade20k-c": replace(run, plan=plan("ade20k-c", categories=categories), results=(*changed,))}
+    )
+    paper, _ = tables.paper_classes("classes", RECIPE.outputs["classes"], made)
+    assert [str(row.heads[1]).split(";")[0] for row in paper.rows] == list(PAPER["top classes"])
 
 
 def test_classes_are_ranked_as_printed() -> None:
@@ -124,7 +174,7 @@ def test_blocks_are_counted_alike_in_any_order(tmp_path: Path) -> None:
     assert {cost.method: cost.blocks for cost in costs} == PATHS
     # small features and a large head: the peak is in the head, as in the paper
     peaks = [cost.peak_memory for cost in costs]
-    assert peaks == pytest.approx([peaks[0]] * 4, rel=0.001)
+    assert peaks == pytest.approx([peaks[0]] * 4, rel=0.01)
     runner = Runner(plan_workload(made))
     for replays in itertools.permutations(made.methods[1:]):
         found = runner.run_one(Part("clean", range(1), (*replays, made.methods[0])))

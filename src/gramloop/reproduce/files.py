@@ -67,12 +67,8 @@ class FoundFiles:
         """The files of a model, as a request has them."""
         if entry.model:
             return model_files(entry.model)
-        found = {
-            name: self._weights_file(getattr(entry, name))
-            for name in ("backbone", "head")
-            if getattr(entry, name)
-        }
-        return {name: str(path) for name, path in found.items()}
+        names = {"backbone": entry.backbone, "head": entry.head}
+        return {kind: str(self._weights_file(name)) for kind, name in names.items() if name}
 
     def images(self, one: EvaluationEntry) -> Path:
         """The folder of an evaluation's images; scenes are drawn, and chosen images are made a set of their own."""
@@ -93,8 +89,8 @@ class FoundFiles:
         if self.weights is None:
             return None
         if name not in self._searched:
-            found = sorted(self.weights.rglob(name)) if self.weights.is_dir() else []
-            self._searched[name] = found[0].resolve() if found else None
+            found = next(iter(sorted(self.weights.rglob(name))), None)
+            self._searched[name] = found and found.resolve()
         return self._searched[name]
 
 
@@ -114,31 +110,18 @@ def chosen_images(root: Path, ids: Iterable[str], folder: Path) -> Path:
             f"{root} has no annotations in COCO's format, which single images are chosen from"
         )
     file = find_annotation_file(source, "instances")
-    content = read_json(file, "annotations in COCO's format")
-    wanted = set(ids)
-    chosen = [each for each in content["images"] if str(each["id"]) in wanted]
-    if strangers := wanted - {str(each["id"]) for each in chosen}:
-        raise GramLoopError(f"{file} lists no image {sorted(strangers)[0]}")
-    numbers = {each["id"] for each in chosen}
-    kept = {
-        **content,
-        "images": chosen,
-        "annotations": [each for each in content["annotations"] if each["image_id"] in numbers],
-    }
+    content, wanted = read_json(file, "annotations in COCO's format"), set(ids)
+    chosen = {each["id"]: each for each in content["images"] if str(each["id"]) in wanted}
+    if strangers := wanted - {str(number) for number in chosen}:
+        raise GramLoopError(f"{file} lists no image {min(strangers)}")
+    boxes = [each for each in content["annotations"] if each["image_id"] in chosen]
     split = file.stem.removeprefix("instances_")
-    for each in chosen:
-        link = folder / split / each["file_name"]
-        found = next(
-            path
-            for path in (
-                source / split / each["file_name"],
-                source / each["file_name"],
-                source / "images" / each["file_name"],
-            )
-            if path.is_file()
-        )
+    for name in (each["file_name"] for each in chosen.values()):
+        places = (source / split / name, source / name, source / "images" / name)
+        link = folder / split / name
         if not link.exists():
             link.parent.mkdir(parents=True, exist_ok=True)
-            link.symlink_to(found.resolve())
+            link.symlink_to(next(path for path in places if path.is_file()).resolve())
+    kept = {**content, "images": list(chosen.values()), "annotations": boxes}
     atomic_write(folder / "annotations" / file.name, json.dumps(kept).encode())
     return folder

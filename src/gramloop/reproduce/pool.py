@@ -69,11 +69,12 @@ class PooledStore:
         found = []
         for part in parts:
             name, own = split_part(part)
-            if own.condition == COST:
-                held = {each.method for each in read_costs(self.folder).get(name, ())}
-                found += [part] if {method.name for method in own.methods} - held else []
-            else:
+            if own.condition != COST:
                 found += [pooled_part(name, each) for each in self.stores[name].missing([own])]
+            elif {each.name for each in own.methods} - {
+                each.method for each in read_costs(self.folder).get(name, ())
+            }:
+                found.append(part)
         return found
 
     def read(self, unit: Unit) -> StoredUnit | None:
@@ -133,20 +134,18 @@ class PooledRunner:
 
         def own_parts() -> Iterator[tuple[str, Part]]:
             for part in parts:
-                name, own = split_part(part)
-                given[name, own] = part
-                yield name, own
+                given[split_part(part)] = part
+                yield split_part(part)
 
-        for (name, cost), group in groupby(
-            own_parts(), key=lambda pair: (pair[0], pair[1].condition == COST)
-        ):
-            own = (part for _, part in group)
-            outcomes = (
-                map(partial(self._measure, name), own)
+        def run_group(name: str, own: Iterator[Part], cost: bool) -> Iterable[Done | Missed]:
+            return (
+                (self._measure(name, part) for part in own)
                 if cost
                 else self._runner(name).run(own, on_images, stopped)
             )
-            for outcome in outcomes:
+
+        for (name, cost), group in groupby(own_parts(), lambda pair: (pair[0], pair[1].condition == COST)):
+            for outcome in run_group(name, (part for _, part in group), cost):
                 yield replace(outcome, part=given.pop((name, outcome.part)))
 
     def _measure(self, name: str, part: Part) -> Done:

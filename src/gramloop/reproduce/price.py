@@ -10,7 +10,7 @@ import numpy as np
 from gramloop.data.suites import find_suite
 from gramloop.evaluate.methods import blocks_per_view, prediction_calls
 from gramloop.reproduce.recipe import EvaluationEntry, Price, Recipe
-from gramloop.util.table import Cell, Column, Table
+from gramloop.util.table import Column, Table
 
 
 @dataclass(frozen=True)
@@ -63,15 +63,18 @@ def _seconds(recipe: Recipe, price: Price, one: EvaluationEntry, depth: int) -> 
 
 def price_table(recipe: Recipe, evaluations: Mapping[str, EvaluationEntry], device: str = "GPU") -> Table:
     """The cost of every evaluation, and of all."""
-    rows: list[tuple[Cell, ...]] = []
     prices = {name: price_of(recipe, one) for name, one in evaluations.items()}
-    for name, price in prices.items():
-        rows.append((name, price.images, price.blocks / 1e6, price.hours, price.bytes / 1e9))
-    hours = [price.hours for price in prices.values()]
-    known = [each for each in hours if each is not None]
-    total = sum(known) if len(known) == len(hours) else None
-    blocks, stored = (sum(getattr(each, part) for each in prices.values()) for part in ("blocks", "bytes"))
-    rows.append(("all", sum(each.images for each in prices.values()), blocks / 1e6, total, stored / 1e9))
+    hours = [price.hours for price in prices.values() if price.hours is not None]
+    total = EvaluationPrice(
+        sum(price.images for price in prices.values()),
+        sum(price.blocks for price in prices.values()),
+        sum(hours) if len(hours) == len(prices) else None,
+        sum(price.bytes for price in prices.values()),
+    )
+    rows = [
+        (name, price.images, price.blocks / 1e6, price.hours, price.bytes / 1e9)
+        for name, price in {**prices, "all": total}.items()
+    ]
     return Table(
         "What it costs",
         (
@@ -90,15 +93,10 @@ def price_table(recipe: Recipe, evaluations: Mapping[str, EvaluationEntry], devi
 
 def _notes(recipe: Recipe, evaluations: Mapping[str, EvaluationEntry]) -> list[str]:
     prices = {one.model: recipe.models[one.model].price for one in evaluations.values()}
-    notes = []
-    if any(price.seconds for price in prices.values()):
-        notes.append(
-            "Hours come from the seconds per image that the recipe states; baseline and first replay share a pass."
-        )
-    notes += [
-        f"{name} has no times of its own: its blocks are priced by tokens, and its head is left out."
-        for name, price in prices.items()
-        if price.like
+    timed = "Hours come from the seconds per image that the recipe states; baseline and first replay share a pass."
+    like = "{} has no times of its own: its blocks are priced by tokens, and its head is left out."
+    return [
+        *([timed] if any(price.seconds for price in prices.values()) else []),
+        *(like.format(name) for name, price in prices.items() if price.like),
+        "Storage is before compression.",
     ]
-    notes.append("Storage is before compression.")
-    return notes

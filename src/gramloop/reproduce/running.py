@@ -20,7 +20,6 @@ from gramloop.evaluate.evaluation import (
     open_evaluation,
     start_entry,
 )
-from gramloop.evaluate.methods import Method
 from gramloop.evaluate.plan import DataSource, Plan
 from gramloop.evaluate.planning import Request, make_plan
 from gramloop.evaluate.results import Results, collect
@@ -156,26 +155,27 @@ class Reproduction:
                 if one.methods
             }
             stores = {name: each.store for name, each in opened.items()}
-            timed = {name: self.plan(name, self.recipe.evaluations[name].methods) for name in self._untimed()}
-            stores |= {
-                name: Store(self.out / name, plan) for name, plan in timed.items() if name not in stores
-            }
+            parts = [pooled_part(name, part) for name, each in opened.items() for part in each.parts]
+            costs = []
+            for name, methods in self._untimed().items():
+                if name not in stores or methods - {each.name for each in stores[name].plan.methods}:
+                    plan = self.plan(name, self.recipe.evaluations[name].methods)
+                    stores.setdefault(name, Store(self.out / name, plan))
+                else:
+                    plan = stores[name].plan
+                timed = [
+                    each for each in plan.methods if each.name in methods
+                ]  # with the windows of the plan
+                costs.append(cost_part(name, timed, wanted[name].time_images))
             if not stores:  # costs alone were asked for, and are known
                 return
-            parts = [pooled_part(name, part) for name, each in opened.items() for part in each.parts]
-            costs = [
-                cost_part(name, self._timed_methods(name, plan), wanted[name].time_images)
-                for name, plan in timed.items()
-            ]
-            pool = PooledStore(
-                self.out.resolve(),
-                {name: Store(each.folder.resolve(), each.plan) for name, each in stores.items()},
-            )
             if work.engine is not None:  # on a cluster every part has a device of its own
                 parts, costs = [*costs, *parts], []
+            stores = {name: Store(each.folder.resolve(), each.plan) for name, each in stores.items()}
+            pool = PooledStore(self.out.resolve(), stores)
             listener.started(sum(map(len, parts)))
             job = Job(
-                pooled_workload(pool.stores),
+                pooled_workload(stores),
                 cast(Any, pool),
                 parts,
                 listener.images,
@@ -212,24 +212,14 @@ class Reproduction:
             if not left[name].total():
                 yield name, opened[name].finish(missed[name])
 
-    def _untimed(self) -> list[str]:
-        """Evaluations of which the cost of a method that is wanted has not been measured."""
-        known = read_costs(self.out)
-        wanted = {
-            name: {each.name for each in self.recipe.timed_methods(name, self.outputs)}
-            for name, one in self.evaluations.items()
-            if one.time_images
-        }
-        return [
-            name
-            for name, methods in wanted.items()
-            if methods - {each.method for each in known.get(name, ())}
-        ]
-
-    def _timed_methods(self, name: str, plan: Plan) -> list[Method]:
-        """The methods to measure, with the windows of the plan."""
-        wanted = {each.name for each in self.recipe.timed_methods(name, self.outputs)}
-        return [method for method in plan.methods if method.name in wanted]
+    def _untimed(self) -> dict[str, set[str]]:
+        """The methods whose cost is wanted, of the evaluations where one of them has not been measured."""
+        known, found = read_costs(self.out), {}
+        for name, one in self.evaluations.items():
+            methods = {each.name for each in self.recipe.timed_methods(name, self.outputs)}
+            if one.time_images and methods - {each.method for each in known.get(name, ())}:
+                found[name] = methods
+        return found
 
 
 def status_table(work: Reproduction) -> Table:
@@ -244,15 +234,9 @@ def status_table(work: Reproduction) -> Table:
         wanted = {method.name for method in (one.all_methods if one.methods else ())}
         units = [unit for unit in plan.units if unit.method.name in wanted]
         stored = sum(Store(folder, plan).path(unit).is_file() for unit in units)
-        lacking = wanted - {method.name for method in plan.methods}
-        words = (
-            f"{', '.join(sorted(lacking))} not begun"
-            if lacking
-            else "complete"
-            if stored == len(units)
-            else "begun"
-        )
-        rows.append((name, words, stored, len(units)))
+        lacking = sorted(wanted - {method.name for method in plan.methods})
+        state = "complete" if stored == len(units) else "begun"
+        rows.append((name, f"{', '.join(lacking)} not begun" if lacking else state, stored, len(units)))
     columns = (
         Column("evaluation", "Evaluation", "text"),
         Column("state", "State", "text"),

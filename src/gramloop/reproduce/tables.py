@@ -207,6 +207,7 @@ def paper_partitions(key: str, layout: Output, made: Context) -> PaperTable:
     run, printed = made.runs[layout.evaluation], made.recipe.numbers(key)
     lists = [_read_ids(Path(made.recipe.folder) / name) for name in layout.lists]
     many, rows = len(lists) or PARTS, []
+    printed = printed if many == PARTS else {}
     pair = [_part_scores(run, name, lists) for name in (BASELINE, layout.method)]
     for place, (kind, words) in enumerate((("subset", "subset"), ("complement", "all other images"))):
         base, own = ([None] * many if each is None else each[place].tolist() for each in pair)
