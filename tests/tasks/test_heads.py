@@ -32,6 +32,10 @@ def released(name, path, wrap=None):
         key: torch.tensor(float(key.endswith("periods"))).expand(shape)
         for key, shape in released_shapes(name).items()
     }
+    masks = {key: value for key, value in entries.items() if key.endswith("bias_mask")}
+    entries |= {
+        key: torch.tensor([1.0, 0.0, 1.0]).repeat_interleave(len(value) // 3) for key, value in masks.items()
+    }
     torch.save({wrap: entries} if wrap else entries, path)
     return path
 
