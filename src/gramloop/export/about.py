@@ -108,8 +108,8 @@ def describe_export(
         json.loads(json.dumps(settings)),  # as it will be read
         {subject.input_name: words},
         shape,
-        dict(subject.outputs),
-        dict(subject.recipe),
+        dict(subject.program.outputs),
+        dict(subject.program.recipe),
         subject.note,
     )
 

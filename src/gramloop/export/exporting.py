@@ -299,7 +299,10 @@ class _Export:
 
 
 def _arrays(subject: ExportSubject, images: Tensor) -> Arrays:
-    return {name: value.numpy() for name, value in zip(subject.outputs, subject.program(images), strict=True)}
+    return {
+        name: value.numpy()
+        for name, value in zip(subject.program.outputs, subject.program(images), strict=True)
+    }
 
 
 def _traced(subject: ExportSubject, images: Tensor) -> ExportedProgram:

@@ -1,30 +1,29 @@
 """What is exported: for each kind of model a program from pixels to tensors, made of a predictor's own parts.
 
 An image comes as uint8 RGB, (B, H, W, 3), in the size in which the model sees it; normalising is part of the program.
-A transformers model or a user's module takes what it always takes, normalised (B, 3, H, W).
+A transformers model or a custom module takes normalised pixels (B, 3, H, W).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any, ClassVar
+from types import MappingProxyType
+from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from gramloop.errors import GramLoopError
-from gramloop.models.backbone import Backbone, TappedViT, refuse_many_tokens
-from gramloop.models.detector import WindowedDetector, all_valid, join_taps
-from gramloop.models.heads import SegmentationModel
+from gramloop.models.backbone import TappedViT, refuse_many_tokens
+from gramloop.models.detector import WindowedDetector
 from gramloop.models.plain_detr import best_detections
 from gramloop.models.pmt import PMT
-from gramloop.models.tiny import TINY_SHORT_SIDE, DenseDetectHead, boxes_from_sides, pairwise_iou
+from gramloop.models.tiny import TINY_SHORT_SIDE, boxes_from_sides, pairwise_iou
 from gramloop.tasks.class_names import Classes
 from gramloop.tasks.custom import ModulePredictor
-from gramloop.tasks.depth import DepthEstimator, DepthHead
+from gramloop.tasks.depth import DepthEstimator
 from gramloop.tasks.detectors import DenseDetector, Detector
 from gramloop.tasks.images import RGB, WEB, Normalisation, resize
 from gramloop.tasks.mask_segmenters import PaddedSegmenter
@@ -33,7 +32,7 @@ from gramloop.tasks.predictor import ViTPredictor
 from gramloop.tasks.semantic import Segmenter
 
 FEATURES = "features"  # the task of a backbone alone
-_BACKBONE_SIDE = 224  # of images, where nothing is said
+_BACKBONE_SIDE = 224  # of images, by default
 IMAGE, PIXELS = "image", "pixels"  # the names of the inputs
 _SIZES = ((480, 640), (640, 480), (375, 500))  # of photographs
 _Size = tuple[int | None, int | None]  # height and width
@@ -45,92 +44,85 @@ BOXES = {
 BOX_RECIPE = {"read": "boxes", "outputs": {"labels": "classes"}, "box_unit": "input"}
 
 
-class Program(nn.Module):
-    """Images (B, H, W, 3) uint8 in, the tensors of ``outputs`` in their order out."""
+Read = Callable[[Tensor], tuple[Tensor, ...]]  # normalised pixels (B, 3, H, W) → the outputs
 
-    outputs: ClassVar[Mapping[str, str]]  # name: shape, type and meaning
-    recipe: ClassVar[Mapping[str, object]] = {}  # how `gramloop.tasks.graphs` reads them
+
+class Program(nn.Module):
+    """Images in, the tensors of ``outputs`` in their order out.
+
+    Args:
+        model: the module whose parameters are exported.
+        read: calls it with normalised pixels (B, 3, H, W).
+        outputs: shape, type and meaning by name.
+        recipe: how `gramloop.tasks.graphs` reads them; empty where nothing that can be evaluated comes out.
+        normalisation: where the images are uint8 (B, H, W, 3); None where they are normalised pixels.
+    """
+
     mean: Tensor
     std: Tensor
 
-    def __init__(self, normalisation: Normalisation) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        read: Read,
+        outputs: Mapping[str, str],
+        recipe: Mapping[str, object] = MappingProxyType({}),
+        normalisation: Normalisation | None = WEB,
+    ) -> None:
         super().__init__()
-        self.register_buffer("mean", 255 * torch.tensor(normalisation.mean)[:, None, None])
-        self.register_buffer("std", 255 * torch.tensor(normalisation.std)[:, None, None])
+        self.model, self.read, self.outputs, self.recipe = model, read, outputs, recipe
+        self.normalised = normalisation is None
+        if normalisation is not None:
+            self.register_buffer("mean", 255 * torch.tensor(normalisation.mean)[:, None, None])
+            self.register_buffer("std", 255 * torch.tensor(normalisation.std)[:, None, None])
+        self.eval()
 
     def pixels(self, image: Tensor) -> Tensor:
         """Normalised float32 (B, 3, H, W), as `gramloop.tasks.images.to_tensor` has it."""
         return (image.permute(0, 3, 1, 2).float() - self.mean) / self.std
 
+    def forward(self, image: Tensor) -> tuple[Tensor, ...]:
+        """The tensors of ``outputs``."""
+        return self.read(image if self.normalised else self.pixels(image))
 
-class SegmentProgram(Program):
-    """A class for every pixel, and the scores behind it."""
 
-    outputs: ClassVar[Mapping[str, str]] = {
+def _segment(model: Any, normalisation: Normalisation) -> Program:
+    def read(pixels: Tensor) -> tuple[Tensor, ...]:
+        size = (pixels.shape[-2], pixels.shape[-1])
+        taps = model.backbone(pixels, model.taps)
+        logits = model.scores(model.prior(pixels), taps, size, exact=True)
+        return logits.argmax(1).int(), logits
+
+    outputs = {
         "labels": "(B, H, W) int32: the class of every pixel",
         "logits": "(B, classes, H, W) float32: the scores whose largest is the class",
     }
-    recipe: ClassVar[Mapping[str, object]] = {"read": "logits"}
-
-    def __init__(self, model: SegmentationModel, normalisation: Normalisation) -> None:
-        super().__init__(normalisation)
-        self.model: Any = model
-
-    def forward(self, image: Tensor) -> tuple[Tensor, Tensor]:
-        """Labels and logits."""
-        pixels = self.pixels(image)
-        taps = self.model.backbone(pixels, self.model.taps)
-        size = (pixels.shape[-2], pixels.shape[-1])
-        logits = self.model.scores(self.model.prior(pixels), taps, size, exact=True)
-        return logits.argmax(1).int(), logits
+    return Program(model, read, outputs, {"read": "logits"}, normalisation)
 
 
-class DepthProgram(Program):
-    """The distance of every pixel."""
+def _depth(predictor: DepthEstimator, normalisation: Normalisation) -> Program:
+    backbone, head = predictor.backbone, predictor.head
 
-    outputs: ClassVar[Mapping[str, str]] = {"depth": "(B, H, W) float32, in metres"}
-    recipe: ClassVar[Mapping[str, object]] = {"read": "depth"}
+    def depth(pixels: Tensor) -> Tensor:
+        maps = [tap.map for tap in backbone(pixels, head.taps)]
+        return head.depth(maps, (pixels.shape[-2], pixels.shape[-1]))
 
-    def __init__(
-        self, backbone: TappedViT, head: DepthHead, flip: bool, normalisation: Normalisation
-    ) -> None:
-        super().__init__(normalisation)
-        self.backbone, self.head, self.flip = backbone, head, flip
+    def read(pixels: Tensor) -> tuple[Tensor, ...]:
+        if not predictor.config.flip:
+            return (depth(pixels),)
+        return ((depth(pixels) + depth(pixels.flip(-1)).flip(-1)) / 2,)
 
-    def forward(self, image: Tensor) -> tuple[Tensor]:
-        """Depth; with ``flip`` the mean with that of the mirror image."""
-        pixels = self.pixels(image)
-        depth = self._depth(pixels)
-        return ((depth + self._depth(pixels.flip(-1)).flip(-1)) / 2 if self.flip else depth,)
-
-    def _depth(self, pixels: Tensor) -> Tensor:
-        maps = [tap.map for tap in self.backbone(pixels, self.head.taps)]
-        return self.head.depth(maps, (pixels.shape[-2], pixels.shape[-1]))
+    parts = nn.ModuleList([backbone, cast(nn.Module, head)])
+    return Program(parts, read, {"depth": "(B, H, W) float32, in metres"}, {"read": "depth"}, normalisation)
 
 
-class DenseDetectProgram(Program):
-    """Boxes of a one-stage head, doubles suppressed."""
+def _dense_detect(predictor: DenseDetector, normalisation: Normalisation) -> Program:
+    """Boxes of a one-stage head, duplicates suppressed: as many as the head keeps at most, empty ones last."""
+    backbone, head, tap = predictor.backbone, predictor.head, predictor.taps[0]
+    numbers, config = list(predictor.classes), head.config
 
-    outputs: ClassVar[Mapping[str, str]] = BOXES
-    recipe: ClassVar[Mapping[str, object]] = BOX_RECIPE
-    numbers: Tensor
-
-    def __init__(
-        self,
-        backbone: Backbone,
-        head: DenseDetectHead,
-        tap: int,
-        numbers: list[int],
-        normalisation: Normalisation,
-    ) -> None:
-        super().__init__(normalisation)
-        self.backbone, self.head, self.tap = backbone, head, tap
-        self.register_buffer("numbers", torch.tensor(numbers))
-
-    def forward(self, image: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """As many boxes as the head keeps at most, empty ones last."""
-        config = self.head.config
-        logits, sides = self.head(self.backbone(self.pixels(image), [self.tap])[0].map)
+    def read(pixels: Tensor) -> tuple[Tensor, ...]:
+        logits, sides = head(backbone(pixels, [tap])[0].map)
         boxes = boxes_from_sides(sides, config.stride).flatten(2).transpose(1, 2)  # (B, cells, 4)
         scores = logits.flatten(1).sigmoid()  # (B, classes x cells)
         best, where = scores.topk(min(config.candidates, scores.shape[1]))
@@ -139,120 +131,78 @@ class DenseDetectProgram(Program):
         classes = where // cells
         alive = suppressed(chosen, classes, best > config.least_score, config.overlap)
         count = alive.shape[1]
-        # those alive in their order: every rank differs, so that no runtime sorts ties its own way
+        # those alive in their order: every rank differs, so that no runtime sorts ties in its own order
         rank = torch.where(alive, 2 * count, count) - torch.arange(count, device=best.device)
         kept = rank.topk(min(config.keep, count)).indices
         there = alive.gather(1, kept)
+        named = torch.tensor(numbers, device=best.device)
         return (
             torch.where(there[..., None], chosen.gather(1, kept[..., None].expand(-1, -1, 4)), 0.0),
             torch.where(there, best.gather(1, kept), 0.0),
-            torch.where(there, self.numbers[classes.gather(1, kept)], -1),
+            torch.where(there, named[classes.gather(1, kept)], -1),
         )
+
+    return Program(nn.ModuleList([backbone, head]), read, BOXES, BOX_RECIPE, normalisation)
 
 
 def suppressed(boxes: Tensor, classes: Tensor, alive: Tensor, overlap: float) -> Tensor:
-    """Which of the boxes (B, n, 4), best first, stay alive (B, n) when worse doubles of one class are dropped.
+    """Which of the boxes (B, n, 4), best first, stay alive (B, n) when worse duplicates of one class are dropped.
 
     One step for each box, laid out in the graph: whether a box drops others depends on those before it.
     """
     count = boxes.shape[1]
     later = torch.ones(count, count, dtype=torch.bool, device=boxes.device).triu(1)
-    doubles = (pairwise_iou(boxes, boxes) > overlap) & (classes[:, :, None] == classes[:, None, :]) & later
+    duplicates = (pairwise_iou(boxes, boxes) > overlap) & (classes[:, :, None] == classes[:, None, :]) & later
     for row in range(count - 1):
-        alive = alive & ~(doubles[:, row] & alive[:, row : row + 1])
+        alive = alive & ~(duplicates[:, row] & alive[:, row : row + 1])
     return alive
 
 
-class WindowedDetectProgram(Program):
+def _windowed_detect(model: WindowedDetector, keep: int, normalisation: Normalisation) -> Program:
     """Boxes of the released detector, without suppression or threshold."""
 
-    outputs: ClassVar[Mapping[str, str]] = BOXES
-    recipe: ClassVar[Mapping[str, object]] = BOX_RECIPE
-
-    def __init__(self, model: WindowedDetector, keep: int, normalisation: Normalisation) -> None:
-        super().__init__(normalisation)
-        self.model, self.keep = model, keep
-
-    def forward(self, image: Tensor) -> tuple[Tensor, ...]:
-        """The best pairs of box and class of every image."""
-        pixels = self.pixels(image)
-        valid = all_valid(pixels, self.model.backbone.shape.patch)
-        (features,) = self.model.features(pixels, valid, self._look)
+    def read(pixels: Tensor) -> tuple[Tensor, ...]:
         size = (pixels.shape[-2], pixels.shape[-1])
         found = [
-            best_detections(*each, size, size, self.keep)
-            for each in zip(*self.model.detect(features, valid), strict=True)
+            best_detections(logits, boxes, size, size, keep)
+            for logits, boxes in zip(*model(pixels), strict=True)
         ]
         return tuple(torch.stack(each) for each in zip(*found, strict=True))
 
-    def _look(self, images: Tensor, valid: Tensor) -> list[Tensor]:
-        return [join_taps(self.model.backbone(images, self.model.taps))]
+    return Program(model, read, BOXES, BOX_RECIPE, normalisation)
 
 
-class QueryProgram(Program):
-    """Queries of a panoptic or instance head: what each is, and its mask."""
-
-    outputs: ClassVar[Mapping[str, str]] = {
+def _queries(model: PMT, normalisation: Normalisation) -> Program:
+    """Queries of a panoptic or instance head: class and mask of each."""
+    outputs = {
         "class_logits": "(B, queries, classes + 1) float32; the last is for no object",
         "mask_logits": "(B, queries, h, w) float32; a pixel belongs to a mask above 0",
     }
-
-    def __init__(self, model: PMT, normalisation: Normalisation) -> None:
-        super().__init__(normalisation)
-        self.model = model
-
-    def forward(self, image: Tensor) -> tuple[Tensor, Tensor]:
-        """The head's logits."""
-        logits, masks = self.model.predict(self.model.backbone(self.pixels(image), self.model.taps))
-        return logits, masks
+    return Program(model, model.__call__, outputs, normalisation=normalisation)
 
 
-class FeatureProgram(Program):
-    """A backbone alone: what heads read of its last block."""
+def _features(backbone: TappedViT) -> Program:
+    """A backbone alone: the last block as heads read it."""
 
-    outputs: ClassVar[Mapping[str, str]] = {
+    def read(pixels: Tensor) -> tuple[Tensor, ...]:
+        (tap,) = backbone(pixels, [backbone.shape.depth - 1])
+        return tap.map, tap.cls
+
+    outputs = {
         "features": "(B, C, h, w) float32: the patches of the last block after the final norm",
         "cls": "(B, C) float32: the class token",
     }
-
-    def __init__(self, backbone: TappedViT, normalisation: Normalisation) -> None:
-        super().__init__(normalisation)
-        self.backbone = backbone
-
-    def forward(self, image: Tensor) -> tuple[Tensor, Tensor]:
-        """Patches as a map, and the class token."""
-        (tap,) = self.backbone(self.pixels(image), [self.backbone.shape.depth - 1])
-        return tap.map, tap.cls
-
-
-class ModuleProgram(nn.Module):
-    """A model of transformers or of one's own, called with normalised pixels (B, 3, H, W)."""
-
-    def __init__(self, model: nn.Module, outputs: Mapping[str, str]) -> None:
-        super().__init__()
-        self.model, self.outputs = model, outputs
-
-    def forward(self, pixels: Tensor) -> tuple[Tensor, ...]:
-        """The tensors of ``outputs``, of what the model returns."""
-        found = tensors_in(self.model(pixels))
-        return tuple(found[name] for name in self.outputs)
+    return Program(backbone, read, outputs)
 
 
 def tensors_in(found: Any) -> dict[str, Tensor]:
     """The tensors that a model returned, by name: one, several, or fields that have names."""
     if isinstance(found, Tensor):
         return {"output": found}
-    named = (
-        found.items() if isinstance(found, Mapping) else enumerate(found if isinstance(found, tuple) else ())
-    )
-    return {
-        name if isinstance(name, str) else f"output_{name}": value
-        for name, value in named
-        if isinstance(value, Tensor)
-    }
-
-
-# from what a user has to a program
+    named = found if isinstance(found, Mapping) else {}
+    if isinstance(found, tuple):
+        named = {f"output_{number}": value for number, value in enumerate(found)}
+    return {str(name): value for name, value in named.items() if isinstance(value, Tensor)}
 
 
 @dataclass(frozen=True)
@@ -261,11 +211,11 @@ class ExportSubject:
 
     root: the module that a replay is attached to.
     size: height and width of the input.
-    normalisation: what is inside the program; None where the input is normalised already.
-    preprocess: how a model of its own prepares an image, (1, 3, H, W); None for resizing.
+    normalisation: that inside the program; None where the input is normalised already.
+    preprocess: how a custom model prepares an image, (1, 3, H, W); None for resizing.
     """
 
-    program: nn.Module
+    program: Program
     root: nn.Module
     task: str
     classes: Classes
@@ -275,18 +225,6 @@ class ExportSubject:
     note: str = ""
     input_name: str = IMAGE
     preprocess: Callable[[RGB], Tensor] | None = None
-
-    @property
-    def outputs(self) -> Mapping[str, str]:
-        """The names of what comes out, with their words."""
-        found: Mapping[str, str] = self.program.outputs  # type: ignore[assignment]
-        return found
-
-    @property
-    def recipe(self) -> Mapping[str, object]:
-        """How a reader of the file prepares images and reads outputs; empty where it predicts nothing."""
-        found: Mapping[str, object] = getattr(self.program, "recipe", {})
-        return found
 
     def example(self, batch: int, kind: int = 0) -> Tensor:
         """Images to try the program on: something smooth (kind 0) or noise (kind 1), the same in every process."""
@@ -298,7 +236,7 @@ class ExportSubject:
         bytes_ = (shares * noise + (1 - shares) * (rows + columns)).round().clamp(0, 255).to(torch.uint8)
         if self.normalisation is not None:
             return bytes_
-        return Program(WEB).pixels(bytes_).contiguous()
+        return _normalised(bytes_).contiguous()
 
     def prepare(self, pixels: RGB, batch: int) -> Tensor:
         """A photograph as the program takes it, repeated to a batch."""
@@ -311,8 +249,12 @@ class ExportSubject:
                 )
         else:
             made = torch.from_numpy(np.ascontiguousarray(resize(pixels, self.size)))[None]
-            made = made if self.normalisation is not None else Program(WEB).pixels(made)
+            made = made if self.normalisation is not None else _normalised(made)
         return made.repeat(batch, 1, 1, 1)
+
+
+def _normalised(images: Tensor) -> Tensor:
+    return Program(nn.Identity(), lambda pixels: (pixels,), {}).pixels(images)
 
 
 def subject_of(predictor: object, size: _Size = (None, None), name: str | None = None) -> ExportSubject:
@@ -320,11 +262,9 @@ def subject_of(predictor: object, size: _Size = (None, None), name: str | None =
     if isinstance(predictor, ViTPredictor):
         return _of_predictor(predictor, size, name)
     if isinstance(predictor, TappedViT):
-        made = FeatureProgram(predictor, WEB)
-        shown = _size(size, _BACKBONE_SIDE, predictor.shape.patch, predictor)
-        return ExportSubject(
-            made.eval(), predictor.model, FEATURES, {}, name or type(predictor).__name__, shown, WEB
-        )
+        input_size = _size(size, _BACKBONE_SIDE, predictor.shape.patch, predictor)
+        named = name or type(predictor).__name__
+        return ExportSubject(_features(predictor), predictor.model, FEATURES, {}, named, input_size, WEB)
     if isinstance(predictor, ModulePredictor):
         return _of_module_predictor(predictor, size, name or predictor.name)
     if isinstance(predictor, nn.Module):
@@ -338,33 +278,29 @@ def subject_of(predictor: object, size: _Size = (None, None), name: str | None =
 def _of_predictor(predictor: ViTPredictor[Prediction], size: _Size, name: str | None) -> ExportSubject:
     norm, backbone = predictor.normalisation, predictor.backbone
     side, multiple, note = TINY_SHORT_SIDE, backbone.shape.patch, ""
-    program: Program
     if isinstance(predictor, Segmenter):
         config, multiple = predictor.config, predictor.model.granularity
         side = config.crop if config.mode == "slide" else config.short_side
         if config.mode != "whole":
             note = "one window: larger images are seen through several, whose logits are averaged"
-        program = SegmentProgram(predictor.model, norm)
+        program = _segment(predictor.model, norm)
     elif isinstance(predictor, DepthEstimator):
         side, multiple = predictor.config.short_side, max(predictor.multiple, multiple)
-        program = DepthProgram(backbone, predictor.head, predictor.config.flip, norm)
+        program = _depth(predictor, norm)
     elif isinstance(predictor, DenseDetector):
-        assert isinstance(backbone, Backbone)
-        parts = backbone, predictor.head, predictor.taps[0], list(predictor.classes)
-        program = DenseDetectProgram(*parts, norm)
+        program = _dense_detect(predictor, norm)
     elif isinstance(predictor, Detector):
         side = predictor.config.short_side
-        program = WindowedDetectProgram(predictor.model, predictor.config.keep, norm)
+        program = _windowed_detect(predictor.model, predictor.config.keep, norm)
     elif isinstance(predictor, PaddedSegmenter):
         side, multiple = predictor.side, predictor.model.granularity
         note = "the image lies in the upper left corner of a square, and the rest of it is black"
-        program = QueryProgram(predictor.model, norm)
+        program = _queries(predictor.model, norm)
     else:
-        raise GramLoopError(f"there is no way to export a {type(predictor).__name__}")
-    shown = _size(size, side, multiple, backbone)
-    named = name or type(predictor).__name__
+        raise GramLoopError(f"a {type(predictor).__name__} cannot be exported")
+    input_size, named = _size(size, side, multiple, backbone), name or type(predictor).__name__
     return ExportSubject(
-        program.eval(), backbone.model, predictor.task, predictor.classes, named, shown, norm, note
+        program, backbone.model, predictor.task, predictor.classes, named, input_size, norm, note
     )
 
 
@@ -402,31 +338,26 @@ def _pixels_in(given: object, name: str) -> tuple[str, Tensor]:
 def _of_module(model: nn.Module, task: str, classes: Classes, size: _Size, name: str) -> ExportSubject:
     if None in size:
         raise GramLoopError(f"{name} does not say how large its input is; give height and width")
-    shown = _size(size, 1, 1, None)
-    made = partial(
-        ExportSubject,
-        root=model,
-        task=task,
-        classes=classes,
-        name=name,
-        size=shown,
-        normalisation=None,
-        input_name=PIXELS,
-    )
-    example = made(program=model).example(1).to(_device(model))
+    high, wide = _size(size, 1, 1, None)
+    device = next((each.device for each in model.parameters()), torch.device("cpu"))
     with torch.no_grad():
-        found = tensors_in(model(example))
-    told = {key: f"{tuple(value.shape)} {value.dtype}".replace("torch.", "") for key, value in found.items()}
-    chosen = {
-        key: words for key, words in told.items() if "hidden_state" not in key and key != "loss"
-    } or told
-    if not chosen:
+        found = tensors_in(model(torch.zeros(1, 3, high, wide, device=device)))
+    outputs = {
+        key: f"{tuple(value.shape)} {value.dtype}".replace("torch.", "") for key, value in found.items()
+    }
+    outputs = {
+        key: words for key, words in outputs.items() if "hidden_state" not in key and key != "loss"
+    } or outputs
+    if not outputs:
         raise GramLoopError(f"{name} returns no tensors; a model that is exported returns one, or several")
-    return made(program=ModuleProgram(model, chosen).eval(), note="as the model itself returns it")
 
+    def read(pixels: Tensor) -> tuple[Tensor, ...]:
+        made = tensors_in(model(pixels))
+        return tuple(made[key] for key in outputs)
 
-def _device(model: nn.Module) -> torch.device:
-    return next((each.device for each in model.parameters()), torch.device("cpu"))
+    program = Program(model, read, outputs, normalisation=None)
+    note = "as the model itself returns it"
+    return ExportSubject(program, model, task, classes, name, (high, wide), None, note, PIXELS)
 
 
 def _size(given: _Size, side: int, multiple: int, backbone: TappedViT | None) -> tuple[int, int]:
